@@ -664,22 +664,22 @@ invar_status invar_held_folder_open(invar_held_folder *out, const char *path)
 {
     size_t length = strlen(path);
 
-    *out = (invar_held_folder){.held = false};
+    *out = (invar_held_folder){.is_open = false};
     if (length >= sizeof out->path)
         return path_too_long(path);
     out->fd = invar_fd_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (out->fd < 0)
         return io_error(path, "cannot be opened");
     memcpy(out->path, path, length + 1);
-    out->held = true;
+    out->is_open = true;
     return INVAR_OK;
 }
 
 void invar_held_folder_release(invar_held_folder *folder)
 {
-    if (folder->held)
+    if (folder->is_open)
         close(folder->fd);
-    folder->held = false;
+    folder->is_open = false;
 }
 
 static bool leads_to(const char *path, const struct stat *wanted)

@@ -135,9 +135,9 @@ invar_status invar_held_folder_make(const char *path) INVAR_MUST_USE;
 /* Like invar_held_folder_make, but the parent must exist. */
 invar_status invar_held_folder_make_one(const char *path) INVAR_MUST_USE;
 
-/* A folder that is held open, so that it is found again after a move. Zeroed if none is held. */
+/* A folder that is held open, so that it is found again after a move. Zeroed if none is open. */
 typedef struct invar_held_folder {
-    bool held;                  /* fd is open */
+    bool is_open;               /* `fd` is valid */
     int fd;                     /* descriptor of the folder */
     char path[INVAR_PATH_SIZE]; /* last known path of the folder */
 } invar_held_folder;

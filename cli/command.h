@@ -3,8 +3,7 @@
  *
  * A command is a table of name, summary, option list and two functions. Options are parsed
  * strictly: an unknown option or a value out of range is an error. The help text exists once and is
- * printed, or passed to a sink that makes man pages and completions of it (manpages/). Identifiers
- * call a command a verb (invar_cmd_train).
+ * printed, or passed to a sink that makes man pages and completions of it (manpages/).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

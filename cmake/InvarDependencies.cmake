@@ -3,7 +3,8 @@
 
 find_package(Threads REQUIRED)
 
-# invar_find(NAME header package [LIBRARY name]): NAME is a target with the header and the library.
+# invar_find(NAME header package [LIBRARY name]): makes the target NAME with the header and the
+# library.
 function(invar_find name header package)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" "LIBRARY" "")
   find_path(${name}_INCLUDE ${header})
@@ -22,16 +23,17 @@ function(invar_find name header package)
   endif()
 endfunction()
 
-# xxHash is compiled from its header (base/hash.c says why), so a cross build needs no library.
+# xxHash is compiled from its header (base/hash.c has the reason), so a cross build needs no
+# library.
 invar_find(xxhash xxhash.h libxxhash-dev)
 
-# Tests on a GPU are built without the others, too (scripts/bundle), where cmocka is there.
+# Without BUILD_TESTING, a CUDA build (scripts/bundle) has the GPU tests if cmocka exists.
 find_path(cmocka_INCLUDE cmocka.h)
 if(BUILD_TESTING OR (INVAR_CUDA AND cmocka_INCLUDE))
   invar_find(cmocka cmocka.h libcmocka-dev LIBRARY cmocka)
 endif()
 
-# The CUDA build includes CUTLASS's headers (scripts/cutlass fetches them, a bundle has them).
+# The CUDA build includes CUTLASS's headers (fetched by scripts/cutlass, or part of a bundle).
 if(INVAR_CUDA)
   find_package(CUDAToolkit REQUIRED)
   find_path(cutlass_INCLUDE cute/arch/mma_sm90_gmma.hpp

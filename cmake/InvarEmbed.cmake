@@ -1,8 +1,9 @@
-# Files as C arrays. Included by the build for invar_embed; run with -P it writes the C file.
+# InvarEmbed.cmake: embeds files as C arrays. The build includes it for invar_embed; with -P it
+# writes the C file.
 # SPDX-License-Identifier: Apache-2.0
 
-# invar_embed(TARGET symbol FILE...): adds to TARGET `const invar_embedded symbol[]`, one element a
-# file in the order given, then one whose name is NULL (base/embedded.h).
+# invar_embed(TARGET symbol FILE...): adds `const invar_embedded symbol[]` to TARGET, with one
+# element per file in the given order, then one whose name is NULL (base/embedded.h).
 function(invar_embed target symbol)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
   add_custom_command(OUTPUT ${out}
@@ -35,6 +36,6 @@ file(WRITE ${out}.new "#include \"base/embedded.h\"
 ${arrays}extern const invar_embedded ${symbol}[];
 const invar_embedded ${symbol}[] = {\n${elements}    {NULL, NULL, 0},\n};\n")
 file(COPY_FILE ${out}.new ${out} ONLY_IF_DIFFERENT)
-# ninja asks for a new time stamp even when nothing changed
+# ninja expects a new time stamp even if nothing changed
 file(TOUCH_NOCREATE ${out})
 file(REMOVE ${out}.new)

@@ -1,4 +1,4 @@
-# The one place for compiler flags. Everything that may touch a bit of a result is here.
+# InvarFlags.cmake: all compiler flags. Every flag that may change a bit of a result is here.
 # SPDX-License-Identifier: Apache-2.0
 
 set(CMAKE_C_STANDARD 11)
@@ -6,15 +6,16 @@ set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF) # -std=gnu11 would let gcc contract a*b+c
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_ENABLE_EXPORTS ON) # of what is declared INVAR_EXPORT: modules call it
+set(CMAKE_ENABLE_EXPORTS ON) # exports INVAR_EXPORT functions of the program, which modules call
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME program) # packaging/CMakeLists.txt says which others
+# packaging/CMakeLists.txt has the other components
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME program)
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# No NDEBUG anywhere: INVAR_CHECK and assertions are part of the product.
+# No NDEBUG in any configuration: INVAR_CHECK and assertions are part of the product.
 foreach(config RELEASE RELWITHDEBINFO MINSIZEREL)
   string(REPLACE " -DNDEBUG" "" CMAKE_C_FLAGS_${config} "${CMAKE_C_FLAGS_${config}}")
 endforeach()
@@ -32,14 +33,14 @@ else()
   message(FATAL_ERROR "Invar runs on x86-64 and aarch64, not on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
 
-# What the one file with wider vectors is built with (kernels-deterministic/step/kernel_avx512.c).
+# Flags of the one file with wider vectors (kernels-deterministic/step/kernel_avx512.c).
 set(INVAR_WIDE_FLAGS "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64|AMD64")
   set(INVAR_WIDE_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 endif()
 
-# Arithmetic: what is written is what is computed. The last two change no value; they allow sqrtf
-# to become one instruction and selects to be vectorised.
+# Arithmetic is computed as it is written. The last two flags change no value; they allow the
+# compiler to make sqrtf one instruction and to vectorize selects.
 set(INVAR_HOST_FLAGS ${INVAR_ARCH_FLAG}
   -ffp-contract=off -fno-fast-math -fno-math-errno -fno-trapping-math
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
@@ -50,7 +51,7 @@ target_compile_definitions(invar_flags INTERFACE _POSIX_C_SOURCE=200809L)
 set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
   -Wconversion -Wvla -Werror)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  # What gcc guesses after optimising depends on its version and level: shown, but no error.
+  # Warnings that depend on gcc's version and optimization level are shown, but are not errors.
   foreach(guess maybe-uninitialized array-bounds stringop-overflow stringop-overread
       format-truncation format-overflow)
     list(APPEND warnings -Wno-error=${guess})
@@ -59,7 +60,7 @@ endif()
 target_compile_options(invar_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:C>:${INVAR_HOST_FLAGS};${warnings}>")
 
-# The same for CUDA. A test reads them too, where there is a compiler but no GPU.
+# Flags of the CUDA compiler. A test reads them, too, if there is a compiler but no GPU.
 set(INVAR_CUDA_FLAGS -gencode=arch=compute_90a,code=sm_90a
   -fmad=false -ftz=false -prec-div=true -prec-sqrt=true)
 
@@ -67,9 +68,10 @@ if(INVAR_CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
-  set(CMAKE_CUDA_ARCHITECTURES OFF) # named below: machine code only, no PTX for a driver to compile
+  # the flags name the architecture: machine code only, no PTX for a driver to compile
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
   enable_language(CUDA)
-  # before a launcher that is asked for, such as ccache
+  # must precede a launcher that the user has set, such as ccache
   list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/../scripts/compile-cuda)
   string(REPLACE " -DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   list(JOIN INVAR_HOST_FLAGS "," host_flags)
@@ -92,9 +94,9 @@ if(INVAR_SANITIZE)
   target_link_options(invar_flags INTERFACE ${sanitize})
 endif()
 
-# Hardening: what an attacker finds harder in spite of a mistake of ours. It moves no bit of a
-# result: numbers are computed by the same instructions. Compilers have different parts of it.
-# Sanitizers bring their own checks, which fortified calls would hide.
+# Hardening, which makes mistakes harder to exploit. It changes no bit of a result, because numbers
+# are computed by the same instructions. Compilers support different parts of it. Sanitizers have
+# their own checks, which fortified calls would hide.
 include(CheckCCompilerFlag)
 include(CheckPIESupported)
 set(CMAKE_REQUIRED_QUIET ON)
@@ -108,7 +110,7 @@ foreach(flag -fstack-protector-strong -fstack-clash-protection
     list(APPEND harden ${flag})
   endif()
 endforeach()
-# needs optimisation; the level that this compiler and libc know
+# needs optimization; the first level that this compiler and libc support
 foreach(level 3 2)
   set(flags -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=${level})
   list(JOIN flags " " CMAKE_REQUIRED_FLAGS)
@@ -126,8 +128,8 @@ target_compile_options(invar_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${harden}>
 target_link_options(invar_flags INTERFACE
   LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
 
-# invar_library(NAME [SUBDIRS dir...] [LINK target...]): a static library from the C sources of the
-# current folder and of SUBDIRS.
+# invar_library(NAME [SUBDIRS dir...] [LINK target...]): makes a static library from the C sources
+# of the current folder and of SUBDIRS.
 function(invar_library name)
   cmake_parse_arguments(arg "" "" "SUBDIRS;LINK" ${ARGN})
   set(patterns *.c)

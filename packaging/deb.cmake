@@ -1,12 +1,11 @@
-# What Debian wants in a package beside what is installed: CPack runs this before it packs. Manual
-# pages and changelogs are compressed, each package says who may copy it, and zsh's completions have
-# a folder of their own.
+# CPack runs this before it packs, to add what Debian requires: compressed manual pages and
+# changelogs, a copyright file per package, and zsh's completions in their own folder.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 set(version ${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
-string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC) # of SOURCE_DATE_EPOCH
+string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC) # the time of SOURCE_DATE_EPOCH
 
-# compress(FILE...): each becomes FILE.gz, whose bytes depend on nothing else.
+# compress(FILE...): replaces each file by FILE.gz, whose bytes depend on nothing else.
 function(compress)
   execute_process(COMMAND gzip -9nf ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -22,7 +21,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
     file(MAKE_DIRECTORY ${usr}/share/zsh/vendor-completions)
     file(RENAME ${usr}/share/zsh/site-functions/_invar ${usr}/share/zsh/vendor-completions/_invar)
     file(REMOVE_RECURSE ${usr}/share/zsh/site-functions)
-    file(REMOVE ${doc}/LICENSE) # every Debian has it
+    file(REMOVE ${doc}/LICENSE) # every Debian system has this license
     file(COPY_FILE ${doc}/docs/changelog.md ${doc}/changelog)
     compress(${doc}/changelog)
   endif()
@@ -35,7 +34,7 @@ foreach(component ${CPACK_COMPONENTS_ALL})
  -- ${CPACK_PACKAGE_CONTACT}  ${date}
 ")
   compress(${doc}/changelog.Debian)
-  # whatever the umask of who packs
+  # permissions must not depend on the umask of the build
   execute_process(COMMAND find ${usr} -type d -exec chmod 755 {} + COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND find ${usr}/share/doc -name *.gz -exec chmod 644 {} +
     COMMAND_ERROR_IS_FATAL ANY)

@@ -1,5 +1,5 @@
-# CPack reads this first: one time for all files of a package, that of the commit, so that equal
-# sources give equal packages. SOURCE_DATE_EPOCH in the environment goes before it.
+# CPack reads this first. It sets one time for all files of a package, the time of the commit, so
+# that equal sources give equal packages. SOURCE_DATE_EPOCH in the environment has precedence.
 # SPDX-License-Identifier: Apache-2.0
 if(NOT DEFINED ENV{SOURCE_DATE_EPOCH})
   file(STRINGS ${CPACK_INVAR_FACTS} line REGEX "^commit-time = [0-9]+$")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# sbom.py BUILD PREFIX NAME FILE ... - what programs and modules are made of, as SPDX 2.3 in JSON.
+# sbom.py BUILD PREFIX NAME FILE ... - writes the software bill of materials of programs and
+# modules.
 #
-# Writes PREFIX/share/doc/NAME/sbom.spdx.json about each FILE below PREFIX. Nothing is listed by
-# hand. Libraries are those that a FILE asks the loader for, and those whose name is in it, because
-# it loads them when it needs them; archives are those of the linker's command in BUILD; headers are
-# those that the compiler read, as ninja recorded them. Each belongs to a package of the system
-# (dpkg), or stands for itself. The install runs this.
+# Writes PREFIX/share/doc/NAME/sbom.spdx.json (SPDX 2.3) about each FILE below PREFIX. Nothing is
+# listed by hand: libraries are those that a FILE requests from the loader, and those whose name it
+# contains because it loads them later; archives are those of the linker's command in BUILD; headers
+# are those that the compiler read, as ninja recorded them. Each belongs to a package of the system
+# (dpkg), or is listed by itself. The install step runs this.
 # SPDX-License-Identifier: Apache-2.0
 """Software bill of materials of an installed component."""
 import datetime
@@ -24,7 +25,7 @@ SYSTEM = platform.freedesktop_os_release()["ID"]
 
 
 def output(*words):
-    """What a command prints, also where it fails at some of its words; nothing if it is missing."""
+    """Returns the output of a command, even if some arguments fail; empty if it is missing."""
     try:
         return subprocess.run(words, check=False, capture_output=True, text=True,
                               env={**os.environ, "LC_ALL": "C"}).stdout
@@ -33,13 +34,13 @@ def output(*words):
 
 
 def facts(build):
-    """What the build wrote about itself."""
+    """Returns the facts that the build wrote about itself."""
     text = (build / "invar.build").read_text(encoding="utf-8")
     return dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
 
 
 def owners(paths):
-    """The set of (name, version, purl) of the packages that files belong to, or of the files."""
+    """Returns the set of (name, version, purl) of the packages that own the files, or of files."""
     names = {}  # every name that dpkg may know a file by
     for path in paths:
         real = os.path.realpath(path)
@@ -50,7 +51,7 @@ def owners(paths):
     found = {(os.path.basename(real), "", "") for real in set(names.values()) - set(known)}
     shown = "${Package} ${Version} ${Architecture}\n"
     if not known:
-        return found  # without a name dpkg would show all that there are
+        return found  # without arguments dpkg would list every file
     for line in output("dpkg-query", "-W", "-f", shown, *sorted(set(known.values()))).splitlines():
         package, version, arch = line.split()
         purl = f"pkg:deb/{SYSTEM}/{package}@{urllib.parse.quote(version)}?arch={arch}"
@@ -59,14 +60,15 @@ def owners(paths):
 
 
 def needed(file):
-    """The libraries that the loader brings along: their paths."""
+    """Returns the paths of the libraries that the loader loads."""
     names = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", file))
     paths = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", file)))
     return [paths.get(name, name) for name in names if not name.startswith("ld-linux")]
 
 
 def loaded(file):
-    """The libraries that are loaded later: their paths where they are here, else their names."""
+    """Returns the libraries that are loaded later: their paths if they exist here, else their
+    names."""
     names = set(re.findall(rb"lib[a-z0-9_-]+\.so(?:\.[0-9]+)+", pathlib.Path(file).read_bytes()))
     linked = {os.path.basename(path) for path in needed(file)}
     cache = dict(re.findall(r"^\s+(\S+) .*=> (\S+)$", output("/sbin/ldconfig", "-p"), re.M))
@@ -75,7 +77,7 @@ def loaded(file):
 
 
 def archives(build, name):
-    """Archives of others that are linked into a program or module of the build."""
+    """Returns third-party archives that are linked into a program or module of the build."""
     text = (build / "build.ninja").read_text(encoding="utf-8")
     block = re.search(rf"^build {re.escape(name)}(?: .*)?: .*\n((?:  .*\n)*)", text, re.M)
     words = re.findall(r"^  LINK_LIBRARIES = (.*)$", block[1] if block else "", re.M)
@@ -84,13 +86,13 @@ def archives(build, name):
 
 
 def objects(build, names):
-    """What ninja links into these programs and modules."""
+    """Returns the objects that ninja links into these programs and modules."""
     return {line for name in names for line in
             output("ninja", "-C", str(build), "-t", "inputs", name).splitlines()}
 
 
 def headers(build, names):
-    """Headers of others that the compiler read for these programs and modules."""
+    """Returns third-party headers that the compiler read for these programs and modules."""
     others = [path.name for path in build.glob("invar-*.so") if path.name not in names]
     wanted = objects(build, names) - objects(build, others)
     source = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$",
@@ -107,7 +109,7 @@ def headers(build, names):
 
 
 class Document:
-    """Packages and how they are related to what is described."""
+    """Packages and their relations to the described files."""
 
     def __init__(self, name, version):
         self.own = self.entry(name, version, "")

@@ -1,4 +1,5 @@
-# setup.py - the wheel: the package, and libinvar.so that CMake builds from the tree around it.
+# setup.py - builds the wheel: the package, and libinvar.so, which CMake builds from the tree around
+# it.
 #
 # The library has no symbol of Python, so one wheel serves every Python 3 of a platform.
 # SPDX-License-Identifier: Apache-2.0
@@ -16,7 +17,7 @@ from setuptools.command.build_py import build_py
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # before setuptools 70.1 the package wheel has it
+except ImportError:  # setuptools older than 70.1: the package wheel has bdist_wheel
     from wheel.bdist_wheel import bdist_wheel
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -24,7 +25,7 @@ TREE = HERE.parent
 
 
 def version():
-    """The version of the tree, which CMake has."""
+    """Returns the version in the tree's CMakeLists.txt."""
     lists = TREE / "CMakeLists.txt"
     if not lists.exists():
         sys.exit(f"invar: {lists} is missing: build the package inside of Invar's tree, as "
@@ -33,7 +34,7 @@ def version():
 
 
 class BuildPy(build_py):
-    """Also builds the library, and puts it beside the modules."""
+    """Builds the library, too, and puts it beside the modules."""
 
     def run(self):
         super().run()
@@ -56,7 +57,7 @@ class BuildPy(build_py):
 
 
 class Platform(Distribution):
-    """A distribution that is not the same on every platform."""
+    """A distribution with a library for this platform only."""
 
     def has_ext_modules(self):
         return True

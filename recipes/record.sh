@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# record.sh INVAR [OTHER ...] - records the goldens of the recipes anew, where others agree.
+# record.sh INVAR [OTHER ...] - records the goldens of the recipes again, if other builds agree.
 #
 # Each recipe that has a golden (or is named in INVAR_RECIPES) is trained to its end by INVAR on one
 # thread, then on three with every other free key changed. Each OTHER is a command, an invar of
 # another compiler or of another architecture under an emulator, that must agree on the first
-# rollouts (5, or INVAR_ROLLOUTS). Only then the golden takes its place. For example:
+# rollouts (5, or INVAR_ROLLOUTS). Only then the golden is replaced. For example:
 #
 #   recipes/record.sh build/invar build-clang/invar \
 #       "qemu-x86_64 -cpu max -L /usr/x86_64-linux-gnu build-cross-x86-64/invar"
@@ -20,7 +20,7 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# train COMMAND ...: it must succeed, and agree with a golden it is given.
+# train COMMAND ...: the training must succeed, and agree with a golden if one is given.
 train() {
     "$@" --save none --no-report >"$work/out" 2>"$work/err" || {
         cat "$work/out" "$work/err" >&2
@@ -32,7 +32,7 @@ train() {
 names=${INVAR_RECIPES:-$(cd recipes && echo *.golden)}
 for name in ${names//.golden/}; do
     recipe=recipes/$name.ini new=$work/$name.golden
-    # its history goes on
+    # keeps the history of acceptances
     [[ ! -e recipes/$name.golden ]] || cp "recipes/$name.golden" "$new"
     train "$invar" train "$recipe" --run "$work/$name" --threads 1 --record-golden "$new"
     train "$invar" train "$recipe" --run "$work/$name-free" --golden "$new" --threads 3 \

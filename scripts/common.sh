@@ -1,11 +1,11 @@
-# common.sh - what the scripts share: where the tree is and how they speak. Sourced, not run.
+# common.sh - the root of the tree and messages, shared by the scripts. Sourced, not run.
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 
-# shellcheck disable=SC2034 # used by those who source this file
+# shellcheck disable=SC2034 # used by the scripts that source this file
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# paint FILE-DESCRIPTOR CODE TEXT: the text, coloured where it goes to a terminal.
+# paint FILE-DESCRIPTOR CODE TEXT: prints the text, colored if the descriptor is a terminal.
 paint() {
     if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
         printf '\e[%sm%s\e[0m\n' "$2" "$3" >&"$1"
@@ -14,12 +14,12 @@ paint() {
     fi
 }
 
-# step TEXT ...: announces what happens next.
+# step TEXT ...: announces the next step.
 step() {
     paint 1 1 "==> $*"
 }
 
-# fail WHAT [LINE ...]: what went wrong, then why and what to do; ends the script.
+# fail WHAT [LINE ...]: prints the failure, then reasons and remedies, and ends the script.
 fail() {
     paint 2 31 "scripts/${0##*/}: $1"
     if (($# > 1)); then
@@ -28,8 +28,8 @@ fail() {
     exit 2
 }
 
-# elsewhere FOLDER: prints the path that CMake's cache in FOLDER knows FOLDER or the source tree by,
-# if that is not this FOLDER or the current folder.
+# elsewhere FOLDER: prints the path of FOLDER or of the source tree in CMake's cache in FOLDER, if
+# it is not this FOLDER or the current folder.
 elsewhere() {
     local cache=$1/CMakeCache.txt folder tree
     [[ -e $cache ]] || return 0
@@ -43,8 +43,8 @@ elsewhere() {
 }
 
 # configure FOLDER CMAKE-ARGUMENT ...: configures the build folder FOLDER of the tree in the current
-# folder. CMake refuses a folder that was moved or copied, with the tree or without. Then its cache
-# and CMakeFiles/ are made anew; all other files in FOLDER stay.
+# folder. CMake rejects a folder that was moved or copied, with the tree or without. Its cache and
+# CMakeFiles/ are then removed and made again; all other files in FOLDER stay.
 configure() {
     local folder=$1 was fresh=()
     shift
@@ -57,7 +57,7 @@ configure() {
     cmake "${fresh[@]}" "$@"
 }
 
-# usage: prints the comment that stands below the first line of the running script.
+# usage: prints the comment below the first line of the running script.
 usage() {
     sed -n '2,/^# SPDX/{/^# SPDX/d;s/^# \{0,1\}//p}' "$0"
 }

@@ -1,5 +1,5 @@
 /*
- * child_pids.h - processes that a test has started through others: their ids, and that they end.
+ * child_pids.h - processes that a test starts indirectly: waits for their ids and for their end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * model.c - tiny models for tests.
+ * model.c - tiny models for tests: specs, random weights, LoRA adapters, partitions, samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -66,7 +66,7 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
 }
 
 /* Fills a norm weight or a bias with differing values. */
-static void vary(const invar_param *p, uint64_t seed, const invar_device *dev)
+static void add_random_values(const invar_param *p, uint64_t seed, const invar_device *dev)
 {
     size_t bytes = (size_t)p->rows * sizeof(float);
     float *values;
@@ -105,7 +105,7 @@ static invar_model_spec spec_for(invar_test_model kind, invar_format format)
 }
 
 /* Sets the values of B, except for the columns that pad the rank. */
-static void move_adapter(const invar_param *p, uint64_t seed, int64_t rank, const invar_device *dev)
+static void fill_adapter(const invar_param *p, uint64_t seed, int64_t rank, const invar_device *dev)
 {
     int64_t count = invar_param_elements(p);
     float *values;
@@ -128,7 +128,7 @@ invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format
     assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
     assert_ok(invar_model_init(model, seed, dev));
     for (int64_t i = 1; i < model->n_params && !zero; i += 2)
-        move_adapter(&model->params[i], seed + (uint64_t)i, rank, dev);
+        fill_adapter(&model->params[i], seed + (uint64_t)i, rank, dev);
     assert_ok(invar_model_update_weights(model, dev));
     return model;
 }
@@ -143,20 +143,20 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
     assert_ok(invar_model_init(model, seed, dev));
     for (int64_t i = 0; i < model->n_params; i++)
         if (model->params[i].cols == 0)
-            vary(&model->params[i], seed + (uint64_t)i, dev);
+            add_random_values(&model->params[i], seed + (uint64_t)i, dev);
     assert_ok(invar_model_update_weights(model, dev));
     return model;
 }
 
-static invar_status put_box(invar_param_loader *fill, int64_t param, const float *whole)
+static invar_status load_local_shard(invar_param_loader *fill, int64_t param, const float *whole)
 {
     const invar_param *p = &fill->model->params[param];
-    float *own;
+    float *local_values;
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_param_loader_buffer_all(&own, fill, p));
-    invar_param_shard_extract(own, p, &p->local, whole);
+    INVAR_TRY(invar_param_loader_buffer_all(&local_values, fill, p));
+    invar_param_shard_extract(local_values, p, &p->local, whole);
     return invar_param_loader_put(fill);
 }
 
@@ -168,7 +168,7 @@ invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,
 
     invar_param_loader_init(&fill, model, dev);
     for (int64_t i = 0; status == INVAR_OK && i < whole->n_params; i++)
-        status = put_box(&fill, i, whole->params[i].master.data);
+        status = load_local_shard(&fill, i, whole->params[i].master.data);
     invar_param_loader_release(&fill);
     return status;
 }

@@ -22,7 +22,7 @@ typedef enum invar_test_model {
 
 const char *invar_test_model_name(invar_test_model kind);
 
-/* Returns a spec of two layers, 64 to 128 wide; `wide` has extents that every format accepts. */
+/* Returns a spec of two layers, 48 wide, or 128 wide with extents that every format accepts. */
 invar_model_spec invar_test_spec(invar_test_model kind, bool wide);
 
 /* Returns a model with weights from `seed`, larger than usual so that logits differ well. */

@@ -1,6 +1,10 @@
 /*
  * op_call_log.c - a backend that logs the ops which the engine calls, as text.
  *
+ * Every write to memory, by an op, an upload or a fill with zeros, is recorded as rows with a
+ * label. The source of an input is the set of labels of the last writes to its bytes. Rows that a
+ * later write covers are removed.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/op_call_log.h"
@@ -12,16 +16,16 @@
 
 #include "kernels-deterministic/op_fields.h"
 
-#define MOST_WRITES 65536
-#define MOST_BLOCKS 256
-#define LABEL 112
+#define MAX_WRITES 65536
+#define MAX_BLOCKS 256
+#define MAX_LABEL 112
 
 /* Rows of memory whose content has the source `label`. */
-typedef struct piece {
+typedef struct written_rows {
     uintptr_t begin, end;
     size_t row, stride;
-    char label[LABEL];
-} piece;
+    char label[MAX_LABEL];
+} written_rows;
 
 typedef struct block {
     void *at;
@@ -33,33 +37,33 @@ static struct {
     char *text;
     size_t size;
     int count;
-    piece pieces[MOST_WRITES]; /* in the order of writes */
-    int n_pieces;
-    block blocks[MOST_BLOCKS]; /* allocated memory */
+    written_rows writes[MAX_WRITES]; /* in the order of writes */
+    int n_writes;
+    block blocks[MAX_BLOCKS]; /* allocated memory */
     int n_blocks;
-    size_t bytes, most, first; /* allocated now, at most, and at the beginning */
-} calls;
+    size_t bytes, max_bytes, first; /* allocated now, the maximum, and at the beginning */
+} call_log;
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- recorded writes ------------------------------------------------------------------------- */
 
-static piece piece_of(const invar_tensor *t)
+static written_rows rows_of_tensor(const invar_tensor *t)
 {
     size_t bits = (size_t)invar_dtype_bits(t->dtype);
     size_t row = (size_t)invar_tensor_row_elements(t) * bits / 8;
     size_t stride = (size_t)t->row_stride * bits / 8;
     uintptr_t at = (uintptr_t)t->data;
 
-    return (piece){at, t->shape[0] > 0 ? at + (size_t)(t->shape[0] - 1) * stride + row : at, row,
-                   stride, ""};
+    return (written_rows){at, t->shape[0] > 0 ? at + (size_t)(t->shape[0] - 1) * stride + row : at,
+                          row, stride, ""};
 }
 
-static piece piece_of_bytes(const void *at, size_t bytes)
+static written_rows rows_of_bytes(const void *at, size_t bytes)
 {
-    return (piece){(uintptr_t)at, (uintptr_t)at + bytes, bytes, bytes, ""};
+    return (written_rows){(uintptr_t)at, (uintptr_t)at + bytes, bytes, bytes, ""};
 }
 
-/* Returns whether two pieces overlap; columns of one buffer do not. */
-static bool meet(const piece *a, const piece *b)
+/* Returns whether two sets of rows overlap. Columns of one buffer that are disjoint do not. */
+static bool rows_overlap(const written_rows *a, const written_rows *b)
 {
     size_t shift;
 
@@ -72,38 +76,41 @@ static bool meet(const piece *a, const piece *b)
     return shift < a->row || shift + b->row > a->stride;
 }
 
-static bool covers(const piece *over, const piece *under)
+static bool covers(const written_rows *outer, const written_rows *inner)
 {
-    bool solid = over->row == over->stride;
+    bool solid = outer->row == outer->stride;
 
-    return over->begin <= under->begin && over->end >= under->end &&
-           (solid || (over->stride == under->stride && over->row >= under->row &&
-                      (under->begin - over->begin) % over->stride + under->row <= over->row));
+    return outer->begin <= inner->begin && outer->end >= inner->end &&
+           (solid || (outer->stride == inner->stride && outer->row >= inner->row &&
+                      (inner->begin - outer->begin) % outer->stride + inner->row <= outer->row));
 }
 
-static void forget(const piece *covered)
+static void remove_covered(const written_rows *covered)
 {
-    int kept = 0;
+    int n_kept = 0;
 
-    for (int i = 0; i < calls.n_pieces; i++)
-        if (!covers(covered, &calls.pieces[i]))
-            calls.pieces[kept++] = calls.pieces[i];
-    calls.n_pieces = kept;
+    for (int i = 0; i < call_log.n_writes; i++)
+        if (!covers(covered, &call_log.writes[i]))
+            call_log.writes[n_kept++] = call_log.writes[i];
+    call_log.n_writes = n_kept;
 }
 
-static void note(piece p, const char *label)
+static void record_write(written_rows p, const char *label)
 {
-    INVAR_CHECK(calls.n_pieces < MOST_WRITES && strlen(label) < sizeof p.label);
+    INVAR_CHECK(call_log.n_writes < MAX_WRITES && strlen(label) < sizeof p.label);
     if (p.begin == p.end)
         return;
-    forget(&p);
+    remove_covered(&p);
     memcpy(p.label, label, strlen(label) + 1);
-    calls.pieces[calls.n_pieces++] = p;
+    call_log.writes[call_log.n_writes++] = p;
 }
 
-/* Returns the bytes of one row of a piece that are in [begin, end), from the start of the row. */
-static bool part_of_row(size_t *from, size_t *to, const piece *p, size_t number, uintptr_t begin,
-                        uintptr_t end)
+/*
+ * Computes which bytes of row `number` are in [begin, end), counted from the start of the row.
+ * Returns false if there are none.
+ */
+static bool part_of_row(size_t *from, size_t *to, const written_rows *p, size_t number,
+                        uintptr_t begin, uintptr_t end)
 {
     uintptr_t first = p->begin + number * p->stride, last = first + p->row;
 
@@ -112,13 +119,13 @@ static bool part_of_row(size_t *from, size_t *to, const piece *p, size_t number,
     return begin < last && end > first;
 }
 
-static size_t rows_of(const piece *p)
+static size_t rows_of(const written_rows *p)
 {
     return p->stride ? (p->end - p->begin + p->stride - 1) / p->stride : 1;
 }
 
-/* Marks the bytes of `p` that `q` covers and returns how many were not marked before. */
-static size_t mark(char *marked, const piece *p, const piece *q)
+/* Marks the bytes of `p` that `q` covers, and returns how many of them were not marked yet. */
+static size_t mark_covered(char *marked, const written_rows *p, const written_rows *q)
 {
     size_t rows = rows_of(p), count = 0, from, to;
 
@@ -138,7 +145,7 @@ static size_t mark(char *marked, const piece *p, const piece *q)
     return count;
 }
 
-/* Inserts a label in order of names, so that the order of writes does not matter. */
+/* Inserts a label in alphabetical order, so that the order of the writes does not matter. */
 static void insert_label(const char **labels, size_t count, const char *label)
 {
     size_t at = count;
@@ -148,36 +155,38 @@ static void insert_label(const char **labels, size_t count, const char *label)
     labels[at] = label;
 }
 
-/* Prints the labels of the last writers of all bytes of the piece. */
-static void print_source(piece p)
+/* Prints the labels of the last writes to the bytes of `p`. */
+static void print_source(written_rows p)
 {
     size_t bytes = rows_of(&p) * p.row, left = bytes;
     char *marked = calloc(bytes + 1, 1);
     const char *labels[64];
     size_t count = 0;
 
-    for (int i = calls.n_pieces - 1; i >= 0 && left > 0; i--) {
-        size_t held = meet(&calls.pieces[i], &p) ? mark(marked, &p, &calls.pieces[i]) : 0;
-        left -= held;
+    for (int i = call_log.n_writes - 1; i >= 0 && left > 0; i--) {
+        size_t n_covered = rows_overlap(&call_log.writes[i], &p)
+                               ? mark_covered(marked, &p, &call_log.writes[i])
+                               : 0;
+        left -= n_covered;
         INVAR_CHECK(count < 64);
-        if (held > 0)
-            insert_label(labels, count++, calls.pieces[i].label);
+        if (n_covered > 0)
+            insert_label(labels, count++, call_log.writes[i].label);
     }
     free(marked);
     for (size_t i = 0; i < count; i++)
-        fprintf(calls.file, "%s%s", i ? "+" : "", labels[i]);
+        fprintf(call_log.file, "%s%s", i ? "+" : "", labels[i]);
     if (left > 0)
-        fprintf(calls.file, count ? "+given" : "given");
+        fprintf(call_log.file, count ? "+given" : "given");
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static void print_shape(const invar_tensor *t)
 {
-    fprintf(calls.file, ":%s(", invar_dtype_name(t->dtype));
+    fprintf(call_log.file, ":%s(", invar_dtype_name(t->dtype));
     for (int i = 0; i < t->rank; i++)
-        fprintf(calls.file, "%s%" PRId64, i ? "," : "", t->shape[i]);
-    fprintf(calls.file, t->row_stride == invar_tensor_row_elements(t) ? ")" : ")/%" PRId64,
+        fprintf(call_log.file, "%s%" PRId64, i ? "," : "", t->shape[i]);
+    fprintf(call_log.file, t->row_stride == invar_tensor_row_elements(t) ? ")" : ")/%" PRId64,
             t->row_stride);
 }
 
@@ -192,17 +201,17 @@ static void print_number(const invar_field *f, const void *in)
 
     memcpy(&value, in, f->bytes);
     switch (f->kind) {
-    case INVAR_FIELD_I32: fprintf(calls.file, "%" PRId32, value.i32); break;
-    case INVAR_FIELD_I64: fprintf(calls.file, "%" PRId64, value.i64); break;
-    case INVAR_FIELD_F32: fprintf(calls.file, "%a", (double)value.f32); break;
-    default: fprintf(calls.file, "%a", value.f64); break;
+    case INVAR_FIELD_I32: fprintf(call_log.file, "%" PRId32, value.i32); break;
+    case INVAR_FIELD_I64: fprintf(call_log.file, "%" PRId64, value.i64); break;
+    case INVAR_FIELD_F32: fprintf(call_log.file, "%a", (double)value.f32); break;
+    default: fprintf(call_log.file, "%a", value.f64); break;
     }
 }
 
 static void print_segments(const invar_row_offsets *s)
 {
     for (int64_t i = 0; i <= s->count; i++)
-        fprintf(calls.file, "%s%" PRId64, i ? "," : "", s->offsets[i]);
+        fprintf(call_log.file, "%s%" PRId64, i ? "," : "", s->offsets[i]);
 }
 
 /* Prints a field. Tensors that are read have a source, other outputs have none. */
@@ -210,25 +219,25 @@ static void print_field(const invar_field *f, const void *args)
 {
     const void *in = invar_field_in(f, args);
 
-    fprintf(calls.file, " %s=", f->name);
+    fprintf(call_log.file, " %s=", f->name);
     switch (f->kind) {
     case INVAR_FIELD_TENSOR:
         if (f->role != INVAR_FIELD_OUT)
-            print_source(piece_of(in));
+            print_source(rows_of_tensor(in));
         print_shape(in);
         break;
     case INVAR_FIELD_SEGMENTS: print_segments(in); break;
     case INVAR_FIELD_ARRAY:
         if (f->role != INVAR_FIELD_OUT)
-            print_source(piece_of_bytes(*(const void *const *)in,
-                                        (size_t)invar_field_count(f, args) * f->element));
-        fprintf(calls.file, ":%" PRId64, invar_field_count(f, args));
+            print_source(rows_of_bytes(*(const void *const *)in,
+                                       (size_t)invar_field_count(f, args) * f->element));
+        fprintf(call_log.file, ":%" PRId64, invar_field_count(f, args));
         break;
     case INVAR_FIELD_TENSORS: {
         const invar_tensor *list = *(const invar_tensor *const *)in;
         for (int64_t i = 0; i < invar_field_count(f, args); i++) {
-            fprintf(calls.file, "%s", i ? "," : "");
-            print_source(piece_of(&list[i]));
+            fprintf(call_log.file, "%s", i ? "," : "");
+            print_source(rows_of_tensor(&list[i]));
             print_shape(&list[i]);
         }
         break;
@@ -247,34 +256,34 @@ static void print_in_place(const invar_field *f, const invar_field *fields, int 
         const invar_tensor *other = invar_field_in(&fields[i], args);
         if (fields[i].kind == INVAR_FIELD_TENSOR && fields[i].role == INVAR_FIELD_IN &&
             invar_field_present(&fields[i], args) && other->data == out->data && out->data)
-            fprintf(calls.file, "=%s", fields[i].name);
+            fprintf(call_log.file, "=%s", fields[i].name);
     }
 }
 
-static void note_output(const invar_field *f, const void *args)
+static void record_output(const invar_field *f, const void *args)
 {
     const void *in = invar_field_in(f, args);
-    char label[LABEL];
+    char label[MAX_LABEL];
 
-    snprintf(label, sizeof label, "%d.%s", calls.count, f->name);
+    snprintf(label, sizeof label, "%d.%s", call_log.count, f->name);
     if (f->kind == INVAR_FIELD_ARRAY) {
-        note(piece_of_bytes(*(const void *const *)in,
-                            (size_t)invar_field_count(f, args) * f->element),
-             label);
+        record_write(rows_of_bytes(*(const void *const *)in,
+                                   (size_t)invar_field_count(f, args) * f->element),
+                     label);
         return;
     }
-    note(piece_of(in), label);
+    record_write(rows_of_tensor(in), label);
     if (((const invar_tensor *)in)->scale)
-        note(piece_of_bytes(((const invar_tensor *)in)->scale, invar_tensor_scale_bytes(in)),
-             label);
+        record_write(rows_of_bytes(((const invar_tensor *)in)->scale, invar_tensor_scale_bytes(in)),
+                     label);
 }
 
-static void note_call(invar_op op, const void *args)
+static void log_call(invar_op op, const void *args)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, op);
 
-    fprintf(calls.file, "%d %s", calls.count, invar_op_name(op));
+    fprintf(call_log.file, "%d %s", call_log.count, invar_op_name(op));
     for (int i = 0; i < count; i++) {
         if (!invar_field_present(&fields[i], args))
             continue;
@@ -282,17 +291,17 @@ static void note_call(invar_op op, const void *args)
         if (fields[i].kind == INVAR_FIELD_TENSOR && fields[i].role != INVAR_FIELD_IN)
             print_in_place(&fields[i], fields, count, args);
     }
-    fprintf(calls.file, "\n");
+    fprintf(call_log.file, "\n");
     for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++)
         if (invar_field_present(&fields[i], args))
-            note_output(&fields[i], args);
-    calls.count++;
+            record_output(&fields[i], args);
+    call_log.count++;
 }
 
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static invar_status run_##fn(const invar_device *dev, const void *args, void *scratch)         \
     {                                                                                              \
-        note_call(INVAR_OP_##ID, args);                                                            \
+        log_call(INVAR_OP_##ID, args);                                                             \
         return invar_backend_cpu()->ops[INVAR_OP_##ID].run(dev, args, scratch);                    \
     }
 #include "kernels-deterministic/ops.def"
@@ -300,41 +309,42 @@ static void note_call(invar_op op, const void *args)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status alloc_counted(const invar_device *dev, void **out, size_t bytes,
+                                  const char *what)
 {
     invar_status status = invar_backend_cpu()->memory.alloc(dev, out, bytes, what);
 
     // the scratch of an op depends on the machine
     if (status != INVAR_OK || strstr(what, "scratch"))
         return status;
-    INVAR_CHECK(calls.n_blocks < MOST_BLOCKS);
-    calls.blocks[calls.n_blocks++] = (block){*out, bytes};
-    calls.bytes += bytes;
-    calls.most = calls.bytes > calls.most ? calls.bytes : calls.most;
+    INVAR_CHECK(call_log.n_blocks < MAX_BLOCKS);
+    call_log.blocks[call_log.n_blocks++] = (block){*out, bytes};
+    call_log.bytes += bytes;
+    call_log.max_bytes = call_log.bytes > call_log.max_bytes ? call_log.bytes : call_log.max_bytes;
     return INVAR_OK;
 }
 
-static void give(const invar_device *dev, void *at)
+static void free_counted(const invar_device *dev, void *at)
 {
-    for (int i = 0; i < calls.n_blocks; i++)
-        if (at && calls.blocks[i].at == at) {
-            piece whole = piece_of_bytes(at, calls.blocks[i].bytes);
-            calls.bytes -= calls.blocks[i].bytes;
-            forget(&whole);
-            calls.blocks[i] = calls.blocks[--calls.n_blocks];
+    for (int i = 0; i < call_log.n_blocks; i++)
+        if (at && call_log.blocks[i].at == at) {
+            written_rows freed = rows_of_bytes(at, call_log.blocks[i].bytes);
+            call_log.bytes -= call_log.blocks[i].bytes;
+            remove_covered(&freed);
+            call_log.blocks[i] = call_log.blocks[--call_log.n_blocks];
         }
     invar_backend_cpu()->memory.free(dev, at);
 }
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    note(piece_of_bytes(at, bytes), "zero");
+    record_write(rows_of_bytes(at, bytes), "zero");
     return invar_backend_cpu()->memory.zero(dev, at, bytes);
 }
 
-static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status upload_logged(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    note(piece_of_bytes(to, bytes), "put");
+    record_write(rows_of_bytes(to, bytes), "put");
     return invar_backend_cpu()->memory.upload(dev, to, from, bytes);
 }
 
@@ -346,10 +356,10 @@ const invar_backend *invar_op_call_log_backend(void)
 
     backend = *invar_backend_cpu();
     backend.name = "calls";
-    backend.memory.alloc = take;
-    backend.memory.free = give;
+    backend.memory.alloc = alloc_counted;
+    backend.memory.free = free_counted;
     backend.memory.zero = zero;
-    backend.memory.upload = put;
+    backend.memory.upload = upload_logged;
 #define INVAR_OP(ID, fn, name, revision, numerics) backend.ops[INVAR_OP_##ID].run = run_##fn;
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
@@ -358,40 +368,40 @@ const invar_backend *invar_op_call_log_backend(void)
 
 void invar_op_call_log_begin(void)
 {
-    if (calls.file)
-        fclose(calls.file);
-    free(calls.text);
-    calls.text = NULL;
-    calls.file = open_memstream(&calls.text, &calls.size);
-    INVAR_CHECK(calls.file);
-    calls.count = calls.n_pieces = 0;
-    calls.most = calls.first = calls.bytes;
+    if (call_log.file)
+        fclose(call_log.file);
+    free(call_log.text);
+    call_log.text = NULL;
+    call_log.file = open_memstream(&call_log.text, &call_log.size);
+    INVAR_CHECK(call_log.file);
+    call_log.count = call_log.n_writes = 0;
+    call_log.max_bytes = call_log.first = call_log.bytes;
 }
 
 void invar_op_call_log_name(const invar_tensor *tensor, const char *kind, const char *name)
 {
-    char label[LABEL];
+    char label[MAX_LABEL];
 
     snprintf(label, sizeof label, "%s:%s", kind, name);
-    note(piece_of(tensor), label);
+    record_write(rows_of_tensor(tensor), label);
 }
 
 char *invar_op_call_log_text(void)
 {
     char *copy;
 
-    fflush(calls.file);
-    copy = strdup(calls.text ? calls.text : "");
+    fflush(call_log.file);
+    copy = strdup(call_log.text ? call_log.text : "");
     INVAR_CHECK(copy);
     return copy;
 }
 
 int invar_op_call_log_count(void)
 {
-    return calls.count;
+    return call_log.count;
 }
 
 size_t invar_op_call_log_bytes(void)
 {
-    return calls.most - calls.first;
+    return call_log.max_bytes - call_log.first;
 }

@@ -13,7 +13,8 @@
 #include "kernels-deterministic/math/bf16.h"
 #include "tests/device/copying_backend.h"
 
-#define SCRATCH_BYTES ((size_t)1 << 32) // a ceiling: the debug twin allocates what is pushed
+// an upper bound: the debug arena allocates only what is pushed
+#define SCRATCH_BYTES ((size_t)1 << 32)
 
 void invar_test_device_init(invar_device *dev, invar_numerics numerics, invar_cpu_path path,
                             int threads)
@@ -71,7 +72,7 @@ const invar_dtype invar_test_storage[2] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static void *filled(size_t bytes)
+static void *alloc_filled(size_t bytes)
 {
     void *block = malloc(bytes + !bytes);
 
@@ -95,8 +96,9 @@ invar_tensor invar_test_tensor(invar_tensor view)
     // no byte after the last row, so that a sanitizer sees the end
     size_t rows = (size_t)view.shape[0];
 
-    view.data = filled(rows ? (rows - 1) * stride_bytes(&view) + row_bytes(&view) : 0);
-    view.scale = invar_tensor_scale_bytes(&view) ? filled(invar_tensor_scale_bytes(&view)) : NULL;
+    view.data = alloc_filled(rows ? (rows - 1) * stride_bytes(&view) + row_bytes(&view) : 0);
+    view.scale =
+        invar_tensor_scale_bytes(&view) ? alloc_filled(invar_tensor_scale_bytes(&view)) : NULL;
     return view;
 }
 

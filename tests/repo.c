@@ -17,7 +17,7 @@
 
 #define SCRIPT_BYTES 65536
 
-/* libgit2 1.5 loses the result of every regular expression that it matches with PCRE2. */
+/* libgit2 1.5 leaks the result of every regular expression that it matches with PCRE2. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -47,7 +47,7 @@ void invar_test_folder(char out[INVAR_PATH_SIZE], const char *name)
         fail_msg("%s cannot be made", out);
 }
 
-static void run(char *out, size_t size, const char *folder, const char *script, va_list list)
+static void run_script(char *out, size_t size, const char *folder, const char *script, va_list list)
 {
     static char text[sizeof prelude + SCRIPT_BYTES];
     char clock[INVAR_PATH_SIZE];
@@ -90,7 +90,7 @@ void invar_test_shell(const char *folder, const char *script, ...)
     va_list list;
 
     va_start(list, script);
-    run(out, sizeof out, folder, script, list);
+    run_script(out, sizeof out, folder, script, list);
     va_end(list);
 }
 
@@ -99,7 +99,7 @@ void invar_test_shell_says(char *out, size_t size, const char *folder, const cha
     va_list list;
 
     va_start(list, script);
-    run(out, size, folder, script, list);
+    run_script(out, size, folder, script, list);
     va_end(list);
 }
 

@@ -57,9 +57,9 @@ void invar_test_revision(char out[INVAR_OID_SIZE], const char *folder, const cha
 void invar_test_fingerprint(char out[INVAR_DIGEST_HEX_SIZE], const char *folder);
 
 /*
- * Makes in the folder: `r`, with five commits c1 to c5 on main that change d/f, two more, s6 and
- * s7, on side, from the third, that change g, and the tags t3 and light; its `clone`; and a linked
- * work tree `linked` of side.
+ * Makes in the folder: the repository `r`, with commits c1 to c5 on main, which change d/f, and s6
+ * and s7 on side, which begins at c3 and changes g; the tags t3 (c3) and light (c4); its `clone`;
+ * and the linked work tree `linked` of side.
  */
 void invar_test_sample(const char *folder);
 

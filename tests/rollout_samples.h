@@ -1,6 +1,9 @@
 /*
  * rollout_samples.h - a small rollout with everything that a rollout file can contain.
  *
+ * The values are edge cases: text with NUL bytes and non-ASCII characters, log-probs of -0 and
+ * subnormal numbers, and samples with and without routing, reward parts, turns and a label.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_ROLLOUT_SAMPLES_H
@@ -54,7 +57,7 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         assert_ok(invar_rl_samples_append(&s, out));
         s->index = 1000 + i;
         s->group = 500 + i / 2;
-        s->prompt = 1017 - i / 2; // not in order
+        s->prompt = 1017 - i / 2; // not ascending
         s->rollout = 3;
         s->draw_index = (uint32_t)i;
         s->prompt_tokens = 3;

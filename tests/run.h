@@ -1,6 +1,9 @@
 /*
  * run.h - complete runs of a tiny model on a built-in task, for tests.
  *
+ * The recipe of a run is run_tiny, overridden by lists of keys and values. Two runs are compared
+ * by the digests in their ledgers (run_memory, run_same).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_RUN_H
@@ -74,15 +77,15 @@ static inline invar_status run_train(const invar_recipe *recipe)
     return invar_train(&summary, recipe, &(invar_train_options){.until = -1});
 }
 
-/* The digests that identify what a run did. */
+/* Digests that identify the steps of a run and everything that it computed. */
 typedef struct run_memory {
     int64_t last;
     invar_digest identity, chain, content;
 } run_memory;
 
 /*
- * Reads them from a ledger that verifies. Returns false if there is no ledger yet, or one without a
- * run; SQLite first creates an empty file.
+ * Reads the digests from a ledger and verifies it. Returns false if there is no ledger yet, or one
+ * without a run; SQLite first creates an empty file.
  */
 static inline bool run_remember(run_memory *out, const char *folder)
 {

@@ -1,9 +1,9 @@
 /*
- * sharded_model.h - models that several ranks divide, and the single rank that they are compared
+ * sharded_model.h - models that several ranks split, and the single rank that they are compared
  * with.
  *
- * Layouts and specs whose logical shards have 8 or 11 atoms, comparison of parameters with those of
- * one rank, and a function that runs a check on every rank in a thread.
+ * Layouts and specs whose logical shards have 8 or 11 atoms, comparison of parameters with those
+ * of one rank, and a function that runs a check on every rank in a thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@
 
 #define DIVIDED_SECONDS 60
 
-/* A world and how the model is divided; the remaining factor is data parallelism. */
+/* A world and how it splits the model; the remaining factor is data parallelism. */
 typedef struct divided_world {
     int size;
     invar_layout_sizes sizes;
@@ -120,7 +120,7 @@ static inline invar_status divided_values(float **out, const invar_tensor *t,
     return status;
 }
 
-/* Returns whether some rows of the local shard of a complete parameter have these values. */
+/* Returns whether some rows of a local shard of the complete parameter have these values. */
 static inline bool divided_rows_equal(const invar_param *p, const invar_param_shard *box,
                                       invar_index_range rows, const float *whole,
                                       const float *values)
@@ -208,7 +208,7 @@ static inline void divided_run(int size, uint64_t schedule, invar_status (*part)
             fail_msg("%s: rank %d of %d: %s", what, r, size, runs[r].error.message);
 }
 
-/* A model that the ranks of a world divide, and the check of each rank. */
+/* A model that the ranks of a world split, and the check of each rank. */
 typedef struct divided_model {
     const divided_world *world;
     invar_model_spec spec;

@@ -1,6 +1,9 @@
 /*
  * step_run.h - runs tiles of step/tiles.h with the reference step and with the kernels.
  *
+ * tile_reference computes each output with the integer reference step; tile_chain and
+ * tile_e4m3_kernel use the code paths of the ops.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_STEP_RUN_H

@@ -1,5 +1,9 @@
 /*
- * train_step_case.c - one training step, on one rank or on several.
+ * train_step_case.c - one training step on one rank or on several, with scoring before it.
+ *
+ * Ranks compute their part of the step with the trainer of the engine. The results are compared
+ * with those of one rank: scores, log-probs, entropies, metrics, routing and the gathered
+ * gradients.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -72,15 +76,16 @@ void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *sa
                                 .values = l->values};
 }
 
-typedef struct asked {
+typedef struct loss_state {
     const lesson *l;
     const invar_layout *layout;
     invar_loss *loss;
     int64_t next;
     bool fails;
-} asked;
+} loss_state;
 
-static void leave_one(const lesson *l, int64_t first, int64_t count, float *gradient)
+/* Zeroes the gradients of all samples except `only`, if that is set. */
+static void zero_other_samples(const lesson *l, int64_t first, int64_t count, float *gradient)
 {
     const int64_t *start = l->start;
 
@@ -90,8 +95,9 @@ static void leave_one(const lesson *l, int64_t first, int64_t count, float *grad
                    (size_t)(start[i + 1] - start[i]) * sizeof *gradient);
 }
 
-/* Replaces the gradients of the loss by those of rank 0. Collective. */
-static invar_status take_led(const asked *l, int64_t first, int64_t count, float *dnow)
+/* Replaces the gradients of the loss on all ranks by those of rank 0. Collective. */
+static invar_status broadcast_gradients(const loss_state *l, int64_t first, int64_t count,
+                                        float *dnow)
 {
     size_t bytes = (size_t)(l->l->start[first + count] - l->l->start[first]) * sizeof *dnow;
 
@@ -103,7 +109,7 @@ static invar_status take_led(const asked *l, int64_t first, int64_t count, float
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
                              const float *entropy, float *dnow, float *dentropy)
 {
-    asked *l = payload;
+    loss_state *l = payload;
 
     if (first != l->next)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "sample %d is asked for, not %d", (int)first,
@@ -112,56 +118,56 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     if (l->fails && l->next == SAMPLES)
         return INVAR_FAIL(INVAR_E_STATE, 0, "the loss of sample %d is no number", (int)first);
     INVAR_TRY(invar_loss_run(l->loss, first, count, now, entropy, dnow, dentropy));
-    leave_one(l->l, first, count, dnow);
+    zero_other_samples(l->l, first, count, dnow);
     if (dentropy)
-        leave_one(l->l, first, count, dentropy);
-    return l->l->led ? take_led(l, first, count, dnow) : INVAR_OK;
+        zero_other_samples(l->l, first, count, dentropy);
+    return l->l->led ? broadcast_gradients(l, first, count, dnow) : INVAR_OK;
 }
 
 /*
- * Gathers the gradients of the rows of all ranks for the comparison; each rank has the sums of its
- * own rows.
+ * Gathers the gradients of the rows of all ranks for the comparison, since each rank has only the
+ * sums of its own rows.
  */
-static invar_status make_whole(const invar_grads *grads, const invar_model *model)
+static invar_status gather_gradients(const invar_grads *grads, const invar_model *model)
 {
-    invar_zero_comm slices = {.send_buffer = NULL};
-    invar_zero_ranges owned;
+    invar_zero_comm comm = {.send_buffer = NULL};
+    invar_zero_ranges ranges;
     invar_status status;
 
     if (!invar_zero_partition_divide(model))
         return INVAR_OK;
-    status = invar_zero_ranges_grads(&owned, model, INVAR_ZERO_RANGES_ALL);
+    status = invar_zero_ranges_grads(&ranges, model, INVAR_ZERO_RANGES_ALL);
     if (status == INVAR_OK)
-        status = invar_zero_comm_init(&slices, &grads->dev, model->layout, &owned);
+        status = invar_zero_comm_init(&comm, &grads->dev, model->layout, &ranges);
     if (status == INVAR_OK)
-        status = invar_zero_comm_gather(&slices, "gradients", grads->memory);
-    invar_zero_comm_release(&slices);
-    invar_zero_ranges_release(&owned);
+        status = invar_zero_comm_gather(&comm, "gradients", grads->memory);
+    invar_zero_comm_release(&comm);
+    invar_zero_ranges_release(&ranges);
     return status;
 }
 
-static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
-                          const invar_model *model, int rank)
+static invar_status run_step(outcome *out, const lesson *l, invar_trainer *trainer,
+                             const invar_model *model, int rank)
 {
     bool values = model->spec.value_head;
-    asked asks = {.l = l, .layout = model->layout, .fails = rank == l->failing};
+    loss_state state = {.l = l, .layout = model->layout, .fails = rank == l->failing};
     invar_trainer_loss loss = {
-        .run = run_loss, .payload = &asks, .entropy = !values, .on_rank0 = l->led};
+        .run = run_loss, .payload = &state, .entropy = !values, .on_rank0 = l->led};
     const invar_loss_metric *metrics;
     invar_grads *grads = NULL;
     invar_status status;
 
     out->result = (invar_trainer_result){.train_logp = out->now, .entropy = out->entropy};
-    INVAR_TRY(invar_loss_new(&asks.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
+    INVAR_TRY(invar_loss_new(&state.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
                              values ? l->advantage : NULL));
     status = invar_grads_new(&grads, model);
     if (status == INVAR_OK)
         status = invar_trainer_forward_backward(trainer, model, l->samples->items, SAMPLES, &loss,
                                                 grads, &out->result);
     if (status == INVAR_OK)
-        status = make_whole(grads, model);
+        status = gather_gradients(grads, model);
     if (status == INVAR_OK)
-        status = invar_loss_metrics(&metrics, &out->n_metrics, asks.loss);
+        status = invar_loss_metrics(&metrics, &out->n_metrics, state.loss);
     if (status == INVAR_OK) {
         memcpy(out->metrics, metrics, out->n_metrics * sizeof *metrics);
         out->bytes = grads->bytes;
@@ -169,7 +175,7 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
         status = invar_device_download(&grads->dev, out->grads, grads->memory, out->bytes);
     }
     invar_grads_free(grads);
-    invar_loss_free(asks.loss);
+    invar_loss_free(state.loss);
     return status;
 }
 
@@ -190,12 +196,12 @@ invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layo
         status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
                                      out->entropies);
     if (status == INVAR_OK)
-        status = learn(out, l, trainer, model, rank);
+        status = run_step(out, l, trainer, model, rank);
     invar_trainer_free(trainer);
     return status;
 }
 
-/* ---- what it came to ------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static bool metrics_differ(const outcome *a, const outcome *b)
 {
@@ -208,12 +214,12 @@ static bool metrics_differ(const outcome *a, const outcome *b)
 }
 
 /* Compares the gradients of this rank's parameters with the expected ones. */
-static bool gradients_differ(const outcome *is, const outcome *expected, const lesson *l,
+static bool gradients_differ(const outcome *actual, const outcome *expected, const lesson *l,
                              const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        if (invar_bits_differ((char *)is->grads + (uintptr_t)p->grad.data,
+        if (invar_bits_differ((char *)actual->grads + (uintptr_t)p->grad.data,
                               (char *)expected->grads + (uintptr_t)l->model->params[i].grad.data,
                               (size_t)invar_param_elements(p) * sizeof(float)))
             return true;

@@ -27,7 +27,7 @@ typedef struct lesson {
     uint8_t mask[MOST];
     float reward[SAMPLES], old[MOST], ref[MOST], advantage[MOST], values[MOST];
     size_t bucket;
-    bool led;    /* one rank computes the loss for all */
+    bool led;    /* rank 0 computes the loss for all ranks */
     int failing; /* rank whose loss fails; -1 if there is none */
     int only;    /* sample with gradients, all others have zeros; -1 if all have gradients */
     const struct outcome *expected;
@@ -44,11 +44,14 @@ typedef struct outcome {
     size_t bytes;
 } outcome;
 
-/* Initializes the case with the inputs of a loss. The model and the samples are borrowed. */
+/*
+ * Initializes the case with the inputs of a loss. The model and the samples are borrowed and must
+ * outlive the case.
+ */
 void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
                  const invar_device *dev);
 
-/* Sets chosen experts in the samples, mostly other ones than the model chooses. */
+/* Sets the chosen experts of the samples, mostly to others than the model chooses. */
 void lesson_route(invar_rl_samples *samples, const invar_model *model);
 
 /*

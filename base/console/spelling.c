@@ -42,23 +42,23 @@ static size_t alignment_distance(const char *a, const char *b)
     return last[width];
 }
 
-void invar_spelling_init(invar_spelling *spelling, const char *wanted, size_t length)
+void invar_spelling_init(invar_spelling *spelling, const char *misspelled, size_t length)
 {
     *spelling = (invar_spelling){.cost = 0};
-    if (length < sizeof spelling->wanted)
-        memcpy(spelling->wanted, wanted, length);
+    if (length < sizeof spelling->misspelled)
+        memcpy(spelling->misspelled, misspelled, length);
 }
 
 void invar_spelling_offer(invar_spelling *spelling, const char *word)
 {
-    size_t length = strlen(spelling->wanted), cost;
+    size_t length = strlen(spelling->misspelled), cost;
 
     if (length == 0 || strlen(word) >= INVAR_SPELLING_SIZE)
         return;
-    if (length >= 2 && strncmp(word, spelling->wanted, length) == 0)
+    if (length >= 2 && strncmp(word, spelling->misspelled, length) == 0)
         cost = 1; // like one letter, so that the first of several such words wins
     else
-        cost = alignment_distance(spelling->wanted, word);
+        cost = alignment_distance(spelling->misspelled, word);
     if (cost >= length || cost > 1 + length / 4 || (spelling->found[0] && cost >= spelling->cost))
         return;
     spelling->cost = cost;

@@ -24,15 +24,15 @@ extern "C" {
 
 /* A search for the nearest known word. */
 typedef struct invar_spelling {
-    char wanted[INVAR_SPELLING_SIZE]; /* misspelled word */
+    char misspelled[INVAR_SPELLING_SIZE]; /* empty if the word is too long */
     /* nearest known word so far, the first of equal ones; empty without a candidate */
     char found[INVAR_SPELLING_SIZE];
     size_t cost; /* distance of `found` */
     char hint[INVAR_SPELLING_SIZE + 32];
 } invar_spelling;
 
-/* Begins a search for the misspelled word `wanted` (length bytes). */
-void invar_spelling_init(invar_spelling *spelling, const char *wanted, size_t length);
+/* Begins a search for the misspelled word `misspelled` (length bytes). */
+void invar_spelling_init(invar_spelling *spelling, const char *misspelled, size_t length);
 
 /* Adds a known word to the search. */
 void invar_spelling_offer(invar_spelling *spelling, const char *word);

@@ -353,12 +353,11 @@ static void serve_help(void)
         "then. The weights come from --load DIR; otherwise from the newest checkpoint of\n"
         "--run DIR; otherwise they are the initial ones.\n"
         "\n"
-        "The first Ctrl-C or SIGTERM finishes the requests that are there, the second ends at\n"
-        "once.\n"
+        "The first Ctrl-C or SIGTERM finishes the open requests, the second ends at once.\n"
         "\n"
         "Exit codes:\n"
-        "  130  ended by Ctrl-C; the requests that were there are answered\n"
-        "  143  ended by SIGTERM or SIGHUP, likewise\n");
+        "  130  Ctrl-C ended it, after the open requests were answered\n"
+        "  143  SIGTERM or SIGHUP ended it, after the open requests were answered\n");
     invar_options_help(serve_options(&s));
 }
 

@@ -93,14 +93,14 @@ static void subtract_teacher_kl(invar_advantage_state *w)
 }
 
 /* Sums the tokens of each sample, then the samples in order. */
-static float sum_masked_tokens(invar_advantage_state *w, float centre, bool squares)
+static float sum_masked_tokens(invar_advantage_state *w, float center, bool squares)
 {
     const invar_rl_batch *batch = w->batch;
 
     for (int64_t i = 0; i < batch->samples; i++) {
         int64_t first = batch->offsets[i], tokens = batch->offsets[i + 1] - first;
         for (int64_t t = 0; t < tokens; t++) {
-            float x = batch->mask[first + t] ? w->advantage[first + t] - centre : 0.0f;
+            float x = batch->mask[first + t] ? w->advantage[first + t] - center : 0.0f;
             w->stats.row[t] = squares ? x * x : x;
         }
         w->stats.scratch[i] = invar_reduce_f32(w->stats.row, tokens);

@@ -498,7 +498,7 @@ static invar_status prefer_folder_error(invar_train_loop *loop, invar_status sta
     invar_error first;
     invar_status now;
 
-    if (status == INVAR_OK || !loop->dirs.folder.held)
+    if (status == INVAR_OK || !loop->dirs.folder.is_open)
         return status;
     invar_error_take(&first);
     now = invar_held_folder_refresh(&loop->dirs.folder);

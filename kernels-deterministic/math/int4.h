@@ -46,10 +46,10 @@ INVAR_FN uint8_t invar_int4_pack(int32_t even, int32_t odd)
     return (uint8_t)((uint32_t)(even + 8) | (uint32_t)(odd + 8) << 4);
 }
 
-/* Returns the code at the odd index of a packed byte, or at the even index if `odd` is 0. */
-INVAR_FN int32_t invar_int4_unpack(uint8_t byte, int32_t odd)
+/* Returns the code at the odd index of a packed byte, or at the even index if `high` is 0. */
+INVAR_FN int32_t invar_int4_unpack(uint8_t byte, int32_t high)
 {
-    return (int32_t)((uint32_t)byte >> (odd ? 4 : 0) & 0xF) - 8;
+    return (int32_t)((uint32_t)byte >> (high ? 4 : 0) & 0xF) - 8;
 }
 
 #endif

@@ -25,7 +25,7 @@ class Counting(torch.utils.data.Dataset):
 
 
 class Change(transformers.TrainerCallback):
-    """Moves one weight by one unit in the last place, as a wrong kernel might."""
+    """Moves one weight by one unit in the last place, like a wrong kernel."""
 
     def __init__(self, step):
         self.step = step

@@ -1,7 +1,7 @@
-# _commands.py - train, generate, score, pack and replay as calls: they run the program `invar`.
+# _commands.py - train, generate, score, pack and replay as calls that run the program `invar`.
 #
-# The program is a process of its own, so a call has the bits, the refusals and the messages of the
-# command line, and a crash of it is an error here.
+# The program is a separate process, so a call has the bits, the errors and the messages of the
+# command line, and a crash of the program is an exception here.
 # SPDX-License-Identifier: Apache-2.0
 """Train, generate, score, pack and replay with the program `invar`."""
 from __future__ import annotations
@@ -24,7 +24,7 @@ from invar.reading import Compared, Run, read
 
 
 def _program() -> str:
-    """INVAR_PROGRAM, or `invar` on the PATH."""
+    """Returns INVAR_PROGRAM, or `invar` on the PATH."""
     found = os.environ.get("INVAR_PROGRAM") or shutil.which("invar")
     if not found:
         raise Error("NOTFOUND", "the program `invar` is not on the PATH; let INVAR_PROGRAM name it")
@@ -32,7 +32,7 @@ def _program() -> str:
 
 
 def _options(keys: dict[str, Any]) -> list[str]:
-    """Recipe keys as options: rollout_seed=7 is --rollout-seed 7."""
+    """Returns recipe keys as options: rollout_seed=7 becomes --rollout-seed 7."""
     words = []
     for key, value in keys.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -41,7 +41,7 @@ def _options(keys: dict[str, Any]) -> list[str]:
 
 
 class _Interrupts:
-    """While a program runs, Ctrl-C is the program's: it stops in its own way and is waited for.
+    """Leaves Ctrl-C to a running program: it stops in its own way, and the call waits for it.
 
     Afterwards Python's own handler gets the signal, which raises KeyboardInterrupt. A terminal
     sends the signal to the program, too; the program takes two within 200 ms as one.
@@ -60,7 +60,7 @@ class _Interrupts:
         return self
 
     def pass_on(self, process: "subprocess.Popen[bytes]") -> None:
-        """To this process, from now on."""
+        """Passes signals on to this process from now on."""
         self._process = process
         if self._caught:
             process.send_signal(signal.SIGINT)
@@ -89,7 +89,7 @@ def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, An
             try:
                 interrupts.pass_on(process)
                 out, err = process.communicate(given.encode())
-            except BaseException:  # of another signal's handler
+            except BaseException:  # raised by the handler of another signal
                 process.kill()
                 raise
     except OSError as error:
@@ -104,12 +104,13 @@ def _run(verb: str, recipe: Optional[Path], words: list[str], keys: dict[str, An
 def _json(verb: str, text: bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:  # a program of another version
+    except ValueError as error:  # the program has another version
         raise Error("EXIT", f"invar {verb} printed what is no JSON: {one_line(error)}") from error
 
 
 def _lines(verb: str, text: bytes) -> list[dict[str, Any]]:
-    """A value a line. Lines end with a newline only: U+2028 and others are part of texts."""
+    """Parses one JSON value per line. Only a newline ends a line: texts may contain U+2028 and
+    others."""
     return [_json(verb, line) for line in text.split(b"\n") if line]
 
 
@@ -117,7 +118,7 @@ def train(recipe: Path, *, run: Path, progress: bool = False, **keys: Any) -> Ru
     """Trains a recipe in the folder `run`, or resumes it, and opens its ledger.
 
     keys       any key of a recipe, `num_rollout=3`: docs/keys.md
-    progress   whether the program's own output is shown
+    progress   show the program's own output
     """
     _run("train", recipe, ["--run", os.fspath(run), "--no-report"], keys, shown=progress)
     return read(run)
@@ -125,10 +126,10 @@ def train(recipe: Path, *, run: Path, progress: bool = False, **keys: Any) -> Ru
 
 def generate(prompts: Iterable[str], recipe: Optional[Path] = None, *, n: int = 1,
              **keys: Any) -> list[dict[str, Any]]:
-    """Completes prompts: of each result text, tokens, logprobs, bits, finish and coords.
+    """Completes prompts. Each result has text, tokens, logprobs, bits, finish and coords.
 
-    `hf_checkpoint=FOLDER` names a model; other keys are those of a recipe. `n` completions of the
-    first prompt come first, then those of the second; `prompt` is its number.
+    `hf_checkpoint=FOLDER` names a model; other keyword arguments are keys of a recipe. The `n`
+    completions of the first prompt come first, then those of the second; `prompt` is the index.
     """
     if isinstance(prompts, str):
         raise Error("INVALID", "prompts are a list of texts, not one text")
@@ -143,7 +144,7 @@ def generate(prompts: Iterable[str], recipe: Optional[Path] = None, *, n: int = 
 
 def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mode: str = "train",
           **keys: Any) -> list[dict[str, Any]]:
-    """The log-prob of every token but the first, of each sequence: logprobs, and their bits.
+    """Returns, for each sequence, the log-prob of every token but the first, and their bits.
 
     mode   which forward pass: train, prefill or decode. All three give the same bits.
     """
@@ -157,9 +158,9 @@ def score(tokens: Iterable[Sequence[int]], recipe: Optional[Path] = None, *, mod
 
 
 def pack(run: Path, step: int, output: Path, **keys: Any) -> Pack:
-    """Writes all that a recorded step needs into one file, and opens it.
+    """Writes everything that a recorded step needs into one file, and opens it.
 
-    run    a folder, a ledger, or what else `invar pack` takes
+    run    a folder, a ledger, or another argument that `invar pack` accepts
     keys   free keys of a recipe, and paths of files that have moved
     """
     _run("pack", run, ["--step", str(step), "--output", os.fspath(output)], keys)
@@ -168,7 +169,7 @@ def pack(run: Path, step: int, output: Path, **keys: Any) -> Pack:
 
 @dataclass(frozen=True)
 class Replay(Compared):
-    """Steps executed again and compared; `data` is what `invar replay --json` prints."""
+    """Steps executed again and compared; `data` is the output of `invar replay --json`."""
 
     @property
     def step(self) -> Optional[int]:

@@ -1,6 +1,6 @@
-# _library.py - libinvar.so by ctypes: where it is, what it exports, how it fails.
+# _library.py - loads libinvar.so with ctypes: its path, its functions, its errors.
 #
-# Everything here mirrors api/invar.h. A library with another INVAR_API_ABI is refused.
+# Everything here mirrors api/invar.h. A library with another INVAR_API_ABI is rejected.
 # SPDX-License-Identifier: Apache-2.0
 """The shared library beneath the package."""
 from __future__ import annotations
@@ -22,14 +22,14 @@ HOST, DEVICE = range(2)
 
 
 class Error(RuntimeError):
-    """What the library says when it cannot do something; `status` is its kind, "NOTFOUND"."""
+    """An error of the library; `status` is its kind, for example "NOTFOUND"."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Error, (self.status, str(self))  # copies and pickles have both arguments
+        return Error, (self.status, str(self))  # copies and pickles need both arguments
 
 
 class Tensor(ctypes.Structure):
@@ -88,7 +88,7 @@ class Verified(ctypes.Structure):
 
 Row = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_char_p), POINTER(Value), c_int32)
 
-# Functions that fail with a status: their arguments.
+# Functions that return a status, with the types of their arguments.
 STATUS = {
     "hash_bytes": [c_char_p, c_void_p, c_uint64],
     "hash_tensors": [c_char_p, POINTER(Tensor), c_int64, c_int32],
@@ -120,7 +120,7 @@ STATUS = {
 
 
 def _path() -> str:
-    """INVAR_LIBRARY, or the library that was installed with the package."""
+    """Returns INVAR_LIBRARY, or the path of the library that was installed with the package."""
     return os.environ.get("INVAR_LIBRARY") or str(
         pathlib.Path(__file__).resolve().parent / "libinvar.so")
 
@@ -145,7 +145,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def _remedy(path: str) -> str:
-    """What brings the library there: the build of its folder, or an installation."""
+    """Returns the advice to build or install the missing library."""
     folder = pathlib.Path(path).absolute().parent
     if (folder / "CMakeCache.txt").exists():
         return f"run cmake --build {shlex.quote(str(folder))} --target invar_api"
@@ -167,7 +167,7 @@ def _load() -> ctypes.CDLL:
                           "build both from one tree")
     try:
         _declare(library)
-    except AttributeError as error:  # of an earlier version
+    except AttributeError as error:  # an earlier version of the library lacks the function
         raise ImportError(f"{error}; build library and package from one tree") from error
     return library
 
@@ -176,13 +176,13 @@ LIBRARY = _load()
 
 
 def library_version() -> str:
-    """The version of Invar that the library was built from."""
+    """Returns the version of Invar that the library was built from."""
     version: bytes = LIBRARY.invar_api_version()
     return version.decode()
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls invar_api_NAME; raises Error when it fails."""
+    """Calls invar_api_NAME. Raises Error if it fails."""
     status = getattr(LIBRARY, "invar_api_" + name)(*arguments)
     if status != 0:
         raise Error(LIBRARY.invar_api_status_name(status).decode(),
@@ -190,13 +190,14 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def one_line(error: object) -> str:
-    """What somebody else's exception says, fit for a message: printable, and not too long."""
+    """Returns the text of another library's exception as one printable line of limited length."""
     text = " ".join(str(error).split())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:2000])
 
 
 def take_bytes(text: c_void_p, size: int = -1) -> bytes:
-    """Bytes that the library handed out, which are then given back; size -1: up to a NUL."""
+    """Returns a copy of bytes that the library allocated, and frees them. If size is -1, they end
+    at a NUL."""
     try:
         return ctypes.string_at(text.value or 0, size)
     finally:
@@ -204,12 +205,12 @@ def take_bytes(text: c_void_p, size: int = -1) -> bytes:
 
 
 def take_text(text: c_void_p) -> str:
-    """A text that the library handed out, likewise."""
+    """Like take_bytes, for text in UTF-8."""
     return take_bytes(text).decode()
 
 
 def encode(text: str, what: str) -> bytes:
-    """A text for the library: UTF-8 without a NUL."""
+    """Encodes a text for the library: UTF-8 without a NUL."""
     if not isinstance(text, str):
         raise Error("INVALID", f"{what} is a text, not {text!r}")
     try:
@@ -222,7 +223,7 @@ def encode(text: str, what: str) -> bytes:
 
 
 def integer(value: Any, what: str, least: int, most: int) -> int:
-    """A number for the library that fits."""
+    """Checks that a number is an integer in the given range, and returns it."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -233,18 +234,18 @@ def integer(value: Any, what: str, least: int, most: int) -> int:
 
 
 def mapping(value: Optional[Mapping[str, Any]], what: str) -> Mapping[str, Any]:
-    """Names and values; None: nothing."""
+    """Checks that the value is a mapping; None becomes an empty one."""
     if value is not None and not isinstance(value, Mapping):
         raise Error("INVALID", f"{what} is a dict, not {value!r}")
     return value or {}
 
 
 def numbers(values: Iterable[tuple[str, float]], what: str) -> tuple[Any, int]:
-    """Named numbers as an array for the library, and how many they are."""
+    """Returns named numbers as an array for the library, and their count."""
     listed = [Number(encode(name, what), value) for name, value in values]
     return (Number * len(listed))(*listed), len(listed)
 
 
 def optional(text: Optional[str], what: str) -> Optional[bytes]:
-    """The same as encode, where there may be none."""
+    """Like encode, but None stays None."""
     return None if text is None else encode(text, what)

@@ -1,8 +1,8 @@
-# _provenance.py - what a Python program is: the facts by which a diff tells two programs apart.
+# _provenance.py - facts about a Python program, by which a diff tells two programs apart.
 #
-# build.binary is a hash of the program's own sources and of the versions of what it imports. Two
-# runs of one program with one configuration and different bits are then called nondeterministic,
-# and two runs of a program that was edited in between are called different.
+# build.binary is a hash of the program's own sources and of the versions of the packages that it
+# imports. Two runs of one program with one configuration and different bits are therefore reported
+# as nondeterministic, and two runs of a program that was edited in between as different.
 # SPDX-License-Identifier: Apache-2.0
 """Facts about the running Python program."""
 from __future__ import annotations
@@ -22,11 +22,11 @@ from invar.hashing import hash_bytes
 
 Facts = dict[tuple[str, str], str]
 
-# Variables of the environment that change the sums of libraries, or the order of sets.
+# Environment variables that change the sums of libraries, or the order of sets.
 VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE",
              "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
 
-# Settings of torch that do: the fact, and who knows it.
+# Settings of torch that do the same: the fact, and the function that returns it.
 TORCH: dict[str, Callable[[Any], Any]] = {
     "threads": lambda torch: torch.get_num_threads(),
     "cpu": lambda torch: torch.backends.cpu.get_cpu_capability(),
@@ -43,7 +43,8 @@ TORCH: dict[str, Callable[[Any], Any]] = {
 
 
 def _own_files() -> dict[str, str]:
-    """Files of modules that belong neither to Python nor to an installed package, by module."""
+    """Returns, by module, the files of modules that belong neither to Python nor to an installed
+    package."""
     others = {os.path.realpath(path) for path in sysconfig.get_paths().values() if path}
     others.add(os.path.dirname(os.path.realpath(__file__)))
     found = {}
@@ -58,7 +59,7 @@ def _own_files() -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of installed packages of which something is imported."""
+    """Returns the versions of the installed packages that are imported."""
     tops = {name.partition(".")[0] for name in sys.modules}
     found = {}
     for top, names in importlib.metadata.packages_distributions().items():
@@ -85,7 +86,7 @@ def _git(folder: str, *arguments: str) -> Optional[str]:
 
 
 def _commit(script: Optional[str]) -> Facts:
-    """The commit that the script was checked out from, and what it had beyond it."""
+    """Returns the commit that the script was checked out from, and the uncommitted changes."""
     folder = os.path.dirname(script) if script else None
     commit = _git(folder, "rev-parse", "HEAD") if folder else None
     if not folder or not commit:
@@ -102,23 +103,23 @@ def _commit(script: Optional[str]) -> Facts:
 
 
 def _torch() -> Facts:
-    """How torch computes, where it is imported. CUDA is not initialised by these questions."""
+    """Returns how torch computes, if it is imported. Reading this does not initialize CUDA."""
     torch = sys.modules.get("torch")
     found: Facts = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of settings that a version calls old
+        warnings.simplefilter("ignore")  # some settings are deprecated in some versions
         for key, ask in TORCH.items() if torch else ():
             try:
                 value = ask(torch)
             except Exception:  # pylint: disable=broad-except
-                continue  # a version without it
+                continue  # this version of torch does not have it
             if value is not None:
                 found["torch", key] = one_line(value)
     return found
 
 
 def facts() -> Facts:
-    """Everything that is known of the program, by scope and key."""
+    """Returns all known facts about the program, by scope and key."""
     files = _own_files()
     versions = _versions()
     script = files.get("__main__")
@@ -128,7 +129,7 @@ def facts() -> Facts:
     lines += [f"module {name} {hash_bytes(_read(files[name])).hex()}" for name in sorted(files)]
     found = {("python", "version"): version}
     found.update(_commit(script))
-    if script:  # a notebook or a shell has no file that would say what was executed
+    if script:  # a notebook or a shell has no file with the code that was executed
         found["build", "binary"] = hash_bytes("\n".join(lines).encode()).hex()
         found["python", "script"] = script
         if len(sys.argv) > 1:

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Union
 from invar._library import DIGEST_BYTES, call, one_line
 from invar.tensors import describe_all, is_tensor, view
 
-# What a tensor is, and in which phase and by which op of a step it gets its value.
+# Kinds of tensors, each with the phase and the op of a step that produce the value.
 KINDS = {"param": ("optimizer", "step"), "grad": ("backward", "autograd"),
          "opt": ("optimizer", "state"), "act": ("forward", "module"), "data": ("data", "load")}
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
@@ -21,7 +21,7 @@ _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 @dataclass(frozen=True)
 class TensorDigest:
-    """The digest of one tensor: `digest` is of its bytes, the rest says what they mean."""
+    """The digest of one tensor: `digest` covers its bytes; the other fields describe the tensor."""
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -30,19 +30,19 @@ class TensorDigest:
 
     @property
     def hex(self) -> str:
-        """The digest as a ledger shows it."""
+        """The digest as hexadecimal text, as in a ledger."""
         return self.digest.hex()
 
     @property
     def layer(self) -> int:
-        """The first number among the parts of the name, "model.layers.3.mlp"; -1: none."""
+        """The first number among the parts of the name, as in "model.layers.3.mlp"; -1 if none."""
         found = _LAYER.search(self.name)
         return int(found.group(1)) if found else -1
 
 
 @dataclass(frozen=True)
 class Digests:
-    """Digests of named tensors, in order. `a + b` has those of both."""
+    """Digests of named tensors, in order. `a + b` has the digests of both."""
     tensors: tuple[TensorDigest, ...] = ()
 
     def __add__(self, other: "Digests") -> "Digests":
@@ -61,14 +61,14 @@ class Digests:
         raise KeyError(name)
 
     def digest(self) -> bytes:
-        """One digest of all: of names, types, shapes and bytes, whatever the order."""
+        """One digest over names, types, shapes and bytes of all tensors, in any order."""
         lines = sorted(f"{t.name}\0{t.dtype}\0{','.join(map(str, t.shape))}\0{t.hex}\n"
                        for t in self.tensors)
         return hash_bytes("".join(lines).encode("utf-8", "surrogateescape"))
 
 
 def hash_bytes(data: Union[bytes, bytearray, memoryview]) -> bytes:
-    """XXH3-128 of bytes: what `xxhsum -H2` prints, as 16 bytes."""
+    """Returns the XXH3-128 of bytes as 16 bytes; `xxhsum -H2` prints the same value."""
     if isinstance(data, str):
         raise TypeError("bytes are hashed, not a text: encode it first")
     raw = bytes(data)
@@ -82,17 +82,18 @@ def _is_pair(item: Any) -> bool:
 
 
 def _optimizer(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """The tensors that an optimizer of torch keeps: `state[3].exp_avg` of its parameter 3."""
+    """Yields the tensors of a torch optimizer: `state[3].exp_avg` belongs to parameter 3."""
     for number, values in state.items():
         known = {key: array.array("d", [value]) if isinstance(value, (int, float)) else value
-                 for key, value in values.items() if value is not None}  # some count in numbers
+                 # some optimizers count steps in plain numbers
+                 for key, value in values.items() if value is not None}
         yield from _named(known, f"state[{number}]")
 
 
 def _named(source: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Names and tensors of a module, a mapping, pairs, a sequence, or one tensor.
 
-    Items of a sequence are called by their number. What is nested has both names: `1.mask`.
+    Items of a sequence are named by their index. A nested tensor has both names: `1.mask`.
     """
     if hasattr(source, "state_dict"):
         source = source.state_dict()
@@ -121,15 +122,15 @@ def _named(source: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",
                  threads: Optional[int] = None) -> Digests:
-    """The digest of every tensor of `source`.
+    """Returns the digest of every tensor of `source`.
 
     source   a torch.nn.Module (its state_dict), an optimizer of torch (its state), a mapping of
              names to tensors, pairs of both, a sequence (its items are called "0", "1", ...), or
              one tensor. A tensor is torch's, or has the buffer protocol or DLPack: numpy, JAX, ...
-             What is nested has both names: `{"a": (x, y)}` has "a.0" and "a.1".
+             A nested tensor has both names: `{"a": (x, y)}` has "a.0" and "a.1".
     kind     what the tensors are: param, grad, opt, act or data
-    prefix   is put before every name
-    threads  that hash; None: all CPUs. The digests do not depend on it.
+    prefix   put in front of every name
+    threads  number of hashing threads; None for all CPUs. The digests do not depend on it.
 
     The bytes are the elements in row-major order, so strides do not matter. The digest is the one
     that Invar itself records for a tensor with the same bytes.
@@ -152,7 +153,7 @@ def hash_tensors(source: Any, *, kind: str = "param", prefix: str = "",
 
 
 def hash_gradients(model: Any, *, prefix: str = "", threads: Optional[int] = None) -> Digests:
-    """The digests of the gradients of a torch.nn.Module, each called NAME.grad; of those it has."""
+    """Returns the digests of the gradients that a torch.nn.Module has, each named NAME.grad."""
     grads = [(name + ".grad", p.grad) for name, p in model.named_parameters()
              if p.grad is not None]
     return hash_tensors(grads, kind="grad", prefix=prefix, threads=threads)

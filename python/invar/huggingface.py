@@ -2,10 +2,10 @@
 #
 # Imported on demand, as it needs transformers: `from invar.huggingface import LedgerCallback`.
 #
-# A Trainer logs after the end of a step, then evaluates and saves. A step is recorded at its end if
-# no log is due, otherwise with the numbers of the log: never without them, or its repetition after
-# a resumption would contradict it. A checkpoint keeps the ledger's state in trainer_state.json,
-# where Trainers keep the states of callbacks.
+# A Trainer logs after the end of a step, then evaluates and saves. A step is recorded at its end,
+# or, if the Trainer will log, together with the logged numbers. It is never recorded without them:
+# the same step, repeated after a resume, would then contradict its first record. A checkpoint keeps
+# the ledger's state in trainer_state.json, where Trainers keep the states of callbacks.
 # SPDX-License-Identifier: Apache-2.0
 """A TrainerCallback that records every optimizer step."""
 from __future__ import annotations
@@ -23,12 +23,12 @@ from invar.hashing import Digests, hash_gradients, hash_tensors
 from invar.ledger import Ledger, Path, flat, ledger_file
 from invar.tensors import is_tensor
 
-# Keys of TrainingArguments that say where a run is and what it shows, and change no number of it.
+# Keys of TrainingArguments that name a run or control its output, and change no number of it.
 FREE = {"output_dir", "logging_dir", "run_name", "project", "report_to", "hub_token",
         "hub_model_id", "push_to_hub_token", "disable_tqdm", "log_level", "save_steps",
         "save_strategy", "save_total_limit", "resume_from_checkpoint",
         "restore_callback_states_from_checkpoint"}
-TIMES = ("_runtime", "_per_second", "_time")  # ends of names of what a clock measured
+TIMES = ("_runtime", "_per_second", "_time")  # suffixes of the names of measured times
 
 _open: "weakref.WeakSet[LedgerCallback]" = weakref.WeakSet()
 
@@ -51,10 +51,10 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         with LedgerCallback("runs/a") as ledger:
             Trainer(..., callbacks=[ledger]).train()
 
-    path        of the ledger, as for invar.Ledger
-    run         the name of the run; None: that of the folder
-    config      what may change the bits, beside the TrainingArguments: data, model
-    gradients   whether gradients are hashed, too. They are those that the optimizer gets.
+    path        path of the ledger, as for invar.Ledger
+    run         the name of the run; None for the name of the folder
+    config      what may change the bits, in addition to the TrainingArguments: data, model
+    gradients   also hash the gradients, as the optimizer reads them (after clipping)
 
     Metrics that the Trainer logs after a step are recorded with it: use `logging_steps=1` for the
     loss of every step. The `with` block records an exception of the training; without it, a
@@ -65,7 +65,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
                  config: Optional[Mapping[str, Any]] = None, gradients: bool = True) -> None:
         self.path, self.run, self.config, self.gradients = path, run, dict(config or {}), gradients
         self.ledger: Optional[Ledger] = None
-        self.saved: Optional[dict[str, Any]] = None  # what a checkpoint has of the ledger
+        self.saved: Optional[dict[str, Any]] = None  # state of the ledger in the checkpoint
         self._hook: Any = None
         self._from: dict[str, Any] = {}
         self._clear()
@@ -78,7 +78,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         self._logs: dict[str, float] = {}
 
     def _flush(self) -> None:
-        """The step that has ended, with what was logged after it."""
+        """Records the step that has ended, with the numbers that were logged after it."""
         if self.ledger is not None and self._pending is not None:
             known = self._hashed and self._batches
             self.ledger.step(self._pending, metrics=self._logs,
@@ -89,7 +89,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
     # ---- the beginning and the end -------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. A step that waits for its log has no state."""
+        """Returns the state for a checkpoint. A step that waits for its log has no state."""
         self.saved = None
         if self.ledger is not None and self._pending is None:
             self.saved = {**self.ledger.state(), "from": self._from}
@@ -99,7 +99,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
                 "attributes": {"saved": self.saved}}
 
     def _found(self, state: Any) -> Optional[dict[str, Any]]:
-        """What the checkpoint that the training goes on with has of this ledger."""
+        """Returns this ledger's state in the checkpoint that the training resumes from."""
         if state.global_step == 0:
             return None
         stored = state.stateful_callbacks.get(type(self).__name__) or []
@@ -110,7 +110,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         return found
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begins the run, or goes on with that of the checkpoint."""
+        """Begins the run, or resumes the run of the checkpoint."""
         self.fail(RuntimeError("the training before was left without its end"))
         self._clear()
         self._recorded, self._late = True, False
@@ -120,7 +120,8 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         resume = saved if saved is not None and ledger_file(self.path).exists() else None
         if resume is not None:
             self._from = resume["from"]
-        elif state.global_step > 0:  # a ledger of the rest: its steps count from 0
+        # the checkpoint has no ledger, so the steps of this one count from 0
+        elif state.global_step > 0:
             self._from = {"step": state.global_step, "chain": saved["chain"] if saved else None}
         else:
             self._from = {}
@@ -131,7 +132,8 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         self.ledger = Ledger(self.path, run=self.run, config=config, resume=resume)
         _open.add(self)
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        if args.n_gpu <= 1 and not args.torch_compile:  # one forward at a time, in Python
+        # a hook sees the inputs only if one process calls the forward in Python
+        if args.n_gpu <= 1 and not args.torch_compile:
             self._hook = kwargs["model"].register_forward_pre_hook(self._see, with_kwargs=True)
 
     def _leave(self) -> None:
@@ -149,9 +151,9 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         self._leave()
 
     def fail(self, error: BaseException) -> None:
-        """Ends the run by an exception, if it has not ended; never raises."""
+        """Ends the run with an exception, if it has not ended. Never raises."""
         if self.ledger is not None:
-            with contextlib.suppress(Exception):  # which the ledger then says of its end, too
+            with contextlib.suppress(Exception):  # the ledger then records this as its end, too
                 self._note_pending()
             self.ledger.fail(error)
         self._leave()
@@ -172,29 +174,30 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
     # ---- steps ---------------------------------------------------------------------------------
 
     def _see(self, model: Any, arguments: Any, named: Any) -> None:
-        """What a forward of the training is given."""
+        """Records the inputs of a forward pass of the training."""
         if not model.training or self.ledger is None:
             return
         given = {**{str(i): x for i, x in enumerate(arguments)}, **named}
         try:
             self._batch += hash_tensors({name: x for name, x in given.items() if is_tensor(x)},
                                         kind="data", prefix=f"{self._batches}.")
-        except TypeError:  # sparse or nested: no batch is better than a part of it
+        # sparse or nested tensors: recording no batch is better than a part of it
+        except TypeError:
             self._hashed = False
         self._batches += 1
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step before is complete."""
+        """Records the previous step, which is complete now."""
         self._flush()
         self._recorded = False
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The gradients, after clipping."""
+        """Hashes the gradients, after clipping."""
         if self.ledger is not None and self.gradients:
             self._grads = hash_gradients(kwargs["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The new weights."""
+        """Hashes the new weights."""
         if self.ledger is not None:
             self._pending = self._grads + hash_tensors(kwargs["model"])
             if not control.should_log:
@@ -202,7 +205,7 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
                **kwargs: Any) -> None:
-        """Numbers of the step, and of an epoch that has ended; no summary, which has times."""
+        """Collects numbers of the step or of a completed epoch, but no summary with times."""
         numbers = _numbers(logs)
         if self.ledger is None or any(name.endswith(TIMES) for name in numbers):
             return
@@ -212,14 +215,14 @@ class LedgerCallback(trainer_callback.TrainerCallback,  # type: ignore[misc,unus
         elif args.logging_strategy == "epoch" and not self._late and self.ledger.last_step >= 0:
             self.ledger.evaluate("epoch", numbers)
             self._late = True
-        else:  # a callback's, after the step was recorded
+        else:  # logged by another callback after the step was recorded
             self.ledger.note("log", "logged after the step was recorded", data=numbers)
 
-    # ---- beside steps --------------------------------------------------------------------------
+    # ---- evaluations ---------------------------------------------------------------------------
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None,
                     **kwargs: Any) -> None:
-        """Results of an evaluation; its data set is called by what their names begin with."""
+        """Records the results of an evaluation; the prefix of their names names the data set."""
         self._flush()
         numbers = _numbers(metrics)
         prefix = next((name.removesuffix("_runtime") for name in numbers

@@ -24,7 +24,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def ledger_file(run: Path) -> pathlib.Path:
-    """The ledger of a run: a file RUN.db, or ledger.db in a folder."""
+    """Returns the path of a run's ledger: a file RUN.db, or ledger.db in a folder."""
     if not isinstance(run, (str, os.PathLike)) or not os.fspath(run):
         raise lib.Error("INVALID", f"the path of a run is a folder or a file NAME.db, not {run!r}")
     path = pathlib.Path(run)
@@ -34,12 +34,12 @@ def ledger_file(run: Path) -> pathlib.Path:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know, as something whose text is the same in every process."""
+    """Converts a value that JSON lacks to one whose text is the same in every process."""
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=_text)
     if isinstance(value, Mapping):
         return dict(value)
-    if hasattr(value, "item"):  # a number of numpy or torch; a larger tensor has no item
+    if hasattr(value, "item"):  # a number of numpy or torch; a larger tensor raises in item()
         return value.item()
     text = str(value)
     if re.search(r" at 0x[0-9a-fA-F]+", text):
@@ -66,7 +66,7 @@ def _walk(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def flat(config: Optional[Mapping[str, Any]], what: str) -> list[tuple[str, str]]:
-    """Nested keys as "optimizer.lr"; values as text, exact for numbers."""
+    """Flattens nested keys to "optimizer.lr"; values become text, which is exact for numbers."""
     try:
         return list(_walk(lib.mapping(config, what), ""))
     except RecursionError as error:
@@ -74,7 +74,7 @@ def flat(config: Optional[Mapping[str, Any]], what: str) -> list[tuple[str, str]
 
 
 def _number(name: str, value: Any) -> float:
-    """A number of Python, numpy or torch."""
+    """Converts a number of Python, numpy or torch."""
     try:
         if isinstance(value, (str, bytes, bytearray)):
             raise TypeError("it is a text")
@@ -85,12 +85,12 @@ def _number(name: str, value: Any) -> float:
 
 
 def _metric(name: str) -> str:
-    """Names without a group belong to training, as the report and the queries expect."""
+    """Adds the group "train/" to a name without a group, as the report and the queries expect."""
     return name if "/" in str(name) else f"train/{name}"
 
 
 def _numbers(*sources: Mapping[str, Any], name_of: Callable[[str], str]) -> dict[str, float]:
-    """Numbers by their whole names, each of which may be there once."""
+    """Collects numbers by their full names; a name that occurs twice is an error."""
     found: dict[str, float] = {}
     for source in sources:
         for key, value in source.items():
@@ -113,7 +113,7 @@ def _cell(value: lib.Value) -> Any:
 
 
 class Opened:
-    """A ledger that is open: for all threads of the process that opened it."""
+    """An open ledger, usable by all threads of the process that opened it."""
 
     def __init__(self, run: Path) -> None:
         self._handle: Optional[c_void_p] = None
@@ -124,7 +124,7 @@ class Opened:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Calls of several threads, close() among them, come one after another."""
+        """Serializes the calls of several threads, including close()."""
         with self._lock:
             if self._busy:  # a signal handler has interrupted a call of this thread
                 raise lib.Error("STATE", f"{self.file}: this thread is in a call already")
@@ -136,7 +136,7 @@ class Opened:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[c_void_p]:
-        """The handle, for the time of a call."""
+        """Yields the handle for the time of a call."""
         if self._process != os.getpid():
             raise lib.Error("STATE", f"{self.file}: belongs to process {self._process}, which "
                             "opened it; a child after fork cannot use it")
@@ -146,7 +146,7 @@ class Opened:
             yield self._handle
 
     def _select(self, statement: str, limit_ms: int = 0) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Names of columns, and rows."""
+        """Returns the names of columns, and the rows."""
         names: list[str] = []
         rows: list[tuple[Any, ...]] = []
         failed: list[BaseException] = []
@@ -173,8 +173,8 @@ class Opened:
         return names, rows
 
     def close(self) -> None:
-        """Gives the file back. Without `finish` a run that is written counts as killed."""
-        if self._process != os.getpid():  # a child leaves it alone
+        """Closes the file. A run that was not finished before counts as killed."""
+        if self._process != os.getpid():  # a child process must not close it
             self._handle = None
             return
         with self._alone():
@@ -188,7 +188,7 @@ class Opened:
 
 
 def _exit_code(error: BaseException) -> int:
-    """What a shell sees of it: of sys.exit() its number, or 1 for its text."""
+    """Returns the exit code that a shell sees: for sys.exit() its number, or 1 for a text."""
     if not isinstance(error, SystemExit):
         return 2
     if error.code is None or isinstance(error.code, int):
@@ -202,14 +202,14 @@ class Ledger(Opened):
         with invar.Ledger("runs/a", config={"lr": 1e-3}) as ledger:
             ledger.step(loss=loss, digests=invar.hash_tensors(model))
 
-    path     a folder, in which ledger.db is made, or a file NAME.db
-    run      the name of the run; None: that of the folder
+    path     a folder, in which ledger.db is created, or a file NAME.db
+    run      the name of the run; None for the name of the folder
     config   what may change the bits: seed, data, hyper-parameters. Nested keys become "a.b". Runs
              with equal configs have one identity, and `invar diff` expects equal bits of them.
     kind     train (None), eval, ci, ab, bisect or replay
-    facts    circumstances that do not change bits, shown by a diff
-    resume   the `state()` that was saved with a checkpoint: goes on with the run behind that step.
-             The run keeps its name, config and kind; others are refused.
+    facts    provenance that does not change bits, shown by a diff
+    resume   the `state()` that was saved with a checkpoint: continues the run after that step.
+             The run keeps its name, config and kind; other values are rejected.
 
     When `step` has returned, the step survives the death of the process. Leaving the `with` block
     ends the run; an exception is recorded as an event of kind `failure`.
@@ -266,14 +266,14 @@ class Ledger(Opened):
                 kind: Optional[str], identity: Optional[list[tuple[str, str]]]) -> None:
         step, chain = self._state(state)
         number = self._run()
-        if number is not None:  # else the library says so
+        if number is not None:  # otherwise the library reports it
             self._check_same(number, run, kind, identity)
             self._check_line(number, step, chain)
         lib.call("ledger_resume", self._handle, step, chain, facts, len(facts))
 
     def _check_same(self, number: int, run: Optional[str], kind: Optional[str],
                     identity: Optional[list[tuple[str, str]]]) -> None:
-        """A run that goes on keeps what it was begun with."""
+        """Checks that a resumed run keeps the values it began with."""
         name, was_kind = self._select(f"SELECT name, kind FROM run WHERE run = {number}")[1][0]
         was = {("run", ""): name, ("kind", ""): was_kind}
         now = {("run", ""): name if run is None else run,
@@ -291,7 +291,7 @@ class Ledger(Opened):
         self.name = name
 
     def _check_line(self, number: int, step: int, chain: bytes) -> None:
-        """A step is the past of the run only while no later segment went another way up to it."""
+        """Checks that no later segment of the run has replaced the step or an earlier one."""
         older = (f"SELECT max(seg) FROM step WHERE run = {number} AND step = {step} "
                  f"AND chain = x'{chain.hex()}'")
         other = self._select(
@@ -305,7 +305,7 @@ class Ledger(Opened):
 
     @staticmethod
     def _state(resume: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Step and chain of what `state()` has made."""
+        """Returns step and chain of a `state()`."""
         try:
             step, chain = int(resume["step"]), bytes.fromhex(resume["chain"])
         except (KeyError, TypeError, ValueError) as error:
@@ -316,7 +316,7 @@ class Ledger(Opened):
         return step, chain
 
     def _run(self) -> Optional[int]:
-        """The number of the run that the ledger has; None: none."""
+        """Returns the number of the run in the ledger; None if there is none."""
         number = c_int64()
         try:
             lib.call("ledger_find", byref(number), self._handle, None)
@@ -331,12 +331,12 @@ class Ledger(Opened):
     def step(self, digests: Optional[Digests] = None, *, batch: Any = None,
              metrics: Optional[Mapping[str, Any]] = None,
              gauges: Optional[Mapping[str, Any]] = None, **values: Any) -> None:
-        """Records one step, the next one; they are numbered from 0.
+        """Records the next step. Steps are numbered from 0.
 
-        digests   of the tensors that the step computed: `invar.hash_tensors(model)`
-        batch     what the step was trained on: tensors, or bytes, or their Digests
+        digests   digests of the tensors that the step computed: `invar.hash_tensors(model)`
+        batch     the data that the step was trained on: tensors, or bytes, or their Digests
         metrics   numbers by name, part of the run's content; so are all other keyword arguments:
-                  `loss=0.5` is `train/loss`, `metrics={"rollout/raw_reward": 1.0}` is as it says
+                  `loss=0.5` is `train/loss`; `metrics={"rollout/raw_reward": 1.0}` keeps its name
         gauges    numbers that may differ between equal runs: speeds, memory
         """
         named = _numbers(lib.mapping(metrics, "metrics"), values, name_of=_metric)
@@ -365,7 +365,7 @@ class Ledger(Opened):
         self._since = now
 
     def _define(self, handle: c_void_p, digests: Digests) -> None:
-        """The points of a step, where they are not those of the step before."""
+        """Defines the points of a step, if they are not the points of the previous step."""
         points = tuple((t.name, t.dtype, t.shape, t.kind) for t in digests)
         if points == self._points:
             return
@@ -387,7 +387,7 @@ class Ledger(Opened):
 
     @property
     def last_step(self) -> int:
-        """The last step that is recorded; -1: none."""
+        """The last recorded step; -1 if there is none."""
         return int(self.state()["step"])
 
     @property
@@ -396,23 +396,23 @@ class Ledger(Opened):
         return str(self.state()["chain"])
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a later Ledger can go on: Ledger(..., resume=state)."""
+        """Returns what a checkpoint must keep to resume with Ledger(..., resume=state)."""
         with self._open() as handle:
             step, chain = self._chain(handle)
         return {"step": step, "chain": chain.hex()}
 
-    # ---- beside steps --------------------------------------------------------------------------
+    # ---- evaluations and events ----------------------------------------------------------------
 
     def evaluate(self, dataset: str, results: Optional[Mapping[str, Any]] = None,
                  **values: Any) -> None:
-        """Results on a data set after the last step: ledger.evaluate("gsm8k", accuracy=0.5)."""
+        """Records results after the last step: ledger.evaluate("gsm8k", accuracy=0.5)."""
         named = _numbers(lib.mapping(results, "results"), values, name_of=str)
         rows, count = lib.numbers(named.items(), "a result")
         with self._open() as handle:
             lib.call("ledger_evaluate", handle, lib.encode(dataset, "a data set"), rows, count)
 
     def note(self, kind: str, message: str, *, level: str = "info", data: Any = None) -> None:
-        """An event; level is debug, info, warning or error; data becomes JSON."""
+        """Records an event; level is debug, info, warning or error; data is stored as JSON."""
         try:
             text = None if data is None else json.dumps(data, ensure_ascii=False)
         except (TypeError, ValueError) as error:
@@ -425,17 +425,17 @@ class Ledger(Opened):
     # ---- the end -------------------------------------------------------------------------------
 
     def finish(self, exit_code: int = 0, reason: str = "done") -> None:
-        """The end of the run, durable; then closes. The exit code is 0 to 255, as a shell's."""
+        """Records the end of the run durably, then closes the ledger. The exit code is 0 to 255."""
         code = lib.integer(exit_code, "an exit code", 0, 255)
         with self._open() as handle:
             lib.call("ledger_finish", handle, code, lib.encode(reason, "a reason"))
         self.close()
 
     def fail(self, error: BaseException) -> None:
-        """The end of the run by an exception, which is recorded as an event `failure`.
+        """Ends the run with an exception, which is recorded as an event `failure`.
 
         KeyboardInterrupt and SystemExit end a run with the exit codes that a shell sees, others
-        with 2. Never raises, as the exception matters more; a warning says what is not recorded.
+        with 2. Never raises, as the exception matters more; a warning names what is not recorded.
         """
         try:
             if isinstance(error, KeyboardInterrupt):
@@ -448,7 +448,7 @@ class Ledger(Opened):
             self.note("failure", lib.one_line(f"{type(error).__name__}: {error}"), level="error")
             self.finish(code, "failure")
         except Exception as other:  # pylint: disable=broad-except
-            with contextlib.suppress(Warning):  # which may be an error by its filter
+            with contextlib.suppress(Warning):  # the filter may turn the warning into an exception
                 warnings.warn(f"{self.file}: how the run ended is not recorded: {other}",
                               RuntimeWarning, stacklevel=3)
         finally:

@@ -1,4 +1,4 @@
-# ops.py - the kernels by name, on tensors of any library.
+# ops.py - the kernels of Invar by name, on tensors of any library.
 # SPDX-License-Identifier: Apache-2.0
 """Ops of Invar: every sum in one stated order, whatever the batch."""
 from __future__ import annotations
@@ -22,13 +22,14 @@ Field = Union[Any, int, float]
 
 @dataclass(frozen=True)
 class Format:
-    """How a quantised tensor is stored: DLPack's types of codes and scales, columns of a block."""
+    """How a quantized tensor is stored: DLPack's types of codes and scales, columns of a scale
+    block."""
     code: int
     bits: int
     scale_code: int
     scale_bits: int
     block: int
-    weight_rows: int  # that share a scale, in a weight
+    weight_rows: int  # rows of a weight that share a scale
 
 
 FORMATS = {"fp8": Format(CODES["f8_e4m3fn"], 8, FLOAT, 32, 128, 128),
@@ -37,7 +38,7 @@ FORMATS = {"fp8": Format(CODES["f8_e4m3fn"], 8, FLOAT, 32, 128, 128),
 
 
 def format_of(name: str) -> Format:
-    """The format of that name."""
+    """Returns the format with that name."""
     if name not in FORMATS:
         raise lib.Error("INVALID", f"format {name!r} does not exist; there are "
                         f"{', '.join(FORMATS)}")
@@ -46,14 +47,14 @@ def format_of(name: str) -> Format:
 
 @dataclass
 class Quantised:
-    """A tensor of low precision, for Device.run: codes and scales.
+    """A quantized tensor for Device.run: codes and scales.
 
-    format    "fp8": e4m3 with a f32 scale for 1 x 128 values, or 128 x 128 (weights).
+    format    "fp8": e4m3 with an f32 scale for 1 x 128 values, or 128 x 128 (weights).
               "mxfp8": e4m3 with a power of two for 1 x 32. "int4": bf16 scales for 1 x 32.
     codes     (rows, columns) of one byte; int4: (rows, columns / 2), the even column below
     scale     (bands of rows, blocks of columns), dense
     rows_per_scale  1, or 128
-    period    rows after which bands begin anew, those of an expert; 0: never
+    period    rows of one expert: scale bands start again after them; 0 if there is one matrix
     """
     format: str
     codes: Any
@@ -62,7 +63,7 @@ class Quantised:
     period: int = 0
 
     def views(self, stream: int) -> tuple[View, View]:
-        """Codes and scales with the types that the format says, whatever they are kept in."""
+        """Returns views of codes and scales with the types of the format."""
         kind = format_of(self.format)
         codes, scale = view(self.codes, stream), view(self.scale, stream)
         if len(codes.shape) != 2 or codes.bits != 8 or scale.bits != kind.scale_bits:
@@ -78,14 +79,14 @@ class Quantised:
     @staticmethod
     def scales(name: str, rows: int, columns: int, rows_per_scale: int = 1,
                period: int = 0) -> tuple[int, int]:
-        """The shape of the scales of such a tensor."""
+        """Returns the shape of the scales of such a tensor."""
         period = period or max(rows, 1)
         bands = rows // period * -(-period // rows_per_scale) + -(-(rows % period) //
                                                                  rows_per_scale)
         return bands, -(-columns // format_of(name).block)
 
 
-_ARGUMENT = "PPPPiiiiqdii"  # lib.Argument, for struct: many are written at once
+_ARGUMENT = "PPPPiiiiqdii"  # lib.Argument for the module struct, because many are written at once
 _BYTES = struct.calcsize("@" + _ARGUMENT)
 assert _BYTES == sizeof(lib.Argument)
 
@@ -97,21 +98,21 @@ def _layout(arguments: int, extents: int) -> struct.Struct:
 
 @functools.lru_cache(maxsize=1024)
 def _name(text: str) -> Any:
-    """A text for the library, in memory that stays as long as somebody has it."""
+    """Encodes a text for the library, in memory that lives as long as it is referenced."""
     return create_string_buffer(lib.encode(text, "an argument"))
 
 
 class _Call:
-    """The arguments of one call: an array of lib.Argument, and behind it shapes and strides."""
+    """The arguments of one call: an array of lib.Argument, then their shapes and strides."""
 
     def __init__(self, op: bytes) -> None:
         self.op, self.count = op, 0
-        self._values: list[list[Any]] = []  # of each argument, and where its shape begins
+        self._values: list[list[Any]] = []  # values of each argument, and the offset of its shape
         self._extents: list[int] = []
         self._kept: list[Any] = []
 
     def number(self, name: str, integer: int, real: float, kind: int) -> None:
-        """An int or a float."""
+        """Appends an int or a float."""
         if not -1 << 63 <= integer < 1 << 63:
             raise lib.Error("INVALID", f"{name}: {integer} does not fit into 64 bits")
         text = _name(name)
@@ -120,7 +121,7 @@ class _Call:
         self.count += 1
 
     def tensor(self, name: str, one: View) -> None:
-        """A tensor that lives as long as this."""
+        """Appends a tensor, which must live as long as this object."""
         text = _name(name)
         self._kept += (text, one)
         dims, at = len(one.shape), len(self._extents)
@@ -133,7 +134,7 @@ class _Call:
         self.count += 1
 
     def pack(self) -> Any:
-        """The array for the library."""
+        """Returns the array for the library."""
         buffer = create_string_buffer(max(1, _BYTES * self.count + 8 * len(self._extents)))
         extents = addressof(buffer) + _BYTES * self.count
         flat: list[Any] = []
@@ -146,25 +147,26 @@ class _Call:
         return buffer
 
 
-_SCRATCH = "scratch of ops: "  # memory that did not suffice; nothing has run before it is there
+# start of the error for scratch memory that could not be allocated; the op has not run then
+_SCRATCH = "scratch of ops: "
 
 
 def _torch_cuda() -> Any:
-    """torch.cuda where PyTorch is imported and uses a GPU; does not import it."""
+    """Returns torch.cuda if PyTorch is imported and uses a GPU. Does not import it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 class Device:
-    """Where ops run.
+    """A device that runs ops.
 
     kind       "cpu", "cuda" or "cuda:1". A GPU is an H100 or H200, with the module invar-cuda.so.
-    numerics   "ieee": one fused step a product. "sm90": the bits of an H200, slow on a CPU.
-               By default that which is fast.
-    threads    None: all CPUs. Bits do not depend on it.
+    numerics   "ieee": one fused step per product. "sm90": the bits of an H200, slow on a CPU.
+               The default is the fast one of the device.
+    threads    number of threads; None for all CPUs. Bits do not depend on it.
 
-    Threads may share it: their calls wait for each other. A child after `fork` has a device of its
-    own, opened when it is first used; on a GPU it is refused there, as CUDA does.
+    Threads may share it: their calls wait for each other. After `fork` the child opens a device of
+    its own when it first uses it; on a GPU that is an error, as in CUDA.
     """
 
     def __init__(self, kind: str = "cpu", *, numerics: Optional[str] = None,
@@ -189,12 +191,12 @@ class Device:
         self._handle = handle
 
     def _after_fork(self) -> None:
-        """In the child: what the parent opened has threads that are not here."""
+        """In a forked child: discards the parent's handle, whose threads do not exist here."""
         self._forked = self._forked or self._handle is not None
         self._handle, self._lock = None, threading.RLock()
 
     def _opened(self) -> c_void_p:
-        """Who holds the lock gets what the library opened."""
+        """Returns the library's handle, opening the device if needed. The caller holds the lock."""
         if self._handle is None and self._forked:
             if self.gpu is not None:
                 raise lib.Error("STATE", f"{self.kind} was opened before a fork, behind which "
@@ -206,14 +208,14 @@ class Device:
         return self._handle
 
     def _current(self) -> ContextManager[Any]:
-        """CUDA has one current GPU a thread: PyTorch's stays what it is."""
+        """Keeps PyTorch's current GPU: CUDA has one current GPU per thread."""
         cuda = _torch_cuda() if self.gpu is not None else None
         if cuda is None or cuda.current_device() == self.gpu or self.gpu >= cuda.device_count():
             return contextlib.nullcontext()
         return cuda.device(self.gpu)  # type: ignore[no-any-return]
 
     def _stream(self, asked: Optional[int]) -> Optional[int]:
-        """The stream of a call, as a number; None: there are none."""
+        """Returns the stream of a call as a number; None on a CPU."""
         if self.gpu is None:
             if asked is not None:
                 raise lib.Error("INVALID", "a CPU has no streams")
@@ -256,16 +258,16 @@ class Device:
         """Runs an op: device.run("add", {"out": y, "a": a, "b": b}).
 
         The fields are those of kernels-deterministic/op_fields.def: tensors, Quantised, ints and
-        floats; None is left out. Outputs are written in place, so they must exist and be writable.
+        floats; None omits one. Outputs are written in place, so they must exist and be writable.
 
-        On a GPU all tensors lie there. The op runs in the CUDA stream, by default PyTorch's current
-        one or else CUDA's default, and this returns before it has run. A stream must exist until
-        the next call has returned. An index that is out of range is reported by a later call, or by
-        `wait`.
+        On a GPU all tensors must be there. The op runs in the CUDA stream, by default PyTorch's
+        current one or else CUDA's default, and this returns before it has run. A stream must exist
+        until the next call has returned. An index that is out of range is reported by a later call,
+        or by `wait`.
         """
         stream = self._stream(stream)
         call = _Call(lib.encode(op, "an op"))
-        # of a torch tensor on a GPU only the description is made, whatever the device
+        # a torch tensor on a GPU is described only, never copied, whatever the device
         self._fill(call, fields, stream or 0)
         packed = call.pack()
         with self._lock, self._current():
@@ -280,12 +282,12 @@ class Device:
                 lib.call("call_in", handle, stream, call.op, packed, call.count)
 
     def wait(self) -> None:
-        """Until everything has run; raises what failed in it."""
+        """Waits until everything has run. Raises the errors of these ops."""
         with self._lock, self._current():
             lib.call("device_wait", self._opened())
 
     def close(self) -> None:
-        """Ends its threads and gives back its memory, behind the calls of other threads."""
+        """Stops its threads and frees its memory, after the calls of other threads."""
         with self._lock:
             handle, self._handle, self._forked = self._handle, None, False
             if handle is not None:
@@ -309,7 +311,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def revision(op: str) -> int:
-    """The numerics revision of an op: it rises when a bit of its results may change."""
+    """Returns the numerics revision of an op, which rises when a bit of its results may change."""
     found: int = lib.LIBRARY.invar_api_op_revision(lib.encode(op, "an op"))
     if found < 0:
         raise lib.Error("NOTFOUND", lib.LIBRARY.invar_api_error().decode())

@@ -1,7 +1,7 @@
-# packs.py - packs: one file with all that a recorded step needs, as `invar pack` writes it.
+# packs.py - reads packs: one file with everything that a recorded step needs (`invar pack`).
 #
-# docs/formats.md has the format. The engine unpacks and verifies a pack, into a folder that only
-# this user may enter; what is handed out comes from there.
+# docs/formats.md describes the format. The engine unpacks and verifies a pack, into a folder that
+# only this user may enter; all results come from there.
 # SPDX-License-Identifier: Apache-2.0
 """Packs, read."""
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Pack:
     """A pack whose members were verified; `invar.read_pack(path)` opens it.
 
     run       uuid of the run
-    step      the step that it holds
+    step      the recorded step
     members   names, sizes and hashes of its files, in order, without the manifest
 
-    It is unpacked into a temporary folder. The end of a `with` block, or `close`, removes that.
+    It is unpacked into a temporary folder, which the end of a `with` block, or `close`, removes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,13 +57,13 @@ class Pack:
                              for one in manifest["members"])
 
     def _file(self, name: str) -> str:
-        """Where a member lies."""
+        """Returns the path of an unpacked member."""
         if self._unpacked is None:
             raise lib.Error("STATE", f"{self.path}: the pack is closed")
         return os.path.join(self._unpacked.name, name)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member."""
+        """Returns the bytes of a member."""
         if name not in (member.name for member in self.members):
             raise lib.Error("NOTFOUND", f"{self.path}: has no member {name!r:.60}")
         with open(self._file(name), "rb") as file:
@@ -79,7 +79,7 @@ class Pack:
         return read(self._file("ledger.db"), self.run)
 
     def rollouts(self) -> list[Rollout]:
-        """The rollout files that the step was trained from; none where it sampled."""
+        """The rollout files that the step was trained from; empty if the step sampled."""
         try:
             return [read_rollout(self._file(member.name)) for member in self.members
                     if re.fullmatch(r"rollout-[0-9]+\.jsonl", member.name)]
@@ -87,7 +87,7 @@ class Pack:
             raise lib.Error(error.status, f"{self.path}: {error}") from None
 
     def extract(self, folder: Path) -> None:
-        """Copies all members into a folder that is new or empty, wholly or not at all."""
+        """Copies all members to a folder that is new or empty; after an error it is unchanged."""
         name = os.path.normpath(os.fspath(folder))
         partial = name + ".partial"
         try:
@@ -108,7 +108,7 @@ class Pack:
             raise lib.Error("IO", f"{name}: cannot be made: {error.strerror}") from error
 
     def close(self) -> None:
-        """Removes what was unpacked."""
+        """Removes the unpacked files."""
         folder, self._unpacked = self._unpacked, None
         if folder is not None:
             folder.cleanup()
@@ -124,6 +124,6 @@ class Pack:
 def read_pack(path: Path) -> Pack:
     """Opens a pack and verifies every member: sizes and hashes are those of its manifest.
 
-    What is damaged, or not written by `invar pack`, is an Error of status CORRUPT.
+    A file that is damaged, or not written by `invar pack`, raises Error (CORRUPT).
     """
     return Pack(path)

@@ -19,13 +19,13 @@ Rows = list[dict[str, Any]]
 
 
 def _double(bits: int) -> float:
-    """The number with these bits: NaN and -0 keep theirs, which SQLite's REAL does not."""
+    """Returns the number with these bits: NaN and -0 keep theirs, unlike in SQLite's REAL."""
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value
 
 
 def frame(rows: Rows, columns: Iterable[str]) -> Any:
-    """A pandas.DataFrame, or the rows themselves where pandas is not installed."""
+    """Returns a pandas.DataFrame, or the rows themselves if pandas is not installed."""
     try:
         import pandas  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
@@ -33,19 +33,19 @@ def frame(rows: Rows, columns: Iterable[str]) -> Any:
     return pandas.DataFrame(rows, columns=list(columns))
 
 
-# The columns of a sample: before those of the parts of its reward, and after them.
+# Columns of a sample before those of its reward parts, and after them.
 _ABOUT = ("step", "group", "sample", "line", "prompt", "response", "label", "label_bytes",
           "reward", "advantage", "finish")
 _OF_TOKENS = ("prompt_tokens", "tokens", "pieces", "logp", "advantages", "drawn")
 
 
 def _numbers(values: list[Optional[float]]) -> list[float]:
-    """What is not finite was written as null."""
+    """Restores numbers that are not finite, which were written as null."""
     return [math.nan if value is None else float(value) for value in values]
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `samples`, of a kept sample that the library has checked."""
+    """Returns a row of `samples` for a kept sample that the library has checked."""
     kept = json.loads(row["json"])
     of_tokens = (kept["prompt_tokens"], kept["tokens"], kept["response"], _numbers(kept["logp"]),
                  _numbers(kept["advantage"]), kept["drawn"])
@@ -59,7 +59,7 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` found: every hash was computed again."""
+    """The result of `verify`, which computes every hash again."""
     runs: int
     entries: int
     rows: int
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Nothing is wrong."""
+        """True if no problem was found."""
         return self.bad == 0
 
     def __bool__(self) -> bool:
@@ -77,10 +77,10 @@ class Verdict:
 
 
 class Run(Opened):
-    """One run of a ledger, to be read; `invar.read(path)` opens it.
+    """One run of a ledger, for reading; `invar.read(path)` opens it.
 
     path    a folder with ledger.db, or a file NAME.db
-    which   name, number or uuid of the run; None: the only one
+    which   name, number or uuid of the run; None for the only one
     """
 
     def __init__(self, path: Path, which: Optional[str] = None) -> None:
@@ -108,9 +108,9 @@ class Run(Opened):
         return names, [dict(zip(names, row)) for row in rows]
 
     def sql(self, statement: str, *, limit_ms: int = 10000) -> Any:
-        """The answer to one statement that only reads: a DataFrame, or a list of dicts.
+        """Returns the result of one read-only statement: a DataFrame, or a list of dicts.
 
-        limit_ms   ends a statement that takes longer; 0: none. Ctrl-C waits for its end.
+        limit_ms   ends a statement that takes longer; 0 for no limit. Ctrl-C waits for its end.
         """
         names, rows = self._table(statement, limit_ms)
         return frame(rows, names)
@@ -119,7 +119,7 @@ class Run(Opened):
         return self._table(statement)[1]
 
     def steps(self) -> Any:
-        """A row a step: its number, chain, root, batch, and every metric by its name."""
+        """One row per step: its number, chain, root, batch, and every metric by its name."""
         rows = self._rows("SELECT step, chain, root, batch FROM timeline "
                           f"WHERE run = {self.number} ORDER BY step")
         columns = ["step", "chain", "root", "batch"]
@@ -127,13 +127,13 @@ class Run(Opened):
         names: dict[str, None] = {}
         for metric in self._rows("SELECT step, name, bits FROM metrics "
                                  f"WHERE run = {self.number} ORDER BY step, name"):
-            if metric["step"] in by_step:  # else a writer has added it since
+            if metric["step"] in by_step:  # otherwise a writer has added the step since
                 by_step[metric["step"]][metric["name"]] = _double(metric["bits"])
                 names[metric["name"]] = None
         return frame(rows, [*columns, *sorted(names)])
 
     def _check_step(self, step: int) -> None:
-        """The run has this step; else that is an Error (NOTFOUND)."""
+        """Checks that the run has this step. Raises Error (NOTFOUND) otherwise."""
         known = self._rows("SELECT min(step) AS first, max(step) AS last, coalesce(sum(step = "
                            f"{step}), 0) AS found FROM step WHERE run = {self.number}")[0]
         if known["found"] == 0:
@@ -142,7 +142,7 @@ class Run(Opened):
             raise lib.Error("NOTFOUND", f"{self.file}: the run has no step {step}; {steps}")
 
     def digests(self, step: int) -> Any:
-        """A row a tensor that the step recorded: name, kind, layer, type, shape, hash."""
+        """One row per tensor that the step recorded: name, kind, layer, type, shape, hash."""
         number = lib.integer(step, "a step", 0, (1 << 63) - 1)
         columns = ["name", "kind", "phase", "layer", "dtype", "shape", "hash"]
         rows = self._rows(
@@ -156,7 +156,7 @@ class Run(Opened):
         return frame(rows, columns)
 
     def evaluations(self) -> Any:
-        """A row a result on a data set: step, data set, name, value."""
+        """One row per result on a data set: step, data set, name, value."""
         rows = self._rows(
             "SELECT e.step, e.dataset, n.name, e.value_bits AS value FROM evaluation e "
             f"JOIN series n USING(series) WHERE e.run = {self.number} AND e.seg = "
@@ -167,16 +167,16 @@ class Run(Opened):
         return frame(rows, ["step", "dataset", "name", "value"])
 
     def events(self) -> Any:
-        """A row an event: step, level, kind, message, data."""
+        """One row per event: step, level, kind, message, data."""
         columns = ["step", "level", "kind", "message", "data"]
         return frame(self._rows("SELECT step, level, kind, message, data FROM event "
                                 f"WHERE run = {self.number} ORDER BY entry, i"), columns)
 
     def samples(self, step: Optional[int] = None, *, skip_damaged: bool = False) -> Any:
-        """A row a sample that was kept with its text (keep-samples), by step and sample.
+        """One row per sample that was kept with its text (keep-samples), by step and sample.
 
-        step           the samples of this step only; None: of all steps
-        skip_damaged   leaves damaged samples out. Otherwise the first one is an Error (CORRUPT).
+        step           the samples of this step only; None for all steps
+        skip_damaged   skip damaged samples. Otherwise the first one raises Error (CORRUPT).
 
         The columns are step, group, sample (its number in the step), line (of the data set),
         prompt, response, label, label_bytes (of the whole label if it was cut, else None), reward,
@@ -238,20 +238,20 @@ class Run(Opened):
 
     @property
     def config(self) -> dict[str, str]:
-        """The identity of the run: what it was asked to compute."""
+        """The identity of the run: the configuration that it was asked to compute."""
         return {row["key"]: row["value"] for row in self._rows(
             f"SELECT key, value FROM identity WHERE run = {self.number} ORDER BY key")}
 
     @property
     def facts(self) -> dict[str, str]:
-        """SCOPE.KEY and value of the circumstances of the last segment."""
+        """SCOPE.KEY and value of the facts of the last segment."""
         return {f"{row['scope']}.{row['key']}": row["value"] for row in self._rows(
             f"SELECT scope, key, value FROM fact WHERE run = {self.number} AND seg = "
             f"(SELECT max(seg) FROM segment WHERE run = {self.number}) ORDER BY scope, key")}
 
     @property
     def chain(self) -> Optional[str]:
-        """The hash of all steps; None: there is none."""
+        """The hash of all steps; None if there is none."""
         rows = self._rows(f"SELECT chain FROM timeline WHERE run = {self.number} "
                           "ORDER BY step DESC LIMIT 1")
         return rows[0]["chain"] if rows else None
@@ -277,18 +277,19 @@ class Run(Opened):
                        found.first.decode("utf-8", "replace"))
 
     def seal(self) -> str:
-        """The line that pins the run as it is now: keep it elsewhere, and verify with it later."""
+        """Returns the line that pins the run as it is now; keep it elsewhere to verify with it."""
         text = c_void_p()
         with self._open() as handle:
             lib.call("ledger_seal", byref(text), handle, self.number)
         return lib.take_text(text)
 
     def diff(self, other: "Run") -> "Diff":
-        """Where the other run diverges from this one."""
+        """Returns the divergence of the other run from this one."""
         if not isinstance(other, Run):
             raise lib.Error("INVALID", f"a run is compared with a Run, not {other!r:.200}")
         text = c_void_p()
-        with contextlib.ExitStack() as stack:  # in one order, or two threads wait for each other
+        # always the same order, or two threads would wait for each other
+        with contextlib.ExitStack() as stack:
             handles = {run: stack.enter_context(run._open())
                        for run in sorted({self, other}, key=id)}
             lib.call("ledger_diff", byref(text), handles[self], self.number, handles[other],
@@ -296,7 +297,7 @@ class Run(Opened):
         return Diff(json.loads(lib.take_text(text)))
 
     def report(self, path: Path) -> None:
-        """The run as one HTML page."""
+        """Writes the run as one HTML page."""
         with self._open() as handle:
             lib.call("ledger_report", handle, self.number, lib.encode(str(path), "a path"))
 
@@ -310,7 +311,7 @@ class Run(Opened):
 
 @dataclass(frozen=True)
 class Compared:
-    """Steps compared bit by bit; `data` is what the program prints with --json."""
+    """Steps compared bit by bit; `data` is the output of the program with --json."""
     data: dict[str, Any]
 
     @property
@@ -320,13 +321,13 @@ class Compared:
 
     @property
     def identical(self) -> bool:
-        """Every bit of every step that was compared is the same."""
+        """True if every bit of every compared step is equal."""
         return self.verdict == "identical"
 
 
 @dataclass(frozen=True)
 class Diff(Compared):
-    """Two runs compared; `data` is what `invar diff --json` prints."""
+    """Two runs compared; `data` is the output of `invar diff --json`."""
 
     @property
     def step(self) -> Optional[int]:
@@ -355,12 +356,12 @@ class Diff(Compared):
 
 
 def read(run: Path, which: Optional[str] = None) -> Run:
-    """Opens a run to read it: a folder, or a file NAME.db."""
+    """Opens a run for reading: a folder, or a file NAME.db."""
     return Run(run, which)
 
 
 def diff(a: Path, b: Path) -> Diff:
-    """Where two runs diverge: step, tensor, metrics, and the circumstances that differ."""
+    """Returns where two runs diverge: step, tensor, metrics, and the provenance that differs."""
     with read(a) as first, read(b) as second:
         return first.diff(second)
 

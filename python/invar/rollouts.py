@@ -1,7 +1,7 @@
 # rollouts.py - rollout files: the samples of one rollout, as `save-debug-rollout-data` writes them.
 #
-# docs/formats.md has the format. The engine reads, checks and writes the files: here are only the
-# dataclasses, made from the lines that it wrote, and lines made from them for it to check.
+# docs/formats.md describes the format. The engine reads, checks and writes the files. This module
+# only makes dataclasses from the lines that the engine wrote, and lines for the engine to check.
 # SPDX-License-Identifier: Apache-2.0
 """Rollout files, read and written."""
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn, Optional
 import invar._library as lib
 from invar.ledger import Path
 
-if TYPE_CHECKING:  # an array has no parameters before Python 3.12
+if TYPE_CHECKING:  # array.array has no type parameters before Python 3.12
     Ints = array[int]
     Floats = array[float]
 else:
@@ -48,7 +48,7 @@ class Sampling:
 
 @dataclass(kw_only=True)
 class Header:
-    """What holds for all samples of a rollout; hashes are texts of 32 hexadecimal digits.
+    """Properties of all samples of a rollout; hashes are texts of 32 hexadecimal digits.
 
     dtype, numerics and model name the arithmetic that sampled. They are None if it is unknown.
     filtered_groups is the number of groups that a filter rejected, None if there was no filter.
@@ -68,7 +68,7 @@ class Header:
 
 @dataclass(kw_only=True)
 class Sample:
-    """One sample; docs/formats.md says what the members mean.
+    """One sample; docs/formats.md describes the members.
 
     Tokens, log-probs, mask and routing are arrays of the standard library, which numpy and torch
     take without a copy; any sequence of numbers may be put in their place.
@@ -90,18 +90,18 @@ class Sample:
     response: str
     finish: str
     weights: int
-    weights_first: Optional[int] = None  # None: `weights`
+    weights_first: Optional[int] = None  # None if equal to `weights`
     weights_hash: str
     prompt_hash: str
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
     removed: bool
-    turns: int = 0  # 0: no plug-in led it
+    turns: int = 0  # 0 if the sample is not multi-turn
 
 
-_START = b'{"format":"invar-rollout","version":%d,'  # of the header
+_START = b'{"format":"invar-rollout","version":%d,'  # start of the header line
 
-# Members that a line does not have, where they say nothing.
+# Members that are left out of a line if they have these values.
 _ABSENT: dict[str, Any] = {"weights_first": None, "parts": {}, "turns": 0, "dtype": None,
                            "numerics": None, "model": None, "filtered_groups": None}
 
@@ -109,7 +109,7 @@ _ABSENT: dict[str, Any] = {"weights_first": None, "parts": {}, "turns": 0, "dtyp
 # ---- reading -------------------------------------------------------------------------------------
 
 def _single(value: float) -> float:
-    """The f32 that the shortest decimals stand for."""
+    """Returns the f32 whose shortest decimal text was parsed as this double."""
     return array("f", [value])[0]
 
 
@@ -117,7 +117,7 @@ def _experts(digits: str) -> Ints:
     return array("H", struct.unpack(f"<{len(digits) // 4}H", bytes.fromhex(digits)))
 
 
-# What is made of a member that JSON has in another form; null stays None.
+# Converters of members that have another form in JSON; null stays None.
 _LOAD: dict[str, Callable[[Any], Any]] = {
     "sampling": lambda members: _load(Sampling, members),
     "temperature": _single, "top_p": _single, "min_p": _single, "reward": float,
@@ -129,7 +129,7 @@ _LOAD: dict[str, Callable[[Any], Any]] = {
 
 
 def _load(of: Any, members: dict[str, Any]) -> Any:
-    """A dataclass of the members of a line that the engine wrote."""
+    """Makes a dataclass from the members of a line that the engine wrote."""
     return of(**{name: value if value is None or name not in _LOAD else _LOAD[name](value)
                  for name, value in members.items()})
 
@@ -142,15 +142,15 @@ def _parse(data: bytes) -> Rollout:
 
 
 def read_rollout(path: Path) -> Rollout:
-    """A rollout file, checked by the engine: its last line, every member, every range.
+    """Reads a rollout file. The engine checks its last line, every member and every range.
 
-    What is damaged is an Error of status CORRUPT with file, line and member.
+    Damage raises Error (CORRUPT), which names the file, the line and the member.
     """
     return _parse(_bytes("rollout_read", lib.encode(os.fspath(path), "a path")))
 
 
 def _bytes(name: str, *arguments: Any) -> bytes:
-    """The bytes that a function of the library hands out."""
+    """Returns the bytes that a function of the library allocated."""
     text, size = ctypes.c_void_p(), ctypes.c_uint64()
     lib.call(name, ctypes.byref(text), ctypes.byref(size), *arguments)
     return lib.take_bytes(text, size.value)
@@ -159,8 +159,8 @@ def _bytes(name: str, *arguments: Any) -> bytes:
 # ---- writing -------------------------------------------------------------------------------------
 
 def _plain(value: Any) -> Any:
-    """What stands in JSON for a value of others."""
-    if hasattr(value, "tolist"):  # of arrays, numpy and torch
+    """Converts a value of another library to one that JSON has."""
+    if hasattr(value, "tolist"):  # arrays of the standard library, numpy and torch
         return value.tolist()
     if isinstance(value, Sampling):
         return vars(value)
@@ -178,8 +178,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 def _encode_object(value: Any) -> str:
-    """A value with nothing in it that would become another one on the way through JSON."""
-    text = _ENCODER.encode(value)  # so it has an end
+    """Encodes a value; a value that JSON would change is an error."""
+    text = _ENCODER.encode(value)  # raises for circular values, so the recursion below ends
     left = [value]
     while left:
         item = left.pop()
@@ -209,7 +209,7 @@ _ENCODE: dict[str, Callable[[Any], str]] = {
 
 
 def _line(item: Any, of: Any, where: str, start: bytes = b"{") -> bytes:
-    """The line of a dataclass; what cannot be said in JSON is an Error."""
+    """Returns the line of a dataclass. A value that JSON cannot represent is an Error."""
     if not isinstance(item, of):
         raise lib.Error("INVALID", f"{where}: is no {of.__name__}, but a {type(item).__name__}")
     members = []
@@ -226,7 +226,7 @@ def _line(item: Any, of: Any, where: str, start: bytes = b"{") -> bytes:
 
 
 def _refuse(error: lib.Error) -> NoReturn:
-    """A line that the engine refused is the caller's sample."""
+    """A line that the engine rejects is the caller's sample: raises the error for it."""
     found = re.match(r"rollout:(\d+): ", message := str(error))
     if error.status != "CORRUPT" or not found:
         raise error
@@ -251,7 +251,7 @@ class Rollout:
             len(lines) - 1, hashlib.sha256(body).hexdigest().encode())
 
     def encode(self) -> bytes:
-        """The bytes of its file, by the engine. Equal rollouts give equal bytes."""
+        """Returns the bytes of its file, written by the engine. Equal rollouts give equal bytes."""
         lines = self._lines()
         try:
             return _bytes("rollout_format", lines, len(lines))
@@ -259,9 +259,9 @@ class Rollout:
             _refuse(error)
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all, and makes its folder.
+        """Writes the file atomically, and makes its folder.
 
-        Nothing is replaced but an empty file and another rollout file.
+        Only an empty file or another rollout file is replaced.
         """
         lines = self._lines()
         try:

@@ -1,9 +1,9 @@
-# tensors.py - the memory of a tensor, whoever made it: torch, buffer protocol, DLPack.
+# tensors.py - views of tensors of any library: torch, the buffer protocol, DLPack.
 #
-# Nothing is copied here unless the tensor lies on a GPU and is wanted in the host's memory. What is
-# described stays alive as long as its View.
+# Nothing is copied here unless the tensor is on a GPU and host memory is requested. A View keeps
+# the memory that it describes alive.
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of other libraries as the C library sees them."""
+"""Tensors of other libraries as the C library reads them."""
 from __future__ import annotations
 
 import ctypes
@@ -16,13 +16,13 @@ from typing import Any, Optional, Sequence
 
 from invar._library import DEVICE, HOST, Tensor
 
-# DLPack's codes of types, and how a type is called in a ledger.
+# DLPack's type codes, and the names of types in a ledger.
 INTEGER, UNSIGNED, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
 LETTERS = {INTEGER: "i", UNSIGNED: "u", FLOAT: "f", BFLOAT: "bf", COMPLEX: "c"}
 SMALL = {7: "f8_e3m4", 8: "f8_e4m3", 9: "f8_e4m3b11fnuz", 10: "f8_e4m3fn", 11: "f8_e4m3fnuz",
          12: "f8_e5m2", 13: "f8_e5m2fnuz", 14: "f8_e8m0fnu"}
 CODES = {name: code for code, name in SMALL.items()}
-NEAR = (1, 3)  # DLPack's devices that are the host's memory: plain, and pinned for CUDA
+NEAR = (1, 3)  # DLPack's devices in host memory: plain, and pinned for CUDA
 CUDA = 2
 
 
@@ -33,10 +33,10 @@ class View:
     code: int
     bits: int
     shape: tuple[int, ...]
-    strides: Optional[tuple[int, ...]]  # in elements; None: dense
+    strides: Optional[tuple[int, ...]]  # in elements; None if dense
     owner: Any
-    gpu: Optional[int] = None  # which one has the memory; None: the host
-    fixed: Optional[str] = None  # why nothing may be written there
+    gpu: Optional[int] = None  # index of the GPU that has the memory; None for the host
+    fixed: Optional[str] = None  # reason why the memory is read-only; None if it is writable
 
     @property
     def dtype(self) -> str:
@@ -46,7 +46,7 @@ class View:
         return SMALL.get(self.code) or f"{LETTERS[self.code]}{self.bits}"
 
     def describe(self) -> Tensor:
-        """The struct of the library; it points into the View."""
+        """Returns the struct of the library, which points into the View."""
         dims = len(self.shape)
         strides = (c_int64 * dims)(*self.strides) if self.strides is not None else None
         return Tensor(self.address, (c_int64 * dims)(*self.shape), strides, dims, self.code,
@@ -139,7 +139,7 @@ def _of_buffer(source: Any) -> View:
 
 
 class DLTensor(ctypes.Structure):
-    """DLPack's own struct, at the beginning of a DLManagedTensor."""
+    """DLPack's struct of this name, which is the first member of a DLManagedTensor."""
     _fields_ = [("data", c_void_p), ("device", c_int32), ("device_id", c_int32),
                 ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16),
                 ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
@@ -153,7 +153,8 @@ _pointer.restype = c_void_p
 
 def _of_dlpack(source: Any, stream: Optional[int]) -> View:
     far = stream is not None and source.__dlpack_device__()[0] == CUDA
-    # the protocol has 1 for the default stream; its producer orders its own work before ours
+    # in the protocol, 1 is the default stream; the producer orders its own work before the
+    # consumer's
     capsule = source.__dlpack__(stream=stream or 1) if far else source.__dlpack__()
     address = _pointer(capsule, b"dltensor")
     t = ctypes.cast(address, POINTER(DLTensor)).contents
@@ -175,13 +176,13 @@ def _of_dlpack(source: Any, stream: Optional[int]) -> View:
 
 
 def is_torch(source: Any) -> bool:
-    """Whether it is a tensor of torch; does not import torch."""
+    """Returns whether `source` is a tensor of torch; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.Tensor)
 
 
 def is_tensor(source: Any) -> bool:
-    """Whether `view` has a chance: tensors, arrays, bytes."""
+    """Returns whether `view` may accept `source`: tensors, arrays, bytes."""
     if is_torch(source) or hasattr(source, "__dlpack__"):
         return True
     try:
@@ -192,9 +193,9 @@ def is_tensor(source: Any) -> bool:
 
 
 def view(source: Any, stream: Optional[int] = None) -> View:
-    """The memory of a tensor of torch, or of what has the buffer protocol or DLPack.
+    """Returns a view of a torch tensor, or of an object with the buffer protocol or DLPack.
 
-    Given a CUDA stream that it will be used in, memory of a GPU stays there.
+    With the CUDA stream that will use it, a tensor on a GPU stays there.
     """
     if is_torch(source):
         return _of_torch(source, stream is not None)
@@ -207,5 +208,5 @@ def view(source: Any, stream: Optional[int] = None) -> View:
 
 
 def describe_all(views: Sequence[View]) -> Any:
-    """An array of structs for the library; the views outlive it."""
+    """Returns an array of structs for the library; the views must outlive it."""
     return (Tensor * len(views))(*(v.describe() for v in views))

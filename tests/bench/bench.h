@@ -1,5 +1,5 @@
 /*
- * bench.h - what programs that measure share: a clock, and the end when something fails.
+ * bench.h - shared by the benchmark programs: a clock, and an exit if a call fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

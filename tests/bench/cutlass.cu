@@ -1,12 +1,12 @@
 /*
- * cutlass.cu - products by CUTLASS's stock kernels; for invar bench --peer.
+ * cutlass.cu - products by CUTLASS's stock kernels, as peers for invar bench --peer.
  *
- * What its collective builder makes for Hopper by itself, in two of its usual forms: cooperative
- * warpgroups on tiles of 128 x 256, and "pingpong" ones on 128 x 128. Products in fp8 have the
- * engine's blocks of scales, 1 x 128 and 128 x 128, but CUTLASS reads those of x with the rows
- * contiguous, which ours are not: it takes as many bytes, and multiplies by others of them. So this
- * compares speed; results are not looked at. tests/bench/cutlass.sh compiles it; a failure ends
- * the program.
+ * The kernels are those that CUTLASS's collective builder makes for Hopper by default, in two
+ * common forms: cooperative warpgroups on tiles of 128 x 256, and "pingpong" warpgroups on tiles
+ * of 128 x 128. Products in fp8 have the engine's scale blocks, 1 x 128 and 128 x 128, but CUTLASS
+ * reads the scales of x with contiguous rows, which the engine's are not. It reads the same number
+ * of bytes in another order, so the results are wrong: only the speed is compared.
+ * tests/bench/cutlass.sh compiles this file. A failure ends the program.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +33,7 @@ using cute::Shape;
 using bf16 = cutlass::bfloat16_t;
 using e4m3 = cutlass::float_e4m3_t;
 
-/* The engine's scales: of x 1 x 128, of w 128 x 128. */
+/* The engine's scale blocks: 1 x 128 for x, 128 x 128 for w. */
 using scales = cutlass::detail::Sm90BlockwiseScaleConfig<1, 128, 128, cute::GMMA::Major::MN,
                                                          cute::GMMA::Major::K>;
 
@@ -55,10 +55,13 @@ struct blockwise {
     using tile = Shape<Int<128>, Int<128>, Int<128>>;
 };
 
-/* d (m, n) = a (m, k) b (k, n), and + d; how a and b lie, and what d holds. */
+/*
+ * d (m, n) = a (m, k) b (k, n), or that plus d. A and B are the layouts of the operands, D the type
+ * of d.
+ */
 template <class FORM, class T, class A, class B, class D> struct kernel {
     static constexpr bool fp8 = std::is_same_v<T, e4m3>;
-    using pair = Shape<Int<2>, Int<1>, Int<1>>; // blocks of a cluster
+    using cluster_shape = Shape<Int<2>, Int<1>, Int<1>>; // thread blocks of a cluster
     using a_layout =
         std::conditional_t<fp8, cute::tuple<A, decltype(scales::deduce_layoutSFA())>, A>;
     using b_layout =
@@ -66,12 +69,12 @@ template <class FORM, class T, class A, class B, class D> struct kernel {
     static constexpr int align = 16 / sizeof(T), align_d = 16 / sizeof(D);
 
     using end = typename cutlass::epilogue::collective::CollectiveBuilder<
-        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename FORM::tile, pair,
+        cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename FORM::tile, cluster_shape,
         cutlass::epilogue::collective::EpilogueTileAuto, float, float, D, rows, align_d, D, rows,
         align_d, typename FORM::end>::CollectiveOp;
     using loop = typename cutlass::gemm::collective::CollectiveBuilder<
         cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, a_layout, align, T, b_layout, align,
-        float, typename FORM::tile, pair,
+        float, typename FORM::tile, cluster_shape,
         cutlass::gemm::collective::StageCountAutoCarveout<(int)sizeof(typename end::SharedStorage)>,
         typename FORM::loop>::CollectiveOp;
     using gemm = cutlass::gemm::device::GemmUniversalAdapter<
@@ -84,7 +87,9 @@ template <class FORM, class T, class A, class B, class D> struct kernel {
     std::abort();
 }
 
-/* The distance of two rows (or columns) in elements; the other one is 1 by the layout. */
+/*
+ * Returns the distance of two rows, or columns, in elements; the other stride is 1 by the layout.
+ */
 template <class STRIDE> STRIDE stride_of(const invar_tensor &t)
 {
     STRIDE made{};

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# cutlass.sh FILE.so - compiles CUTLASS's stock products, as peers for invar bench (minutes).
+# cutlass.sh FILE.so - compiles CUTLASS's stock products as peers for invar bench; takes minutes.
 #
 #   tests/bench/cutlass.sh cutlass.so
 #   build-cuda/invar bench --device cuda --op linear --peer ./cutlass.so
 #
-# Needs nvcc. CUTLASS's headers are those of a bundle, or scripts/cutlass fetches them.
+# Needs nvcc. Uses CUTLASS's headers of the bundle; otherwise scripts/cutlass fetches them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,11 +1,11 @@
 /*
- * deepgemm.cpp - products in fp8 by DeepGEMM's kernels; for invar bench --peer.
+ * deepgemm.cpp - products in fp8 by DeepGEMM's kernels, as peers for invar bench --peer.
  *
- * Its blocks of scales are the engine's, 1 x 128 and 128 x 128, but it reads those of x with the
- * rows contiguous, which ours are not: it takes as many bytes, and multiplies by others of them. So
- * this compares speed; results are not looked at. Experts have equal numbers of rows, as in the
- * benchmark. DeepGEMM compiles a kernel with nvcc where it needs it first. tests/bench/deepgemm.sh
- * compiles this; a failure ends the program.
+ * DeepGEMM has the engine's scale blocks, 1 x 128 and 128 x 128, but reads the scales of x with
+ * contiguous rows, which the engine's are not. It reads the same number of bytes in another order,
+ * so the results are wrong: only the speed is compared. All experts have the same number of rows,
+ * as in the benchmark. DeepGEMM compiles a kernel with nvcc when it is used first.
+ * tests/bench/deepgemm.sh compiles this file. A failure ends the program.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +26,7 @@ namespace
 
 using cute::UMMA::Major;
 
-const char *const compiled_dims = "nk"; // as its Python interface has it
+const char *const compiled_dims = "nk"; // like DeepGEMM's Python interface
 
 at::TensorOptions on_device(at::ScalarType type)
 {
@@ -39,13 +39,16 @@ at::Tensor codes(const invar_tensor &t)
                          on_device(at::kFloat8_e4m3fn));
 }
 
-at::Tensor result(const invar_tensor &t)
+at::Tensor output(const invar_tensor &t)
 {
     return at::from_blob(t.data, {t.shape[0], t.shape[1]}, {t.row_stride, 1},
                          on_device(at::kBFloat16));
 }
 
-/* A scale for 128 columns of each of `bands`; the bands lie together, or the columns. */
+/*
+ * Views the scales of `bands`, one for every 128 columns: (bands, column blocks), contiguous along
+ * the bands if bands_together, else along the columns.
+ */
 at::Tensor scales(const invar_tensor &t, int64_t bands, bool bands_together)
 {
     int64_t blocks = (t.shape[1] + INVAR_FP8_BLOCK - 1) / INVAR_FP8_BLOCK;
@@ -55,8 +58,8 @@ at::Tensor scales(const invar_tensor &t, int64_t bands, bool bands_together)
                          on_device(at::kFloat));
 }
 
-/* Calls of PyTorch inside go to the engine's stream. */
-c10::cuda::CUDAStreamGuard queue_of(const invar_device *dev)
+/* Makes PyTorch's calls use the engine's stream. */
+c10::cuda::CUDAStreamGuard use_engine_stream(const invar_device *dev)
 {
     const invar_cuda *cuda = invar_cuda_of(dev);
 
@@ -67,16 +70,16 @@ c10::cuda::CUDAStreamGuard queue_of(const invar_device *dev)
 invar_status linear_fwd(const invar_device *dev, const void *args, void *)
 {
     const auto &a = *(const invar_linear_fwd_args *)args;
-    auto queue = queue_of(dev);
+    auto stream_guard = use_engine_stream(dev);
 
     deep_gemm::sm90_fp8_gemm_1d2d(codes(a.x), scales(a.x, a.x.shape[0], true), codes(a.w),
                                   scales(a.w, a.w.shape[0] / INVAR_FP8_BLOCK, false), std::nullopt,
-                                  result(a.y), (int)a.x.shape[0], (int)a.w.shape[0],
+                                  output(a.y), (int)a.x.shape[0], (int)a.w.shape[0],
                                   (int)a.x.shape[1], Major::K, Major::K, Major::K, compiled_dims);
     return INVAR_OK;
 }
 
-/* The expert of each row. */
+/* Returns the expert of each row, for experts with equal numbers of rows. */
 const at::Tensor &experts_of(int64_t rows, int64_t experts)
 {
     static std::map<std::pair<int64_t, int64_t>, at::Tensor> made;
@@ -95,11 +98,11 @@ invar_status moe_linear_fwd(const invar_device *dev, const void *args, void *)
     const auto &a = *(const invar_moe_linear_fwd_args *)args;
     int64_t rows = a.x.shape[0], experts = a.experts.count;
     int64_t out = a.w.shape[0] / experts, in = a.x.shape[1];
-    auto queue = queue_of(dev);
+    auto stream_guard = use_engine_stream(dev);
 
     deep_gemm::sm90_m_grouped_fp8_gemm_contiguous_1d2d(
         codes(a.x), scales(a.x, rows, true), codes(a.w).view({experts, out, in}),
-        scales(a.w, a.w.shape[0] / INVAR_FP8_BLOCK, false), result(a.y), experts_of(rows, experts),
+        scales(a.w, a.w.shape[0] / INVAR_FP8_BLOCK, false), output(a.y), experts_of(rows, experts),
         (int)experts, (int)rows, (int)out, (int)in, Major::K, Major::K, Major::K, compiled_dims,
         false, std::nullopt);
     return INVAR_OK;

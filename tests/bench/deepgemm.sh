@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# deepgemm.sh CHECKOUT FILE.so - compiles DeepGEMM's products in fp8, as peers for invar bench.
+# deepgemm.sh CHECKOUT FILE.so - compiles DeepGEMM's products in fp8 as peers for invar bench.
 #
 #   tests/bench/deepgemm.sh ~/DeepGEMM deepgemm.so
 #   build-cuda/invar bench --device cuda --op linear --peer ./deepgemm.so
 #
-# CHECKOUT is DeepGEMM's repository with its submodule third-party/fmt. Needs PyTorch, and nvcc,
-# which DeepGEMM calls at run time, too: CHECKOUT and FILE.so.root stay where they are. CUTLASS's
-# headers are those of a bundle, or scripts/cutlass fetches them.
+# CHECKOUT is DeepGEMM's repository with its submodule third-party/fmt. Needs PyTorch and nvcc.
+# DeepGEMM also calls nvcc at run time, so CHECKOUT and FILE.so.root must stay in place. Uses
+# CUTLASS's headers of the bundle; otherwise scripts/cutlass fetches them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 if (($# != 2)) || [[ ! -d $1/deep_gemm/include || $2 == -* ]]; then
@@ -22,7 +22,7 @@ if [[ ! -d $include/cutlass ]]; then
     include=.cache/cutlass/include
 fi
 
-# DeepGEMM looks for all headers in one folder. It includes torch/python.h for C++ tensors alone.
+# DeepGEMM searches all headers in one folder, and includes torch/python.h only for C++ tensors.
 root=$out.root
 mkdir -p "$root/include" "$root/no-python/torch"
 ln -sfn "$checkout/deep_gemm/include/deep_gemm" "$root/include/deep_gemm"

@@ -1,11 +1,11 @@
 /*
- * engine.c - how fast the engine trains and generates. A program, not a test.
+ * engine.c - measures how fast the engine trains and generates. A program, not a test.
  *
  *     bench.engine train|generate DIR FORMAT NUMERICS THREADS REPEATS
  *
  * Reads the model of DIR, a Hugging Face folder. train: one optimizer step (forward, backward,
- * clipping, AdamW) on 16 samples of 128 tokens. generate: 64 tokens after 16 prompts of 32. Prints
- * the seconds of each repetition. tests/bench/engine.py runs this beside PyTorch.
+ * clipping, AdamW) on 16 samples of 128 tokens. generate: 64 tokens after each of 16 prompts of
+ * 32. Prints the seconds of each repetition. tests/bench/engine.py compares them with PyTorch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -48,7 +48,7 @@ static void open_device(bench *b, invar_numerics numerics, int threads)
     DO(invar_arena_reserve(b->dev.scratch));
 }
 
-/* Samples with `prompt` tokens given, and further ones up to n_tokens. */
+/* Makes samples of n_tokens tokens, the first `prompt` of which are the prompt. */
 static void make_samples(bench *b, int64_t prompt, int64_t n_tokens)
 {
     for (int64_t i = 0; i < SAMPLES; i++) {
@@ -67,7 +67,7 @@ static void make_samples(bench *b, int64_t prompt, int64_t n_tokens)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* The mean log-probability, negated. */
+/* The loss: minus the mean log-prob. */
 static invar_status mean_loss(void *payload, int64_t first, int64_t count, const float *logp,
                               const float *entropy, float *dlogp, float *dentropy)
 {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# engine.py BENCH [--threads N] [--repeats N] - training and generation beside PyTorch eager.
+# engine.py BENCH [--threads N] [--repeats N] - training and generation compared with PyTorch eager.
 #
-# BENCH is the program bench.engine. The model is a Qwen3 of 3.4 million parameters (hidden 256,
-# 4 layers, vocabulary 1024), with the same weights on both sides: one optimizer step on 16 samples
-# of 128 tokens, and 64 new tokens for 16 prompts of 32 with a KV cache. Each line is the best of
-# several repetitions; all take turns in one run. Needs tests/oracle/requirements.txt.
+# BENCH is the program bench.engine. The model is a Qwen3 of 3.4 million parameters (hidden 256, 4
+# layers, vocabulary 1024), with the same weights on both sides: one optimizer step on 16 samples of
+# 128 tokens, and 64 new tokens for 16 prompts of 32 with a KV cache. Each line is the best of
+# several repetitions; in each repetition all candidates run one after the other. Needs
+# tests/oracle/requirements.txt.
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of the engine and of transformers on PyTorch, on the CPU."""
 import argparse
@@ -38,7 +39,7 @@ def tokens():
     return (i * 7919 + j * 104729) % VOCAB
 
 
-def timed(run, repeats):
+def time_calls(run, repeats):
     out = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -71,14 +72,14 @@ class Peer:
         assert out.shape == (SAMPLES, PROMPT + RESPONSE)
 
 
-def ours(args, folder, kind, dtype, numerics, repeats):
+def run_invar(args, folder, kind, dtype, numerics, repeats):
     command = [args.bench, kind, folder, dtype, numerics, str(args.threads), str(repeats + 1)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [float(line) for line in out.split()][1:]
 
 
 def measure(args, folder, kind):
-    """Rows: who, seconds. Everybody has his turn in every round."""
+    """Best seconds of each candidate; in each repetition all of them run once."""
     peers = {f"PyTorch, {a}": Peer(folder, a) for a in ("eager", "sdpa")}
     mine = {f"Invar, {d} {n}": (d, n) for d, n in (("fp32", "ieee"), ("bf16", "ieee"),
                                                    ("bf16", "sm90"))}
@@ -87,9 +88,9 @@ def measure(args, folder, kind):
         getattr(peer, kind)()  # the first call is slower
     for _ in range(args.repeats):
         for name, peer in peers.items():
-            seconds[name] += timed(getattr(peer, kind), 1)
+            seconds[name] += time_calls(getattr(peer, kind), 1)
         for name, (dtype, numerics) in mine.items():
-            seconds[name] += ours(args, folder, kind, dtype, numerics, 1)
+            seconds[name] += run_invar(args, folder, kind, dtype, numerics, 1)
     return {name: min(values) for name, values in seconds.items()}
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# engine.sh BENCH FOLDER - engine.py in a virtual environment in FOLDER, made if need be.
+# engine.sh BENCH FOLDER - runs engine.py in a virtual environment in FOLDER, created if missing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

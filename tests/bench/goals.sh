@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# goals.sh FOLDER [DEEPGEMM] - everything that docs/records/gpu-goals.tsv says, in one sitting.
+# goals.sh FOLDER [DEEPGEMM] - measures everything in docs/records/gpu-goals.tsv in one session.
 #
 # Runs on a GPU node, in a bundle that is built (scripts/bundle), and needs PyTorch. Each part
-# writes FOLDER/PART.txt, and one that is there is not measured again: after a stop, repeat it.
-# DEEPGEMM is that project's repository (tests/bench/deepgemm.sh); without it its rows are left out.
-# Takes eleven minutes of a H200, on which nothing else may run. Exit code 1: a part failed.
+# writes FOLDER/PART.txt; a part whose file exists is skipped, so the command can be repeated after
+# an interruption. DEEPGEMM is DeepGEMM's repository (tests/bench/deepgemm.sh); its rows are left
+# out if it is not given. Takes eleven minutes of an H200, on which nothing else may run. Exit code
+# 1: a part failed.
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2317 # part calls its commands
 set -euo pipefail
@@ -18,7 +19,7 @@ deepgemm=${2:+$(realpath "$2")}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 failed=0
 
-# part NAME COMMAND...: runs it unless it has been run, and keeps what it prints
+# part NAME COMMAND...: runs the command unless NAME.txt exists, which gets its output
 part() {
     local name=$1 start=$SECONDS
     shift
@@ -34,7 +35,7 @@ part() {
 
 bench() { build/invar bench --device cuda "$@"; }
 
-# grpo RECIPE: three steps of 512 samples, and how long each phase of them took
+# grpo RECIPE: runs three steps of 512 samples and prints the time of each phase
 grpo() {
     local root=$PWD
     (cd "$out" && "$root/build/invar" train "$root/$1" --fresh --name goal --device cuda \
@@ -44,13 +45,13 @@ grpo() {
             "$out/runs/goal"
 }
 
-# rows COMMAND...: gpu.py exits with 1 where a goal is missed, too; its rows are what counts here
+# rows COMMAND...: runs gpu.py; accepts missed goals (exit code 1), but no differing elements
 rows() {
     "$@" | tee "$out/rows" || (($? == 1)) || return 2
     ! grep -q DIFFERENT "$out/rows"
 }
 
-# compile: the peers, side by side, before anything is timed
+# compile: compiles the peers in parallel, before anything is timed
 compile() {
     local peers=()
     if [[ -n $deepgemm ]]; then

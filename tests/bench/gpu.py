@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-# gpu.py INVAR [--op NAME] [--burst MS ...] [--peer FILE.so] [--models] - ops beside cuBLAS, cuDNN.
+# gpu.py INVAR [--op NAME] [--burst MS ...] [--peer FILE.so] [--models] - ops against cuBLAS, cuDNN.
 #
-# Compiles tests/bench/peer.cpp unless FILE is that, has `invar bench --device cuda --peer` time
-# ours and theirs in turn, prints the rows, and judges what is asked of them, once for each length
-# of burst. ratio is the peer's time over ours. Whole models follow where they are asked for, by
-# model.py. Exit code 1: a goal was missed, or elements differ from the CPU's.
+# Runs `invar bench --device cuda --peer`, which times our ops and the peer's alternately, prints
+# the rows, and checks the goals once for each length of burst. The peer is FILE, or
+# tests/bench/peer.cpp, which is then compiled. ratio is the peer's time divided by ours. With
+# --models, complete models follow (model.py). Exit code 1: a goal was missed, or elements differ
+# from the CPU's.
 # SPDX-License-Identifier: Apache-2.0
-"""Ours beside the vendor's, as ratios, in one run."""
+"""Times of our ops and of the vendor's, as ratios, in one run."""
 import argparse
 import json
 import math
@@ -17,9 +18,9 @@ import tempfile
 sys.dont_write_bytecode = True
 import model  # noqa: E402
 
-# ms. Of a GPU at the limit of its power: one clock for all, the one that each has alone
+# in ms: short ones, and long ones, in which power limits the GPU's clock to the one of each op
 BURSTS = ("10", "200")
-# what is judged, the ops, their type, the goals for the geometric mean and for the least ratio
+# name, ops, type, goal for the geometric mean of the ratios, goal for the smallest ratio
 GOALS = (("bf16 products of cuBLAS", ("linear.fwd", "linear.dw"), "bf16", 0.95, 0.85),
          ("fp8 products of cuBLAS, scales of blocks", ("linear.fwd",), "fp8", None, 1.05),
          ("attention.fwd of cuDNN", ("attention.fwd",), "bf16", None, 0.85),
@@ -40,7 +41,7 @@ def print_row(row):
 
 
 def measure(invar, peer, *more):
-    """The rows, printed as they come, one in each line; the exit code."""
+    """Prints rows as they arrive. Returns the rows and the exit code."""
     print(f"{'op':16} {'type':6} {'shape':24} {'us':>10} {'rate':>8} {'':8} {'bits':9} "
           f"{'peer us':>10} {'ratio':>7}  peer")
     rows = []
@@ -53,22 +54,22 @@ def measure(invar, peer, *more):
     return rows, ran.returncode
 
 
-def judge(rows):
-    """The goals, by the first peer of each row; True: all are met."""
-    fine = True
+def check_goals(rows):
+    """Prints the goals, by the first peer of each row. Returns whether all are met."""
+    all_met = True
     print(f"\n{'goal':42} {'rows':>4} {'mean':>7} {'goal':>5} {'least':>7} {'goal':>5}")
     for what, ops, kind, mean_goal, least_goal in GOALS:
         ratios = [row["peers"][0]["ratio"] for row in rows
                   if row["op"] in ops and row["type"] == kind and row["peers"]
-                  and " V" not in row["shape"]]  # the vendor's have no shards
+                  and " V" not in row["shape"]]  # peers have no shards
         if not ratios:
             continue
         mean, least = math.exp(sum(map(math.log, ratios)) / len(ratios)), min(ratios)
         met = mean >= (mean_goal or 0) and least >= least_goal
-        fine = fine and met
+        all_met = all_met and met
         print(f"{what:42} {len(ratios):4} {mean:7.3f} {mean_goal or '':5} {least:7.3f} "
               f"{least_goal:5}  {'met' if met else 'MISSED'}")
-    return fine
+    return all_met
 
 
 def main():
@@ -85,7 +86,7 @@ def main():
         for burst in args.burst:
             print(f"bursts of {burst} ms")
             rows, code = measure(args.invar, peer, "--op", args.op, "--burst", burst)
-            codes += [code, int(not judge(rows))]
+            codes += [code, int(not check_goals(rows))]
             print()
         if args.models:
             model.compare(args.invar, peer=peer)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-# lag.py BENCH.LAG FOLDER [OPTION ...] - what asynchronous rollouts save: rollout-lag, with overlap.
+# lag.py BENCH.LAG FOLDER [OPTION ...] - time saved by asynchronous rollouts (rollout-lag).
 #
-# Trains with rollout-lag 0, and with a lag and rollout-overlap, on the same prompts. Responses have
-# the lengths of the committed list of `invar bench` (BENCH.LAG, tests/bench/lag.c): the same in all
-# runs, from 100 to 4000 tokens, most of them short. Printed are the seconds of a rollout with all
-# that belongs to it, from its begin to that of the next, and its phases; in the mean of the
-# rollouts that have all their ticks. With --in-turn the same schedule is also executed without
-# overlap, and must have the same chain. With --recorded the clock decides beside training
-# (rollout-schedule = recorded): its batches have other samples, so tokens of a rollout are compared
-# by the time of one; the record, obeyed in turn, must have the same chain. Weights are random, and
-# nearly stay (lr is tiny).
+# Trains with rollout-lag 0, and with a lag and rollout-overlap, on the same prompts. BENCH.LAG
+# (tests/bench/lag.c) gives responses the lengths of the list of `invar bench`: the same in all
+# runs, from 100 to 4000 tokens, most of them short. Prints the mean seconds of a complete rollout,
+# from its begin to that of the next one, and of its phases, for the rollouts that have all their
+# ticks. Weights are random, and hardly change (lr is tiny).
+#
+# With --in-turn the same schedule also runs without overlap, and must have the same chain. With
+# --recorded the clock decides during training (rollout-schedule = recorded): the batches then have
+# other samples, so times are also compared for equal numbers of tokens, and a run that follows the
+# record without overlap must have the same chain.
+#
 # Exit code: 0 done, 1 the runs had other samples or chains.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -53,22 +55,22 @@ numerics = {numerics}
 """
 
 
-def train(program, recipe, run, rollouts, lag, shape, words):
-    """The chain. The run ends before its last rollouts, so that every tick has all its work."""
+def train(program, recipe, run, rollouts, lag, shape, options):
+    """Trains and returns the chain. Ends before the last rollouts, so that ticks are complete."""
     shutil.rmtree(run, ignore_errors=True)
     done = subprocess.run([program, "train", str(recipe), "--run", str(run), "--save", "none",
                            "--num-rollout", str(rollouts + lag), "--debug-exit-after-rollout",
-                           str(rollouts), "--no-report", "--json", *words],
+                           str(rollouts), "--no-report", "--json", *options],
                           stdout=subprocess.PIPE, text=True, check=False,
                           env={**os.environ,
                                "BENCH_LENGTHS": f"{shape['shortest']} {shape['longest']}"})
     if done.returncode:
-        sys.exit(f"{' '.join(words)}: exit code {done.returncode}")
+        sys.exit(f"{' '.join(options)}: exit code {done.returncode}")
     return json.loads(done.stdout)["chain"]
 
 
 def measure(run, first):
-    """Seconds of each rollout from `first` on, of their phases, and response tokens."""
+    """Returns seconds of each rollout from `first` on, of their phases, and response tokens."""
     with sqlite3.connect(run / "ledger.db") as ledger:
         phases = list(ledger.execute("SELECT step, phase, start_ns, duration_ns FROM timing"))
         tokens = dict(ledger.execute("SELECT step, sum(tokens - prompt_tokens) FROM samples "
@@ -84,12 +86,12 @@ def measure(run, first):
     return out
 
 
-def pace(found):
-    """Response tokens of a rollout that is timed."""
+def mean_tokens(found):
+    """Mean response tokens of the timed rollouts."""
     return statistics.mean(found["tokens"][-len(found["all"]):])
 
 
-def show(title, found):
+def print_times(title, found):
     phases = ", ".join(f"{name} {statistics.mean(v):.2f}" for name, v in sorted(found.items())
                        if name not in ("all", "tokens"))
     print(f"{title:12} {statistics.mean(found['all']):8.2f} s a rollout ({phases}), "
@@ -118,27 +120,28 @@ def main():
     recipe = given.folder / "lag.ini"
     recipe.write_text(RECIPE.format(positions=shape["longest"] + 64, **shape))
     lag = ["--rollout-lag", str(given.lag), "--rollout-segment-tokens", str(segment)]
-    ways = {"no lag": [], "overlapped": [*lag, "--rollout-overlap", "true"]}
+    option_sets = {"no lag": [], "overlapped": [*lag, "--rollout-overlap", "true"]}
     if given.in_turn:
-        ways["in turn"] = lag
+        option_sets["in turn"] = lag
     if given.recorded:
         clock = ["--rollout-lag", str(given.lag), "--rollout-schedule", "recorded",
                  "--rollout-max-delay", str(given.delay)]
-        ways["recorded"] = [*clock, "--rollout-overlap", "true"]
-        ways["obeyed"] = [*clock, "--rollout-record", str(given.folder / "recorded")]
+        option_sets["recorded"] = [*clock, "--rollout-overlap", "true"]
+        option_sets["obeyed"] = [*clock, "--rollout-record", str(given.folder / "recorded")]
     print(f"{given.shape}: {shape['prompts']} x 8 samples of {shape['shortest']} to "
           f"{shape['longest']} tokens, lag {given.lag}, {segment} tokens a tick", flush=True)
     chains, found = {}, {}
-    for title, keys in ways.items():
+    for title, keys in option_sets.items():
         run = given.folder / title.replace(" ", "-")
         chains[title] = train(given.program, recipe, run, given.rollouts + given.lag + 1, given.lag,
                               shape, [*keys, *given.keys])
         found[title] = measure(run, given.lag)
-        show(title, found[title])
-    for title in list(ways)[1:]:
+        print_times(title, found[title])
+    for title in list(option_sets)[1:]:
         ratio = statistics.mean(found[title]["all"]) / statistics.mean(found["no lag"]["all"])
         print(f"{title:12} {ratio:8.3f} of the time without lag, "
-              f"{ratio * pace(found['no lag']) / pace(found[title]):8.3f} for equal tokens")
+              f"{ratio * mean_tokens(found['no lag']) / mean_tokens(found[title]):8.3f} "
+              "for equal tokens")
         if title not in ("recorded", "obeyed") and \
                 found[title]["tokens"] != found["no lag"]["tokens"]:
             sys.exit("the runs have samples of other lengths")

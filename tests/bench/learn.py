@@ -2,12 +2,13 @@
 # learn.py PROGRAM FOLDER [--device DEVICE] [--seeds N] [--sft "OPTIONS"] [--grpo "OPTIONS"]
 #          [--all "OPTIONS"] [--replay STEP] [--questions N]
 #
-# Trains SmolLM2-135M-Instruct on arithmetic stories, SFT and then GRPO, and measures its accuracy
-# on stories that it was not trained on: before, after SFT and after GRPO, with several seeds
-# (recipes/stories-sft.ini, recipes/stories-grpo.ini). FOLDER/models/SmolLM2-135M-Instruct must be
-# there (scripts/smollm2). The first seed is repeated with other free keys, which must give the same
-# chain; one of its steps is replayed on the CPU beside the other runs; and a control samples in FP8
-# without importance weights. FOLDER/runs.tsv and FOLDER/curves.tsv have the results.
+# Trains SmolLM2-135M-Instruct on arithmetic word problems, SFT and then GRPO, and measures its
+# accuracy on problems that it was not trained on: before, after SFT and after GRPO, with several
+# seeds (recipes/stories-sft.ini, recipes/stories-grpo.ini). Needs
+# FOLDER/models/SmolLM2-135M-Instruct (scripts/smollm2). The first seed is repeated with other free
+# keys, which must give the same chain; one of its steps is replayed on the CPU while the other runs
+# continue. Control: sampling in FP8 without importance weights. FOLDER/runs.tsv and
+# FOLDER/curves.tsv have the results.
 #
 # Exit code: 0 done, 1 a chain or a replayed step differs, 2 a run failed.
 # SPDX-License-Identifier: Apache-2.0
@@ -62,7 +63,7 @@ class Bench:
         return json.loads(self.invar("ledger", "sql", text, run, "--json"))
 
     def train(self, kind, name, *options):
-        """One run; a row of runs.tsv and points of curves.tsv."""
+        """Trains one run; adds a row of runs.tsv and points of curves.tsv."""
         run, start = f"runs/{name}", time.monotonic()
         with open(self.folder / f"{name}.log", "w", encoding="utf-8") as log:
             self.invar("train", str(TREE / f"recipes/stories-{kind}.ini"), *self.always,
@@ -93,7 +94,7 @@ class Bench:
         return row
 
     def count_numbers(self):
-        """How many answers of the untrained model end in the right number, box or not."""
+        """Share of the untrained model's responses that end in the right number, boxed or not."""
         right = 0
         text = (self.folder / "data/stories/test.jsonl").read_text(encoding="ascii")
         labels = [json.loads(line)["label"] for line in text.splitlines()]

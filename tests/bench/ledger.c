@@ -1,13 +1,14 @@
 /*
- * ledger.c - what the ledger costs, beside plain SQLite in the same run. A program, not a test.
+ * ledger.c - measures the cost of the ledger against plain SQLite. A program, not a test.
  *
  *     bench.ledger FOLDER [STEPS [LONG]]
  *
  * append: STEPS steps (2000) of 1000 digests and 60 metrics, one transaction each. The peer writes
  * the same blob and the same 60 numbers with bare prepared statements into two tables, in WAL mode
  * with synchronous = NORMAL: no hashes, no triggers, no entries.
- * divergence: two runs of LONG steps (200000) that part in the middle. The peer joins the two and
- * takes the first step whose roots differ, which is what a tracker without a chain has to do.
+ *
+ * divergence: two runs of LONG steps (200000) that diverge in the middle. The peer joins their
+ * steps and takes the first one whose roots differ, as a tracker without a chain has to do.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,7 +32,7 @@ static double bytes_of(const char *path)
     return stat(path, &info) == 0 ? (double)info.st_size : 0;
 }
 
-static void fresh(char *path, size_t size, const char *folder, const char *name)
+static void remove_database(char *path, size_t size, const char *folder, const char *name)
 {
     static const char *const suffixes[] = {"-wal", "-shm", "-lock", ""};
 
@@ -41,15 +42,15 @@ static void fresh(char *path, size_t size, const char *folder, const char *name)
     }
 }
 
-/* ---- one load for both sides ----------------------------------------------------------------- */
+/* ---- one workload for both sides ------------------------------------------------------------- */
 
-typedef struct load {
+typedef struct workload {
     invar_digest digests[POINTS];
     char names[METRICS][32];
     invar_ledger_metric metrics[METRICS];
-} load;
+} workload;
 
-static void fill(load *l, int64_t step)
+static void fill_workload(workload *l, int64_t step)
 {
     for (int64_t i = 0; i < POINTS; i++) {
         int64_t coordinates[2] = {step, i};
@@ -61,7 +62,7 @@ static void fill(load *l, int64_t step)
     }
 }
 
-static void define(invar_ledger *ledger, size_t points)
+static void define_points(invar_ledger *ledger, size_t points)
 {
     static invar_ledger_point list[POINTS];
     static char names[POINTS][32];
@@ -79,7 +80,7 @@ static void define(invar_ledger *ledger, size_t points)
     DO(invar_ledger_define(ledger, list, points));
 }
 
-static invar_ledger *begin(const char *path)
+static invar_ledger *begin_run(const char *path)
 {
     invar_ledger *ledger;
 
@@ -90,27 +91,27 @@ static invar_ledger *begin(const char *path)
 
 /* ---- append ---------------------------------------------------------------------------------- */
 
-static double append_ours(const char *path, load *l, int64_t steps)
+static double append_ours(const char *path, workload *l, int64_t steps)
 {
-    invar_ledger *ledger = begin(path);
-    double spent = 0;
+    invar_ledger *ledger = begin_run(path);
+    double elapsed = 0;
 
-    define(ledger, POINTS);
+    define_points(ledger, POINTS);
     for (int64_t step = 0; step < steps; step++) {
         invar_ledger_step s = {
             .step = step, .digests = l->digests, .metrics = l->metrics, .n_metrics = METRICS};
         double start;
-        fill(l, step);
+        fill_workload(l, step);
         start = now_ms();
         DO(invar_ledger_append(ledger, &s));
-        spent += now_ms() - start;
+        elapsed += now_ms() - start;
     }
     DO(invar_ledger_finish(ledger, 0, "done"));
     invar_ledger_close(ledger);
-    return spent / (double)steps;
+    return elapsed / (double)steps;
 }
 
-static void sql(sqlite3 *db, const char *text)
+static void exec_sql(sqlite3 *db, const char *text)
 {
     if (sqlite3_exec(db, text, NULL, NULL, NULL) != SQLITE_OK) {
         fprintf(stderr, "bench.ledger: %s: %s\n", text, sqlite3_errmsg(db));
@@ -118,10 +119,10 @@ static void sql(sqlite3 *db, const char *text)
     }
 }
 
-static void plain_step(sqlite3 *db, sqlite3_stmt *digest, sqlite3_stmt *metric, const load *l,
+static void plain_step(sqlite3 *db, sqlite3_stmt *digest, sqlite3_stmt *metric, const workload *l,
                        int64_t step)
 {
-    sql(db, "BEGIN IMMEDIATE");
+    exec_sql(db, "BEGIN IMMEDIATE");
     sqlite3_bind_int64(digest, 1, step);
     sqlite3_bind_blob(digest, 2, l->digests, sizeof l->digests, SQLITE_STATIC);
     sqlite3_step(digest);
@@ -136,43 +137,43 @@ static void plain_step(sqlite3 *db, sqlite3_stmt *digest, sqlite3_stmt *metric, 
         sqlite3_step(metric);
         sqlite3_reset(metric);
     }
-    sql(db, "COMMIT");
+    exec_sql(db, "COMMIT");
 }
 
-static double append_plain(const char *path, load *l, int64_t steps)
+static double append_plain(const char *path, workload *l, int64_t steps)
 {
     sqlite3_stmt *digest, *metric;
     sqlite3 *db;
-    double spent = 0;
+    double elapsed = 0;
 
     sqlite3_open(path, &db);
-    sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
-            "CREATE TABLE digest(step INTEGER PRIMARY KEY, data BLOB) STRICT;"
-            "CREATE TABLE metric(step INTEGER, series INTEGER, bits INTEGER, value REAL,"
-            "  PRIMARY KEY(step, series)) STRICT, WITHOUT ROWID");
+    exec_sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+                 "CREATE TABLE digest(step INTEGER PRIMARY KEY, data BLOB) STRICT;"
+                 "CREATE TABLE metric(step INTEGER, series INTEGER, bits INTEGER, value REAL,"
+                 "  PRIMARY KEY(step, series)) STRICT, WITHOUT ROWID");
     sqlite3_prepare_v2(db, "INSERT INTO digest VALUES(?, ?)", -1, &digest, NULL);
     sqlite3_prepare_v2(db, "INSERT INTO metric VALUES(?, ?, ?, ?)", -1, &metric, NULL);
     for (int64_t step = 0; step < steps; step++) {
         double start;
-        fill(l, step);
+        fill_workload(l, step);
         start = now_ms();
         plain_step(db, digest, metric, l, step);
-        spent += now_ms() - start;
+        elapsed += now_ms() - start;
     }
     sqlite3_finalize(digest);
     sqlite3_finalize(metric);
     sqlite3_close(db);
-    return spent / (double)steps;
+    return elapsed / (double)steps;
 }
 
 static void bench_append(const char *folder, int64_t steps)
 {
-    static load l;
+    static workload l;
     char ours[4096], plain[4096];
     double a, b;
 
-    fresh(ours, sizeof ours, folder, "append.db");
-    fresh(plain, sizeof plain, folder, "plain.db");
+    remove_database(ours, sizeof ours, folder, "append.db");
+    remove_database(plain, sizeof plain, folder, "plain.db");
     a = append_ours(ours, &l, steps);
     b = append_plain(plain, &l, steps);
     printf("append      %8.3f ms a step   plain SQLite %8.3f ms   ratio %5.2f\n", a, b, b / a);
@@ -182,13 +183,13 @@ static void bench_append(const char *folder, int64_t steps)
 
 /* ---- divergence ------------------------------------------------------------------------------ */
 
-static void write_long(const char *path, int64_t steps, int64_t parts_at)
+static void write_long(const char *path, int64_t steps, int64_t diverges_at)
 {
-    invar_ledger *ledger = begin(path);
+    invar_ledger *ledger = begin_run(path);
 
-    define(ledger, 1);
+    define_points(ledger, 1);
     for (int64_t step = 0; step < steps; step++) {
-        int64_t coordinates[2] = {step, parts_at >= 0 && step >= parts_at};
+        int64_t coordinates[2] = {step, diverges_at >= 0 && step >= diverges_at};
         invar_digest digest;
         invar_hash_bytes(&digest, coordinates, sizeof coordinates);
         DO(invar_ledger_append(ledger, &(invar_ledger_step){.step = step, .digests = &digest}));
@@ -202,11 +203,11 @@ static double search_chains(invar_ledger *a, invar_ledger *b, int64_t expected, 
     double best = 1e9;
 
     for (int i = 0; i < REPEATS; i++) {
-        double start = now_ms(), spent;
+        double start = now_ms(), elapsed;
         invar_diff *diff;
         DO(invar_diff_runs(&diff, a, 1, b, 1));
-        spent = now_ms() - start;
-        best = spent < best ? spent : best;
+        elapsed = now_ms() - start;
+        best = elapsed < best ? elapsed : best;
         *lookups = diff->lookups;
         if (diff->step != expected) {
             fprintf(stderr, "bench.ledger: found step %lld\n", (long long)diff->step);
@@ -226,7 +227,7 @@ static double join_roots(const char *path_a, const char *path_b, int64_t expecte
 
     sqlite3_open_v2(path_a, &db, SQLITE_OPEN_READONLY, NULL);
     snprintf(attach, sizeof attach, "ATTACH '%s' AS other", path_b);
-    sql(db, attach);
+    exec_sql(db, attach);
     start = now_ms();
     sqlite3_prepare_v2(db,
                        "SELECT a.step FROM main.step a JOIN other.step b USING(run, step, seg) "
@@ -249,8 +250,8 @@ static void bench_divergence(const char *folder, int64_t steps)
     int64_t lookups = 0;
     double chains, join;
 
-    fresh(path_a, sizeof path_a, folder, "a.db");
-    fresh(path_b, sizeof path_b, folder, "b.db");
+    remove_database(path_a, sizeof path_a, folder, "a.db");
+    remove_database(path_b, sizeof path_b, folder, "b.db");
     write_long(path_a, steps, -1);
     write_long(path_b, steps, steps / 2);
     DO(invar_ledger_open(&a, path_a, NULL));

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-# model.py INVAR [SHAPE ...] [--peer FILE.so] - whole models beside the vendor and transformers.
+# model.py INVAR [SHAPE ...] [--peer FILE.so] - complete models compared with other libraries.
 #
-# Three answers to each question, in one run: the engine; the same engine with cuBLAS and cuDNN in
-# place of our products and attention (tests/bench/peer.cpp, compiled here unless FILE is that),
-# which is the cost of determinism; transformers on PyTorch (bf16, sdpa, fused AdamW, generate).
-# Random weights and tokens. Prints a table; ratio is the other's time over ours. A shape whose step
-# does not fit is trained with fewer layers, and says so.
+# Times training and decoding of three implementations in one run: the engine; the engine with
+# cuBLAS and cuDNN instead of our products and attention (tests/bench/peer.cpp, compiled here unless
+# FILE is given), which shows the cost of determinism; transformers on PyTorch (bf16, sdpa, fused
+# AdamW, generate). Weights and tokens are random. Prints a table; ratio is the other's time divided
+# by ours. A shape whose step does not fit is trained with fewer layers, which its rows say.
 # SPDX-License-Identifier: Apache-2.0
-"""Whole training steps and decoding, ours beside others."""
+"""Times of complete training steps and of decoding, ours and those of other libraries."""
 import argparse
 import gc
 import json
@@ -27,7 +27,7 @@ LAYERS_THAT_FIT = {"qwen3-8b": 12}
 
 
 def make_peer(folder):
-    """The shared object for invar bench --peer."""
+    """Compiles the shared object for invar bench --peer and returns its path."""
     out = pathlib.Path(folder) / "peer.so"
     command = ["g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-o", str(out), f"-I{ROOT}",
                str(ROOT / "tests/bench/peer.cpp")]
@@ -40,18 +40,18 @@ def make_peer(folder):
     return str(out)
 
 
-def ours(invar, shape, part, *more):
+def run_invar(invar, shape, part, *more):
     command = [invar, "bench", "--device", "cuda", "--json", "--model", shape, "--only", part]
     ran = subprocess.run([*command, *more], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(ran.stdout)[part]
 
 
-def line(shape, part, who, seconds, tokens, base):
+def print_line(shape, part, who, seconds, tokens, base):
     print(f"{shape:13} {part:24} {who:34} {seconds * 1e3:10.2f} {tokens / seconds:10.0f} "
           f"{seconds / base:6.3f}", flush=True)
 
 
-def timed(call):
+def time_call(call):
     torch.cuda.synchronize()
     begin = time.perf_counter()
     call()
@@ -60,7 +60,7 @@ def timed(call):
 
 
 class Peer:
-    """transformers with the extents of a shape."""
+    """A transformers model with the sizes of a shape."""
 
     def __init__(self, shape, layers):
         import transformers  # pylint: disable=import-outside-toplevel
@@ -93,46 +93,48 @@ class Peer:
         self.model.train()
         for _ in range(2):
             step()
-        return statistics.median(timed(step) for _ in range(STEPS))
+        return statistics.median(time_call(step) for _ in range(STEPS))
 
     def decode(self, batch, context, few=4, many=44):
         """Seconds of one more token for each sequence."""
         ids = torch.randint(151936, (batch, context), device="cuda")
-        mask = torch.ones_like(ids)  # or a random token could be taken for padding
+        mask = torch.ones_like(ids)  # otherwise a random token could be taken for padding
 
         def generate(count):
             return lambda: self.model.generate(ids, attention_mask=mask, max_new_tokens=count,
                                                do_sample=True, top_k=0, pad_token_id=0)
 
         self.model.eval()
-        generate(many)()  # takes the memory that it will need
-        return (timed(generate(many)) - timed(generate(few))) / (many - few)
+        generate(many)()  # allocates the memory for the timed calls
+        return (time_call(generate(many)) - time_call(generate(few))) / (many - few)
 
 
 def measure(invar, peer, shape):
     layers = LAYERS_THAT_FIT.get(shape)
     cut = ("--layers", str(layers)) if layers else ()
-    train = ours(invar, shape, "train", "--peer", peer, *cut)
-    decode = ours(invar, shape, "decode", "--peer", peer)
+    train = run_invar(invar, shape, "train", "--peer", peer, *cut)
+    decode = run_invar(invar, shape, "decode", "--peer", peer)
     name = f"train{f', {layers} layers' if layers else ''}"
     tokens = train["samples"] * train["length"]
-    line(shape, name, "Invar", train["seconds"], tokens, train["seconds"])
-    line(shape, name, "Invar, digests and ledger", train["recorded_seconds"], tokens,
-         train["seconds"])
-    line(shape, name, "Invar, cuBLAS and cuDNN", train["peer_seconds"], tokens, train["seconds"])
+    print_line(shape, name, "Invar", train["seconds"], tokens, train["seconds"])
+    print_line(shape, name, "Invar, digests and ledger", train["recorded_seconds"], tokens,
+               train["seconds"])
+    print_line(shape, name, "Invar, cuBLAS and cuDNN", train["peer_seconds"], tokens,
+               train["seconds"])
     print(f"{shape:13} {name:24} cost of determinism "
           f"{100 * (train['seconds'] / train['peer_seconds'] - 1):+.1f} %")
-    line(shape, "decode", "Invar", decode["seconds"], decode["batch"], decode["seconds"])
-    line(shape, "decode", "Invar, cuBLAS", decode["peer_seconds"], decode["batch"],
-         decode["seconds"])
+    print_line(shape, "decode", "Invar", decode["seconds"], decode["batch"], decode["seconds"])
+    print_line(shape, "decode", "Invar, cuBLAS", decode["peer_seconds"], decode["batch"],
+               decode["seconds"])
     try:
         other = Peer(shape, layers)
-        line(shape, name, "transformers", other.train(train["samples"], train["length"]), tokens,
-             train["seconds"])
+        print_line(shape, name, "transformers", other.train(train["samples"], train["length"]),
+                   tokens, train["seconds"])
         del other
         other = Peer(shape, None)
-        line(shape, "decode", "transformers", other.decode(decode["batch"], decode["context"]),
-             decode["batch"], decode["seconds"])
+        print_line(shape, "decode", "transformers",
+                   other.decode(decode["batch"], decode["context"]), decode["batch"],
+                   decode["seconds"])
     except ImportError as error:
         print(f"{shape:13} no transformers here: {error}")
     other = None

@@ -1,16 +1,16 @@
 /*
- * peer.cpp - products and attention by the vendor; for invar bench --peer.
+ * peer.cpp - products of cuBLAS and attention of cuDNN, as peers for invar bench --peer.
  *
- * linear.fwd, .dx and .dw in bf16 are calls of cuBLASLt, attention.fwd and .bwd are cuDNN's, by
- * way of PyTorch. A bias and what is added to are cuBLASLt's as well, an activation is the
- * engine's. The gradient of a weight is one product over all tokens. Samples are taken to have
- * equal lengths, as in the benchmark: attention looks at their number alone. tests/bench/model.py
- * compiles this; a failure ends the program.
+ * linear.fwd, .dx and .dw in bf16 call cuBLASLt; attention.fwd and .bwd call cuDNN through
+ * PyTorch. cuBLASLt also adds a bias or residual; an activation is the engine's op. A weight
+ * gradient is one product over all tokens. Attention assumes samples of equal length, as in the
+ * benchmark, and uses only their number. tests/bench/model.py compiles this file. A failure ends
+ * the program.
  *
- * For whole models (invar_bench_peer) none of them is bound to be deterministic, and all other ops
- * and types stay what they were. For single ops (invar_race_peers) there is PyTorch's deterministic
- * mode, too, and products in fp8, with scales for the engine's blocks or for whole rows. All of
- * these scales are 1: cuBLAS takes the bytes of both operands, and scales in an order of its own.
+ * For complete models (invar_bench_peer), the calls need not be deterministic, and all other ops
+ * and types are the engine's. For single ops (invar_race_peers), there are also cuDNN in PyTorch's
+ * deterministic mode, and products in fp8 with the engine's scale blocks or with one scale per
+ * row. All of these scales are 1, since cuBLAS has its own order of scales.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,8 +35,8 @@
 namespace
 {
 
-const invar_backend *own;
-invar_backend table;
+const invar_backend *engine_backend;
+invar_backend peer_backend;
 
 [[noreturn]] void die(const char *what, long code)
 {
@@ -46,22 +46,25 @@ invar_backend table;
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-constexpr size_t room_bytes = size_t{64} << 20;
+constexpr size_t workspace_bytes = size_t{64} << 20;
 
-/* What tells one kind of product from another. */
+/* Properties that distinguish the kinds of products. */
 using kind = std::array<int64_t, 13>;
 
-/* What shares a scale in fp8: 128 products of a row and of 128 rows, or rows; with fast sums. */
+/*
+ * Values that share an fp8 scale: 128 values of a row and blocks of 128 rows, or rows; ROWS_FAST
+ * also has fast accumulation.
+ */
 enum scaling { BLOCKS, ROWS, ROWS_FAST };
 
-/* Columns of d (m, n) = a (m, k) b (k, n) + c + bias; rows of the engine are columns of cuBLAS. */
+/* Columns of d (m, n) = a (m, k) b (k, n) + c + bias. A row of the engine is a column of cuBLAS. */
 struct product {
     int64_t m, n, k;
-    const invar_tensor &a, &b; /* bf16; fp8, whose own scales are ignored */
+    const invar_tensor &a, &b; /* bf16, or fp8, whose own scales are ignored */
     bool transpose_a, transpose_b;
     const invar_tensor &d;
-    const void *c;    /* nullptr: none; as d lies */
-    const void *bias; /* (m) bf16; nullptr: none */
+    const void *c;    /* has the layout of d; nullptr if there is none */
+    const void *bias; /* (m) bf16; nullptr if there is none */
     scaling scales = BLOCKS;
 
     bool fp8() const
@@ -69,7 +72,7 @@ struct product {
         return a.dtype == INVAR_DTYPE_FP8;
     }
 
-    kind which() const
+    kind key() const
     {
         return {m,
                 n,
@@ -101,13 +104,13 @@ cublasLtMatrixLayout_t layout(const invar_tensor &t, int64_t rows, int64_t colum
 }
 
 template <typename T>
-void describe(cublasLtMatmulDesc_t task, cublasLtMatmulDescAttributes_t what, const T &value)
+void set_attribute(cublasLtMatmulDesc_t task, cublasLtMatmulDescAttributes_t what, const T &value)
 {
     if (cublasLtMatmulDescSetAttribute(task, what, &value, sizeof value) != CUBLAS_STATUS_SUCCESS)
         die("cublasLtMatmulDescSetAttribute", (long)what);
 }
 
-/* `count` times 1, for good. */
+/* Allocates `count` ones in device memory, which is never freed. */
 void *ones(int64_t count)
 {
     std::vector<float> values((size_t)count, 1.0f);
@@ -120,81 +123,83 @@ void *ones(int64_t count)
     return made;
 }
 
-/* Of the weight (cuBLAS's a) and of x, as the engine has them, or one for each row of both. */
-void give_scales(cublasLtMatmulDesc_t task, const product &p)
+/* Sets scales for the weight (cuBLAS's a) and for x: the engine's blocks, or one scale per row. */
+void set_scales(cublasLtMatmulDesc_t task, const product &p)
 {
     constexpr int64_t BLOCK = INVAR_FP8_BLOCK;
     bool blocks = p.scales == BLOCKS;
-    int64_t across = blocks ? (p.k + BLOCK - 1) / BLOCK + 3 : 1; // lines of 4
+    int64_t across =
+        blocks ? (p.k + BLOCK - 1) / BLOCK + 3 : 1; // room for padding to a multiple of 4
     int64_t down = blocks ? (p.m + BLOCK - 1) / BLOCK : p.m;
 
-    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
-             blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
-                    : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
-             blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
-                    : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ones(down * across));
-    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ones(p.n * across));
-    describe(task, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)(p.scales == ROWS_FAST));
+    set_attribute(task, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                  blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                         : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set_attribute(task, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                  blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                         : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set_attribute(task, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ones(down * across));
+    set_attribute(task, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ones(p.n * across));
+    set_attribute(task, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)(p.scales == ROWS_FAST));
 }
 
-/* A kind of product, and the way that cuBLAS prefers for it. */
+/* A kind of product and the algorithm that cuBLAS prefers for it. */
 struct plan {
     cublasLtMatmulDesc_t task;
     cublasLtMatrixLayout_t a, b, d;
-    cublasLtMatmulHeuristicResult_t way;
+    cublasLtMatmulHeuristicResult_t selected;
 
     plan(cublasLtHandle_t handle, const product &p)
     {
-        cublasLtMatmulPreference_t wish;
+        cublasLtMatmulPreference_t preference;
         int count = 0;
 
         cublasLtMatmulDescCreate(&task, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-        describe(task, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-        describe(task, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set_attribute(task, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set_attribute(task, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
         if (p.bias) {
-            describe(task, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-            describe(task, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
+            set_attribute(task, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+            set_attribute(task, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
         }
         if (p.fp8())
-            give_scales(task, p);
+            set_scales(task, p);
         a = p.transpose_a ? layout(p.a, p.k, p.m) : layout(p.a, p.m, p.k);
         b = p.transpose_b ? layout(p.b, p.n, p.k) : layout(p.b, p.k, p.n);
         d = layout(p.d, p.m, p.n);
-        cublasLtMatmulPreferenceCreate(&wish);
-        cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &room_bytes, sizeof room_bytes);
-        if (cublasLtMatmulAlgoGetHeuristic(handle, task, a, b, d, d, wish, 1, &way, &count) !=
-                CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceCreate(&preference);
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &workspace_bytes, sizeof workspace_bytes);
+        if (cublasLtMatmulAlgoGetHeuristic(handle, task, a, b, d, d, preference, 1, &selected,
+                                           &count) != CUBLAS_STATUS_SUCCESS ||
             count == 0)
             die("cublasLtMatmulAlgoGetHeuristic", count);
-        cublasLtMatmulPreferenceDestroy(wish);
+        cublasLtMatmulPreferenceDestroy(preference);
     }
 };
 
 void multiply(const invar_device *dev, const product &p)
 {
     static std::map<kind, plan> plans;
-    static void *room = nullptr;
+    static void *block = nullptr;
     static cublasLtHandle_t handle = [] {
         cublasLtHandle_t made;
         if (cublasLtCreate(&made) != CUBLAS_STATUS_SUCCESS ||
-            cudaMalloc(&room, room_bytes) != cudaSuccess)
+            cudaMalloc(&block, workspace_bytes) != cudaSuccess)
             die("cublasLtCreate", 0);
         return made;
     }();
-    auto found = plans.find(p.which());
+    auto entry = plans.find(p.key());
     const float one = 1.0f, beta = p.c ? 1.0f : 0.0f;
 
-    if (found == plans.end())
-        found = plans.emplace(p.which(), plan(handle, p)).first;
-    const plan &way = found->second;
+    if (entry == plans.end())
+        entry = plans.emplace(p.key(), plan(handle, p)).first;
+    const plan &selected = entry->second;
     if (p.bias)
-        describe(way.task, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    cublasStatus_t status = cublasLtMatmul(
-        handle, way.task, &one, p.a.data, way.a, p.b.data, way.b, &beta, p.c ? p.c : p.d.data,
-        way.d, p.d.data, way.d, &way.way.algo, room, room_bytes, invar_cuda_of(dev)->stream);
+        set_attribute(selected.task, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    cublasStatus_t status =
+        cublasLtMatmul(handle, selected.task, &one, p.a.data, selected.a, p.b.data, selected.b,
+                       &beta, p.c ? p.c : p.d.data, selected.d, p.d.data, selected.d,
+                       &selected.selected.algo, block, workspace_bytes, invar_cuda_of(dev)->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         die("cublasLtMatmul", (long)status);
 }
@@ -220,39 +225,39 @@ void forward(const invar_device *dev, const invar_tensor &y, const invar_tensor 
                    .bias = invar_tensor_present(&bias) ? bias.data : nullptr});
 }
 
-/* Room for a result that the engine does not keep; it is never given back. */
-invar_tensor passing(int which, const invar_tensor &like)
+/* Returns a buffer for a result that the engine does not keep. It is never freed. */
+invar_tensor temporary_result(int key, const invar_tensor &like)
 {
     static struct {
         void *at;
         size_t bytes;
-    } rooms[2];
-    auto &room = rooms[which];
+    } buffers[2];
+    auto &block = buffers[key];
     size_t bytes = (size_t)(like.shape[0] * like.shape[1]) * 2;
     invar_tensor made = like;
 
-    if (bytes > room.bytes) {
-        if (cudaMalloc(&room.at, bytes) != cudaSuccess)
+    if (bytes > block.bytes) {
+        if (cudaMalloc(&block.at, bytes) != cudaSuccess)
             die("cudaMalloc", (long)bytes);
-        room.bytes = bytes;
+        block.bytes = bytes;
     }
-    made.data = room.at;
+    made.data = block.at;
     made.row_stride = like.shape[1];
     return made;
 }
 
-/* Gate and up, then the engine's swiglu. */
-invar_status gated(const invar_device *dev, const invar_linear_fwd_args &a)
+/* Computes gate and up, then the engine's swiglu. */
+invar_status linear_with_activation(const invar_device *dev, const invar_linear_fwd_args &a)
 {
-    bool kept = invar_tensor_present(&a.y);
+    bool saved = invar_tensor_present(&a.y);
     invar_swiglu_fwd_args act = {};
 
     act.y = a.act;
-    act.gate = kept ? a.y : passing(0, a.act);
-    act.up = kept ? a.more[0].y : passing(1, a.act);
+    act.gate = saved ? a.y : temporary_result(0, a.act);
+    act.up = saved ? a.more[0].y : temporary_result(1, a.act);
     forward(dev, act.gate, a.x, a.w, a.bias, nullptr);
     forward(dev, act.up, a.x, a.more[0].w, a.more[0].bias, nullptr);
-    return own->ops[INVAR_OP_SWIGLU_FWD].run(dev, &act, nullptr);
+    return engine_backend->ops[INVAR_OP_SWIGLU_FWD].run(dev, &act, nullptr);
 }
 
 invar_status linear_fwd(const invar_device *dev, const void *args, void *workspace)
@@ -260,11 +265,10 @@ invar_status linear_fwd(const invar_device *dev, const void *args, void *workspa
     const auto &a = *(const invar_linear_fwd_args *)args;
     bool added = invar_tensor_present(&a.residual);
 
-    if (!is_bf16(a.x) || !is_bf16(a.w) ||
-        (added && a.residual.row_stride != a.y.row_stride))
-        return own->ops[INVAR_OP_LINEAR_FWD].run(dev, args, workspace);
+    if (!is_bf16(a.x) || !is_bf16(a.w) || (added && a.residual.row_stride != a.y.row_stride))
+        return engine_backend->ops[INVAR_OP_LINEAR_FWD].run(dev, args, workspace);
     if (invar_tensor_present(&a.act))
-        return gated(dev, a);
+        return linear_with_activation(dev, a);
     forward(dev, a.y, a.x, a.w, a.bias, added ? a.residual.data : nullptr);
     for (int32_t i = 0; i < a.n_more; i++)
         forward(dev, a.more[i].y, a.x, a.more[i].w, a.more[i].bias, nullptr);
@@ -277,7 +281,7 @@ invar_status linear_dx(const invar_device *dev, const void *args, void *workspac
 
     for (int32_t i = 0; i < a.n_parts; i++)
         if (!is_bf16(a.parts[i].dy) || !is_bf16(a.parts[i].w))
-            return own->ops[INVAR_OP_LINEAR_DX].run(dev, args, workspace);
+            return engine_backend->ops[INVAR_OP_LINEAR_DX].run(dev, args, workspace);
     for (int32_t i = 0; i < a.n_parts; i++)
         multiply(dev, {.m = a.dx.shape[1],
                        .n = a.dx.shape[0],
@@ -297,7 +301,7 @@ invar_status linear_dw(const invar_device *dev, const void *args, void *workspac
     const auto &a = *(const invar_linear_dw_args *)args;
 
     if (!is_bf16(a.dy) || !is_bf16(a.x))
-        return own->ops[INVAR_OP_LINEAR_DW].run(dev, args, workspace);
+        return engine_backend->ops[INVAR_OP_LINEAR_DW].run(dev, args, workspace);
     multiply(dev, {.m = a.dw.shape[1],
                    .n = a.dw.shape[0],
                    .k = a.x.shape[0],
@@ -333,21 +337,21 @@ invar_status linear_fwd_fp8(const invar_device *dev, const void *args, void *)
 /* ---- PyTorch's results in our memory --------------------------------------------------------- */
 
 /*
- * PyTorch takes room for its results itself. It gets the engine's own tensors for that, which are
- * lent for the time of a call and known by their sizes, and everything else from CUDA's pool.
+ * PyTorch allocates its results itself. The allocator returns the engine's own tensors, which are
+ * registered for the time of a call and found by their sizes, and other memory from CUDA's pool.
  */
-struct loan {
+struct registered_output {
     void *at;
     size_t bytes;
     bool taken;
 };
-std::vector<loan> loans;
+std::vector<registered_output> registered_outputs;
 
-void *lend(size_t bytes, int, cudaStream_t stream)
+void *allocate_output(size_t bytes, int, cudaStream_t stream)
 {
     void *made = nullptr;
 
-    for (loan &l : loans)
+    for (registered_output &l : registered_outputs)
         if (!l.taken && l.bytes == bytes) {
             l.taken = true;
             return l.at;
@@ -357,27 +361,27 @@ void *lend(size_t bytes, int, cudaStream_t stream)
     return made;
 }
 
-std::unordered_set<void *> lent; /* addresses that are the engine's */
+std::unordered_set<void *> engine_addresses; /* addresses that belong to the engine */
 
-void take_back(void *at, size_t, int, cudaStream_t stream)
+void free_output(void *at, size_t, int, cudaStream_t stream)
 {
-    if (at && !lent.count(at))
+    if (at && !engine_addresses.count(at))
         (void)cudaFreeAsync(at, stream);
 }
 
-/* Only where it is one piece; columns of a wider buffer get a copy. */
-void offer(const invar_tensor &t)
+/* Registers a tensor for PyTorch's results if it is contiguous; otherwise its result is copied. */
+void register_output(const invar_tensor &t)
 {
     int64_t row = t.shape[1] * t.shape[2];
 
     if (t.row_stride != row)
         return;
-    lent.insert(t.data);
-    loans.push_back({t.data, (size_t)(t.shape[0] * row) * 2, false});
+    engine_addresses.insert(t.data);
+    registered_outputs.push_back({t.data, (size_t)(t.shape[0] * row) * 2, false});
 }
 
-/* A result that PyTorch made elsewhere after all is brought here; it costs a few microseconds. */
-void land(const at::Tensor &to, const at::Tensor &from)
+/* Copies a result that PyTorch allocated elsewhere; this takes a few microseconds. */
+void copy_if_elsewhere(const at::Tensor &to, const at::Tensor &from)
 {
     if (to.data_ptr() != from.data_ptr())
         to.copy_(from);
@@ -392,13 +396,13 @@ c10::cuda::CUDAStream stream_of(const invar_device *dev)
     return c10::cuda::getStreamFromExternal(cuda->stream, (c10::DeviceIndex)cuda->ordinal);
 }
 
-/* What the forward of a layer leaves for its backward, by the address of the layer's lse2. */
-struct kept {
+/* Values that the forward of a layer keeps for its backward, by the address of the layer's lse2. */
+struct saved {
     at::Tensor lse, seed, offset;
 };
-std::unordered_map<const void *, kept> memory;
+std::unordered_map<const void *, saved> memory;
 
-/* (T, H, D) as (B, H, L, D) */
+/* Views (T, H, D) as (B, H, L, D). */
 at::Tensor heads(const invar_tensor &t, int64_t samples)
 {
     int64_t length = t.shape[0] / samples;
@@ -408,7 +412,8 @@ at::Tensor heads(const invar_tensor &t, int64_t samples)
                          at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
 }
 
-bool foreign(const invar_attention_shape &s, const invar_row_offsets &samples, const invar_tensor &q)
+bool is_unsupported(const invar_attention_shape &s, const invar_row_offsets &samples,
+                    const invar_tensor &q)
 {
     return !is_bf16(q) || s.scale != 0.0f || s.window != 0 || samples.count == 0 ||
            q.shape[0] % samples.count != 0;
@@ -419,15 +424,15 @@ invar_status attention_fwd(const invar_device *dev, const void *args, void *work
     const auto &a = *(const invar_attention_fwd_args *)args;
     int64_t n = a.samples.count;
 
-    if (foreign(a.shape, a.samples, a.q))
-        return own->ops[INVAR_OP_ATTENTION_FWD].run(dev, args, workspace);
+    if (is_unsupported(a.shape, a.samples, a.q))
+        return engine_backend->ops[INVAR_OP_ATTENTION_FWD].run(dev, args, workspace);
     c10::cuda::CUDAStreamGuard guard(stream_of(dev));
     bool train = invar_tensor_present(&a.lse2);
-    loans.clear();
-    offer(a.o);
+    registered_outputs.clear();
+    register_output(a.o);
     auto made = at::_scaled_dot_product_cudnn_attention(heads(a.q, n), heads(a.k, n), heads(a.v, n),
                                                         {}, train, 0.0, true, false);
-    land(heads(a.o, n), std::get<0>(made));
+    copy_if_elsewhere(heads(a.o, n), std::get<0>(made));
     if (train)
         memory[a.lse2.data] = {std::get<1>(made), std::get<6>(made), std::get<7>(made)};
     return INVAR_OK;
@@ -438,29 +443,29 @@ invar_status attention_bwd(const invar_device *dev, const void *args, void *work
     const auto &a = *(const invar_attention_bwd_args *)args;
     int64_t n = a.samples.count, length;
 
-    if (foreign(a.shape, a.samples, a.q))
-        return own->ops[INVAR_OP_ATTENTION_BWD].run(dev, args, workspace);
-    auto found = memory.find(a.lse2.data);
-    if (found == memory.end())
+    if (is_unsupported(a.shape, a.samples, a.q))
+        return engine_backend->ops[INVAR_OP_ATTENTION_BWD].run(dev, args, workspace);
+    auto entry = memory.find(a.lse2.data);
+    if (entry == memory.end())
         die("attention.fwd", 0);
     c10::cuda::CUDAStreamGuard guard(stream_of(dev));
     length = a.q.shape[0] / n;
-    loans.clear();
-    offer(a.dq);
-    offer(a.dk);
-    offer(a.dv);
+    registered_outputs.clear();
+    register_output(a.dq);
+    register_output(a.dk);
+    register_output(a.dv);
     auto made = at::_scaled_dot_product_cudnn_attention_backward(
         heads(a.d_o, n), heads(a.q, n), heads(a.k, n), heads(a.v, n), heads(a.o, n),
-        found->second.lse, found->second.seed, found->second.offset, {}, {}, {}, length, length,
+        entry->second.lse, entry->second.seed, entry->second.offset, {}, {}, {}, length, length,
         0.0, true);
-    land(heads(a.dq, n), std::get<0>(made));
-    land(heads(a.dk, n), std::get<1>(made));
-    land(heads(a.dv, n), std::get<2>(made));
+    copy_if_elsewhere(heads(a.dq, n), std::get<0>(made));
+    copy_if_elsewhere(heads(a.dk, n), std::get<1>(made));
+    copy_if_elsewhere(heads(a.dv, n), std::get<2>(made));
     return INVAR_OK;
 }
 
 /*
- * In PyTorch's deterministic mode, which has no deterministic algorithm of cuDNN: it fills fresh
+ * In PyTorch's deterministic mode, which has no deterministic algorithm of cuDNN: it only fills new
  * results before they are computed.
  */
 invar_status attention_bwd_deterministic(const invar_device *dev, const void *args, void *workspace)
@@ -471,20 +476,20 @@ invar_status attention_bwd_deterministic(const invar_device *dev, const void *ar
     return status;
 }
 
-/* False where the device is no GPU. */
-bool begin(const invar_backend *backend)
+/* Returns false if the device is not a GPU. */
+bool install_allocator(const invar_backend *backend)
 {
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
 
     if (!backend->memory.device_local)
         return false;
-    own = backend;
-    // the pool keeps what it has: to take memory anew after each wait would be slow
+    engine_backend = backend;
+    // the pool keeps its memory, since allocating again after each wait would be slow
     if (cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess)
         (void)cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all);
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
-        torch::cuda::CUDAPluggableAllocator::createCustomAllocator(lend, take_back));
+        torch::cuda::CUDAPluggableAllocator::createCustomAllocator(allocate_output, free_output));
     return true;
 }
 
@@ -494,15 +499,15 @@ bool begin(const invar_backend *backend)
 
 EXPORT const invar_backend *invar_bench_peer(const invar_backend *backend)
 {
-    if (!begin(backend))
+    if (!install_allocator(backend))
         return nullptr;
-    table = *backend;
-    table.ops[INVAR_OP_LINEAR_FWD].run = linear_fwd;
-    table.ops[INVAR_OP_LINEAR_DX].run = linear_dx;
-    table.ops[INVAR_OP_LINEAR_DW].run = linear_dw;
-    table.ops[INVAR_OP_ATTENTION_FWD].run = attention_fwd;
-    table.ops[INVAR_OP_ATTENTION_BWD].run = attention_bwd;
-    return &table;
+    peer_backend = *backend;
+    peer_backend.ops[INVAR_OP_LINEAR_FWD].run = linear_fwd;
+    peer_backend.ops[INVAR_OP_LINEAR_DX].run = linear_dx;
+    peer_backend.ops[INVAR_OP_LINEAR_DW].run = linear_dw;
+    peer_backend.ops[INVAR_OP_ATTENTION_FWD].run = attention_fwd;
+    peer_backend.ops[INVAR_OP_ATTENTION_BWD].run = attention_bwd;
+    return &peer_backend;
 }
 
 EXPORT const invar_gpu_compare_peer *invar_race_peers(const invar_backend *backend)
@@ -522,5 +527,5 @@ EXPORT const invar_gpu_compare_peer *invar_race_peers(const invar_backend *backe
         {},
     };
 
-    return begin(backend) ? list : nullptr;
+    return install_allocator(backend) ? list : nullptr;
 }

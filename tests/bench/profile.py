@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# profile.py INVAR FOLDER RECIPE [--FLAG VALUE ...] - what the window of a profile costs.
+# profile.py INVAR FOLDER RECIPE [--FLAG VALUE ...] - cost of profiling a window of steps.
 #
-# One run; a third of its steps, in the middle, is profiled. The peer is the same run outside of the
-# window: for each phase the median of the steps inside over that of the steps outside. The first
-# steps, in which memory and graphs settle, are left out. Prints a line of JSON a phase.
+# One run, a third of whose steps, in the middle, is profiled. For each phase, compares the median
+# time of the steps in the window with that of the steps outside. The first steps, in which memory
+# and graphs settle, are left out. Prints one line of JSON per phase.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import shutil

@@ -26,49 +26,49 @@
 
 #define REGION ((size_t)1 << 34)
 #define HUGE ((size_t)2 << 20)
-#define MOST_BLOCKS 4096
-#define MOST_OPEN 8
-#define LABEL 48
+#define MAX_BLOCKS 4096
+#define MAX_CONTEXTS 8
+#define MAX_LABEL 48
 
 typedef struct block {
     size_t at, bytes; /* multiples of INVAR_ALIGN */
-    char what[LABEL];
+    char what[MAX_LABEL];
 } block;
 
 /* An op in a graph. */
-typedef struct noted {
-    struct noted *next;
+typedef struct graph_op {
+    struct graph_op *next;
     invar_op op;
     void *scratch;
     void *args; /* copy of the arguments, owned */
-} noted;
+} graph_op;
 
 struct invar_device_graph {
-    noted *first, **last;
+    graph_op *first, **last;
 };
 
 /* An opened device. */
-typedef struct opened {
+typedef struct device_context {
     bool open;
     invar_device_graph *graph;              /* graph being captured; NULL if ops run at once */
     int64_t last_call;                      /* time in milliseconds */
     int64_t marks[INVAR_DEVICE_TIMERS_MAX]; /* timers in nanoseconds */
-} opened;
+} device_context;
 
 /* Held while the memory is accessible; guards blocks and counts. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
-    opened devices[MOST_OPEN]; /* the first one belongs to the run */
+    device_context devices[MAX_CONTEXTS]; /* the first one belongs to the run */
     char *base;
-    block blocks[MOST_BLOCKS]; /* (count) ordered by address */
+    block blocks[MAX_BLOCKS]; /* (count) ordered by address */
     int count;
     int fail_at;
     size_t limit; /* 0 for the complete region */
     bool no_graphs;
-    int64_t still;   /* delay of downloads in milliseconds */
+    int64_t idle_ms; /* delay of downloads in milliseconds */
     int64_t lose_at; /* index of the call; 0 for never */
-    bool late;
+    bool delayed;
     invar_far_counts counts;
     struct sigaction before; /* previous handler of segmentation faults */
 } far;
@@ -92,7 +92,7 @@ static bool is_far(const void *address)
 }
 
 /* Returns whether all bytes are in one block. */
-static bool within(const void *piece, size_t bytes)
+static bool is_in_one_block(const void *piece, size_t bytes)
 {
     const block *b = is_far(piece) ? block_of(piece) : NULL;
 
@@ -151,16 +151,16 @@ static int find_gap(size_t *at_out, size_t bytes)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static opened *opened_of(const invar_device *dev)
+static device_context *context_of(const invar_device *dev)
 {
-    opened *o = dev->context;
+    device_context *o = dev->context;
 
     return o && o->open ? o : NULL;
 }
 
 static invar_status check_device(const invar_device *dev)
 {
-    if (!opened_of(dev))
+    if (!context_of(dev))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: the device was not opened");
     return INVAR_OK;
 }
@@ -169,7 +169,7 @@ static invar_status check_device(const invar_device *dev)
 static invar_status check_direct(const invar_device *dev)
 {
     INVAR_TRY(check_device(dev));
-    if (opened_of(dev)->graph)
+    if (context_of(dev)->graph)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: only ops belong into a graph");
     return INVAR_OK;
 }
@@ -183,22 +183,22 @@ static int64_t milliseconds(void)
 }
 
 /* Waits as invar_far_delay requests. */
-static void linger(const invar_device *dev)
+static void delay_download(const invar_device *dev)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
-    const opened *run = &far.devices[0];
-    bool early = opened_of(dev) != run;
+    const device_context *run = &far.devices[0];
+    bool early = context_of(dev) != run;
 
     while (early) {
         pthread_mutex_lock(&lock);
-        early = milliseconds() - run->last_call < far.still;
+        early = milliseconds() - run->last_call < far.idle_ms;
         pthread_mutex_unlock(&lock);
         if (early)
             nanosleep(&pause, NULL);
     }
 }
 
-typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
+typedef enum call { CALL_ALLOCATES, CALL_ENQUEUES, CALL_WAITS } call;
 
 /*
  * Counts a call of any thread. *dead_out is set if the call has no effect because the device is
@@ -206,16 +206,16 @@ typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
  */
 static invar_status count_call(bool *dead_out, const invar_device *dev, call kind)
 {
-    bool noticed;
+    bool reported;
 
     pthread_mutex_lock(&lock);
-    opened_of(dev)->last_call = milliseconds();
+    context_of(dev)->last_call = milliseconds();
     *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
     far.counts.waits += kind == CALL_WAITS;
-    noticed = *dead_out && (!far.late || far.counts.lost || kind == CALL_WAITS);
-    far.counts.lost = far.counts.lost || noticed;
+    reported = *dead_out && (!far.delayed || far.counts.lost || kind == CALL_WAITS);
+    far.counts.lost = far.counts.lost || reported;
     pthread_mutex_unlock(&lock);
-    return noticed ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
+    return reported ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
 }
 
 static size_t memory_of_device(void)
@@ -227,19 +227,19 @@ static size_t memory_of_device(void)
 static char *add_block(size_t bytes, const char *what)
 {
     size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
-    int place;
+    int index;
 
-    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS ||
+    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MAX_BLOCKS ||
         far.counts.bytes + room > memory_of_device())
         return NULL;
-    place = find_gap(&at, room);
+    index = find_gap(&at, room);
     if (at + room > REGION)
         return NULL;
-    memmove(&far.blocks[place + 1], &far.blocks[place],
-            (size_t)(far.count - place) * sizeof *far.blocks);
+    memmove(&far.blocks[index + 1], &far.blocks[index],
+            (size_t)(far.count - index) * sizeof *far.blocks);
     far.count++;
-    far.blocks[place] = (block){.at = at, .bytes = room};
-    snprintf(far.blocks[place].what, LABEL, "%s", what);
+    far.blocks[index] = (block){.at = at, .bytes = room};
+    snprintf(far.blocks[index].what, MAX_LABEL, "%s", what);
     far.counts.live++;
     far.counts.bytes += room;
     far.counts.most = far.counts.bytes > far.counts.most ? far.counts.bytes : far.counts.most;
@@ -249,13 +249,14 @@ static char *add_block(size_t bytes, const char *what)
     return far.base + at;
 }
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status alloc_device(const invar_device *dev, void **out, size_t bytes,
+                                 const char *what)
 {
-    bool dead;
+    bool is_lost;
 
     *out = NULL;
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, dev, CALL_TAKES));
+    INVAR_TRY(count_call(&is_lost, dev, CALL_ALLOCATES));
     pthread_mutex_lock(&lock);
     *out = add_block(bytes, what);
     pthread_mutex_unlock(&lock);
@@ -265,20 +266,20 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     return INVAR_OK;
 }
 
-static void give(const invar_device *dev, void *address)
+static void free_device(const invar_device *dev, void *address)
 {
     const block *b;
-    int place;
+    int index;
 
     if (!address)
         return;
     pthread_mutex_lock(&lock);
     b = is_far(address) ? block_of(address) : NULL;
-    INVAR_CHECK(opened_of(dev) && b && far.base + b->at == address);
-    place = (int)(b - far.blocks);
+    INVAR_CHECK(context_of(dev) && b && far.base + b->at == address);
+    index = (int)(b - far.blocks);
     far.counts.bytes -= b->bytes;
-    memmove(&far.blocks[place], &far.blocks[place + 1],
-            (size_t)(far.count - place - 1) * sizeof *far.blocks);
+    memmove(&far.blocks[index], &far.blocks[index + 1],
+            (size_t)(far.count - index - 1) * sizeof *far.blocks);
     far.count--;
     far.counts.live--;
     pthread_mutex_unlock(&lock);
@@ -288,22 +289,22 @@ static size_t room(const invar_device *dev)
 {
     size_t used;
 
-    INVAR_CHECK(opened_of(dev));
+    INVAR_CHECK(context_of(dev));
     pthread_mutex_lock(&lock);
     used = far.counts.bytes;
     pthread_mutex_unlock(&lock);
     return memory_of_device() - used;
 }
 
-static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status alloc_host(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
     INVAR_TRY(check_direct(dev));
     return invar_alloc(out, bytes, 1, what);
 }
 
-static void give_host(const invar_device *dev, void *address)
+static void free_host(const invar_device *dev, void *address)
 {
-    INVAR_CHECK(opened_of(dev));
+    INVAR_CHECK(context_of(dev));
     invar_free(address);
 }
 
@@ -311,32 +312,32 @@ static void give_host(const invar_device *dev, void *address)
 static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
                                  bool to_far, bool from_far)
 {
-    bool dead, right;
+    bool is_lost, valid;
 
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, dev, to_far ? CALL_WORKS : CALL_WAITS));
+    INVAR_TRY(count_call(&is_lost, dev, to_far ? CALL_ENQUEUES : CALL_WAITS));
     if (bytes == 0)
         return INVAR_OK;
     open_memory();
-    right = (to_far ? within(to, bytes) : !is_far(to)) &&
-            (from_far ? within(from, bytes) : !is_far(from));
-    if (right && !dead)
+    valid = (to_far ? is_in_one_block(to, bytes) : !is_far(to)) &&
+            (from_far ? is_in_one_block(from, bytes) : !is_far(from));
+    if (valid && !is_lost)
         memcpy(to, from, bytes);
     close_memory();
-    if (!right)
+    if (!valid)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
     return INVAR_OK;
 }
 
-static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status upload(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     return copy_between(dev, to, from, bytes, true, false);
 }
 
-static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status download(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     INVAR_TRY(check_device(dev));
-    linger(dev);
+    delay_download(dev);
     return copy_between(dev, to, from, bytes, false, true);
 }
 
@@ -347,16 +348,16 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
 
 bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip)
 {
-    bool right;
+    bool valid;
 
     open_memory();
-    right = within(to, bytes) && within(from, bytes);
-    if (right) {
+    valid = is_in_one_block(to, bytes) && is_in_one_block(from, bytes);
+    if (valid) {
         memcpy(to, from, bytes);
         *(char *)to ^= (char)flip;
     }
     close_memory();
-    return right;
+    return valid;
 }
 
 static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
@@ -369,28 +370,28 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    bool dead, right;
+    bool is_lost, valid;
 
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, dev, CALL_WORKS));
+    INVAR_TRY(count_call(&is_lost, dev, CALL_ENQUEUES));
     if (bytes == 0)
         return INVAR_OK;
     open_memory();
-    right = within(at, bytes);
-    if (right && !dead)
+    valid = is_in_one_block(at, bytes);
+    if (valid && !is_lost)
         memset(at, 0, bytes);
     close_memory();
-    if (!right)
+    if (!valid)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
     return INVAR_OK;
 }
 
 static invar_status wait(const invar_device *dev)
 {
-    bool dead;
+    bool is_lost;
 
     INVAR_TRY(check_direct(dev));
-    return count_call(&dead, dev, CALL_WAITS);
+    return count_call(&is_lost, dev, CALL_WAITS);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -482,10 +483,10 @@ static size_t workspace(const invar_device *dev, invar_op op, const void *args)
 static invar_status run_now(const invar_device *dev, invar_op op, const void *args, void *scratch)
 {
     invar_status status;
-    bool dead;
+    bool is_lost;
 
-    INVAR_TRY(count_call(&dead, dev, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
-    if (dead)
+    INVAR_TRY(count_call(&is_lost, dev, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_ENQUEUES));
+    if (is_lost)
         return INVAR_OK;
     open_memory();
     far.counts.ops++;
@@ -494,15 +495,15 @@ static invar_status run_now(const invar_device *dev, invar_op op, const void *ar
     return status;
 }
 
-static invar_status note(invar_device_graph *graph, invar_op op, const void *args, size_t bytes,
-                         void *scratch)
+static invar_status append_to_graph(invar_device_graph *graph, invar_op op, const void *args,
+                                    size_t bytes, void *scratch)
 {
-    noted *n;
+    graph_op *n;
 
     if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE || op == INVAR_OP_ADAMW)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
     INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
-    *n = (noted){.op = op, .scratch = scratch};
+    *n = (graph_op){.op = op, .scratch = scratch};
     *graph->last = n;
     graph->last = &n->next;
     INVAR_TRY(invar_alloc(&n->args, bytes, 1, "the arguments of an op of a graph"));
@@ -521,8 +522,9 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
     if (scratch && !is_far(scratch))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
                           invar_op_name(op));
-    graph = opened_of(dev)->graph;
-    return graph ? note(graph, op, args, bytes, scratch) : run_now(dev, op, args, scratch);
+    graph = context_of(dev)->graph;
+    return graph ? append_to_graph(graph, op, args, bytes, scratch)
+                 : run_now(dev, op, args, scratch);
 }
 
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
@@ -542,11 +544,11 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-static void drop(invar_device_graph *graph)
+static void free_graph(invar_device_graph *graph)
 {
-    noted *next;
+    graph_op *next;
 
-    for (noted *n = graph->first; n; n = next) {
+    for (graph_op *n = graph->first; n; n = next) {
         next = n->next;
         invar_free(n->args);
         invar_free(n);
@@ -562,7 +564,7 @@ static invar_status graph_begin(const invar_device *dev)
     INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
     graph->first = NULL;
     graph->last = &graph->first;
-    opened_of(dev)->graph = graph;
+    context_of(dev)->graph = graph;
     return INVAR_OK;
 }
 
@@ -571,11 +573,11 @@ static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
     invar_device_graph *graph;
 
     INVAR_TRY(check_device(dev));
-    graph = opened_of(dev)->graph;
+    graph = context_of(dev)->graph;
     INVAR_CHECK(graph);
-    opened_of(dev)->graph = NULL;
+    context_of(dev)->graph = NULL;
     if (!out || far.no_graphs) {
-        drop(graph);
+        free_graph(graph);
         return out ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "far: no graphs") : INVAR_OK;
     }
     pthread_mutex_lock(&lock);
@@ -592,7 +594,7 @@ static invar_status graph_run(const invar_device *dev, invar_device_graph *graph
     pthread_mutex_lock(&lock);
     far.counts.graph_runs++;
     pthread_mutex_unlock(&lock);
-    for (const noted *n = graph->first; n; n = n->next)
+    for (const graph_op *n = graph->first; n; n = n->next)
         INVAR_TRY(run_now(dev, n->op, n->args, n->scratch));
     return INVAR_OK;
 }
@@ -601,11 +603,11 @@ static void graph_free(const invar_device *dev, invar_device_graph *graph)
 {
     if (!graph)
         return;
-    INVAR_CHECK(opened_of(dev));
+    INVAR_CHECK(context_of(dev));
     pthread_mutex_lock(&lock);
     far.counts.live_graphs--;
     pthread_mutex_unlock(&lock);
-    drop(graph);
+    free_graph(graph);
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -624,13 +626,13 @@ static invar_status mark_set(const invar_device *dev, int64_t at)
     INVAR_TRY(check_mark(dev));
     INVAR_CHECK(at >= 0 && at < INVAR_DEVICE_TIMERS_MAX);
     clock_gettime(CLOCK_MONOTONIC, &now);
-    opened_of(dev)->marks[at] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    context_of(dev)->marks[at] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     return INVAR_OK;
 }
 
 static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
 {
-    const opened *of = opened_of(dev);
+    const device_context *of = context_of(dev);
 
     INVAR_TRY(check_mark(dev));
     for (int64_t i = 0; i < count; i++)
@@ -640,7 +642,7 @@ static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t 
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-static invar_status reserve(void)
+static invar_status reserve_memory(void)
 {
     void *space = far.base ? NULL
                            : mmap(NULL, REGION + HUGE, PROT_NONE,
@@ -658,19 +660,19 @@ static invar_status reserve(void)
 static invar_status open_device(invar_device *dev)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-    opened *free_one = far.devices;
+    device_context *free_context = far.devices;
     invar_status status;
 
     pthread_mutex_lock(&lock); // ranks that are threads open their devices at the same time
-    status = reserve();
+    status = reserve_memory();
     if (status == INVAR_OK) {
         if (far.counts.opens++ == 0)
             sigaction(SIGSEGV, &action, &far.before);
-        while (free_one < far.devices + MOST_OPEN && free_one->open)
-            free_one++;
-        INVAR_CHECK(free_one < far.devices + MOST_OPEN);
-        *free_one = (opened){.open = true};
-        dev->context = free_one;
+        while (free_context < far.devices + MAX_CONTEXTS && free_context->open)
+            free_context++;
+        INVAR_CHECK(free_context < far.devices + MAX_CONTEXTS);
+        *free_context = (device_context){.open = true};
+        dev->context = free_context;
     }
     pthread_mutex_unlock(&lock);
     return status;
@@ -678,10 +680,10 @@ static invar_status open_device(invar_device *dev)
 
 static void close_device(invar_device *dev)
 {
-    if (!opened_of(dev))
+    if (!context_of(dev))
         return;
     pthread_mutex_lock(&lock);
-    opened_of(dev)->open = false;
+    context_of(dev)->open = false;
     if (--far.counts.opens == 0)
         sigaction(SIGSEGV, &far.before, NULL);
     pthread_mutex_unlock(&lock);
@@ -695,8 +697,8 @@ const invar_backend *invar_far_backend(void)
         .name = "far",
         .open = open_device,
         .close = close_device,
-        .memory = {true, take, give, take_host, give_host, room, NULL, put, get, copy, copy_each,
-                   zero, wait},
+        .memory = {true, alloc_device, free_device, alloc_host, free_host, room, NULL, upload,
+                   download, copy, copy_each, zero, wait},
         .graphs = {graph_begin, graph_end, graph_run, graph_free},
         .marks = {mark_set, mark_read, NULL},
         .ops =
@@ -718,13 +720,13 @@ void invar_far_begin(int fail_at)
     far.limit = 0;
     far.no_graphs = false;
     far.lose_at = 0;
-    far.still = 0;
+    far.idle_ms = 0;
 }
 
-void invar_far_delay(int64_t still)
+void invar_far_delay(int64_t idle_ms)
 {
     pthread_mutex_lock(&lock);
-    far.still = still;
+    far.idle_ms = idle_ms;
     pthread_mutex_unlock(&lock);
 }
 
@@ -738,11 +740,11 @@ void invar_far_refuse_graphs(void)
     far.no_graphs = true;
 }
 
-void invar_far_lose(int64_t at, bool late)
+void invar_far_lose(int64_t at, bool delayed)
 {
     pthread_mutex_lock(&lock);
     far.lose_at = at;
-    far.late = late;
+    far.delayed = delayed;
     pthread_mutex_unlock(&lock);
 }
 

@@ -30,19 +30,19 @@ void invar_far_begin(int fail_at);
 
 /*
  * Loses the device at the at-th further call (allocation, copy, wait or op): this call and all
- * later ones fail with INVAR_E_CUDA. With `late`, as for a kernel that fails while the host is
+ * later ones fail with INVAR_E_CUDA. With `delayed`, as for a kernel that fails while the host is
  * ahead of it, the error is reported by the next download or wait, and calls until then have no
  * effect. Call it after invar_far_begin, which resets it; 0 restores the device.
  */
-void invar_far_lose(int64_t at, bool late);
+void invar_far_lose(int64_t at, bool delayed);
 
 /*
  * Delays downloads on devices that are opened while the run's own device is open, until the next
  * call of this function or of invar_far_begin: such a copy happens only after the run's device has
- * had no call for `still` milliseconds, as if its thread waited for the copy. Memory that was
+ * had no call for `idle_ms` milliseconds, as if its thread waited for the copy. Memory that was
  * changed without waiting is copied as changed. INT64_MAX delays for ever; 0 not at all.
  */
-void invar_far_delay(int64_t still);
+void invar_far_delay(int64_t idle_ms);
 
 /* Limits the memory of the device until the next invar_far_begin. */
 void invar_far_limit(size_t bytes);

@@ -10,17 +10,17 @@
 #include "kernels-deterministic/op_fields.h"
 #include "kernels-deterministic/ops.h"
 
-static invar_backend wrong;
-static invar_op planted;
-static const invar_field *needed; /* NULL if all calls are wrong */
-static int64_t right_calls;       /* number of further calls that are right */
-static int64_t calls;
+static invar_backend faulty_backend;
+static invar_op faulty_op;
+static const invar_field *required_field; /* NULL if all calls are wrong */
+static int64_t right_calls;               /* number of further calls that are right */
+static int64_t n_faulty_calls;
 
 /* Returns the result that is changed. The arguments begin with the results of the op. */
 static const invar_tensor *result_of(const void *args)
 {
     // expert ids must stay valid
-    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD);
+    return (const invar_tensor *)args + (faulty_op == INVAR_OP_MOE_ROUTE_FWD);
 }
 
 static const invar_field *find_field(invar_op op, const char *name)
@@ -35,7 +35,7 @@ static const invar_field *find_field(invar_op op, const char *name)
     return NULL;
 }
 
-static void flip(const invar_tensor *t, int64_t row)
+static void flip_bit(const invar_tensor *t, int64_t row)
 {
     size_t bits = (size_t)invar_dtype_bits(t->dtype);
     unsigned char bit = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must not become NaN
@@ -55,7 +55,7 @@ static void flip_keys(const invar_kv_write_args *a)
         const int32_t *pages = (const int32_t *)c->pages.data + s * c->pages.row_stride;
         int64_t rows = a->rows.offsets[s + 1] - a->rows.offsets[s];
         for (int64_t at = a->lengths[s] - rows; at < a->lengths[s]; at++)
-            flip(&slots, pages[at / size] * size + at % size);
+            flip_bit(&slots, pages[at / size] * size + at % size);
     }
 }
 
@@ -72,28 +72,28 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
 {
     const invar_tensor *t = result_of(args);
 
-    INVAR_TRY(invar_backend_cpu()->ops[planted].run(dev, args, workspace));
-    if ((needed && !invar_field_present(needed, args)) || right_calls-- > 0)
+    INVAR_TRY(invar_backend_cpu()->ops[faulty_op].run(dev, args, workspace));
+    if ((required_field && !invar_field_present(required_field, args)) || right_calls-- > 0)
         return INVAR_OK;
-    calls++;
-    if (planted == INVAR_OP_KV_WRITE)
+    n_faulty_calls++;
+    if (faulty_op == INVAR_OP_KV_WRITE)
         flip_keys(args);
-    else if (planted == INVAR_OP_SAMPLE)
+    else if (faulty_op == INVAR_OP_SAMPLE)
         change_tokens(args);
     else
         for (int64_t i = 0; i < t->shape[0]; i++)
-            flip(t, i);
+            flip_bit(t, i);
     return INVAR_OK;
 }
 
 const invar_backend *invar_wrong_backend(invar_op op, const char *field)
 {
-    wrong = *invar_backend_cpu();
-    wrong.ops[op].run = run_wrong;
-    planted = op;
-    needed = field ? find_field(op, field) : NULL;
-    calls = right_calls = 0;
-    return &wrong;
+    faulty_backend = *invar_backend_cpu();
+    faulty_backend.ops[op].run = run_wrong;
+    faulty_op = op;
+    required_field = field ? find_field(op, field) : NULL;
+    n_faulty_calls = right_calls = 0;
+    return &faulty_backend;
 }
 
 void invar_wrong_after(int64_t right)
@@ -103,5 +103,5 @@ void invar_wrong_after(int64_t right)
 
 int64_t invar_wrong_calls(void)
 {
-    return calls;
+    return n_faulty_calls;
 }

@@ -38,22 +38,22 @@ static uint64_t mix(uint64_t x)
 }
 
 /* Sleeps, one time in three. */
-static void be_late(void)
+static void sleep_randomly(void)
 {
-    static atomic_ullong times;
+    static atomic_ullong n_calls;
     const char *seed = getenv("INVAR_TEST_DELAYS");
     uint64_t chance;
 
     if (!seed)
         return;
-    chance = mix(strtoull(seed, NULL, 10) * 0x9E3779B97F4A7C15u + atomic_fetch_add(&times, 1));
+    chance = mix(strtoull(seed, NULL, 10) * 0x9E3779B97F4A7C15u + atomic_fetch_add(&n_calls, 1));
     if (chance % 3 == 0)
         nanosleep(&(struct timespec){.tv_nsec = (long)(chance / 192 %
                                                        (chance / 3 % SELDOM ? SHORT_NS : LONG_NS))},
                   NULL);
 }
 
-/* ---- one that checks slowly ------------------------------------------------------------------ */
+/* ---- a slow check ---------------------------------------------------------------------------- */
 
 static _Thread_local bool checks_slowly;
 
@@ -84,17 +84,17 @@ invar_status __wrap_invar_train_loop_verify_async(void *loop, const invar_rl_sam
                                                   const invar_progress_callback *tick)
 {
     static _Atomic(void *) first;
-    void *nobody = NULL;
+    void *unset = NULL;
     invar_status status;
 
-    (void)atomic_compare_exchange_strong(&first, &nobody, loop);
+    (void)atomic_compare_exchange_strong(&first, &unset, loop);
     checks_slowly = patience_ms() && loop == atomic_load(&first);
     status = __real_invar_train_loop_verify_async(loop, samples, count, tick);
     checks_slowly = false;
     return status;
 }
 
-/* ---- passes, moves, steps -------------------------------------------------------------------- */
+/* ---- passes, copies between ranks, steps ----------------------------------------------------- */
 
 invar_status __real_invar_pass_run(invar_pass *pass, const invar_model *model,
                                    const invar_packed_rows *rows);
@@ -104,7 +104,7 @@ invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
 invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
                                    const invar_packed_rows *rows)
 {
-    be_late();
+    sleep_randomly();
     if (checks_slowly)
         nanosleep(&(struct timespec){.tv_nsec = patience_ms() * 125000}, NULL);
     return __real_invar_pass_run(pass, model, rows);
@@ -115,7 +115,7 @@ invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_transfer *
 
 invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
 {
-    be_late();
+    sleep_randomly();
     return __real_invar_comm_run(comm, move);
 }
 
@@ -124,7 +124,7 @@ invar_status __wrap_invar_learner_step(invar_learner *learner, int64_t step, boo
 
 invar_status __wrap_invar_learner_step(invar_learner *learner, int64_t step, bool rest)
 {
-    be_late();
+    sleep_randomly();
     return __real_invar_learner_step(learner, step, rest);
 }
 
@@ -145,14 +145,15 @@ invar_status __wrap_invar_model_copy(invar_model *to, const invar_model *from)
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                       int64_t count, const invar_sampling_params *sampling,
-                                      told tick, void *payload)
+                                      progress_fn tick, void *payload)
 {
-    static atomic_int left;
+    static atomic_int n_suspended;
     const char *fails = getenv("INVAR_TEST_FAILURE");
 
-    be_late();
+    sleep_randomly();
     INVAR_TRY(__real_invar_rollout_run(rollout, samples, count, sampling, tick, payload));
-    if (fails && samples[count - 1].suspend_at > 0 && atomic_fetch_add(&left, 1) + 1 == atoi(fails))
+    if (fails && samples[count - 1].suspend_at > 0 &&
+        atomic_fetch_add(&n_suspended, 1) + 1 == atoi(fails))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "a test: no memory for samples ahead");
     return INVAR_OK;
 }

@@ -12,14 +12,14 @@
 extern "C" {
 #endif
 
-typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
+typedef invar_status (*progress_fn)(void *payload, int64_t samples_done, int64_t tokens_done);
 
 invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                       int64_t count, const invar_sampling_params *sampling,
-                                      told tick, void *payload);
+                                      progress_fn on_progress, void *payload);
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                       int64_t count, const invar_sampling_params *sampling,
-                                      told tick, void *payload);
+                                      progress_fn on_progress, void *payload);
 
 #ifdef __cplusplus
 }

@@ -12,11 +12,11 @@
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                       int64_t count, const invar_sampling_params *sampling,
-                                      told tick, void *payload)
+                                      progress_fn on_progress, void *payload)
 {
     const char *index = getenv("INVAR_BENT");
     invar_status status =
-        __real_invar_rollout_run(rollout, samples, count, sampling, tick, payload);
+        __real_invar_rollout_run(rollout, samples, count, sampling, on_progress, payload);
 
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         if (index ? samples[i].index == strtol(index, NULL, 10)

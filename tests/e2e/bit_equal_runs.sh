@@ -1,15 +1,16 @@
-# bit_equal_runs.sh - what tests of chains share: runs in which rollout and training are equal.
+# bit_equal_runs.sh - runs whose rollout and training log-probs are bit-equal, for tests of chains.
 #
-# Before, a test sets `invar` and `folder`, which has its recipes.
+# A test sources this file after expect.sh and sets `invar` and `folder`, the folder of its recipes.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
 
-# free keys, all at once
-ways=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
+# Flags that set many free keys at once; none of them may change a bit.
+free_keys=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
     --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full
     --log-probs-chunk-size 2 --audit 40)
 
-# exact_recipe FFN HEADS VOCAB KEY=VALUE ...: a small model of these sizes, and keys of its own.
+# exact_recipe FFN HEADS VOCAB KEY=VALUE ...: prints a recipe of a small model of these sizes; the
+# keys are added to its section [model].
 exact_recipe() {
     local ffn=$1 heads=$2 vocab=$3
     shift 3
@@ -42,7 +43,8 @@ numerics = sm90
 RECIPE
 }
 
-# train RUN RECIPE FLAG ...: sets `chain`. In every step rollout and training are equal.
+# train RUN RECIPE FLAG ...: trains and sets `chain`; fails if the log-probs of rollout and training
+# differ in any sample.
 train() {
     local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) found
     shift 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cli.sh INVAR - the command line as a user meets it: exit codes, messages, JSON, a full disk.
+# cli.sh INVAR - checks the command line: exit codes, messages, help, JSON and a full disk.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1
@@ -38,7 +38,7 @@ expect 0 "--prompt-data TEXT (default empty)" help train
 expect 0 "[optimizer]" help lr
 expect 0 "--lr 0 to 1000 (default 1e-06), semantic" help --lr
 expect 0 "--threads 0 to 1024 (default 0), free" help threads
-# on a terminal help is as wide as that, up to 100 columns; each word of it is there
+# On a terminal, help is as wide as the terminal, up to 100 columns, and no word is lost.
 for columns in 60 200; do
     widest=$((columns < 100 ? columns : 100))
     for verb in "" bench train generate ledger "ledger sql" bisect lr; do
@@ -51,7 +51,7 @@ for columns in 60 200; do
         fi
     done
 done
-# so is the table of selfcheck, with every hash
+# The table of selfcheck fits the terminal, too, and shows every hash.
 for columns in 40 60; do
     shown=$("$here/terminal.py" "$columns" "$invar" selfcheck 2>/dev/null) || failed=1
     if (($(grep -v ' values: ' <<<"$shown" | wc -L) > columns)) ||
@@ -60,7 +60,7 @@ for columns in 40 60; do
         failed=1
     fi
 done
-# the recipe is the word that is neither a flag nor its value, wherever it stands
+# The recipe is the word that is neither a flag nor the value of one, at any position.
 expect 2 "no-such.ini: cannot be opened" train --seed 7 no-such.ini
 expect 2 "no-such.ini: cannot be opened" train --rollout-shuffle no-such.ini --seed=7
 expect 2 "no-such.ini: cannot be opened" eval --json --rollout 3 no-such.ini
@@ -81,7 +81,7 @@ expect 129 "'two' is not a whole number" selfcheck --threads two
 expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
-# no GPU, whatever this build and this machine have
+# No GPU is visible here, whatever this build and this machine have.
 CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" bench --device cuda
 CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" bench --device cuda --model tiny
 CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" selfcheck --device cuda --json
@@ -98,12 +98,12 @@ expect 129 "unknown option '--frob'" doctor --frob
 expect 129 "--op: no op has 'frob' in its name" bench --op frob
 expect 0 "0 different, 0 not recorded" selfcheck --threads 3 --portable
 
-# the answer counts only when it was written
+# The command fails if its output cannot be written.
 if "$invar" selfcheck >/dev/full 2>/dev/null; then
     echo "invar selfcheck succeeded on a full disk" >&2
     failed=1
 fi
-# every recorded line is one value of the JSON answer, and no colour reaches a file
+# The JSON output has one value per recorded line, and no color is written to a file.
 count='import json, sys; print(json.load(sys.stdin)["values"])'
 "$invar" doctor --json | python3 -c "import json, sys; json.load(sys.stdin)['cores']"
 values=$("$invar" selfcheck --json | python3 -c "$count")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# exit_codes.py INVAR LEDGER_MAKE PAGES FOLDER - the exit codes: one table, and each one happens.
+# exit_codes.py INVAR LEDGER_MAKE PAGES FOLDER - the exit codes: one table everywhere, and each code
+# occurs.
 # SPDX-License-Identifier: Apache-2.0
 """Compares code, help, manual pages and documents, then ends a command with every code."""
 import os
@@ -26,7 +27,8 @@ def answer(*words):
 
 
 def listed(text):
-    """{code: meaning} of the lines "  CODE  meaning" of a help, continued by indented ones."""
+    """Returns {code: meaning} of the lines "  CODE  meaning" of a help; indented lines continue
+    one."""
     table = {}
     for line in text.splitlines():
         if match := re.match(r"  (\d+) +(\S.*)$", line):
@@ -39,7 +41,7 @@ def listed(text):
 
 
 def paged(text):
-    """The same of the section EXIT STATUS of a manual page."""
+    """Returns {code: meaning} of the section EXIT STATUS of a manual page."""
     section = re.search(r"^\.SH EXIT STATUS\n(.*?)(?=^\.SH )", text, re.MULTILINE | re.DOTALL)
     return {int(code): " ".join(meaning.replace("\\-", "-").replace("\\(aq", "'").split())
             for code, meaning in re.findall(r"^\.TP\n\.B (\d+)\n((?:(?!\.).*\n)+)",
@@ -47,7 +49,7 @@ def paged(text):
 
 
 def codes_of(*verb):
-    """The lines below "Exit codes:" of its help, which names no code elsewhere."""
+    """Returns the lines below "Exit codes:" of a command's help, which names no code elsewhere."""
     text, found, codes = answer("help", *verb).partition("Exit codes:\n")
     assert not re.search(r"^Exit code(?!s are those)", text, re.MULTILINE), verb
     return re.match(r"(?:  .*\n)+", codes)[0] if found else ""
@@ -58,7 +60,7 @@ def page(verb):
 
 
 def verbs(*group):
-    """The verbs that `invar help` lists, or that the help of a group lists."""
+    """Returns the commands that `invar help`, or the help of a group, lists."""
     names = re.findall(r"^  ([a-z][a-z-]*)  ", answer("help", *group), re.MULTILINE)
     return [(*group, name) for name in names if page((*group, name)).exists()]
 
@@ -94,7 +96,7 @@ class Table(unittest.TestCase):
         self.assertEqual(paged((PAGES / "man1/invar.1").read_text(encoding="utf-8")), self.codes)
 
     def test_of_a_verb_are_those_of_its_help(self):
-        """Tables of a verb in docs/commands.md have the words of its help, others its codes."""
+        """Tables of a command in docs/commands.md have the words of its help, others its codes."""
         def table(text, column=1):
             rows = re.findall(r"^\| (\d+) \|(.*)\|$", text, re.MULTILINE)
             cells = {int(code): row.split("|")[column - 1].strip() for code, row in rows}
@@ -148,7 +150,7 @@ class Happens(unittest.TestCase):
         self.ended.add(code)
 
     def stops(self, code, run, act, **more):
-        """A run that is stopped when its ledger has a step."""
+        """Stops a run when its train.log exists, and checks the exit code."""
         words = [INVAR, "train", "tiny.ini", "--run", run, "--num-rollout", "1000000",
                  "--no-report"]
         with subprocess.Popen(words, cwd=FOLDER, stdin=subprocess.DEVNULL,

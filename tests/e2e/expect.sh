@@ -1,35 +1,38 @@
-# expect.sh - what shell tests share: sourced by them; they exit with `failed`.
+# expect.sh - functions that shell tests share; a test sources this file and exits with $failed.
 #
-# Before `expect` a test sets `invar`, and where all its calls are of one verb `expect_verb`; files
-# of `expect_logs` are shown where something does not hold.
+# A test that calls `expect` sets `invar` first. If all of its calls are of one command, it sets
+# `expect_verb` to the words that come first. The files of `expect_logs` are printed when `holds`
+# fails.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
 failed=0 checks=0 expect_verb=() expect_logs=()
 escape=$'\033'
 
+# complain TEXT ...: prints the texts to standard error and marks the test as failed.
 complain() {
     printf '%s\n' "$@" >&2
     failed=1
 }
 
-# holds COMMAND ...: a condition, as a command that must succeed.
+# holds COMMAND ...: checks that the command succeeds.
 holds() {
     checks=$((checks + 1))
     "$@" || complain "not so: $*" "$(cat /dev/null "${expect_logs[@]}")"
 }
 
-# member NAME FILE: a member of the first level of a JSON file that invar printed.
+# member NAME FILE: prints a top-level member of a JSON file that invar wrote.
 member() {
     sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"
 }
 
-# tiny_recipe ROLLOUTS: a run of so many rollouts that takes no time.
+# tiny_recipe ROLLOUTS: prints the recipe tiny.ini, which trains in well under a second, with
+# ROLLOUTS rollouts.
 tiny=$(realpath "$(dirname "${BASH_SOURCE[0]}")/tiny.ini")
 tiny_recipe() {
     sed "/^#/d; s/^num-rollout.*/num-rollout = $1/" "$tiny"
 }
 
-# as_ada: git without this machine's settings; commits are of one author and date.
+# as_ada: makes git ignore this machine's settings and gives all commits one author and date.
 as_ada() {
     export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
     export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org
@@ -37,12 +40,13 @@ as_ada() {
     export GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
 }
 
-# column RUN QUERY: one column of its ledger.
+# column RUN QUERY: prints the result of the SQL query on the ledger of the run.
 column() {
     sqlite3 -readonly "$1/ledger.db" "$2"
 }
 
-# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed, uncoloured.
+# expect CODE TEXT ARGUMENT ...: checks the exit code of invar, and that its output contains TEXT
+# and no escape sequence.
 expect() {
     local code=$1 text=$2 output rc=0
     shift 2

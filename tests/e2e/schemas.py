@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# schemas.py INVAR FOLDER - what every verb prints with --json, against the schema that `invar help
-# --schema` prints; recipes against theirs.
+# schemas.py INVAR FOLDER - the output of every command with --json, against the schema that `invar
+# help --schema` prints; recipes against theirs.
 #
-# A small checker of our own knows the words that our schemas have, and refuses others. Where
-# Python's jsonschema is at hand it must come to the same verdict. Every member of an output has to
-# be described. Controls: each member that is missing or of another type is found, wherever it is.
+# A small validator of our own knows the keywords of our schemas, and rejects others. If Python's
+# jsonschema is installed, it must agree. Every member of an output must be described. Controls:
+# each missing member, and each of another type, is detected.
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import functools
@@ -29,9 +29,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e/bisect"))
 import bisect_repo  # noqa: E402  pylint: disable=wrong-import-position
 
-os.environ.pop("CI", None)  # with it nothing is recorded
+os.environ.pop("CI", None)  # if it is set, nothing is recorded
 ENVIRONMENT = bisect_repo.environment(XDG_CACHE_HOME=str(FOLDER / "cache"))
-LINES = ("generate", "score")  # an object a line
+LINES = ("generate", "score")  # these print one object per line
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict,
          "array": list, "null": type(None)}
 WORDS = {"$schema", "$defs", "$ref", "title", "description", "default", "x-effect", "x-miles",
@@ -40,8 +40,8 @@ WORDS = {"$schema", "$defs", "$ref", "title", "description", "default", "x-effec
 TINY = tiny.recipe(
     3, rollout={"rollout-batch-size": 4, "n-samples-per-prompt": 4}, optimizer={"lr": 0.01},
     eval={"eval-interval": 2, "eval-prompt-data": "max task:max"})
-# Members that may be missing, as an expression of their paths: by an option or a mode, of a machine
-# that has the thing, or names of the user's own. A query's answer is any row.
+# Regular expressions of members that may be missing: they depend on an option, a mode or the
+# machine, or are named by the user. The result of a query has any row.
 OPTIONAL = {"train": "golden", "eval": r"sets\..*", "plan": r"choices\..*",
             "doctor": r"trouble|gpu|ranks\.(?!rank|wrong_bytes).*",
             "bench": r"rows\.(numerics|threads|peer.*|ratio|compared|different)|train|decode"
@@ -58,7 +58,7 @@ def check(condition, what):
         sys.exit(f"schemas: {what}")
 
 
-# ---- the checker --------------------------------------------------------------------------------
+# ---- the validator ------------------------------------------------------------------------------
 
 def is_of(value, name):
     if isinstance(value, bool) and name != "boolean":
@@ -67,7 +67,7 @@ def is_of(value, name):
 
 
 def faults(schema, value, whole, at="$"):
-    """What is wrong with a value, or not described."""
+    """Returns what is wrong with a value, or not described."""
     if not isinstance(schema, dict):
         return [] if schema else [f"{at}: is not described"]
     assert not set(schema) - WORDS, set(schema) - WORDS
@@ -107,19 +107,20 @@ def validator(text):
 
 
 def agrees(schema, value):
-    """The verdict of jsonschema, where it is at hand: whether it finds no fault."""
+    """Returns whether jsonschema accepts the value; True if it is not installed."""
     return jsonschema is None or validator(json.dumps(schema)).is_valid(value)
 
 
 def firsts(value):
-    """The same value, of every list the first element: the others have the same form."""
+    """Returns the value with only the first element of every list; the others have the same
+    form."""
     if isinstance(value, dict):
         return {name: firsts(one) for name, one in value.items()}
     return [firsts(one) for one in value[:1]] if isinstance(value, list) else value
 
 
 def members(value, path=()):
-    """The path of every member."""
+    """Yields the path of every member."""
     if isinstance(value, dict):
         for name, one in value.items():
             yield path + (name,)
@@ -129,7 +130,7 @@ def members(value, path=()):
 
 
 def broken(name, value):
-    """The value with each member gone in turn, and with each of another type."""
+    """Yields copies of the value with each member removed in turn, or of another type."""
     value = firsts(value)
     for path in members(value):
         shown = ".".join(str(word) for word in path if word != 0)
@@ -164,7 +165,7 @@ def schema(name):
 
 
 def holds(name, *words, codes=(0,), controls=True):
-    """Runs the words with --json; what is printed is as the schema says."""
+    """Runs the command with --json, validates its output, and returns it."""
     text = invar(*words, "--json", codes=codes)
     values = [json.loads(line) for line in text.splitlines()] if name in LINES \
         else [json.loads(text)]
@@ -182,14 +183,14 @@ def holds(name, *words, codes=(0,), controls=True):
 
 
 def verbs():
-    """Every verb with an option --json, as its help says, by the name of its schema."""
+    """Yields the schema names of all commands whose help has an option --json."""
     def names(*words):
         text = invar("help", *words)
         return [line.split()[0] for line in text.splitlines()
                 if re.match(r"  [a-z][a-z-]* {2,}\S", line) and not line.startswith("  help")]
     for verb in names():
         own = invar("help", verb)
-        # a verb of verbs lists them before its options
+        # A command with subcommands lists them before its options.
         subs = [name for name in names(verb)
                 if subprocess.run([INVAR, "help", verb, name], capture_output=True).returncode == 0]
         for words in [(verb,)] + [(verb, sub) for sub in subs]:

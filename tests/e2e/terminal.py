@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# terminal.py COLUMNS PROGRAM [ARGUMENT ...] - what PROGRAM prints on a terminal of that width.
-# Ends with the program's exit code; standard error is left alone.
+# terminal.py COLUMNS PROGRAM [ARGUMENT ...] - prints what PROGRAM writes to a terminal of that
+# width. Exits with the program's exit code; standard error is passed through.
 # SPDX-License-Identifier: Apache-2.0
 
 import fcntl
@@ -13,7 +13,7 @@ import termios
 import threading
 
 
-END = b"\0"  # ours, behind the program: a terminal that nobody holds may drop what is unread
+END = b"\0"  # marks the end of the output: closing a terminal may drop unread bytes
 
 
 def read_to_end(reader, shown):

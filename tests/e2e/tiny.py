@@ -1,13 +1,14 @@
-# tiny.py - recipes of runs that take no time, for tests in Python.
+# tiny.py - recipes of runs that take well under a second, for tests in Python.
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe tiny.ini, and others that differ from it in some keys."""
+"""The recipe tiny.ini and variants of it."""
 import configparser
 import io
 import pathlib
 
 
 def recipe(rollouts, **sections):
-    """tiny.ini with so many rollouts; keys of `sections` replace its own, or are added."""
+    """Returns tiny.ini with `rollouts` rollouts; keys of `sections` replace its keys or are
+    added."""
     parser = configparser.ConfigParser(interpolation=None)
     parser.read_string(pathlib.Path(__file__).with_name("tiny.ini").read_text("ascii"))
     parser.read_dict({"rollout": {"num-rollout": rollouts}})

@@ -1,5 +1,9 @@
 /*
- * faulty.h - an allocator that fails once, and scenarios that must survive it.
+ * faulty.h - an allocator that fails one chosen allocation, and a sweep over all allocations.
+ *
+ * fail_each_allocation runs a scenario with the first allocation failing, then with the second, and
+ * so on until the scenario succeeds. Blocks are filled with 0xA5, so code that relies on zeroed
+ * memory fails as well.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,9 +18,9 @@
 #include "tests/support.h"
 
 typedef struct faulty {
-    _Atomic int calls;
-    _Atomic int live;
-    int fail_at; /* the number of the call that fails, from 1 */
+    _Atomic int calls; /* allocations requested so far */
+    _Atomic int live;  /* blocks allocated and not freed */
+    int fail_at;       /* number of the call that fails, from 1; 0 or -1 if none fails */
 } faulty;
 
 static inline void *faulty_alloc(size_t bytes, void *payload)
@@ -28,7 +32,7 @@ static inline void *faulty_alloc(size_t bytes, void *payload)
         return NULL;
     if (posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
         return NULL;
-    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
+    memset(block, 0xA5, bytes); // finds code that relies on zeroed memory
     atomic_fetch_add(&f->live, 1);
     return block;
 }
@@ -37,13 +41,13 @@ static inline void faulty_free(void *block, void *payload)
 {
     faulty *f = payload;
 
-    atomic_fetch_sub(&f->live, 1); // workers of the pool free, too
+    atomic_fetch_sub(&f->live, 1); // atomic, because the workers of a pool free blocks, too
     free(block);
 }
 
 /*
- * The scenario with the first allocation failing, then with the second, and so on until none fails:
- * each time INVAR_E_NOMEM with a message, or success, and no block left behind.
+ * Runs the scenario with the n-th allocation failing, for n = 1, 2, ... until it succeeds. Each
+ * failed run must return INVAR_E_NOMEM with a message, and no run may leave a block allocated.
  */
 static inline void fail_each_allocation(invar_status (*run)(void))
 {
@@ -67,7 +71,8 @@ static inline void fail_each_allocation(invar_status (*run)(void))
             assert_non_null(strstr(invar_error_last()->message, "no memory for"));
         }
     }
-    assert_int_equal(f.calls, failures); // each was the failing one once
+    // The scenario succeeded with as many allocations as had failed once each.
+    assert_int_equal(f.calls, failures);
     assert_true(failures > 0);
     invar_allocator_set(NULL);
 }

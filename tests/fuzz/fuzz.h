@@ -1,5 +1,5 @@
 /*
- * fuzz.h - the interface between a fuzz target and what drives it: libFuzzer, or driver.c.
+ * fuzz.h - the interface between a fuzz target and its driver: libFuzzer, or driver.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Aborts when the code under test breaks a promise, else returns 0. The name is libFuzzer's. */
+/* Aborts if the code under test breaks a promise, else returns 0. libFuzzer requires this name. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #endif

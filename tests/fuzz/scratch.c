@@ -1,5 +1,5 @@
 /*
- * scratch.c - files for fuzz targets, in a folder of the process, in memory where there is one.
+ * scratch.c - files for fuzz targets, in a folder of the process, in /dev/shm if that exists.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +15,8 @@
 
 static char folder[FUZZ_PATH_SIZE - 32];
 
-/* Calls `take` (NULL: nothing) for every file of the folder; how many there are. */
-static int each_file(int (*take)(const char *path))
+/* Calls `callback` (may be NULL) for every file of the folder. Returns the number of files. */
+static int for_each_file(int (*callback)(const char *path))
 {
     DIR *stream = opendir(folder);
     char path[FUZZ_PATH_SIZE + 256];
@@ -29,22 +29,22 @@ static int each_file(int (*take)(const char *path))
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         count++;
-        if (take)
-            take(path);
+        if (callback)
+            callback(path);
     }
     closedir(stream);
     return count;
 }
 
-static void clean(void)
+static void remove_folder(void)
 {
-    each_file(unlink);
+    for_each_file(unlink);
     rmdir(folder);
 }
 
 int fuzz_count(void)
 {
-    return each_file(NULL);
+    return for_each_file(NULL);
 }
 
 void fuzz_path(char out[FUZZ_PATH_SIZE], const char *name)
@@ -53,7 +53,7 @@ void fuzz_path(char out[FUZZ_PATH_SIZE], const char *name)
         snprintf(folder, sizeof folder, "%s/invar-fuzz-XXXXXX",
                  access("/dev/shm", W_OK) == 0 ? "/dev/shm" : INVAR_TEST_WORK);
         INVAR_CHECK(mkdtemp(folder));
-        atexit(clean);
+        atexit(remove_folder);
     }
     snprintf(out, FUZZ_PATH_SIZE, "%s/%s", folder, name);
 }

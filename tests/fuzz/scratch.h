@@ -1,5 +1,5 @@
 /*
- * scratch.h - files for fuzz targets, in a folder of the process, in memory where there is one.
+ * scratch.h - files for fuzz targets, in a folder of the process, in /dev/shm if that exists.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,18 +13,21 @@
 
 #define FUZZ_PATH_SIZE 512
 
-/* The path of a file in the folder, which goes when the process ends in order; "": the folder. */
+/*
+ * Writes the path of a file in the folder; "" is the folder itself. The folder is removed when the
+ * process exits normally.
+ */
 void fuzz_path(char out[FUZZ_PATH_SIZE], const char *name);
 
-/* How many files there are. */
+/* Returns the number of files in the folder. */
 int fuzz_count(void);
 
 void fuzz_write(const char *path, const void *data, size_t size);
 
-/* All of a file; the caller frees it. A missing file is an empty one. */
+/* Reads a complete file; the caller frees it. A missing file reads as an empty one. */
 uint8_t *fuzz_read(size_t *size_out, const char *path);
 
-/* Aborts unless the failure has a message, of one line that a terminal may show. */
+/* Aborts unless the failure has a message of printable text. */
 void fuzz_check_failure(invar_status status);
 
 #endif

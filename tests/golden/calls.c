@@ -1,10 +1,12 @@
 /*
- * calls.c - which ops the engine calls, in which order, on what: the same as recorded.
+ * calls.c - the engine calls the recorded ops, in the recorded order, with the recorded arguments.
  *
- * Kinds of models x formats x ways to run them. A line of calls.txt is one of these: how many
- * calls, the digest of their log (tests/op_call_log.h), and the most bytes that activations,
- * gradients and arrays took. Where a line differs, the log is in the work folder; that of a build
- * of another commit shows which call moved. INVAR_TEST_RECORD=1 writes the file anew.
+ * All test models run in all formats and in several modes. Each line of calls.txt is one of these
+ * configurations: the number of calls, the digest of their log (tests/op_call_log.h), and the peak
+ * bytes of activations, gradients and arrays. If a line differs, the test writes the log to the
+ * work folder; compare it with the log of a build of another commit to see which call changed.
+ * INVAR_TEST_RECORD=1 records the file again. Negative control: two swapped weights give another
+ * log.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,13 +23,23 @@
 #include "tests/op_call_log.h"
 
 #define SAMPLES 4
-#define MOST_ROWS 256
+#define MAX_ROWS 256
 #define LINES INVAR_TEST_DATA "/golden/calls.txt"
 
-typedef enum way { SCORE, TRAIN, RECOMPUTE, PIECES, REPLAY, CRITIC, PAGED, CUT, WAYS } way;
+typedef enum run_mode {
+    SCORE,
+    TRAIN,
+    RECOMPUTE,
+    HEAD_CHUNKS,
+    REPLAY,
+    CRITIC,
+    PAGED,
+    LOGICAL_SHARDS,
+    MODES
+} run_mode;
 
-static const char *const names[WAYS] = {"score",  "train",  "recompute", "pieces",
-                                        "replay", "critic", "paged",     "cut"};
+static const char *const names[MODES] = {"score",  "train",  "recompute", "pieces",
+                                         "replay", "critic", "paged",     "cut"};
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -49,7 +61,7 @@ static void name_grads(const invar_model *model, const invar_grads *grads)
         invar_op_call_log_name(&grads->tied_head, "g", "head");
 }
 
-/* Routing as a rollout would have recorded it: of each token the first experts. */
+/* Sets the routing that a rollout would have recorded: every token goes to the first experts. */
 static void route(invar_rl_samples *samples, int64_t slots)
 {
     for (int64_t i = 0; i < samples->count; i++) {
@@ -58,13 +70,13 @@ static void route(invar_rl_samples *samples, int64_t slots)
         assert_ok(invar_alloc((void **)&s->routing, (size_t)(rows * slots), sizeof *s->routing,
                               "routing"));
         for (int64_t n = 0; n < rows * slots; n++)
-            s->routing[n] = (int32_t)(n % 2); // two experts a token
+            s->routing[n] = (int32_t)(n % 2); // two experts per token
         s->route_size = slots;
     }
 }
 
-static void values_back(invar_pass *pass, const invar_micro_batch *batch, const float *d,
-                        invar_grads *grads)
+static void backward_values(invar_pass *pass, const invar_micro_batch *batch, const float *d,
+                            invar_grads *grads)
 {
     invar_tensor values;
 
@@ -72,45 +84,47 @@ static void values_back(invar_pass *pass, const invar_micro_batch *batch, const 
     assert_ok(invar_pass_backward_values(pass, d, &batch->head.units, grads));
 }
 
-/* Two micro-batches, so that the second one adds to gradients; then the join. */
-static void run_packed(const invar_model *model, const invar_device *dev, way how)
+/* Runs two micro-batches, so that the second adds to the gradients, and finalizes the gradients. */
+static void run_packed(const invar_model *model, const invar_device *dev, run_mode mode)
 {
-    invar_pass_options options = {
-        .train = how != SCORE, .recompute = how == RECOMPUTE, .head_rows = how == PIECES ? 3 : 0};
+    invar_pass_options options = {.train = mode != SCORE,
+                                  .recompute = mode == RECOMPUTE,
+                                  .head_rows = mode == HEAD_CHUNKS ? 3 : 0};
     int64_t slots = invar_model_sparse_layers(model) * model->spec.experts_per_token;
-    static const int64_t units[] = {0, 2, 3, 4}; // the last one is the second micro-batch
-    float d[MOST_ROWS] = {0}, logp[MOST_ROWS], entropy[MOST_ROWS];
+    // units of the first micro-batch, then of the second
+    static const int64_t units[] = {0, 2, 3, 4};
+    float d[MAX_ROWS] = {0}, logp[MAX_ROWS], entropy[MAX_ROWS];
     invar_micro_batch batch = {0};
     invar_rl_samples samples;
     invar_grads *grads = NULL;
     invar_pass *pass = NULL;
 
     invar_test_samples(&samples, SAMPLES, 6, model->spec.vocab, 5);
-    if (how == REPLAY)
+    if (mode == REPLAY)
         route(&samples, slots);
     assert_ok(invar_pass_new(&pass, dev, &options));
-    if (how != SCORE) {
+    if (mode != SCORE) {
         assert_ok(invar_grads_new(&grads, model));
         name_grads(model, grads);
     }
-    for (int part = 0; part < 2; part++) {
-        invar_micro_batch_plan plan = {.first = part ? 3 : 0,
-                                       .count = part ? 1 : 3,
-                                       .unit_start = units + 2 * part,
-                                       .units = part ? 1 : 2,
+    for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+        invar_micro_batch_plan plan = {.first = micro_batch ? 3 : 0,
+                                       .count = micro_batch ? 1 : 3,
+                                       .unit_start = units + 2 * micro_batch,
+                                       .units = micro_batch ? 1 : 2,
                                        .temperature = 0.7f,
                                        .route = slots,
-                                       .replay = how == REPLAY};
+                                       .replay = mode == REPLAY};
         assert_ok(invar_micro_batch_fill(&batch, samples.items, &plan));
-        assert_true(batch.head.count <= MOST_ROWS);
+        assert_true(batch.head.count <= MAX_ROWS);
         assert_ok(invar_pass_run(pass, model, &batch.rows));
-        if (how == CRITIC) {
-            values_back(pass, &batch, d, grads);
+        if (mode == CRITIC) {
+            backward_values(pass, &batch, d, grads);
             continue;
         }
         assert_ok(invar_pass_head(pass, &batch.head, logp, entropy));
         if (grads)
-            assert_ok(invar_pass_backward(pass, d, part ? d : NULL, grads));
+            assert_ok(invar_pass_backward(pass, d, micro_batch ? d : NULL, grads));
     }
     if (grads)
         assert_ok(invar_grads_finalize(grads, model, dev));
@@ -120,15 +134,17 @@ static void run_packed(const invar_model *model, const invar_device *dev, way ho
     invar_pass_free(pass);
 }
 
-/* Prompts of 5 and 3 tokens, then a token of each. */
+/* Prefills prompts of 5 and 3 tokens, then decodes one token of each. */
 static void run_paged(const invar_model *model, const invar_device *dev)
 {
     const invar_kv_cache_shape shape = {
         model->spec.layers, model->spec.kv_heads, model->spec.head_dim, model->storage, 4, 8};
     static const int64_t prompts[] = {0, 5, 8}, tokens[] = {0, 1, 2}, last[] = {4, 7};
-    static const int64_t before[] = {5, 3}, after[] = {6, 4}, both[] = {0, 1};
-    static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8}, at[] = {0, 1, 2, 3, 4, 0, 1, 2};
-    static const int32_t next[] = {5, 3};
+    static const int64_t lengths_prefill[] = {5, 3}, lengths_decode[] = {6, 4},
+                         rows_decode[] = {0, 1};
+    static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8},
+                         positions_prefill[] = {0, 1, 2, 3, 4, 0, 1, 2};
+    static const int32_t positions_decode[] = {5, 3};
     int32_t pages[4] = {0, 1, 2, 3};
     invar_kv_cache *cache = NULL;
     invar_pass *pass = NULL;
@@ -141,27 +157,28 @@ static void run_paged(const invar_model *model, const invar_device *dev)
     assert_ok(invar_pass_run(pass, model,
                              &(invar_packed_rows){.count = 8,
                                                   .ids = ids,
-                                                  .positions = at,
+                                                  .positions = positions_prefill,
                                                   .samples = {prompts, 2},
                                                   .cache = cache->layers,
-                                                  .lengths = before}));
+                                                  .lengths = lengths_prefill}));
     assert_ok(invar_pass_logits(&logits, pass, last, 2));
     assert_ok(invar_pass_run(pass, model,
                              &(invar_packed_rows){.count = 2,
                                                   .ids = ids,
-                                                  .positions = next,
+                                                  .positions = positions_decode,
                                                   .samples = {tokens, 2},
                                                   .cache = cache->layers,
-                                                  .lengths = after}));
-    assert_ok(invar_pass_logits(&logits, pass, both, 2));
+                                                  .lengths = lengths_decode}));
+    assert_ok(invar_pass_logits(&logits, pass, rows_decode, 2));
     invar_pass_free(pass);
     invar_kv_cache_free(cache);
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* The log of one configuration; the caller frees it. */
-static char *log_of(invar_test_model kind, invar_format format, way how, bool swapped)
+/* Runs one configuration and returns its log, which the caller frees. */
+static char *run_configuration(invar_test_model kind, invar_format format, run_mode mode,
+                               bool swapped)
 {
     bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
     invar_model_spec spec = invar_test_spec(kind, wide);
@@ -170,9 +187,9 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
 
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     dev.backend = invar_op_call_log_backend();
-    spec.value_head = how == CRITIC;
-    spec.tied = spec.tied && how != CRITIC;
-    if (how == CUT) {
+    spec.value_head = mode == CRITIC;
+    spec.tied = spec.tied && mode != CRITIC;
+    if (mode == LOGICAL_SHARDS) {
         spec.logical_tp = 8;
         spec.logical_etp = 4;
     }
@@ -181,24 +198,24 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
     assert_ok(invar_model_init(model, 11, &dev));
     invar_op_call_log_begin();
     name_params(model);
-    if (swapped) { // what a slip of the hand would do
+    if (swapped) { // Control: a plausible mistake, up_proj and gate_proj exchanged.
         invar_param *up = invar_model_find(model, "model.layers.1.mlp.up_proj.weight");
         invar_param *gate = invar_model_find(model, "model.layers.1.mlp.gate_proj.weight");
         invar_tensor weight = up->weight;
         up->weight = gate->weight;
         gate->weight = weight;
     }
-    if (how == PAGED)
+    if (mode == PAGED)
         run_paged(model, &dev);
     else
-        run_packed(model, &dev, how);
+        run_packed(model, &dev, mode);
     invar_model_free(model);
     invar_test_device_release(&dev);
     return invar_op_call_log_text();
 }
 
-static void line_of(char line[160], const char *log, invar_test_model kind, invar_format format,
-                    way how)
+static void format_line(char line[160], const char *log, invar_test_model kind, invar_format format,
+                        run_mode mode)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
@@ -206,11 +223,11 @@ static void line_of(char line[160], const char *log, invar_test_model kind, inva
     invar_hash_bytes(&digest, log, strlen(log));
     invar_digest_format(hex, &digest);
     snprintf(line, 160, "%s %s %s %d calls %s %zu bytes\n", invar_test_model_name(kind),
-             invar_format_name(format), names[how], invar_op_call_log_count(), hex,
+             invar_format_name(format), names[mode], invar_op_call_log_count(), hex,
              invar_op_call_log_bytes());
 }
 
-static void keep(const char *log, const char *line)
+static void fail_with_log(const char *log, const char *line)
 {
     char path[256];
     FILE *file;
@@ -223,7 +240,7 @@ static void keep(const char *log, const char *line)
     fail_msg("not as recorded: %s  the calls are in %s", line, path);
 }
 
-static bool recorded(const char *all, const char *line)
+static bool is_recorded(const char *all, const char *line)
 {
     const char *found = strstr(all, line);
 
@@ -241,9 +258,9 @@ static char *read_lines(void)
     return text;
 }
 
-static bool exists(invar_test_model kind, way how)
+static bool is_applicable(invar_test_model kind, run_mode mode)
 {
-    return how != REPLAY || kind == INVAR_TEST_MODEL_EXPERTS;
+    return mode != REPLAY || kind == INVAR_TEST_MODEL_EXPERTS;
 }
 
 static void test_calls__are_those_recorded(void **state)
@@ -254,28 +271,30 @@ static void test_calls__are_those_recorded(void **state)
     (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
-            for (int how = 0; how < WAYS; how++) {
+            for (int mode = 0; mode < MODES; mode++) {
                 char line[160], *log;
-                if (!exists((invar_test_model)kind, (way)how))
+                if (!is_applicable((invar_test_model)kind, (run_mode)mode))
                     continue;
-                log = log_of((invar_test_model)kind, (invar_format)format, (way)how, false);
-                line_of(line, log, (invar_test_model)kind, (invar_format)format, (way)how);
+                log = run_configuration((invar_test_model)kind, (invar_format)format,
+                                        (run_mode)mode, false);
+                format_line(line, log, (invar_test_model)kind, (invar_format)format,
+                            (run_mode)mode);
                 if (record)
                     fputs(line, record);
-                else if (!recorded(all, line))
-                    keep(log, line);
+                else if (!is_recorded(all, line))
+                    fail_with_log(log, line);
                 free(log);
             }
     if (record)
         fclose(record);
 }
 
-/* Two calls that read each other's weights are another log. */
+/* Negative control: a model that reads two weights exchanged has another log. */
 static void test_calls__a_swap_is_seen(void **state)
 {
-    char *right = log_of(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, false);
-    char *again = log_of(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, false);
-    char *swapped = log_of(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, true);
+    char *right = run_configuration(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, false);
+    char *again = run_configuration(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, false);
+    char *swapped = run_configuration(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, TRAIN, true);
 
     (void)state;
     assert_string_equal(right, again);

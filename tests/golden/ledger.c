@@ -1,11 +1,11 @@
 /*
- * ledger.c - a ledger of each version of the schema, as it was written once, and what is in it.
+ * ledger.c - ledgers of every schema version, recorded once, must stay readable with equal hashes.
  *
- * tests/golden/ledger-N.db are never made anew: what a ledger says must be readable, and its hashes
- * the same, in every later version and on every machine. ledger-N.txt have the hashes as
- * tests/oracle/ledger_hashes.py computed them and the answers of the plain sqlite3 shell; they
- * change with the columns of a query, the hashes never. A later schema adds a file of its own
- * (ledger_record.sh makes it) to the list below.
+ * tests/golden/ledger-N.db are never recorded again: every later version must read them and compute
+ * the same hashes on every machine. ledger-N.txt has the hashes as tests/oracle/ledger_hashes.py, a
+ * second implementation, computed them, and the answers of the plain sqlite3 shell. The answers
+ * change with the columns of a query, the hashes never. A later schema adds a file of its own (made
+ * by ledger_record.sh) to the list below. Negative control: one flipped bit changes the text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,29 +15,29 @@
 static const char *const recorded[] = {"ledger-1", "ledger-2", "ledger-3", "ledger-4", "ledger-5"};
 static const int tables_of[] = {23, 24, 25, 26, 28};
 
-/* Text that grows. */
-typedef struct page {
+/* Text that is appended to. */
+typedef struct text_buffer {
     size_t used;
     char text[8192];
-} page;
+} text_buffer;
 
-static void add(page *to, const char *format, ...) INVAR_PRINTF(2, 3);
+static void append_text(text_buffer *to, const char *format, ...) INVAR_PRINTF(2, 3);
 
-static void add(page *to, const char *format, ...)
+static void append_text(text_buffer *to, const char *format, ...)
 {
-    size_t room = sizeof to->text - to->used;
+    size_t capacity = sizeof to->text - to->used;
     va_list arguments;
     int count;
 
     va_start(arguments, format);
-    count = vsnprintf(to->text + to->used, room, format, arguments);
+    count = vsnprintf(to->text + to->used, capacity, format, arguments);
     va_end(arguments);
-    assert_true(count >= 0 && (size_t)count < room);
+    assert_true(count >= 0 && (size_t)count < capacity);
     to->used += (size_t)count;
 }
 
-/* A copy of a golden ledger: opening one may write beside it. */
-static const char *golden(const char *name)
+/* Returns the path of a copy of a golden ledger, because opening a ledger may write beside it. */
+static const char *copy_golden(const char *name)
 {
     char from[256], file[64];
 
@@ -49,79 +49,80 @@ static const char *golden(const char *name)
 
 /* ---- the same text again --------------------------------------------------------------------- */
 
-typedef struct description {
+typedef struct ledger_text {
     invar_ledger *ledger;
-    page page;
-} description;
+    text_buffer text_buffer;
+} ledger_text;
 
-static void add_hash(page *to, const char *what, const char *uuid, const invar_digest *digest)
+static void add_hash(text_buffer *to, const char *what, const char *uuid,
+                     const invar_digest *digest)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, digest);
-    add(to, "%s %s %s\n", what, uuid, hex);
+    append_text(to, "%s %s %s\n", what, uuid, hex);
 }
 
 static invar_status describe_run(void *payload, const invar_ledger_summary *run)
 {
-    description *to = payload;
+    ledger_text *to = payload;
     char line[INVAR_LEDGER_SEAL_SIZE];
     invar_digest content;
     invar_status status;
 
     INVAR_TRY(invar_ledger_content_hash(&content, to->ledger, run->run));
-    add_hash(&to->page, "identity", run->uuid, &run->identity);
-    add_hash(&to->page, "content", run->uuid, &content);
-    add_hash(&to->page, "integrity", run->uuid, &run->integrity);
+    add_hash(&to->text_buffer, "identity", run->uuid, &run->identity);
+    add_hash(&to->text_buffer, "content", run->uuid, &content);
+    add_hash(&to->text_buffer, "integrity", run->uuid, &run->integrity);
     status = invar_ledger_seal(line, to->ledger, run->run);
-    if (status == INVAR_E_STATE) { // of a shortened run there is none
+    if (status == INVAR_E_STATE) { // a shortened run has no seal
         invar_error_clear();
         return INVAR_OK;
     }
-    add(&to->page, "%s\n", line);
+    append_text(&to->text_buffer, "%s\n", line);
     return status;
 }
 
-/* As the sqlite3 shell prints it. */
+/* Appends a row in the format of the sqlite3 shell. */
 static invar_status describe_row(void *payload, const char *const *columns,
                                  const invar_ledger_value *values, int count)
 {
-    page *to = payload;
+    text_buffer *to = payload;
 
     (void)columns;
     for (int i = 0; values && i < count; i++) {
         if (values[i].type == INVAR_LEDGER_TYPE_INT)
-            add(to, "%" PRId64, values[i].integer);
+            append_text(to, "%" PRId64, values[i].integer);
         else if (values[i].type == INVAR_LEDGER_TYPE_TEXT)
-            add(to, "%.*s", (int)values[i].bytes, (const char *)values[i].data);
+            append_text(to, "%.*s", (int)values[i].bytes, (const char *)values[i].data);
         else
             assert_int_equal(values[i].type, INVAR_LEDGER_TYPE_NULL);
-        add(to, "%s", i + 1 < count ? "|" : "\n");
+        append_text(to, "%s", i + 1 < count ? "|" : "\n");
     }
     return INVAR_OK;
 }
 
-static void describe_query(description *to, const char *name)
+static void describe_query(ledger_text *to, const char *name)
 {
     const invar_ledger_argument run = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}};
     invar_ledger_query query;
 
     assert_ok(invar_ledger_query_find(&query, name));
-    add(&to->page, "query %s\n", name);
+    append_text(&to->text_buffer, "query %s\n", name);
     assert_ok(invar_ledger_select(to->ledger, &(invar_ledger_select_request){
                                                   .sql = query.sql,
                                                   .arguments = &run,
                                                   .n_arguments = (size_t)query.n_params,
                                                   .row = describe_row,
-                                                  .payload = &to->page,
+                                                  .payload = &to->text_buffer,
                                               }));
 }
 
-static void describe(description *out, const char *path)
+static void describe_ledger(ledger_text *out, const char *path)
 {
     static const char *const queries[] = {"resume-overlap", "restore-points", "dirty-runs"};
 
-    out->page.used = 0;
+    out->text_buffer.used = 0;
     out->ledger = raw_reader(path);
     assert_ok(invar_ledger_runs(out->ledger, describe_run, out));
     for (size_t i = 0; i < COUNT(queries); i++)
@@ -131,15 +132,15 @@ static void describe(description *out, const char *path)
 
 static void expect_text(const char *path, const char *name)
 {
-    static description got;
+    static ledger_text actual;
     char text[256];
     raw_bytes file;
 
     (void)snprintf(text, sizeof text, INVAR_TEST_DATA "/golden/%s.txt", name);
     file = raw_read(text);
     file.data[file.count] = '\0';
-    describe(&got, path);
-    assert_string_equal(got.page.text, (const char *)file.data);
+    describe_ledger(&actual, path);
+    assert_string_equal(actual.text_buffer.text, (const char *)file.data);
     free(file.data);
 }
 
@@ -149,10 +150,10 @@ static void test_ledger_golden__says_what_it_said(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(recorded); i++) {
-        const char *path = golden(recorded[i]);
+        const char *path = copy_golden(recorded[i]);
         raw_assert_clean(path);
         expect_text(path, recorded[i]);
-        invar_ledger_close(raw_writer(path)); // brings it to this version
+        invar_ledger_close(raw_writer(path)); // upgrades it to the current version
         raw_assert_clean(path);
         expect_text(path, recorded[i]);
     }
@@ -164,7 +165,7 @@ static void test_ledger_golden__has_rows_in_every_table(void **state)
 
     (void)state;
     for (size_t k = 0; k < COUNT(recorded); k++) {
-        sqlite3 *db = raw_open(golden(recorded[k]));
+        sqlite3 *db = raw_open(copy_golden(recorded[k]));
         raw_names tables = raw_tables(db);
         for (int i = 0; i < tables.count; i++) {
             (void)snprintf(text, sizeof text, "SELECT count(*) FROM %s", tables.at[i]);
@@ -178,8 +179,11 @@ static void test_ledger_golden__has_rows_in_every_table(void **state)
     }
 }
 
-/* Rows of what later versions added, as a reader sees them; asked twice: that must not end it. */
-static const char *later_of(page *to, const char *path)
+/*
+ * Returns the counts of rows in tables and views that later versions added. The query runs twice,
+ * because the first must not spoil the second.
+ */
+static const char *count_later_rows(text_buffer *to, const char *path)
 {
     static const char text[] =
         "SELECT count(*), (SELECT count(*) FROM ranks), (SELECT count(*) FROM reward_part),"
@@ -197,43 +201,46 @@ static const char *later_of(page *to, const char *path)
     return to->text;
 }
 
-/* What a later version added is empty for who reads an older file, and the file stays as it is. */
+/*
+ * Tables that a later version added are empty for a reader of an older file, and reading does not
+ * change the file.
+ */
 static void test_ledger_golden__lacks_what_came_later(void **state)
 {
-    const char *path = golden("ledger-1");
+    const char *path = copy_golden("ledger-1");
     raw_bytes before = raw_read(path), after;
-    static page to;
+    static text_buffer to;
 
     (void)state;
-    assert_string_equal(later_of(&to, path), "0|0|0|0|0|0|0|13\n0|0|0|0|0|0|0|13\n");
+    assert_string_equal(count_later_rows(&to, path), "0|0|0|0|0|0|0|13\n0|0|0|0|0|0|0|13\n");
     after = raw_read(path);
     assert_int_equal(before.count, after.count);
     assert_memory_equal(before.data, after.data, before.count);
     free(before.data);
     free(after.data);
-    // the controls
-    assert_string_equal(later_of(&to, golden("ledger-2")),
+    // Control: newer files have such rows.
+    assert_string_equal(count_later_rows(&to, copy_golden("ledger-2")),
                         "144|33|0|0|0|0|0|13\n144|33|0|0|0|0|0|13\n");
-    assert_string_equal(later_of(&to, golden("ledger-3")),
+    assert_string_equal(count_later_rows(&to, copy_golden("ledger-3")),
                         "144|33|192|176|0|0|0|13\n144|33|192|176|0|0|0|13\n");
-    assert_string_equal(later_of(&to, golden("ledger-4")),
+    assert_string_equal(count_later_rows(&to, copy_golden("ledger-4")),
                         "144|33|192|176|44|0|0|13\n144|33|192|176|44|0|0|13\n");
-    assert_string_equal(later_of(&to, golden("ledger-5")),
+    assert_string_equal(count_later_rows(&to, copy_golden("ledger-5")),
                         "144|33|192|176|44|10|22|13\n144|33|192|176|44|10|22|13\n");
 }
 
-/* A run that was begun under an old version goes on under this one. */
+/* A run that began under an old version continues under this one, while an older reader sees it. */
 static void test_ledger_golden__goes_on(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(recorded); i++) {
-        const char *path = golden(recorded[i]);
+        const char *path = copy_golden(recorded[i]);
         const int64_t shape[] = {4};
         const invar_ledger_point point = {"loss", "forward", -1, "loss", "act", 0, "f32",
                                           shape,  1,         1,  0,      NULL,  0};
         const invar_digest digest = {{7}};
         char line[INVAR_LEDGER_SEAL_SIZE];
-        invar_ledger *reader = raw_reader(path); // which is there before
+        invar_ledger *reader = raw_reader(path); // opened before the upgrade
         invar_ledger *ledger = raw_writer(path);
         invar_ledger_summary run, seen;
         assert_ok(invar_ledger_find(&run, ledger, "whole"));
@@ -258,12 +265,13 @@ static void test_ledger_golden__compares(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(recorded); i++) {
-        invar_ledger *ledger = raw_reader(golden(recorded[i]));
+        invar_ledger *ledger = raw_reader(copy_golden(recorded[i]));
         invar_diff *same, *other;
         assert_ok(invar_diff_runs(&same, ledger, 1, ledger, 1));
         assert_int_equal(same->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
         assert_int_equal(same->steps_compared, 10);
-        assert_ok(invar_diff_runs(&other, ledger, 1, ledger, 2)); // another seed
+        // Control: a run with another seed.
+        assert_ok(invar_diff_runs(&other, ledger, 1, ledger, 2));
         assert_int_equal(other->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
         assert_int_equal(other->step, 0);
         invar_diff_free(same);
@@ -273,8 +281,9 @@ static void test_ledger_golden__compares(void **state)
 }
 
 /*
- * Written today, on this machine: the same run, so the same content. Where tests/ledger comes to
- * make other runs, this case goes; the golden file stays.
+ * The run of ledger-3, written by this build, on this machine, has the content of the golden
+ * ledger. If tests/ledger changes to write other runs, this case must be removed; the golden file
+ * stays.
  */
 static void test_ledger_golden__is_written_alike(void **state)
 {
@@ -287,7 +296,7 @@ static void test_ledger_golden__is_written_alike(void **state)
                    {INVAR_TEST_NAN, 8, .point = "layer.1.mlp.out"},
                    {INVAR_TEST_LOGP_MISMATCH, 1, .other = 2, .value = -0.0}}};
     const char *path = raw_path("again.db");
-    invar_digest before = raw_content(golden("ledger-3"), 1), after;
+    invar_digest before = raw_content(copy_golden("ledger-3"), 1), after;
 
     (void)state;
     assert_ok(invar_test_ledger_write(path, &spec));
@@ -295,18 +304,18 @@ static void test_ledger_golden__is_written_alike(void **state)
     raw_assert_digest(&after, &before);
 }
 
-/* The control: one bit, and neither the file nor the text is what it was. */
+/* Negative control: one flipped bit is found by verify and changes the text. */
 static void test_ledger_golden__other_bits_show(void **state)
 {
-    const char *path = golden(recorded[0]);
-    static description before, after;
+    const char *path = copy_golden(recorded[0]);
+    static ledger_text before, after;
 
     (void)state;
-    describe(&before, path);
+    describe_ledger(&before, path);
     raw_tamper(path, "UPDATE step SET content = flip(content) WHERE step = 9 AND run = 1");
     assert_true(raw_verify(path).problems > 0);
-    describe(&after, path);
-    assert_string_not_equal(before.page.text, after.page.text);
+    describe_ledger(&after, path);
+    assert_string_not_equal(before.text_buffer.text, after.text_buffer.text);
 }
 
 int main(void)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # ledger_record.sh BUILD - records a golden ledger: tests/golden/ledger-VERSION.db and .txt.
 #
-# Once for each version of the schema, when it is final. The ledger has rows in every table: a run
-# that crashed and was resumed, with more points than usual, NaN, -0, a modified tree and a seal;
-# and an imported one, a fork without its old detail. The text is what the second implementation of
-# the hashes and the plain sqlite3 shell say of it, so nothing in it comes from Invar's own code.
+# Run it once for each version of the schema, when the schema is final. The ledger has rows in every
+# table: a run that crashed and was resumed, with more points than usual, NaN, -0, a modified tree
+# and a seal; and an imported run, a fork without its old detail. The text is computed by the second
+# implementation of the hashes and the plain sqlite3 shell, so nothing in it comes from Invar's
+# code.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 build=$(realpath "$1")

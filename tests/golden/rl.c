@@ -1,5 +1,7 @@
 /*
- * rl.c - the bits of advantages, gradients and metrics, on every machine and by every compiler.
+ * rl.c - the bits of advantages, gradients and metrics, on every machine and with every compiler.
+ *
+ * One digest covers 48 mixed options of estimators, losses and corrections; it was recorded once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,8 +13,8 @@ enum { VARIANTS = 48 };
 static fixture f;
 static float dnow[TOKENS], dentropy[TOKENS], advantage[TOKENS], returns[TOKENS];
 
-/* All estimators, losses and corrections, mixed. */
-static invar_rl_options variant(int n)
+/* Returns the n-th mix of estimators, losses and corrections. */
+static invar_rl_options options_of_variant(int n)
 {
     invar_rl_options o = usual_options();
 
@@ -51,7 +53,7 @@ static invar_rl_options variant(int n)
     return o;
 }
 
-static void add(invar_digest *digest, const void *data, size_t bytes)
+static void add_bytes(invar_digest *digest, const void *data, size_t bytes)
 {
     invar_digest link;
 
@@ -69,12 +71,12 @@ static void add_step(invar_digest *digest, const invar_rl_options *options)
     assert_ok(invar_loss_new(&loss, &f.batch, options, advantage, returns));
     assert_ok(invar_loss_run(loss, 0, SAMPLES, f.now, f.entropy, dnow, dentropy));
     assert_ok(invar_loss_metrics(&metrics, &count, loss));
-    add(digest, advantage, bytes);
-    add(digest, returns, bytes);
-    add(digest, dnow, bytes);
-    add(digest, dentropy, bytes);
+    add_bytes(digest, advantage, bytes);
+    add_bytes(digest, returns, bytes);
+    add_bytes(digest, dnow, bytes);
+    add_bytes(digest, dentropy, bytes);
     for (size_t i = 0; i < count; i++)
-        add(digest, &metrics[i].value, sizeof(double));
+        add_bytes(digest, &metrics[i].value, sizeof(double));
     invar_loss_free(loss);
 }
 
@@ -86,7 +88,7 @@ static void test_golden_rl__rev1(void **state)
 
     (void)state;
     for (int n = 0; n < VARIANTS; n++) {
-        invar_rl_options options = variant(n);
+        invar_rl_options options = options_of_variant(n);
         fixture_init(&f, (uint64_t)(40 * n), n % 4 ? 50 : LONGEST);
         add_step(&digest, &options);
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# same_lines.sh FILE COMMAND ... - the command succeeds and prints exactly the lines of FILE.
+# same_lines.sh FILE COMMAND ... - checks that the command prints exactly the lines of FILE.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 file=$1

@@ -1,9 +1,10 @@
 /*
- * step.c - the dot-step of numerics sm90 against what an H200 produced.
+ * step.c - the dot-step of numerics sm90 against recorded outputs of an H200.
  *
- * tests/golden/step_vectors.bin holds inputs and outputs of the hardware, written by
- * tests/gpu/tensorcore.c. The reference and the product (SIMD and portable) must agree with it on
- * every output. golden.step_sums does the same with hashes, for many more.
+ * tests/golden/step_vectors.bin has inputs and outputs of the hardware, written by
+ * tests/gpu/tensorcore.c. The reference and the kernels (SIMD and portable) must equal every
+ * output. The test golden.step_sums does the same with hashes, for many more tiles. Negative
+ * control: a step with any other constant differs from the hardware.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -83,8 +84,8 @@ static void test_step__equals_recorded_hardware(void **state)
 }
 
 /*
- * The step once more, in doubles and with its constants as parameters; finite bf16 only. Every
- * aligned term and their sum are integers below 2^53, so double arithmetic is exact.
+ * The constants of a dot-step, for a model of it in double arithmetic; finite bf16 only. Every
+ * aligned term and their sum are integers below 2^53, so the arithmetic is exact.
  */
 typedef struct rule {
     const char *name;
@@ -138,7 +139,7 @@ static double model_step(double c, const uint16_t *a, const uint16_t *b, const r
     return model_round(sum, largest - r->fraction);
 }
 
-/* Outputs of the recorded hardware that a rule gets wrong, over one-step tiles of finite values. */
+/* Counts the outputs that a rule gets wrong, over one-step tiles of finite values. */
 static int count_wrong(const rule *r)
 {
     static const int finite[] = {0, 1, 2, 3, 4, 6, 7, 9, 10};
@@ -149,23 +150,23 @@ static int count_wrong(const rule *r)
             invar_step_tile t;
             tile_outputs d;
             invar_tile_make(&t, INVAR_TILE_BF16, finite[f], n);
-            tile_reference(d, &t, INVAR_TILE_BF16); // equal to the hardware: the first test says so
+            tile_reference(d, &t, INVAR_TILE_BF16); // equals the hardware, by the first test
             for (int i = 0; i < INVAR_TILE_ROWS; i++)
                 for (int j = 0; j < INVAR_TILE_COLS; j++) {
                     float c, expected;
-                    double got;
+                    double actual;
                     memcpy(&c, &t.c[i][j], sizeof c);
                     memcpy(&expected, &d[i][j], sizeof expected);
-                    got = (double)c;
+                    actual = (double)c;
                     for (int p = 0; p < INVAR_STEP_BF16; p += r->group)
-                        got = model_step(got, &t.a[i][p], &t.b[j][p], r);
-                    wrong += got != (double)expected;
+                        actual = model_step(actual, &t.a[i][p], &t.b[j][p], r);
+                    wrong += actual != (double)expected;
                 }
         }
     return wrong;
 }
 
-/* The constants of the step are what the hardware says they are, and no others. */
+/* The constants of the step give the outputs of the hardware, and no other tested constants do. */
 static void test_step__hardware_settles_the_constants(void **state)
 {
     static const rule ours = {"F 25, floor -133, groups of 16", 25, -133, 16};
@@ -188,8 +189,8 @@ static uint16_t power_of_two(int exponent)
 }
 
 /*
- * Zeros meet operands of 2^0 to 2^127, and the other products lie about the least exponent that the
- * SIMD kernels cover: what a zero leaves behind must not count as an exponent.
+ * Zeros are multiplied by 2^0 to 2^127, and the other products are near the smallest exponent that
+ * the SIMD kernels cover: the product of a zero must not contribute an exponent.
  */
 static void test_step__zeros_beside_large_and_tiny(void **state)
 {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# these_lines.sh FILE COMMAND ... - the command succeeds and prints all lines of FILE, and others.
+# these_lines.sh FILE COMMAND ... - checks that the command prints all lines of FILE; others may
+# follow.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 file=$1

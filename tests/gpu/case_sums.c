@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "tests/gpu/cases/cases.h"
 
-static invar_status run_here(void *payload, invar_case *c, uint64_t seed)
+static invar_status run_on_cpu(void *payload, invar_case *c, uint64_t seed)
 {
     (void)seed;
     return invar_case_run(payload, c);
@@ -22,5 +22,5 @@ int main(int argc, char **argv)
     int count = argc > 1 ? atoi(argv[1]) : 24;
     invar_device cpu = {.backend = invar_backend_cpu()};
 
-    return invar_case_lines(count, argc > 2 ? argv[2] : NULL, run_here, &cpu) != INVAR_OK;
+    return invar_case_lines(count, argc > 2 ? argv[2] : NULL, run_on_cpu, &cpu) != INVAR_OK;
 }

@@ -22,85 +22,87 @@
 enum { MOST_BLOCKS = 64, MOST_TENSORS = 512 };
 
 /* A block of the case, its copy on the GPU, and the copy back. */
-typedef struct mirror {
+typedef struct block_copy {
     invar_case_block *block;
-    char *far;
-    char *back;
-    bool result; /* the op writes to `back` itself, which is host memory */
-} mirror;
+    char *on_gpu;
+    char *host_copy;
+    bool
+        is_host_output; /* the op writes to `host_copy` itself, which is an output in host memory */
+} block_copy;
 
-typedef struct twin {
+/* State of the comparison. */
+typedef struct comparison {
     invar_device cpu, gpu;
-    mirror at[MOST_BLOCKS];
+    block_copy copies[MOST_BLOCKS];
     int count;
     int64_t differences;
-    int64_t fused, apart; /* fused calls; fused calls that differ from their parts
-                             */
-} twin;
+    int64_t fused,
+        fused_differing; /* number of fused calls, and of those that differ from their parts */
+} comparison;
 
 /* ---- pointers -------------------------------------------------------------------------------- */
 
-static mirror *mirror_of(twin *t, const void *p)
+static block_copy *find_copy(comparison *t, const void *p)
 {
     for (int i = 0; i < t->count; i++) {
-        const char *begin = t->at[i].block->data;
-        if ((const char *)p >= begin && (const char *)p <= begin + t->at[i].block->bytes)
-            return &t->at[i];
+        const char *begin = t->copies[i].block->data;
+        if ((const char *)p >= begin && (const char *)p <= begin + t->copies[i].block->bytes)
+            return &t->copies[i];
     }
     fprintf(stderr, "twin: an argument leads to memory that is not the case's\n");
     abort();
 }
 
-static void lead_far(twin *t, void **p)
+static void to_gpu(comparison *t, void **p)
 {
-    mirror *m;
+    block_copy *m;
 
     if (!*p)
         return;
-    m = mirror_of(t, *p);
-    *p = m->far + ((char *)*p - (char *)m->block->data);
+    m = find_copy(t, *p);
+    *p = m->on_gpu + ((char *)*p - (char *)m->block->data);
 }
 
-static void lead_back(twin *t, void **p)
+static void to_host_copy(comparison *t, void **p)
 {
-    mirror *m;
+    block_copy *m;
 
     if (!*p)
         return;
-    m = mirror_of(t, *p);
-    m->result = true;
-    *p = m->back + ((char *)*p - (char *)m->block->data);
+    m = find_copy(t, *p);
+    m->is_host_output = true;
+    *p = m->host_copy + ((char *)*p - (char *)m->block->data);
 }
 
-static void translate(twin *t, invar_case *far, invar_tensor *list)
+static void translate_args(comparison *t, invar_case *on_gpu, invar_tensor *list)
 {
     int count;
-    const invar_field *fields = invar_op_fields(&count, far->op);
-    const invar_tensor *near;
+    const invar_field *fields = invar_op_fields(&count, on_gpu->op);
+    const invar_tensor *host_list;
     int64_t length;
 
     for (int i = 0; i < count; i++) {
-        char *field = (char *)&far->args + fields[i].offset;
+        char *field = (char *)&on_gpu->args + fields[i].offset;
         switch (fields[i].kind) {
         case INVAR_FIELD_TENSOR:
-            lead_far(t, &((invar_tensor *)(void *)field)->data);
-            lead_far(t, &((invar_tensor *)(void *)field)->scale);
+            to_gpu(t, &((invar_tensor *)(void *)field)->data);
+            to_gpu(t, &((invar_tensor *)(void *)field)->scale);
             break;
         case INVAR_FIELD_ARRAY:
             if (!fields[i].host)
-                lead_far(t, (void **)(void *)field);
+                to_gpu(t, (void **)(void *)field);
             else if (fields[i].role == INVAR_FIELD_OUT)
-                lead_back(t, (void **)(void *)field);
+                to_host_copy(t, (void **)(void *)field);
             break;
-        case INVAR_FIELD_SEGMENTS: // the boundaries are its first field
-            lead_far(t, (void **)(void *)field);
+        case INVAR_FIELD_SEGMENTS: // the row offsets are its first field
+            to_gpu(t, (void **)(void *)field);
             break;
         case INVAR_FIELD_TENSORS:
-            near = invar_case_list(&length, far);
+            host_list = invar_case_list(&length, on_gpu);
             for (int64_t n = 0; n < length; n++) {
-                list[n] = near[n];
-                lead_far(t, &list[n].data);
-                lead_far(t, &list[n].scale);
+                list[n] = host_list[n];
+                to_gpu(t, &list[n].data);
+                to_gpu(t, &list[n].scale);
             }
             *(invar_tensor **)(void *)field = list;
             break;
@@ -111,34 +113,34 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_status copy_over(twin *t, invar_case *c)
+static invar_status upload_case(comparison *t, invar_case *c)
 {
     t->count = 0;
     for (invar_case_block *b = c->blocks; b; b = b->next) {
-        mirror *m = &t->at[t->count++];
+        block_copy *m = &t->copies[t->count++];
         if (t->count > MOST_BLOCKS)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "twin: more than %d blocks", (int)MOST_BLOCKS);
-        *m = (mirror){.block = b};
-        INVAR_TRY(invar_alloc((void **)&m->back, b->bytes + 1, 1, "a block"));
-        memcpy(m->back, b->data, b->bytes);
-        INVAR_TRY(invar_device_alloc(&t->gpu, (void **)&m->far, b->bytes + 1, "a block"));
-        INVAR_TRY(invar_device_upload(&t->gpu, m->far, b->data, b->bytes));
+        *m = (block_copy){.block = b};
+        INVAR_TRY(invar_alloc((void **)&m->host_copy, b->bytes + 1, 1, "a block"));
+        memcpy(m->host_copy, b->data, b->bytes);
+        INVAR_TRY(invar_device_alloc(&t->gpu, (void **)&m->on_gpu, b->bytes + 1, "a block"));
+        INVAR_TRY(invar_device_upload(&t->gpu, m->on_gpu, b->data, b->bytes));
     }
     return INVAR_OK;
 }
 
-static void put_away(twin *t)
+static void free_copies(comparison *t)
 {
     for (int i = 0; i < t->count; i++) {
-        invar_device_free(&t->gpu, t->at[i].far);
-        invar_free(t->at[i].back);
+        invar_device_free(&t->gpu, t->copies[i].on_gpu);
+        invar_free(t->copies[i].host_copy);
     }
     t->count = 0;
 }
 
-static void report(const invar_case *c, uint64_t seed, int number, const mirror *m)
+static void print_difference(const invar_case *c, uint64_t seed, int number, const block_copy *m)
 {
-    const unsigned char *cpu = m->block->data, *gpu = (const unsigned char *)m->back;
+    const unsigned char *cpu = m->block->data, *gpu = (const unsigned char *)m->host_copy;
     size_t first = m->block->bytes, differ = 0;
 
     for (size_t i = m->block->bytes; i-- > 0;)
@@ -155,41 +157,41 @@ static void report(const invar_case *c, uint64_t seed, int number, const mirror 
     fprintf(stderr, " (CPU/GPU)\n");
 }
 
-static invar_status compare(twin *t, invar_case *c, uint64_t seed)
+static invar_status compare_case(comparison *t, invar_case *c, uint64_t seed)
 {
     for (int i = 0; i < t->count; i++) {
-        mirror *m = &t->at[i];
+        block_copy *m = &t->copies[i];
         if (invar_case_is_list(c, m->block))
             continue;
-        if (!m->result)
-            INVAR_TRY(invar_device_download(&t->gpu, m->back, m->far, m->block->bytes));
-        if (memcmp(m->back, m->block->data, m->block->bytes) != 0) {
-            report(c, seed, i, m);
+        if (!m->is_host_output)
+            INVAR_TRY(invar_device_download(&t->gpu, m->host_copy, m->on_gpu, m->block->bytes));
+        if (memcmp(m->host_copy, m->block->data, m->block->bytes) != 0) {
+            print_difference(c, seed, i, m);
             t->differences++;
         }
-        memcpy(m->block->data, m->back, m->block->bytes);
+        memcpy(m->block->data, m->host_copy, m->block->bytes);
     }
     return INVAR_OK;
 }
 
 /* Runs the case on the GPU, after its parts. */
-static invar_status run_with_parts(twin *t, const invar_case *far, uint64_t seed)
+static invar_status run_with_parts(comparison *t, const invar_case *on_gpu, uint64_t seed)
 {
     const invar_fused_part_output *differs = NULL;
     invar_case_parts parts;
-    invar_status status = invar_case_parts_run(&parts, &t->gpu, far);
+    invar_status status = invar_case_parts_run(&parts, &t->gpu, on_gpu);
 
     if (status == INVAR_OK)
-        status = invar_case_run(&t->gpu, far);
+        status = invar_case_run(&t->gpu, on_gpu);
     if (status == INVAR_OK)
         status = invar_case_parts_compare(&differs, &parts, &t->gpu);
     t->fused += parts.list.count > 0;
     if (differs) {
         fprintf(
             stderr, "%s %s seed %" PRIu64 ", %s: on the GPU %s is not what part %d, %s, gives\n",
-            invar_op_name(far->op), invar_numerics_name(far->numerics), seed, far->text,
+            invar_op_name(on_gpu->op), invar_numerics_name(on_gpu->numerics), seed, on_gpu->text,
             differs->field->name, differs->call, invar_op_name(parts.list.call[differs->call].op));
-        t->apart++;
+        t->fused_differing++;
     }
     invar_case_parts_free(&parts, &t->gpu);
     return status;
@@ -197,27 +199,28 @@ static invar_status run_with_parts(twin *t, const invar_case *far, uint64_t seed
 
 static invar_status run_both(void *payload, invar_case *c, uint64_t seed)
 {
-    twin *t = payload;
+    comparison *t = payload;
     invar_tensor list[MOST_TENSORS];
-    invar_case far = *c;
-    invar_status status = copy_over(t, c);
+    invar_case on_gpu = *c;
+    invar_status status = upload_case(t, c);
 
     if (status == INVAR_OK) {
-        translate(t, &far, list);
+        translate_args(t, &on_gpu, list);
         status = invar_case_run(&t->cpu, c);
     }
     if (status == INVAR_OK)
-        status = run_with_parts(t, &far, seed);
+        status = run_with_parts(t, &on_gpu, seed);
     if (status == INVAR_OK)
-        status = compare(t, c, seed);
-    put_away(t);
+        status = compare_case(t, c, seed);
+    free_copies(t);
     return status;
 }
 
 int main(int argc, char **argv)
 {
     int count = argc > 1 ? atoi(argv[1]) : 24;
-    twin t = {.cpu = {.backend = invar_backend_cpu()}, .gpu = {.backend = invar_backend_cuda()}};
+    comparison t = {.cpu = {.backend = invar_backend_cpu()},
+                    .gpu = {.backend = invar_backend_cuda()}};
     invar_status status;
 
     if (!t.gpu.backend) {
@@ -233,6 +236,6 @@ int main(int argc, char **argv)
     fprintf(stderr,
             "twin: %" PRId64 " blocks differ, and %" PRId64 " of %" PRId64
             " fused calls from their parts\n",
-            t.differences, t.apart, t.fused);
-    return status != INVAR_OK || t.differences > 0 || t.apart > 0;
+            t.differences, t.fused_differing, t.fused);
+    return status != INVAR_OK || t.differences > 0 || t.fused_differing > 0;
 }

@@ -58,7 +58,7 @@ static uint64_t sum_chunk(const entry *e, uint32_t chunk)
     return sum;
 }
 
-static void *work(void *argument)
+static void *run_worker(void *argument)
 {
     worker *self = argument;
 
@@ -67,7 +67,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static int run(const entry *e, int threads, int step)
+static int print_checksum(const entry *e, int threads, int step)
 {
     static uint64_t chunk_sums[INVAR_SUMS_CHUNKS];
     static worker workers[MAX_THREADS];
@@ -78,7 +78,7 @@ static int run(const entry *e, int threads, int step)
         workers[t].chunk_sums = chunk_sums;
         workers[t].first = t * step;
         workers[t].stride = threads * step;
-        if (pthread_create(&workers[t].thread, NULL, work, &workers[t]) != 0) {
+        if (pthread_create(&workers[t].thread, NULL, run_worker, &workers[t]) != 0) {
             fprintf(stderr, "elementary_sums: cannot start thread %d\n", t);
             return 1;
         }
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
-        if (run(&entries[i], threads, step) != 0)
+        if (print_checksum(&entries[i], threads, step) != 0)
             return 1;
     }
     return 0;

@@ -2,8 +2,8 @@
  * elementary_sums.cu - checksums of math/ over all 2^32 inputs, on the device.
  *
  *   elementary_sums [STEP]            the lines of elementary_sums.c, bit for bit
- *   elementary_sums hardware [STEP]   seven of them, computed by the PTX instruction that a kernel
- *                                     may want to use instead of the portable sequence
+ *   elementary_sums hardware [STEP]   seven of them, with the PTX instruction that a kernel may use
+ *                                     instead of the portable code
  *
  * A kernel may use such an instruction if its line here equals the host's.
  *
@@ -21,7 +21,7 @@
 
 enum { THREADS = 256 };
 
-/* ---- instructions that claim to equal a portable sequence ---------------------------------- */
+/* ---- instructions that may replace portable code --------------------------------------------- */
 
 static __device__ uint32_t hardware_max(uint32_t w)
 {
@@ -112,7 +112,7 @@ static const entry portable[] = {INVAR_ELEMENTARY_LIST(PORTABLE_ENTRY)};
 #define HARDWARE_ENTRY(name) {#name, sum_chunks<hardware_##name>},
 static const entry hardware[] = {HARDWARE_LIST(HARDWARE_ENTRY)};
 
-static void check(cudaError_t error)
+static void exit_on_error(cudaError_t error)
 {
     if (error == cudaSuccess)
         return;
@@ -135,16 +135,17 @@ int main(int argc, char **argv)
         return 2;
     }
     int chunks = (INVAR_SUMS_CHUNKS + step - 1) / step;
-    check(cudaMalloc(&sums, sizeof chunk_sums));
+    exit_on_error(cudaMalloc(&sums, sizeof chunk_sums));
     for (size_t i = 0; i < count; i++) {
         uint64_t checksum = 0;
         entries[i].kernel<<<(unsigned)chunks, THREADS>>>(sums, (uint32_t)step);
-        check(cudaGetLastError());
-        check(cudaMemcpy(chunk_sums, sums, (size_t)chunks * sizeof *sums, cudaMemcpyDeviceToHost));
+        exit_on_error(cudaGetLastError());
+        exit_on_error(
+            cudaMemcpy(chunk_sums, sums, (size_t)chunks * sizeof *sums, cudaMemcpyDeviceToHost));
         for (int j = 0; j < chunks; j++)
             checksum = fold_chunk(checksum, chunk_sums[j]);
         printf("%s %016" PRIx64 "\n", entries[i].name, checksum);
     }
-    check(cudaFree(sums));
+    exit_on_error(cudaFree(sums));
     return 0;
 }

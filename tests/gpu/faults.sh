@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# faults.sh INVAR LOST FOLDER - a GPU that is full, fails, is not there or has an old driver.
+# faults.sh INVAR LOST FOLDER - a GPU that is full, fails, is missing or has an old driver.
 #
-# Each time: one line that says what to do, the exit code of docs/commands.md, a ledger that
-# verifies; and the run, started again, ends with the chain of one that nothing disturbed. LOST is
-# invar on a GPU that fails on request (lost.cu). Exit code: 0 all as expected, 1 not so.
+# Each failure must print one line with a remedy, have the exit code of docs/commands.md and leave a
+# ledger that verifies; the run, started again, must end with the chain of an undisturbed run. LOST
+# is invar on a GPU that fails on request (lost.cu). Exit code: 0 all checks passed, 1 a check
+# failed.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 lost=$2 folder=$3
@@ -14,7 +15,7 @@ unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
-# ends CODE TEXT COMMAND ...: the exit code, and TEXT in the last line of standard error.
+# ends CODE TEXT COMMAND ...: checks the exit code, and that the last line of stderr has TEXT
 ends() {
     local code=$1 text=$2 rc=0 last
     shift 2
@@ -26,13 +27,13 @@ ends() {
     fi
 }
 
-# train RUN FLAG ...: as words
+# train RUN FLAG ...: sets `words` to the command line
 train() {
     words=(train "$recipe" --num-rollout 3 --device cuda --no-report --run "$1" --save "$1/save"
         --load "$1/save" --save-interval 1 "${@:2}")
 }
 
-# go_on RUN: its ledger is whole, and the run ends as the undisturbed one
+# go_on RUN: checks that the ledger verifies and that the run resumes to the undisturbed chain
 go_on() {
     if [[ -e $1/ledger.db ]]; then
         ends 0 "" "$invar" ledger verify "$1"
@@ -57,7 +58,7 @@ for call in 50 $((calls / 2)) $((calls - calls / 20)); do
     go_on "lost$call"
 done
 
-# a full GPU: without room for the device itself, for what the run needs
+# a full GPU: no memory for the device context, or not enough for the run
 train full1
 INVAR_TEST_FREE=1 ends 2 "MiB" "$lost" "${words[@]}"
 go_on full1
@@ -67,7 +68,7 @@ grep -q "the run does not fit: it needs [0-9.]* MiB, the GPU has" err || complai
 [[ ! -e full40 ]] || complain "a run that does not fit was begun"
 go_on full40
 
-# no GPU, no driver, an old one: nothing is begun
+# absent VARIABLE ...: without a GPU or with an unusable driver, no run is begun
 absent() {
     train absent
     ends 125 "choose device = cpu" env "$@" "$invar" "${words[@]}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# layouts.sh INVAR FOLDER - ranks that divide a model on a GPU have the chain of one rank on a CPU.
+# layouts.sh INVAR FOLDER - ranks that split a model on a GPU have the chain of one rank on a CPU.
 #
-# Ranks are threads, whose bytes go through the host, and processes with NCCL where there is one;
-# all of them share the GPU that is there. Dense and experts, bf16 and fp8, with adapters where
-# ranks are data-parallel; responses so long that passes of decoding are graphs. A control must
-# differ.
+# Ranks are threads, which communicate through host memory, and, if MPI and NCCL are available,
+# processes with NCCL; all of them share one GPU. Models with and without experts, in bf16 and fp8,
+# with LoRA adapters for data-parallel ranks, and responses long enough that decode passes are
+# graphs. Control: another seed must differ.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2")
@@ -15,7 +15,7 @@ export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 recipe=$PWD/tests/e2e/ranks/sharded_model.ini modules=$(dirname "$invar")
 experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
-rows=(--rollout-batch-size 16 --unit-count 2) # units of several blocks of tokens
+rows=(--rollout-batch-size 16 --unit-count 2) # units of several token blocks
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 sp=(--sequence-parallel true) cp=--context-parallel-size
 rm -rf "$folder"
@@ -26,7 +26,7 @@ if command -v mpirun >/dev/null && [[ -e $modules/invar-mpi.so && -e $modules/in
     ways+=(nccl)
 fi
 
-# train WAY RANKS RUN FLAG ...: one rank is the CPU's.
+# train WAY RANKS RUN FLAG ...: trains a run; one rank uses the CPU, several use the GPU
 train() {
     local way=$1 ranks=$2 run=$3 command=("$invar" train "$recipe")
     shift 3
@@ -43,7 +43,8 @@ train() {
         complain "$run: exit code $?" "$(tail -n 5 "$run.err")"
 }
 
-# equal MODEL FORMAT RANKS FLAG ...: by every way. Models with rows have units of several blocks.
+# equal MODEL FORMAT RANKS FLAG ...: compares with one rank, for every kind of ranks. MODEL may
+# begin with rows- (units of several token blocks) or lora- (adapters).
 equal() {
     local model=$1 format=$2 ranks=$3 way run flags=()
     shift 3
@@ -82,7 +83,7 @@ done
 equal dense bf16 4 "$tp" 2 --audit 100
 equal experts bf16 4 "$ep" 2 "$pp" 2 --audit 100
 
-# seen LEVEL MODEL RANKS FLAG ...: points up to this level are those of one rank on a CPU.
+# seen LEVEL MODEL RANKS FLAG ...: points up to LEVEL equal those of one rank on a CPU
 seen() {
     local level=$1 model=$2 ranks=$3 way flags=(--dtype bf16 --debug-determinism "$1")
     shift 3

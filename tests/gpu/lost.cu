@@ -1,10 +1,10 @@
 /*
  * lost.cu - invar on a GPU that fails or has little free memory, for tests/gpu/faults.sh.
  *
- * Linked with --wrap=invar_backend_cuda, so that the program gets the table of this file. With
- * INVAR_TEST_LOSE=N in the environment a kernel that traps follows the N-th op: a sticky error, as
- * after any fault of a kernel or of the machine. With INVAR_TEST_COUNT=FILE the number of ops is
- * written to FILE at the end. With INVAR_TEST_FREE=N only N MiB of the GPU's memory are free.
+ * Linked with --wrap=invar_backend_cuda, so that the program gets the backend table of this file.
+ * Environment: INVAR_TEST_LOSE=N launches a kernel that traps after the N-th op, which is a sticky
+ * error like any fault of a kernel or of the machine; INVAR_TEST_COUNT=FILE writes the number of
+ * ops to FILE at the end; INVAR_TEST_FREE=N leaves only N MiB of the GPU's memory free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +16,12 @@
 extern "C" const invar_backend *__real_invar_backend_cuda(void);
 extern "C" const invar_backend *__wrap_invar_backend_cuda(void);
 
-static __global__ void fail()
+static __global__ void trap_kernel()
 {
     asm volatile("trap;");
 }
 
-static long long number(const char *name)
+static long long env_number(const char *name)
 {
     const char *text = getenv(name);
 
@@ -43,11 +43,11 @@ static void write_calls()
 
 static invar_status run(const invar_device *dev, invar_op op, const void *args, void *workspace)
 {
-    static const long long last = number("INVAR_TEST_LOSE");
+    static const long long last = env_number("INVAR_TEST_LOSE");
     invar_status status = __real_invar_backend_cuda()->ops[op].run(dev, args, workspace);
 
     if (++calls == last)
-        fail<<<1, 1, 0, invar_cuda_of(dev)->stream>>>();
+        trap_kernel<<<1, 1, 0, invar_cuda_of(dev)->stream>>>();
     return status;
 }
 
@@ -84,7 +84,7 @@ const invar_backend *__wrap_invar_backend_cuda(void)
     static invar_backend table;
 
     if (!table.name) {
-        fill_memory(number("INVAR_TEST_FREE"));
+        fill_memory(env_number("INVAR_TEST_FREE"));
         (void)atexit(write_calls);
         table = *__real_invar_backend_cuda();
 #define INVAR_OP(ID, fn, name, revision, numerics) table.ops[INVAR_OP_##ID].run = run_##fn;

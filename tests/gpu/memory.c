@@ -21,7 +21,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static void must(invar_status status)
+static void exit_on_error(invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -29,13 +29,13 @@ static void must(invar_status status)
     exit(2);
 }
 
-static void fill(unsigned char *at, size_t bytes, unsigned seed)
+static void fill_pattern(unsigned char *at, size_t bytes, unsigned seed)
 {
     for (size_t i = 0; i < bytes; i++)
         at[i] = (unsigned char)((i * 2654435761u + seed) >> 13);
 }
 
-static int compare(const char *what, const void *got, const void *expected, size_t bytes)
+static int compare_bytes(const char *what, const void *got, const void *expected, size_t bytes)
 {
     const unsigned char *a = got, *b = expected;
 
@@ -50,24 +50,24 @@ static int compare(const char *what, const void *got, const void *expected, size
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Copies to the device by one device handle, and back by the other one. */
-static int there_and_back(const invar_device *dev, const invar_device *other, size_t bytes,
-                          void *from, void *to)
+static int round_trip(const invar_device *dev, const invar_device *other, size_t bytes, void *from,
+                      void *to)
 {
     unsigned char *expected;
-    void *there;
+    void *device_copy;
     int wrong;
 
-    must(invar_alloc((void **)&expected, bytes, 1, "what is expected"));
-    fill(expected, bytes, (unsigned)bytes);
+    exit_on_error(invar_alloc((void **)&expected, bytes, 1, "what is expected"));
+    fill_pattern(expected, bytes, (unsigned)bytes);
     memcpy(from, expected, bytes);
-    must(invar_device_alloc(dev, &there, bytes, "an array"));
-    must(invar_device_upload(dev, there, from, bytes));
+    exit_on_error(invar_device_alloc(dev, &device_copy, bytes, "an array"));
+    exit_on_error(invar_device_upload(dev, device_copy, from, bytes));
     memset(from, 0x5A, bytes);
-    must(invar_device_synchronize(dev));
+    exit_on_error(invar_device_synchronize(dev));
     memset(to, 0xA5, bytes);
-    must(invar_device_download(other, to, there, bytes));
-    wrong = compare("there and back", to, expected, bytes);
-    invar_device_free(dev, there);
+    exit_on_error(invar_device_download(other, to, device_copy, bytes));
+    wrong = compare_bytes("there and back", to, expected, bytes);
+    invar_device_free(dev, device_copy);
     invar_free(expected);
     return wrong;
 }
@@ -82,13 +82,13 @@ static int check_copies(const invar_device *dev, const invar_device *other)
         void *heap[2], *host[2];
 
         for (int j = 0; j < 2; j++) {
-            must(invar_alloc(&heap[j], sizes[i], 1, "an array"));
-            must(invar_device_alloc_host(dev, &host[j], sizes[i], "an array"));
+            exit_on_error(invar_alloc(&heap[j], sizes[i], 1, "an array"));
+            exit_on_error(invar_device_alloc_host(dev, &host[j], sizes[i], "an array"));
         }
-        wrong += there_and_back(dev, other, sizes[i], heap[0], heap[1]);
-        wrong += there_and_back(dev, other, sizes[i], host[0], heap[1]);
-        wrong += there_and_back(dev, other, sizes[i], heap[0], host[1]);
-        wrong += there_and_back(dev, other, sizes[i], host[0], host[1]);
+        wrong += round_trip(dev, other, sizes[i], heap[0], heap[1]);
+        wrong += round_trip(dev, other, sizes[i], host[0], heap[1]);
+        wrong += round_trip(dev, other, sizes[i], heap[0], host[1]);
+        wrong += round_trip(dev, other, sizes[i], host[0], host[1]);
         for (int j = 0; j < 2; j++) {
             invar_free(heap[j]);
             invar_device_free_host(dev, host[j]);
@@ -97,23 +97,24 @@ static int check_copies(const invar_device *dev, const invar_device *other)
     return wrong;
 }
 
-/* ---- visits ---------------------------------------------------------------------------------- */
+/* ---- host arrays staged in device memory ----------------------------------------------------- */
 
 /* Adds the second array to the first one. */
-static invar_status add_up(void *payload, size_t first, size_t bytes,
-                           void *const there[INVAR_OFFLOAD_ARRAYS])
+static invar_status add_arrays(void *payload, size_t first, size_t bytes,
+                               void *const device_copy[INVAR_OFFLOAD_ARRAYS])
 {
     int64_t n = (int64_t)(bytes / sizeof(float));
-    invar_tensor a = invar_tensor_2d(there[0], INVAR_DTYPE_F32, 1, n);
-    invar_tensor b = invar_tensor_2d(there[1], INVAR_DTYPE_F32, 1, n);
+    invar_tensor a = invar_tensor_2d(device_copy[0], INVAR_DTYPE_F32, 1, n);
+    invar_tensor b = invar_tensor_2d(device_copy[1], INVAR_DTYPE_F32, 1, n);
 
     (void)first;
     return INVAR_CALL(payload, ADD, add, .out = a, .a = a, .b = b);
 }
 
-static int check_visits(invar_op_runner *caller, size_t bytes, size_t piece)
+/* Adds the arrays twice, in chunks of `chunk` bytes. Returns 1 if an element is wrong. */
+static int check_staging(invar_op_runner *runner, size_t bytes, size_t chunk)
 {
-    const invar_device *dev = &caller->dev;
+    const invar_device *dev = &runner->dev;
     void *arrays[INVAR_OFFLOAD_ARRAYS];
     size_t n = bytes / sizeof(float);
     invar_offload *offload;
@@ -121,20 +122,20 @@ static int check_visits(invar_op_runner *caller, size_t bytes, size_t piece)
     int wrong = 0;
 
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
-        must(invar_device_alloc_host(dev, &arrays[i], bytes, "an array that visits"));
+        exit_on_error(invar_device_alloc_host(dev, &arrays[i], bytes, "an array that visits"));
     a = arrays[0];
     b = arrays[1];
     for (size_t i = 0; i < n; i++) {
         a[i] = (float)(i % 1021);
         b[i] = (float)(i % 65521) * 0.5f;
     }
-    must(invar_offload_new(&offload, dev, bytes, piece));
+    exit_on_error(invar_offload_new(&offload, dev, bytes, chunk));
     for (int i = 0; i < 2; i++)
-        must(invar_offload_run(offload, arrays, add_up, caller));
+        exit_on_error(invar_offload_run(offload, arrays, add_arrays, runner));
     for (size_t i = 0; i < n && !wrong; i++) {
         wrong = a[i] != (float)(i % 1021) + (float)(i % 65521) || b[i] != (float)(i % 65521) * 0.5f;
         if (wrong)
-            printf("pieces of %zu bytes: element %zu is %g\n", piece, i, (double)a[i]);
+            printf("pieces of %zu bytes: element %zu is %g\n", chunk, i, (double)a[i]);
     }
     invar_offload_free(offload);
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
@@ -142,84 +143,86 @@ static int check_visits(invar_op_runner *caller, size_t bytes, size_t piece)
     return wrong;
 }
 
-/* ---- copies beside ops ----------------------------------------------------------------------- */
+/* ---- copies while ops run -------------------------------------------------------------------- */
 
+/* The thread that copies. */
 typedef struct copier {
     const invar_device *dev; /* device of the thread */
-    const void *there;
+    const void *device_copy;
     const unsigned char *expected;
     size_t bytes;
     int wrong;
     _Atomic bool done;
 } copier;
 
-/* Copies to new memory every time, like the first checkpoint of a run. */
-static void *copy_beside(void *payload)
+/* Copies to new memory each time, like the first checkpoint of a run. */
+static void *copy_in_thread(void *payload)
 {
-    enum { TIMES = 20 };
+    enum { N_COPIES = 20 };
     copier *c = payload;
 
-    for (int i = 0; i < TIMES; i++) {
+    for (int i = 0; i < N_COPIES; i++) {
         void *host;
 
-        must(invar_device_alloc_host(c->dev, &host, c->bytes, "a copy"));
-        must(invar_device_download(c->dev, host, c->there, c->bytes));
-        c->wrong += compare("beside ops", host, c->expected, c->bytes);
+        exit_on_error(invar_device_alloc_host(c->dev, &host, c->bytes, "a copy"));
+        exit_on_error(invar_device_download(c->dev, host, c->device_copy, c->bytes));
+        c->wrong += compare_bytes("beside ops", host, c->expected, c->bytes);
         invar_device_free_host(c->dev, host);
     }
     atomic_store(&c->done, true);
     return NULL;
 }
 
-/* Runs x += 1 in a graph that is made for it, if the backend has graphs. */
-static void count_up(const invar_device *dev, const invar_add_args *up)
+/* Runs x += 1 in a newly captured graph if the backend has graphs, else directly. */
+static void increment(const invar_device *dev, const invar_add_args *increment_args)
 {
     const invar_device_graphs *graphs = &dev->backend->graphs;
     invar_device_graph *graph;
 
     if (!graphs->begin) {
-        must(invar_add(dev, up));
+        exit_on_error(invar_add(dev, increment_args));
         return;
     }
-    must(graphs->begin(dev));
-    must(invar_add(dev, up));
-    must(graphs->end(&graph, dev));
-    must(graphs->launch(dev, graph));
-    must(invar_device_synchronize(dev));
+    exit_on_error(graphs->begin(dev));
+    exit_on_error(invar_add(dev, increment_args));
+    exit_on_error(graphs->end(&graph, dev));
+    exit_on_error(graphs->launch(dev, graph));
+    exit_on_error(invar_device_synchronize(dev));
     graphs->free(dev, graph);
 }
 
-static int check_beside(const invar_device *dev, const invar_device *other)
+/* Copies in a thread while this thread runs ops. Returns the number of differences. */
+static int check_concurrent_copies(const invar_device *dev, const invar_device *other)
 {
     const float start[2] = {0.0f, 1.0f};
     copier c = {.dev = other, .bytes = 24 * MIB + 4};
     unsigned char *expected;
-    void *there, *counter;
+    void *device_copy, *counter;
     pthread_t thread;
-    float counted, times = 0.0f;
+    float counted, expected_count = 0.0f;
 
-    must(invar_alloc((void **)&expected, c.bytes, 1, "what is expected"));
-    fill(expected, c.bytes, 7);
-    must(invar_device_alloc(dev, &there, c.bytes, "an array"));
-    must(invar_device_alloc(dev, &counter, sizeof start, "a counter"));
-    must(invar_device_upload(dev, there, expected, c.bytes));
-    must(invar_device_upload(dev, counter, start, sizeof start));
-    must(invar_device_synchronize(dev));
-    c.there = there;
+    exit_on_error(invar_alloc((void **)&expected, c.bytes, 1, "what is expected"));
+    fill_pattern(expected, c.bytes, 7);
+    exit_on_error(invar_device_alloc(dev, &device_copy, c.bytes, "an array"));
+    exit_on_error(invar_device_alloc(dev, &counter, sizeof start, "a counter"));
+    exit_on_error(invar_device_upload(dev, device_copy, expected, c.bytes));
+    exit_on_error(invar_device_upload(dev, counter, start, sizeof start));
+    exit_on_error(invar_device_synchronize(dev));
+    c.device_copy = device_copy;
     c.expected = expected;
-    if (pthread_create(&thread, NULL, copy_beside, &c) != 0)
+    if (pthread_create(&thread, NULL, copy_in_thread, &c) != 0)
         exit(2);
-    for (; !atomic_load(&c.done); times += 1.0f) {
+    for (; !atomic_load(&c.done); expected_count += 1.0f) {
         invar_tensor x = invar_tensor_2d(counter, INVAR_DTYPE_F32, 1, 1);
         invar_tensor one = invar_tensor_2d((float *)counter + 1, INVAR_DTYPE_F32, 1, 1);
-        count_up(dev, &(invar_add_args){.out = x, .a = x, .b = one});
+        increment(dev, &(invar_add_args){.out = x, .a = x, .b = one});
     }
     pthread_join(thread, NULL);
-    must(invar_device_download(dev, &counted, counter, sizeof counted));
-    if (counted != times)
-        printf("beside copies: %g ops, counted %g\n", (double)times, (double)counted);
-    c.wrong += counted != times;
-    invar_device_free(dev, there);
+    exit_on_error(invar_device_download(dev, &counted, counter, sizeof counted));
+    if (counted != expected_count)
+        printf("beside copies: %g ops, counted %g\n", (double)expected_count, (double)counted);
+    c.wrong += counted != expected_count;
+    invar_device_free(dev, device_copy);
     invar_device_free(dev, counter);
     invar_free(expected);
     return c.wrong;
@@ -230,23 +233,23 @@ int main(int argc, char **argv)
     bool cuda = argc == 2 && strcmp(argv[1], "cuda") == 0;
     const invar_backend *backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
     invar_device dev = {.backend = backend}, other = {.backend = backend};
-    invar_op_runner caller;
+    invar_op_runner runner;
     int wrong;
 
     if (!backend || argc != 2 || (!cuda && strcmp(argv[1], "cpu") != 0)) {
         fputs("usage: memory cpu|cuda, the latter in a build with CUDA\n", stderr);
         return 2;
     }
-    must(invar_pool_new(&dev.pool, 4));
-    must(invar_device_open(&dev));
-    must(invar_device_open(&other));
-    invar_op_runner_init(&caller, &dev);
+    exit_on_error(invar_pool_new(&dev.pool, 4));
+    exit_on_error(invar_device_open(&dev));
+    exit_on_error(invar_device_open(&other));
+    invar_op_runner_init(&runner, &dev);
     wrong = check_copies(&dev, &other);
-    wrong += check_visits(&caller, 40 * MIB + 256, 8 * MIB);
-    wrong += check_visits(&caller, 3 * MIB, 256 * 100);
-    wrong += check_visits(&caller, 5 * MIB, 64 * MIB);
-    wrong += check_beside(&dev, &other);
-    invar_op_runner_release(&caller);
+    wrong += check_staging(&runner, 40 * MIB + 256, 8 * MIB);
+    wrong += check_staging(&runner, 3 * MIB, 256 * 100);
+    wrong += check_staging(&runner, 5 * MIB, 64 * MIB);
+    wrong += check_concurrent_copies(&dev, &other);
+    invar_op_runner_release(&runner);
     invar_device_close(&other);
     invar_device_close(&dev);
     invar_pool_free(dev.pool);

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# nccl.sh INVAR FOLDER [STEPS] - ranks whose bytes go by NCCL have the chains of tests/golden/h200.
+# nccl.sh INVAR FOLDER [STEPS] - ranks that use NCCL have the chains of tests/golden/h200.
 #
-# 2 and 4 processes of mpirun share the GPU that is there, or have one each; dense and experts, bf16
-# and fp8. The first STEPS rollouts (0, the default: all) are compared. A control with another seed
-# must differ, and ranks that are threads on one GPU must be refused. A killed rank ends the run.
-# Exit code: 0 all is well, 77 there is no mpirun, MPI or NCCL, otherwise not so.
+# 2 and 4 processes started by mpirun share one GPU, or have one each; models dense and moe, in bf16
+# and fp8. STEPS limits the number of compared rollouts (0, the default, for all). Checkpoints of
+# two ranks must have the bytes of one rank's, ranks that are threads on one GPU must be rejected,
+# and a killed rank must end the run. Control: another seed must differ. Exit code: 0 all checks
+# passed, 77 mpirun, MPI or NCCL is missing, otherwise a check failed.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2") steps=${3:-0}
@@ -25,7 +26,7 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 limit=()
 ((steps == 0)) || limit=(--num-rollout "$steps")
 
-# launch RANKS NAME FLAG ...: sets `command` to start MODEL-FORMAT-ANYTHING on RANKS processes.
+# launch RANKS NAME FLAG ...: sets `command` to train NAME (MODEL-FORMAT-...) on RANKS processes
 launch() {
     local ranks=$1 name=$2 model format
     shift 2
@@ -52,7 +53,7 @@ for ranks in 2 4; do
         done
     done
 done
-# checkpoints are those of one rank
+# checkpoints of two ranks have the bytes of one rank's
 for ranks in 1 2; do
     train $ranks moe-bf16-save$ranks --num-rollout 2 --save-interval 1 || complain "no checkpoints"
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# pack.sh INVAR FOLDER [FLAG ...] - a step that a GPU made is packed, and the CPU makes it again.
+# pack.sh INVAR FOLDER [FLAG ...] - the CPU replays a pack of a step that a GPU computed.
 #
-# FLAGs go to the run alone (--device cuda). That a forged pack is found: tests/e2e/run/replay.sh.
-# Exit code: 0 identical, otherwise not so.
+# FLAGs are passed to the training run only (--device cuda). tests/e2e/run/replay.sh checks that a
+# forged pack is found. Exit code: 0 identical, otherwise a step differs or a command failed.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# races.sh FILE - whether every report of racecheck in FILE is of a kind that is explained here.
+# races.sh FILE - checks that every report of racecheck in FILE is of a kind that is explained here.
 #
-# racecheck does not follow an order that is made in two steps: the lanes of a warp read or write,
-# meet in __syncwarp, and one of them arrives at a barrier in shared memory for all; who waited
-# there then writes or reads. EXPLAINED names the kernels whose reports are of
-# this kind, by reading them, with the kinds of access that they are about:
+# racecheck does not recognize an order of accesses that is established in two steps: the lanes of a
+# warp read or write and meet in __syncwarp, one of them arrives at a barrier in shared memory for
+# all, and the threads that wait at the barrier then write or read. `explained` names the kernels
+# whose reports are of this kind, by inspection, with the kinds of accesses:
 #
 #     forward_wgmma              lanes read order[] before their warp arrives at q_empty, and
 #                                special[] before it arrives at v_empty, for which they meet in a
@@ -14,21 +14,21 @@
 #                                copies by the loading warps replace them
 #     attention_backward_tensor  lanes read -lse2 and delta of a tile before their warp arrives at
 #                                tile_empty, and write sums of dq before it arrives at sum_added;
-#                                copies replace both, so that writes meet there, too
-#     short_backward_sums        lanes write rstd, and dy turned back, before their warp arrives at
+#                                copies replace both, so that writes also conflict there
+#     short_backward_sums        lanes write rstd, and dy rotated back, before their warp arrives at
 #                                done; the column warps read them before they arrive at free, and
 #                                copies and the row warps replace them
 #
-# This was put to the test: with kernels in which every lane arrives for itself, the tool reports
-# nothing, and the results are the same (docs/testing.md, records). But then a warp arrives 32
-# times, which makes a norm's backward a tenth slower.
+# This was verified: with kernels in which every lane arrives for itself, the tool reports nothing,
+# and the results are the same (docs/testing.md, records). But then a warp arrives 32 times, which
+# makes the backward of a norm 10 percent slower.
 #
-# A report names the kernel, the kind of each access and its place in the machine code, which moves
-# with every change and compiler. It names no source line (the build has no line numbers) and no
-# array. So another race of the same kinds in one of these kernels is not distinguished here;
-# therefore sanitize.sh also requires that the results are right.
+# A report names the kernel, the kind of each access and its offset in the machine code, which
+# changes with every edit and compiler. It names no source line, since the build has no line
+# numbers, and no array. Another race of the same kinds in one of these kernels is therefore not
+# distinguished here; sanitize.sh also requires that the results are right.
 #
-# Exit code: 0 all are explained and FILE has all of them, 1 else, with those that are not.
+# Exit code: 0 if all reports are explained and FILE is complete, otherwise 1; prints the others.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 explained="forward_wgmma:Read/Write forward_decode:Read/Write short_backward_sums:Read/Write
@@ -36,7 +36,7 @@ attention_backward_tensor:Read/Write attention_backward_tensor:Write/Write"
 awk -v explained="$explained" '
 function kind_of(line) { return line ~ / Write access at / ? "Write" : "Read" }
 
-# "... access at void <unnamed>::name<(int)64>(arguments)+0x10 [4 hazards]": name
+# extracts the name from "... access at void <unnamed>::name<(int)64>(args)+0x10 [4 hazards]"
 function kernel_of(line)
 {
     sub(/.* access at /, "", line)

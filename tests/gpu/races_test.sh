@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# races_test.sh FOLDER - races.sh lets pass what is explained, and nothing else.
+# races_test.sh FOLDER - races.sh accepts the explained reports and no others.
 #
-# The reports are of compute-sanitizer 2025.3.1, with fewer accesses and arguments.
+# The reports are those of compute-sanitizer 2025.3.1, with shorter lists of accesses and arguments.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 folder=$1 checks=0 failed=0
@@ -15,7 +15,7 @@ sums='void short_backward_sums<__nv_bfloat16, (int)8, (bool)1>(short_sums<T1>)'
 stream='void stream_backward<__nv_bfloat16, (int)8>(backward_rows<T1>)'
 plain='linear(forward_wgmma<T1>)'
 
-# report FIRST KERNEL [NEXT KERNEL] ...: kinds of access, each with its kernel
+# report FIRST KERNEL [NEXT KERNEL] ...: prints a report; each kind of access has its kernel
 report() {
     echo "========= Error: Race reported between $1 access at $2+0xdd60"
     while (($# > 2)); do
@@ -25,14 +25,14 @@ report() {
     echo "========= "
 }
 
-# log COUNT REPORT ...: output of the tool, with COUNT hazards in its last line
+# log COUNT REPORT ...: prints the output of the tool, whose last line counts COUNT hazards
 log() {
     echo "========= COMPUTE-SANITIZER"
     printf '%s\n' "${@:2}"
     echo "========= RACECHECK SUMMARY: $1 hazard$( (($1 == 1)) || echo s) displayed ($1 errors)"
 }
 
-# expect CODE WHAT COUNT REPORT ...
+# expect CODE WHAT COUNT REPORT ...: checks the exit code of races.sh for such a log
 expect() {
     local rc=0
     checks=$((checks + 1))

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# sanitize.sh TWIN INVAR FOLDER - compute-sanitizer over random small calls of every op.
+# sanitize.sh COMPARE INVAR FOLDER - compute-sanitizer over random small calls of every op.
 #
-# Each tool (memcheck, racecheck, initcheck, synccheck) runs TWIN over the first COUNT cases of
-# every op, edge shapes among them (racecheck, which is slow, over HEAVY cases of the ops with
-# products), and memcheck also runs INVAR over a rollout and a training step of a small recipe. Many
-# processes share the GPU. One line per tool; FOLDER keeps what they said.
+# Each tool (memcheck, racecheck, initcheck, synccheck) runs COMPARE (cpu_gpu_compare.c) over the
+# first COUNT cases of every op, including edge shapes; racecheck, which is slow, over HEAVY cases
+# of the ops with products. memcheck also runs INVAR over a rollout and a training step of a small
+# recipe. Many processes share the GPU. Prints one line per tool; FOLDER keeps the logs.
 #
-# racecheck reports some orders that it does not follow. races.sh says which, and those are counted
-# as explained where the results were right; anything else is a finding.
+# racecheck does not recognize some orders of accesses. races.sh lists them; such reports are
+# counted as explained if the results were right. Any other report is a finding.
 #
-# Exit code: 0 nothing was found, 1 something was, 77 there is no compute-sanitizer.
+# Exit code: 0 no findings, 1 findings, 77 compute-sanitizer is missing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
-twin=$1 invar=$2 folder=$3
+compare=$1 invar=$2 folder=$3
 : "${COUNT:=24}" "${HEAVY:=18}" "${LIMIT:=600}" "${JOBS:=$(nproc)}"
 : "${TOOLS:=racecheck memcheck initcheck synccheck}"
 export PATH=$PATH:/usr/local/cuda/bin
@@ -22,10 +22,10 @@ if ! command -v compute-sanitizer >/dev/null; then
 fi
 rm -rf "$folder"
 mkdir -p "$folder"
-mapfile -t ops < <("$twin" 0 2>/dev/null | cut -d ' ' -f 1 | sort -u)
+mapfile -t ops < <("$compare" 0 2>/dev/null | cut -d ' ' -f 1 | sort -u)
 ((${#ops[@]}))
 
-# check TOOL NAME COMMAND ...: runs it; the tool's words go to TOOL.NAME.log, seconds to .time
+# check TOOL NAME COMMAND ...: runs COMMAND under TOOL; writes TOOL.NAME.log, .out, .code and .time
 check() {
     local at=$folder/$1.$2 code=0 begin=$SECONDS
     timeout -k 5 "$LIMIT" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 1000 \
@@ -34,7 +34,7 @@ check() {
     echo "$((SECONDS - begin)) $1 $2" >"$at.time"
 }
 
-# start TOOL NAME COMMAND ...: check beside the others, JOBS of them at a time
+# start TOOL NAME COMMAND ...: runs check in the background, at most JOBS at a time
 start() {
     while (($(jobs -rp | wc -l) >= JOBS)); do
         wait -n || true
@@ -47,7 +47,7 @@ if [[ " $TOOLS " == *" memcheck "* ]]; then
         --run "$folder/run" --save none --no-report
 fi
 
-# cases TOOL OP: how many
+# cases TOOL OP: prints the number of cases
 cases() {
     case $1/$2 in
     racecheck/attention.* | racecheck/*linear.*) echo "$HEAVY" ;;
@@ -57,19 +57,19 @@ cases() {
 
 for tool in $TOOLS; do
     for op in "${ops[@]}"; do
-        start "$tool" "$op" "$twin" "$(cases "$tool" "$op")" "$op"
+        start "$tool" "$op" "$compare" "$(cases "$tool" "$op")" "$op"
     done
 done
 wait
 
-# explained FILE: racecheck reported something, all of it is explained, and the results were right
+# explained FILE: succeeds if racecheck's reports are all explained and the results were right
 explained() {
     [[ $1 == */racecheck.* && $(<"$1.code") == 99 ]] || return 1
     grep -q "0 blocks differ" "$1.out" || return 1
     "$(dirname "$0")/races.sh" "$1.log" >"$1.unknown"
 }
 
-# A program passed when it ended well and its tool counted nothing.
+# A program passed if it exited with 0 and its tool counted nothing.
 nothing='SUMMARY: 0 (errors|hazards displayed \(0 errors, 0 warnings\))'
 failed=0
 for tool in $TOOLS; do

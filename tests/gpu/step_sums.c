@@ -18,12 +18,13 @@
 int main(int argc, char **argv)
 {
     static invar_step_tile tile;
-    const char *way = argc == 3 ? argv[1] : "";
-    bool reference = strcmp(way, "reference") == 0, portable = strcmp(way, "portable") == 0;
+    const char *implementation = argc == 3 ? argv[1] : "";
+    bool reference = strcmp(implementation, "reference") == 0,
+         portable = strcmp(implementation, "portable") == 0;
     uint64_t tiles = argc == 3 ? strtoull(argv[2], NULL, 10) : 0;
     void *workspace;
 
-    if (tiles == 0 || (!reference && !portable && strcmp(way, "simd") != 0)) {
+    if (tiles == 0 || (!reference && !portable && strcmp(implementation, "simd") != 0)) {
         fprintf(stderr, "usage: step_sums simd|portable|reference TILES\n");
         return 129;
     }

@@ -37,7 +37,7 @@ typedef struct records {
     FILE *hashes, *first_hashes, *vectors;
 } records;
 
-static void must(invar_status status)
+static void exit_on_error(invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -67,7 +67,7 @@ static invar_status check_tile(void *payload, int64_t n, int worker)
     return INVAR_OK;
 }
 
-/* ---- what is recorded ------------------------------------------------------------------------ */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static FILE *open_record(const char *dir, const char *name)
 {
@@ -115,7 +115,7 @@ static void write_vector(FILE *f, const family_run *r, size_t n)
     write_or_die(r->wgmma[n], sizeof r->wgmma[n], f);
 }
 
-static void record(const records *to, const family_run *r, size_t count)
+static void record_family(const records *to, const family_run *r, size_t count)
 {
     uint64_t hash = 0;
 
@@ -137,17 +137,17 @@ static uint64_t run_family(family_run *r, const invar_device *gpu, invar_pool *p
 {
     uint64_t wrong = 0, differ = 0;
 
-    must(invar_pool_run(pool, (int64_t)count, make_tile, r));
-    must(invar_hardware_check_tiles(r->wgmma, gpu, r->form, INVAR_HARDWARE_CHECK_WARPGROUP,
-                                    r->tiles, count));
+    exit_on_error(invar_pool_run(pool, (int64_t)count, make_tile, r));
+    exit_on_error(invar_hardware_check_tiles(r->wgmma, gpu, r->form, INVAR_HARDWARE_CHECK_WARPGROUP,
+                                             r->tiles, count));
     if (r->form == INVAR_TILE_BF16) {
-        must(invar_hardware_check_tiles(r->mma, gpu, r->form, INVAR_HARDWARE_CHECK_WARP, r->tiles,
-                                        count));
+        exit_on_error(invar_hardware_check_tiles(r->mma, gpu, r->form, INVAR_HARDWARE_CHECK_WARP,
+                                                 r->tiles, count));
         for (size_t n = 0; n < count; n++)
             for (int i = 0; i < INVAR_TILE_OUTPUTS; i++)
                 differ += r->wgmma[n][i] != r->mma[n][i];
     }
-    must(invar_pool_run(pool, (int64_t)count, check_tile, r));
+    exit_on_error(invar_pool_run(pool, (int64_t)count, check_tile, r));
     for (size_t n = 0; n < count; n++)
         wrong += r->wrong[n];
     printf("%s %-10s %zu outputs: %" PRIu64 " differ from the reference, mma.sync and wgmma differ "
@@ -171,12 +171,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: tensorcore DIR [TILES >= %d]\n", PREFIX);
         return 129;
     }
-    must(invar_device_open(&gpu));
-    must(invar_pool_new(&pool, threads > 0 ? (int)threads : 1));
-    must(invar_alloc((void **)&r.tiles, count, sizeof *r.tiles, "tiles"));
-    must(invar_alloc((void **)&r.wgmma, count, sizeof *r.wgmma, "outputs"));
-    must(invar_alloc((void **)&r.mma, count, sizeof *r.mma, "outputs"));
-    must(invar_alloc((void **)&r.wrong, count, sizeof *r.wrong, "counts"));
+    exit_on_error(invar_device_open(&gpu));
+    exit_on_error(invar_pool_new(&pool, threads > 0 ? (int)threads : 1));
+    exit_on_error(invar_alloc((void **)&r.tiles, count, sizeof *r.tiles, "tiles"));
+    exit_on_error(invar_alloc((void **)&r.wgmma, count, sizeof *r.wgmma, "outputs"));
+    exit_on_error(invar_alloc((void **)&r.mma, count, sizeof *r.mma, "outputs"));
+    exit_on_error(invar_alloc((void **)&r.wrong, count, sizeof *r.wrong, "counts"));
     to = (records){open_record(argv[1], "step_hashes.txt"),
                    open_record(argv[1], "step_hashes.2048.txt"),
                    open_record(argv[1], "step_vectors.bin")};
@@ -185,7 +185,7 @@ int main(int argc, char **argv)
             r.form = (invar_tile_form)form;
             r.family = family;
             bad += run_family(&r, &gpu, pool, count);
-            record(&to, &r, count);
+            record_family(&to, &r, count);
         }
     if (fclose(to.hashes) != 0 || fclose(to.first_hashes) != 0 || fclose(to.vectors) != 0) {
         perror(argv[1]);

@@ -1,7 +1,7 @@
 /*
- * inside.h - ledgers for tests from the inside: their points and faults.
+ * inside.h - points, kept samples and faults of the ledgers that tests/ledger.h writes.
  *
- * Only tests/ledger includes this.
+ * Private to tests/ledger/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,18 +10,18 @@
 
 #include "tests/ledger.h"
 
-#define INVAR_TEST_POINTS 16 /* at most */
+#define INVAR_TEST_POINTS 16 /* largest number of points of a run */
 #define INVAR_TEST_RANKS 2
 
 typedef struct invar_test_point {
     const char *name, *phase;
-    int64_t layer;
+    int64_t layer; /* -1 if it belongs to no layer */
     const char *op, *kind;
     int64_t level;
-    const char *inputs[2];
+    const char *inputs[2]; /* names of earlier points; NULL ends the list */
 } invar_test_point;
 
-/* The points of a run: rows[i] is the row of the i-th, inputs as indices of points. */
+/* The points of a run: rows[i] describes point i; inputs are indices of points. */
 typedef struct invar_test_points {
     size_t count;
     const invar_test_point *rows[INVAR_TEST_POINTS];
@@ -31,17 +31,17 @@ typedef struct invar_test_points {
 
 void invar_test_points_of(invar_test_points *out, const invar_test_ledger *spec);
 
-/* The index of a point; points->count: there is none of this name. */
+/* Returns the index of a point, or points->count if there is none of this name. */
 size_t invar_test_points_find(const invar_test_points *points, const char *name);
 
-/* Weights, and gradients of weights, are the same on every rank. */
+/* Returns true if all ranks have equal values: weights, and gradients of weights. */
 bool invar_test_point_replicated(const invar_test_point *row);
 
 /* Defines the points of a run in its ledger. */
 invar_status invar_test_points_define(invar_ledger *ledger,
                                       const invar_test_ledger *spec) INVAR_MUST_USE;
 
-/* Two samples of a step with their text, which tries to be more than text. */
+/* Number of kept samples per step. Their texts contain markup and control characters. */
 #define INVAR_TEST_KEPT 2
 
 typedef struct invar_test_kept {
@@ -51,19 +51,19 @@ typedef struct invar_test_kept {
 invar_status invar_test_kept_make(invar_test_kept *out, int64_t step) INVAR_MUST_USE;
 void invar_test_kept_release(invar_test_kept *kept);
 
-/* The first fault of this kind, or NULL. */
+/* Returns the first fault of this kind, or NULL if there is none. */
 const invar_test_fault *invar_test_fault_of(const invar_test_ledger *spec,
                                             invar_test_fault_kind kind);
 
-/* The fault of this kind if it strikes at this step. */
+/* Returns the fault of this kind if its step is `step`, else NULL. */
 const invar_test_fault *invar_test_fault_at(const invar_test_ledger *spec,
                                             invar_test_fault_kind kind, int64_t step);
 
-/* The same if it has struck by then. */
+/* Returns the fault of this kind if its step is `step` or earlier, else NULL. */
 const invar_test_fault *invar_test_fault_since(const invar_test_ledger *spec,
                                                invar_test_fault_kind kind, int64_t step);
 
-/* INVAR_E_INVALID: a fault names a point that is not there. */
+/* Returns INVAR_E_INVALID if a fault names a point that the run does not have. */
 invar_status invar_test_fault_check(const invar_test_ledger *spec) INVAR_MUST_USE;
 
 #endif

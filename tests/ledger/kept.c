@@ -1,5 +1,5 @@
 /*
- * kept.c - samples with their text in ledgers for tests. The texts try to be more than text.
+ * kept.c - kept samples of the ledgers that tests write; their texts contain markup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 #include "base/zip/gzip.h"
 #include "tests/ledger/inside.h"
 
-/* U+202E turns the direction of what follows; <!--, </script and & are markup elsewhere. */
+/* U+202E reverses the direction of the text after it; <!--, </script and & are markup in HTML. */
 static const char form[] =
     "{\"group\":%" PRId64 ",\"label\":\"</b>42\\u0000\\u202e'\\\"\",\"prompt\":\"step %" PRId64
     " sample %d </script><script>alert(2)</script>"

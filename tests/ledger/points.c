@@ -1,5 +1,8 @@
 /*
- * points.c - the points of ledgers for tests, and the faults that a test asks for.
+ * points.c - points of the ledgers that tests write, and lookup of the requested faults.
+ *
+ * The table lists the points in order of execution with their inputs, so a fault at one point also
+ * changes the points computed from it (steps.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

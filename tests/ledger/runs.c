@@ -1,5 +1,8 @@
 /*
- * runs.c - ledgers for tests: small training runs, with circumstances, crashes and resumes.
+ * runs.c - writes ledgers with small training runs for tests.
+ *
+ * A run has fixed facts of build, host and GPU, which the spec can replace. A crash ends segment 0
+ * without a finish, and segment 1 resumes. The steps come from steps.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,35 +39,36 @@ static const invar_ledger_fact usual_facts[] = {
     {"free", "log.every", "10"},
 };
 
-#define MOST_FACTS 48
+#define MAX_FACTS 48
 
-typedef struct life { // of a process: its circumstances, and what they point to
-    invar_ledger_fact facts[MOST_FACTS];
+/* Provenance of a segment, with the facts and the object that it points to. */
+typedef struct segment_facts {
+    invar_ledger_fact facts[MAX_FACTS];
     invar_ledger_object diff;
     invar_ledger_provenance circumstances;
-} life;
+} segment_facts;
 
 static bool same_key(const invar_ledger_fact *a, const invar_ledger_fact *b)
 {
     return strcmp(a->scope, b->scope) == 0 && strcmp(a->key, b->key) == 0;
 }
 
-static void add_fact(life *out, const invar_ledger_fact *fact)
+static void add_fact(segment_facts *out, const invar_ledger_fact *fact)
 {
     size_t i = 0, *count = &out->circumstances.n_facts;
 
     while (i < *count && !same_key(&out->facts[i], fact))
         i++;
-    INVAR_CHECK(i < MOST_FACTS);
+    INVAR_CHECK(i < MAX_FACTS);
     out->facts[i] = *fact;
     *count = i < *count ? *count : i + 1;
 }
 
-static void life_init(life *out, const invar_test_ledger *spec, int64_t seg)
+static void segment_facts_init(segment_facts *out, const invar_test_ledger *spec, int64_t seg)
 {
     static const char diff[] = "--- a/linear.c\n+++ b/linear.c\n@@ -1 +1 @@\n-tiles 4\n+tiles 8\n";
 
-    *out = (life){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
+    *out = (segment_facts){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
     out->circumstances = (invar_ledger_provenance){.facts = out->facts, .no_auto_facts = true};
     for (size_t i = 0; i < COUNT(usual_facts); i++)
         add_fact(out, &usual_facts[i]);
@@ -93,12 +97,12 @@ invar_status invar_test_ledger_begin(invar_ledger *ledger, const invar_test_ledg
                             .n_identity = COUNT(identity),
                             .parent = spec->parent,
                             .fork_step = spec->fork_step};
-    life now;
+    segment_facts segment;
 
     INVAR_TRY(invar_test_fault_check(spec));
     (void)snprintf(seed, sizeof seed, "%" PRIu64, spec->seed);
-    life_init(&now, spec, 0);
-    run.circumstances = now.circumstances;
+    segment_facts_init(&segment, spec, 0);
+    run.circumstances = segment.circumstances;
     INVAR_TRY(invar_ledger_begin(ledger, &run));
     INVAR_TRY(invar_ledger_log_event(
         ledger,
@@ -106,7 +110,7 @@ invar_status invar_test_ledger_begin(invar_ledger *ledger, const invar_test_ledg
     return invar_test_points_define(ledger, spec);
 }
 
-static invar_status keep_last(void *payload, const invar_ledger_summary *summary)
+static invar_status store_summary(void *payload, const invar_ledger_summary *summary)
 {
     *(invar_ledger_summary *)payload = *summary;
     return INVAR_OK;
@@ -117,13 +121,13 @@ invar_status invar_test_ledger_resume(invar_ledger *ledger, const invar_test_led
 {
     invar_ledger_summary newest;
     invar_digest chain = {{0}};
-    life now;
+    segment_facts segment;
 
-    INVAR_TRY(invar_ledger_runs(ledger, keep_last, &newest));
+    INVAR_TRY(invar_ledger_runs(ledger, store_summary, &newest));
     if (step > 0)
         INVAR_TRY(invar_ledger_chain_at(&chain, ledger, newest.run, step - 1));
-    life_init(&now, spec, 1);
-    INVAR_TRY(invar_ledger_resume(ledger, newest.uuid, step - 1, &chain, &now.circumstances));
+    segment_facts_init(&segment, spec, 1);
+    INVAR_TRY(invar_ledger_resume(ledger, newest.uuid, step - 1, &chain, &segment.circumstances));
     return invar_test_points_define(ledger, spec);
 }
 
@@ -135,7 +139,7 @@ static invar_status steps(invar_ledger *ledger, const invar_test_ledger *spec, i
     return INVAR_OK;
 }
 
-static invar_status first_life(invar_ledger *ledger, const void *payload)
+static invar_status write_first_segment(invar_ledger *ledger, const void *payload)
 {
     const invar_test_ledger *spec = payload;
 
@@ -144,7 +148,7 @@ static invar_status first_life(invar_ledger *ledger, const void *payload)
     return spec->crash || spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
 }
 
-static invar_status second_life(invar_ledger *ledger, const void *payload)
+static invar_status write_second_segment(invar_ledger *ledger, const void *payload)
 {
     const invar_test_ledger *spec = payload;
 
@@ -153,8 +157,8 @@ static invar_status second_life(invar_ledger *ledger, const void *payload)
     return spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
 }
 
-static invar_status live(const char *path, invar_status (*act)(invar_ledger *, const void *),
-                         const void *payload)
+static invar_status with_writer(const char *path, invar_status (*act)(invar_ledger *, const void *),
+                                const void *payload)
 {
     invar_ledger *ledger;
     invar_status status;
@@ -168,8 +172,8 @@ static invar_status live(const char *path, invar_status (*act)(invar_ledger *, c
 
 invar_status invar_test_ledger_add(const char *path, const invar_test_ledger *spec)
 {
-    INVAR_TRY(live(path, first_life, spec));
-    return spec->crash ? live(path, second_life, spec) : INVAR_OK;
+    INVAR_TRY(with_writer(path, write_first_segment, spec));
+    return spec->crash ? with_writer(path, write_second_segment, spec) : INVAR_OK;
 }
 
 invar_status invar_test_ledger_write(const char *path, const invar_test_ledger *spec)
@@ -179,7 +183,7 @@ invar_status invar_test_ledger_write(const char *path, const invar_test_ledger *
 
     for (size_t i = 0; i < COUNT(parts); i++) {
         (void)snprintf(part, sizeof part, "%s%s", path, parts[i]);
-        (void)remove(part); // whatever of it is there
+        (void)remove(part); // the file need not exist
     }
     return invar_test_ledger_add(path, spec);
 }

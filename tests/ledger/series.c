@@ -1,5 +1,5 @@
 /*
- * series.c - ledgers of several runs for tests: commits in CI, both sides of an A/B test.
+ * series.c - ledgers of several runs for tests: commits of a CI case, both sides of an A/B test.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,8 @@
 
 invar_status invar_test_ledger_ci(const char *path, int64_t n_steps, bool changes)
 {
-    for (int i = 7; i >= 0; i--) { // the newest first: runs are numbered against the commits
+    for (int i = 7; i >= 0;
+         i--) { // newest first, so that run numbers and commits have opposite orders
         char name[8], seconds[24], subject[32];
         const invar_ledger_fact facts[] = {{"ci", "case", "tiny"},
                                            {"build", "commit", name},

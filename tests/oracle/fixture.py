@@ -1,6 +1,6 @@
-# fixture.py - one case of the oracle as it is computed, and the file that holds them all.
+# fixture.py - one case of the oracle while it is computed, and the fixture file of all cases.
 # SPDX-License-Identifier: Apache-2.0
-"""What generate.py needs beside the cases: random inputs, float64 everywhere, the file format."""
+"""Helpers of generate.py: random inputs, float64 everywhere, the file format."""
 import math
 import struct
 import zlib
@@ -28,17 +28,18 @@ class Wide(TorchFunctionMode):
 
 
 def single(x):
-    """The number that a C program has in a float."""
+    """Returns x rounded to float32, as a C program reads it."""
     return float(numpy.float32(x))
 
 
 def agree(a, b):
-    """Two oracles of the same thing; so float64 was not left on the way."""
+    """Checks that two oracles of the same value agree to float64, so no step has rounded to
+    float32."""
     assert (a - b).abs().max() <= 1e-12 * b.abs().max(), "the oracles disagree"
 
 
 class Case:
-    """Draws inputs, of a random stream of its own, and collects the tensors of one case."""
+    """Draws the inputs of one case from its own random stream, and collects its tensors."""
 
     def __init__(self, tensors, exact, seed, name, storage):
         self.tensors, self.exact = tensors, exact
@@ -53,12 +54,12 @@ class Case:
             self.exact.add(self.prefix + name)
 
     def draw(self, *shape, scale=1.0):
-        """Nearly normal float64: sums of integers, so that every machine draws the same."""
+        """Returns nearly normal float64: sums of integers, so that every machine draws the same."""
         words = torch.randint(0, 1 << 24, (4, *shape), generator=self.generator)
         return (words.sum(0).double() / (1 << 24) - 2) * math.sqrt(3) * scale
 
     def given(self, name, tensor, dtype=None):
-        """An input: rounded to storage, recorded, and returned as float64 that wants a gradient."""
+        """Records an input, rounded to storage; returns it as float64 that requires a gradient."""
         tensor = tensor.to(dtype or self.type)
         self.put(name, tensor)
         return tensor.double().requires_grad_()
@@ -84,7 +85,7 @@ class Case:
             self.put(name, tensor.float(), exact=False)
 
     def expect_gradients(self, outputs, inputs):
-        """outputs: pairs (value, its gradient); inputs: name of a gradient, its tensor."""
+        """outputs: pairs (value, gradient of the value); inputs: {gradient's name: its tensor}."""
         values, given = zip(*outputs)
         self.expect(**dict(zip(inputs, torch.autograd.grad(values, inputs.values(), given))))
 
@@ -96,7 +97,7 @@ def padded(data):
 
 
 def encode(tensors, seed):
-    """The file; tests/oracle/oracle.h describes it."""
+    """Returns the bytes of the file; tests/oracle/oracle.h describes the format."""
     origin = (f"seed {seed}, torch {torch.__version__}, transformers {transformers.__version__}, "
               f"numpy {numpy.__version__}").encode()
     out = [struct.pack("<8sII", MAGIC, len(tensors), len(origin)), padded(origin + b"\0")]
@@ -109,7 +110,7 @@ def encode(tensors, seed):
 
 
 def decode(data):
-    """The tensors of a file and the text that says where it comes from."""
+    """Returns the tensors of a file and the text of its origin."""
     types = {tag: dtype for dtype, tag in TAGS.items()}
     at = 0
 
@@ -131,14 +132,14 @@ def decode(data):
 
 
 def difference(name, old, new, exact):
-    """What differs between two tensors, or None."""
+    """Returns a text with the difference of two tensors, or None if there is none."""
     if old.dtype != new.dtype or old.shape != new.shape:
         return f"{name}: {old.dtype} {tuple(old.shape)} is now {new.dtype} {tuple(new.shape)}"
     if exact:
         same = old.reshape(-1).view(torch.uint8).equal(new.reshape(-1).view(torch.uint8))
         return None if same else f"{name}: the bits differ"
-    # one unit in the last place of f32, and for small elements the noise of large ones; what is
-    # stored as f64 has angles of up to 40000 in it
+    # One unit in the last place of f32, and for small elements the noise of large ones. Values
+    # stored as f64 are computed from angles of up to 40000.
     noise = torch.finfo(old.dtype).eps if old.dtype == torch.float32 else 1e-10
     old, new = old.double(), new.double()
     error = (old - new).abs() - noise * old.abs() - 1e-12 * old.abs().max()

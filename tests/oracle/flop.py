@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# flop.py - FLOPs that PyTorch counts, against those of engine/train/flop.h.
+# flop.py - compares the FLOPs that PyTorch counts with those of engine/train/flop.h.
 #
-# Standard input: JSON lines of `test.unit.engine.train.flop print`, sizes of models and samples and
-# what Invar counts. The products of each are done once more with tensors of the same sizes under
-# PyTorch's FlopCounterMode, forward and backward: attention query by query over the keys that it
-# may see, experts one by one. The two counts must be equal, to the last product.
+# Standard input: JSON lines of `test.unit.engine.train.flop print`, with sizes of models and
+# samples and Invar's counts. The products of each line are computed with tensors of the same sizes
+# under PyTorch's FlopCounterMode, forward and backward: attention query by query over its visible
+# keys, experts one by one. The two counts must be equal. Negative control: a model with one more
+# layer must give another count.
 # SPDX-License-Identifier: Apache-2.0
 """FLOPs of training, counted by PyTorch."""
 import json
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class Products:
-    """A model of one size, as far as its products go."""
+    """The matrix products of a model of one size."""
 
     def __init__(self, sizes):
         self.s = sizes
@@ -25,7 +26,7 @@ class Products:
         return torch.randn(rows, cols, requires_grad=learns)
 
     def linear(self, x, out):
-        """With its adapter, where there is one."""
+        """Runs a linear layer, with its adapter if there is one."""
         y = x @ self.weight(x.shape[1], out, not self.frozen)
         if self.frozen:
             y = y + (x @ self.weight(x.shape[1], self.s["rank"], True)) @ self.weight(
@@ -61,7 +62,7 @@ class Products:
         return y * scores.sum(1, keepdim=True)
 
     def train(self, prompt, tokens):
-        # the embedding learns, or an adapter below does: every input has a gradient
+        # every input needs a gradient, because the embedding or an adapter below it is trained
         x = torch.randn(tokens - 1, self.s["hidden"], requires_grad=True)
         for layer, sparse in enumerate(self.s["sparse"]):
             x = x + self.attention(x, layer)
@@ -87,7 +88,7 @@ def main():
         if found != sizes["flop"]:
             sys.exit(f"{sizes['name']}, rank {sizes['rank']}: PyTorch counts {found}, Invar "
                      f"{sizes['flop']}")
-    # a negative control: one layer more is seen
+    # Negative control: one more layer is noticed.
     more = models[0] | {"sparse": models[0]["sparse"] + [0]}
     if count(more) == models[0]["flop"]:
         sys.exit("another model has the same count")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# flop.sh PROGRAM FOLDER - PyTorch counts the FLOPs that PROGRAM has counted.
+# flop.sh PROGRAM FOLDER - compares the FLOPs that PROGRAM counts with PyTorch's count.
 #
 # PROGRAM is test.unit.engine.train.flop. Installs PyTorch into a virtual environment in FOLDER
 # (requirements.txt).

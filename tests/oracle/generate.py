@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-# generate.py [--seed N] [--out FILE] | --check [FILE] - what PyTorch and transformers say of ops.
+# generate.py [--seed N] [--out FILE] | --check [FILE] - fixtures of ops by PyTorch and
+# transformers.
 #
-# Writes inputs and expected results; tests/oracle/ops/compare.c runs the ops of Invar on the inputs
-# and compares. With --check it computes FILE anew, from the seed named in it, and compares: inputs
-# and bits must be equal, results equal up to the noise of float64. FILE is fixtures.bin beside this
-# program unless told otherwise; README.md describes the cases.
+# Writes inputs and expected results; tests/oracle/ops/compare.c runs Invar's ops on the inputs and
+# compares. With --check it computes FILE again, from the seed named in it, and compares: inputs and
+# bits must be equal, results equal up to the noise of float64. FILE is by default fixtures.bin in
+# this folder; README.md describes the cases.
 #
-# Results come from code of other people: torch and its autograd, modules of transformers. Inputs
-# are rounded to f32 or bf16 first, so both sides see the same numbers; all that follows is float64.
+# Results come from third-party code: torch and its autograd, modules of transformers. Inputs are
+# rounded to f32 or bf16 first, so both sides compute from the same numbers; everything after that
+# is float64.
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the oracle tests."""
 import argparse
@@ -39,7 +41,7 @@ def to_fp8(x, dtype):
 
 
 def convert(case):
-    """Conversions: all codes, all points halfway between e4m3 or e5m2 codes, and random bits."""
+    """Conversions: all codes, all midpoints of adjacent e4m3 or e5m2 codes, and random bits."""
     codes = torch.arange(256).to(torch.uint8)
     points = [torch.randint(-2**31, 2**31, (3000,), generator=case.generator).to(torch.int32)]
     for name, dtype in ("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2):
@@ -60,7 +62,7 @@ def convert(case):
 
 
 def blocks(x, rows, cols):
-    """x (R, C) as (R / rows, C / cols, rows, cols)."""
+    """Returns x (R, C) as (R / rows, C / cols, rows, cols)."""
     return x.unflatten(0, (-1, rows)).unflatten(2, (-1, cols)).transpose(1, 2)
 
 
@@ -97,7 +99,7 @@ def quantise_int4(x):
 
 
 def quantise(case):
-    """Scales from 2^-140 to 2^100 by block, an empty block, values that are powers of two."""
+    """Scales from 2^-140 to 2^100 per block, an empty block, values that are powers of two."""
     scale = torch.linspace(-140, 100, 16).round().reshape(8, 2).repeat_interleave(128, 1).exp2()
     x = case.draw(8, 256) * scale
     x[3, :128] = 0
@@ -114,7 +116,7 @@ def quantise(case):
 # ---- linear layers -----------------------------------------------------------------------------
 
 def linear(case):
-    units = [131, 3]  # more than a block of 128 tokens
+    units = [131, 3]  # the first unit is longer than a token block of 128
     x = case.normal("x", 134, 64)
     w = case.normal("w", 32, 64, scale=0.2)
     bias = case.normal("bias", 32)
@@ -126,7 +128,7 @@ def linear(case):
 
 
 def linear_low(case):
-    """Dequantise, then multiply. The weight has two scale blocks of 128 each way."""
+    """Dequantizes, then multiplies. The weight has two scale blocks of 128 in each direction."""
     size = torch.tensor([[0.05, 0.2], [0.4, 0.1]]).repeat_interleave(128, 0)
     w = case.draw(256, 256) * size.repeat_interleave(128, 1)
     w = case.given("w", w, torch.bfloat16).detach().float()
@@ -197,7 +199,7 @@ def swiglu(case):
 # ---- attention ---------------------------------------------------------------------------------
 
 def visible(lengths, window):
-    """The mask of packed causal samples, as transformers makes it."""
+    """Returns the mask of packed causal samples, as transformers makes it."""
     samples = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     causal = masking_utils.causal_mask_function
     if window:
@@ -232,7 +234,7 @@ def attention(case, lengths, heads, kv_heads, dim, window=0, scale=0.0, paged=Tr
 
 
 def pages(case, lengths, k, v, size=16):
-    """Where a paged cache keeps the keys and values: two pages too many, in random order."""
+    """Places keys and values in a paged cache, in random order and with two unused pages."""
     need = [-(-n // size) for n in lengths]
     order = case.permutation(sum(need) + 2)
     table = torch.full((len(lengths), max(need)), -1)
@@ -289,7 +291,8 @@ def scores_of(logits, attributes):
 
 
 def choose(router, x, attributes):
-    """The router's choice and weights, best expert first, which topk(sorted=False) leaves open."""
+    """Returns the router's experts and weights, best first; topk(sorted=False) leaves the order
+    open."""
     with Wide():
         logits, weights, ids = router(x)
     choice = scores_of(logits, attributes) + getattr(router, "e_score_correction_bias", 0)
@@ -298,7 +301,8 @@ def choose(router, x, attributes):
 
 
 def settled(case, router, attributes, shape):
-    """Router inputs whose choice no rounding can change; rows are drawn again until it is so."""
+    """Draws router inputs whose choice of experts no rounding can change; other rows are drawn
+    again."""
     x = case.draw(*shape)
     while True:
         ids = choose(router, x.to(case.type).double(), attributes)[1]
@@ -321,7 +325,7 @@ def put_router(case, router, attributes):
 
 
 def route(case, make):
-    """A router alone: its weight is the identity, so that its input is the logits."""
+    """Tests a router alone: its weight is the identity, so that its input is the logits."""
     tokens, experts = 30, 16
     router, attributes = make(experts)
     router.weight.data = torch.eye(experts)
@@ -381,7 +385,7 @@ def moe_ops(case):
 
 
 def gate_up_down(case, module, gradients, prefix=""):
-    """The weights of a gated layer or of its experts; their gradients under our names."""
+    """Records the weights of a gated layer or its experts, and the gradients by Invar's names."""
     for name in "gate", "up", "down":
         weight = getattr(module, f"{name}_proj").weight
         weight.data = case.normal(f"w{name}{prefix}", *weight.shape, scale=0.3).detach()
@@ -389,7 +393,7 @@ def gate_up_down(case, module, gradients, prefix=""):
 
 
 def moe_module(case, module, attributes, tokens, hidden, experts):
-    """A whole block of experts. Ours keeps the weights of gate and up apart."""
+    """Tests a complete block of experts. Invar keeps the weights of gate and up separate."""
     module.experts.config._experts_implementation = "eager"
     router, gradients = module.gate, {}
     router.weight.data = case.normal("wrouter", experts, hidden, scale=0.3).detach()
@@ -429,7 +433,7 @@ def moe_deepseek_v3(case):
     moe_module(case, deepseek_v3.DeepseekV3MoE(config), attributes, 25, 16, 8)
 
 
-# ---- a whole layer -----------------------------------------------------------------------------
+# ---- a complete layer --------------------------------------------------------------------------
 
 def layer(case):
     """Qwen3DecoderLayer over two packed samples."""
@@ -488,7 +492,7 @@ def logprob(case, tokens, vocabulary, temperature, scale):
 
 
 def sample(case):
-    """What is left of a distribution after each filter; every filter takes something away."""
+    """Records the distribution left after each filter; every filter removes some tokens."""
     settings = {"temperature": single(0.8), "top_k": 20, "top_p": single(0.85),
                 "min_p": single(0.2)}
     filters = [logits_process.TemperatureLogitsWarper(settings["temperature"]),
@@ -510,14 +514,15 @@ def sample(case):
 
 
 def optimizer(case):
-    """Three steps; the second gradient is small, so that the norm does not reach the limit."""
+    """Three steps; the second gradient is small, so that its norm is below the clipping limit."""
     settings = {key: single(value) for key, value in
                 {"lr": 0.05, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}.items()}
     for name, value in settings.items():
         case.number(name, value)
     case.number("max_norm", 1.5)
     weights = [torch.nn.Parameter(case.normal(f"master.{i}", n).detach())
-               for i, n in enumerate((4100, 37))]  # one of them longer than a chunk of REDUCE
+               # the first is longer than a chunk of the reduce kernel
+               for i, n in enumerate((4100, 37))]
     adamw = torch.optim.AdamW(weights, lr=settings["lr"], eps=settings["eps"],
                               betas=(settings["beta1"], settings["beta2"]),
                               weight_decay=settings["weight_decay"])
@@ -540,7 +545,7 @@ def optimizer(case):
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 BOTH = list(STORAGE)  # inputs differ with the storage type
-ONE = [None]          # inputs are f32 whatever the storage type
+ONE = [None]          # inputs are f32 for every storage type
 
 CASES = [
     ("convert", ONE, convert, ()),
@@ -571,7 +576,7 @@ CASES = [
 
 
 def compute(seed):
-    """All tensors by name, and the names of those that must be equal to the bit."""
+    """Returns all tensors by name, and the names of those that must be equal bit for bit."""
     torch.set_default_dtype(torch.float64)
     tensors, exact = {}, set()
     for name, storages, make, arguments in CASES:

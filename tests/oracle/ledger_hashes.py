@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-# ledger_hashes.py LEDGER - computes every hash of a ledger again, in another way than Invar does.
+# ledger_hashes.py LEDGER - computes every hash of a ledger with an independent implementation.
 #
-# Follows docs/ledger.md, sections Hashes and Invariants; columns and keys come from the schema that
-# the file itself holds. Shares no code with Invar: SQLite through Python, SHA-256 of hashlib,
-# XXH3-128 of the program xxhsum. Prints identity, content, integrity and seal of each run; on
-# standard error, with exit code 1, what is wrong. tests/e2e/ledger/ledger_oracle.py uses it as a
-# module.
+# Follows docs/ledger.md, sections Hashes and Invariants; columns and keys come from the schema in
+# the file itself. Shares no code with Invar: SQLite by way of Python, SHA-256 of hashlib, XXH3-128
+# of the program xxhsum. Prints identity, content, integrity and seal of each run; problems go to
+# standard error, with exit code 1. tests/e2e/ledger/ledger_oracle.py imports it as a module.
 # SPDX-License-Identifier: Apache-2.0
 """A second implementation of the ledger's hashes."""
 import hashlib
@@ -21,11 +20,11 @@ ZERO = bytes(16)
 NOT_CONTENT = {"seg", "entry", "content", "arrival"}
 CONTENT_TABLES = ("step", "metric", "sample", "reply", "reward_part")
 ENTRY_COLUMNS = ("n", "kind", "ns", "rows", "total")
-AT_ONCE = 4096  # files of one call of xxhsum
+AT_ONCE = 4096  # files per call of xxhsum
 
 
 class Text(bytes):
-    """TEXT as its bytes, to tell it from a BLOB; in a damaged file it need not be UTF-8."""
+    """The bytes of a TEXT, distinct from a BLOB; in a damaged file they need not be UTF-8."""
 
     def __str__(self):
         return self.decode("utf-8", "replace")
@@ -46,7 +45,7 @@ def canonical_all(values):
     return b"".join(map(canonical, values))
 
 
-_hashes = {}  # bytes -> XXH3-128, as long as the program runs
+_hashes = {}  # bytes -> XXH3-128, cached while the program runs
 
 
 def _hash_files(inputs):
@@ -62,7 +61,7 @@ def _hash_files(inputs):
 
 
 def xxh3(inputs):
-    """XXH3-128 of each of the inputs, in canonical form."""
+    """Returns the XXH3-128 of each input, in canonical form."""
     new = list(dict.fromkeys(data for data in inputs if data not in _hashes))
     for at in range(0, len(new), AT_ONCE):
         some = new[at:at + AT_ONCE]
@@ -71,12 +70,12 @@ def xxh3(inputs):
 
 
 def first_half(digest):
-    """The first 8 bytes, as SQLite's INTEGER."""
+    """Returns the first 8 bytes, as SQLite's INTEGER."""
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def modulo(number):
-    """A sum modulo 2^64, as SQLite's INTEGER."""
+    """Returns a sum modulo 2^64, as SQLite's INTEGER."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -84,7 +83,7 @@ def modulo(number):
 
 
 class Table:
-    """A table whose rows are hashed: the columns that are, and which of them are its key."""
+    """A table whose rows are hashed: its hashed columns, and those of them that are its key."""
 
     def __init__(self, db, name):
         info = db.execute(f"PRAGMA table_info({name})").fetchall()
@@ -96,7 +95,7 @@ class Table:
         self.content = [c for c in self.columns if c not in NOT_CONTENT]
         primary = sorted((row[5], row[1]) for row in info if row[5])
         self.key = [column for _, column in primary if column in self.columns]
-        if not self.key:  # the number is not the key, but what is unique
+        if not self.key:  # the rowid is not the key, but the unique columns are
             self.key = self._unique(db)
 
     def _unique(self, db):
@@ -121,11 +120,12 @@ class Table:
 
 
 class Ledger:
-    """Everything that is in the file, with names for the numbers that only this file gives."""
+    """All rows of the file, with names instead of the numbers that only this file uses."""
 
     def __init__(self, path):
         wal = pathlib.Path(f"{path}-wal")
-        alone = not wal.exists() or wal.stat().st_size == 0  # then nothing is written beside it
+        # no WAL: the file can be opened without writing beside it
+        alone = not wal.exists() or wal.stat().st_size == 0
         mode = "immutable=1" if alone else "mode=ro"
         db = sqlite3.connect(f"file:{path}?{mode}", uri=True, isolation_level=None)
         db.execute("BEGIN")
@@ -155,7 +155,7 @@ class Ledger:
         return [dict(zip(columns, row)) for row in cursor]
 
     def points_of(self, manifest):
-        """The points of the manifest with this number, in order."""
+        """Returns the points of the manifest with this number, in order."""
         found = [row for row in self.points if row["manifest"] == manifest]
         return sorted(found, key=lambda row: row["ord"])
 
@@ -166,7 +166,7 @@ class Ledger:
 
 
 class Run:
-    """The part of one run: its rows by table, in the order in which they are hashed."""
+    """The rows of one run by table, in the order in which they are hashed."""
 
     def __init__(self, ledger, number):
         self.ledger = ledger
@@ -184,21 +184,21 @@ class Run:
         self.steps = {(row["step"], row["seg"]): row for row in self.rows["step"]}
 
     def entry_of(self, row):
-        """The entry that a row belongs to; None: its step is missing."""
+        """Returns the entry that a row belongs to; None if its step is missing."""
         if "entry" in row:
             return row["entry"]
         step = self.steps.get((row["step"], row["seg"]))
         return step and step["entry"]
 
     def until(self, name, entries):
-        """The rows of a table that belong to the first entries."""
+        """Returns the rows of a table that belong to the first `entries` entries."""
         for row in self.rows[name]:
             entry = self.entry_of(row)
             if entry is not None and entry < entries:
                 yield row
 
     def content_bytes(self, entries):
-        """What the content of the run is the hash of, as it was after so many entries."""
+        """Returns the bytes whose hash is the run's content after the first `entries` entries."""
         steps, evaluations = {}, {}
         for row in sorted(self.until("step", entries), key=lambda row: row["seg"]):
             steps[row["step"]] = row["content"]
@@ -227,12 +227,12 @@ class Run:
         return sha.digest()
 
     def hashes(self, entries=None):
-        """Content and integrity, in hexadecimal."""
+        """Returns content and integrity, in hexadecimal."""
         n = entries or len(self.entries)
         return self.content(n).hex(), self.integrity(n).hex()
 
     def seal(self, entries=None):
-        """The line that pins it; "": rows were left out of this copy."""
+        """Returns the line that pins the run; empty if rows were left out of this copy."""
         if self.pruned:
             return ""
         n = entries or len(self.entries)
@@ -243,12 +243,12 @@ class Run:
 
 
 class Audit:
-    """What is wrong. Hashes are gathered, so that one call of xxhsum makes them all."""
+    """The problems of a ledger. One call of xxhsum computes all collected hashes."""
 
     def __init__(self, path):
         self.ledger = Ledger(path)
         self.findings = []
-        self.claims = []  # (bytes, what must become of their hash, what to say if it does not)
+        self.claims = []  # (bytes, expected hash, message if the hash differs)
         self.counts = dict.fromkeys(
             ("runs_checked", "entries", "rows", "steps", "pruned", "seals", "seals_pruned"), 0)
         numbers = sorted(row["run"] for row in self.ledger.rows["run"])
@@ -294,7 +294,7 @@ class Audit:
         self._check_seals(run)
 
     def _check_rows(self, run):
-        """L2"""
+        """Checks invariant L2."""
         for name, table in run.tables.items():
             for row in run.rows[name]:
                 what = f"run {run.number}: {table.describe(row)}: "
@@ -308,7 +308,7 @@ class Audit:
                 self.counts["rows"] += run.entry_of(row) in range(len(run.entries))
 
     def _check_entries(self, run):
-        """L1, L3"""
+        """Checks invariants L1 and L3."""
         rows, total = defaultdict(int), defaultdict(int)
         for name in run.tables:
             for row in run.rows[name]:
@@ -342,12 +342,12 @@ class Audit:
                         f"run {run.number}: object (hash ?): its data do not give its hash")
 
     def _check_steps(self, run):
-        """L6, and the hashes of steps"""
+        """Checks invariant L6, and the hashes of steps."""
         segments = {row["seg"]: row for row in run.rows["segment"]}
         pruned = {row["entry"] for row in run.pruned}
-        parts = defaultdict(list)  # of (step, seg): content bytes
+        parts = defaultdict(list)  # (step, seg) -> content bytes of its rows
         for name in CONTENT_TABLES:
-            for row in run.rows.get(name, ()):  # an older version lacks some
+            for row in run.rows.get(name, ()):  # a ledger of an older version lacks some tables
                 parts[row["step"], row["seg"]].append(run.tables[name].content_bytes(row))
         for (step, seg), row in run.steps.items():
             what = f"run {run.number}: {run.tables['step'].describe(row)}: "
@@ -368,7 +368,7 @@ class Audit:
                             "it does not give the step's root")
 
     def _rooted(self, digest):
-        """The digests that count for the root, one after the other."""
+        """Returns the digests that belong to the root, concatenated."""
         points = self.ledger.points_of(self.ledger.number_of.get(digest["manifest"]))
         if len(digest["data"]) != 16 * len(points):
             return b"damaged"
@@ -376,7 +376,7 @@ class Audit:
                         for point in points if point["level"] == 0)
 
     def _check_references(self, run):
-        """L7"""
+        """Checks invariant L7."""
         for row in run.rows["segment"]:
             made = any(row["chain"] == step["chain"] for (number, seg), step in run.steps.items()
                        if number == row["after_step"] and seg < row["seg"])
@@ -391,7 +391,7 @@ class Audit:
                          "chain that it has")
 
     def _check_seals(self, run):
-        """L10"""
+        """Checks invariant L10."""
         for row in run.rows["seal"]:
             n = row["entry"]
             if run.pruned:
@@ -406,7 +406,7 @@ class Audit:
 
 
 def readable(bits, twin):
-    """Whether the readable twin says what the bits say: NaN is NULL, and -0 reads as 0."""
+    """Returns whether the readable column agrees with the bits: NaN is NULL, and -0 reads as 0."""
     value = struct.unpack("<d", struct.pack("<q", bits))[0]
     return twin is None if value != value else twin == value
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# live.sh COMPARE FOLDER - the oracle once more, with PyTorch and transformers at hand.
+# live.sh COMPARE FOLDER - runs the oracle of ops again, with PyTorch and transformers installed.
 #
 # Installs them into a virtual environment in FOLDER (requirements.txt; some GB), computes the
-# committed fixtures anew, then makes others from a random seed and runs COMPARE on those.
+# committed fixtures again, then makes others from a random seed and runs COMPARE on those.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-# model.py [--seed N] [--out FOLDER] [--large] | --check [FOLDER] - whole models by transformers.
+# model.py [--seed N] [--out FOLDER] [--large] | --check [FOLDER] - fixtures of models by
+# transformers.
 #
-# Writes one Hugging Face folder per case, as save_pretrained writes it, and fixtures.bin: token
-# sequences, their log-probabilities and entropies, gradients of every parameter of two GRPO losses,
-# and a step of AdamW. tests/oracle/model/compare.c runs the engine on the folders and compares.
-# FOLDER is model/ beside this program unless told otherwise; README.md there describes it.
+# Writes one Hugging Face folder per case with save_pretrained, and fixtures.bin: token sequences,
+# their log-probabilities and entropies, gradients of every parameter for two GRPO losses, and a
+# step of AdamW. tests/oracle/model/compare.c runs the engine on the folders and compares. FOLDER is
+# by default model/ in this folder; README.md there describes it.
 #
-# Weights are drawn, rounded to the type of the files and saved; all that follows is float64.
+# Weights are drawn, rounded to the type of the files and saved; everything after that is float64.
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the oracle for whole models."""
+"""Fixtures of the oracle for complete models."""
 import argparse
 import contextlib
 import json
@@ -38,7 +39,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 BF16, F32 = torch.bfloat16, torch.float32
 
-# name: class, what it adds to the sizes, type of the files, how the folder is written
+# name: class, additional configuration, type of the files, how the folder is written
 CASES = {
     "llama": ("Llama", dict(rope_parameters=LLAMA3, rms_norm_eps=1e-5), BF16, ()),
     "llama_tied": ("Llama", dict(rope_parameters=LLAMA3, tie_word_embeddings=True, head_dim=8,
@@ -56,7 +57,7 @@ CASES = {
                                         moe_intermediate_size=16, norm_topk_prob=False,
                                         decoder_sparse_step=2), BF16, ("old", "sharded")),
 }
-WHOLE = ("llama", "qwen3_moe")  # gradients are stored whole
+WHOLE = ("llama", "qwen3_moe")  # cases with complete gradients
 LENGTHS = (1, 2, 3, 7, 16, 33, 40, 146)
 TRAINED = range(2, 8)  # these samples are a batch of two groups
 TEMPERATURES = (1.0, 0.7)
@@ -75,7 +76,8 @@ def make_config(name, large):
 
 
 def build(config, dtype, attention):
-    """A model that computes in `dtype` throughout; its parameters are what the class makes."""
+    """Returns a model that computes in `dtype` throughout, with the parameters that its class
+    makes."""
     config._experts_implementation = "eager"
     torch.set_default_dtype(dtype)
     try:
@@ -90,7 +92,7 @@ def build(config, dtype, attention):
 
 
 def draw_weights(case, model, dtype):
-    """Weights that matter: attention far from uniform, norms not 1, biases not 0."""
+    """Draws weights that matter: attention far from uniform, norms not 1, biases not 0."""
     values = {}
     for name, parameter in sorted(model.named_parameters()):
         value = case.draw(*parameter.shape)
@@ -104,7 +106,7 @@ def draw_weights(case, model, dtype):
 
 
 def old_style(folder):
-    """config.json as published models have it: rope_theta, rope_scaling, torch_dtype."""
+    """Rewrites config.json like older published models: rope_theta, rope_scaling, torch_dtype."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
@@ -138,7 +140,7 @@ def assign(model, values):
 
 
 def score(model, samples, targets, temperature):
-    """Of every token: the log-probability of its target, and the entropy. Samples run alone."""
+    """Returns the log-probability of each target, and the entropy. Samples run one at a time."""
     with Wide() if model.dtype == torch.float64 else contextlib.nullcontext():
         logits = torch.cat([model(torch.tensor(s)[None]).logits[0] for s in samples])
         table = (logits / temperature).log_softmax(-1)
@@ -158,7 +160,7 @@ LOSSES = {
 
 
 def beside(values, *edges):
-    """Where rounding could move a value over an edge of the formula."""
+    """Returns where rounding could move a value across an edge of the formula."""
     return torch.stack([(values - edge).abs() < 1e-3 for edge in edges]).any(0)
 
 
@@ -171,7 +173,7 @@ def advantages(rewards, groups):
 
 
 def policy_loss(o, logp, entropy, batch):
-    """Clipped policy gradient, low_var_kl against a reference, entropy; all float64."""
+    """Clipped policy gradient, low_var_kl against a reference, entropy; all in float64."""
     advantage = batch["advantage"]
     ratio = (logp - batch["old"]).exp()
     low, high = 1 - o["eps_clip"], 1 + o["eps_clip_high"]
@@ -196,7 +198,7 @@ def policy_loss(o, logp, entropy, batch):
 
 
 def draw_batch(case, samples):
-    """Masks, rewards and groups; recorded and returned."""
+    """Draws masks, rewards and groups; records and returns them."""
     prompts = [max(1, len(samples[i]) // 3) for i in TRAINED]
     responses = [len(samples[i]) - p for i, p in zip(TRAINED, prompts)]
     case.integers("prompt", prompts, torch.int64)
@@ -213,12 +215,12 @@ def draw_batch(case, samples):
 
 
 def draw_others(case, kind, o, logp, ref):
-    """Log-probabilities of the weights that sampled, and of the reference."""
+    """Draws log-probabilities of the sampling weights and of the reference."""
     noise = case.draw(len(logp), scale=0.2)
     noise[::5] *= 5
     edges = 1 - o["eps_clip"], 1 + o["eps_clip_high"], o["eps_clip_c"]
     noise = torch.where(beside((-noise).exp(), *edges), noise + 0.01, noise)
-    ref[::37] += 4  # so far off that low_var_kl is clamped
+    ref[::37] += 4  # large enough that low_var_kl is clamped
     old, ref = (logp.detach() + noise).to(F32), ref.to(F32)
     case.put(f"{kind}.old", old, exact=False)
     case.put(f"{kind}.ref", ref, exact=False)
@@ -226,16 +228,16 @@ def draw_others(case, kind, o, logp, ref):
 
 
 def response_rows(samples):
-    """The rows, of all samples packed, whose next token belongs to a response."""
+    """Returns the rows of all packed samples whose next token belongs to a response."""
     begin = torch.tensor([0, *map(len, samples)]).cumsum(0).tolist()
     return torch.cat([torch.arange(begin[i] + max(1, len(samples[i]) // 3) - 1, begin[i + 1] - 1)
                       for i in TRAINED])
 
 
-# ---- what is recorded of a gradient ------------------------------------------------------------
+# ---- recorded gradients ------------------------------------------------------------------------
 
 def signs(count):
-    """(16, count) of +1 and -1: bits of a mixed index; tests/oracle/model/subject.c too."""
+    """Returns (16, count) of +1 and -1, from the bits of a mixed index as in model/subject.c."""
     h = torch.arange(count, dtype=torch.int64)
     for shift, factor in (0, 2654435761), (15, 2246822519), (13, 3266489917):
         h = (h ^ h >> shift if shift else h) * factor & 0xFFFFFFFF
@@ -244,7 +246,7 @@ def signs(count):
 
 
 def engine_names(named):
-    """Parameters as the engine has them: experts are stacked, gate and up apart."""
+    """Returns the parameters by the engine's names: experts stacked, gate and up separate."""
     out = {}
     for name, value in named.items():
         if name.endswith("experts.gate_up_proj"):
@@ -260,7 +262,7 @@ def engine_names(named):
 
 
 def record(case, name, named, whole=False):
-    """(parameters, 17): the norm and 16 projections of each, which estimate any difference."""
+    """Records (parameters, 17): norm and 16 projections of each, to estimate any difference."""
     named, rows = engine_names(named), []
     for key, value in named.items():
         flat = value.detach().reshape(-1)
@@ -273,9 +275,9 @@ def record(case, name, named, whole=False):
 
 def record_step(case, model, gradients):
     """
-    One step of AdamW from fresh moments, with a limit that the norm exceeds. The first step is
-    g / (|g| + eps), and with a tiny eps the sign of g, however little of g is more than rounding;
-    so eps is as large as gradients are.
+    Records one step of AdamW from zero moments, with a clipping limit below the norm. The first
+    step is g / (|g| + eps). With a tiny eps that is the sign of g, even if g is mostly rounding
+    error, so eps is as large as the gradients are.
     """
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
@@ -296,7 +298,7 @@ def record_step(case, model, gradients):
 # ---- a case ------------------------------------------------------------------------------------
 
 def routers_are_clear(model, samples):
-    """True when no choice of experts hangs on rounding."""
+    """Returns True if no choice of experts depends on rounding."""
     for layer in model.model.layers:
         gate = getattr(layer.mlp, "gate", None)
         if gate is None:
@@ -372,7 +374,7 @@ def compute_case(name, seed, folder, tensors, exact, large):
 
 
 def narrow(case, folder, samples, targets):
-    """The error of transformers in float32 itself, from the files, to compare ours with."""
+    """Records the float32 error of transformers itself, from the files, to compare Invar's with."""
     torch.set_default_dtype(F32)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=F32, attn_implementation="eager")
     with torch.no_grad():

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define MAGIC "INVORA01"
-#define HEAD_BYTES 16 // of the file before its origin, and of a tensor before its extents
+#define HEAD_BYTES 16 // size of the fixed part of the head of the file, and of a tensor
 
 static const struct {
     char tag[4];
@@ -29,30 +29,30 @@ size_t invar_oracle_type_size(invar_oracle_type type)
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 
-/* What is left of the file. */
+/* The unread rest of the file. */
 typedef struct cursor {
-    const uint8_t *at;
-    size_t left;
+    const uint8_t *position;
+    size_t bytes_left;
 } cursor;
 
-/* The next `bytes` bytes; the cursor moves to the next multiple of 8. */
-static invar_status take(const void **out, cursor *c, size_t bytes)
+/* Returns the next `bytes` bytes; the cursor moves on to the next multiple of 8. */
+static invar_status read_bytes(const void **out, cursor *c, size_t bytes)
 {
     size_t padded = bytes + (8 - bytes % 8) % 8;
 
-    if (bytes > c->left || padded > c->left)
+    if (bytes > c->bytes_left || padded > c->bytes_left)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: the file ends too early");
-    *out = c->at;
-    c->at += padded;
-    c->left -= padded;
+    *out = c->position;
+    c->position += padded;
+    c->bytes_left -= padded;
     return INVAR_OK;
 }
 
-static invar_status take_text(const char **out, cursor *c, uint32_t length)
+static invar_status read_text(const char **out, cursor *c, uint32_t length)
 {
     const void *text;
 
-    INVAR_TRY(take(&text, c, (size_t)length + 1));
+    INVAR_TRY(read_bytes(&text, c, (size_t)length + 1));
     if (memchr(text, 0, (size_t)length + 1) != (const char *)text + length)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: a text does not end where it should");
     *out = text;
@@ -70,18 +70,18 @@ static invar_status find_type(invar_oracle_type *out, const char tag[4])
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: an unknown type");
 }
 
-/* No product of extents exceeds the bytes that are left, so none overflows. */
-static invar_status take_shape(invar_oracle_tensor *t, cursor *c)
+/* Reads the extents. No product of extents exceeds the bytes that are left, so none overflows. */
+static invar_status read_shape(invar_oracle_tensor *t, cursor *c)
 {
     const void *extents;
 
-    INVAR_TRY(take(&extents, c, (size_t)t->rank * sizeof(int64_t)));
+    INVAR_TRY(read_bytes(&extents, c, (size_t)t->rank * sizeof(int64_t)));
     t->count = 1;
     for (int i = 0; i < INVAR_MAX_RANK; i++) {
         int64_t extent = 1;
         if (i < t->rank)
             memcpy(&extent, (const char *)extents + (size_t)i * sizeof extent, sizeof extent);
-        if (extent < 1 || (uint64_t)extent > c->left / (uint64_t)t->count)
+        if (extent < 1 || (uint64_t)extent > c->bytes_left / (uint64_t)t->count)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: an extent out of range");
         t->shape[i] = extent;
         t->count *= extent;
@@ -89,32 +89,32 @@ static invar_status take_shape(invar_oracle_tensor *t, cursor *c)
     return INVAR_OK;
 }
 
-static invar_status take_tensor(invar_oracle_tensor *t, cursor *c)
+static invar_status read_tensor(invar_oracle_tensor *t, cursor *c)
 {
     const void *head;
     uint32_t word[3]; /* rank, length of the name, zero */
 
-    INVAR_TRY(take(&head, c, HEAD_BYTES));
+    INVAR_TRY(read_bytes(&head, c, HEAD_BYTES));
     memcpy(word, (const char *)head + 4, sizeof word);
     INVAR_TRY(find_type(&t->type, head));
     if (word[0] > INVAR_MAX_RANK || word[2] != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: a tensor's head is damaged");
     t->rank = (int32_t)word[0];
-    INVAR_TRY(take_shape(t, c));
-    INVAR_TRY(take_text(&t->name, c, word[1]));
-    if ((uint64_t)t->count > c->left / types[t->type].size)
+    INVAR_TRY(read_shape(t, c));
+    INVAR_TRY(read_text(&t->name, c, word[1]));
+    if ((uint64_t)t->count > c->bytes_left / types[t->type].size)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: the file ends too early");
-    return take(&t->data, c, (size_t)t->count * types[t->type].size);
+    return read_bytes(&t->data, c, (size_t)t->count * types[t->type].size);
 }
 
-static invar_status take_tensors(invar_oracle *o, cursor *c)
+static invar_status read_tensors(invar_oracle *o, cursor *c)
 {
     for (uint32_t i = 0; i < o->count; i++) {
-        INVAR_TRY(take_tensor(&o->tensors[i], c));
+        INVAR_TRY(read_tensor(&o->tensors[i], c));
         if (i > 0 && strcmp(o->tensors[i - 1].name, o->tensors[i].name) >= 0)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: the names do not ascend");
     }
-    if (c->left != 0)
+    if (c->bytes_left != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: the file goes on behind its last tensor");
     return INVAR_OK;
 }
@@ -125,18 +125,18 @@ static invar_status parse(invar_oracle *o, const void *image, size_t size)
     const void *head;
     uint32_t word[2]; /* count, length of the origin */
 
-    INVAR_TRY(take(&head, &c, HEAD_BYTES));
+    INVAR_TRY(read_bytes(&head, &c, HEAD_BYTES));
     if (memcmp(head, MAGIC, 8) != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: this is no fixture file");
     memcpy(word, (const char *)head + 8, sizeof word);
-    INVAR_TRY(take_text(&o->origin, &c, word[1]));
-    if (word[0] > c.left / HEAD_BYTES)
+    INVAR_TRY(read_text(&o->origin, &c, word[1]));
+    if (word[0] > c.bytes_left / HEAD_BYTES)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "oracle: more tensors than the file can hold");
     o->count = word[0];
     o->tensors = calloc((size_t)o->count + 1, sizeof *o->tensors);
     if (!o->tensors)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "oracle: no memory");
-    return take_tensors(o, &c);
+    return read_tensors(o, &c);
 }
 
 invar_status invar_oracle_parse(invar_oracle **out, const void *image, size_t size)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# parquet.py FOLDER - one data set as FOLDER/rows.parquet and FOLDER/rows.jsonl.
+# parquet.py FOLDER - writes one data set as FOLDER/rows.parquet and FOLDER/rows.jsonl.
 # SPDX-License-Identifier: Apache-2.0
-"""Several row groups, dictionary columns, nested metadata, and a column that is no JSON."""
+"""Several row groups, dictionary columns, nested metadata, and a column that is not JSON."""
 import json
 import pathlib
 import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# parquet.sh PROGRAM FOLDER - the real pyarrow writes a data set, and is used to read it.
+# parquet.sh PROGRAM FOLDER - Invar reads a data set that the real pyarrow writes and reads.
 #
-# Installs it into a virtual environment in FOLDER (200 MB). PROGRAM is
+# Installs pyarrow into a virtual environment in FOLDER (200 MB). PROGRAM is
 # test.unit.engine.files.data.parquet.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # rl.py [--seed N] [--out FILE] | --check - advantages, losses and their gradients by PyTorch.
 #
-# Writes batches, options and what PyTorch makes of them in float64, gradients by its autograd;
-# tests/unit/engine/rl/torch.c compares. FILE is rl.json beside this program. With --check it
-# computes that file anew and compares numbers up to the noise of float64. The formulas are those of
-# docs/arithmetic.md section 13, written with whole tensors and without an order of operations.
+# Writes batches, options and the results of PyTorch in float64, with gradients by its autograd;
+# tests/unit/engine/rl/torch.c compares. FILE is by default rl.json in this folder. With --check it
+# computes that file again and compares numbers up to the noise of float64. The formulas are those
+# of docs/arithmetic.md section 13, written with complete tensors and without an order of
+# operations.
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tests of engine/rl."""
 import argparse
@@ -76,7 +77,7 @@ CASES = {
 # ---- inputs ------------------------------------------------------------------------------------
 
 def draw(rng, far):
-    """One batch: flat arrays of fp32 numbers."""
+    """Draws one batch: flat arrays of fp32 numbers."""
     def flat(make):
         return [float(numpy.float32(make())) for _ in range(sum(LENGTHS))]
 
@@ -90,7 +91,8 @@ def draw(rng, far):
              "mask": [int(rng.random() < 0.8) for _ in range(sum(LENGTHS))],
              "start": [sum(LENGTHS[:i]) for i in range(len(LENGTHS) + 1)], "group": GROUPS,
              "reward": [float(rng.randint(0, 3)) / 4 for _ in LENGTHS]}
-    batch["mask"][batch["start"][5]:batch["start"][6]] = [0] * LENGTHS[5]  # nothing of it counts
+    # a sample without trained tokens
+    batch["mask"][batch["start"][5]:batch["start"][6]] = [0] * LENGTHS[5]
     return batch
 
 
@@ -109,7 +111,7 @@ class Batch:
         return torch.zeros(len(LENGTHS), dtype=torch.float64).index_add(0, self.of, x)
 
     def means(self, x):
-        """Of the tokens that count, per sample."""
+        """Returns the mean over the trained tokens of each sample."""
         return self.sums(x * self.mask) / self.count.clamp(min=1)
 
     def spread(self, x):
@@ -131,7 +133,7 @@ def kl(kind, logp, base, ratio=None):
 
 # ---- advantages --------------------------------------------------------------------------------
 
-def normalised(o, b):
+def normalized(o, b):
     estimator = o["estimator"]
     if not o.get("rewards_normalization") or estimator in ("ppo", "reinforce_plus_plus"):
         return b.reward
@@ -145,11 +147,11 @@ def normalised(o, b):
 
 
 def advantages(o, b):
-    """(advantage, returns), zero where the mask is."""
+    """Returns (advantage, returns), zero where the mask is zero."""
     estimator = o["estimator"]
     coef = o.get("kl_coef", 0.0)
     penalty = coef * kl(o["kl_type"], b.old_logp, b.ref_logp) if coef else 0 * b.old_logp
-    reward = normalised(o, b)
+    reward = normalized(o, b)
     a, returns = torch.zeros_like(b.mask), torch.zeros_like(b.mask)
     for i in range(len(LENGTHS)):
         at = range(b.start[i], b.start[i + 1])
@@ -189,7 +191,7 @@ def reducer(o, b):
 
 
 def mis(o, b, mean):
-    """Weights, the mask that is left, metrics."""
+    """Returns the weights, the remaining mask, and metrics."""
     def ratio(level):
         x = b.old_logp - b.rollout_logp
         if level == "sequence":
@@ -270,7 +272,7 @@ def policy(o, b, advantage, now, entropy):
     if o.get("use_opsm"):
         dropped = ((a < 0) & (b.spread(distance) > o["opsm_delta"])).double().detach()
         pg = pg * (1 - dropped)
-        shares = b.means(dropped).sum()  # as Miles: of each sample, divided as the loss is
+        shares = b.means(dropped).sum()  # like Miles: per sample, divided as the loss is
         metrics["opsm_clipfrac"] = shares / (b.mask.sum() if o.get("per_token_loss")
                                              else len(LENGTHS))
     if o.get("use_mis"):
@@ -319,13 +321,13 @@ def value(o, b, returns, now):
 
 
 def solve(name, extra, seed):
-    """One case: inputs and what is expected."""
+    """Computes one case: inputs and expected results."""
     o = {**BASE, **extra}
     raw = draw(random.Random(f"{seed}/{name}"), o.pop("far", False))
     b = Batch(raw)
     now, entropy = b.now.clone().requires_grad_(), b.entropy.clone().requires_grad_()
     advantage, returns = advantages(o, b)
-    # the loss starts from fp32 advantages, as the engine's does
+    # the loss starts from fp32 advantages, like the engine
     a32, r32 = advantage.float().double(), returns.float().double()
     if o["loss"] == "sft":
         loss = -reducer(o, b)(now, b.mask)
@@ -345,7 +347,7 @@ def solve(name, extra, seed):
 # ---- the file ----------------------------------------------------------------------------------
 
 def difference(old, new, path=""):
-    """Where two documents differ by more than the noise of float64, or None."""
+    """Returns the place where two documents differ by more than the noise of float64, or None."""
     if isinstance(old, dict):
         if old.keys() != new.keys():
             return f"{path}: other keys"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# rl.sh PROGRAM FOLDER - the tests of engine/rl once more, with PyTorch at hand.
+# rl.sh PROGRAM FOLDER - runs the oracle of engine/rl again, with PyTorch installed.
 #
 # Installs it into a virtual environment in FOLDER (requirements.txt), computes the committed
-# fixtures anew, then makes others from a random seed and runs PROGRAM
-# (test.unit.engine.rl.torch) on them.
+# fixtures again, then makes others from a random seed and runs PROGRAM (test.unit.engine.rl.torch)
+# on them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tensorboard.sh EXPORT FOLDER - the real TensorBoard reads what the export wrote.
+# tensorboard.sh EXPORT FOLDER - the real TensorBoard reads an export of Invar.
 #
-# Installs it into a virtual environment in FOLDER (150 MB). EXPORT is the unit test of the exports,
-# which with an argument writes a run into that folder instead of testing.
+# Installs it into a virtual environment in FOLDER (150 MB). EXPORT is the unit test of the exports;
+# with an argument it writes a run into that folder instead of testing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

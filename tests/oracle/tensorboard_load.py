@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# tensorboard_load.py JSONL LOGDIR RUN - what TensorBoard finds is what the run's JSON says.
+# tensorboard_load.py JSONL LOGDIR RUN - TensorBoard finds the scalars of the run's JSON.
 #
-# Both are exports of one run. Compared for every scalar, without tolerance: tag, step, wall time,
-# value as float32, as read by the accumulator behind TensorBoard's older plug-ins, and as served by
-# the web server that a user looks at.
+# Both are exports of one run. Compared for every scalar, without tolerance: tag, step, wall time
+# and value as float32, both as read by the event accumulator of TensorBoard's older plug-ins and as
+# served by its web server. Negative control: a value that differs in one bit is found.
 # SPDX-License-Identifier: Apache-2.0
 """The event files of an export, read by TensorBoard itself."""
 import json
@@ -17,7 +17,8 @@ from tensorboard.backend.event_processing import event_accumulator
 
 
 def single(bits):
-    """The nearest float32 of a double given by its bits, as text that tells all values apart."""
+    """Returns the float32 nearest to a double given by its bits, as text that distinguishes all
+    values."""
     value = struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0]
     return text(struct.unpack("<f", overflowing_pack(value))[0])
 
@@ -34,7 +35,7 @@ def text(value):
 
 
 def expected(path):
-    """{tag: [(step, wall time, value)]} of the timeline."""
+    """Returns {tag: [(step, wall time, value)]} of the timeline."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     scalars = {}
@@ -68,7 +69,7 @@ def fetch(url):
 
 
 def served(logdir, run, tags):
-    """Asks the server, as the page in the browser does."""
+    """Requests the scalars from the server, like the page in the browser."""
     board = program.TensorBoard()
     board.configure(argv=[None, "--logdir", logdir, "--port", "0", "--reload_interval", "0",
                           "--load_fast", "false"])
@@ -78,7 +79,7 @@ def served(logdir, run, tags):
     scalars = {}
     for tag in tags:
         query = urllib.parse.urlencode({"run": run, "tag": tag})
-        # not every number is one in JSON: the server writes NaN and Infinity as strings
+        # JSON has no NaN and Infinity: the server writes them as strings
         scalars[tag] = [(step, wall, text(float(value)))
                         for wall, step, value in fetch(f"{url}scalars?{query}")]
     return scalars
@@ -100,7 +101,7 @@ def main():
         sys.exit("there is no NaN in the data: nothing shows that one survives")
     compare(accumulated(f"{logdir}/{run}"), wanted, "accumulator")
     compare(served(logdir, run, wanted), wanted, "server")
-    # a negative control: a value that differs in one bit is found
+    # Negative control: a value that differs in one bit is found.
     tag = next(iter(wanted))
     step, wall, value = wanted[tag][0]
     wrong = wanted | {tag: [(step, wall, value + "1")] + wanted[tag][1:]}

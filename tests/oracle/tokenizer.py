@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# tokenizer.py [--seed N] [--strings N] [--out DIR] [KIND ...] | --check [DIR] - what others say.
+# tokenizer.py [--seed N] [--strings N] [--out DIR] [KIND ...] | --check [DIR] - tokenizer fixtures.
 #
-# Trains small BPE tokenizers with the parts of known models (KINDS; with KIND only those) and
+# Trains small BPE tokenizers with the parts of known models (KINDS, or only the given ones) and
 # writes, per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums
-# of the ids of code points in several places and of long mixed text; steps.json has such checksums
-# of words and of composed text. Renders the chat templates of DIR/templates by transformers into
+# of the ids of code points in several places and of long mixed text. steps.json has such checksums
+# of words and of normalized text. Renders the chat templates of DIR/templates by transformers into
 # templates.json. tests/unit/engine/text/tokenizer/oracle.c compares.
 #
-# With --check it computes what DIR says of its tokenizers anew; all must be equal. DIR is the
-# folder tokenizer beside this program unless told otherwise.
+# With --check it computes the fixtures in DIR again from its tokenizers; all must be equal. DIR is
+# by default the folder tokenizer in this folder.
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tokenizer's oracle tests."""
 import argparse
@@ -44,7 +44,7 @@ PIECES = ["'s", "'S", "'\u017f", "'re", "'LL", "'Ve", "'d", "'M", " '", "<|im_st
 
 
 def mixed(seed, chars):
-    """Pseudo-random text of every kind."""
+    """Returns pseudo-random text of every kind."""
     x = seed * 2654435761 % (1 << 32) + 1
     out = []
     for _ in range(chars):
@@ -79,7 +79,7 @@ def mixed(seed, chars):
 
 
 def places(c):
-    """One character alone, between others, doubled, before and after what it may join."""
+    """Returns a character alone, between others, doubled, and beside characters it may join."""
     return f"{c} a{c}b {c}{c}'{c}1{c}1\n{c}\n{c}\u0301e{c}\u0323 q\u0345{c} {c}"
 
 
@@ -141,7 +141,8 @@ def to_spaces(*more):
 
 
 def gguf_decoder(*more):
-    """What transformers up to 5.17 writes for a tokenizer that it read from a GGUF file."""
+    """Returns the decoder that transformers up to 5.17 writes for a tokenizer read from a GGUF
+    file."""
     return decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(),
                               decoders.Replace("\u2581", " "), *more])
 
@@ -149,8 +150,9 @@ def gguf_decoder(*more):
 @dataclasses.dataclass
 class Kind:
     """
-    A tokenizer's parts. `limit` keeps only that many bytes or characters in the vocabulary; code
-    points below `sweep` are tried, one by one. `added` are more tokens, which strings are full of.
+    A tokenizer's parts. `limit` is the number of bytes or characters in the vocabulary; code points
+    below `sweep` are tested one by one. `added` are additional tokens, which are frequent in the
+    test strings.
     """
     pre_tokenizer: object = None
     normalizer: object = None
@@ -214,7 +216,7 @@ KINDS = {
 
 
 def learn(tokenizer, kind, seed):
-    """The vocabulary; a tokenizer of characters learns it from words."""
+    """Trains the vocabulary; a tokenizer of characters is trained on words."""
     byte_words = "ByteLevel" in str(kind.decoder)
     tokenizer.pre_tokenizer = kind.pre_tokenizer if byte_words else pre.Metaspace()
     known = [kind.model["unk_token"]] if "unk_token" in kind.model else []
@@ -229,7 +231,7 @@ def learn(tokenizer, kind, seed):
 
 
 def without_byte_tokens(tokenizer):
-    """Training made them special; in real files they are plain tokens."""
+    """Makes byte tokens plain tokens, as in real files; training made them special."""
     data = json.loads(tokenizer.to_str())
     data["added_tokens"] = [token for token in data["added_tokens"]
                             if token["content"] not in BYTE_NAMES]
@@ -264,7 +266,7 @@ def train(name, seed):
 
 
 def write(folder, name, tokenizer):
-    """tokenizer.json, with the merges of one of them in the old spelling, and its config."""
+    """Writes tokenizer.json, for one of them with merges in the old form, and its config."""
     data = json.loads(tokenizer.to_str())
     if name in ("qwen2", "gemma"):
         data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
@@ -322,7 +324,8 @@ def encode(tokenizer, texts):
 
 
 def sweep(lists, end):
-    """[length, checksum] of what `lists` makes of the texts of every block of code points."""
+    """Returns [length, checksum] of the result of `lists` for the texts of each block of code
+    points."""
     out = []
     for first in range(0, end, BLOCK):
         points = [p for p in range(first, first + BLOCK) if not 0xD800 <= p < 0xE000]
@@ -362,7 +365,7 @@ def decodes(tokenizer, name, seed, count):
 
 
 def peppered(added, chance):
-    """Added tokens beside each other, spaces, words and anything."""
+    """Returns text with many added tokens beside each other, spaces, words and other characters."""
     between = ["", " ", "  ", "a", " b ", "\u00e9", "_", "\n", "\u2581", "9", "\u00dc"]
     out = mixed(chance.randrange(1 << 30), chance.randrange(0, 6))
     for _ in range(chance.randrange(1, 5)):
@@ -390,7 +393,7 @@ def expect(place, seed, count=150):
 
 
 def split(part, texts):
-    """The bytes of each word; ByteLevel has a character for each."""
+    """Returns the bytes of each word; ByteLevel has one character for each byte."""
     spelt = not isinstance(part, (pre.Digits, pre.Punctuation))
     return [[len(word) if spelt else len(word.encode()) for word, _ in part.pre_tokenize_str(text)]
             for text in texts]
@@ -401,7 +404,8 @@ def normalize(part, texts):
 
 
 def steps(seed):
-    """Words and normalized texts alone: ids do not show every boundary, and hide each other."""
+    """Checks words and normalized texts separately: ids do not show every boundary and merge
+    others."""
     texts = [mixed(seed + i, LARGE_CHARS) for i in range(LARGE_TEXTS)]
     ways = {
         "gpt2": (split, pre.ByteLevel(add_prefix_space=False), 0x110000),
@@ -462,7 +466,7 @@ TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
 
 
 def templates(folder):
-    """What transformers makes of each template and chat; null where it raises."""
+    """Returns the results of transformers for each template and chat; null if it raises."""
     plain = Tokenizer(models.BPE())
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **TOKENS)
     out = []
@@ -486,7 +490,7 @@ def templates(folder):
 # ---- files ---------------------------------------------------------------------------------------
 
 def dump(data):
-    """JSON with one element of a long list a line."""
+    """Returns JSON with one element of a long list per line."""
     lines = [f"{json.dumps(key)}:" + (
         "[\n" + ",\n".join(json.dumps(item, separators=(",", ":")) for item in value) + "]"
         if isinstance(value, list) else json.dumps(value)) for key, value in data.items()]

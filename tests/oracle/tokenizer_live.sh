@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# tokenizer_live.sh TEST FOLDER - the tokenizer's oracle once more, with the libraries at hand.
+# tokenizer_live.sh TEST FOLDER - runs the tokenizer's oracle again, with its libraries installed.
 #
-# Installs them into the virtual environment in FOLDER that live.sh uses, too; asks them again for
-# what the committed fixtures say; then trains other tokenizers from a random seed and runs TEST,
-# the program of tests/unit/engine/text/tokenizer/oracle.c, on those and 10,000 strings of each.
+# Installs them into the virtual environment in FOLDER that live.sh uses, too, computes the
+# committed fixtures again, then trains other tokenizers from a random seed and runs TEST, the
+# program of tests/unit/engine/text/tokenizer/oracle.c, on those and on 10,000 strings of each.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

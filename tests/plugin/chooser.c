@@ -2,7 +2,7 @@
  * chooser.c - a plug-in that chooses prompts, keeps young groups of the buffer, and reports
  * metrics.
  *
- * Does in C what tests/e2e/plugins/chooser.py does.
+ * Behaves like tests/e2e/plugins/chooser.py, which is the same plug-in in Python.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

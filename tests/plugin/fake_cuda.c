@@ -9,7 +9,7 @@
 #include "kernels-deterministic/cuda/module.h"
 
 /* Reports a GPU with wrong results; the environment sets the driver. */
-static invar_status examine(const invar_device *dev, invar_device_info *out)
+static invar_status measure_gpu(const invar_device *dev, invar_device_info *out)
 {
     const char *driver = getenv("FAKE_DRIVER");
 
@@ -19,13 +19,13 @@ static invar_status examine(const invar_device *dev, invar_device_info *out)
     return INVAR_OK;
 }
 
-static const invar_backend *backend(void)
+static const invar_backend *fake_backend(void)
 {
-    static const invar_backend nothing = {
-        .abi = INVAR_BACKEND_ABI, .name = "fake", .measure = examine};
+    static const invar_backend no_ops = {
+        .abi = INVAR_BACKEND_ABI, .name = "fake", .measure = measure_gpu};
 
-    return &nothing;
+    return &no_ops;
 }
 
 extern INVAR_EXPORT const invar_cuda_module INVAR_CUDA_MODULE;
-const invar_cuda_module INVAR_CUDA_MODULE = {INVAR_INTERFACE, backend};
+const invar_cuda_module INVAR_CUDA_MODULE = {INVAR_INTERFACE, fake_backend};

@@ -17,38 +17,39 @@
 
 static int calls_made;
 
-static int give(invar_http_call *call, long status, const char *text)
+static int send_response(invar_http_call *call, long status, const char *text)
 {
     call->status = status;
     return call->on_data(call->payload, text, strlen(text));
 }
 
-static int give_much(invar_http_call *call)
+static int send_long_response(invar_http_call *call)
 {
-    char piece[4096];
+    char block[4096];
     int stopped = 0;
 
-    memset(piece, 'x', sizeof piece);
+    memset(block, 'x', sizeof block);
     for (int i = 0; i < 512 && !stopped; i++)
-        stopped = call->on_data(call->payload, piece, sizeof piece);
+        stopped = call->on_data(call->payload, block, sizeof block);
     return stopped;
 }
 
-static int answer(invar_http_call *call, const invar_http_settings *settings)
+static int respond(invar_http_call *call, const invar_http_settings *settings)
 {
     calls_made++;
     call->code = 0;
     call->status = 200;
     if (strncmp(call->body, "later ", 6) == 0)
-        return calls_made <= atoi(call->body + 6) ? give(call, 503, "busy") : give(call, 200, "2");
+        return calls_made <= atoi(call->body + 6) ? send_response(call, 503, "busy")
+                                                  : send_response(call, 200, "2");
     if (strcmp(call->body, "teapot") == 0)
-        return give(call, 418, "no tea\x1b\n");
+        return send_response(call, 418, "no tea\x1b\n");
     if (strcmp(call->body, "long") == 0)
-        return give_much(call);
+        return send_long_response(call);
     if (strcmp(call->body, "none") == 0)
         return 0;
     if (strcmp(call->body, "header") == 0)
-        return give(call, 200, settings->header ? settings->header : "");
+        return send_response(call, 200, settings->header ? settings->header : "");
     if (strcmp(call->body, "slow") == 0 && settings->waits)
         settings->waits(settings->payload);
     for (const char *c = "1.5"; *c; c++)
@@ -57,14 +58,14 @@ static int answer(invar_http_call *call, const invar_http_settings *settings)
     return 0;
 }
 
-static int run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
+static int run_calls(invar_http_call *calls, size_t count, const invar_http_settings *settings)
 {
     for (size_t i = 0; i < count; i++) {
         if (strcmp(calls[i].body, "broken") == 0)
             return 5;
         if (strcmp(calls[i].body, "count") == 0)
             calls_made = 0;
-        if (answer(&calls[i], settings))
+        if (respond(&calls[i], settings))
             calls[i].code = 23; // CURLE_WRITE_ERROR
         if (strcmp(calls[i].body, "dead") == 0) {
             calls[i].code = 7;
@@ -77,4 +78,4 @@ static int run(invar_http_call *calls, size_t count, const invar_http_settings *
 
 extern const invar_http_table INVAR_HTTP_TABLE;
 __attribute__((visibility("default")))
-const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, run};
+const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, run_calls};

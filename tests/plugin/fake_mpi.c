@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is(const char *word)
+static int fault_is(const char *word)
 {
     const char *wanted = getenv("INVAR_TEST_MPI");
 
@@ -22,9 +22,9 @@ static int is(const char *word)
 static int open_world(int *rank_out, int *size_out, int *max_tag_out)
 {
     *rank_out = 0;
-    *size_out = is("send") ? 2 : 1;
+    *size_out = fault_is("send") ? 2 : 1;
     *max_tag_out = 32767;
-    return is("open") ? 5 : 0;
+    return fault_is("open") ? 5 : 0;
 }
 
 static int close_world(void)
@@ -64,7 +64,7 @@ static int listen_any(int *peer_out, void *data, int bytes, int tag)
     return 0;
 }
 
-static void explain(char *out, size_t size, int code)
+static void error_text(char *out, size_t size, int code)
 {
     (void)snprintf(out, size, "code %d of the fake", code);
 }
@@ -72,4 +72,4 @@ static void explain(char *out, size_t size, int code)
 extern const invar_mpi_table INVAR_MPI_TABLE;
 __attribute__((visibility("default"))) const invar_mpi_table INVAR_MPI_TABLE = {
     INVAR_MPI_ABI, open_world,     close_world, send_bytes, receive_bytes,
-    test_request,  cancel_request, listen_any,  explain};
+    test_request,  cancel_request, listen_any,  error_text};

@@ -1,5 +1,5 @@
 /*
- * misbehaving.c - a plug-in that misbehaves as the label of the first sample says.
+ * misbehaving.c - a plug-in that misbehaves; the label of the first sample selects the fault.
  *
  * It also changes the rounding mode when it is opened, and returns rewards, verdicts and losses
  * that the engine must check.
@@ -14,7 +14,7 @@
 
 #include "engine/ext/invar_plugin.h"
 
-static int start(void **self, char *error)
+static int open_plugin(void **self, char *error)
 {
     *self = malloc(8);
     memcpy(error, "unused", 7);
@@ -22,7 +22,7 @@ static int start(void **self, char *error)
     return 0;
 }
 
-static void end(void *self)
+static void close_plugin(void *self)
 {
     free(self);
 }
@@ -45,7 +45,7 @@ static int reward(void *self, const invar_plugin_sample *samples, size_t count, 
     if (strcmp(label, "silent") == 0)
         return 7;
     if (strcmp(label, "refuse") == 0) {
-        memset(error, 'x', INVAR_PLUGIN_ERROR_SIZE); // also without a terminating NUL
+        memset(error, 'x', INVAR_PLUGIN_ERROR_SIZE); // the text has no terminating NUL
         return 7;
     }
     return 0;
@@ -75,8 +75,8 @@ static int loss(void *self, const invar_plugin_tokens *tokens, float *dlogp, flo
 
 const invar_plugin_table invar_plugin_v1 = {
     INVAR_PLUGIN_HEAD("unruly"),
-    .open = start,
-    .close = end,
+    .open = open_plugin,
+    .close = close_plugin,
     .reward = reward,
     .filter = filter,
     .loss = loss,

@@ -8,7 +8,7 @@
 __attribute__((visibility("default"))) const invar_backend *
 invar_bench_peer(const invar_backend *own);
 
-static invar_status stay(const invar_device *dev, const void *args, void *workspace)
+static invar_status write_nothing(const invar_device *dev, const void *args, void *workspace)
 {
     (void)dev, (void)args, (void)workspace;
     return INVAR_OK;
@@ -19,6 +19,6 @@ const invar_backend *invar_bench_peer(const invar_backend *own)
     static invar_backend table;
 
     table = *own;
-    table.ops[INVAR_OP_LINEAR_DW].run = stay;
+    table.ops[INVAR_OP_LINEAR_DW].run = write_nothing;
     return &table;
 }

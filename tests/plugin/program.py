@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-# program.py MODE - a plug-in that greets properly unless MODE says otherwise, and then misbehaves.
+# program.py MODE [FILE] - a plug-in program that misbehaves in the way that MODE names.
+#
+# The greeting is correct except in the modes that begin with "greet-" and in "exit-at-once". An
+# unknown MODE gives correct replies, as the control.
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can do wrong, by name."""
+"""A plug-in program with one fault, selected by name."""
 import json
 import os
 import signal
@@ -11,7 +14,7 @@ import time
 KINDS = ["reward", "group_reward", "filter", "loss", "hook"]
 
 
-def say(text):
+def send(text):
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -21,7 +24,7 @@ def greet(mode):
     if mode == "exit-at-once":
         sys.exit(3)
     if mode == "greet-rubbish":
-        say("hello\n")
+        send("hello\n")
         time.sleep(600)
     if mode == "greet-version":
         greeting["invar"] = 2
@@ -30,10 +33,10 @@ def greet(mode):
     if mode == "greet-kinds":
         greeting["kinds"] = ["filter", 7, "dance"]
     sys.stdin.readline()
-    say(json.dumps(greeting) + "\n")
+    send(json.dumps(greeting) + "\n")
 
 
-def answer(request):
+def make_reply(request):
     n = len(request.get("samples", []))
     count = len(request.get("logp", []))
     reply = {"id": request["id"]}
@@ -59,31 +62,31 @@ def exit_code(_):
 
 
 def rubbish(_):
-    say("\xff this is no JSON\n")
+    send("\xff this is no JSON\n")
 
 
 def deep(_):
-    say("[" * 100000 + "\n")
+    send("[" * 100000 + "\n")
 
 
 def partial(reply):
-    say(json.dumps(reply)[:-3])
+    send(json.dumps(reply)[:-3])
     sys.exit(0)
 
 
 def huge(_):
     block = "x" * (1 << 20)
     while True:
-        say(block)
+        send(block)
 
 
 def wrong_id(reply):
-    say(json.dumps({**reply, "id": reply["id"] + 1}) + "\n")
+    send(json.dumps({**reply, "id": reply["id"] + 1}) + "\n")
 
 
 def no_id(reply):
     del reply["id"]
-    say(json.dumps(reply) + "\n")
+    send(json.dumps(reply) + "\n")
 
 
 def close_output(_):
@@ -92,87 +95,87 @@ def close_output(_):
 
 
 def flood(reply):
-    """Much on standard error, then a good reply."""
+    """Writes 2 MB to standard error, then a correct reply."""
     for _ in range(2000):
         sys.stderr.write("y" * 999 + "\n")
-    say(json.dumps(reply) + "\n")
+    send(json.dumps(reply) + "\n")
 
 
 def two_lines(reply):
-    say((json.dumps(reply) + "\n") * 2)
+    send((json.dumps(reply) + "\n") * 2)
 
 
 def print_one(_):
-    """A print() that is flushed before the reply, as Python shows a dict."""
-    say("{'a': 1}\n")
+    """Prints the repr of a dict instead of a reply, like a print() that is flushed early."""
+    send("{'a': 1}\n")
 
 
 def print_reply(reply):
-    """A print() that a buffer holds until the reply is flushed."""
-    say(f"judging {len(reply['rewards'])} samples\n" + json.dumps(reply) + "\n")
+    """Prints a line that reaches the caller together with the reply, like a buffered print()."""
+    send(f"judging {len(reply['rewards'])} samples\n" + json.dumps(reply) + "\n")
 
 
 def reply_print(reply):
-    """A print() after the reply."""
-    say(json.dumps(reply) + "\n[0.5, 1.0]\n")
+    """Prints a line after the reply."""
+    send(json.dumps(reply) + "\n[0.5, 1.0]\n")
 
 
 def count(reply):
-    say(json.dumps({**reply, "rewards": [1.0]}) + "\n")
+    send(json.dumps({**reply, "rewards": [1.0]}) + "\n")
 
 
 def nan(reply):
-    say(json.dumps(reply).replace("0.125", "NaN") + "\n")
+    send(json.dumps(reply).replace("0.125", "NaN") + "\n")
 
 
 def overflow(reply):
-    say(json.dumps(reply).replace("0.125", "1e999") + "\n")
+    send(json.dumps(reply).replace("0.125", "1e999") + "\n")
 
 
 def text(reply):
-    say(json.dumps(reply).replace("0.125", '"1"') + "\n")
+    send(json.dumps(reply).replace("0.125", '"1"') + "\n")
 
 
 def nothing(reply):
-    say(json.dumps({"id": reply["id"]}) + "\n")
+    send(json.dumps({"id": reply["id"]}) + "\n")
 
 
 def refuse(reply):
-    say(json.dumps({"id": reply["id"], "error": "the judge is\nout"}) + "\n")
+    send(json.dumps({"id": reply["id"], "error": "the judge is\nout"}) + "\n")
 
 
 def environment(reply):
-    """Rewards are what this process was given: open descriptors above 2, and its process group."""
+    """Replies with the number of descriptors above 2, and 1.0 if it leads its process group."""
     fds = len([fd for fd in os.listdir("/proc/self/fd") if int(fd) > 2]) - 1
     leads = 1.0 if os.getpgid(0) == os.getpid() else 0.0
     reply["rewards"][:2] = [fds, leads]
-    say(json.dumps(reply) + "\n")
+    send(json.dumps(reply) + "\n")
 
 
 def early():
-    """Replies before it has read the request."""
+    """Replies before it has read the complete request."""
     sys.stdin.read(1)
-    say('{"id":0,"rewards":[]}\n')
+    send('{"id":0,"rewards":[]}\n')
     time.sleep(600)
 
 
 def late(reply):
-    """A second line after the reply; a file says that it is there."""
-    say(json.dumps(reply) + "\n")
-    say(json.dumps(reply) + "\n")
+    """Writes the reply twice, then creates FILE to show that both lines are written."""
+    send(json.dumps(reply) + "\n")
+    send(json.dumps(reply) + "\n")
     with open(sys.argv[2], "w", encoding="ascii") as file:
         file.write("done")
 
 
 def mortal(reply):
-    """Dies as often as the file says, whoever starts it again; then a good reply."""
+    """Exits while the count in FILE is positive, decrementing it; then replies correctly."""
     with open(sys.argv[2], encoding="ascii") as file:
         left = int(file.read())
     with open(sys.argv[2], "w", encoding="ascii") as file:
         file.write(str(left - 1))
     if left > 0:
         sys.exit(3)
-    say(json.dumps(reply) + "\n")
+    send(json.dumps(reply) + "\n")
 
 
 MODES = {"mortal": mortal, "crash": crash, "exit": exit_code, "rubbish": rubbish, "deep": deep,
@@ -192,11 +195,11 @@ def main():
     if mode == "early":
         early()
     for line in sys.stdin:
-        reply = answer(json.loads(line))
+        reply = make_reply(json.loads(line))
         if mode in MODES:
             MODES[mode](reply)
         else:
-            say(json.dumps(reply) + "\n")
+            send(json.dumps(reply) + "\n")
     if mode == "stay":
         time.sleep(600)
 

@@ -5,8 +5,8 @@
  */
 #include "engine/ext/invar_plugin.h"
 
-static int nobody(void *self, const invar_plugin_sample *samples, size_t count, double *reward,
-                  char *error)
+static int constant_reward(void *self, const invar_plugin_sample *samples, size_t count,
+                           double *reward, char *error)
 {
     (void)self;
     (void)samples;
@@ -16,7 +16,7 @@ static int nobody(void *self, const invar_plugin_sample *samples, size_t count, 
     return 0;
 }
 
-static int never(void *self, const invar_plugin_event *event, char *error)
+static int failing_hook(void *self, const invar_plugin_event *event, char *error)
 {
     (void)self;
     (void)event;
@@ -25,4 +25,5 @@ static int never(void *self, const invar_plugin_event *event, char *error)
 }
 
 const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_ABI, offsetof(invar_plugin_table, filter),
-                                            .name = "short", .reward = nobody, .hook = never};
+                                            .name = "short", .reward = constant_reward,
+                                            .hook = failing_hook};

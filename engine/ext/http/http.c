@@ -159,7 +159,7 @@ void invar_http_set_wait_callback(invar_http *http, void (*waits)(void *payload)
 /* ---- responses ------------------------------------------------------------------------------- */
 
 /* Appends to the response, and a NUL after it. */
-static int take(void *payload, const char *data, size_t bytes)
+static int append_response(void *payload, const char *data, size_t bytes)
 {
     call_state *state = payload;
     invar_http_exchange *e = state->exchange;
@@ -288,7 +288,7 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
                                                   : http->options.max_response_bytes};
         calls[i] = (invar_http_call){.body = exchanges[i].body,
                                      .bytes = exchanges[i].bytes,
-                                     .on_data = take,
+                                     .on_data = append_response,
                                      .payload = &states[i]};
     }
     if (status == INVAR_OK)

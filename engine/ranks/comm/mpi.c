@@ -128,7 +128,7 @@ static void send_failure_notes(void *self, invar_comm_failure *failure)
 }
 
 /* Sends a heartbeat to all ranks. Errors are ignored: the rank that waits for a peer finds them. */
-static void beat(void *self)
+static void send_heartbeat(void *self)
 {
     static const invar_comm_failure gets_on = {.native = EINPROGRESS};
     mpi_rank *me = self;
@@ -519,7 +519,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
 /* Initializes the rank. The caller releases what was allocated, also after a failure. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {start_request, wait_for_request,   beat,
+    static const invar_transport transport = {start_request, wait_for_request,   send_heartbeat,
                                               poll_notes,    send_failure_notes, switch_note_tag,
                                               leave_world};
     invar_status status;

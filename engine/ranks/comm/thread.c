@@ -280,7 +280,7 @@ static invar_status wait_for_request(void *self, invar_comm_request *ticket)
 }
 
 /* Records the heartbeat. Wakes no rank: a waiting rank reads it when its timeout expires. */
-static void beat(void *self)
+static void record_heartbeat(void *self)
 {
     thread_rank *me = self;
 
@@ -385,7 +385,7 @@ static void switch_failure_slot(void *self)
 
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {post_messages, wait_for_request, beat,
+    static const invar_transport transport = {post_messages, wait_for_request, record_heartbeat,
                                               poll_failure,  record_failure,   switch_failure_slot,
                                               leave_world};
     invar_world *world;

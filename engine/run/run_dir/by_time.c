@@ -45,7 +45,7 @@ invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop 
                                    .files = &loop->store.hf_files,
                                    .save = loop->dirs.paths.save,
                                    .bare = invar_train_loop_keeps_weights_fixed(loop),
-                                   .fresh = loop->options->fresh && !loop->dirs.folder.held};
+                                   .fresh = loop->options->fresh && !loop->dirs.folder.is_open};
 
     return invar_disk_plan(out, &ask);
 }

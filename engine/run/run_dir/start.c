@@ -576,7 +576,7 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
 
 invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
 {
-    if (!loop->dirs.folder.held)
+    if (!loop->dirs.folder.is_open)
         return INVAR_OK;
     INVAR_TRY(invar_held_folder_refresh(&loop->dirs.folder));
     if (loop->dirs.claim.locked) {

@@ -38,7 +38,7 @@ invar_status invar_setup_make_rollout(invar_train_loop *loop)
                              &loop->workload.limits);
 }
 
-static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status report_progress(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     const invar_train_loop *loop = payload;
     if (loop->options->progress)
@@ -170,7 +170,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
                    loop},
         .stop_rollout =
             loop->dirs.paths.save[0] || led || set->recorded ? 0 : set->run_schedule.rollouts,
-        .tick = tick,
+        .tick = report_progress,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
         .saved = &loop->identity.saved,

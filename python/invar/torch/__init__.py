@@ -6,7 +6,7 @@
 
     invar.torch.make_invariant(model)      # a Llama, Qwen3 or Qwen3-MoE of transformers
 
-docs/python.md says what is replaced and what then holds.
+docs/python.md lists the replaced modules and the guarantees.
 """
 from invar.torch.calls import device, set_device
 from invar.torch.experts import moe

@@ -1,8 +1,8 @@
 # attention.py - the attention of transformers models: causal, over whole samples, padded or cached.
 #
-# Importing it registers it with transformers, since a model that is loaded names it in its config.
+# Importing this file registers the attention, because the config of a loaded model names it.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention for transformers' table of attentions."""
+"""Causal attention for transformers' AttentionInterface."""
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -14,16 +14,16 @@ from transformers import masking_utils
 
 from invar.torch import ops
 
-NAME = "invar"  # in transformers' tables
+NAME = "invar"  # name in transformers' tables
 
 
 def _mask(mask_function: Any = None, attention_mask: Optional[Tensor] = None,
           **_: Any) -> Optional[Tensor]:
-    """What attention is told: the padding mask, (batch, keys), or None.
+    """Returns the padding mask for _attend, (batch, keys), or None.
 
-    It is a tensor of this forward alone: the caller may change his own afterwards, and what is
-    found in it is kept with it. A compiler makes transformers ask for packed samples always; that
-    there are none was seen in the call.
+    The mask is a copy for this forward, because the caller may change its own afterwards and
+    _packing caches its result on the copy. A compiled model always asks for a mask of packed
+    samples; _check_call has already rejected calls with packed samples.
     """
     if (mask_function is not masking_utils.causal_mask_function and
             not torch.compiler.is_compiling()):
@@ -36,7 +36,8 @@ def _mask(mask_function: Any = None, attention_mask: Optional[Tensor] = None,
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
             attention_mask: Optional[Tensor], scaling: Optional[float] = None,
             dropout: float = 0.0, **kwargs: Any) -> tuple[Tensor, None]:
-    """query is (batch, heads, queries, dim); key and value may be longer, of a cache."""
+    """Computes attention. query is (batch, heads, queries, dim); key and value are longer with a
+    cache."""
     if dropout != 0.0 or kwargs.get("sliding_window") is not None:
         raise NotImplementedError("make_invariant: attention has neither dropout nor a window")
     if kwargs.get("is_causal") is False:
@@ -64,7 +65,8 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
 
 
 def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows are tokens, and where samples begin among them; found once for all layers."""
+    """Returns the rows that are tokens, and the start of each sample among them; cached for all
+    layers."""
     found: Optional[tuple[Tensor, Tensor]] = getattr(mask, "_invar_packing", None)
     if found is None:
         lengths = mask.sum(1)
@@ -76,7 +78,8 @@ def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 def _attend_cached(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor],
                    scale: float) -> Tensor:
-    """New rows over a cache: every sequence is one page, its padding moved behind its keys."""
+    """Computes new rows over a cache: each sequence is one page, with its padding moved after its
+    keys."""
     batch, q_length = q.shape[:2]
     keep = torch.ones(k.shape[:2], dtype=torch.bool, device=k.device) if mask is None else mask
     order = torch.argsort(~keep, dim=1, stable=True)

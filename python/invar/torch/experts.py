@@ -1,4 +1,4 @@
-# experts.py - a layer of experts as one operator of PyTorch: router, products, sums.
+# experts.py - a mixture-of-experts layer as one operator of PyTorch: router, products, sums.
 # SPDX-License-Identifier: Apache-2.0
 """A mixture of experts over Invar's kernels."""
 from __future__ import annotations
@@ -22,12 +22,13 @@ def _router(normalise: bool) -> dict[str, Any]:
             "router.normalise_eps": 0.0, "router.scale": 1.0}
 
 
-# In a format gate and up have codes of their own: [gate, its scales, up, ..., down, ...].
+# In a number format, gate and up have separate codes: [gate, its scales, up, ..., down, ...].
 
 
 def _gate_up(w: Tensor, inner: int, codes: Sequence[Tensor],
              format: str) -> list[tuple[slice, Any]]:
-    """The products of the first layer: columns of hidden, and the weight that makes them."""
+    """Returns the products of the first layer: columns of `hidden`, and the weight that computes
+    them."""
     if format == PLAIN:
         return [(slice(None), w.reshape(-1, w.shape[2]))]
     return [(slice(0, inner), weight(w, format, codes[0], codes[1], inner)),
@@ -43,7 +44,7 @@ def _down(w: Tensor, codes: Sequence[Tensor], format: str) -> Any:
 @operator("invar::moe")
 def _moe(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, codes: Sequence[Tensor],
          top_k: int, normalise: bool, format: str) -> _Moe:
-    """Everything of the layer; what the backward needs is returned beside the result."""
+    """Computes the layer; values that the backward needs are returned with the result."""
     x, router, gate_up, down = map(ready, (x, router, gate_up, down))
     tokens, (experts, both, width) = x.shape[0], gate_up.shape
     slots, inner = tokens * top_k, both // 2
@@ -148,7 +149,7 @@ _moe.register_autograd(_moe_backward, setup_context=_moe_setup)
 
 
 def _codes(w: Tensor, format: str, pieces: int) -> list[Tensor]:
-    """Of a stack of experts, whose rows are so many weights one behind the other."""
+    """Quantizes stacked experts, whose rows are `pieces` weights one after the other."""
     def make() -> list[Tensor]:
         made = []
         for piece in w.detach().chunk(pieces, 1):
@@ -160,7 +161,8 @@ def _codes(w: Tensor, format: str, pieces: int) -> list[Tensor]:
 
 
 def _check(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int) -> None:
-    """Before the ops look, whose errors would be about tensors that nobody has given them."""
+    """Checks shapes before the ops do, whose errors would name tensors that the caller does not
+    know."""
     experts, width, inner = router.shape[0], x.shape[-1], down.shape[-1]
     for name, found, wanted, what in (
             ("router", router, (experts, width), "(experts, width of x)"),
@@ -175,10 +177,10 @@ def _check(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int)
 
 def moe(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int,
         normalise: bool = True, format: Optional[str] = None) -> Tensor:
-    """A layer of experts with a softmax router.
+    """Computes a mixture-of-experts layer with a softmax router.
 
     router is (experts, width), gate_up (experts, 2 inner, width), down (experts, width, inner).
-    format: of the experts, "fp8", "mxfp8" or "int4" for bfloat16; None: as they are.
+    format: number format of the experts, "fp8", "mxfp8" or "int4" for bfloat16; None for theirs.
     """
     _check(x, router, gate_up, down, top_k)
     codes = [] if format is None else _codes(gate_up, format, 2) + _codes(down, format, 1)

@@ -1,9 +1,9 @@
-# formats.py - fp8, mxfp8 and int4 for the linear layers, as `invar train` has them.
+# formats.py - fp8, mxfp8 and int4 for the linear layers, as in `invar train`.
 #
-# fp8 and mxfp8 quantise weights, inputs and the gradients of outputs for the products; the gradient
-# of a weight is made of what is stored, in bf16. int4 quantises weights only.
+# fp8 and mxfp8 quantize weights, inputs and the gradients of outputs for the products; the gradient
+# of a weight is computed from the stored values, in bf16. int4 quantizes weights only.
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operands of products."""
+"""Quantized operands of products."""
 from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
@@ -14,7 +14,7 @@ from torch import Tensor
 from invar.ops import Quantised, format_of
 from invar.torch.calls import operator, ready, run
 
-PLAIN = ""  # the format of operands as they are stored
+PLAIN = ""  # the format of operands that stay as they are stored
 _CODES = {"fp8": torch.float8_e4m3fn, "mxfp8": torch.float8_e4m3fn, "int4": torch.uint8}
 _SCALES = {"fp8": torch.float32, "mxfp8": torch.float8_e8m0fnu, "int4": torch.bfloat16}
 
@@ -39,9 +39,9 @@ def _(x: Tensor, name: str, rows_per_scale: int, period: int) -> tuple[Tensor, T
 
 
 def quantise(x: Tensor, format: str, *, weight: bool = False, period: int = 0) -> Quantised:
-    """Codes and scales of a matrix, in float32 or bfloat16.
+    """Returns codes and scales of a matrix in float32 or bfloat16.
 
-    A weight of fp8 has one scale for 128 x 128 values, which begin anew after `period` rows.
+    A weight in fp8 has one scale per 128 x 128 values; the blocks start again after `period` rows.
     """
     rows = format_of(format).weight_rows if weight else 1
     codes, scale = _quantise(x, format, rows, period if rows > 1 else 0)
@@ -49,7 +49,7 @@ def quantise(x: Tensor, format: str, *, weight: bool = False, period: int = 0) -
 
 
 def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """The values that codes and scales stand for."""
+    """Returns the values that codes and scales represent."""
     columns = q.codes.shape[1] * (2 if q.format == "int4" else 1)
     x = torch.empty(q.codes.shape[0], columns, dtype=dtype, device=q.codes.device)
     run("dequantise", x=x, q=q)
@@ -57,13 +57,13 @@ def dequantise(q: Quantised, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def activation(x: Tensor, name: str) -> Union[Tensor, Quantised]:
-    """What a product takes for a matrix of inputs, or of gradients of outputs."""
+    """Returns the operand of a product for a matrix of inputs, or of gradients of outputs."""
     return ready(x) if name in (PLAIN, "int4") else quantise(x, name)
 
 
 def weight(w: Tensor, name: str, codes: Optional[Tensor], scale: Optional[Tensor],
            period: int = 0) -> Union[Tensor, Quantised]:
-    """What a product takes for a weight whose codes and scales are these."""
+    """Returns the operand of a product for a weight with these codes and scales."""
     if name == PLAIN:
         return ready(w)
     rows = format_of(name).weight_rows
@@ -71,7 +71,7 @@ def weight(w: Tensor, name: str, codes: Optional[Tensor], scale: Optional[Tensor
 
 
 class _Kept:
-    """Codes and scales that belong to a weight as it is: copies and files do not have them."""
+    """Codes and scales of the current values of a weight; copies and pickles do not have them."""
 
     def __init__(self, state: object, codes: list[Tensor]) -> None:
         self.state, self.codes = state, codes
@@ -81,9 +81,9 @@ class _Kept:
 
 
 def prepared(w: Tensor, name: str, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-    """Codes and scales of a weight: made once where it is not trained, and at each use where it is.
+    """Returns codes and scales of a weight: made once if it is not trained, else at each use.
 
-    Kept ones are used as long as PyTorch counts no write to the weight.
+    Cached ones are used until PyTorch counts a write to the weight.
     """
     if w.dtype != torch.bfloat16:
         raise NotImplementedError(f"weights of the format {name} are quantised from bfloat16; "

@@ -1,8 +1,8 @@
 # model.py - a transformers model that computes with Invar's kernels.
 #
 # Modules keep their parameters and names; each gets a class that is derived from its own and has
-# another forward. The model's own class looks at every call first: what is not known is refused,
-# not left as it is.
+# another forward. The model's class checks every call first: an unknown argument or module is
+# rejected, never computed by PyTorch's kernels.
 # SPDX-License-Identifier: Apache-2.0
 """make_invariant: batch size, padding and position change no bit."""
 from __future__ import annotations
@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class _Replaced(nn.Module):
-    """A module of another class whose work is done here; copies and files of it stay such."""
+    """Base of the replacing classes; copies and pickles of such a module keep the class."""
 
     _invar_format: Optional[str] = None
 
@@ -68,7 +68,7 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positio
 
 class _Rotary(_Replaced):
     def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine with the same bits on every device."""
+        """Returns cosine and sine with the same bits on every device."""
         known = self.config.rope_parameters
         llama3 = [float(known[name]) for name in LLAMA3] if self.rope_type == "llama3" else []
         both = ops.rotary(position_ids.flatten(), self.config.max_position_embeddings,
@@ -78,7 +78,7 @@ class _Rotary(_Replaced):
 
 
 class _Model(_Replaced):
-    """The base model, and what has it and a head."""
+    """The base model, or a model that contains it and a head."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         stock = _came_later(self)
@@ -93,7 +93,7 @@ class _Model(_Replaced):
 
 
 def _place(stock: type) -> Optional[type[_Replaced]]:
-    """What takes the place of modules of that class; None: they stay."""
+    """Returns the class that replaces modules of class `stock`; None if they stay."""
     if issubclass(stock, nn.Linear):
         return _Linear
     if issubclass(stock, nn.Embedding):
@@ -109,7 +109,7 @@ def _place(stock: type) -> Optional[type[_Replaced]]:
 
 @functools.lru_cache(maxsize=None)
 def _replaced(stock: Any) -> Any:
-    """The class that such modules get. It has the name that transformers knows the model by."""
+    """Returns the class of replaced modules, with the name that transformers knows."""
     place = _place(stock)
     assert place is not None
     return type(stock.__name__, (place, stock), {
@@ -118,13 +118,13 @@ def _replaced(stock: Any) -> Any:
 
 
 def _restore(stock: type) -> Any:
-    """A module to be filled, for copies and pickles."""
+    """Returns an empty module of the replacing class, for copies and pickles."""
     made = _replaced(stock)
     return made.__new__(made)
 
 
 def _has_table(module: Any) -> bool:
-    """Whether our tables have its angles; the others stay PyTorch's, which have no sums either."""
+    """Returns whether our tables have its angles. Others stay PyTorch's, which compute no sums."""
     known = getattr(module.config, "rope_parameters", None) or {}
     return (getattr(module, "rope_type", None) in ("default", "llama3") and
             known.get("partial_rotary_factor", 1.0) == 1.0 and module.attention_scaling == 1.0 and
@@ -132,7 +132,7 @@ def _has_table(module: Any) -> bool:
 
 
 def _is_stock(module: nn.Module) -> bool:
-    """Whether it is to be replaced and is not."""
+    """Returns whether the module should be replaced but is not."""
     if isinstance(module, _Replaced):
         return False
     place = _place(type(module))
@@ -140,7 +140,7 @@ def _is_stock(module: nn.Module) -> bool:
 
 
 def _came_later(model: nn.Module) -> Optional[nn.Module]:
-    """A module that is still to be replaced; models in the model look at theirs themselves."""
+    """Returns a module added after make_invariant; nested models check their own modules."""
     waiting = [model]
     while waiting:
         for module in waiting.pop()._modules.values():
@@ -155,11 +155,12 @@ def _came_later(model: nn.Module) -> Optional[nn.Module]:
 
 # ---- calls -------------------------------------------------------------------------------------
 
-ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # the first ones
+# the first positional arguments
+ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values")
 
 
 def _check_call(config: Any, given: Mapping[str, Any]) -> None:
-    """Refuses what would be computed, but not as asked."""
+    """Rejects arguments that would be ignored or computed in another way."""
     if config._attn_implementation != NAME:
         raise NotImplementedError(f"make_invariant: the attention is {config._attn_implementation} "
                                   "again; call make_invariant again")
@@ -183,7 +184,7 @@ def _check_call(config: Any, given: Mapping[str, Any]) -> None:
 
 
 def _check_positions(positions: Tensor) -> None:
-    """Without a mask, a row is one sample."""
+    """Checks that, without a mask, each row is one sample."""
     if torch.compiler.is_compiling():
         raise NotImplementedError("make_invariant: a compiler cannot see whether position_ids are "
                                   "packed; give an attention_mask with them, or leave them out")
@@ -239,20 +240,20 @@ def _check_module(name: str, module: nn.Module) -> None:
 
 
 def make_invariant(model: Model, format: Optional[str] = None) -> Model:
-    """Lets a transformers model compute with Invar's kernels; returns the same model.
+    """Makes a transformers model compute with Invar's kernels; returns the same model.
 
-    Afterwards the logits of a sample have the same bits whatever else is in the batch, however it
-    is padded, on which side, at which place of the batch it stands, and whether its tokens are fed
-    at once or one by one with a cache. Gradients are sums in a fixed order: repeated, they repeat.
+    Afterwards the bits of a sample's logits do not depend on the rest of the batch, on its padding,
+    on its position in the batch, or on whether its tokens are fed at once or one by one with a
+    cache. Gradients are sums in a fixed order, so the same step gives the same gradients.
 
     Families: llama, qwen2, qwen3, qwen3_moe, in float32 or bfloat16, on CPUs and on an H100 or
-    H200, where the model may be moved before or after. Others are refused, and so are sliding
+H200; the model may be moved before or after. Other families are rejected, and so are sliding
     windows, dropout in attention, caches other than DynamicCache and positions from
-    max_position_embeddings on. Call it behind all that changes modules: a module that comes later
-    is refused when it is used.
+    max_position_embeddings on. Call it after everything that changes modules: a module that is
+    added later is rejected when it is used.
 
-    format: "fp8", "mxfp8" or "int4" for the linear layers of a bfloat16 model, as `invar train` has
-    them: of attention, MLP and experts; embedding, heads, norms and router stay as they are.
+    format: "fp8", "mxfp8" or "int4" for the linear layers of a bfloat16 model, as in `invar train`:
+    attention, MLP and experts are quantized; embedding, heads, norms and router are not.
     """
     config = _check(model)
     if format is not None:
@@ -262,7 +263,7 @@ def make_invariant(model: Model, format: Optional[str] = None) -> Model:
                                       "model")
     layers = {module for layer in model.modules() if type(layer).__name__.endswith("DecoderLayer")
               for module in layer.modules()}
-    own = copy.deepcopy(config)  # others may have the same one
+    own = copy.deepcopy(config)  # another model may have the same config
     own._attn_implementation = NAME
     for module in model.modules():
         if _is_stock(module):

@@ -1,7 +1,7 @@
 # ops.py - Invar's kernels as operators of PyTorch: torch.ops.invar.*, with fake and autograd.
 #
-# Rows of activations are tokens, packed one sample behind the other. A gradient of a weight is one
-# sum over all tokens in order, made in f32 and rounded once to the type of the weight.
+# Rows of activations are tokens, packed one sample after the other. The gradient of a weight is one
+# sum over all tokens in order, computed in f32 and rounded once to the type of the weight.
 # SPDX-License-Identifier: Apache-2.0
 """Operators of PyTorch over Invar's kernels."""
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _(x: Tensor, w: Tensor, bias: Optional[Tensor], codes: Optional[Tensor] = No
 @operator("invar::linear_dx")
 def linear_dx(dy: Tensor, w: Tensor, codes: Optional[Tensor] = None,
               scale: Optional[Tensor] = None, format: str = PLAIN) -> Tensor:
-    """The gradient of x."""
+    """Returns the gradient of x."""
     dx = dy.new_empty(dy.shape[0], w.shape[1])
     run("linear.dx", dx=dx, n_parts=1, k_shards=1, **{
         "parts[0].dy": activation(dy, format), "parts[0].w": weight(w, format, codes, scale)})
@@ -51,7 +51,7 @@ def _(dy: Tensor, w: Tensor, codes: Optional[Tensor] = None, scale: Optional[Ten
 
 @operator("invar::linear_dw")
 def linear_dw(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of w, in f32."""
+    """Returns the gradient of w, in f32."""
     dw = f32(dy, dy.shape[1], x.shape[1])
     run("linear.dw", dw=dw, dy=ready(dy), x=ready(x), units=all_rows(dy), fresh=1)
     return dw
@@ -95,9 +95,9 @@ _linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 
 def linear(x: Tensor, w: Tensor, bias: Optional[Tensor] = None,
            format: Optional[str] = None) -> Tensor:
-    """x w^T + bias, as torch.nn.functional.linear; x may have any number of dimensions.
+    """Returns x w^T + bias, as torch.nn.functional.linear; x may have any number of dimensions.
 
-    format: "fp8", "mxfp8" or "int4" for tensors of bfloat16; None: as they are.
+    format: "fp8", "mxfp8" or "int4" for tensors of bfloat16; None to use them as they are.
     """
     codes: list[Any] = [None, None]
     if format is not None:
@@ -154,7 +154,7 @@ _rmsnorm.register_autograd(_rmsnorm_backward, setup_context=_rmsnorm_setup)
 
 
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x divided by the root of the mean of its squares over the last index, times weight."""
+    """Returns x divided by the root mean square of its last dimension, times weight."""
     y: Tensor = _rmsnorm(x.reshape(-1, x.shape[-1]), weight, eps)
     return y.reshape(x.shape)
 
@@ -199,7 +199,7 @@ _swiglu.register_autograd(_swiglu_backward, setup_context=_swiglu_setup)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up."""
+    """Returns silu(gate) * up."""
     y: Tensor = _swiglu(gate.reshape(-1, gate.shape[-1]), up.reshape(-1, up.shape[-1]))
     return y.reshape(gate.shape)
 
@@ -257,7 +257,7 @@ _attention.register_autograd(_attention_backward, setup_context=_attention_setup
 
 def attention(q: Tensor, k: Tensor, v: Tensor, starts: Tensor,
               scale: Optional[float] = None) -> Tensor:
-    """Causal attention over packed samples.
+    """Computes causal attention over packed samples.
 
     q is (tokens, heads, dim), k and v (tokens, key heads, dim). Sample i has the rows
     [starts[i], starts[i + 1]); starts is int64, one longer than there are samples.
@@ -270,10 +270,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, starts: Tensor,
 @operator("invar::attention_paged")
 def attention_paged(q: Tensor, k: Tensor, v: Tensor, pages: Tensor, rows: Tensor, lengths: Tensor,
                     scale: float) -> Tensor:
-    """The bits of attention for the last rows of each sequence, over a paged KV cache.
+    """Computes attention for the last rows of each sequence over a paged KV cache, bit-equal.
 
     q is (rows, heads, dim), k and v (pages, page size, key heads, dim), pages int32 (sequences,
-    most pages). Sequence s has the rows [rows[s], rows[s + 1]) and lengths[s] keys.
+    max pages). Sequence s has the rows [rows[s], rows[s + 1]) and lengths[s] keys.
     """
     o = like(q)
     called = {"cache.k": "k", "cache.v": "v", "cache.pages": "pages"}
@@ -296,7 +296,8 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _ids(ids: Tensor, what: str) -> Tensor:
-    """As i32; what does not fit becomes the largest or smallest one, which no table has."""
+    """Returns ids as i32; an id that does not fit becomes the largest or smallest i32, which no
+    table has."""
     if ids.dtype not in INTEGERS:
         raise Error("INVALID", f"{what} are integers, not {ids.dtype}")
     if ids.dtype == torch.int64:
@@ -346,7 +347,7 @@ _embedding.register_autograd(_embedding_backward, setup_context=_embedding_setup
 
 
 def embedding(ids: Tensor, table: Tensor, padding: Optional[int] = None) -> Tensor:
-    """The rows of the table that the ids name; that of padding gets no gradient."""
+    """Returns the rows of the table at the given ids; the row `padding` gets no gradient."""
     out: Tensor = _embedding(ids.reshape(-1), table, -1 if padding is None else padding)
     return out.reshape(*ids.shape, table.shape[1])
 
@@ -358,7 +359,7 @@ _tables: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 def _table(where: torch.device, rows: int, half: int, theta: float,
            llama3: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of all positions, made once."""
+    """Returns cosines and sines of all positions, computed once."""
     key = (where, rows, half, theta, *llama3)
     if key not in _tables:
         cosine, sine = (torch.empty(rows, half, device=where) for _ in range(2))
@@ -372,14 +373,14 @@ def _table(where: torch.device, rows: int, half: int, theta: float,
 @operator("invar::rotary")
 def rotary(positions: Tensor, rows: int, half: int, theta: float,
            llama3: Sequence[float]) -> Tensor:
-    """Cosines of each position's angles, and behind them their sines: (positions, 2 half) f32.
+    """Returns cosines of each position's angles, then their sines: (positions, 2 half) f32.
 
-    Positions are below rows. llama3 is empty, or factor, low_freq_factor, high_freq_factor and
+Positions are less than rows. llama3 is empty, or factor, low_freq_factor, high_freq_factor and
     original_max_position_embeddings.
     """
     cosine, sine = _table(positions.device, rows, half, theta, llama3)
     unit = cosine.new_zeros(positions.shape[0], 1, 2 * half)
-    unit[:, :, :half] = 1  # turned by an angle, it becomes cosine and sine
+    unit[:, :, :half] = 1  # rotating (1, 0) by an angle gives its cosine and sine
     y = like(unit)
     run("rope.fwd", y=y, x=unit, positions=_ids(positions, "positions"), cosine=cosine, sine=sine)
     return y[:, 0]
@@ -437,7 +438,7 @@ _logprob.register_autograd(_logprob_backward, setup_context=_logprob_setup)
 
 
 def logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
-    """The log-probability of each target under its row of logits, which are f32 here."""
+    """Returns the log-probability of each target in its row of logits, computed in f32."""
     rows = logits.reshape(-1, logits.shape[-1]).float()
     logp, _, _ = _logprob(rows, _ids(targets.reshape(-1), "targets"), temperature)
     return logp.reshape(targets.shape)  # type: ignore[no-any-return]

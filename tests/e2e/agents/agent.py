@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# agent.py MOOD - an agent for task:guess, and what an agent can do, well or badly.
+# agent.py MOOD - an agent for task:guess; MOOD selects correct or faulty behavior.
 # SPDX-License-Identifier: Apache-2.0
-"""Leads samples over HTTP in different moods."""
+"""Plays samples over HTTP; each mood behaves differently."""
 import http.client
 import json
 import os
@@ -12,12 +12,12 @@ import threading
 import time
 import urllib.parse
 
-LAST = []  # tasks that are over
-CROWD = []  # connections that are held
+LAST = []  # finished tasks
+OPEN_CONNECTIONS = []  # open connections
 
 
 def request(task, path, fields, key=None, **more):
-    """Status and body of a reply; `more` are headers."""
+    """Returns status and body of the response; `more` are headers."""
     where = urllib.parse.urlsplit(task["base_url"])
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
     headers = {"Content-Type": "application/json",
@@ -40,7 +40,7 @@ def expect(status, word, got):
 
 
 def stream(task, prompt, **fields):
-    """The same text, out of a stream's events."""
+    """Returns the text of a streamed response."""
     fields = {"prompt": prompt, "max_tokens": 1, "stream": True, **fields}
     status, body = request(task, "/completions", fields)
     events = body.decode().split("\n\n")
@@ -49,7 +49,7 @@ def stream(task, prompt, **fields):
 
 
 def at_once(task, prompt, count):
-    """The same question several times at the same time: the answers, whoever came first."""
+    """Makes the same call several times at once. Returns the sorted responses."""
     out = [None] * count
 
     def one(i):
@@ -64,7 +64,8 @@ def at_once(task, prompt, count):
 
 
 def play(task):
-    """Goes on with what was said; odd samples also ask twice at once, number calls, and retry."""
+    """Continues the conversation; odd samples also make two calls at once, number calls, and
+    retry."""
     said, secret, odd = task["prompt"], task["label"], task["id"] % 2
     for turn in range(3):
         if odd and turn == 1:
@@ -80,7 +81,7 @@ def play(task):
 
 
 def forget(task):
-    """Drops its first guess, as templates do that strip old thoughts: a branch."""
+    """Drops its first guess, like templates that strip old reasoning; this starts a branch."""
     first = ask(task, task["prompt"])
     second = ask(task, task["prompt"] + "<" + first)
     ask(task, task["prompt"] + "<" + first + second + ">")
@@ -88,7 +89,8 @@ def forget(task):
 
 
 def chat(task):
-    """Two turns of a chat, whose template decides what of the first one is seen again."""
+    """Two turns of a chat, whose template decides how much of the first turn is in the second
+    prompt."""
     messages, content = [{"role": "user", "content": "Hello"}], ""
     for _ in range(2):
         fields = {"messages": messages, "max_completion_tokens": 4, "logprobs": True}
@@ -100,7 +102,7 @@ def chat(task):
 
 
 def probe(task):
-    """What is refused, and why; the session goes on."""
+    """Checks rejected calls and their messages; the session continues."""
     good = {"prompt": "?", "max_tokens": 1}
     for field, value in [("temperature", 0.5), ("top_p", 0.9), ("top_k", 3), ("min_p", 0.5),
                          ("min_tokens", 1), ("n", 2), ("echo", True)]:
@@ -111,14 +113,14 @@ def probe(task):
            request(task, "/completions", {**good, "seed": 9}))
     expect(401, "key", request(task, "/completions", good, key="invar-0"))
     foreign_host(task, good)
-    crowd(task, 300)  # more than the port has connections: other clients are not kept out
+    flood_connections(task, 300)  # more than the port allows: other clients still get a connection
     if LAST:
         expect(401, "key", request(LAST[-1], "/completions", good))
     return 0.5
 
 
 def foreign_host(task, good):
-    """A page in a browser whose name leads here (DNS rebinding) is refused, key or no key."""
+    """A request with a foreign Host (DNS rebinding) is rejected, with and without a valid key."""
     port = urllib.parse.urlsplit(task["base_url"]).port
     for host in (f"evil.example:{port}", "evil.example", f"127.0.0.1.evil.example:{port}",
                  f"127.0.0.1:{port + 1}", "localhost"):
@@ -127,15 +129,15 @@ def foreign_host(task, good):
     ask(task, "?", seed=0)
 
 
-def crowd(task, count):
-    """Connections of a stranger, without a request and with a part of one."""
+def flood_connections(task, count):
+    """Opens connections without a key: half of them send nothing, half a part of a request."""
     where = urllib.parse.urlsplit(task["base_url"])
     for i in range(count):
-        CROWD.append(socket.create_connection((where.hostname, where.port)))
-        CROWD[-1].sendall(b"POST /v1/completions HTTP/1.1\r\n" * (i % 2))
+        OPEN_CONNECTIONS.append(socket.create_connection((where.hostname, where.port)))
+        OPEN_CONNECTIONS[-1].sendall(b"POST /v1/completions HTTP/1.1\r\n" * (i % 2))
     ask(task, "?", seed=0)
-    while CROWD:
-        CROWD.pop().close()
+    while OPEN_CONNECTIONS:
+        OPEN_CONNECTIONS.pop().close()
 
 
 def branchy(task):
@@ -146,7 +148,7 @@ def branchy(task):
 
 
 def long(task):
-    """Replies of several tokens, of which earlier ones are asked about again."""
+    """Responses of several tokens; later prompts contain earlier responses."""
     said = task["prompt"]
     for _ in range(2):
         said += ask(task, said, max_tokens=5)
@@ -154,7 +156,7 @@ def long(task):
 
 
 def cool(task):
-    """In evaluations temperatures are theirs; and it wins there alone."""
+    """In evaluations the evaluation's temperature applies; only evaluations get a reward."""
     evaluation = task.get("evaluation", False)
     ask(task, task["prompt"], temperature=0.5 if evaluation else 1)
     refused = {"prompt": "?", "temperature": 1 if evaluation else 0.5}
@@ -167,8 +169,8 @@ def nothing(task):
 
 
 def lead(mood, task):
-    """The members of the last line."""
-    note(task)
+    """Returns the members of the last line."""
+    log_call(task)
     if mood == "other" and task["id"] == 5:
         ask(task, "?<")
     if mood == "dies" and task["id"] == 2:
@@ -194,8 +196,8 @@ def lead(mood, task):
     return {"reward": moods.get(mood, play)(task), "why": mood}
 
 
-def note(task):
-    """Notes that it was asked; behind rollout 1 even samples take as long as there is `stuck`."""
+def log_call(task):
+    """Logs the call. After rollout 1, even samples block while the file `stuck` exists."""
     with open("examined" if "evaluation" in task else "asked", "a", encoding="ascii") as file:
         file.write(f"{task['rollout']} {task['id']}\n")
     while task["rollout"] > 1 and task["id"] % 2 == 0 and os.path.exists("stuck"):

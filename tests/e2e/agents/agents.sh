@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# agents.sh INVAR FOLDER - samples that agents lead over HTTP.
+# agents.sh INVAR FOLDER - samples that agents generate over HTTP.
 #
-# Sessions become samples by the rule of branches; noise depends on prompts and numbers, never on
-# who came first; the record replays without an agent; kills lose no session that had ended; agents
-# that fail end the run, or are worth 0. With INVAR_TEST_FULL agents are those of examples, with
-# the package openai of PyPI.
+# Recorded sessions become samples by the rule of branches (checked by branches.py). The noise of a
+# call depends on its prompt and number, not on the order of arrival, so every execution has one
+# chain; an extra call or another seed changes it. The record replays without an agent. A kill loses
+# no finished session. A failing agent ends the run, or is worth 0. With INVAR_TEST_FULL=1 the
+# examples also run with the package openai of PyPI.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/agents/game.sh
@@ -21,7 +22,8 @@ holds [ "$(column one "SELECT count(*) FROM event WHERE kind = 'agent-branch'")"
 holds [ "$(column one "SELECT max(value) >= 5 FROM metrics
     WHERE name = 'rollout/branches/max'")" = 1 ]
 
-# a history that was rewritten: a branch and an event; what is said first is learned from, too
+# The agent rewrites its history: this starts a branch and records an event; the first branch is
+# trained on, too.
 ends 0 1 play.ini --run forgets --custom-agent-path 'python3 agent.py forget'
 holds grep -q 'largest difference between rollout and training: 0$' out
 python3 "$here/branches.py" forgets/ledger.db >said || complain "$(<said)"
@@ -29,7 +31,7 @@ holds grep -q '^16 samples, 16 of several' said
 holds grep -q 'goes on with no earlier call: it agrees with one in its first 1 tokens' <(
     column forgets "SELECT message FROM event WHERE kind = 'agent-branch' LIMIT 1")
 
-# chats: a template that strips what the model said before, as those of thinking models do
+# Chats: the template strips earlier responses, like the templates of reasoning models.
 cat >chat.ini <<RECIPE
 [model]
 hf-checkpoint = $root/tests/oracle/folders/4.57.6/qwen3-fp16
@@ -63,7 +65,7 @@ expect 0 identical replay chat --from 0 --step 1
 expect 0 identical replay keeps --step 1
 
 # ---- one chain ----------------------------------------------------------------------------------
-# same NAME FLAG ...: the same bits, and the same sessions.
+# same NAME FLAG ...: checks that the flags change neither the bits nor the sessions.
 same() {
     local name=$1
     shift
@@ -75,11 +77,11 @@ same free --agent-concurrency 1 --threads 3 --micro-batch-size 3 --rollout-concu
     --page-size 3 --chunked-prefill-size 2 --disable-prefix-sharing --recompute-granularity full \
     --log-probs-chunk-size 5
 same crowd --agent-concurrency 16 --use-dynamic-batch-size --max-tokens-per-gpu 8
-# the controls: one more call of one sample, another seed
+# Controls: one more call of one sample, and another seed.
 ends 4 1 play.ini --run other --golden one.golden --custom-agent-path 'python3 agent.py other'
 ends 4 1 play.ini --run seed --golden one.golden --rollout-seed 7
 
-# ---- again --------------------------------------------------------------------------------------
+# ---- repeated -----------------------------------------------------------------------------------
 mv agent.py away.py
 expect 0 identical replay one --step 3
 expect 0 identical replay one --from 0 --step 3 --threads 2
@@ -87,7 +89,7 @@ ends 0 1 play.ini --run recorded --golden one.golden --agent-record one
 holds grep -q '^golden    identical, 4 of 4' out
 ends 2 1 play.ini --run too-long --num-rollout 5 --agent-record one/ledger.db
 holds grep -q 'agent-record: it has no sessions of step 4' err
-# limits that the recorded sessions did not have, and sessions of other agents, or of none
+# Limits that the record exceeds, and records of another agent or of none.
 ends 2 1 play.ini --run few-branches --agent-record one --agent-max-branches 1
 holds grep -q 'branches, more than 1 (agent-max-branches)' err
 ends 2 1 play.ini --run few-calls --agent-record one --agent-max-calls 1
@@ -98,12 +100,12 @@ tiny_recipe 1 >alone.ini
 ends 0 1 alone.ini --run alone
 expect 129 'agent-record: no agent led that run' train play.ini --run of-none --no-report \
     --agent-record alone
-# weights that draw something else than the record
+# The weights sample other tokens than the record has.
 ends 1 1 play.ini --run mismatch --agent-record one --rollout-temperature 0.5
 holds grep -q 'is in agent-record with token .*; it is of other weights' err
 mv away.py agent.py
-# killed in its third rollout: half of the sessions had ended, and are not led again; steps are
-# counted first, for the second rollout, too, has once ended two
+# Killed in its third rollout, after half of the sessions: these are not run again. The loop waits
+# for two steps first, because the second rollout has two finished sessions at some moment, too.
 rm -f asked
 touch stuck
 "$invar" train play.ini --run killed --no-report --agent-concurrency 4 >out 2>err &
@@ -120,7 +122,7 @@ ends 0 1 play.ini --run killed --golden one.golden
 holds grep -q '^golden    identical, 4 of 4' out
 holds [ "$(sort -u asked | tr '\n' ' ')" = '2 10 2 8 3 12 3 13 3 14 3 15 ' ]
 expect 0 'identical' diff one killed
-# of a session that had ended nothing is lost, whatever the agent would say today
+# A finished session is reused, even though the agent would respond differently now.
 touch stuck
 rm -f asked
 "$invar" train play.ini --run random --no-report --save-interval 1 \
@@ -151,7 +153,7 @@ cp -r damaged summed
 sed -i '2s/"prompt":\[12/"prompt":[11/' summed/sessions.jsonl
 ends 2 1 play.ini --run summed --custom-agent-path 'python3 agent.py random'
 holds grep -q 'sessions.jsonl:2: the sum does not follow from this line.*; remove the file' err
-# without sums, as version 1 had it, what is wrong is found later or not at all
+# Version 1 has no sums: errors are detected later, or not at all.
 sed -i 's/,"sum":"[0-9a-f]*"}$/}/; 1s/"invar_sessions":2/"invar_sessions":1/
     1s/,"uuid":"[0-9a-f]*"//' damaged/sessions.jsonl
 cp -r damaged forged
@@ -162,7 +164,7 @@ sed -i '2s/"prompt":\[12/"prompt":[99/' damaged/sessions.jsonl
 ends 2 1 play.ini --run damaged --custom-agent-path 'python3 agent.py random'
 holds grep -q 'sessions.jsonl:2: "prompt" of a call has no token at 0; remove the file' err
 
-# ab, bisect and ci compare runs by a record: without one they would compare agents
+# Commands ab, bisect and ci compare runs by a record; without one they would compare agents.
 mkdir cases
 cp play.ini cases/play.ini
 expect 129 'set agent-record = RUN' ci record cases/play.ini --program "$invar"
@@ -177,11 +179,11 @@ expect 0 'same' ci check cases/play.ini --program "$invar" --chaos 1
 expect 0 'identical' ab --a "$invar" --b "$invar" cases/play.ini --seeds 1 --work work
 holds diff <(grep '^[0-9]' one.golden) <(grep '^[0-9]' cases/play.golden)
 
-# ---- what is refused, and what goes wrong -------------------------------------------------------
+# ---- rejected settings, and failing agents ------------------------------------------------------
 ends 0 1 play.ini --run probe --custom-agent-path 'python3 agent.py probe' --agent-max-calls 4
 ends 0 1 play.ini --run branchy --custom-agent-path 'python3 agent.py branchy' \
     --agent-max-branches 2
-# wrong MOOD TEXT FLAG ...: the run ends with exit code 2 and says so.
+# wrong MOOD TEXT FLAG ...: checks that the run ends with exit code 2 and TEXT.
 wrong() {
     local mood=$1 text=$2
     shift 2
@@ -196,9 +198,9 @@ wrong rubbish 'sample'
 wrong mixed 'sample'
 wrong odd 'sample'
 wrong vast ': a reward is not finite'
-# those that are on their way are ended with the run, whatever time they have
+# Agents in flight are ended with the run, even without a timeout.
 wrong alone 'sample 2: it refuses: no such tool' --plugin-timeout 0 --agent-concurrency 4
-# what was refused is not recorded: an agent that is mended leads the sample again
+# Rejected sessions are not recorded: a corrected agent runs the sample again.
 # shellcheck disable=SC2016 # the script expands it
 echo 'exec python3 agent.py $(<mood)' >moody.sh
 mended=(train play.ini --run mended --no-report --custom-agent-path 'bash moody.sh')
@@ -206,7 +208,7 @@ echo mute >mood
 expect 2 'ends without a "reward"' "${mended[@]}"
 echo play >mood
 expect 0 'largest difference between rollout and training: 0' "${mended[@]}"
-# a run that fails by itself, for want of a program, blames none of the agents that it has
+# If the run fails because an agent cannot be started, the other agents are not recorded as failed.
 # shellcheck disable=SC2016 # the script expands it
 echo 'if mkdir strange 2>/dev/null; then sleep 1; exec python3 agent.py stranger; fi
 exec python3 agent.py $(<mood)' >some.sh
@@ -227,7 +229,8 @@ expect 129 '"agent" does not offer the kind "agent"' train play.ini --run bad-st
 expect 129 'leads samples of training alone' serve play.ini
 expect 0 'reward' train play.ini --run judged --no-report --rm-type overlap \
     --custom-agent-path 'python3 agent.py mute'
-# an agent that fails is worth nothing, and the run goes on; so does one that asks nothing
+# If agent-failure = zero, a failing agent gets the reward 0 and the run continues; an agent may
+# also make no call.
 for mood in dies refuses nothing; do
     expect 0 'largest difference between rollout and training: 0' train play.ini \
         --run "zero-$mood" --no-report --custom-agent-path "python3 agent.py $mood" \
@@ -254,7 +257,7 @@ if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
     # shellcheck source=tests/oracle/venv.sh
     source "$root/tests/oracle/venv.sh"
     venv "$folder" openai==3.51.0
-    # another client, the same calls: the same bits
+    # Another client that makes the same calls gets the same bits.
     printf '#!/bin/sh\nexec %s agent_openai.py\n' "$python" >lead
     ends 0 1 play.ini --run client --custom-agent-path ./lead --golden plain.golden
     expect 0 'identical' replay client --from 0 --step 3

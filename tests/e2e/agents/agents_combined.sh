@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# agents_combined.sh INVAR FOLDER - agents beside guesses, several ranks, evaluations and a critic.
+# agents_combined.sh INVAR FOLDER - agents with drafts, several ranks, evaluations and a critic.
 #
-# Guesses and ranks change no bit of what agents lead; an evaluation is led by agents, or is one
-# response each; with a critic a branch is an episode. What does not go together is refused.
+# Drafts and ranks must not change a bit of agent samples. Evaluations run agents, or sample one
+# response per prompt. With a critic, a branch is an episode. Impossible combinations are rejected.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/agents/game.sh
 source tests/e2e/agents/game.sh
 
-# same AS NAME RANKS FLAG ...: the bits and the sessions of the run AS.
+# same REFERENCE NAME RANKS FLAG ...: checks that the run has the bits and sessions of REFERENCE.
 same() {
     local as=$1 name=$2 ranks=$3
     shift 3
@@ -29,11 +29,11 @@ mv agent.py away.py
 same one recorded-two 2 --agent-record two
 expect 0 identical replay three --from 0 --step 3
 mv away.py agent.py
-# a judge of groups, and rules, for what agents do not reward
+# A group reward plug-in, and rules, for samples that the agent does not reward.
 ends 0 1 play.ini --run judged --rm-type overlap --custom-agent-path 'python3 agent.py mute'
 ends 0 2 play.ini --run judged-two --rm-type overlap --custom-agent-path 'python3 agent.py mute'
 expect 0 'identical' diff judged judged-two
-# an agent that fails ends all ranks
+# A failing agent ends all ranks.
 ends 2 2 play.ini --run dies --custom-agent-path 'python3 agent.py dies'
 holds grep -q 'it ended with exit code 1: agent.py: it dies' err
 ends 129 2 play.ini --run divided --tensor-model-parallel-size 2 --num-attention-heads 2
@@ -41,7 +41,7 @@ holds grep -q 'needs ranks that each have the whole model' err
 ends 129 2 play.ini --run apart --rollout-num-gpus 1
 holds grep -q 'needs ranks that each have the whole model' err
 
-# ---- guesses ------------------------------------------------------------------------------------
+# ---- drafts -------------------------------------------------------------------------------------
 long=(--custom-agent-path 'python3 agent.py long' --agent-max-branches 2)
 ends 0 1 play.ini --run long "${long[@]}" --record-golden long.golden
 holds grep -q 'largest difference between rollout and training: 0$' out
@@ -71,26 +71,26 @@ holds [ -n "$(column held "$results")" ]
 ends 0 2 play.ini --run held-two "${held[@]}" --agent-concurrency 3 --golden held.golden
 holds grep -q '^golden    identical, 4 of 4' out
 holds [ "$(column held "$results")" = "$(column held-two "$results")" ]
-# settings are the evaluation's; it is in no record, and no replay needs it
+# Evaluations have their own settings; they are in no record, and a replay does not need them.
 ends 0 1 play.ini --run cool "${held[@]}" --custom-agent-path 'python3 agent.py cool'
 holds [ "$(column cool "SELECT DISTINCT value_bits = 0x3ff0000000000000
     FROM evaluation JOIN series USING (series) WHERE name = 'eval/held'")" = 1 ]
 holds [ "$(column cool 'SELECT max(reward) FROM samples')" = 0.0 ]
 holds [ "$(column cool 'SELECT count(*) FROM reply')" = 16 ]
 expect 0 identical replay cool --from 0 --step 3
-# an agent of an evaluation that fails
+# The agent of an evaluation fails.
 ends 2 1 play.ini --run held-dies "${held[@]}" --custom-agent-path 'python3 agent.py dies'
 holds grep -q 'it ended with exit code 1: agent.py: it dies' err
 ends 0 1 play.ini --run held-zero "${held[@]}" --custom-agent-path 'python3 agent.py dies' \
     --agent-failure zero
 holds grep -q '^evaluation: 1 of 8 agents have failed' <(
     column held-zero "SELECT message FROM event WHERE kind = 'agent-failure' ORDER BY message DESC")
-# with a record there are no agents to ask
+# No agents run in evaluations if there is a record.
 rm -f examined
 ends 0 1 play.ini --run held-again "${held[@]}" --agent-record held --golden held.golden
 holds [ ! -e examined ]
 holds [ -z "$(column held-again "$results")" ]
-# one response each, and another judge than the agent
+# One response per prompt, with another reward rule than the agent's.
 ends 0 1 play.ini --run plain "${held[@]}" --eval-turns false --eval-rm-type overlap
 holds [ ! -e examined ]
 holds [ -n "$(column plain "$results")" ]

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-# branches.py LEDGER - the samples of a run are what the recorded sessions make of them.
+# branches.py LEDGER - checks that the samples of a run follow from its recorded sessions.
 #
-# The rule, once more and by itself: calls in the order of their prompts; one whose prompt begins
-# with all tokens of a branch goes on with the longest such, any other begins a branch.
+# A second implementation of the rule: calls are sorted by their prompts; a call whose prompt begins
+# with all tokens of a branch continues the longest such branch; any other call starts a branch.
 # SPDX-License-Identifier: Apache-2.0
-"""Compares samples of a ledger with the sessions that it has of them."""
+"""Compares the samples of a ledger with their recorded sessions."""
 import json
 import sqlite3
 import sys
 
 
 def branches_of(calls):
-    """Lists of [tokens, drawn]."""
+    """Returns the branches, as lists of [tokens, number of sampled tokens]."""
     out = []
     for call in sorted(calls, key=lambda c: (len(c["prompt"]), c["prompt"], "number" in c,
                                              c.get("number", c.get("occurrence")))):

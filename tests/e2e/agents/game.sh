@@ -1,6 +1,6 @@
-# game.sh - task:guess, led by agent.py: the head of the tests of agents, INVAR FOLDER.
+# game.sh - setup of the agent tests: task:guess with agent.py; sourced with INVAR FOLDER.
 #
-# It makes the folder anew and goes there, with expect.sh and launch.sh. play.ini is the recipe,
+# Creates the folder, changes to it and sources expect.sh and launch.sh. play.ini is the recipe,
 # agent.py a copy that the test may change.
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
@@ -13,7 +13,7 @@ source "$root/tests/e2e/expect.sh"
 # shellcheck source=tests/e2e/ranks/launch.sh
 source "$root/tests/e2e/ranks/launch.sh"
 
-# recipe AGENT: task:guess, led by it.
+# recipe AGENT: prints a recipe of task:guess with this agent.
 recipe() {
     tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
         s/^rm-type.*/custom-agent-path = $1/"

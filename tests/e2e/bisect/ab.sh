@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # ab.sh INVAR FOLDER - invar ab: two versions on the same recipe and seeds.
 #
-# The versions are a small repository whose program is a script that runs INVAR with other keys, so
-# that nothing is compiled. Same and changed, committed or not, programs and trees, each side that
-# does not repeat itself, does not build or does not run; numbers computed again by ab_numbers.py;
-# stopped and continued; the user's repository is as it was.
+# The versions are commits of a small repository whose program is a script that runs INVAR with
+# other keys, so that nothing is compiled. Cases: equal and changed versions, committed or not,
+# programs and trees, versions that are nondeterministic, do not build or do not run, a stop and its
+# continuation. The effects are computed again by ab_numbers.py. Control: a changed number is
+# detected. The user's repository must not change.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -16,10 +17,10 @@ mkdir -p "$folder/tree" && cd "$folder/tree" || exit 2
 export XDG_CACHE_HOME=$folder/cache
 as_ada
 
-# shellcheck disable=SC2016 # for the shell that builds
+# shellcheck disable=SC2016 # expanded by the shell that builds
 build='cp invar.sh "$INVAR_BUILD/invar"'
 
-# ab CODE TEXT ARGUMENT ...: the exit code, and TEXT in what is printed. The answer is in `out`.
+# ab CODE TEXT ARGUMENT ...: checks the exit code and that TEXT is printed; the answer is in `out`.
 ab() {
     local code=$1 text=$2 rc=0
     shift 2
@@ -32,27 +33,27 @@ ab() {
     fi
 }
 
-# script LINE ...: the program, in its place.
+# script LINE ...: writes the program invar.sh.
 script() {
     printf '%s\n' '#!/bin/sh' "$@" >invar.sh
     chmod +x invar.sh
 }
 
-# commit NAME LINE ...: a version of the program, tagged.
+# commit NAME LINE ...: commits a version of the program, with a tag.
 commit() {
     script "${@:2}"
     git add -A && git commit -qm "$1" && git tag "$1"
 }
 
-# field EXPRESSION ...: of the answer in `out`, as Python sees it.
+# field EXPRESSION: prints a Python expression over the answer `a` in `out`.
 field() {
     python3 -c "import json, sys; a = json.load(open(sys.argv[1])); print($1)" "$folder/out"
 }
 
-# prints FOLDER: its content.
+# prints FOLDER: prints the digests of its files.
 prints() { (cd "$1" && find . -type f -exec sha256sum {} + | sort); }
 
-# The tree and its repository are as they were at `before`.
+# same_tree: the tree and its repository are as they were at `before`.
 # shellcheck disable=SC2317 # holds calls it
 same_tree() { [ "$before" = "$(prints . && git --no-optional-locks status --porcelain)" ]; }
 
@@ -94,13 +95,13 @@ git init -q .
 run="exec '$invar' \"\$@\""
 commit base '# as it was' "$run"
 commit refactored '# the same in other words' "$run"
-# from the second step on another learning rate
+# This version has another learning rate from the second step on.
 commit slower "$run --lr-decay-style linear --lr-decay-iters 20"
-# shellcheck disable=SC2016 # for the script
+# shellcheck disable=SC2016 # expanded by the script
 commit random "$run --adam-beta2 0.9\$\$"
 commit crashing 'echo no such luck >&2' 'exit 7'
-# what no program may do: look at which side it is
-# shellcheck disable=SC2016 # for the script
+# This version reads which side it is, which no program may do.
+# shellcheck disable=SC2016 # expanded by the script
 commit spying 'case $INVAR_FACTS in *side=b*) set -- "$@" --lr 0.5 ;; esac' "$run"
 git rm -q --cached invar.sh && git commit -qm unbuildable && git tag unbuildable
 git checkout -q -f base
@@ -110,7 +111,7 @@ git checkout -q -f base
 sed -i 's/^num-rollout = .*/num-rollout = 22/' tiny.ini
 git commit -qam longer && git tag longer
 git checkout -q -f base
-# ---- the same ----------------------------------------------------------------------------------
+# ---- equal versions ----------------------------------------------------------------------------
 ab 0 'identical: 2 seeds, 3 steps each' --a base --b base "$recipe" --seeds 2
 holds grep -q 'A again .*threads 1, micro-batch-size 2: identical' "$folder/out"
 ab 0 'identical: 2 seeds, 3 steps each' --a base --b refactored "$recipe" --json --seeds 2
@@ -123,7 +124,7 @@ holds "$here/ab_numbers.py" "$invar" "$folder/out" >/dev/null
 ab 2 'nowhere/page.html: its folder does not exist' --a base --b base "$recipe" --html \
     nowhere/page.html
 
-# ---- a learning rate that is another from the second step on -----------------------------------
+# ---- another learning rate from the second step on ---------------------------------------------
 ab 1 'different: from step 1, point' --a base --b slower "$recipe" --seeds 2
 holds grep -q 'op adamw on, in 2 of 2 seeds' "$folder/out"
 holds grep -q 'identity lr-decay-style: constant -> linear' "$folder/out"
@@ -134,10 +135,10 @@ holds [ "$(field '[s["first"] for s in a["seeds"]]')" = '[1, 1]' ]
 holds [ "$(field 'a["facts"][0]["scope"], a["sides"]["b"]["subject"]')" = 'identity slower' ]
 holds [ "$(field 'a["ratios"]["time"] > 0 and a["ratios"]["memory"] > 0')" = True ]
 holds [ "$(field 'a["gates"]["b"]["same"]')" = True ]
-# the control: a number that was changed is noticed
+# Control: a changed number in the answer is detected.
 sed '0,/"mean": /s/"mean": .*/"mean": 0.125,/' "$folder/out" >"$folder/forged"
 holds [ "$("$here/ab_numbers.py" "$invar" "$folder/forged" 2>&1 | grep -c ab_numbers:)" = 1 ]
-# all of it was there already; a further seed is all that is made
+# All runs exist already; only a further seed is run.
 ab 1 'different' --a base --b slower "$recipe" --seeds 2
 holds [ "$(grep -c 'ran before' "$folder/err")" = 6 ]
 holds grep -q 'some of an earlier call' "$folder/out"
@@ -158,9 +159,9 @@ holds [ "$(sqlite3 -readonly "$ledger" "SELECT group_concat(value, ' ') FROM (SE
     '7 a 7 b 8 a 8 b' ]
 ab 129 'would go beyond' --a base --b base "$recipe" --seed 4294967295 --seeds 2
 
-# ---- a work tree as it is, and programs --------------------------------------------------------
+# ---- a work tree with changes, and programs ----------------------------------------------------
 script "$run --lr-decay-style linear --lr-decay-iters 20"
-git status --porcelain >/dev/null # which may write the index
+git status --porcelain >/dev/null # this may write the index
 before=$(prints . && git --no-optional-locks status --porcelain)
 ab 1 'different: from step 1' --a base --b . "$recipe" --json
 holds [ "$(field 'a["sides"]["b"]["kind"], a["sides"]["a"]["kind"]')" = 'folder commit' ]
@@ -172,12 +173,12 @@ cp invar.sh "$folder/other"
 git checkout -q -f base
 ab 0 'identical' --a invar.sh --b "file:$folder/tree/invar.sh" "$recipe"
 ab 1 'different' --a "$folder/other" --b base "$recipe"
-# programs outside of any repository
+# Programs outside of any repository.
 mkdir "$folder/alone"
 cp invar.sh "$folder/alone/one"
 (cd "$folder/alone" && ab 0 'identical' --a ./one --b ./one "$recipe" && exit "$failed") || failed=1
 
-# ---- each its own recipe -----------------------------------------------------------------------
+# ---- each side uses its own recipe -------------------------------------------------------------
 ab 0 'identical' --a base --b recipe tiny.ini
 ab 1 'identity lr: 0.002 -> 0.001' --a base --b recipe --own-recipe tiny.ini
 ab 1 'equal in the 20 steps that both have, but A has 0 more and B 2' --a base --b longer \
@@ -185,7 +186,7 @@ ab 1 'equal in the 20 steps that both have, but A has 0 more and B 2' --a base -
 ab 129 'no tree' --a base --b "$folder/other" --own-recipe tiny.ini
 ab 2 'nowhere.ini' --a base --b recipe --own-recipe nowhere.ini
 
-# ---- sides that are no use ---------------------------------------------------------------------
+# ---- sides that cannot be compared -------------------------------------------------------------
 ab 3 'nondeterministic: A against itself' --a random --b base "$recipe"
 ab 3 'nondeterministic: B against itself' --a base --b random "$recipe" --json
 holds [ "$(field 'a["verdict"], a["who"], a["gates"]["a"]["same"], a["gates"]["b"]["same"]')" = \
@@ -210,7 +211,7 @@ ab 2 'nowhere.ini' --a base --b base nowhere.ini
 ab 129 'inside' --a base --b base "$recipe" --work "$folder/tree/work"
 ab 129 'inside' --a dir:. --b invar.sh "$recipe" --repo "$folder" --work "$folder/tree/work"
 
-# ---- facts that a run is given along -----------------------------------------------------------
+# ---- facts that a run gets from INVAR_FACTS ----------------------------------------------------
 for facts in 'side=a' 'build.commit=1' $'ab.side=a\nab.side=b'; do
     rc=0
     INVAR_FACTS=$facts "$invar" train "$recipe" --run "$folder/refused" >"$folder/out" 2>&1 ||
@@ -222,7 +223,7 @@ INVAR_FACTS=$'user.who=me\nci.case=x y' "$invar" train "$recipe" --run "$folder/
     --no-report >"$folder/out" 2>&1 || complain "train with facts: $(<"$folder/out")"
 holds [ "$(sqlite3 -readonly "$folder/told/ledger.db" "SELECT group_concat(scope || key || value)
     FROM fact WHERE scope IN ('user', 'ci')")" = 'cicasex y,userwhome' ]
-# ours are not those of the sides
+# The caller's INVAR_FACTS are not passed to the runs.
 INVAR_FACTS=broken ab 0 'identical' --a base --b base "$recipe"
 
 # ---- stopped -----------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# ab_numbers.py INVAR ANSWER.json [PAGE.html] - the effects of `invar ab`, computed again.
+# ab_numbers.py INVAR ANSWER.json [PAGE.html] - computes the effects of `invar ab` again.
 #
-# From the runs' own ledgers, with exact fractions: the JSON must say the same to the last digits,
-# and with doubles in the documented order the same bits. The ledger of the experiment answers the
-# query ab-effect with the same numbers. The page has the same data inside.
+# The effects are computed from the runs' ledgers with exact fractions: the JSON must agree to
+# rounding, and with doubles in the documented order in every bit. The query ab-effect on the
+# experiment's ledger and the data of the page must have the same numbers.
 # SPDX-License-Identifier: Apache-2.0
 import fractions
 import json
@@ -31,7 +31,7 @@ def real(bits):
 
 
 def read(path):
-    """{metric: {step: bits}} of a ledger with one run and one segment."""
+    """Returns {metric: {step: bits}} of a ledger with one run and one segment."""
     out = {}
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as ledger:
         for name, step, bits in ledger.execute(METRICS):
@@ -40,7 +40,7 @@ def read(path):
 
 
 def check_sum(said, pairs, what):
-    """`pairs`: (a, b) of each seed, doubles."""
+    """Checks the statistics of one effect; `pairs` has (a, b) of each seed as doubles."""
     usable = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     n = len(usable)
     check(said["pairs"] == n, what, "pairs", said, n)
@@ -54,7 +54,7 @@ def check_sum(said, pairs, what):
     check(said["higher"] == sum(d > 0 for d in exact), what, "higher", said)
     check(said["lower"] == sum(d < 0 for d in exact), what, "lower", said)
     check(said["equal"] == sum(d == 0 for d in exact), what, "equal", said)
-    # the same in doubles, in the documented order: every bit
+    # Doubles in the documented order: every bit agrees.
     differences = [b - a for a, b in usable]
     total = 0.0
     for d in differences:
@@ -68,7 +68,7 @@ def check_sum(said, pairs, what):
         squares += (d - total / n) * (d - total / n)
     check(said["error"] == math.sqrt(squares / (n * (n - 1))), what, "error", said)
     variance = sum((d - mean) ** 2 for d in exact) / (n - 1)
-    noise = (1e-15 * n * float(max(map(abs, exact)))) ** 2 # of the rounded mean
+    noise = (1e-15 * n * float(max(map(abs, exact)))) ** 2 # error of the rounded mean
     check(math.isclose(said["error"] ** 2 * n, float(variance), rel_tol=1e-9, abs_tol=noise), what,
           "error", said["error"], "variance", float(variance))
 

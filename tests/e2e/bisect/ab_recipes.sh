@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# ab_recipes.sh INVAR FOLDER - invar ab of two recipes: the keys that differ are named, rewards and
-# evaluations are always shown, numbers are computed again by ab_numbers.py.
+# ab_recipes.sh INVAR FOLDER - invar ab of two recipes: differing keys, rewards and evaluations.
+#
+# The answer names the keys that differ and always has rewards and evaluations. The effects are
+# computed again by ab_numbers.py. Models of other shapes have no first differing tensor.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2
@@ -12,7 +14,7 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 export XDG_CACHE_HOME=$folder/cache
 expect_verb=(ab --seeds 2)
 
-# ab CODE ARGUMENT ...: the answer is in `out`.
+# ab CODE ARGUMENT ...: checks the exit code; the answer is in `out`.
 ab() {
     local code=$1 rc=0
     shift
@@ -21,7 +23,7 @@ ab() {
     ((rc == code)) || complain "ab $*: exit code $rc, expected $code" "$(cat out err)"
 }
 
-# field EXPRESSION: of the answer in `out`, as Python sees it.
+# field EXPRESSION: prints a Python expression over the answer `a` in `out`.
 field() { python3 -c "import json, sys; a = json.load(open('out')); print($1)"; }
 
 tiny_recipe 3 | sed 's/^rollout-batch-size.*/rollout-batch-size = 4/
@@ -47,14 +49,14 @@ holds [ "$(field 'a["sides"]["a"]["recipe_named"], a["sides"]["b"]["recipe_named
     'a.ini b.ini' ]
 names='[e["name"] for e in a["effects"] + a["pinned_equal"]]'
 holds [ "$(field "$names.count('rollout/raw_reward')")" = 1 ]
-# pinned ones come first, and what is pinned is a reward or an evaluation
+# Pinned metrics come first, and they are rewards and evaluations.
 holds [ "$(field '[e["pinned"] for e in a["effects"]] == sorted((e["pinned"] for e in a["effects"]),
     reverse=True)')" = True ]
 holds [ "$(field 'all(e["name"].startswith(("eval/", "rollout/raw_reward", "rollout/reward/")) ==
     e["pinned"] for e in a["effects"] + a["pinned_equal"])')" = True ]
 holds [ "$(field 'sum(e["pinned"] for e in a["effects"] + a["pinned_equal"]) >= 2')" = True ]
 
-# ---- two models: no tensor is the first one ----------------------------------------------------
+# ---- models of other shapes: there is no first differing tensor --------------------------------
 for key in hidden-size=32 num-layers=2 ffn-hidden-size=24; do
     printf 'include = a.ini\n[model]\n%s = %s\n' "${key%=*}" "${key#*=}" >model.ini
     ab 1 a.ini model.ini
@@ -65,12 +67,12 @@ done
 ab 1 a.ini model.ini --json --html page.html
 holds [ "$(field 'a["place"]')" = None ]
 holds grep -q 'the models have other shapes' page.html
-# one model in another format is compared, as are one model's steps with another rate
+# One model in another number format is compared tensor by tensor.
 printf 'include = a.ini\n[model]\ndtype = bf16\n' >format.ini
 ab 1 a.ini format.ini
 holds grep -q '^different: from step 0, point ' out
 
-# ---- the same ----------------------------------------------------------------------------------
+# ---- equal -------------------------------------------------------------------------------------
 sed 's/^threads.*/threads = 2/' a.ini >c.ini
 ab 0 a.ini c.ini
 holds grep -q '^  free threads: 1 -> 2$' out
@@ -78,22 +80,22 @@ holds grep -q '^  rollout/raw_reward: equal in every bit$' out
 cp a.ini same.ini
 ab 0 a.ini same.ini
 holds grep -q '^keys that differ: none$' out
-# both sides run on the same seeds: another one of the second recipe is not ignored in silence
+# Both sides run on the same seeds: another seed in the second recipe is an error, not ignored.
 printf 'include = a.ini\n[model]\nseed = 99\n' >seed.ini
 expect 129 "B's has 99; both sides run on the same seeds: give --seed" a.ini seed.ini
 ab 0 a.ini seed.ini --seed 99
 
-# ---- refused -----------------------------------------------------------------------------------
+# ---- rejected ----------------------------------------------------------------------------------
 expect 129 'both sides are needed' a.ini
 expect 129 'both sides are needed' a.ini b.ini --a HEAD
 expect 129 'one recipe is in both trees' a.ini b.ini --a "$invar" --b "$invar" --own-recipe
 expect 129 "unexpected argument 'c.ini'" a.ini b.ini c.ini
-# a recipe that this program refuses: nothing runs
+# If this program rejects a recipe, nothing runs.
 sed '/^num-layers/d' a.ini >lacks.ini
 expect 129 "lacks.ini: recipe: 'num-layers' is missing" a.ini lacks.ini
 holds [ -z "$("$invar" ab a.ini lacks.ini 2>&1 >/dev/null | grep '^ab: ')" ]
 expect 0 identical a.ini lacks.ini --num-layers 1
-# another program may refuse it; then nothing was compared
+# If another program rejects a recipe, nothing is compared.
 ab 125 a.ini lacks.ini --a "$invar" --b "$invar"
 holds [ -z "$(grep 'that differ' out)" ]
 expect 1 'lr: 0.01 -> 0.02' a.ini b.ini --a "$invar" --b "$invar"

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # ab_self.sh INVAR FOLDER - invar ab on this repository itself.
 #
-# HEAD against HEAD is identical; against a work tree whose default learning rate is another it is
-# not, and the step, the point, the fact and the effect are named; against a refactoring it is
-# identical again. The page is opened in Chromium where there is one.
+# HEAD against HEAD is identical. Against a work tree with another default learning rate it differs,
+# and the step, point, fact and effect are named. Against a refactored tree it is identical again.
+# The page is opened in Chromium if there is one.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 here=$(cd "$(dirname "$0")" && pwd) root=$PWD
-# a clone is the repository: the folder of this test may lie inside the real one
+# The repository is a clone, because the folder of this test may be inside the real one.
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 
-# ab CODE TEXT NAME ARGUMENT ...: the exit code, and TEXT in the answer, FOLDER/NAME.json.
+# ab CODE TEXT NAME ARGUMENT ...: checks the exit code, and that the answer FOLDER/NAME.json
+# contains TEXT.
 ab() {
     local code=$1 text=$2 name=$3 rc=0
     shift 3
@@ -29,12 +30,12 @@ ab() {
         complain "$name: the numbers are others"
 }
 
-# field NAME EXPRESSION: of an answer, as Python sees it.
+# field NAME EXPRESSION: prints a Python expression over the answer `a`.
 field() {
     python3 -c "import json, sys; a = json.load(open(sys.argv[1])); print($2)" "$folder/$1.json"
 }
 
-# clone NAME: the tree of HEAD, to be changed.
+# clone NAME: clones HEAD into FOLDER/NAME, to be changed.
 clone() {
     git clone -q --no-hardlinks "$root" "$folder/$1" || exit 2
 }

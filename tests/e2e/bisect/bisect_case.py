@@ -1,9 +1,9 @@
-# bisect_case.py - what tests of invar bisect share: the command, and a watch over the repository.
+# bisect_case.py - shared by the tests of invar bisect: runs the command and guards the repository.
 #
-# `Case` runs invar over a repository of bisect_repo.py and collects what was wrong: exit codes,
-# messages, processes left behind, and anything of the user's repository that is not as it was.
+# `Case` runs invar over a repository of bisect_repo.py and collects failures: exit codes, messages,
+# left processes, and any change of the user's repository.
 # SPDX-License-Identifier: Apache-2.0
-"""invar bisect under watch."""
+"""Runs of invar bisect with all checks that every test needs."""
 import contextlib
 import json
 import os
@@ -15,7 +15,7 @@ import time
 
 import bisect_repo
 
-MARK = "INVAR_TEST_BISECT"  # in the environment of all that a test starts
+MARK = "INVAR_TEST_BISECT"  # in the environment of every process that a test starts
 TRIAL = 'test "$(cat value)" = good'
 
 
@@ -24,7 +24,7 @@ def run(words, env, **more):
 
 
 def git_says(repo, env):
-    """What git itself says of a repository."""
+    """Returns what git reports about a repository."""
     result = {}
     for words in (("status", "--porcelain", "--ignored"), ("for-each-ref",), ("worktree", "list"),
                   ("reflog", "show", "--all"), ("stash", "list"), ("fsck", "--no-progress")):
@@ -39,7 +39,7 @@ def differences(before, after):
 
 
 def processes(mark):
-    """(number, command) of the living processes that carry the mark, but this one."""
+    """Returns (number, command) of the living processes with the mark, except this one."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -56,7 +56,7 @@ def processes(mark):
 
 
 def files_below(folder):
-    """All files, none of them behind a link."""
+    """Returns all files, except those behind links."""
     return [path for where, _, names in os.walk(folder)
             for path in (os.path.join(where, name) for name in names) if not os.path.islink(path)]
 
@@ -66,12 +66,12 @@ def complaints(text):
 
 
 def unprintable(text):
-    """The first character that a terminal might obey; None: there is none."""
+    """Returns the first character that a terminal may interpret; None if there is none."""
     return next((c for c in text if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)), None)
 
 
 class Case:
-    """Runs invar and collects what is wrong."""
+    """Runs invar and collects failures."""
 
     def __init__(self, invar, folder):
         self.invar, self.folder = os.path.abspath(invar), os.path.abspath(folder)
@@ -96,18 +96,18 @@ class Case:
             self.complain(*lines)
 
     def plant(self, name, count=12, culprit=8):
-        """A repository of `count` commits after a good one: its folder and ids."""
+        """Makes a repository of `count` commits after a good one. Returns its folder and ids."""
         return self.path(name), bisect_repo.linear(count, culprit).write(self.path(name))
 
     def read(self, path):
-        """The text of a file that must be there."""
+        """Returns the text of a file, and fails if it does not exist."""
         self.expect(os.path.isfile(path), f"{path} is not there")
         with open(path if os.path.isfile(path) else os.devnull, encoding="utf-8") as file:
             return file.read()
 
     def watch(self, repo):
-        """A picture of a repository, for unchanged()."""
-        says = git_says(repo, self.env)  # first, so that git writes nothing after the picture
+        """Returns the state of a repository, for unchanged()."""
+        says = git_says(repo, self.env)  # first, so that git writes nothing after the fingerprint
         return repo, bisect_repo.fingerprint(repo), says
 
     def unchanged(self, picture, what):
@@ -117,7 +117,8 @@ class Case:
         self.expect(not now, f"{what}: the repository is not as it was:", *now[:8])
 
     def call(self, *words, under=(), timeout=120, env=None, cwd=None):
-        """Exit code, standard output and standard error, as text that a terminal can show."""
+        """Returns exit code, standard output and standard error; fails if a terminal cannot show
+        them."""
         done = run([*under, self.invar, *words], env or self.env, cwd=cwd, timeout=timeout,
                    stdin=subprocess.DEVNULL)
         out, err = (t.decode("utf-8", "surrogateescape") for t in (done.stdout, done.stderr))
@@ -127,7 +128,8 @@ class Case:
         return done.returncode, out, err
 
     def refuses(self, code, texts, *words, **more):
-        """The exit code, no answer, and one line "invar: ..." that has each of the texts."""
+        """Checks the exit code, an empty output, and one line "invar: ..." with each of the
+        texts."""
         rc, out, err = self.call(*words, **more)
         said = complaints(err)
         self.expect(rc == code and not out and len(said) == 1 and
@@ -137,7 +139,7 @@ class Case:
         return err
 
     def answers(self, code, verdict, *words, **more):
-        """The exit code and the verdict of --json; the answer."""
+        """Checks the exit code and the verdict of --json, and returns the answer."""
         rc, out, err = self.call(*words, "--json", **more)
         try:
             answer = json.loads(out)
@@ -149,14 +151,14 @@ class Case:
         return answer
 
     def finds(self, culprit, *words, **more):
-        """The first bad commit is this one."""
+        """Checks that the first bad commit is this one, and returns the answer."""
         answer = self.answers(0, "found", *words, **more)
         name = (answer.get("culprit") or {}).get("commit")
         self.expect(name == culprit, f"{' '.join(words)}: found {name}, expected {culprit}")
         return answer
 
     def nobody_left(self, what, patience=2.0):
-        """No process of a trial is alive. What is found is ended, one by one."""
+        """Checks that no process of a trial is alive, and ends those that are, one by one."""
         end = time.monotonic() + patience
         while (found := processes(self.mark)) and time.monotonic() < end:
             time.sleep(0.02)
@@ -175,7 +177,7 @@ class Case:
 
 
 def unlock(function, path, _):
-    """For rmtree over folders that a test has locked; what is not there is fine."""
+    """Error handler of rmtree for folders that a test has locked; a missing path is no error."""
     if os.path.lexists(path):
         os.chmod(os.path.dirname(path), 0o700)
         if not os.path.islink(path):
@@ -183,8 +185,8 @@ def unlock(function, path, _):
         shutil.rmtree(path, onerror=unlock) if function is os.scandir else function(path)
 
 
-class Place:
-    """One repository with a work folder of its own, and the command line over both."""
+class BisectFixture:
+    """A repository with a work folder of its own, and command lines over both."""
 
     def __init__(self, case, name, repo, ids):
         self.case, self.repo, self.ids = case, repo, ids
@@ -200,23 +202,24 @@ class Place:
 
 @contextlib.contextmanager
 def place(case, name, count=6, culprit=4, repo=None, ids=None):
-    """A place whose repository must come out of the block as it went in."""
+    """Yields a BisectFixture, and checks that its repository has not changed."""
     if repo is None:
         repo, ids = case.plant(name, count, culprit)
     picture = case.watch(repo)
-    yield Place(case, name, repo, ids)
+    yield BisectFixture(case, name, repo, ids)
     case.unchanged(picture, name)
     case.nobody_left(name)
 
 
 def at(ids, *numbers):
-    """A shell test: the commit is one of these."""
+    """Returns a shell test that is true for these commits."""
     names = "|".join(ids[n] for n in numbers)
     return f'case "$INVAR_COMMIT" in {names}) true;; *) false;; esac'
 
 
 def run_checks(checks):
-    """The program: INVAR FOLDER [CHECK ...], each a function of a case."""
+    """Main program of a test: INVAR FOLDER [CHECK ...], where each check is a function of a
+    Case."""
     case = Case(sys.argv[1], sys.argv[2])
     chosen = sys.argv[3:]
     for check in checks:

@@ -1,9 +1,9 @@
-# bisect_cases.py - histories of every shape, each with what is to be found in it.
+# bisect_cases.py - generated histories of every shape, each with the commit that is to be found.
 #
-# A history is a list of parents by number, parents before children. Reduced: about 50 of them;
-# with INVAR_TEST_FULL=1 several hundred, up to 5,000 commits.
+# A history is a list of parents by number, parents before children. By default there are about 50;
+# with INVAR_TEST_FULL=1 several hundred, up to 5,000 commits long.
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of every shape for the test of bisect beside git."""
+"""Histories of every shape for the comparison of bisect with git."""
 import dataclasses
 import os
 
@@ -15,26 +15,26 @@ FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 
 @dataclasses.dataclass
 class Case:
-    """A history and what is to be found in it."""
+    """A history, and the result that is expected."""
     kind: str
-    parents: list  # of each commit, parents before children
-    bad: set  # the commits that are bad
-    planted: set  # one of them must be named; several where it depends on the way there
+    parents: list  # (count) parents of each commit; parents before children
+    bad: set  # numbers of the bad commits
+    planted: set  # one of them must be named; several if the choice of trials decides
     unbuildable: set = dataclasses.field(default_factory=set)
-    ends: tuple = None  # good and bad; None: the first and the last
+    ends: tuple = None  # good and bad end; None for the first and the last commit
     flags: list = dataclasses.field(default_factory=list)
     paths: list = dataclasses.field(default_factory=list)
-    files: list = None  # further files of each commit
-    dates: list = None  # of each commit; None: one after the other
+    files: list = None  # further files of each commit; None if there are none
+    dates: list = None  # date of each commit; None for ascending dates
     verdict: str = "found"
-    aside: bool = False  # what made it bad does not touch the paths
+    aside: bool = False  # the culprit does not touch the paths
 
     def __post_init__(self):
         self.ends = self.ends or (0, len(self.parents) - 1)
         self.name = f"{self.kind}, {len(self.parents)} commits"
 
     def begins(self, ids, commits):
-        """Whether all of these are what they are named for: bad, after parents that are good."""
+        """Returns whether every commit is a true culprit: none of its parents is bad."""
         if self.verdict != "found" or self.paths:
             return True
         last = 1 if "--first-parent" in self.flags else None
@@ -42,7 +42,7 @@ class Case:
                        for parent in self.parents[ids.index(name)][:last])
 
     def history(self):
-        """As it is written."""
+        """Returns the history, ready to be written."""
         made = History()
         for number, parents in enumerate(self.parents):
             made.add(parents, value="bad" if number in self.bad else "good",
@@ -53,7 +53,7 @@ class Case:
 
 
 def ancestors(parents, first_parent=False):
-    """For each commit the bits of its ancestors' numbers and of its own."""
+    """Returns for each commit a bit set of its ancestors' numbers and its own."""
     sets = []
     for number, above in enumerate(parents):
         bits = 1 << number
@@ -64,12 +64,12 @@ def ancestors(parents, first_parent=False):
 
 
 def numbers(bits):
-    """The numbers of the bits that are set."""
+    """Returns the numbers of the bits that are set."""
     return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
 def tainted(parents, *culprits):
-    """All commits that have one of the culprits in their history."""
+    """Returns all commits that have one of the culprits in their history."""
     planted = sum(1 << culprit for culprit in culprits)
     return {number for number, bits in enumerate(ancestors(parents)) if bits & planted}
 
@@ -78,34 +78,34 @@ def tainted(parents, *culprits):
 
 
 def line(count):
-    """A root and `count` commits."""
+    """Returns a root and `count` commits after it."""
     return [[]] + [[number] for number in range(count)]
 
 
-def tangle(chance, count, merges=0.4, width=6):
-    """Branches that fork and merge at random, at last into one."""
+def tangle(rng, count, merges=0.4, width=6):
+    """Returns branches that fork and merge at random, and finally merge into one."""
     parents, heads = [[]], [0]
     while len(parents) < count or len(heads) > 1:
         new = len(parents)
-        if len(heads) > 1 and (len(parents) >= count or chance.random() < merges):
-            pair = chance.sample(heads, 2)
+        if len(heads) > 1 and (len(parents) >= count or rng.random() < merges):
+            pair = rng.sample(heads, 2)
             parents.append(pair)
-            # now and then the other branch goes on, and merges again
-            gone = pair if new >= count or chance.random() < 0.7 else pair[:1]
+            # Sometimes one of the branches continues after the merge, and merges again.
+            gone = pair if new >= count or rng.random() < 0.7 else pair[:1]
             heads = [head for head in heads if head not in gone] + [new]
-        elif len(heads) < width and chance.random() < 0.4:
-            start = chance.randrange(max(0, new - 12), new)
+        elif len(heads) < width and rng.random() < 0.4:
+            start = rng.randrange(max(0, new - 12), new)
             parents.append([start])
             heads = [head for head in heads if head != start] + [new]
         else:
-            head = chance.choice(heads)
+            head = rng.choice(heads)
             parents.append([head])
             heads[heads.index(head)] = new
     return parents
 
 
 def criss_cross(rounds):
-    """Two branches, each merged into the other again and again."""
+    """Returns two branches that are repeatedly merged into each other."""
     parents, a, b = [[]], 0, 0
     for _ in range(rounds):
         new = len(parents)
@@ -114,14 +114,14 @@ def criss_cross(rounds):
     return parents + [[a, b]]
 
 
-def octopus(chance, rounds):
-    """Up to seven branches merged at once, again and again."""
+def octopus(rng, rounds):
+    """Returns repeated merges of up to seven branches at once."""
     parents = [[]]
     for _ in range(rounds):
         start, ends = len(parents) - 1, []
-        for _ in range(chance.randint(3, 7)):
+        for _ in range(rng.randint(3, 7)):
             head = start
-            for _ in range(chance.randint(1, 4)):
+            for _ in range(rng.randint(1, 4)):
                 parents.append([head])
                 head = len(parents) - 1
             ends.append(head)
@@ -129,13 +129,13 @@ def octopus(chance, rounds):
     return parents
 
 
-def orphans(chance, count):
-    """A line into which histories with roots of their own are merged."""
+def orphans(rng, count):
+    """Returns a line into which histories with their own roots are merged."""
     parents, main = [[]], 0
     while len(parents) < count:
-        if chance.random() < 0.2:
+        if rng.random() < 0.2:
             parents.append([])
-            for _ in range(chance.randint(0, 5)):
+            for _ in range(rng.randint(0, 5)):
                 parents.append([len(parents) - 1])
             parents.append([main, len(parents) - 1])
         else:
@@ -144,29 +144,31 @@ def orphans(chance, count):
     return parents
 
 
-def mainline(chance, count):
-    """A main branch that only merges branches of one to six commits: the parents, the merges."""
+def mainline(rng, count):
+    """Returns the parents and merges of a main branch that only merges branches of one to six
+    commits."""
     parents, merges = [[]], []
     while len(parents) < count:
         main = len(parents) - 1
         parents.append([main])
-        for _ in range(chance.randint(0, 5)):
+        for _ in range(rng.randint(0, 5)):
             parents.append([len(parents) - 1])
         parents.append([main, len(parents) - 1])
         merges.append(len(parents) - 1)
     return parents, merges
 
 
-def fork(chance, before, good, bad):
-    """A common past, then two branches: the parents, the base, the good tip, the bad tip."""
+def fork(rng, before, good, bad):
+    """Returns a common history with two branches: the parents, the base, the good tip, the bad
+    tip."""
     parents = line(before)
     base = len(parents) - 1
     for count in (good, bad):
         parents.append([base])
         for _ in range(count - 1):
             parents.append([len(parents) - 1])
-            if chance.random() < 0.3 and len(parents) > base + good + 4:
-                parents[-1].append(chance.randrange(base + good + 1, len(parents) - 2))
+            if rng.random() < 0.3 and len(parents) > base + good + 4:
+                parents[-1].append(rng.randrange(base + good + 1, len(parents) - 2))
     return parents, base, base + good, len(parents) - 1
 
 
@@ -174,21 +176,21 @@ def fork(chance, before, good, bad):
 
 
 def in_range(parents):
-    """The commits between the first and the last."""
+    """Returns the numbers of the commits after the good end."""
     return numbers(ancestors(parents)[-1] & ~1)
 
 
 def plain(kind, parents, culprit, **more):
-    """One culprit, and whatever comes after it is bad."""
+    """Returns a case with one culprit; every commit with it in its history is bad."""
     return Case(kind, parents, tainted(parents, culprit), {culprit}, **more)
 
 
-def linear_cases(chance):
+def linear_cases(rng):
     sizes = [1, 2, 3, 7, 64, 333]
     if FULL:
         sizes = [*range(1, 65), *range(1, 65), 100, 333, 777, 1023, 1024, 1025, 2500, 5000, 5000]
     for size in sizes:
-        yield plain("linear", line(size), chance.randint(1, size))
+        yield plain("linear", line(size), rng.randint(1, size))
     for size in range(1, 11 if FULL else 1):
         for culprit in range(1, size + 1):
             yield plain("linear, every culprit", line(size), culprit)
@@ -197,63 +199,65 @@ def linear_cases(chance):
             yield plain("linear, at an end", line(size), culprit)
 
 
-def merge_cases(chance):
+def merge_cases(rng):
     for _ in range(90 if FULL else 5):
-        parents = tangle(chance, chance.randint(10, 150), chance.uniform(0.2, 0.6))
-        yield plain("merges", parents, chance.choice(in_range(parents)))
+        parents = tangle(rng, rng.randint(10, 150), rng.uniform(0.2, 0.6))
+        yield plain("merges", parents, rng.choice(in_range(parents)))
     if FULL:
-        parents = tangle(chance, 3000)
-        yield plain("merges", parents, chance.choice(in_range(parents)))
+        parents = tangle(rng, 3000)
+        yield plain("merges", parents, rng.choice(in_range(parents)))
     for _ in range(25 if FULL else 2):
-        parents = criss_cross(chance.randint(2, 25))
-        yield plain("criss-cross", parents, chance.choice(in_range(parents)))
+        parents = criss_cross(rng.randint(2, 25))
+        yield plain("criss-cross", parents, rng.choice(in_range(parents)))
     for _ in range(25 if FULL else 2):
-        parents = octopus(chance, chance.randint(1, 6))
-        yield plain("octopus", parents, chance.choice(in_range(parents)))
+        parents = octopus(rng, rng.randint(1, 6))
+        yield plain("octopus", parents, rng.choice(in_range(parents)))
     for _ in range(25 if FULL else 2):
-        parents = tangle(chance, chance.randint(10, 120), 0.5)
+        parents = tangle(rng, rng.randint(10, 120), 0.5)
         merges = [number for number in in_range(parents) if len(parents[number]) > 1]
-        yield plain("culprit in a merge", parents, chance.choice(merges))
+        yield plain("culprit in a merge", parents, rng.choice(merges))
     for _ in range(25 if FULL else 2):
-        parents = orphans(chance, chance.randint(20, 90))
-        yield plain("several roots", parents, chance.choice(in_range(parents)))
-    parents = orphans(chance, 40)
+        parents = orphans(rng, rng.randint(20, 90))
+        yield plain("several roots", parents, rng.choice(in_range(parents)))
+    parents = orphans(rng, 40)
     roots = [number for number in in_range(parents) if not parents[number]]
-    yield plain("culprit is a root", parents, chance.choice(roots))
+    yield plain("culprit is a root", parents, rng.choice(roots))
 
 
     for _ in range(25 if FULL else 2):
-        # clocks that go wrong, or stand still
-        parents = tangle(chance, chance.randint(10, 120))
-        hours = chance.choice([0, 1, 50])
-        dates = [bisect_repo.EPOCH + 60 * number + 3600 * chance.randint(0, hours)
+        # Dates that go backwards, or are all the same.
+        parents = tangle(rng, rng.randint(10, 120))
+        hours = rng.choice([0, 1, 50])
+        dates = [bisect_repo.EPOCH + 60 * number + 3600 * rng.randint(0, hours)
                  for number in range(len(parents))]
         if not hours:
             dates = [bisect_repo.EPOCH] * len(parents)
-        yield plain("dates in no order", parents, chance.choice(in_range(parents)), dates=dates)
+        yield plain("dates in no order", parents, rng.choice(in_range(parents)), dates=dates)
 
 
-def ambiguous_cases(chance):
-    """What is named depends on the way to it; where all ways agree, on nothing."""
+def ambiguous_cases(rng):
+    """Yields cases in which the choice of trials decides which commit is named."""
     for _ in range(25 if FULL else 2):
-        size = chance.randint(20, 90)
+        size = rng.randint(20, 90)
         yield Case("several culprits", line(size), set(range(size // 3, size + 1)), {size // 3})
     for _ in range(25 if FULL else 2):
-        parents = tangle(chance, chance.randint(20, 70))
-        culprits = chance.sample(in_range(parents), 3)
-        yield ways(Case("several culprits, merges", parents, tainted(parents, *culprits), set()))
+        parents = tangle(rng, rng.randint(20, 70))
+        culprits = rng.sample(in_range(parents), 3)
+        yield plant_reachable(
+            Case("several culprits, merges", parents, tainted(parents, *culprits), set()))
     for _ in range(25 if FULL else 2):
-        size = chance.randint(20, 90)
-        first, back, again = sorted(chance.sample(range(1, size + 1), 3))
+        size = rng.randint(20, 90)
+        first, back, again = sorted(rng.sample(range(1, size + 1), 3))
         bad = {*range(first, back), *range(again, size + 1)}
-        yield ways(Case("reverted culprit", line(size), bad, set()))
+        yield plant_reachable(Case("reverted culprit", line(size), bad, set()))
     for _ in range(25 if FULL else 2):
-        # what left the culprit's line before the revert stays bad; git may name the place of that
-        parents = tangle(chance, chance.randint(30, 90))
+        # Commits that left the culprit's line before the revert stay bad; git may name where they
+        # are merged.
+        parents = tangle(rng, rng.randint(30, 90))
         sets = ancestors(parents)
-        first, again = sorted(chance.sample(in_range(parents), 2))
+        first, again = sorted(rng.sample(in_range(parents), 2))
         later = [number for number in in_range(parents) if sets[number] >> first & 1]
-        back = chance.choice(later)
+        back = rng.choice(later)
         bad = {number for number in in_range(parents)
                if sets[number] >> again & 1 or (number in later and not sets[number] >> back & 1)}
         begins = {number for number in bad if not bad & {*parents[number]}}
@@ -261,101 +265,102 @@ def ambiguous_cases(chance):
                    begins | ({len(parents) - 1} - bad))
 
 
-def untestable_cases(chance):
+def untestable_cases(rng):
     for _ in range(25 if FULL else 2):
-        size = chance.randint(30, 120)
-        culprit, first = chance.randint(2, size), chance.randint(1, size // 2)
+        size = rng.randint(30, 120)
+        culprit, first = rng.randint(2, size), rng.randint(1, size // 2)
         gone = {*range(first, first + size // 3)} - {culprit - 1, culprit}
         yield plain("unbuildable range", line(size), culprit, unbuildable=gone)
     for _ in range(25 if FULL else 2):
-        size = chance.randint(30, 120)
-        culprit = chance.randint(5, size - 5)
-        gone = {*range(culprit - chance.randint(0, 4), culprit + chance.randint(1, 4))}
+        size = rng.randint(30, 120)
+        culprit = rng.randint(5, size - 5)
+        gone = {*range(culprit - rng.randint(0, 4), culprit + rng.randint(1, 4))}
         yield plain("culprit unbuildable", line(size), culprit, unbuildable=gone,
                     verdict="suspects")
     for _ in range(25 if FULL else 2):
-        parents = tangle(chance, chance.randint(20, 100))
+        parents = tangle(rng, rng.randint(20, 100))
         inner = in_range(parents)
-        culprit = chance.choice(inner)
+        culprit = rng.choice(inner)
         near = {culprit, *parents[culprit], inner[-1]}
-        gone = {number for number in inner if chance.random() < 0.3} - near
+        gone = {number for number in inner if rng.random() < 0.3} - near
         yield plain("unbuildable here and there", parents, culprit, unbuildable=gone)
 
 
-def flag_cases(chance):
+def flag_cases(rng):
     for _ in range(15 if FULL else 2):
-        parents, merges = mainline(chance, chance.randint(20, 120))
-        # inside a branch, which may not be built at all: its merge is named
-        culprit = chance.randint(1, len(parents) - 1)
+        parents, merges = mainline(rng, rng.randint(20, 120))
+        # The culprit is in a branch that cannot be built: the merge of the branch is named.
+        culprit = rng.randint(1, len(parents) - 1)
         gone = {*range(1, len(parents))} - {*merges}
         first = min(merge for merge in merges if merge >= culprit)
         yield Case("first parents", parents, tainted(parents, culprit), {first}, gone,
                    flags=["--first-parent"])
     for _ in range(15 if FULL else 2):
-        yield with_paths(chance, tangle(chance, chance.randint(20, 100)))
+        yield with_paths(rng, tangle(rng, rng.randint(20, 100)))
     for _ in range(5 if FULL else 1):
-        yield with_paths(chance, line(chance.randint(20, 100)), aside=True)
+        yield with_paths(rng, line(rng.randint(20, 100)), aside=True)
 
 
-def with_paths(chance, parents, aside=False):
-    """Half of the commits touch src; so does the culprit, unless it is `aside`."""
+def with_paths(rng, parents, aside=False):
+    """Returns a case in which half of the commits touch src, and the culprit does unless `aside` is
+    set."""
     inner = in_range(parents)
-    touches = {number for number in inner[:-1] if chance.random() < 0.5}
+    touches = {number for number in inner[:-1] if rng.random() < 0.5}
     sets = ancestors(parents)
     files = []
     for number, above in enumerate(parents):
         have = numbers(sets[number]) if len(above) > 1 else [number]
         files.append({f"src/{have_of}": "x" for have_of in have if have_of in touches})
     if aside:
-        # the first commit after it that touches src is what git names
-        culprit = chance.choice([number for number in inner if number < max(touches)
+        # Git names the first later commit that touches src.
+        culprit = rng.choice([number for number in inner if number < max(touches)
                                  and number not in touches])
         planted = {min(number for number in touches if number > culprit)}
     else:
-        culprit = chance.choice(sorted(touches))
+        culprit = rng.choice(sorted(touches))
         planted = {culprit}
     return Case("paths, culprit aside" if aside else "paths", parents, tainted(parents, culprit),
                 planted, files=files, paths=["src"], aside=aside)
 
 
-def fork_cases(chance):
+def fork_cases(rng):
     for _ in range(15 if FULL else 2):
-        parents, base, good, bad = fork(chance, *(chance.randint(1, 40) for _ in range(3)))
+        parents, base, good, bad = fork(rng, *(rng.randint(1, 40) for _ in range(3)))
         inner = numbers(ancestors(parents)[bad] & ~ancestors(parents)[good])
-        yield plain("good is no ancestor", parents, chance.choice(inner), ends=(good, bad))
+        yield plain("good is no ancestor", parents, rng.choice(inner), ends=(good, bad))
     for rounds in range(1, 6 if FULL else 3):
-        # a criss-cross in the past: two merge bases, both good
+        # The common history is a criss-cross: there are two merge bases, both good.
         parents = criss_cross(rounds)[:-1]
         good, bad = len(parents) - 2, len(parents) - 1
         parents += [[good], [bad], [len(parents) + 1]]
-        yield plain("several merge bases", parents, len(parents) - chance.randint(1, 2),
+        yield plain("several merge bases", parents, len(parents) - rng.randint(1, 2),
                     ends=(len(parents) - 3, len(parents) - 1))
     for _ in range(10 if FULL else 1):
-        parents, base, good, bad = fork(chance, *(chance.randint(1, 40) for _ in range(3)))
-        whole = tainted(parents, chance.randint(1, base))
-        fixed = set(range(chance.randint(base + 1, good), good + 1))
+        parents, base, good, bad = fork(rng, *(rng.randint(1, 40) for _ in range(3)))
+        whole = tainted(parents, rng.randint(1, base))
+        fixed = set(range(rng.randint(base + 1, good), good + 1))
         yield Case("good has a fix", parents, whole - fixed, {base}, ends=(good, bad),
                    verdict="fixed")
 
 
-# ---- the search, once more -----------------------------------------------------------------------
+# ---- a second implementation of the search -------------------------------------------------------
 
 
 def nearness(sets, candidates, number):
-    """How far a trial of the commit is from telling nothing."""
+    """Returns how many commits a trial of the commit decides, at worst."""
     weight = (sets[number] & candidates).bit_count()
     return min(weight, candidates.bit_count() - weight)
 
 
 def best(sets, candidates):
-    """The largest nearness among the candidates, and who has it."""
+    """Returns the largest nearness among the candidates, and the commits that have it."""
     near = {number: nearness(sets, candidates, number) for number in numbers(candidates)}
     most = max(near.values())
     return most, [number for number, value in near.items() if value == most]
 
 
-def ways(case):
-    """The case, with every commit planted that some sequence of best choices leads to."""
+def plant_reachable(case):
+    """Returns the case with `planted` set to every commit that best choices can lead to."""
     sets = ancestors(case.parents)
     seen, found, stack = set(), set(), [(case.ends[1], sets[case.ends[0]])]
     while stack:
@@ -374,8 +379,8 @@ def ways(case):
     return case
 
 
-def every_case(chance):
-    """All of them, of every kind."""
+def every_case(rng):
+    """Yields the cases of all kinds."""
     for cases in (linear_cases, merge_cases, ambiguous_cases, untestable_cases, flag_cases,
                   fork_cases):
-        yield from cases(chance)
+        yield from cases(rng)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-# bisect_errors.py INVAR FOLDER - invar bisect when something is wrong: one clear line, no harm.
+# bisect_errors.py INVAR FOLDER - errors of invar bisect: one clear message, and no harm.
 #
-# Repositories that are not all there, ends and options that make no sense, builds and runs that
-# fail, folders that are not allowed and disks that are full. Each gets the right exit code and one
-# line that says what to do, which is tried where it can be, or is no trouble at all. The user's
-# repository stays as it was, down to the times of its files.
+# Incomplete repositories, impossible ends and options, builds and runs that fail, folders without
+# permission and full disks. Each must end with the right exit code and one line that names the
+# remedy, which is tried if possible, or must work. The user's repository must not change, nor the
+# times of its files.
 # SPDX-License-Identifier: Apache-2.0
-"""Bisects in trouble."""
+"""Errors of invar bisect."""
 import contextlib
 import glob
 import os
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 import bisect_repo
-from bisect_case import TRIAL, Place, at, place, run_checks
+from bisect_case import TRIAL, BisectFixture, at, place, run_checks
 from bisect_repo import git
 
 NOBODY = 65534
@@ -28,7 +28,7 @@ def root():
 
 @contextlib.contextmanager
 def mounted(folder, *words):
-    """A file system at `folder`; gives False where that may not be."""
+    """Mounts a file system at `folder`; yields False if this is not permitted."""
     os.makedirs(folder, exist_ok=True)
     done = subprocess.run(["mount", *words, folder], capture_output=True, check=False)
     try:
@@ -45,7 +45,7 @@ def shallow(case):
     git(case.folder, "clone", "-q", "--depth", "6", f"file://{repo}", case.path("shallow"))
     with place(case, "shallow", repo=case.path("shallow"), ids=ids) as p:
         case.refuses(129, [ids[0][:7], "unshallow"], *p.trial())
-        # nothing of what is missing is needed
+        # None of the missing commits is needed.
         case.finds(ids[8], *p.trial(good=ids[-6]))
 
 
@@ -61,7 +61,7 @@ def partial(case):
 
 
 def submodules(case):
-    """The value is in a submodule, which has one of its own."""
+    """The value is in a submodule, which has a submodule of its own."""
     allow = ["-c", "protocol.file.allow=always"]
     lib, values = case.plant("lib", 6, 4)
     repo = case.path("super")
@@ -85,7 +85,7 @@ def submodules(case):
 
 
 def missing(case):
-    """An object in the middle is gone, or is rubbish: a file, a folder, a commit."""
+    """An object in the middle is missing or damaged: a file, a folder, a commit."""
     for kind, revision in (("blob", ":number"), ("tree", "^{tree}"), ("commit", "")):
         for state in ("gone", "rubbish"):
             name = f"{kind}-{state}"
@@ -108,14 +108,14 @@ def dirty(case):
     git(repo, "add", "staged")
     os.remove(os.path.join(repo, "number"))
     with open(os.path.join(repo, ".git", "index.lock"), "wb"):
-        pass  # as of a git that is at work
+        pass  # stands for a running git
     with place(case, "dirty", repo=repo, ids=ids) as p:
         case.finds(ids[4], *p.trial())
         case.finds(ids[4], *p.trial("--jobs", "2", good=ids[1]))
 
 
 def other_shapes(case):
-    """Bare, linked, from below, from .git: all the same."""
+    """Bare, linked, from a subfolder and from .git: same result."""
     repo, ids = case.plant("plain", 6, 4)
     git(case.folder, "clone", "-q", "--bare", repo, case.path("bare.git"))
     git(repo, "worktree", "add", "-q", "--detach", case.path("linked"), ids[2])
@@ -126,7 +126,7 @@ def other_shapes(case):
     with place(case, "here", repo=repo, ids=ids) as p:
         words = [w for w in p.trial() if w not in ("--repo", repo)]
         case.finds(ids[4], *words, cwd=repo)
-        # the linked tree's own HEAD
+        # HEAD is that of the linked tree.
         case.finds(ids[4], *p.trial(good="HEAD", bad="main", repo=case.path("linked")))
 
 
@@ -138,10 +138,10 @@ def other_owner(case):
     for path, inner, files in os.walk(repo):
         for name in [path] + [os.path.join(path, n) for n in inner + files]:
             os.chown(name, NOBODY, NOBODY)
-    p = Place(case, "foreign", repo, ids)
+    p = BisectFixture(case, "foreign", repo, ids)
     case.refuses(2, ["safe.directory"], *p.trial())
     with open(case.path("home", ".gitconfig"), "w", encoding="utf-8") as file:
-        file.write(f"[safe]\n\tdirectory = {repo}\n")  # as the message says
+        file.write(f"[safe]\n\tdirectory = {repo}\n")  # the remedy of the message
     env = {k: v for k, v in case.env.items() if k != "GIT_CONFIG_GLOBAL"}
     case.finds(ids[4], *p.trial(), env=env)
     os.remove(case.path("home", ".gitconfig"))
@@ -154,9 +154,9 @@ def other_formats(case):
     os.makedirs(case.path("unborn"))
     git(case.path("unborn"), "init", "-q")
     ends = {"good": "HEAD", "bad": "HEAD"}
-    p = Place(case, "formats", case.path("sha256"), ["HEAD"])
+    p = BisectFixture(case, "formats", case.path("sha256"), ["HEAD"])
     case.refuses(2, ["SHA-1"], *p.trial(**ends))
-    with tempfile.TemporaryDirectory() as nothing:  # in no repository, as ours may be
+    with tempfile.TemporaryDirectory() as nothing:  # outside of any repository
         case.refuses(2, [os.path.basename(nothing), "repository"], *p.trial(repo=nothing, **ends))
     case.refuses(2, ["nowhere"], *p.trial(repo=case.path("nowhere"), **ends))
     case.refuses(129, ["HEAD"], *p.trial(repo=case.path("unborn"), **ends))
@@ -189,7 +189,7 @@ def usage(case):
     with place(case, "usage", repo=repo, ids=ids) as p:
         for revision in ("no-such-branch", "HEAD~99", "0" * 40, "--upload-pack=x", "HEAD^{/(}",
                          ids[0] + "^{tree}", "main:value", "HEAD..main", "", "\x1b[31m"):
-            shown = revision.replace("\x1b", "")[:24]  # long ones are cut
+            shown = revision.replace("\x1b", "")[:24]  # long names are truncated
             for end in ("--good", "--bad"):
                 words = p.trial()
                 words[words.index(end):words.index(end) + 2] = [f"{end}={revision}"]
@@ -217,7 +217,7 @@ def usage(case):
 
 
 def ends(case):
-    """Ends that are not what they are said to be: what was seen, and what to do."""
+    """Ends that are not what was claimed: the message says what was found and what to do."""
     with place(case, "ends") as p:
         ids = p.ids
         case.refuses(129, ["same commit"], *p.trial(good=ids[5], bad="HEAD~1"))
@@ -228,13 +228,13 @@ def ends(case):
             case.expect(answer.get("culprit") is None, f"wrong ends, a culprit: {answer}")
             rc, out, err = case.call(*p.trial(good=good, bad=bad))
             case.expect(rc == 2 and all(word in out for word in words), f"wrong ends: {rc}", out)
-        # a parent and its child need no search
+        # A parent and its child need no search.
         answer = case.finds(ids[4], *p.trial(good=ids[3], bad=ids[4]))
         case.expect(answer.get("search_trials") == 0, f"neighbours: {answer.get('search_trials')}")
 
 
 def fixed(case):
-    """Good is on another branch: the merge base is asked, and may be bad."""
+    """The good end is on another branch: the merge base is tested, and may be bad."""
     history = bisect_repo.History()
     bad_root = history.add([], value="bad")
     fix = history.add([bad_root], value="good")
@@ -247,7 +247,7 @@ def fixed(case):
         answer = case.answers(2, "fixed", *p.trial(good=ids[2], bad=ids[4]))
         case.expect(any(t["role"] == "merge base" for t in answer.get("trials", [])), answer)
     history = bisect_repo.History()
-    for number in range(2):  # two roots that have nothing in common
+    for number in range(2):  # two unrelated roots
         history.add([], value="bad" if number else "good")
     repo = case.path("strangers")
     ids = history.write(repo)
@@ -301,10 +301,10 @@ def skips(case):
 
 
 def merges(case):
-    """What is said of a merge holds: with first parents alone its other parents are not known."""
+    """The answer about a merge is true: with first parents alone, other parents are unknown."""
     history = bisect_repo.History()
     root = last = history.add([], value="good", build="yes")
-    for _ in range(70):  # more trials than the list of them holds at first
+    for _ in range(70):  # more trials than the initial capacity of their list
         last = history.add([last], build="no")
     side = history.add([last], value="bad", build="yes")
     merge = history.add([root, side], value="bad", build="yes")
@@ -324,9 +324,9 @@ def merges(case):
 
 
 def moved(case):
-    """--repo says where the repository of a log is by now, also when that is here."""
+    """--repo gives the new location of a log's repository, also if that is the current folder."""
     repo, ids = case.plant("moved", 6, 4)
-    p = Place(case, "moved", repo, ids)
+    p = BisectFixture(case, "moved", repo, ids)
     case.finds(ids[4], *p.trial())
     _, log, _ = case.call("bisect", "log", "--repo", repo, "--work", p.work)
     with open(case.path("moved.log"), "w", encoding="utf-8") as file:
@@ -340,7 +340,7 @@ def moved(case):
 
 
 def codes(case):
-    """git's rule for the exit code of a command."""
+    """Exit codes of a command follow the rules of git bisect run."""
     with place(case, "codes") as p:
         ids = p.ids
 
@@ -362,7 +362,7 @@ def codes(case):
         answer = case.answers(125, "untestable", *p.words("--run", "true", "--chain"))
         case.expect("no $INVAR_RUN/ledger.db" in str(answer.get("story")), "no ledger, but it says",
                     answer.get("story"))
-        # an answer that does not repeat is none
+        # A result that is not repeated does not count.
         count = case.path("codes.count")
         fickle = f'echo >>"{count}"; test $(wc -l <"{count}") -lt 4 || test "$(cat value)" = good'
         rc, out, err = case.call(*p.words("--run", fickle), "--json")
@@ -408,7 +408,8 @@ def work_folders(case):
 def no_permission(case):
     if not root():
         under = []
-    # asked of test: setpriv itself still reaches a program below /root, which then reaches nothing
+    # `test` runs as the user, because setpriv itself can still open a program below /root that the
+    # user cannot.
     elif subprocess.run([*AS_NOBODY, "test", "-x", case.invar, "-a", "-x", case.folder],
                         check=False).returncode == 0:
         under = AS_NOBODY
@@ -421,7 +422,7 @@ def no_permission(case):
     os.chmod(work, 0o555)
     if under:
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", repo], check=True)
-    p = Place(case, "permission", repo, ids)
+    p = BisectFixture(case, "permission", repo, ids)
     case.refuses(2, ["ermission denied"], *p.trial(work=os.path.join(work, "w")), under=under)
     if under:
         case.refuses(2, ["another user"], *p.trial(work=work), under=under)
@@ -447,7 +448,7 @@ def full_disk(case):
             print("skipped: a small disk cannot be mounted here")
     limit = ["bash", "-c", 'trap "" XFSZ; ulimit -f 150; exec "$@"', "limited"]
     with place(case, "limit", repo=repo, ids=ids) as p:
-        case.refuses(2, ["arge"], *p.trial(), under=limit)  # File too large
+        case.refuses(2, ["arge"], *p.trial(), under=limit)  # the message is "File too large"
         case.finds(ids[4], *p.trial())
 
 

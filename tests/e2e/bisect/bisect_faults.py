@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-# bisect_faults.py INVAR INVAR_WRONG FOLDER - a fault of one op, by bisect and by diff --replay.
+# bisect_faults.py INVAR INVAR_WRONG FOLDER - bisect and diff --replay locate a fault of one op.
 #
 # INVAR_WRONG has a device that is wrong in the op, or in the fused calls of the op, that its
-# environment names (faulty_op_cuda.c). Watching must not change what runs: the chain of a wrong
-# program is the same at every level, and bisect and diff --replay name the point, the op and
-# whether the fused call alone is to blame. bisect_self.py does the same with commits that are
-# compiled.
+# environment names (faulty_op_cuda.c). Recording must not change what runs: the chain of a wrong
+# program is the same at every level. Bisect and diff --replay must name the point, the op, and
+# whether only the fused call is wrong. bisect_self.py does this with compiled commits.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -23,7 +22,8 @@ BUILD = "cp invar.sh $INVAR_BUILD/invar && chmod +x $INVAR_BUILD/invar"
 ALONE = "fused {op} differs from its parts {where}, the parts are equal"
 ALIKE = "fused {op} equals its parts {both}, the parts differ as well"
 
-# what is wrong -> point, op, what is said of the parts (None: the op is not fused there)
+# Maps a fault to its point, its op, and the statement about the fused call's parts; None if the op
+# is not fused there.
 FAULTS = {
     "linear.fwd:residual": ("rollout.layer.0.attn", "linear.fwd", ALONE),
     "linear.fwd:act": ("layer.0.gate", "linear.fwd", ALONE),
@@ -31,7 +31,7 @@ FAULTS = {
     "rmsnorm.bwd:residual": ("layer.1.dattn", "rmsnorm.bwd", ALONE),
     "linear.fwd": ("rollout.layer.0.q.proj", "linear.fwd", ALIKE),
     "attention.fwd": ("layer.0.o", "attention.fwd", None),
-    # the rollout alone: training computes what it did, and samples hide what was computed
+    # Faults of the rollout only: training does not compute these ops.
     "attention.paged": ("rollout.layer.0.o", "attention.paged", None),
     "kv.write": ("rollout.layer.0.k.cache", "kv.write", None),
     "sample": ("rollout.token", "sample", None),
@@ -45,7 +45,7 @@ def expect(holds, what):
 
 
 def run(*words, code=0, **environment):
-    """What a command says."""
+    """Runs a command and returns its output."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=FOLDER,
                           env=bisect_repo.environment(**environment))
     if done.returncode != code:
@@ -55,14 +55,14 @@ def run(*words, code=0, **environment):
 
 
 def program(wrong, flags=""):
-    """The text of a program, with a fault or (None) right."""
+    """Returns the text of a program with a fault, or without one if `wrong` is None."""
     if not wrong:
         return f'#!/bin/sh\nexec {INVAR} "$@"\n'
     return f'#!/bin/sh\nINVAR_TEST_WRONG={wrong} exec {WRONG} "$@"{flags}\n'
 
 
 def train(name, *flags, wrong=None):
-    """A run of one step: its chain."""
+    """Trains one step and returns its chain."""
     device = ["--device", "cuda"] if wrong else []
     run(WRONG if wrong else INVAR, "train", RECIPE, "--run", name, "--until", "0", "--no-report",
         *KEYS, *device, *flags, INVAR_TEST_WRONG=wrong or "")
@@ -70,7 +70,7 @@ def train(name, *flags, wrong=None):
 
 
 def check_bisect(number, wrong):
-    """A commit of four has the fault."""
+    """Bisects four commits, of which the last two have the fault."""
     point, op, parts = FAULTS[wrong]
     history = bisect_repo.History()
     last = history.add([], **{"invar.sh": program(None)})
@@ -88,14 +88,14 @@ def check_bisect(number, wrong):
     expect(answer["culprit"]["commit"] == ids[2], f"{wrong}: {answer['headline']}")
     expect((place["point"], place["op"]) == (point, op), f"{wrong}: named {place}")
     expect(place["fused"] == said, f"{wrong}: said {place['fused']}")
-    if number == 0:  # for people, too
+    if number == 0:  # the text and the page have it, too
         expect(said in run(*words), f"{wrong}: the text does not say it")
         with open(f"{repo}.html", encoding="utf-8") as page:
             expect(said in page.read(), f"{wrong}: the page does not say it")
 
 
 def check_diff(number, wrong):
-    """Two runs, and the program that made each."""
+    """Diffs two runs with the programs that made them."""
     point, op, parts = FAULTS[wrong]
     other, wrapper = f"b{number}", os.path.join(FOLDER, f"program{number}")
     with open(wrapper, "w", encoding="ascii") as file:
@@ -110,14 +110,15 @@ def check_diff(number, wrong):
     expect((found["name"], found["op"]) == (point, op), f"{wrong}: the diff named {found}")
     alone = {"a_differs": False, "b_differs": parts == ALONE, "parts_equal": parts == ALONE}
     expect(found["fused"] == (alone if parts else None), f"{wrong}: the diff said {found}")
-    if number == 0:  # for people, too
+    if number == 0:  # the text and the page have it, too
         expect(said in run(*words, code=1), f"{wrong}: the text of the diff does not say it")
         with open(os.path.join(FOLDER, f"{other}.html"), encoding="utf-8") as page:
             expect(said in page.read(), f"{wrong}: the page of the diff does not say it")
 
 
 def check_watching(number, wrong, right):
-    """The same bits at every level; if full took fused calls apart, their faults would be gone."""
+    """Checks that every level gives the same bits. A fault of fused calls would vanish if level
+    full split them."""
     chains = {level: train(f"{level}{number}", "--debug-determinism", level, wrong=wrong)
               for level in ("step", "point", "full")}
     expect(len(set(chains.values())) == 1, f"{wrong}: watching changes what runs: {chains}")
@@ -125,7 +126,7 @@ def check_watching(number, wrong, right):
 
 
 def check_refusals():
-    """A program that did not make the run, and options that have nothing to do."""
+    """Checks programs that did not make the run, and options without effect."""
     said = run(INVAR, "diff", "a", "b0", "--replay", "--device", "cpu", code=1)
     expect("B has other bits than recorded" in said and "--program-b" in said, said)
     said = run(INVAR, "diff", "a", "b0", "--keep", "kept", code=129)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# bisect_histories.py INVAR LEDGER_MAKE FOLDER - invar bisect beside real git bisect run.
+# bisect_histories.py INVAR LEDGER_MAKE FOLDER - invar bisect compared with git bisect run.
 #
-# Histories of every shape are generated with a culprit planted in each. On each one `invar bisect`
-# must name the commit that was planted and that `git bisect run` names, in at most one trial more,
-# choose every trial as close to the middle as git, and leave the repository as it was, byte for
-# byte.
+# Histories of every shape are generated with a planted culprit. On each, `invar bisect` must name
+# the planted commit, which `git bisect run` names, too, in at most one trial more; choose every
+# trial as close to the middle as git; and leave the repository unchanged. Controls: wrong commits,
+# too many trials and a changed repository are detected.
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import dataclasses
@@ -26,10 +26,10 @@ from bisect_repo import git  # noqa: E402
 INVAR, LEDGER_MAKE, FOLDER = map(os.path.abspath, sys.argv[1:4])
 REPO, WORK = os.path.join(FOLDER, "repo"), os.path.join(FOLDER, "work")
 SCRIPT, COUNT = os.path.join(FOLDER, "verdict.sh"), os.path.join(FOLDER, "count")
-CODES = {"found": 0, "changes": 0}  # of all other verdicts: 2
+CODES = {"found": 0, "changes": 0}  # exit codes; 2 for all other verdicts
 
 
-# ---- both ----------------------------------------------------------------------------------------
+# ---- both programs -------------------------------------------------------------------------------
 
 
 def call(words, **further):
@@ -38,7 +38,7 @@ def call(words, **further):
 
 
 def executions():
-    """How often the script ran since the last question, by the numbers it left."""
+    """Returns the numbers of the commits that the script was run on since the last call."""
     found = []
     if os.path.exists(COUNT):
         with open(COUNT, encoding="ascii") as file:
@@ -48,13 +48,13 @@ def executions():
 
 
 def ask_git(case, ids):
-    """What git bisect run says of the repository, which is not the same afterwards."""
+    """Returns the answer of git bisect run; it changes the repository."""
     good, bad = (ids[end] for end in case.ends)
     paths = ["--", *case.paths] if case.paths else []
     executions()
     text = call(["git", "-C", REPO, "bisect", "start", *case.flags, bad, good, *paths]).stdout
     for _ in range(3):
-        # it ends with success after every merge base (git 2.39), and goes on when run again
+        # Git 2.39 ends with success after every merge base, and continues when run again.
         if not re.search("is the first bad commit|is bad|could be any of", text):
             done = call(["git", "-C", REPO, "bisect", "run", "sh", SCRIPT], COUNT=COUNT)
             text = done.stdout + done.stderr
@@ -75,7 +75,7 @@ def ask_git(case, ids):
 
 
 def ask_invar(case, ids, *words, run=f"sh {shlex.quote(SCRIPT)}"):
-    """What invar bisect says; its repository must stay as it is."""
+    """Returns the answer of invar bisect; its repository must not change."""
     good, bad = (ids[end] for end in case.ends)
     before = bisect_repo.fingerprint(REPO)
     shutil.rmtree(WORK, ignore_errors=True)
@@ -98,7 +98,7 @@ def ask_invar(case, ids, *words, run=f"sh {shlex.quote(SCRIPT)}"):
 
 
 def named(answer):
-    """The commits that an answer of ours names."""
+    """Returns the commits that an answer of invar names."""
     if answer["verdict"] == "found":
         return {answer["culprit"]["commit"]}
     if answer["verdict"] == "suspects":
@@ -108,12 +108,12 @@ def named(answer):
 
 
 def counted(answer):
-    """The trials that git has, too: not those of the ends, nor of the confirmation."""
+    """Returns the trials that git has, too: not those of the ends, nor of the confirmation."""
     return [trial for trial in answer["trials"] if trial["role"] in ("search", "merge base")]
 
 
 def compare(case, ids, ours, theirs):
-    """What is wrong with an answer."""
+    """Returns what is wrong with an answer."""
     wrong = list(ours["problems"])
     if (ours["verdict"], theirs["verdict"]) != (case.verdict, case.verdict):
         return wrong + [f"verdict {ours['verdict']}, git {theirs['verdict']}, not {case.verdict}"]
@@ -124,7 +124,7 @@ def compare(case, ids, ours, theirs):
         wrong.append(f"the culprit's parents are said to be {'good' if case.aside else 'bad'}")
     if case.verdict == "suspects" and not planted <= named(ours):
         wrong.append(f"{planted} is not among the suspects")
-    # where git names a commit whose parent is bad, we look further
+    # If git names a commit whose parent is bad, invar searches further.
     sound = case.begins(ids, theirs["commits"])
     if sound and named(ours) != theirs["commits"]:
         wrong.append(f"{named(ours)}, but git: {theirs['commits']}")
@@ -140,10 +140,8 @@ def compare(case, ids, ours, theirs):
 
 
 def middle(case, ids, ours):
-    """
-    Whether each trial was as close to the middle as can be, which for git is within a thousandth;
-    the first, as git measures it.
-    """
+    """Checks that each trial was as close to the middle as possible, up to the thousandth that git
+    allows; the first by git's own measure. Returns the problems."""
     if case.paths or case.unbuildable:
         return []
     sets = ancestors(case.parents, "--first-parent" in case.flags)
@@ -155,7 +153,7 @@ def middle(case, ids, ours):
         if trial["role"] == "search":
             candidates = sets[bad] & ~good
             if not candidates >> number & 1:
-                break  # the search began anew, at a bad parent of what it had found
+                break  # the search started again at a bad parent of the found commit
             reached, most = nearness(sets, candidates, number), best(sets, candidates)[0]
             if reached < most - candidates.bit_count() // 2048:
                 wrong.append(f"{reached} commits are decided by {number}, {most} were possible")
@@ -180,7 +178,7 @@ def git_nearness(case, ids):
 
 
 class Record:
-    """What was found, by kind."""
+    """The results by kind of history."""
 
     def __init__(self):
         self.wrong, self.more = [], collections.defaultdict(collections.Counter)
@@ -205,7 +203,7 @@ class Record:
             self.unsound += 1
         self.ambiguous += len(case.planted) > 1
 
-    def tell(self):
+    def print_summary(self):
         whole = collections.Counter()
         for kind, more in self.more.items():
             whole += more
@@ -219,11 +217,11 @@ class Record:
             print(problem, file=sys.stderr)
 
 
-def all_changes(record, chance):
-    """Every change of the chain along the first parents, and nothing else."""
+def all_changes(record, rng):
+    """--all-changes finds every change of the chain along the first parents, and nothing else."""
     for count in range(3, 6) if FULL else (4,):
-        parents, merges = mainline(chance, 60)
-        planted = sorted(chance.sample(merges, count))
+        parents, merges = mainline(rng, 60)
+        planted = sorted(rng.sample(merges, count))
         values = [sum(change <= number for change in planted) for number in range(len(parents))]
         case = Case("all changes", parents, set(), set(planted), flags=["--first-parent"],
                     files=[{"numeric": str(value)} for value in values])
@@ -235,7 +233,7 @@ def all_changes(record, chance):
         problems = list(every["problems"])
         if every["verdict"] != "changes" or found != [ids[number] for number in planted]:
             problems.append(f"{every['verdict']} {found}, not {[ids[n] for n in planted]}")
-        # the search alone names the first of them and says that there are more
+        # The search alone names the first change and reports that there are more.
         one = ask_invar(case, ids, "--chain", run=ledger)
         problems += one["problems"]
         if named(one) != {ids[planted[0]]}:
@@ -246,7 +244,8 @@ def all_changes(record, chance):
 
 
 def controls(record):
-    """What must fail does: the wrong commit, too many trials, a touched repository, no culprit."""
+    """Controls: a wrong commit, too many trials, a changed repository and a missing culprit are
+    detected."""
     case = plain("control", line(20), 9)
     ids = case.history().write(REPO)
     ours = ask_invar(case, ids)
@@ -276,12 +275,12 @@ def main():
     os.makedirs(FOLDER)
     with open(SCRIPT, "w", encoding="ascii") as file:
         file.write(bisect_repo.VERDICT)
-    record, chance = Record(), random.Random(5)
-    for case in every_case(chance):
+    record, rng = Record(), random.Random(5)
+    for case in every_case(rng):
         record.add(case, case.history().write(REPO))
-    all_changes(record, chance)
+    all_changes(record, rng)
     controls(record)
-    record.tell()
+    record.print_summary()
     return 1 if record.wrong else 0
 
 

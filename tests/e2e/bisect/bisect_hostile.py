@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# bisect_hostile.py INVAR FOLDER - invar bisect over what was made to do harm, or goes wild.
+# bisect_hostile.py INVAR FOLDER - invar bisect over hostile repositories and runaway commands.
 #
-# Builds that write without end, runs that never end and do not listen, bisects side by side; names,
-# links and trees that lead out of their folder. Nothing outside the work folder changes, nobody is
-# left running, and what is printed is safe for a terminal.
+# Builds that write without end, runs that never end and ignore signals, parallel bisects; names,
+# links and trees that lead out of their folder. Nothing outside the work folder may change, no
+# process may be left, and all output must be safe for a terminal.
 # SPDX-License-Identifier: Apache-2.0
-"""Bisects under attack."""
+"""Bisects of hostile repositories."""
 import glob
 import os
 import resource
@@ -24,7 +24,7 @@ FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 # ---- builds and runs ---------------------------------------------------------------------------
 
 def garbage(case):
-    """A build that writes without end: the log and our memory are bounded, the message clean."""
+    """A build writes without end: the log and the memory are bounded, and the message is clean."""
     size = (200 if FULL else 8) << 20
     noise = case.path("noise")
     with open(noise, "wb") as file:
@@ -39,7 +39,7 @@ def garbage(case):
         case.expect(not big, f"logs of a flood: {big}")
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         case.expect(peak < 200 << 10, f"memory of a flood: {peak} KiB")
-        # one line without end: some of it is shown, so that a path in a message is whole
+        # A single line without end is truncated, so that a path in a message stays complete.
         words = p.trial("--build", f'head -c {size >> 2} /dev/zero | tr "\\0" x; exit 1')
         rc, out, err = case.call(*words)
         case.expect(rc == 125 and max(map(len, (out + err).split("\n"))) < 1500,
@@ -61,7 +61,7 @@ def endless(case):
         answer = case.answers(2, "suspects", *hangs(3))
         rc, out, err = case.call(*hangs(0))
         case.expect(rc == 125 and "within 1 s" in out + err, f"an endless end: {rc}", out, err)
-        # one that does not listen and has children that do not either
+        # The process ignores signals, and so do its children.
         case.answers(125, "untestable", *hangs(6, "(trap '' TERM INT HUP; sleep 600 & sleep 600)"))
         case.nobody_left("an endless run")
         rc, out, err = case.call(*p.trial("--build", "sleep 600", *patience))
@@ -69,7 +69,8 @@ def endless(case):
 
 
 def together(case):
-    """Two at a time over one repository and one work folder; and the same one twice."""
+    """Several bisects run at once over one repository and work folder; then the same bisect four
+    times."""
     with place(case, "together", 12, 8) as p:
         done = {}
 
@@ -85,7 +86,7 @@ def together(case):
             thread.join()
         for name, (rc, out, err) in done.items():
             case.expect(rc == 0 and p.ids[8] in out, f"{name} of three at a time: {rc}", out, err)
-        for number in range(5):  # the same one, four times at once
+        for number in range(5):  # one bisect, four times at once
             words = p.words("--run", f"sleep 0.0{number}1; {TRIAL}", "--json")
             same = [subprocess.Popen([case.invar, *words], env=case.env, stdout=subprocess.PIPE,
                                      stderr=subprocess.PIPE) for _ in range(4)]
@@ -96,7 +97,7 @@ def together(case):
                     (rc, err.decode()) for (_, err), rc in said))
 
 
-# ---- made to do harm ---------------------------------------------------------------------------
+# ---- hostile repositories ----------------------------------------------------------------------
 
 def raw(repo, kind, data):
     """Writes an object that git itself would not make."""
@@ -107,7 +108,7 @@ def raw(repo, kind, data):
 
 
 def tree(repo, *entries):
-    """A tree from (mode, name, id), names as they are."""
+    """Writes a tree from (mode, name, id); names are not checked."""
     return raw(repo, "tree", b"".join(b"%s %s\0" % (mode, name) + bytes.fromhex(oid)
                                       for mode, name, oid in entries))
 
@@ -135,7 +136,7 @@ def hostile_names(case):
              (b"\x1b[2J", b"$(touch owned)", b"--option", b"<script>alert(1)<b>",
               b"new\nline", b"\xff\xfe")]
     entries = sorted(files + [(b"100644", b"value", bad)], key=lambda e: e[1])
-    # NUL ends a commit's header for some and not for others: not here
+    # A NUL ends the header of a commit only for some readers: it is removed here.
     last = commit(repo, tree(repo, *entries), [first],
                   b"subject\x1b[31m \x07 <b>\r\x9b \xff\xe2\x80\xae'\"&\n\nbody\x1bc\n",
                   evil.replace(b"\0", b""))
@@ -156,7 +157,7 @@ def hostile_names(case):
 
 
 def links(case):
-    """Symbolic links that lead out: nothing is written or removed behind them."""
+    """Symbolic links lead out of the tree: nothing is written or removed behind them."""
     outside = case.path("outside")
     os.makedirs(outside)
     for name in ("victim", "value"):
@@ -179,14 +180,14 @@ def links(case):
     git(repo, "update-ref", "refs/heads/links", last)
     with place(case, "links", repo=repo, ids=line) as p:
         case.finds(line[6], *p.trial())
-        # links that a build has put where folders were
+        # A build replaces folders by links.
         case.finds(line[6], *p.trial("--build", f'rm -rf d && ln -s "{outside}" d'))
         left = bisect_repo.changed(picture, bisect_repo.fingerprint(outside))
         case.expect(not left, f"written through a link: {left}")
 
 
 def hostile_trees(case):
-    """Trees with names that lead out of their folder."""
+    """Trees have names that lead out of their folder."""
     victim = case.path("work", "victim")
     for number, name in enumerate((b"..", b".", b".git", b"../../victim", b"a/b", b"", b".GIT",
                                    b"git~1")):
@@ -198,7 +199,7 @@ def hostile_trees(case):
         git(repo, "update-ref", "refs/heads/evil", last)
         with place(case, f"trees-{number}", repo=repo, ids=[ids[0], last]) as p:
             rc, out, err = case.call(*p.trial())
-            # names that only other systems stumble over are fine here
+            # Names that are a problem on other systems only may succeed here.
             fine = (0, 2, 125) if name in (b".GIT", b"git~1") else (2, 125)
             case.expect(rc in fine, f"a tree with {name!r}: exit code {rc}", out, err)
             found = [f for f in files_below(case.path("work"))
@@ -207,7 +208,7 @@ def hostile_trees(case):
 
 
 def large(case):
-    """A file that does not fit a small buffer, and a tree of many."""
+    """A file is larger than any buffer."""
     repo, ids = case.plant("large", 2, 2)
     size = (512 if FULL else 24) << 20
     with open(os.path.join(repo, "large"), "wb") as file:
@@ -221,7 +222,7 @@ def large(case):
 
 
 def bomb(case):
-    """A file of a few bytes that says it unpacks to more than memory has: refused unread."""
+    """A small object claims to unpack to more than the memory: it is rejected without unpacking."""
     repo, ids = case.plant("bomb", 2, 2)
     oid = "ab" * 20
     os.makedirs(os.path.join(repo, ".git", "objects", oid[:2]), exist_ok=True)
@@ -233,8 +234,8 @@ def bomb(case):
         case.refuses(2, ["bomb", "600 MiB"], *p.trial())
 
 
-def odd_times(case):
-    """Times that are none: git reads such commits, and so do we, also on the way to an end."""
+def invalid_times(case):
+    """Invalid times: git reads such commits, and so does invar, also when it resolves revisions."""
     repo, ids = case.plant("times", 2, 9)
     good, bad = (tree(repo, (b"100644", b"value", value)) for value in values(repo))
     odd = (b"yesterday", b"", b"99999999999999999999999 +0000", b"-5 +0000", b"1700009999 +0000")
@@ -254,4 +255,4 @@ def odd_times(case):
 
 
 sys.exit(run_checks((garbage, endless, together, hostile_names, links, hostile_trees, large, bomb,
-                     odd_times)))
+                     invalid_times)))

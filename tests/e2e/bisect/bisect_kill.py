@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# bisect_kill.py INVAR FOLDER - invar bisect killed at any moment: it goes on, same answer.
+# bisect_kill.py INVAR FOLDER - invar bisect is killed at any moment and resumed: same answer.
 #
-# A bisect over 60 commits, two trials at a time, is killed with SIGKILL (3 times, 30 with
-# INVAR_TEST_FULL=1), alone, without what it had started: at its start, in a checkout, in a build,
-# in a run, in the confirmation, at moments drawn from a fixed seed. Started again until it ends it
-# must give the answer of a bisect that nobody killed, repeat only what was at work, leave no
-# process behind, and never touch the repository. Then: SIGINT and SIGTERM, and a state file that
-# is torn at any byte or overwritten.
+# A bisect over 60 commits, two trials at a time, is killed with SIGKILL 3 times (30 times with
+# INVAR_TEST_FULL=1), without its child processes: at its start, in a checkout, in a build, in a
+# run, in the confirmation, at moments drawn with a fixed seed. Resumed, it must give the answer of
+# an undisturbed bisect, repeat only unfinished trials, leave no process behind, and never change
+# the repository. Also: SIGINT and SIGTERM, and a state file that is truncated at any byte or
+# overwritten.
 # SPDX-License-Identifier: Apache-2.0
-"""Bisects that end before their time."""
+"""Bisects that are killed or stopped."""
 import glob
 import os
 import random
@@ -24,18 +24,18 @@ import bisect_repo
 COMMITS, CULPRIT, JOBS = 60, 41, 2
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 
-# What a trial starts must end with it, whether it is waited for or not.
+# Processes that a trial starts must end with it, whether it waits for them or not.
 BUILD = 'echo "build $INVAR_COMMIT" >>"{diary}"; sleep {brief}; cp value made'
 TRIAL = ('echo "begin $INVAR_COMMIT" >>"{diary}"; (sleep 300 & sleep 300) & setsid sleep 300 & '
          'sleep {pause}; echo "end $INVAR_COMMIT" >>"{diary}"; test "$(cat made)" = good')
-# The program of a recipe is a script of the tree, which keeps the diary, too.
+# The program of a recipe is a script of the tree, which writes to the diary file, too.
 SCRIPT = ('echo "build $INVAR_COMMIT" >>"{diary}"; sed "s|DIARY|{diary}|" invar.sh '
           '>"$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"')
 RECIPE = ["recipes/moe.ini", "--threads", "1"]
 
 
 class Bisect:
-    """One bisect: its command, and the diary that its trials write."""
+    """One bisect: its command, and the diary file that its trials write."""
 
     def __init__(self, case, name, repo, ids, pause="0.1", trial=None):
         self.case, self.diary = case, case.path(name + ".diary")
@@ -45,9 +45,9 @@ class Bisect:
                       *(trial or ["--run", TRIAL.format(**words)]),
                       "--build", (SCRIPT if trial else BUILD).format(**words),
                       "--jobs", str(JOBS), "--work", self.work]
-        self.forget()
+        self.discard_state()
 
-    def forget(self):
+    def discard_state(self):
         shutil.rmtree(self.work, ignore_errors=True)
         with open(self.diary, "wb"):
             pass
@@ -57,7 +57,7 @@ class Bisect:
             return [line.split()[1] for line in file if line.startswith(word)]
 
     def repeats(self):
-        """Trials begun of a commit that had been begun before."""
+        """Returns the number of trials of commits that had been tried before."""
         begun = self.entries("begin ")
         return len(begun) - len(set(begun))
 
@@ -72,7 +72,7 @@ def checking_out(bisect):
 
 
 def confirming(bisect):
-    """A trial has begun of a commit whose trial had ended."""
+    """Returns whether a trial has begun of a commit whose trial had ended."""
     ended = set()
     with open(bisect.diary, encoding="ascii") as file:
         for line in file:
@@ -85,11 +85,11 @@ def confirming(bisect):
 
 
 def more(word):
-    """True once there is a further entry of the diary."""
-    def look(bisect):
-        return len(bisect.entries(word)) > look.before
-    look.word = word
-    return look
+    """Returns a function that is true when the diary has a further entry."""
+    def condition(bisect):
+        return len(bisect.entries(word)) > condition.before
+    condition.word = word
+    return condition
 
 
 MOMENTS = {"start": lambda b: True, "checkout": checking_out, "build": more("build "),
@@ -97,17 +97,17 @@ MOMENTS = {"start": lambda b: True, "checkout": checking_out, "build": more("bui
 
 
 def kill_at(bisect, moment, delay):
-    """Kills it `delay` seconds after the moment; false: it had ended before."""
-    look = MOMENTS.get(moment, MOMENTS["start"])
-    if hasattr(look, "word"):
-        look.before = len(bisect.entries(look.word))
+    """Kills the bisect `delay` seconds after the moment. Returns False if it has ended before."""
+    condition = MOMENTS.get(moment, MOMENTS["start"])
+    if hasattr(condition, "word"):
+        condition.before = len(bisect.entries(condition.word))
     process = bisect.start()
-    while process.poll() is None and not look(bisect):
+    while process.poll() is None and not condition(bisect):
         time.sleep(0.001)
     try:
         process.wait(timeout=delay)
     except subprocess.TimeoutExpired:
-        process.kill()  # it alone: what it has started is not told
+        process.kill()  # only the bisect itself: its children get no signal
         process.communicate()
         return True
     process.communicate()
@@ -120,25 +120,26 @@ def without_paths(value):
     return value
 
 
-def what_it_says(answer):
-    """The part of an answer that a kill may not change."""
+def stable_part(answer):
+    """Returns the part of an answer that a kill may not change."""
     return {key: without_paths(answer.get(key)) for key in
             ("verdict", "culprit", "range", "confirmed", "third", "suspects", "place",
              "first_parted")}
 
 
-def plan(kills, seconds, moments):
-    """(moment, delay): each kind of moment in turn; in the full test every other is any time."""
-    chance = random.Random(5)
+def draw_moments(kills, seconds, moments):
+    """Yields (moment, delay): each kind of moment in turn; in the full test every second moment is
+    arbitrary."""
+    rng = random.Random(5)
     for i in range(kills):
         if FULL and i % 2:
-            yield "any time", chance.uniform(0, seconds / 2)
+            yield "any time", rng.uniform(0, seconds / 2)
         else:
-            yield moments[(i // 2 if FULL else i) % len(moments)], chance.uniform(0, 0.06)
+            yield moments[(i // 2 if FULL else i) % len(moments)], rng.uniform(0, 0.06)
 
 
 def check_kills(case, what, repo, culprit, kills, moments, make):
-    """`make(name)` is the bisect: once to its end, once with kills at some moments."""
+    """Runs the bisect `make(name)` once to its end, and once with kills at these moments."""
     picture = case.watch(repo)
     whole = make(f"{what}-whole")
     begin = time.monotonic()
@@ -150,11 +151,11 @@ def check_kills(case, what, repo, culprit, kills, moments, make):
 
     killed = make(f"{what}-killed")
     hits = ends = lives = 0
-    for moment, delay in plan(kills, seconds, moments):
+    for moment, delay in draw_moments(kills, seconds, moments):
         while not kill_at(killed, moment, delay):
-            # it was at its end: from the start again
+            # The bisect has ended: compare it, and begin again.
             check_end(case, killed, expected, allowed + lives * JOBS)
-            killed.forget()
+            killed.discard_state()
             ends, lives = ends + 1, 0
             if ends > 3 * kills:
                 sys.exit(f"{what}: the kills come too late: {moment}")
@@ -167,8 +168,8 @@ def check_kills(case, what, repo, culprit, kills, moments, make):
 def check_end(case, bisect, expected, repeats):
     culprit = expected["culprit"]["commit"]
     answer = case.finds(culprit, *bisect.words)
-    case.expect(what_it_says(answer) == what_it_says(expected), "after kills another answer:",
-                what_it_says(answer), what_it_says(expected))
+    case.expect(stable_part(answer) == stable_part(expected), "after kills another answer:",
+                stable_part(answer), stable_part(expected))
     case.expect(bisect.repeats() <= repeats, f"{bisect.repeats()} trials repeated, "
                 f"{repeats} are allowed:", bisect.entries("begin "))
     case.nobody_left("after kills")
@@ -178,14 +179,15 @@ def check_end(case, bisect, expected, repeats):
 
 
 def check_signals(case, repo, ids, picture):
-    """Stopped in order: code 2, how to go on, nobody left; then the same command goes on."""
+    """A signal ends it with code 2, a hint and no process left; the same command then
+    continues."""
     for number in (signal.SIGINT, signal.SIGTERM):
         bisect = Bisect(case, f"signal-{number}", repo, ids, pause="0.2")
         process = bisect.start()
         while process.poll() is None and len(bisect.entries("begin ")) < 3:
             time.sleep(0.005)
         sent = time.monotonic()
-        os.killpg(process.pid, number)  # as a terminal does
+        os.killpg(process.pid, number)  # a terminal does this, too
         out, err = (text.decode() for text in process.communicate(timeout=60))
         said = bisect_case.complaints(err)
         what = signal.Signals(number).name
@@ -207,33 +209,34 @@ def state_files(bisect):
 
 
 def check_torn(case, repo, ids):
-    """The state file cut at any length: what it still says is used, the answer is the same."""
+    """The state file is truncated at any length: complete entries are used, and the answer is the
+    same."""
     bisect = Bisect(case, "torn", repo, ids, pause="0")
-    expected = what_it_says(case.finds(ids[CULPRIT], *bisect.words))
+    expected = stable_part(case.finds(ids[CULPRIT], *bisect.words))
     files = state_files(bisect)
     case.expect(len(files) == 1, f"the state: {files}")
     if not files:
         return 0
     with open(files[0], "rb") as file:
         whole = file.read()
-    head = whole.find(b"\n\n") + 2  # what was asked; then come the trials
-    chance = random.Random(6)
+    head = whole.find(b"\n\n") + 2  # the question; the trials follow
+    rng = random.Random(6)
     lengths = {0, 1, head - 1, head, head + 1, len(whole) - 1}
     while len(lengths) < min(40 if FULL else 8, len(whole)):
-        lengths.add(chance.randrange(len(whole)))
+        lengths.add(rng.randrange(len(whole)))
     for length in sorted(lengths):
         with open(files[0], "wb") as file:
             file.write(whole[:length])
         answer = case.finds(ids[CULPRIT], *bisect.words)
-        case.expect(what_it_says(answer) == expected, f"state of {length} bytes: {answer}")
+        case.expect(stable_part(answer) == expected, f"state of {length} bytes: {answer}")
     case.nobody_left("torn states")
     return len(lengths)
 
 
 def check_garbage(case, repo, ids):
-    """A state file that is none: said, and `reset` helps."""
-    chance = random.Random(7)
-    for name, content in (("text", b"nothing of the kind\n" * 9), ("bytes", chance.randbytes(4096)),
+    """An invalid state file is reported, and `reset` helps."""
+    rng = random.Random(7)
+    for name, content in (("text", b"nothing of the kind\n" * 9), ("bytes", rng.randbytes(4096)),
                           ("zeros", bytes(4096)), ("line", b"x" * (1 << 20) + b"\n"))[FULL - 2:]:
         bisect = Bisect(case, "garbage-" + name, repo, ids, pause="0")
         case.finds(ids[CULPRIT], *bisect.words)
@@ -248,7 +251,7 @@ def check_garbage(case, repo, ids):
 
 
 def history():
-    """With enough files that a kill can fall into a checkout."""
+    """Returns a history with enough files that a kill can hit a checkout."""
     result = bisect_repo.History()
     last = result.add([], value="good")
     for number in range(1, COMMITS + 1):
@@ -259,7 +262,7 @@ def history():
 
 
 def programs(case):
-    """Each commit has a program of its own; one of them changes the learning rate."""
+    """Returns a history with one program per commit; one commit changes the learning rate."""
     result = bisect_repo.History()
     last = []
     for number in range(12):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# bisect_recipe.py INVAR FOLDER - invar bisect and blame of recipes, over programs made by scripts.
+# bisect_recipe.py INVAR FOLDER - invar bisect and blame of recipes, with scripts as programs.
 #
-# A commit's program is a script that runs INVAR with another learning rate, so that nothing has to
-# be compiled and the planted changes are real changes of bits. What must be found: the commit, the
-# step, the point and the op; a third value; every change; a metric that crosses a bound; a program
-# that is not deterministic; what needs no build and what needs no run; what agents led, by a
-# record.
+# The program of a commit is a script that runs INVAR with another learning rate, so that nothing is
+# compiled and the planted changes are real changes of bits. Found must be: the commit, step, point
+# and op; a third value; every change; a metric that crosses a bound; a nondeterministic program;
+# trials that need no build or no run; agent recipes by a record. Control: a key without effect
+# gives equal ends.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
@@ -38,13 +39,13 @@ def script(flags, comment=""):
 
 
 def repository(name, scripts):
-    """A line of commits, one for each script; returns the folder and the commits' ids."""
+    """Makes a linear history with one commit per script. Returns the folder and the ids."""
     folder = FOLDER / name
     return folder, bisect_repo.line({"invar.sh": text} for text in scripts).write(folder)
 
 
 def invar(verb, folder, *arguments, code=0, recipe=RECIPE):
-    """The JSON answer of a verb about a repository."""
+    """Runs a command on a repository and returns its JSON answer."""
     command = [INVAR, verb, "--repo", str(folder), "--work", f"{folder}.work", "--build", BUILD,
                "--json", recipe, *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -54,7 +55,7 @@ def invar(verb, folder, *arguments, code=0, recipe=RECIPE):
 
 
 def test_one_change():
-    """The commit, and the optimizer as what changed; equal programs are run once."""
+    """The commit is found, and the optimizer as what changed; equal programs are run once."""
     scripts = [script("--lr 0.004" if i >= 13 else "", comment=i // 4) for i in range(24)]
     folder, commits = repository("one", scripts)
     answer = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1])
@@ -66,19 +67,19 @@ def test_one_change():
     check(answer["search_trials"] <= 5, f"{answer['search_trials']} trials for 23 commits")
     ends = [t for t in answer["trials"] if t["role"].endswith(" end")]
     check(all(t["via"] == "ran" and t["run_s"] > 0 for t in ends), f"the ends' cost {ends}")
-    ways = [t["via"] for t in answer["trials"] if t["role"] == "search"]
-    check("program" in ways, f"no equal program was used: {ways}")
+    reasons = [t["via"] for t in answer["trials"] if t["role"] == "search"]
+    check("program" in reasons, f"no equal program was used: {reasons}")
     again = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1])
     check(again["culprit"] == answer["culprit"], "asked again it answers the same")
     check(again["trials"] == answer["trials"], "and runs nothing")
     parallel = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1], "--jobs", "3",
-                     "--timeout", "100")  # another question, as the state sees it
+                     "--timeout", "100")  # another timeout is another bisect state
     check(parallel["culprit"]["commit"] == commits[13], "three at a time")
-    # the control: a recipe in which the learning rate plays no part has nothing to find
+    # Control: within equal programs there is nothing to find.
     same = invar("bisect", folder, "--good", commits[0], "--bad", commits[12], "--until", "2",
                  code=2)
     check(same["verdict"] == "same-ends", same["verdict"])
-    # it says how many steps it compared, of a recipe that has 5
+    # The answer has the number of compared steps; this recipe has 5.
     short = FOLDER / "short.ini"
     short.write_text(tiny.recipe(5))
     same = invar("bisect", folder, "--good", commits[0], "--bad", commits[12], code=2,
@@ -99,7 +100,7 @@ def test_many_changes():
     check(found == [commits[p] for p in planted], f"changes {found}")
     blame = invar("blame", folder, *ends, "--kind", "param", "--until", "1")
     check([change["commit"] for change in blame["changes"]] == found, "blame of parameters")
-    # the limit that the manual names: between equal ends nothing is looked at
+    # Documented limit: between ends with equal values no change is searched.
     undone = [script("--lr 0.004" if 6 <= i < 9 else "", i // 2) for i in range(16)]
     undone += [script("--lr 0.002", 0)]
     folder2, commits2 = repository("undone", undone)
@@ -133,7 +134,7 @@ def test_metric():
 
 
 def test_third_and_skip():
-    """A program that crashes is skipped; suspects are listed."""
+    """A program that crashes is skipped, and the suspects are listed."""
     broken = "#!/bin/sh\nexit 1\n"
     scripts = [script("", i) for i in range(4)] + [broken] * 3
     scripts += [script("--lr 0.004", i) for i in range(3)]
@@ -147,7 +148,7 @@ def test_third_and_skip():
 
 
 def test_nondeterministic():
-    """A culprit that answers in two ways is none."""
+    """A culprit that gives two results is reported as nondeterministic."""
     dice = '#!/bin/sh\nexec ' + INVAR + ' "$@" --lr 0.00$(od -An -N2 -tu2 /dev/urandom | tr -d " ")'
     scripts = [script("", i) for i in range(5)] + [f"{dice}\n# {i}\n" for i in range(5)]
     folder, commits = repository("dice", scripts)
@@ -156,7 +157,7 @@ def test_nondeterministic():
 
 
 def test_command():
-    """A command with a ledger of its own runs once at each end, and once more to confirm."""
+    """A command that writes its own ledger runs once at each end, and once more to confirm."""
     scripts = [script("--lr 0.004" if i >= 3 else "", i) for i in range(5)]
     folder, commits = repository("command", scripts)
     diary = FOLDER / "command.diary"
@@ -174,7 +175,7 @@ def test_command():
 
 
 def test_pinned():
-    """The recipe is that of the beginning, even when the file changes during the search."""
+    """The recipe is read once: the search does not depend on later changes of the file."""
     scripts = [script("--lr 0.004" if i >= 4 else "", i) for i in range(8)]
     folder, commits = repository("pinned", scripts)
     recipe = FOLDER / "pinned.ini"
@@ -198,18 +199,18 @@ def test_pinned():
     check(resumed["trials"] == answer["trials"], "and nothing is asked again")
 
 
-def game(agent, **more):
-    """A recipe that an agent leads."""
+def agent_recipe(agent, **more):
+    """Returns a recipe with an agent."""
     return tiny.recipe(3, rollout={
         "prompt-data": "task:guess", "rollout-max-response-len": 12, "rm-type": "none",
         "custom-agent-path": agent, **more})
 
 
 def test_agents():
-    """By a record: a program that learns otherwise is found, one that draws otherwise skipped."""
+    """A record finds a program that trains differently; one that samples differently is skipped."""
     recipe, record = FOLDER / "game.ini", FOLDER / "game"
     agent = f"python3 {ROOT}/engine/ext/example/agent.py"
-    recipe.write_text(game(agent))
+    recipe.write_text(agent_recipe(agent))
     subprocess.run([INVAR, "train", recipe, "--run", record, "--no-report"], check=True,
                    capture_output=True)
     scripts = [script("--lr 0.004" if i >= 5 else "", i) for i in range(8)]
@@ -218,12 +219,12 @@ def test_agents():
     bare = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--build",
                            BUILD, recipe, *ends], capture_output=True, text=True, check=False)
     check(bare.returncode == 129 and "set agent-record = RUN" in bare.stderr, f"no record: {bare}")
-    recipe.write_text(game(agent, **{"agent-record": record}))
+    recipe.write_text(agent_recipe(agent, **{"agent-record": record}))
     answer = invar("bisect", folder, *ends, recipe=str(recipe))
     place = answer["place"]
     check(answer["culprit"]["commit"] == commits[5] and answer["confirmed"], "agents: the culprit")
     check(place["step"] == 0 and place["op"] == "adamw", f"agents: place {place}")
-    # whoever draws other tokens has no record to obey
+    # A program that samples other tokens cannot follow the record.
     scripts = [script("--rollout-temperature 0.5" if i >= 3 else "", i) for i in range(6)]
     folder, commits = repository("drawn", scripts)
     ends = ["--good", commits[0], "--bad", commits[-1]]

@@ -21,8 +21,8 @@ ENVIRONMENT = {
     "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": MAIL, "GIT_COMMITTER_DATE": f"{EPOCH} +0000",
     "LC_ALL": "C",
 }
-# The verdict on a tree, for git and for us: the file `build` says "no": untestable; else `value`.
-# Each execution leaves the commit's number in the file that $COUNT names.
+# Verdict on a tree, for git and for invar: untestable if the file `build` has "no", else by the
+# file `value`. Each execution appends the commit's number to the file $COUNT.
 VERDICT = """\
 if test -n "$COUNT"; then cat number >> "$COUNT"; fi
 if test "$(cat build)" = no; then exit 125; fi
@@ -31,13 +31,14 @@ test "$(cat value)" = good
 
 
 def environment(**further):
-    """That of a child: without what belongs to another repository, with fixed names and dates."""
+    """Returns the environment of a child: fixed names and dates, and no variables of git from
+    outside."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     return {**kept, **ENVIRONMENT, **further}
 
 
 def git(folder, *words, stdin=None):
-    """The output of git in a folder."""
+    """Returns the output of git in a folder."""
     done = subprocess.run(["git", *map(str, words)], cwd=folder, input=stdin, text=True,
                           capture_output=True, env=environment(), check=False)
     if done.returncode != 0:
@@ -56,7 +57,7 @@ class History:
         return len(self.parents)
 
     def add(self, parents, subject=None, files=None, date=None, **named):
-        """One more commit and the files that it sets (None: removes), by path or by keyword."""
+        """Adds a commit with the files that it sets, by path or by keyword; None removes a file."""
         number = len(self.parents)
         self.parents.append(list(parents))
         self.files.append({"number": str(number), **(files or {}), **named})
@@ -65,7 +66,8 @@ class History:
         return number
 
     def stream(self):
-        """All of it for git fast-import: main is the last commit; tipN, others without children."""
+        """Yields the input of git fast-import: main is the last commit; tipN is another commit
+        without children."""
         inner = {parent for parents in self.parents for parent in parents}
         for number, parents in enumerate(self.parents):
             yield "reset refs/heads/main\n" if not parents else ""
@@ -85,7 +87,7 @@ class History:
         yield "done\n"
 
     def write(self, folder):
-        """Makes the repository anew, with a clean work tree of the last commit: all ids."""
+        """Creates the repository with a clean work tree of the last commit. Returns all ids."""
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         git(folder, "init", "-q", "-b", "main")
@@ -103,7 +105,7 @@ class History:
 
 
 def line(commits):
-    """A line of commits, each with these files."""
+    """Returns a linear history with these files."""
     history = History()
     for number, files in enumerate(commits):
         history.add([number - 1] if number else [], files=files)
@@ -111,7 +113,7 @@ def line(commits):
 
 
 def linear(count, culprit, **files):
-    """A root that is good, then `count` commits, bad from `culprit` (1 to count) on."""
+    """Returns a good root and `count` commits, bad from `culprit` (1 to count) on."""
     history = History()
     last = history.add([], value="good", build="yes", **files)
     for number in range(1, count + 1):
@@ -120,7 +122,7 @@ def linear(count, culprit, **files):
 
 
 def fingerprint(folder):
-    """Every file and folder below: mode, time of change and content."""
+    """Returns mode, modification time and content of every file and folder below."""
     found = {}
     for path, folders, files in os.walk(folder):
         for name in folders + files:
@@ -137,6 +139,6 @@ def fingerprint(folder):
 
 
 def changed(before, after):
-    """The paths at which two fingerprints differ."""
+    """Returns the paths at which two fingerprints differ."""
     return sorted(path for path in before.keys() | after.keys()
                   if before.get(path) != after.get(path))

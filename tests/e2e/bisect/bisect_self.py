@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-# bisect_self.py INVAR FOLDER - a numerics change in a kernel, found in this repository's history.
+# bisect_self.py INVAR FOLDER - bisect finds a change of numerics in this repository's history.
 #
-# On a clone of the repository that we are in, a branch of 40 commits on top of HEAD: documentation,
-# comments, messages, tests, a commit that does not compile, and somewhere REDUCE folds its lanes in
-# another order. `invar bisect` must find that commit by itself, in at most one trial more than git
-# would need, build and run only what it has to, and name the op. Then come 8 commits more, among
-# them a change of AdamW and one of a fused call alone: `--all-changes` must list all three, and say
-# that the fused call differs from its parts. The clone stays as it is, byte for byte.
+# A clone of this repository gets 40 commits after HEAD: documentation, comments, messages, tests, a
+# commit that does not compile, and one in which REDUCE folds its lanes in another order. `invar
+# bisect` must find that commit in at most one trial more than git, build and run only what is
+# needed, and name the op. After 8 more commits, among them a change of AdamW and one of a fused
+# call, `--all-changes` must list all three and report that the fused call differs from its parts.
+# The clone must not change.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -23,22 +23,22 @@ from bisect_repo import git  # noqa: E402
 
 INVAR, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 REPO, WORK = os.path.join(FOLDER, "repo"), os.path.join(FOLDER, "work")
-RECIPE = "recipes/quickstart.ini"  # FP32: no rounding hides a sum's last bit
+RECIPE = "recipes/quickstart.ini"  # FP32: no rounding hides the last bit of a sum
 UNTIL = 3
-COMMITS, BROKEN = 40, 20  # the one that does not compile is where a search of 40 begins
+COMMITS, BROKEN = 40, 20  # the first trial of a search of 40 does not compile
 
 REDUCE = "kernels-deterministic/math/reduce.h"
 FOLD = ("lane[j] += lane[j + half];", "lane[j] += lane[2 * half - 1 - j];")
 ADAMW = "kernels-deterministic/cpu/optimizer.c"
 STEP = ("master[i] = invar_fmaf(-lr, invar_fmaf(decay, master[i], update), master[i]);",
         "master[i] -= lr * invar_fmaf(decay, master[i], update);")
-LINEAR = "kernels-deterministic/cpu/linear.c"  # of a call without a residual no bit changes
+LINEAR = "kernels-deterministic/cpu/linear.c"  # calls without a residual keep their bits
 RESIDUAL = ("sum[j] += y[j];", "sum[j] += y[j] * 1.0000001f;")
-# behind the first search: file, its change, how many commits later
+# Changes after the first search: file, replacement, number of commits later, subject.
 LATER = {ADAMW: (STEP, 4, "kernels: AdamW rounds its step"),
          LINEAR: (RESIDUAL, 6, "kernels: linear scales what it adds to a residual")}
-# A rollout begins with the embedding, which sums nothing; what follows is the norm of layer 0, the
-# first REDUCE of a step that is recorded. AdamW sums nothing: all up to the weights stays equal.
+# A rollout begins with the embedding, which has no sum; the norm of layer 0 is the first recorded
+# REDUCE of a step. AdamW has no sum: everything up to the weights stays equal.
 PLACES = {REDUCE: {"step": 0, "phase": "rollout", "layer": 0, "op": "rmsnorm.fwd", "kind": "act",
                    "dtype": "f32", "fused": None},
           ADAMW: {"step": 0, "phase": "optimizer", "op": "adamw", "kind": "param", "fused": None},
@@ -73,16 +73,16 @@ def commit(subject):
     return git(REPO, "rev-parse", "HEAD")
 
 
-def noise(chance, number):
-    """A commit that changes no bit."""
+def noise(rng, number):
+    """Adds a commit that changes no bit."""
     note = f"{number} of {COMMITS}"
-    kind = chance.randrange(6)
+    kind = rng.randrange(6)
     if kind < 3:
         rewrite("README.md", lambda text: f"{text}\nNote {note}.\n")
         return commit(f"docs: note {note}")
     if kind == 3:
-        path = chance.choice(["kernels-deterministic/cpu/rmsnorm.c", "base/file.c", REDUCE])
-        # at the end, so that no number of a line moves
+        path = rng.choice(["kernels-deterministic/cpu/rmsnorm.c", "base/file.c", REDUCE])
+        # The comment is at the end, so that no line number changes.
         rewrite(path, lambda text: f"{text}/* {note} */\n")
         return commit(f"comment {note}")
     if kind == 4:
@@ -94,9 +94,10 @@ def noise(chance, number):
     return commit(f"tests: {note}")
 
 
-def make_branch(chance):
-    """The commits by number, 0 is HEAD; which one changes the order of REDUCE."""
-    planted = chance.choice([n for n in range(3, COMMITS - 2) if abs(n - BROKEN) > 2])
+def make_branch(rng):
+    """Makes the branch. Returns the commits by number (0 is HEAD), and the number of the
+    culprit."""
+    planted = rng.choice([n for n in range(3, COMMITS - 2) if abs(n - BROKEN) > 2])
     ids = [git(REPO, "rev-parse", "HEAD")]
     for number in range(1, COMMITS + 1):
         if number == planted:
@@ -109,12 +110,12 @@ def make_branch(chance):
             rewrite("base/alloc.c", lambda text: text.replace("#error\n", ""))
             ids.append(commit("base: the other half"))
         else:
-            ids.append(noise(chance, number))
+            ids.append(noise(rng, number))
     return ids, planted
 
 
 def bisect(*words):
-    """The answer of invar bisect; the clone must be as before."""
+    """Runs invar bisect and returns the answer; the clone must not change."""
     before, begin = bisect_repo.fingerprint(REPO), time.monotonic()
     command = [INVAR, "bisect", "--repo", REPO, "--work", WORK, "--json", "--until", str(UNTIL),
                *words, os.path.abspath(RECIPE)]
@@ -138,7 +139,8 @@ def check_place(place, path):
 
 
 def git_trials(good, bad):
-    """How many trials git bisect run needs, on another clone."""
+    """Returns the commit that git bisect run finds in another clone, and the number of its
+    trials."""
     other, script = os.path.join(FOLDER, "other"), os.path.join(FOLDER, "verdict.sh")
     count = os.path.join(FOLDER, "count")
     git(FOLDER, "clone", "-q", "--no-hardlinks", REPO, other)
@@ -171,7 +173,7 @@ def find_one(ids, planted):
           f"{len(spared)} of {len(searched)}")
 
 
-def find_all(chance, ids, planted):
+def find_all(rng, ids, planted):
     wanted = {REDUCE: ids[planted]}
     for number in range(1, 9):
         due = [path for path, (_, after, _) in LATER.items() if after == number]
@@ -179,7 +181,7 @@ def find_all(chance, ids, planted):
             change, _, subject = LATER[path]
             rewrite(path, lambda text, change=change: text.replace(*change))
             wanted[path] = commit(subject)
-        ids.append(wanted[due[0]] if due else noise(chance, COMMITS + number))
+        ids.append(wanted[due[0]] if due else noise(rng, COMMITS + number))
     answer = bisect("--good", ids[0], "--bad", ids[-1], "--all-changes")
     found = [change["commit"] for change in answer["changes"]]
     expect(found == list(wanted.values()), f"changes {found}, planted were {wanted}")
@@ -193,13 +195,13 @@ def main():
         return 77
     shutil.rmtree(FOLDER, ignore_errors=True)
     os.makedirs(FOLDER)
-    # of its own: git would touch files that it shares with the repository when that is worked in
+    # The clone has its own files: shared ones would change when the original repository is used.
     git(FOLDER, "clone", "-q", "--no-hardlinks", os.getcwd(), REPO)
     git(REPO, "checkout", "-q", "-B", "planted")
-    chance = random.Random(40)
-    ids, planted = make_branch(chance)
+    rng = random.Random(40)
+    ids, planted = make_branch(rng)
     find_one(ids, planted)
-    find_all(chance, ids, planted)
+    find_all(rng, ids, planted)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# ci.sh INVAR FOLDER - bit-exact CI as a user meets it: record, check, review, accept, status, under
-# git bisect run and as a hook; every verdict and exit code.
+# ci.sh INVAR FOLDER - invar ci: record, check, review, accept and status, under git bisect run and
+# as a hook.
 #
-# The programs under test are invar itself and scripts that run it with another learning rate and
-# write the identity that was asked for into the ledger: other bits for the same question.
+# Every verdict and exit code occurs. The programs under test are INVAR itself and scripts that run
+# it with another learning rate, but write the expected identity into the ledger: other bits for the
+# same recipe.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 source=$PWD
@@ -15,7 +16,7 @@ folder=$PWD
 export TMPDIR=$folder/tmp XDG_CACHE_HOME=$folder/cache
 as_ada
 
-# ci CODE TEXT ARGUMENT ...: the exit code of `invar ci`, and TEXT in what is printed.
+# ci CODE TEXT ARGUMENT ...: checks the exit code of `invar ci`, and that TEXT is printed.
 ci() {
     local code=$1 text=$2 rc=0
     shift 2
@@ -26,18 +27,18 @@ ci() {
     fi
 }
 
-# finds TEXT WHAT: a condition for [[ ]], told by WHAT when it does not hold.
+# finds CONDITION WHAT: checks a condition for [[ ]]; WHAT names it in the message.
 finds() {
     checks=$((checks + 1))
     eval "[[ $1 ]]" || complain "$2: not so: $1" "$(cat output errors)"
 }
 
-# hashes: what the folder of the cases holds.
+# hashes: prints the digests of all files of the cases.
 hashes() {
     (cd cases && find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# a recipe of few steps; fake NAME CODE: a program that runs it otherwise
+# The recipe has few steps. fake NAME CODE: writes a program that runs it with the changes of CODE.
 sed 's/^num-rollout = .*/num-rollout = 3/' "$source/recipes/bf16.ini" >cases/a.ini
 fake() {
     cat >"$1" <<FAKE
@@ -66,7 +67,7 @@ fake fickle 'n = len(open(count).read()) if os.path.exists(count) else 0
 open(count, "a").write("x")
 lr = 0.003 + 0.001 * n'
 fake chunky 'lr = 0.003 if any(a.startswith("--page-size=") for a in args) else None'
-# log-probs that differ end it after a step, unless it is told to go on
+# The program fails after one step because log-probs differ, unless on-mismatch makes it continue.
 fake parting 'if "--on-mismatch" in args:
     lr = 0.003
 else:
@@ -100,7 +101,7 @@ ci 2 "there is no recipe" check b --cases cases
 for verb in check review accept record; do
     ci 129 "is no recipe" "$verb" ./b.txt
 done
-# before anything is run
+# Outputs are checked before anything is run.
 cp cases/a.ini kept.xml
 ci 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
 ci 2 "nowhere/bits.xml: its folder does not exist" check a --cases cases --junit nowhere/bits.xml
@@ -110,7 +111,7 @@ ci 129 "" check --unknown
 ci 129 "needs --golden" check --bisect a
 [[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
 
-# ---- changed: said where, pending, reviewed, accepted ------------------------------------------
+# ---- changed: located, pending, reviewed, accepted ---------------------------------------------
 before=$(hashes)
 CI=true ci 1 "from step 0, point weight.model" check a --cases cases --program ./changed
 ci 1 "optimizer, adamw" check a --cases cases --program ./changed --no-write
@@ -137,7 +138,7 @@ ci 129 "one line" accept a --cases cases --reason $'two\nlines'
 ci 0 "rejected" review --cases cases --reject a
 [[ $(hashes) == "$before" ]] || complain "a rejected golden left something: $(ls cases)"
 ci 1 "changed" check a --cases cases --program ./changed
-# the bits are the golden's again: nothing waits any more
+# The bits are those of the golden again: nothing is pending any more.
 ci 0 "same" check a --cases cases
 [[ $(hashes) == "$before" ]] || complain "what is pending was not taken back: $(ls cases)"
 ci 1 "changed" check a --cases cases --program ./changed
@@ -149,7 +150,7 @@ grep -qxF "accepted 1: $who, a higher rate, on purpose" cases/a.golden ||
 finds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
 ci 0 "same" check a --cases cases --program ./changed
 ci 1 "changed" check a --cases cases
-# a name with blanks: the commands that are shown can be used as they stand
+# A name with blanks: the printed commands can be used as they stand.
 mkdir 'my cases' && cp cases/a.ini 'my cases/a b.ini' && cp cases/a.golden 'my cases/a b.golden'
 ci 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
 ci 1 "bisect --good REV 'my cases/a b.ini'" check 'my cases/a b.ini'
@@ -168,7 +169,7 @@ ci 3 "nondeterministic" record a --cases cases --program ./chunky --force
 ci 0 "same" check a --cases cases --program ./chunky
 [[ $(hashes) == "$before" ]] || complain "nondeterministic bits were written: $(ls cases)"
 
-# ---- obsolete, nothing, trouble ----------------------------------------------------------------
+# ---- obsolete goldens, missing steps, errors ---------------------------------------------------
 mkdir other stopped
 cp cases/a.ini cases/a.golden stopped/
 sed 's/^lr = .*/lr = 0.004/' cases/a.ini >other/a.ini
@@ -187,7 +188,7 @@ cp cases/a.golden cases/a.points other/
 ci 4 "the golden is of another length: it has 3 steps, the run 2" \
     check a --cases other --no-write
 ci 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
-# a golden that ends early says nothing of the steps after it
+# A golden with fewer steps than the run is obsolete, even if its steps match.
 sed '/^2 /d' cases/a.golden >other/a.golden
 cp cases/a.ini other/
 ci 0 "same" check a --cases other --steps 2
@@ -210,7 +211,7 @@ ci 2 "a.golden:" check a --cases other
 ci 2 "a.golden is empty, no golden: record it again ('invar ci record --force')" \
     check a --cases other
 ci 0 "recorded" record a --cases other --force
-# Ctrl-C: the user knows why
+# Ctrl-C: the case is reported as stopped, without an error.
 for verb in check record; do
     rc=0 checks=$((checks + 1))
     timeout --signal INT 1 "$invar" ci "$verb" a --cases stopped --program ./slow \
@@ -222,13 +223,13 @@ ci 2 "no numbers today" check a --cases cases --program ./crashing
 ci 2 "" check a --cases cases --program ./absent
 ci 2 "trouble: there is no recipe" check nowhere --cases cases
 ci 2 "no end within" check a --cases cases --timeout 0.001
-# of several cases the gravest counts
+# The exit code is that of the gravest verdict of several cases.
 cp cases/a.ini cases/a.golden cases/a.points other/
 cp cases/a.ini other/b.ini
 ci 4 "b" check a b --cases other
 ci 0 "a" check --cases other
 
-# ---- what services read ------------------------------------------------------------------------
+# ---- formats for CI services -------------------------------------------------------------------
 line=$(grep -n '^0 ' cases/a.golden | cut -d: -f1)
 name=$'x,y:%<&"\xc3\xa9'
 for ending in ini golden points; do
@@ -259,13 +260,13 @@ PYTHON
 ci 0 "" check a --cases cases --junit bits.xml
 python3 -c 'import xml.etree.ElementTree as tree
 assert not tree.parse("bits.xml").getroot().findall(".//failure")' || failed=1
-# any bytes: a name that is no text at all
+# The name of a case may be any bytes, also invalid UTF-8.
 cp cases/a.ini $'other/\xff\x01.ini'
 ci 4 "" check $'\xff\x01' --cases other --junit bits.xml
 python3 -c 'import xml.etree.ElementTree as tree
 assert tree.parse("bits.xml").getroot().find(".//testcase").get("name") == r"\xff\x01"' || failed=1
 
-# ---- keys on a terminal ------------------------------------------------------------------------
+# ---- interactive review on a terminal ----------------------------------------------------------
 ci 1 "changed" check a --cases cases --program ./changed
 python3 - "$invar" <<'PYTHON' || failed=1
 import os, pty, sys
@@ -286,7 +287,7 @@ def run(answers):
         text += piece
     assert os.waitpid(pid, 0)[1] == 0, text
     return text
-# no answer at first; accepted without a reason it stays
+# An unknown key repeats the prompt; without a reason nothing is accepted.
 assert b"a reason is needed" in run([b"x\n", b"a\n", b"\n"])
 assert os.path.exists("cases/a.golden.new")
 run([b"s\n"])
@@ -305,7 +306,7 @@ mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
         rate=0.002
         ((i < 9)) || rate=0.003
         printf '#!/bin/sh\n# %s\nexec "%s" "$@" --lr %s\n' "$i" "$invar" "$rate" >program
-        # one that cannot be tested
+        # One commit cannot be tested.
         ((i != 7)) || printf '#!/bin/sh\nexit 3\n' >program
         chmod +x program
         git add program && git commit -qm "commit $i"
@@ -341,7 +342,7 @@ chmod +x changed-here
 (cd pushing && ! INVAR=$folder/changed-here git push -q origin HEAD:main >../push.log 2>&1) ||
     complain "the hook lets changed bits pass: $(<push.log)"
 grep -q "from step 0" push.log || complain "the hook does not say where: $(<push.log)"
-# a program of the work tree is of the commit that is pushed
+# A program built in the work tree must be of the commit that is pushed.
 mkdir pushing/build && printf '/build/\n' >pushing/.git/info/exclude
 cat >pushing/build/invar <<HOOKED
 #!/bin/sh

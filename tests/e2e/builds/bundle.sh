@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# bundle.sh BUILD FOLDER - scripts/bundle: what it packs builds and runs with the packed libraries.
+# bundle.sh BUILD FOLDER - the bundle of scripts/bundle builds and runs with its own libraries.
 #
-# For this machine's own architecture. The build there has an empty environment and a PATH with a
-# compiler, CMake and little else: no git, no pkg-config, no python. That this system may have the
-# libraries' headers cannot be hidden from it; the cache of the build says which ones it took, and
-# that of the build in BUILD, which took others, is the control.
-# Exit code: 0 all as expected, 1 not, 77 there are no packages to be had here.
+# For this machine's architecture. The bundle is built with an empty environment and a PATH with a
+# compiler, CMake and little else: no git, no pkg-config, no Python. The headers of this system
+# cannot be hidden, so the CMake cache must show that the bundle's libraries were used. Control: the
+# cache of BUILD shows others. Exit code: 0 if all is as expected, else 1; 77 if no packages are
+# available.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 build=$1 folder=$2
@@ -15,7 +15,7 @@ bundle=$folder/invar-bundle
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,few,home} || exit 2
 
-# answers CODE TEXT COMMAND ...: the exit code, and TEXT in the first line of what is printed.
+# answers CODE TEXT COMMAND ...: checks the exit code, and TEXT in the first line of the output.
 answers() {
     local code=$1 text=$2 output rc=0
     shift 2
@@ -25,7 +25,7 @@ answers() {
     fi
 }
 
-# provide FOLDER PROGRAM ...: a folder for PATH with these.
+# provide FOLDER PROGRAM ...: puts links to these programs into a folder for PATH.
 provide() {
     local to=$1 program
     shift
@@ -36,14 +36,15 @@ provide() {
     done
 }
 
-# bare FOLDER COMMAND ...: with nothing in the environment but a PATH.
+# bare FOLDER COMMAND ...: runs a command with PATH and HOME as its only environment.
 bare() {
     local path=$1
     shift
     env -i PATH="$path" HOME="$folder/home" "$@"
 }
 
-# system_paths CACHE: which header or library of ours did not come out of the bundle.
+# system_paths CACHE: prints the headers and libraries from outside the bundle; fails if it finds
+# nothing.
 system_paths() {
     local ours='(xxhash|sqlite|jansson|utf8proc|zlib|cmocka)_(INCLUDE|LIBRARY)'
 
@@ -84,12 +85,12 @@ tar tzf "$folder/invar.tar.gz" | sort >"$folder/names"
 ! tar tzvf "$folder/invar.tar.gz" --numeric-owner | awk '$2 != "0/0"' | grep . ||
     complain "the archive knows who packed it"
 tar xzf "$folder/invar.tar.gz" -C "$folder" || exit 1
-# all that git has or would take, and nothing else
+# The archive has exactly the files that git has or would add.
 (cd "$bundle" && find . -type f ! -path './libraries/*' ! -path ./BUNDLE ! -path ./build.sh) |
     cut -c 3- | sort >"$folder/packed"
 scripts/sources | sort | diff - "$folder/packed" || complain "the archive has other sources"
 
-# ---- what nvcc needs -----------------------------------------------------------------------------
+# ---- headers for nvcc ----------------------------------------------------------------------------
 
 products=$bundle/kernels-deterministic/cuda/sm90/wgmma.cuh
 if command -v nvcc >/dev/null; then
@@ -117,7 +118,7 @@ if ! bare "$folder/bin" "$bundle/build.sh" --cpu >"$folder/build.log" 2>&1; then
     complain "build.sh --cpu failed"
     exit 1
 fi
-# cmocka is looked for, and linked by tests on a GPU alone
+# cmocka is searched for, but only tests on a GPU link it.
 ! system_paths "$bundle/build/CMakeCache.txt" || complain "these are not of the bundle"
 grep -cE '_(INCLUDE|LIBRARY):[A-Z]+=.*/invar-bundle/libraries/' "$bundle/build/CMakeCache.txt" |
     grep -qx 10 || complain "expected 6 headers and 4 libraries of the bundle in the build's cache"

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# contract.sh COMPILER ARGUMENT ... - a compiler that fuses a*b+c against the project's flags.
+# contract.sh COMPILER ARGUMENT ... - a compiler that contracts a*b+c, against the project's flags.
 # SPDX-License-Identifier: Apache-2.0
 exec "$@" -ffp-contract=fast

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# cross.sh INVAR FOLDER MACHINE PRESET ARCHITECTURE - the other architecture under qemu: variant.sh.
+# cross.sh INVAR FOLDER MACHINE PRESET ARCHITECTURE - variant.sh for the other architecture, under
+# qemu.
 #
-# With the ledger and the engine where their libraries can be had for that architecture, which
-# Debian calls ARCHITECTURE; cross.train then trains with what is built here.
+# The build has the ledger and the engine if their libraries are available for ARCHITECTURE,
+# Debian's name of it; cross.train then trains with this build.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 machine=$3 arguments=(--preset "$4")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# exports.sh FILE PATTERN - a module or library shows symbols that match PATTERN, and nothing else.
+# exports.sh FILE PATTERN - a module or library exports only symbols that match PATTERN.
 #
-# Other symbols, such as those of a C++ library inside of it, would take the place of the same ones
-# in libraries that are loaded later: PyTorch ended with a fault in a stream. Exit code: 0 that is
-# so, 1 not so.
+# Other symbols, such as those of a C++ library inside of it, would replace the same symbols of
+# libraries that are loaded later: PyTorch crashed in a stream. Exit code: 0 if only PATTERN is
+# exported, else 1.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 symbols=$(nm -D --defined-only "$1" | awk '{ print $NF }')

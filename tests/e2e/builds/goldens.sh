@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # goldens.sh ROLLOUTS FOLDER COMMAND ... - every recipe of this tree, compared with its golden.
 #
-# COMMAND is an invar of any build, maybe under an emulator; FOLDER is for the runs. ROLLOUTS is how
-# far the recipes go, 0: to their end. Exit code: 0 all identical, 1 the bits differ, 2 it could not
-# run, 77 this invar was built without the ledger and cannot train.
+# COMMAND is an invar of any build, possibly under an emulator; FOLDER is for the runs. ROLLOUTS
+# limits the recipes; 0 for no limit. Exit code: 0 if all are identical, 1 if bits differ, 2 if a
+# run failed, 77 if this invar was built without the ledger and cannot train.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 rollouts=$1 folder=$2

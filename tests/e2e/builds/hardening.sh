@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# hardening.sh INVAR FOLDER COMPILER - what the linker and the compiler put into the program.
+# hardening.sh INVAR FOLDER COMPILER - hardening of the program by linker and compiler.
 #
-# Reads the program with readelf: position-independent, full RELRO, no executable stack, stack
-# protector, fortified calls, and what the architecture has for control flow. A small program that
-# is built without all that must fail every check. Verbs that read no repository need no libgit2,
-# and those that do say so when it is missing.
+# Reads the program with readelf and objdump: position-independent, full RELRO, no executable stack,
+# stack protector, fortified calls, and control-flow protection of the architecture. Control: a
+# small program that is built without all of these must fail every check. Commands that read no
+# repository need no libgit2, and the others report that it is missing.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 compiler=$3
@@ -12,7 +12,7 @@ rm -rf "$folder"
 mkdir -p "$folder"
 failed=0
 
-# what a line of readelf or, of main, of objdump looks like
+# Patterns of lines of readelf, or of objdump of main.
 declare -A checks=(
     [position-independent]='FLAGS_1.* PIE'
     [read-only relocations]='GNU_RELRO'
@@ -20,10 +20,10 @@ declare -A checks=(
     [no executable stack]='GNU_STACK.* RW '
     [stack protector]='__stack_chk_fail'
     [fortified calls]='__(read|memcpy|memmove|snprintf|vsnprintf)_chk'
-    [control flow]='\b(paciasp|bti|endbr64)\b' # hints: every CPU runs them
+    [control flow]='\b(paciasp|bti|endbr64)\b' # hints: every CPU executes them
 )
 
-# says PROGRAM WANTED: every check holds (0), or none does (1).
+# says PROGRAM EXPECTED: checks that every pattern matches (0), or that none does (1).
 says() {
     local check got
     {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# install.sh BUILD FOLDER - what `cmake --install` puts there is whole, and works there.
+# install.sh BUILD FOLDER - the files of `cmake --install` are complete and work.
 #
-# Installs the build BUILD below FOLDER, as packages do (DESTDIR), and moves it. Then: recipes,
-# documents, a manual page for every verb with every option that its help names, completions in bash
-# and zsh, modules that the program finds, a plug-in that pkg-config compiles, and recipes that
-# train to their goldens. Controls: a page with an error in it, a program without its modules.
+# Installs BUILD below FOLDER, as packages do (DESTDIR), and moves it. Checks recipes, documents, a
+# manual page for every command with every option of its help, completions in bash and zsh, modules,
+# a plug-in that pkg-config compiles, and recipes that train to their goldens. Controls: a page with
+# an error, a program without its modules.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD build=$1 folder=$2
@@ -32,24 +32,24 @@ for module in "$build"/invar-*.so; do
 done
 ! grep -rlF -e "$tree" -e "$build" "$prefix" --include='*.pc' --include='*.h' --include='*.[15]' ||
     complain "the files above name the folder they were built in"
-# it knows what it was built from
+# The installed program has the provenance of the build.
 holds diff <("$build/invar" version) <("$invar" version)
 
 # ---- manual pages --------------------------------------------------------------------------------
 
-# verbs WORD ...: what `invar help WORD ...` lists.
+# verbs WORD ...: prints the commands that `invar help WORD ...` lists.
 verbs() {
     "$invar" help "$@" | sed -n '/^usage:/,$p' | sed -n '3,$p' | sed -n '/^$/q
         s/^  \([a-z][a-z-]*\)  .*/\1/p'
 }
 
-# render PAGE: as text; fails where groff warns.
+# render PAGE: formats a manual page as text; fails if groff warns.
 render() {
     MANWIDTH=100 LC_ALL=C.UTF-8 man --warnings=w -E UTF-8 -l "$1" >"$folder/page" \
         2>"$folder/warnings" && [[ ! -s $folder/warnings ]]
 }
 
-# page WORD ...: the page of a verb has the options that its help lists, and no others.
+# page WORD ...: checks that the page of a command has exactly the options of its help.
 page() {
     local words="invar $*" file
     file=$prefix/share/man/man1/${words// /-}.1
@@ -83,7 +83,7 @@ fi
 
 # ---- completions ---------------------------------------------------------------------------------
 
-# What bash answers, with its real loader of completions where that is installed.
+# Prints the completions of bash, loaded by bash-completion if that is installed.
 cat >"$folder/complete.bash" <<'BASH'
 loader=/usr/share/bash-completion/bash_completion file=$1/share/bash-completion/completions/invar
 export BASH_COMPLETION_USER_DIR=$1/share/bash-completion
@@ -96,12 +96,12 @@ else
 fi
 complete -p invar >&2
 COMP_WORDS=(invar "$@") COMP_CWORD=$#
-compopt() { :; } # it needs a command line that somebody types
+compopt() { :; } # compopt works only in an interactive command line
 _invar
 printf '%s\n' "${COMPREPLY[@]}"
 BASH
 
-# completes WANTED WORD ...: the answers, joined by blanks, are these.
+# completes EXPECTED WORD ...: checks the completions, joined by blanks.
 completes() {
     local wanted=$1 answer
     shift
@@ -127,7 +127,7 @@ completes dtype help dty
 completes '' train --seed ''
 
 if command -v zsh >/dev/null; then
-    # a command line that is typed; TAB completes it, ^X shows it
+    # An interactive command line: TAB completes it, ^X prints it.
     cat >"$folder/complete.zsh" <<'ZSH'
 zmodload zsh/zpty
 zpty z TERM=dumb zsh -f -i
@@ -167,7 +167,7 @@ for recipe in quickstart lora guess; do
     holds grep -q '^golden *identical, 2 of ' log
 done
 
-# a plug-in that is compiled with what was installed has the bits of the build's own
+# A plug-in that is compiled with the installed headers has the bits of the build's own.
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 read -ra cflags <<<"$(pkg-config --cflags invar-plugin)"
 cc -std=c11 -Wall -Wextra -Werror -shared -fPIC "${cflags[@]}" engine/ext/example/reward.c \
@@ -179,7 +179,7 @@ done >results
 [[ $(sed -n 's/^ *"content": "\([0-9a-f]*\)".*/\1/p' results | uniq -c | xargs) == '2 '* ]] ||
     complain "two builds of one plug-in gave other bits:" "$(cat results)"
 
-# modules are found beside the program, wherever it is; without them it says so
+# Modules are found next to the program, wherever it is; a missing module is reported.
 export INVAR_API_KEY=0123456789abcdef0123456789abcdef
 serve=(serve recipes/quickstart.ini --load= --host 300.0.0.1)
 expect 2 'cannot listen at host 300.0.0.1' "${serve[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # moved.py FOLDER - scripts/quickstart and scripts/test in a tree that was moved, renamed or copied.
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts of the tree around a stand-in for its sources, whose build only copies files."""
+"""The scripts of the tree, with stand-in sources whose build only copies files."""
 import pathlib
 import shutil
 import subprocess
@@ -35,7 +35,8 @@ class Moved(unittest.TestCase):
         (self.tree / "CMakeLists.txt").write_text(LISTS, encoding="utf-8")
 
     def runs(self, tree, script="quickstart", *, again):
-        """What a script prints; `again`: it configures from scratch."""
+        """Runs a script and returns its output; `again` is whether it must configure from
+        scratch."""
         done = subprocess.run([tree / "scripts" / script], stdin=subprocess.DEVNULL, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -66,7 +67,7 @@ class Moved(unittest.TestCase):
         self.runs(copy, again=True)
         self.assertEqual((self.tree / "build/CMakeCache.txt").read_bytes(), cache)
         self.runs(self.tree, again=False)
-        # the build folder alone, into another tree
+        # Only the build folder is copied, into another tree.
         shutil.rmtree(copy / "build")
         shutil.copytree(self.tree / "build", copy / "build")
         self.runs(copy, again=True)

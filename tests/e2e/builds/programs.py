@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# programs.py BUILD FOLDER - what scripts/quickstart builds, and messages about missing parts.
+# programs.py BUILD FOLDER - the programs that scripts/quickstart builds, and the messages about
+# missing modules.
 # SPDX-License-Identifier: Apache-2.0
 """Reads the commands of quickstart's target from ninja, and runs programs without their modules."""
 import os
@@ -20,7 +21,7 @@ HTTP = {"serve": ["serve", "recipes/quickstart.ini", "--load="],
 
 
 def outputs(target):
-    """The programs and shared objects that ninja makes for a target."""
+    """Returns the programs and shared objects that ninja makes for a target."""
     commands = subprocess.run(["ninja", "-C", BUILD, "-t", "commands", target], check=True,
                               stdout=subprocess.PIPE, text=True).stdout
     return {name for name in re.findall(r" -o (\S+)", commands) if not name.endswith(".o")}
@@ -58,7 +59,7 @@ class Target(unittest.TestCase):
 
 class Missing(unittest.TestCase):
     def place(self, name, *, cache):
-        """A copy of the program without modules, in a build folder or not."""
+        """Copies the program without modules, into a build folder or not."""
         program = FOLDER / name / "bin/invar"
         program.parent.mkdir(parents=True)
         shutil.copy(BUILD / "invar", program)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# provenance.sh READER FOLDER - what a build says about itself, from git and CMake to the reader.
+# provenance.sh READER FOLDER - the provenance files of a build, from git and CMake to the reader.
 #
-# A scratch repository with a program of one line is built in every state that sources can be in.
-# READER, the test program of ledger/provenance.c, prints what it finds in the build's files.
+# A scratch repository with a one-line program is built in every state that sources can have.
+# READER, the test program of ledger/provenance.c, prints what it reads from the build's files.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD reader=$1 folder=$2
@@ -14,7 +14,7 @@ export HOME=$folder/home GIT_CONFIG_NOSYSTEM=1
 export GIT_AUTHOR_NAME='A "B" C' GIT_AUTHOR_EMAIL=a@example.org GIT_AUTHOR_DATE='1700000000 +0100'
 export GIT_COMMITTER_NAME=C GIT_COMMITTER_EMAIL=c@example.org GIT_COMMITTER_DATE='1700000001 +0100'
 
-# has LINE ...: the facts of the last build have these lines.
+# has LINE ...: checks that the facts of the last build have these lines.
 has() {
     local line facts
     facts=$("$reader" toy.out/toy.build)
@@ -23,7 +23,7 @@ has() {
     done
 }
 
-# refuse TEXT: no fact contains it.
+# refuse TEXT: checks that no fact contains TEXT.
 refuse() {
     ! "$reader" toy.out/toy.build | grep -aqF -- "$1" || complain "there should be no \"$1\""
 }
@@ -48,13 +48,13 @@ target_link_libraries(toy PRIVATE invar_flags)
 invar_provenance(toy)
 TOY
 
-# a repository without a commit
+# A repository without a commit.
 cmake -S toy -B toy.out -G Ninja >log || { cat log >&2 && exit 1; }
 build
 has 'build dirty unknown' 'build version 1.2.3' 'build type Release'
 refuse 'build problem'
 
-# clean; characters that mean something to CMake, the shell or the reader
+# A clean tree; the subject has characters with a meaning for CMake, the shell or the reader.
 git -C toy add .
 # shellcheck disable=SC2016
 subject='say "a; b" [c] = ${d} $<e> `f` \g # h %s é'
@@ -71,14 +71,14 @@ refuse 'object build diff'
 refuse -Wall
 refuse "$folder"
 
-# nothing changed: nothing is written, nothing is linked
+# Without changes, nothing is written or linked.
 cp toy.out/toy first.program
 stat -c %y toy.out/toy toy.out/toy.build toy.out/toy.build.diff >first.times
 build
 stat -c %y toy.out/toy toy.out/toy.build toy.out/toy.build.diff | diff first.times - ||
     complain "a build without a change wrote its files again"
 
-# the settings of the user change nothing
+# The user's settings of git do not change the diff.
 cp toy.out/toy.build toy.out/toy.build.diff .
 printf 'two\n\n\n\nthree\n' >>toy/notes
 build
@@ -91,13 +91,13 @@ has 'build dirty modified'
 rm home/.gitconfig
 git -C toy checkout -q notes
 
-# untracked: by name, however strange
+# Untracked files are listed by name, with any characters.
 touch toy/new.c "toy/a b;c\"d" $'toy/\xff\ne'
 build
 has 'build dirty untracked' '# untracked: new.c' '# untracked: "a b;c\"d"' \
     '# untracked: "\377\ne"' 'object build diff text/x-diff'
 
-# modified: the diff brings the commit to the state that was built, binary files included
+# A modified tree: the diff brings the commit to the state that was built, binary files included.
 printf 'two' >>toy/notes
 printf '\0\1\2\3' >toy/blob
 git -C toy add blob
@@ -111,17 +111,17 @@ for file in notes blob toy.c; do
 done
 [[ -x copy/toy.c ]] || complain "toy.c: mode not brought back by the diff"
 
-# through all of that the program itself stayed the same
+# The program is the same in all these states.
 cmp first.program toy.out/toy || complain "the program depends on its provenance"
 
-# a program that cannot be built: the files tell about the one that is still there
+# A failed build: the files describe the program that still exists.
 cp toy.out/toy.build toy.out/toy.build.diff .
 echo 'broken' >>toy/toy.c
 ! cmake --build toy.out >log 2>&1 || complain "the broken program was built"
 cmp toy.build toy.out/toy.build || complain "a failed build changed what is said of the old one"
 cmp toy.build.diff toy.out/toy.build.diff || complain "a failed build changed the old diff"
 
-# committed: clean again, also when only the program is asked for
+# A commit makes the tree clean again, also if only the program is built.
 git -C toy checkout -q toy.c
 git -C toy add .
 git -C toy commit -q -m $'caf\xc3\xa9 \x1b[31mred\x1b[0m \xc2\x9b31m'
@@ -130,7 +130,7 @@ cmake --build toy.out --target toy >log
 has 'build dirty clean' "build commit $(git -C toy rev-parse HEAD)" \
     $'build subject caf\xc3\xa9 ?[31mred?[0m ?31m'
 
-# a commit that git itself would not make: bytes that are no text, and a subject without end
+# A commit that git itself would not make: invalid UTF-8 and an endless subject.
 {
     printf 'tree %s\n' "$(git -C toy rev-parse 'HEAD^{tree}')"
     printf 'author \xff <x> 1 +0000\ncommitter C <c> 1 +0000\n\n\xe9\xc3 é '
@@ -142,14 +142,14 @@ has 'build dirty clean' 'build author ? <x>'
 length=$("$reader" toy.out/toy.build | sed -n 's/^build subject ?? ?? \(x*\)$/\1/p' | wc -c)
 ((length > 50000 && length < 60000)) || complain "the subject has $length bytes"
 
-# the program finds its own files, and a file that was replaced while it runs is not its own
+# The program finds its own files; without them its provenance is unknown.
 cp "$reader" program
 cp toy.out/toy.build program.build
 ./program own | grep -qx 'build dirty clean' || complain "program.build was not found"
 rm program.build
 ./program own | grep -qx 'build dirty unknown' || complain "a program without files knows them"
 
-# no git, no repository, a folder inside somebody else's repository
+# No git, no repository, and a folder inside of another repository.
 printf 'flags = -O9\n' >facts
 mkdir tools
 for tool in sh env cat cmp cut iconv mkdir mktemp mv rm sed tr; do
@@ -165,7 +165,7 @@ done
 toy/scripts/provenance toy.out/toy.build "$folder/toy" facts
 has 'build dirty clean'
 
-# a disk that takes nothing: no failure, and no file of an earlier build is left
+# The file cannot be written: the build does not fail, and no file of an earlier build stays.
 toy/scripts/provenance /proc/none.build "$folder/toy" facts 2>log ||
     complain "provenance failed the build"
 grep -q 'cannot be written' log || complain "provenance did not say that it could not write"

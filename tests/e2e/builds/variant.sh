@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# variant.sh INVAR FOLDER RUNNER CMAKE-ARGUMENT ... - another build of these sources, the same bits.
+# variant.sh INVAR FOLDER RUNNER CMAKE-ARGUMENT ... - another build of these sources has the same
+# bits.
 #
-# Builds into FOLDER with the arguments given, runs the self-check, the tensor-core step and the
-# elementary functions there (under RUNNER: an emulator, or env) and compares what they print with
-# what the same programs of INVAR's folder print. A self-check also compares with the recorded
-# hashes and exits with 1 when one differs; golden.*_sums compares the others with an H200's.
+# Builds into FOLDER with the arguments. Runs the self-check, the tensor-core step and the
+# elementary functions there under RUNNER (an emulator, or env), and compares the output with that
+# of the same programs next to INVAR. The self-check also compares with the recorded digests and
+# exits with 1 if one differs; golden.*_sums compares the other programs with an H200.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -20,7 +21,7 @@ fi
 configure "$folder" -B "$folder" "$@"
 cmake --build "$folder" --target invar step_sums elementary_sums
 
-# keys of a recipe are offered where there are recipes, as the presets without the ledger have none
+# Help offers recipe keys only in builds with the ledger.
 "${runner[@]}" "$folder/invar" help >"$folder/help.txt"
 count() {
     grep -c "^  $1" "$folder/help.txt" || true
@@ -31,7 +32,7 @@ if (($(count 'train ') != $(count 'help KEY'))); then
     exit 1
 fi
 
-# same PROGRAM ARGUMENT ...: prints the same lines there and here; few enough for an emulator.
+# same PROGRAM ARGUMENT ...: compares the output of both builds; short enough for an emulator.
 same() {
     local program=$1 rc=0
     shift

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# agent.py - an agent that asks once, gives a reward by the number of the sample, and notes the
-# number in the file asked.
+# agent.py - an agent that makes one call, returns a reward computed from the sample number, and
+# appends the number to the file `asked`.
 #
-# If the file kill-at-10 exists, sample 10 kills the process that the file victim names, after the
+# If the file kill-at-10 exists, sample 10 kills the process named in the file `victim`, after the
 # sessions of samples 8 and 9 have ended.
 # SPDX-License-Identifier: Apache-2.0
 import http.client

@@ -3,7 +3,7 @@
 #
 # A step that is executed again must have the bits that 0.1.0 recorded. Journals of version 1 are
 # read, and reported as unchecked; a changed number in one is found by the step that it changes.
-# HINDERED is killed as soon as it has replaced a journal.
+# HINDERED is killed right after it has replaced a journal.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -19,7 +19,7 @@ from make import HERE, RUNS, train
 
 INVAR, HINDERED = map(os.path.abspath, sys.argv[1:3])
 FOLDER = pathlib.Path(sys.argv[3]).absolute()
-os.environ["INVAR_TEST_KILL"] = "1"  # read by HINDERED alone
+os.environ["INVAR_TEST_KILL"] = "1"  # only HINDERED reads it
 failures = []
 
 
@@ -41,7 +41,7 @@ def column(name, query):
 
 
 def resume(name, chain, *words, says="", warns=False):
-    """The run continues to its end, with the chain of 0.1.0 if there is one."""
+    """Resumes the run to its end and compares its chain with that of 0.1.0, if there is one."""
     code, said, answer = train(INVAR, FOLDER, name, *words)
     warnings = re.findall("warning: step 2 was executed again: all points are those of segment 0, "
                           f"but not metric .*'invar diff {name}/ledger.db {name}/ledger.db'", said)
@@ -54,7 +54,7 @@ def resume(name, chain, *words, says="", warns=False):
 
 
 def repeated(name):
-    """The steps that two segments have."""
+    """Returns the steps that two segments have."""
     return column(name, "SELECT step FROM step GROUP BY step HAVING count(*) > 1 ORDER BY step")
 
 
@@ -63,7 +63,8 @@ def unchecked(name):
 
 
 def check_excuses():
-    """Of a record of 0.1.0, a replay excuses the metrics that were false, and nothing else."""
+    """A replay of a 0.1.0 run tolerates the metrics that 0.1.0 recorded wrongly, and nothing
+    else."""
     series = "WHERE step = 3 AND series = (SELECT series FROM series WHERE name = '%s')"
     other = "UPDATE step SET content = zeroblob(16) WHERE step = 3"
     for name, change, what in (
@@ -107,11 +108,13 @@ def check_killed():
 
 
 def check_changed():
-    """Without sums, a changed number of the schedule is found by the step that the ledger has."""
+    """Without sums, a changed number of the schedule is found by the recorded step that it
+    changes."""
     shutil.copytree(FOLDER / "clock", FOLDER / "changed")
     record = FOLDER / "changed/schedule.jsonl"
     text = record.read_text()
-    record.write_text(text.replace("[[13,2]", "[[13,3]"))  # sample 13, of the batch of step 3
+    # sample 13, which is in the batch of step 3
+    record.write_text(text.replace("[[13,2]", "[[13,3]"))
     code, said, _ = train(INVAR, FOLDER, "clock", "--ckpt-step", "1", run="changed")
     expect(record.read_text() != text and code == 1 and
            "step 3 was executed again and differs from segment 0 of the ledger: the first point "
@@ -119,12 +122,12 @@ def check_changed():
 
 
 def shown(*words):
-    """What `invar ledger` says."""
+    """Runs `invar ledger` with these words."""
     return subprocess.run([INVAR, "ledger", *words], cwd=FOLDER, capture_output=True, text=True)
 
 
 def check_measured():
-    """An SFT run of 0.1.0 recorded zeros for rewards and comparisons; nothing shows them."""
+    """An SFT run of 0.1.0 recorded zeros for rewards and comparisons; no output shows them."""
     zeros = "SELECT count(*) FROM metrics WHERE name = 'train/logp_diff_max' AND value = 0"
     expect(column("sft", zeros) != [0], "no zeros in the metrics of sft")
     expect(column("sft", "SELECT count(*) FROM samples WHERE diff = 0") != [0], "none in samples")
@@ -150,7 +153,7 @@ def main():
     for name in ("plain", "clock"):
         run("replay", name, "--step", "3", says="identical\n")
     check_measured()
-    # 0.1.0 recorded comparisons that an SFT run does not make
+    # 0.1.0 recorded comparisons that an SFT run does not make.
     run("replay", "sft", "--step", "3",
         says="identical in all bits; version 0.1.0 recorded false metrics for 2 steps")
     check_excuses()
@@ -162,7 +165,7 @@ def main():
 
     check_changed()
     check_killed()
-    for name, others in (("plain", 0), ("sft", 2)):  # the false metrics of sft are gone
+    for name, others in (("plain", 0), ("sft", 2)):  # sft loses its false metrics
         answer = resume(name, chains[name], "--ckpt-step", "1", warns=others > 0)
         expect(repeated(name) == [2, 3], f"{name}: steps {repeated(name)} were executed again")
         expect(answer["other_content"] == others, f"{name}: other content: {answer}")

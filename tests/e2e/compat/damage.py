@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-# damage.py INVAR BENT FOLDER - runs whose own records are damaged between two lives.
+# damage.py INVAR BENT FOLDER - runs whose own records are damaged between stop and restart.
 #
-# Records of runs (make.py) are edited, and single bits of them are flipped; then the run is started
-# again, and executes steps that its ledger has. It must end with the chain of the undamaged run
-# (harmless), or with an exit code that is not 0 and a reason (found); anything else is silent. By
-# default it makes all edits and a few flips; with INVAR_TEST_FULL=1 270 flips of each kind of
-# record. Every bit of a journal is flipped in the tests of its readers (unit.engine.files.journal,
-# unit.engine.sample.agent.session_journal). BENT, whose rollouts are wrong, stands for any other
-# cause of a step that differs.
+# Records of runs (make.py) are edited, or single bits are flipped; then the run is restarted and
+# executes recorded steps again. It must end with the chain of the undamaged run ("harmless"), or
+# with an error and a reason ("found"); anything else is "silent" and a failure. By default all
+# edits and a few flips are tried; with INVAR_TEST_FULL=1 270 flips per kind of record. Tests of the
+# readers flip every bit of a journal (unit.engine.files.journal,
+# unit.engine.sample.agent.session_journal). BENT, whose rollouts have a wrong log-prob, stands for
+# any other cause of a differing step.
 # SPDX-License-Identifier: Apache-2.0
 import os
 import pathlib
@@ -38,7 +38,8 @@ def expect(holds, what):
 # ---- one case ------------------------------------------------------------------------------------
 
 def try_damage(group, what, name, damage, chain, must=None):
-    """Damages a copy of a run and starts it again. `must`: what has to come of it, and why."""
+    """Damages a copy of a run and restarts it. `must` is the required outcome, and a text of its
+    message."""
     run = FOLDER / "case"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(FOLDER / name, run)
@@ -66,7 +67,7 @@ def lines_of(path):
 
 
 def edit(file, change):
-    """Damage by a function from the lines of a journal to other lines."""
+    """Returns a damage that maps the lines of a journal to other lines."""
     def damage(run):
         path = run / file
         path.write_text("".join(change(lines_of(path))))
@@ -74,7 +75,7 @@ def edit(file, change):
 
 
 def at(number, change):
-    """A function of the lines that changes one of them."""
+    """Returns a function that changes one of the lines."""
     def apply(lines):
         new = change(lines[number])
         assert new != lines[number], lines[number]
@@ -83,7 +84,7 @@ def at(number, change):
 
 
 def without_sums(lines, file):
-    """The lines as version 1 had them."""
+    """Returns the lines as version 1 had them."""
     kind = {"schedule.jsonl": "invar_schedule", "sessions.jsonl": "invar_sessions"}[file]
     lines = [re.sub(r',"sum":"[0-9a-f]{32}"}$', "}", x) for x in lines]
     return [re.sub(r',"uuid":"[0-9a-f]{32}"', "", lines[0].replace(f'"{kind}":2', f'"{kind}":1')),
@@ -91,7 +92,7 @@ def without_sums(lines, file):
 
 
 def journal_edits(file, other):
-    """What can happen to a journal: name, damage, and what must come of it."""
+    """Returns the edits of a journal: name, damage, required outcome."""
     sum_of, bad = ("found", "the sum does not follow"), ("found", "")
     digit = lambda x: re.sub(r"(\d)\]", lambda m: f"{(int(m[1]) + 1) % 10}]", x, count=1)
     return [
@@ -128,7 +129,7 @@ def journal_edits(file, other):
 
 
 def shorter(file):
-    """Lines that are missing at the end; only the ledger can tell."""
+    """Returns damages that remove lines at the end; only the ledger can detect them."""
     return [("cut in the last line", edit(file, lambda x: [*x[:-1], x[-1][:9]])),
             ("the last line removed", edit(file, lambda x: x[:-1])),
             ("the last two lines removed", edit(file, lambda x: x[:-2])),
@@ -148,7 +149,7 @@ def flip_file(file, bit):
 # ---- the ledger ----------------------------------------------------------------------------------
 
 def tamper(*statements):
-    """Damage by SQL behind the ledger's back: without its triggers, which are put back."""
+    """Returns a damage by SQL without the triggers, which are restored."""
     def damage(run):
         db = sqlite3.connect(run / "ledger.db", isolation_level=None)
         triggers = db.execute("SELECT name, sql FROM sqlite_master "
@@ -165,7 +166,7 @@ def tamper(*statements):
 
 
 def reply_of(run):
-    """The columns of the reply in step 2, as bytes."""
+    """Returns the columns of the reply in step 2, as bytes."""
     with sqlite3.connect(run / "ledger.db") as db:
         row = db.execute("SELECT plugin, call, request, data, sum FROM reply WHERE step = 2")
         plugin, call, request, data, total = row.fetchone()
@@ -215,22 +216,22 @@ def ledger_edits():
     ]
 
 
-# ---- all of it -----------------------------------------------------------------------------------
+# ---- all cases -----------------------------------------------------------------------------------
 
-def check_journal(name, file, chains, other, chance):
+def check_journal(name, file, chains, other, rng):
     base = FOLDER / name
     for what, damage, must in journal_edits(file, other):
         try_damage("edits", f"{file}, {what}", name, damage, chains[name], must)
     for what, damage in shorter(file):
         try_damage("edits", f"{file}, {what}", name, damage, chains[name])
     bits = 8 * (base / file).stat().st_size
-    for bit in sorted(chance.sample(range(bits), min(FLIPS, bits))):
+    for bit in sorted(rng.sample(range(bits), min(FLIPS, bits))):
         try_damage(f"flips of {file}", f"{file}, bit {bit}", name, flip_file(file, bit),
                    chains[name], ("found", file))
 
 
 def check_bent():
-    """Whatever makes a step differ: the first point is named, and the ledger keeps what it had."""
+    """If a step differs for any reason, the first point is named, and the ledger keeps its rows."""
     for words in ([], ["--ranks", "2"], ["--debug-determinism", "full"]):
         shutil.rmtree(FOLDER / "case", ignore_errors=True)
         shutil.copytree(FOLDER / "plain", FOLDER / "case")
@@ -249,9 +250,9 @@ def check_bent():
 
 
 def main():
-    chance = random.Random(38)
+    rng = random.Random(38)
     others = {}
-    for name in ("other", "mine"):  # two runs of one recipe each, of which one is damaged
+    for name in ("other", "mine"):  # two sets of runs of the same recipes; one of them is damaged
         chains = make(INVAR, FOLDER)
         if name == "other":
             keep = FOLDER.parent / (FOLDER.name + "-other")
@@ -264,12 +265,12 @@ def main():
         chains["judge"] = row.fetchone()[0]
     for name in AGAIN:
         try_damage("undamaged", name, name, lambda run: None, chains[name], ("harmless", ""))
-    check_journal("clock", "schedule.jsonl", chains, others["clock"], chance)
-    check_journal("agents", "sessions.jsonl", chains, others["agents"], chance)
+    check_journal("clock", "schedule.jsonl", chains, others["clock"], rng)
+    check_journal("agents", "sessions.jsonl", chains, others["agents"], rng)
     for what, damage, must in ledger_edits():
         try_damage("edits", what, "judge", damage, chains["judge"], must)
     bits = 8 * sum(map(len, reply_of(FOLDER / "judge").values()))
-    for bit in sorted(chance.sample(range(bits), FLIPS)):
+    for bit in sorted(rng.sample(range(bits), FLIPS)):
         try_damage("flips of replies", f"reply, bit {bit}", "judge", flip_reply(bit),
                    chains["judge"], ("found", "sum"))
     flight = "checkpoints/iter_0000001/flight.jsonl"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# judge.py - a reward whose answers are never the same twice, and that can kill its run.
+# judge.py - a reward plug-in with random rewards that can kill its run.
 #
-# If the file kill-at-3 exists, the fourth request kills the process that the file victim names, so
-# that a run always ends at the same place.
+# If the file kill-at-3 exists, the fourth request kills the process named in the file `victim`, so
+# that a run always ends at the same step.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# make.py INVAR FOLDER [ARCHIVE] - small runs of every kind whose records a later version must read.
+# make.py INVAR FOLDER [ARCHIVE] - makes small runs of every kind, whose records later versions must
+# read.
 #
 # runs-0.1.0.tar.gz was made with the program of commit 153cd7ee (version 0.1.0):
 #     tests/e2e/compat/make.py INVAR-0.1.0 /tmp/runs tests/e2e/compat/runs-0.1.0.tar.gz
@@ -48,7 +49,7 @@ def prepare(folder):
 
 
 def train(program, folder, name, *words, run=None):
-    """A run to its end: exit code and standard error, and the answer if there is one."""
+    """Trains a run to its end. Returns exit code, standard error, and the JSON output or {}."""
     done = subprocess.run([program, "train", "tiny.ini", "--run", run or name, "--json", *ALWAYS,
                            *RUNS[name], *words], cwd=folder, capture_output=True, text=True)
     answer = json.loads(done.stdout) if done.returncode == 0 and done.stdout else {}
@@ -56,7 +57,8 @@ def train(program, folder, name, *words, run=None):
 
 
 def kill(program, folder, name):
-    """A run that its plug-in kills; the plug-in reads whom from the file victim."""
+    """Trains a run that its plug-in kills; the plug-in reads the process id from the file
+    `victim`."""
     (folder / KILLED[name]).touch()
     words = [program, "train", "tiny.ini", "--run", name, *ALWAYS, *RUNS[name]]
     code = subprocess.run(["sh", "-c", 'echo $$ >victim; exec "$@"', "sh", *words], cwd=folder,
@@ -68,7 +70,7 @@ def kill(program, folder, name):
 
 
 def make(program, folder):
-    """All runs; the chains of those that have one."""
+    """Makes all runs. Returns the chains of those that have one."""
     prepare(folder)
     chains = {}
     for name in RUNS:
@@ -87,7 +89,7 @@ def make(program, folder):
 
 
 def plain_file(info):
-    """Without a time, an owner and the rights of a user: equal runs give equal archives."""
+    """Removes time, owner and user from the entry, so that equal runs give equal archives."""
     info.mtime = info.uid = info.gid = 0
     info.uname = info.gname = ""
     return info

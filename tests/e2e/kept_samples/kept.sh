@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# kept.sh INVAR FOLDER - samples that the ledger keeps with their text.
+# kept.sh INVAR FOLDER - samples that the ledger keeps with their text (keep-samples).
 #
-# What is kept changes no chain, content or identity; it is what was sampled; copies have it; ranks,
-# resumes and turns keep the same; a changed byte is found by verify and by a seal.
+# Keeping samples changes no chain, content or identity. Kept samples are those that were sampled
+# (checked by reader.py), also after ranks, resumes and multi-turn runs; copies of the ledger have
+# them. Verify and the seal detect a changed byte.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 root=$PWD
@@ -13,12 +14,12 @@ source "$root/tests/e2e/expect.sh"
 # shellcheck source=tests/e2e/ranks/launch.sh
 source "$root/tests/e2e/ranks/launch.sh"
 
-# hashes RUN: what must not depend on what is kept.
+# hashes RUN: prints what must not depend on keep-samples.
 hashes() {
     column "$1" "SELECT lower(hex(identity)) FROM run; SELECT chain, content FROM timeline"
 }
 
-# kept RUN: all of it.
+# kept RUN: prints all kept samples.
 kept() {
     column "$1" "SELECT step, idx, hex(data) FROM kept_samples ORDER BY step, idx"
 }
@@ -36,7 +37,7 @@ for keep in 0 1 3 256; do
     count=$((keep < 4 ? keep : 4)) # a step has four samples
     holds [ "$(column "keep-$keep" "SELECT count(*) FROM kept_samples")" = $((6 * count)) ]
 done
-# the lowest reward; then the highest, too
+# The lowest reward is kept first, then the highest.
 low="SELECT count(*) FROM kept_samples k JOIN samples s USING(run, step, idx) WHERE s.reward =
     (SELECT min(reward) FROM samples t WHERE t.step = s.step)"
 holds [ "$(column keep-1 "$low")" = 6 ]
@@ -44,7 +45,7 @@ holds [ "$(column keep-3 "${low/min(/max(}")" -ge 6 ]
 ends 129 1 tiny.ini --run refused --keep-samples 257
 holds grep -q 'keep-samples' err
 
-# ---- it is what was sampled ---------------------------------------------------------------------
+# ---- kept samples are those that were sampled ---------------------------------------------------
 holds python3 "$root/tests/e2e/kept_samples/reader.py" one '%d.jsonl'
 holds python3 "$root/tests/e2e/kept_samples/reader.py" keep-256 '%d.jsonl'
 
@@ -80,7 +81,7 @@ expect 0 'kept_sample' ledger export one --jsonl -
 seal=$("$invar" ledger seal one 2>err) || complain "$(<err)"
 expect 0 '' ledger verify one --seal "$seal"
 expect 1 '' ledger verify keep-3 --seal "$seal"
-# tamper SQL: a copy whose rows were changed, with the triggers as they were.
+# tamper SQL: copies the ledger to bad.db and changes one row; the triggers stay.
 # shellcheck disable=SC2317 # holds calls it
 tamper() {
     python3 - "$1" <<'PYTHON'
@@ -103,7 +104,7 @@ for change in "UPDATE kept_sample SET data = $byte $where" \
     holds tamper "$change"
     expect 2 '' ledger verify bad.db
 done
-# a report has the others, and says which one it has not
+# A report shows the other samples, and names the one that it leaves out.
 holds tamper "UPDATE kept_sample SET data = $byte $where"
 expect 2 'what is kept of sample 1 of step 3 is no gzip data' ledger report bad.db --out bad.html
 expect 2 'the page leaves out 1 kept sample that is damaged' ledger report bad.db --out bad.html

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# reader.py RUN FILES [inserted] - kept samples beside the rollout files of the same run.
+# reader.py RUN FILES [inserted] - compares kept samples with the rollout files of the same run.
 #
-# FILES has %d for the number of the rollout, of one step each. Tokens, log-probs and texts must be
-# those of the files; with `inserted` some tokens were not drawn.
+# FILES has %d for the number of the rollout; a rollout is one step. Tokens, log-probs and texts
+# must be those of the files; with `inserted`, some tokens were not sampled.
 # SPDX-License-Identifier: Apache-2.0
 import gzip
 import json
@@ -24,7 +24,7 @@ def main():
     for step, idx, data in rows:
         kept = json.loads(gzip.decompress(data))
         with open(files % step, encoding="utf-8") as lines:
-            whole = [json.loads(line) for line in lines][1 + idx]  # behind the header
+            whole = [json.loads(line) for line in lines][1 + idx]  # the first line is the header
         count = len(kept["tokens"])
         said = [text for text, drawn in zip(kept["response"], kept["drawn"]) if drawn]
         assert kept["prompt_tokens"] + kept["tokens"] == whole["tokens"], (step, idx)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # samples.py INVAR LIBRARY FOLDER - the texts of kept samples in Python and in SQL.
 #
-# A run of a model with a real tokenizer has prompts and labels that try to be more than text. What
-# Run.samples and the view sample_texts return is compared with the rollout file of the run. Then
-# samples are damaged or absent, and the reader has to say so. The example of docs/ledger.md runs.
+# A run of a model with a real tokenizer has hostile prompts and labels. Run.samples and the view
+# sample_texts are compared with the rollout file of the run. Damaged and missing samples must be
+# reported. The example of docs/ledger.md runs.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of Run.samples, sample_texts and sample_text."""
 import gzip
@@ -25,7 +25,8 @@ import built  # noqa: E402  pylint: disable=wrong-import-position
 import tutorial  # noqa: E402  pylint: disable=wrong-import-position
 
 built.use(sys.argv[2], str(INVAR))
-sys.modules["pandas"] = None  # tables are lists of dicts; tests/e2e/python/libraries.py has pandas
+# tables are lists of dicts; tests/e2e/python/libraries.py tests pandas
+sys.modules["pandas"] = None
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -36,7 +37,7 @@ GOOD = {"group": 3, "label": "a\0b", "prompt": "p\0", "prompt_tokens": [1], "tok
 
 
 def program(*arguments, code=0):
-    """What the program prints; it must end with this exit code."""
+    """Returns the output of the program, which must end with this exit code."""
     done = subprocess.run([INVAR, *arguments], cwd=FOLDER, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, check=False)
     if done.returncode != code:
@@ -45,12 +46,12 @@ def program(*arguments, code=0):
 
 
 def sql(run, statement):
-    """The rows of a statement, as the program prints them."""
+    """Returns the rows of a statement, as the program prints them."""
     return json.loads(program("ledger", "sql", statement, run, "--json"))
 
 
 def replaced(name, *changes):
-    """A copy of the run, in which a kept sample (step, idx) has other bytes, or is gone."""
+    """Makes a copy of the run in which a kept sample has other bytes, or is missing."""
     (FOLDER / name).mkdir()
     shutil.copy(FOLDER / "run/ledger.db", FOLDER / name / "ledger.db")
     with sqlite3.connect(FOLDER / name / "ledger.db") as base:
@@ -64,7 +65,7 @@ def replaced(name, *changes):
 
 
 def changed(data, step=0, idx=1):
-    """The statement that gives a sample these bytes."""
+    """Returns the statement that gives a sample these bytes."""
     return "UPDATE kept_sample SET data = ? WHERE step = ? AND idx = ?", (data, step, idx)
 
 
@@ -106,7 +107,7 @@ class Samples(unittest.TestCase):
 
     @staticmethod
     def samples(run, *arguments, **options):
-        """The rows of a run."""
+        """Returns the samples of a run."""
         with invar.read(FOLDER / run) as opened:
             return opened.samples(*arguments, **options)
 
@@ -130,7 +131,7 @@ class Samples(unittest.TestCase):
         self.assertNotIn("\u202e", printed)
 
     def test_long_label(self):
-        """It is cut between two characters, so that it leaves room for other samples."""
+        """A long label is cut between two characters, to leave room for other samples."""
         with open(FOLDER / "long.jsonl", "w", encoding="utf-8") as lines:
             for label in ("y" * 4096, "x" + "ä" * 3000, "\U0001f600" * 1025):
                 lines.write(json.dumps({"ask": "?", "answer": label}) + "\n")

@@ -1,4 +1,4 @@
-# browser.py - a headless Chromium for tests of pages.
+# browser.py - a headless Chromium for tests of pages, controlled by the DevTools protocol.
 # SPDX-License-Identifier: Apache-2.0
 import base64
 import json
@@ -11,11 +11,11 @@ import tempfile
 import time
 import zlib
 
-SKIPPED = 77  # the exit code of a test that has no browser
+SKIPPED = 77  # exit code of a test without a browser
 
 
 def program():
-    """Chromium's name; ends the test where there is none."""
+    """Returns Chromium's name; skips the test if there is none."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if not found:
         print("skipped: no Chromium; scripts/setup full installs it")
@@ -24,14 +24,14 @@ def program():
 
 
 class Browser:
-    """Chromium, spoken to through two pipes: a message is JSON and a NUL."""
+    """Chromium, controlled through two pipes: a message is JSON and a NUL."""
 
     def __init__(self, program):
         self.folder = tempfile.TemporaryDirectory()
         to_read, self.to = os.pipe()
         self.back, back_write = os.pipe()
 
-        def wire():  # it reads from 3 and writes to 4; first out of the way of both
+        def wire():  # Chromium reads from 3 and writes to 4; first move both pipes away
             read, write = os.dup(to_read), os.dup(back_write)
             os.dup2(read, 3)
             os.dup2(write, 4)
@@ -107,7 +107,7 @@ class Browser:
                   buttons=int(pressed))
 
     def picture(self, clip=None):
-        """The window, or a part of it (x, y, width, height), as PNG."""
+        """Returns the window, or a part of it (x, y, width, height), as PNG."""
         more = {"clip": dict(zip(("x", "y", "width", "height"), clip), scale=1)} if clip else {}
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"])
 
@@ -115,7 +115,7 @@ class Browser:
         height = self.ask("document.documentElement.scrollHeight")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=False)
-        time.sleep(0.5)  # charts that come into sight are drawn
+        time.sleep(0.5)  # charts are drawn when they become visible
         return self.picture()
 
     def close(self):
@@ -128,15 +128,15 @@ class Browser:
 
 
 def pixels(png):
-    """Rows of (red, green, blue) of an 8-bit PNG without interlacing."""
+    """Returns rows of (red, green, blue) of an 8-bit PNG without interlacing."""
     at, data, channels, width = 8, b"", 3, 0
     while at < len(png):
         length, kind = struct.unpack(">I4s", png[at:at + 8])
         body = png[at + 8:at + 8 + length]
         if kind == b"IHDR":
-            width, _, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", body)
-            assert (depth, interlaced) == (8, 0) and colour in (2, 6)
-            channels = {2: 3, 6: 4}[colour]
+            width, _, depth, color, _, _, interlaced = struct.unpack(">IIBBBBB", body)
+            assert (depth, interlaced) == (8, 0) and color in (2, 6)
+            channels = {2: 3, 6: 4}[color]
         elif kind == b"IDAT":
             data += body
         at += 12 + length

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# bug_report.py INVAR FOLDER - invar bug-report of runs: whole, damaged, dead, in progress.
+# bug_report.py INVAR FOLDER - invar bug-report of runs: complete, damaged, failed, in progress.
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the archive, and what must not be: secrets, texts, weights, files behind links."""
+"""Checks the archive's files, and that it has no secrets, texts, weights or files behind links."""
 import errno
 import json
 import os
@@ -36,7 +36,7 @@ def train(run, *words, code=0):
 
 
 def read_to_end(terminal):
-    """What a terminal is sent until its last program closes it."""
+    """Returns the output of a terminal until the last program closes it."""
     shown = b""
     try:
         while more := os.read(terminal, 4096):
@@ -47,7 +47,7 @@ def read_to_end(terminal):
 
 
 def report(run, *words):
-    """{name: text}, {name: note} and the archive."""
+    """Returns {name: text}, {name: note} and the path of the archive."""
     said = json.loads(invar("bug-report", str(run), "--json", "--out", f"{len(made)}.tar", *words))
     path = FOLDER / said["file"]
     made.append(path)
@@ -58,7 +58,7 @@ def report(run, *words):
     assert [m["name"] for m in said["members"]] == MEMBERS
     assert {m["name"]: m["bytes"] for m in said["members"] if m["bytes"]} == {
         name: len(text.encode()) for name, text in texts.items()}
-    for m in said["members"]:  # the list in the archive says what the answer says
+    for m in said["members"]:  # the list in the archive agrees with the JSON output
         if m["name"] != "contents.txt":
             assert f"  {m['name']} " in texts["contents.txt"]
             assert m["note"] is None or m["note"] in texts["contents.txt"]
@@ -91,7 +91,7 @@ class BugReport(unittest.TestCase):
         self.assertIn("done: 2 steps", texts["train.log"])
         self.assertIn("  checkpoints/iter_0000001/model.safetensors\n", texts["files.txt"])
         self.assertLess(path.stat().st_size, 2 << 20)
-        # the control: the log of the run and the archive with samples have the prompts
+        # Control: the log of the run, and the archive with samples, contain the prompts.
         prompts = re.findall(r"rollout \d+, sample \d+: (\S+=) -> ",
                              (FOLDER / "whole/train.log").read_text(encoding="utf-8"))
         self.assertEqual(len(prompts), 2)

@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
-# ledger_cli.sh INVAR LEDGER_MAKE FOLDER - the verbs over the ledger, with good and bad input.
+# ledger_cli.sh INVAR LEDGER_MAKE FOLDER - the commands over the ledger, with good and bad input.
+#
+# Runs of ledger_make are named, listed, shown, queried, verified, sealed, imported, exported,
+# compared and watched. Output is checked as text, JSON and CSV. Damaged, foreign, read-only and
+# hostile files, full disks, time limits and killed writers must end with the right exit code, and
+# change nothing.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 make=$2 folder=$3
@@ -10,7 +15,8 @@ rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
 
-# answers CODE EXPRESSION ARGUMENT ...: what stdout has is JSON (d), for which the Python holds.
+# answers CODE EXPRESSION ARGUMENT ...: checks the exit code, and that the Python expression holds
+# for the JSON output d.
 answers() {
     local code=$1 expression=$2 rc=0
     shift 2
@@ -23,14 +29,14 @@ sys.exit(not eval("(" + sys.argv[1] + ")"))' "$expression" ||
         complain "invar $*: not so: $expression" "$(head -c 800 json)"
 }
 
-# value EXPRESSION ARGUMENT ...: one value out of a JSON answer.
+# value EXPRESSION ARGUMENT ...: prints one value of the JSON output.
 value() {
     "$invar" "${@:2}" | python3 -c 'import json, sys
 d = json.load(sys.stdin)
 print(eval(sys.argv[1]))' "$1"
 }
 
-# refuses_full ARGUMENT ...: an answer that cannot be written is not given.
+# refuses_full ARGUMENT ...: checks that the command fails if its output cannot be written.
 refuses_full() {
     local rc=0
     checks=$((checks + 1))
@@ -77,7 +83,7 @@ expect 2 "no run 'abc'" ledger show abc
 expect 2 "no run 'ffffffffffffffff'" ledger show ffffffffffffffff
 expect 2 "no run has the number, name or uuid" ledger show runs/a:frob
 expect 129 "which run?" ledger show
-deep=$(printf 'long-name-of-a-folder/%.0s' {1..12})missing.db # whole, with its end
+deep=$(printf 'long-name-of-a-folder/%.0s' {1..12})missing.db # the message has the complete path
 expect 2 "$deep" ledger show a --ledger "$deep"
 deep=${deep%/*}
 mkdir -p "$deep" && cp runs/a/ledger.db "$deep" && echo frob >"$deep/wrong.ini"
@@ -101,7 +107,7 @@ INVAR_LEDGER=two.db expect 0 "name       a" ledger show a --ledger runs/a
 mkdir -p twins/runs/{x,y}
 cp runs/a/ledger.db twins/runs/x/
 sqlite3 runs/b/ledger.db ".backup twins/runs/y/ledger.db"
-# a uuid of a second run that begins like the first one's
+# The uuid of this second run begins like that of the first.
 triggers=$(sqlite3 twins/runs/y/ledger.db "SELECT sql || ';' FROM sqlite_master
     WHERE type = 'trigger' AND tbl_name = 'run'")
 sqlite3 twins/runs/y/ledger.db "$(sqlite3 twins/runs/y/ledger.db "SELECT 'DROP TRIGGER ' || name ||
@@ -111,7 +117,7 @@ cd twins || exit 2
 expect 129 "'${uuid:0:6}' fits several runs: ${uuid:0:12} in runs/x/ledger.db, " \
     ledger show "${uuid:0:6}"
 expect 0 "$uuid" ledger show "$uuid"
-# copies of a run: which one is taken is said
+# A run with copies: the message names the ledger that is used.
 mkdir runs/z && cp runs/x/ledger.db runs/z/
 expect 0 "in several ledgers: runs/x/ledger.db, runs/z/ledger.db; taken is runs/x/ledger.db; to" \
     ledger show "$uuid"
@@ -140,7 +146,7 @@ expect 2 "no run '@last'" ledger show @last
 mkdir -p bare/x
 expect 2 "nowhere: No such file" ledger import nowhere --into fresh.db
 [[ -z $(find . -name 'fresh.db*') ]] || complain "a failed import leaves $(echo fresh.db*)"
-: >fresh.db # one that was there stays, and is a ledger by now
+: >fresh.db # an existing file stays, and is now a ledger
 expect 2 "nowhere: No such file" ledger import nowhere --into fresh.db
 cp fresh.db bare/x/ledger.db
 expect 0 "the ledger holds no run" ledger ls fresh.db
@@ -161,7 +167,7 @@ order = [text.index("\n" + title + "\n") for title in titles]
 assert order == sorted(order) and "0x" not in text
 P
 expect 0 "0x3f" ledger show runs/a --exact
-# what stands at its default is counted, and shown with --all (this ledger has such keys)
+# Keys at their default are counted, and listed with --all; this ledger has such keys.
 cp runs/a/ledger.db plain.db
 triggers=$(sqlite3 plain.db "SELECT group_concat(sql, ';') FROM sqlite_master
     WHERE type = 'trigger' AND tbl_name = 'identity'")
@@ -173,8 +179,8 @@ expect 0 "1 key or op stands at its default; --all shows it" ledger show plain.d
 [[ $("$invar" ledger show plain.db) != *eps-clip* ]] || complain "show: a default without --all"
 expect 0 "eps-clip" ledger show plain.db --all
 answers 0 '"eps-clip" in [i["key"] for i in d["identity"]]' ledger show plain.db --json
-# checkpoints are where the run is now, whatever was its folder when they were written
-# and the hash tells that it is they: here that of an empty list
+# Checkpoints are looked up in the current folder of the run. The hash identifies them; here it is
+# that of an empty list.
 make_checkpoint() {
     mkdir -p "$1" && : >"$1/hashes.xxh"
 }
@@ -191,14 +197,15 @@ for words in "show" "query restore-points"; do
     # shellcheck disable=SC2086
     expect 0 "  moved here/checkpoints/000029 " ledger $words 'moved here'
     # shellcheck disable=SC2086
-    expect 0 "  checkpoints/000019 " ledger $words 'moved here' # is not there: as it is recorded
+    expect 0 "  checkpoints/000019 " ledger $words 'moved here' # missing here: shown as recorded
 done
 make_checkpoint 'moved here/checkpoints/000009'
 answers 0 'd[0]["checkpoint"] == "moved here/checkpoints/000009"' \
     ledger query policy-of-sample 'moved here' --step 15 --sample 0 --json
 answers 0 'd[0]["path"] == "checkpoints/000009"' \
     ledger sql "SELECT path FROM checkpoint ORDER BY entry" 'moved here' --json
-# where the recorded one is there it is the one, whatever lies beside the ledger
+# If the recorded path exists and has the hash, it is used, regardless of the files next to the
+# ledger.
 make_checkpoint checkpoints/000029
 answers 0 'd[0]["path"] == "checkpoints/000029"' ledger query restore-points 'moved here' --json
 rm -r checkpoints
@@ -237,7 +244,7 @@ expect 129 "--limit: nan; expected a number" \
     ledger query first-threshold runs/a --metric train/loss --limit nan
 expect 129 "'1e999' is not a number" \
     ledger query first-threshold runs/a --metric train/loss --limit 1e999
-# no number is beyond infinity: what is left is NaN
+# No number exceeds infinity: the only match is NaN.
 answers 0 'd == []' ledger query first-threshold runs/a --metric train/loss --limit inf --json
 answers 0 '[(r["step"], r["detail"]) for r in d if r["what"] == "threshold"] ==
  [(5, "train/loss = NaN")]' \
@@ -255,7 +262,7 @@ answers 0 'd[0]["first_step"] is None' ledger query first-divergence runs/a runs
 expect 129 "hold the same run" ledger query first-divergence runs/a two.db:a
 expect 129 "--limit-ms: -1" ledger query last-words runs/a --limit-ms -1
 expect 0 "next: " ledger query first-divergence runs/a runs/b --limit-ms 60000
-# a name that is not there is no empty answer, and an empty answer says so
+# An unknown name is an error, not an empty result; and an empty result is reported.
 expect 129 'no named query "last-wrods" (did you mean '"'last-words'?)" \
     ledger query last-wrods runs/a
 expect 129 "no metric 'train/los' (did you mean 'train/loss'?)" \
@@ -266,7 +273,7 @@ expect 129 "no step '99'; there is 0 to 29" ledger query moved-first runs/a --st
 expect 129 "no prompt '12345'" ledger query prompt-history runs/a --prompt 12345
 expect 129 "no metric 'train_loss' (did you mean 'train/loss'?)" \
     ledger query metric-jump runs/a --metric train_loss
-# where there is nothing to look at, nothing was found out
+# Without any data to check, the result is exit code 6, not "none found".
 expect 6 'no run of the ledger is a case of CI' ledger query numerics-blame --case frob runs/a
 expect 6 'ci check --archive' ledger query ci-history runs/a
 answers 6 'd == []' ledger query ci-history runs/a --json
@@ -281,7 +288,7 @@ expect 0 "12345678" ledger sql "SELECT 12345678.0" runs/a
 [[ -z $(ls -A tmp) ]] || complain "a merged ledger was left in $TMPDIR:" "$(ls tmp)"
 TMPDIR=$folder/nowhere expect 2 "no folder for a merged ledger" \
     ledger query first-divergence runs/a runs/b
-# every one of them, with values of the right types
+# Every named query returns values of the right types.
 "$invar" ledger query --json | python3 -c 'import json, sys
 for q in json.load(sys.stdin):
     if {"case", "experiment"} & {p["name"] for p in q["parameters"]}:
@@ -337,13 +344,13 @@ done
 expect 129 "only a SELECT is allowed" ledger sql "VACUUM INTO 'copy.db'" runs/a
 forever="WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT count(*) FROM t"
 expect 2 "the time limit was reached" ledger sql "$forever" runs/a --limit-ms 200
-# one instruction that takes hours: the process itself is ended
+# A single instruction of SQLite takes hours: the process itself is ended at the time limit.
 start=$SECONDS
 for forever in "SELECT instr(zeroblob(60000000), CAST(zeroblob(30000000) || x'01' AS BLOB))" \
     "SELECT instr(printf('%.*c', 60000000, 'a'), printf('%.*c', 30000000, 'a') || 'b')"; do
     expect 2 "the time limit of 300 ms was reached; " ledger sql "$forever" runs/a --limit-ms 300
 done
-# at the limit of time a document is whole, or there is none; nothing eats the memory or the disk
+# At the time limit a document is complete, or there is none; memory and output are limited, too.
 endless="WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT i FROM t"
 rc=0
 "$invar" ledger sql "$endless" runs/a --json --limit-ms 300 >torn 2>errors || rc=$?
@@ -385,7 +392,7 @@ expect 0 "invar-seal 1 $uuid" ledger seal sealed.db --store
 answers 0 'd["seals"] == 1 and d["clean"]' ledger verify sealed.db --json
 expect 0 "seal: as sealed" ledger verify sealed.db --seal "$line"
 [[ ! -s sealed.db-wal ]] || complain "seal --store left its log behind"
-# a bit in the middle of a metric's bits
+# One bit is flipped in the middle of a metric's bits.
 cp runs/a/ledger.db flipped.db
 python3 - "$(sqlite3 runs/a/ledger.db "SELECT value_bits FROM metric WHERE step = 9 LIMIT 1")" <<'P'
 import sys
@@ -398,7 +405,7 @@ P
 expect 2 "CORRUPT" ledger verify flipped.db
 answers 2 'not d["clean"] and d["bad"] >= 1 and "metric" in d["first"]' \
     ledger verify flipped.db --json
-expect 129 "not a seal" ledger verify flipped.db --seal frob # before it is looked at
+expect 129 "not a seal" ledger verify flipped.db --seal frob # found before the ledger is read
 expect 2 "seal: different" ledger verify flipped.db --seal "$line"
 answers 2 'not d["clean"] and d["seal"] == "different"' \
     ledger verify flipped.db --seal "$line" --json
@@ -417,10 +424,10 @@ expect 129 "did you mean '--out'?" ledger report runs/a --output page.html
 expect 129 "did you mean '--output'?" pack runs/a --step 1 --into step.pack
 expect 0 "1 run imported" ledger import runs/a --into one.db
 expect 0 "checked: 1 run, " ledger verify one.db
-# a run's own ledger keeps its run alone; a collection may have any name
+# The ledger of a run keeps this run only; a collection may have any name.
 sum=$(sha256sum runs/b/ledger.db)
 mkdir runs/b/checkpoints && ln -s runs/b/ledger.db linked.db
-mv runs/b/ledger.db-lock lock # what is beside it tells, too, and a link changes nothing
+mv runs/b/ledger.db-lock lock # the files next to it identify it, too, also through a link
 for into in runs/b/ledger.db linked.db; do
     expect 2 "$into is the ledger of a run" ledger import runs/a --into $into
 done
@@ -452,13 +459,13 @@ expect 1 "different: " diff runs/other less.db
 expect 129 "export needs --csv" ledger export runs/a
 expect 129 "are both x" ledger export runs/a --csv x --jsonl x
 expect 2 "nowhere/x" ledger export runs/a --csv nowhere/x
-# a ledger is no output: the name was given by mistake
+# A ledger given as an output file is a mistake.
 for words in 'export runs/a --csv' 'export runs/a --jsonl' 'report runs/a --out'; do
     # shellcheck disable=SC2086
     expect 129 "a ledger or another database lies there" ledger $words runs/other/ledger.db
 done
 expect 0 "clean" ledger verify runs/other/ledger.db
-# nor is anything of another kind replaced; an older output of the same kind is
+# A file of another kind is not replaced, but an older output of the same kind is.
 echo precious >mine
 for words in 'ledger export runs/a --csv' 'ledger export runs/a --jsonl' \
     'ledger report runs/a --out' 'diff runs/a runs/a --html'; do
@@ -472,7 +479,7 @@ done
 [[ $(<mine) == precious ]] || complain "an output replaced a file of another kind"
 printf '<!DOCTYPE html>\n<!-- saved from url=(0021)http://example.org/ -->\n' >saved.html
 expect 129 "saved.html: a file of another kind lies there" ledger report runs/a --out saved.html
-# a default is no misspelling
+# A default is no misspelling.
 expect 0 "none found" ledger query events --run runs/a --text nothing-of-this-kind
 "$invar" ledger export runs/a --csv - --jsonl a.jsonl --tensorboard board 2>/dev/null |
     python3 -c 'import csv, json, os, sys
@@ -484,7 +491,7 @@ sys.exit(not (rows[0]["step"] == "0" and kinds.count("step") == 30 and
     complain "export: not what its readers expect"
 expect 0 "next: " ledger export runs/a --tensorboard deep/er/board
 [[ -d deep/er/board/a ]] || complain "export made no folders for TensorBoard"
-# neither through a link nor in its place, and not into a pipe that nobody reads
+# Outputs neither follow nor replace a link, and a pipe needs a reader.
 echo precious >target
 ln -s target link
 ln -s nowhere dangling
@@ -507,7 +514,7 @@ expect 2 "written" ledger export runs/a --csv /dev/full
 [[ -p pipe && -c /dev/null && -c /dev/full ]] || complain "a device or pipe is gone"
 [[ $("$invar" ledger export runs/a --csv /dev/stdout 2>/dev/null | head -c 5) == "step," ]] ||
     complain "/dev/stdout is not written"
-# what killed writers left goes with the next one
+# Files that killed writers left are removed by the next one.
 sh -c 'exit 0' &
 wait $!
 echo half >"page.html.new-$!"
@@ -525,7 +532,7 @@ printf '<!DOCTYPE html>\n<!-- report.html - the page of `invar old' >page.html
 expect 0 "page.html: written" ledger report runs/a runs/b --out page.html
 grep -q '</html>' page.html || complain "report: $(head -c 200 page.html)"
 expect 2 "nowhere/page.html" ledger report runs/a --out nowhere/page.html
-# a disk that is full in the middle: what was there before stays
+# The disk becomes full while writing: the previous file stays.
 cp page.html before.html
 (
     trap '' XFSZ
@@ -541,9 +548,9 @@ grep -q 'written' errors || complain "full disk: $(<errors)"
 { cmp -s page.html before.html && [[ -z $(compgen -G '*.new-*') && ! -e full.jsonl ]]; } ||
     complain "a full disk left something half-written:" "$(ls)"
 
-# ---- what comes next can be typed as it is printed ---------------------------------------------
-# leads ARGUMENT ...: every command that is printed for use works here.
-leads() {
+# ---- suggested commands can be used as printed -------------------------------------------------
+# expect_next_commands ARGUMENT ...: checks that every suggested command works here.
+expect_next_commands() {
     local line rc lines
     "$invar" "$@" >output 2>&1 </dev/null
     lines=$(sed -n "s|^next: \($invar \)|\1|p; s|^  \($invar \)|\1|p" output)
@@ -555,27 +562,27 @@ leads() {
         ((rc <= 1)) || complain "invar $*: next: $line: exit code $rc:" "$(<followed)"
     done <<<"$lines"
 }
-leads ledger ls
-leads ledger ls two.db
-leads ledger show runs/a
-leads ledger show b --ledger two.db --step 3
-leads ledger query
-leads ledger query lineage runs/a
-leads ledger sql "SELECT 1" runs/a
-leads ledger verify runs/a
-leads ledger verify two.db
-leads ledger seal runs/a
-leads ledger import runs/a --into next.db
-leads ledger backup runs/a --out next-copy.db
-leads ledger export runs/a --csv next.csv
-leads ledger report runs/a runs/b --out next.html
-leads diff runs/a runs/same
-leads diff runs/a runs/b
-leads doctor
+expect_next_commands ledger ls
+expect_next_commands ledger ls two.db
+expect_next_commands ledger show runs/a
+expect_next_commands ledger show b --ledger two.db --step 3
+expect_next_commands ledger query
+expect_next_commands ledger query lineage runs/a
+expect_next_commands ledger sql "SELECT 1" runs/a
+expect_next_commands ledger verify runs/a
+expect_next_commands ledger verify two.db
+expect_next_commands ledger seal runs/a
+expect_next_commands ledger import runs/a --into next.db
+expect_next_commands ledger backup runs/a --out next-copy.db
+expect_next_commands ledger export runs/a --csv next.csv
+expect_next_commands ledger report runs/a runs/b --out next.html
+expect_next_commands diff runs/a runs/same
+expect_next_commands diff runs/a runs/b
+expect_next_commands doctor
 mkdir elsewhere
 cp -r runs/b 'elsewhere/two words'
-leads ledger ls elsewhere
-leads diff runs/a 'elsewhere/two words'
+expect_next_commands ledger ls elsewhere
+expect_next_commands diff runs/a 'elsewhere/two words'
 rm -r next.db next-copy.db next.csv next.html elsewhere
 
 # ---- diff ------------------------------------------------------------------------------------
@@ -586,7 +593,7 @@ expect 1 "different: " diff runs/a runs/other
 answers 3 'd["verdict"] == "nondeterministic" and d["step"] == 17' diff runs/a runs/b --json
 expect 3 "step 17" diff 1 2 --ledger two.db
 expect 0 "identical" diff two.db:a runs/a
-# on a narrow terminal details give way, and no name or hash is cut
+# On a narrow terminal details are left out, but no name or hash is truncated.
 for columns in 40 60 250; do
     checks=$((checks + 1))
     "$terminal" $columns "$invar" diff runs/a runs/b >shown 2>&1
@@ -599,7 +606,7 @@ metrics = [line for line in lines if re.search(r" ulp \(fp(32|64)\)$", line)]
 names = {line[2:].split()[0] for line in points}
 assert len(points) == 9 and {"layer.1.mlp.out", "layer.0.attn.weight"} <= names, names
 assert len(metrics) == 7 and metrics[0].split()[0] == "train/entropy_loss"
-# type and bits only where there is room for them
+# Type and bits are shown only if there is enough width.
 assert all(("[1024,64]" in line) == (columns > 200) for line in points), points
 assert all((len(line.split()) == 8) == (columns > 200) for line in metrics), metrics
 assert columns != 60 or all(len(line) <= columns for line in points)
@@ -613,7 +620,7 @@ expect 129 "expected A B" diff runs/a
 expect 129 "unexpected argument 'runs/c'" diff runs/a runs/b runs/c
 expect 2 "no run 'nowhere'" diff runs/a nowhere
 
-# ---- files that are no ledgers, or not ours --------------------------------------------------
+# ---- files that are not ledgers, or not ours -------------------------------------------------
 echo "a text" >text.db
 : >empty.db
 sqlite3 foreign.db "CREATE TABLE t(a); INSERT INTO t VALUES(1)"
@@ -655,7 +662,7 @@ rm -r runs/text
 mkdir sealed
 cp runs/a/ledger.db sealed/
 chmod 555 sealed && chmod 444 sealed/ledger.db
-if (($(id -u) == 0)); then # whom no mode stops
+if (($(id -u) == 0)); then # permissions do not stop root
     nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
 else
     nobody() { "$@"; }
@@ -673,8 +680,9 @@ else
 fi
 chmod 755 sealed
 
-# ---- while a writer is at work ---------------------------------------------------------------
-# started WRITER-ARGUMENT ...: runs/live has a step, and its writer, `pid`, is stopped.
+# ---- with an active writer -------------------------------------------------------------------
+# start_writer: starts a writer of runs/live, sets `pid`, and stops the writer when the ledger has
+# some steps.
 start_writer() {
     rm -rf runs/live && mkdir runs/live
     "$make" runs/live/ledger.db steps=20000 name=live &
@@ -707,8 +715,8 @@ wait $pid 2>/dev/null
 wait $watcher
 { (($? == 2)) && grep -q "was killed after step" errors; } || complain "watch:" "$(<errors)"
 last=$(value 'd["run"]["last_step"]' ledger show runs/live --json)
-# every step once, in order, to the last; or to the one before, where the writer was killed between
-# the log and its index: whoever opens the ledger next finds that step in the log
+# Every step is printed once, in order. The last one may be missing if the writer was killed between
+# the log and its index; the next reader finds that step in the log.
 sed -n 's/^step \([0-9]*\) .*train\/loss .*/\1/p' watched >told
 python3 - "$last" <<'P' || complain "watch told steps $(head -1 told) to $(tail -1 told) of $last"
 import sys
@@ -717,8 +725,8 @@ last = int(sys.argv[1])
 sys.exit(not told or told[-1] < last - 1 or told != list(range(told[0], told[-1] + 1)))
 P
 answers 0 '[r["state"] for r in d] == ["killed"]' ledger ls runs/live --json
-# what the log still holds may be cut off at any place: whole steps are gone, or, where a part of
-# the log was in the file already, verify says that the two do not fit
+# The log may be truncated anywhere: complete steps are lost, or, if a part of the log was already
+# in the file, verify reports that the two do not match.
 [[ -s runs/live/ledger.db-wal ]] || complain "the killed writer left no log"
 for part in 3 2; do
     mkdir -p cut-$part
@@ -735,7 +743,7 @@ rm -rf runs/live cut-? live-copy.db
 expect 0 "finished with exit code 0" ledger watch runs/a
 expect 2 "was killed after step 4" ledger watch runs/c
 expect 0 "step 29 " ledger watch runs/same
-# the last ten steps may be of several segments; those that a resume went back behind do not count
+# The last ten steps may be of several segments; steps that a resume discarded are not printed.
 mkdir resumed
 "$make" resumed/ledger.db steps=25 crash=20 resume=17 || exit 2
 "$invar" ledger watch resumed >watched || complain "watch of a resumed run: exit code $?"
@@ -745,7 +753,7 @@ sed -n 's/^\(step [0-9]*\|segment 1 begins\).*/\1/p' watched >told
 expect 0 "step 15 " ledger watch resumed --until-step 15
 holds test "$("$invar" ledger watch resumed --until-step 15 | grep -c '^s')" -eq 10
 rm -r resumed
-# a metric that the run does not have is no empty column, and a list may be long
+# A metric that the run does not have is an error; the list of metrics may be long.
 expect 129 "--metrics: there is no metric 'train/los' (did you mean 'train/loss'?)" \
     ledger watch runs/a --metrics train/grad_norm,train/los
 long=$(printf 'train/grad_norm,%.0s' {1..200})train/loss
@@ -772,7 +780,7 @@ expect 0 "facts: " diff runs/a hostile
 expect 0 '\x1b[2J' ledger query run-diff runs/b hostile
 answers 0 'd[0]["name"] == "\x1b[31mred\n\x9b\x07"' ledger ls hostile --json
 
-# ---- a name that is lost ---------------------------------------------------------------------
+# ---- a metric without its name ---------------------------------------------------------------
 cp runs/a/ledger.db nameless.db
 triggers=$(sqlite3 nameless.db "SELECT group_concat(sql, ';') FROM sqlite_master
     WHERE type = 'trigger' AND tbl_name = 'series'")
@@ -787,7 +795,7 @@ expect 2 "CORRUPT" ledger verify nameless.db
 answers 0 '[m["name"] for m in d["metrics"]].count(None) == 1 and len(d["metrics"]) > 10' \
     ledger show nameless.db --step 3 --json
 
-# ---- answers that cannot be written ----------------------------------------------------------
+# ---- output that cannot be written -----------------------------------------------------------
 refuses_full ledger ls
 refuses_full ledger ls --json
 refuses_full ledger show runs/a

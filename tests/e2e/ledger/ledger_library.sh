@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ledger_library.sh BUILD FOLDER - the ledger as a library: installed, compiled against, used.
 #
-# Installs the build BUILD below FOLDER, compiles the example with nothing but the C compiler and
-# pkg-config, and looks at what it wrote with the installed program and with SQLite's shell.
+# Installs the build BUILD below FOLDER, compiles the example with only the C compiler and
+# pkg-config, and checks its ledgers with the installed program and with SQLite's shell.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD build=$1 folder=$2
@@ -11,14 +11,15 @@ source "$(dirname "$0")/../expect.sh"
 rm -rf "$folder"
 mkdir -p "$folder/scratch"
 
-# ask RUN SQL EXPECTED: what SQLite's shell answers about the run's ledger.
-ask() {
+# expect_sql RUN SQL EXPECTED: compares the result of SQLite's shell on the run's ledger.
+expect_sql() {
     local answer
     answer=$(sqlite3 -readonly "$1/ledger.db" "$2")
     [[ $answer == "$3" ]] || complain "$1: $2" "  answered $answer, expected $3"
 }
 
-# somewhere else than where it was configured for, then moved: nothing in it may know its place
+# The prefix is another one than configured, and is moved: no installed file may contain its own
+# path.
 cmake --install "$build" --prefix "$folder/scratch/first" >/dev/null
 mv "$folder/scratch/first" "$folder/prefix"
 cd "$folder"
@@ -36,7 +37,7 @@ read -ra libs <<<"$(pkg-config --libs invar-ledger)"
 cc -std=c11 -Wall -Wextra -Werror "${cflags[@]}" "$tree/ledger/example/trainer.c" \
     "${libs[@]}" -o trainer
 
-# the header alone, and from C++
+# The header compiles alone, and in C++.
 cat >header.cc <<'HEADER'
 #include <ledger/ledger.h>
 int main()
@@ -53,7 +54,7 @@ c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" header.cc "${libs
 echo '#include <ledger/ledger.h>' |
     cc -std=c11 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" -fsyntax-only -xc -
 
-# a run that is interrupted and resumed computes what one that is not computes
+# An interrupted and resumed run has the chain of an uninterrupted one.
 mkdir twice once
 (cd twice && ../trainer 6 && ../trainer 12)
 (cd once && ../trainer 12) >log
@@ -64,30 +65,30 @@ fi
 next=$(sed -n 's/^next: //p' log)
 [[ $next && $(cd once && PATH="$PWD/../prefix/bin:$PATH" sh -c "$next") == *"toy"* ]] ||
     complain "the next command of the trainer: $next"
-ask twice "SELECT count(*), min(after_step), max(after_step) FROM segment" "2|-1|3"
-ask twice "SELECT group_concat(step) FROM (SELECT step FROM step GROUP BY step
+expect_sql twice "SELECT count(*), min(after_step), max(after_step) FROM segment" "2|-1|3"
+expect_sql twice "SELECT group_concat(step) FROM (SELECT step FROM step GROUP BY step
            HAVING count(*) = 2 AND count(DISTINCT chain) = 1 ORDER BY step)" "4,5"
-ask twice "SELECT count(*), max(step) FROM timeline" "12|11"
-ask twice "SELECT group_concat(step || state) FROM checkpoint" \
+expect_sql twice "SELECT count(*), max(step) FROM timeline" "12|11"
+expect_sql twice "SELECT group_concat(step || state) FROM checkpoint" \
     "3intent,3complete,7intent,7complete,11intent,11complete"
-ask twice "SELECT count(*) FROM metrics WHERE name = 'train/loss' AND value > 0" 12
-ask twice "SELECT count(*) FROM fact WHERE scope = 'host' AND key = 'cpu'" 2
-ask once "ATTACH 'file:twice/ledger.db?mode=ro' AS other;
+expect_sql twice "SELECT count(*) FROM metrics WHERE name = 'train/loss' AND value > 0" 12
+expect_sql twice "SELECT count(*) FROM fact WHERE scope = 'host' AND key = 'cpu'" 2
+expect_sql once "ATTACH 'file:twice/ledger.db?mode=ro' AS other;
           SELECT count(*) FROM main.timeline a JOIN other.timeline b USING(step, chain)" 12
-# the control: the two ledgers are not simply the same
-ask once "SELECT count(*) FROM segment" 1
+# Control: the two ledgers differ.
+expect_sql once "SELECT count(*) FROM segment" 1
 
-# a checkpoint of another run is refused
+# A checkpoint of another run is rejected.
 cp twice/checkpoint wrong.checkpoint
-printf 'x' | dd of=wrong.checkpoint bs=1 seek=8 conv=notrunc status=none # in its chain
+printf 'x' | dd of=wrong.checkpoint bs=1 seek=8 conv=notrunc status=none # a byte of its chain
 cp -r twice mixed
 cp wrong.checkpoint mixed/checkpoint
 if (cd mixed && ../trainer 16) 2>log || ! grep -q "checkpoint" log; then
     complain "a checkpoint with another chain was accepted:" "$(cat log)"
 fi
-ask mixed "SELECT count(*), max(step) FROM timeline" "12|11"
+expect_sql mixed "SELECT count(*), max(step) FROM timeline" "12|11"
 
-# the installed program agrees, and sees a single letter that changes
+# The installed program agrees, and detects a change of one letter.
 for run in twice once mixed; do
     prefix/bin/invar ledger verify "$run/ledger.db" >log 2>&1 ||
         complain "verify $run:" "$(cat log)"

@@ -24,8 +24,11 @@ typedef struct request {
     const char *series;
 } request;
 
-/* Cuts the text at the first colon; what is behind it, or an empty text. */
-static char *rest(char *text)
+/*
+ * Splits the text at its first colon. Returns the part after the colon, or an empty text if there
+ * is none.
+ */
+static char *split_at_colon(char *text)
 {
     char *colon = strchr(text, ':');
 
@@ -35,23 +38,24 @@ static char *rest(char *text)
     return colon + 1;
 }
 
-static invar_status fault(request *to, char *text)
+static invar_status parse_fault(request *to, char *text)
 {
-    char *step = rest(text), *where = rest(step), *value = rest(where), *end;
-    invar_test_fault *made = &to->spec.faults[to->n_faults];
+    char *step = split_at_colon(text), *location = split_at_colon(step),
+         *value = split_at_colon(location), *end;
+    invar_test_fault *target = &to->spec.faults[to->n_faults];
 
     if (to->n_faults++ == INVAR_TEST_LEDGER_FAULTS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "more than %d faults", INVAR_TEST_LEDGER_FAULTS);
-    INVAR_TRY(invar_test_fault_parse(&made->kind, text));
-    made->step = strtoll(step, NULL, 10);
-    made->other = strtoll(where, &end, 10);
+    INVAR_TRY(invar_test_fault_parse(&target->kind, text));
+    target->step = strtoll(step, NULL, 10);
+    target->other = strtoll(location, &end, 10);
     if (*end)
-        made->point = where;
-    made->value = strtod(value, NULL);
+        target->point = location;
+    target->value = strtod(value, NULL);
     return INVAR_OK;
 }
 
-static invar_status take(request *to, char *argument)
+static invar_status parse_argument(request *to, char *argument)
 {
     char *value = strchr(argument, '=');
     const struct {
@@ -70,7 +74,7 @@ static invar_status take(request *to, char *argument)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'%s': expected KEY=VALUE", argument);
     *value++ = '\0';
     if (strcmp(argument, "fault") == 0)
-        return fault(to, value);
+        return parse_fault(to, value);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcmp(argument, keys[i].key) != 0)
             continue;
@@ -83,7 +87,7 @@ static invar_status take(request *to, char *argument)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "no key '%s'", argument);
 }
 
-static invar_status make(const char *path, request *from)
+static invar_status write_ledger(const char *path, request *from)
 {
     invar_test_ledger *spec = &from->spec;
 
@@ -101,7 +105,7 @@ static invar_status make(const char *path, request *from)
 
 int main(int argc, char **argv)
 {
-    request asked = {.spec = {.steps = 100}};
+    request options = {.spec = {.steps = 100}};
     invar_status status = INVAR_OK;
 
     if (argc < 2) {
@@ -109,9 +113,9 @@ int main(int argc, char **argv)
         return 129;
     }
     for (int i = 2; i < argc && status == INVAR_OK; i++)
-        status = take(&asked, argv[i]);
+        status = parse_argument(&options, argv[i]);
     if (status == INVAR_OK)
-        status = make(argv[1], &asked);
+        status = write_ledger(argv[1], &options);
     if (status == INVAR_OK)
         return 0;
     fprintf(stderr, "ledger_make: %s\n", invar_error_last()->message);

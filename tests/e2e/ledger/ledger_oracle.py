@@ -2,8 +2,8 @@
 # ledger_oracle.py INVAR LEDGER_MAKE FOLDER - the ledger's hashes against a second implementation.
 #
 # Ledgers of all kinds are verified and sealed by Invar and by tests/oracle/ledger_hashes.py, which
-# must say the same, to the letter. Then every column of every table (by default every third) is
-# changed in one row by raw SQL: both must notice, so no column is outside the hashes.
+# must agree in every character. Then every column of every table (by default every third) is
+# changed in one row by raw SQL: both must detect it, so that no column is outside the hashes.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -47,7 +47,7 @@ def make(name, *options):
 
 
 def shell(path, script):
-    """Raw SQL, past the triggers, which are there again afterwards."""
+    """Runs raw SQL without the triggers, and restores them."""
     with sqlite3.connect(path) as db:
         triggers = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' "
                               "ORDER BY rowid").fetchall()
@@ -57,11 +57,12 @@ def shell(path, script):
     db.close()
 
 
-# ---- both say the same ---------------------------------------------------------------------------
+# ---- both implementations agree ------------------------------------------------------------------
 
 
 def compare(path):
-    """Both implementations on a whole ledger; content, integrity and seal of each run."""
+    """Compares both implementations on a ledger. Returns content, integrity and seal of each
+    run."""
     ours = json.loads(invar("verify", path, "--json"))
     theirs = ledger_hashes.Audit(path)
     expect(ours["clean"] and not theirs.findings, f"{path}: {ours['first']}, {theirs.findings}")
@@ -96,7 +97,8 @@ UPDATE digest SET manifest = manifest + 7;
 
 
 def interrupted_and_finer():
-    """Runs that are the same: one content, three histories."""
+    """Runs with the same steps have one content, but other integrity and seals if their histories
+    differ."""
     found = [compare(make("plain", "steps=12")),
              compare(make("crashed", "steps=12", "crash=8", "resume=4")),
              compare(make("finer", "steps=12", "finer=1"))]
@@ -105,7 +107,7 @@ def interrupted_and_finer():
 
 
 def sealed_on_the_way():
-    """Seals as they would have been earlier, before steps were executed again and after."""
+    """Seals of earlier entries hold, before and after steps that were executed again."""
     path = FOLDER / "crashed.db"
     run = ledger_hashes.Audit(path).runs[0]
     for n in range(1, len(run.entries) + 1, EVERY):
@@ -115,7 +117,7 @@ def sealed_on_the_way():
 
 
 def with_everything():
-    """A ledger that has rows in every table: with a seal, and a shortened run by import."""
+    """Returns a ledger with rows in every table, also with a seal and an imported shortened run."""
     path = make("every", "steps=10", "crash=3", "resume=2", "finer=1", *FAULTS)
     expect(-2**63 in bits(path, "diff", "sample"), "no -0 in a sample")
     expect(0x7FF8 << 48 in bits(path, "value", "metric"), "no NaN in a metric")
@@ -134,7 +136,7 @@ def with_everything():
 
 
 def numbered_otherwise():
-    """Two runs in a file, then under other numbers, then in a file with other runs."""
+    """Runs keep their hashes under other numbers, and in a file with other runs."""
     two, merged = make("two", "steps=3", "seed=5"), FOLDER / "merged.db"
     call(LEDGER_MAKE, two, "add=1", "name=more", "steps=2", "seed=6", "finer=1")
     before = compare(two)
@@ -144,11 +146,11 @@ def numbered_otherwise():
     expect(compare(merged)[1:] == before, "other hashes in a merged ledger")
 
 
-# ---- no column is outside ------------------------------------------------------------------------
+# ---- every column is hashed ----------------------------------------------------------------------
 
 
 def columns(path):
-    """(table, column, declared type, what identifies a row), of all tables."""
+    """Yields (table, column, declared type, key columns) of all tables."""
     with sqlite3.connect(path) as db:
         for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"):
             info = db.execute(f"PRAGMA table_info({table})").fetchall()
@@ -158,8 +160,8 @@ def columns(path):
     db.close()
 
 
-def other(value, declared):
-    """Of a number one bit, and one that no key has."""
+def changed_value(value, declared):
+    """Returns a changed value: one flipped bit of an integer, and a value that no key has."""
     if value is None:
         return {"INTEGER": 1, "REAL": 1.0, "TEXT": "x"}[declared]
     if isinstance(value, int):
@@ -171,8 +173,8 @@ def other(value, declared):
     return {"intent": "complete", "complete": "intent"}.get(value, value + "x")
 
 
-def change(path, table, column, declared, key):
-    """One cell, in the middle of the table."""
+def change_cell(path, table, column, declared, key):
+    """Changes one cell, in the middle of the table."""
     with sqlite3.connect(path) as db:
         names, marks = ", ".join(key), ", ".join("?" * len(key))
         (count,) = db.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -183,13 +185,13 @@ def change(path, table, column, declared, key):
         db.execute("PRAGMA synchronous = OFF")
         db.execute(f"DROP TRIGGER {table}_change")
         db.execute(f"UPDATE {table} SET {column} = ? WHERE ({names}) = ({marks})",
-                   [other(old, declared), *which])
+                   [changed_value(old, declared), *which])
         db.execute(trigger)
     db.close()
 
 
-def place(finding):
-    """The row that a finding names."""
+def finding_row(finding):
+    """Returns the row that a finding names."""
     return finding.split(": its ")[0].split(": it ")[0]
 
 
@@ -198,14 +200,14 @@ def changed_cells(path):
     chosen = list(columns(path))[::EVERY]
     for table, column, *rest in chosen:
         shutil.copy(path, damaged)
-        change(damaged, table, column, *rest)
+        change_cell(damaged, table, column, *rest)
         done = subprocess.run([INVAR, "ledger", "verify", damaged, "--json"], capture_output=True,
                               text=True)
         ours, theirs = json.loads(done.stdout), ledger_hashes.Audit(damaged)
         where = f"{table}.{column} changed"
         expect(done.returncode == 2 and not ours["clean"], f"{where}: Invar did not notice")
         expect(theirs.findings, f"{where}: the oracle did not notice")
-        expect(place(ours["first"] or "") in map(place, theirs.findings),
+        expect(finding_row(ours["first"] or "") in map(finding_row, theirs.findings),
                f"{where}: Invar: {ours['first']}\noracle: {theirs.findings}")
     return len(chosen)
 

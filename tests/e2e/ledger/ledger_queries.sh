@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ledger_queries.sh LEDGER_MAKE FOLDER - the plain sqlite3 shell runs every named query.
+# ledger_queries.sh LEDGER_MAKE FOLDER - the plain sqlite3 shell runs every named query on a ledger
+# with planted faults, and returns these faults.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 make=$1 folder=$2
@@ -15,12 +16,12 @@ mkdir -p "$folder"
 "$make" "$ledger" add=1 steps=40 name=bad fault=diverges:33:layer.1.mlp.out fault=spike:30
 "$make" "$ledger" series=ci steps=2 changes=1
 
-# shell: what is on standard input, on the ledger as somebody would open a live one
+# shell: runs standard input on the ledger, opened read-only.
 shell() {
     sqlite3 -readonly -bail -header "$ledger"
 }
 
-# settings FILE: `.param set` for every parameter that the file's second line names
+# settings FILE: prints `.param set` for every parameter that the file's second line names.
 settings() {
     local list param name default
     list=$(sed -n '2s/^-- params: //p' "$1")
@@ -37,7 +38,8 @@ settings() {
     done < <(tr ',' '\n' <<<"$list")
 }
 
-# query NAME [DOT COMMAND ...]: its answer; the commands come after the settings
+# query NAME [DOT-COMMAND ...]: prints the result of the query; the commands come after the
+# settings.
 query() {
     local file=ledger/queries/$1.sql
     shift
@@ -58,7 +60,7 @@ for file in ledger/queries/*.sql; do
 done
 ((count >= 25)) || { echo "only $count queries" >&2; exit 1; }
 
-# the answers are those of the faults, and a healthy run has none
+# The results are the planted faults, and a healthy run has none.
 same() {
     [[ $1 == "$2" ]] || { printf 'expected:\n%s\ngot:\n%s\n' "$2" "$1" >&2; exit 1; }
 }
@@ -69,7 +71,7 @@ same "$(query first-divergence '.param set :b 1' | cut -d'|' -f1-3)" \
 same "$(query metric-jump '.param set :run 2' | cut -d'|' -f1-2)" $'step|value\n30|25.0'
 same "$(query metric-jump)" ""
 
-# the controls: a wrong query is an error, and so is one that writes
+# Controls: a query of an unknown column is an error, and so is a query that writes.
 if echo "SELECT nothing FROM timeline;" | shell 2>"$folder/errors" ||
     echo "DELETE FROM event;" | shell 2>"$folder/errors" ||
     ! grep -q readonly "$folder/errors"; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-# report_look.py INVAR LEDGER_MAKE ANSWERS FOLDER - the pages of report, diff and bisect, in a real
-# browser.
+# report_look.py INVAR LEDGER_MAKE ANSWERS FOLDER - the pages of report, diff and bisect, in
+# Chromium.
 #
-# Makes ledgers and pages (ANSWERS is the test that makes those of bisect), opens them in headless
-# Chromium, light and dark, narrow and wide, and looks: no error, nothing loaded, nothing wider than
-# the window, text that can be read, curves that are really there, and controls that do what they
-# say. The pictures stay in FOLDER for people.
-# Exits with 77 where there is no Chromium.
+# Makes ledgers and pages (ANSWERS is the test program that makes the pages of bisect), opens them
+# in headless Chromium, light and dark, narrow and wide, and checks: no error, nothing loaded,
+# nothing wider than the window, readable contrast, curves with colored pixels, and controls that
+# work. Control: pages with planted faults must fail. The screenshots stay in FOLDER for people.
+# Exits with 77 if there is no Chromium.
 # SPDX-License-Identifier: Apache-2.0
 import base64
 import itertools
@@ -24,11 +24,12 @@ from browser import Browser, pixels, program
 HOSTILE = "fused </script><script>alert(1)</script>"
 WIDTHS = (400, 800, 1200, 1600)
 
-# What a page must never report. A refused script is an entry of the log, an alert is a dialog.
+# Events that a page must never cause. A blocked script is an entry of the log, an alert is a
+# dialog.
 ALARMS = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded",
           "Page.javascriptDialogOpening"}
 
-# Texts that are hard to read: contrast below 4.5, of large ones below 3 (WCAG AA).
+# Returns texts that are hard to read: a contrast below 4.5, or below 3 for large text (WCAG AA).
 CONTRAST = """(() => {
   const parse = text => {
     const numbers = (text.match(/[\\d.]+(e-?\\d+)?/g) || []).map(Number);
@@ -67,18 +68,18 @@ CONTRAST = """(() => {
   return [...bad];
 })()"""
 
-# The rectangle of an element.
+# Returns the rectangle of an element.
 BOX = "e => (r => [r.x, r.y, r.width, r.height])(e.getBoundingClientRect())"
 
-# Controls and pictures that a screen reader could not name.
+# Returns controls and pictures without a name for screen readers.
 NAMELESS = """[...document.querySelectorAll('button, input, [role=img], [role=region], a')]
   .filter(e => e.checkVisibility() && !e.textContent.trim() && !e.getAttribute('aria-label')
     && !e.closest('label'))
   .map(e => e.outerHTML.slice(0, 80))"""
 
 
-class Look:
-    """Opens pages and notes what is wrong with them."""
+class PageChecker:
+    """Opens pages and collects what is wrong with them."""
 
     def __init__(self, browser, folder):
         self.browser, self.folder, self.wrong, self.checks = browser, folder, [], 0
@@ -115,17 +116,17 @@ class Look:
             self.expect(False, f"{name}: {alarm}")
 
     def curves(self, name):
-        """Each of the first charts has coloured pixels; grey ones are axes and text."""
+        """Checks that the first charts have colored pixels; axes and text are gray."""
         b = self.browser
         boxes = b.ask(f"[...document.querySelectorAll('#featured .chart > svg')].slice(0, 3)"
                       f".map({BOX})")
         self.expect(len(boxes) == 3, f"{name}: {len(boxes)} charts")
         for box in boxes:
-            colour = sum(max(p) - min(p) > 60 for row in pixels(b.picture(box)) for p in row)
-            self.expect(colour > 200, f"{name}: a chart with {colour} coloured pixels")
+            color = sum(max(p) - min(p) > 60 for row in pixels(b.picture(box)) for p in row)
+            self.expect(color > 200, f"{name}: a chart with {color} coloured pixels")
 
     def controls(self, path):
-        """The mouse, the keyboard and the buttons do what they should."""
+        """Checks the mouse, the keyboard and the buttons."""
         b = self.browser
         b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
@@ -181,7 +182,7 @@ class Look:
             self.expect(False, f"controls: {alarm}")
 
     def head(self, path):
-        """What people ask first, and what they rarely do: values that never change."""
+        """Checks the tiles with the main results, and the table of metrics that never change."""
         b = self.browser
         b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
@@ -195,7 +196,7 @@ class Look:
             self.expect(line.split()[0] not in " ".join(drawn).split(), f"{line} is drawn, too")
 
     def samples(self, path):
-        """The worst first; what is asked for is shown; texts of a stranger stay text."""
+        """Checks the order and choice of samples, and that hostile texts stay text."""
         b = self.browser
         b.show(path.as_uri(), 1200, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
@@ -218,17 +219,18 @@ class Look:
         self.expect("</script><script>alert(2)" in text and "<!--" in text, f"the text is {text!r}")
         self.expect("U+202E" in text and "\u202e" not in text, f"a direction is turned: {text!r}")
         self.expect("</b>42" in text and "U+0000" in text, f"the label is not in {text!r}")
-        for colour, kinds in (("log-prob", {"doubt"}), ("advantage", {"gain", "loss"}),
+        for color, kinds in (("log-prob", {"doubt"}), ("advantage", {"gain", "loss"}),
                               ("none", set())):
-            b.ask(choose(2, colour))
+            b.ask(choose(2, color))
             found = set(b.ask("[...document.querySelectorAll('.sample .token')]"
                               ".map(e => e.className.split(' ')[1])"))
-            self.expect(found - {"", "inserted"} == kinds, f"colours of {colour}: {found}")
+            self.expect(found - {"", "inserted"} == kinds, f"colours of {color}: {found}")
         for alarm in self.alarms():
             self.expect(False, f"samples: {alarm}")
 
     def evaluations(self, path):
-        """The best is the lowest of a loss, the highest of a reward, and both ends of the rest."""
+        """The best value is the lowest of a loss and the highest of a reward; others show both
+        ends."""
         def series(name, values):
             return {"name": name, "kind": "evaluation", "count": len(values), "odd": 0,
                     "at": [0] + [10] * (len(values) - 1),
@@ -255,7 +257,7 @@ class Look:
             self.expect(expected in tiles, f"{expected!r} is not among {tiles}")
 
     def several(self, path):
-        """Many runs begin with a table; what warnings say is said."""
+        """Checks the table of many runs, and their warnings."""
         def many(data):
             run, pair = data["runs"][0], data["pairs"][0]
             data["runs"] = [{**run, "label": f"run {i}", "uuid": f"{i:032x}"} for i in range(6)]
@@ -294,7 +296,7 @@ class Look:
             self.page(self.folder / "planted.html", width, dark, True)
 
     def plant(self, path, change):
-        """Shows a page whose data was changed."""
+        """Shows a page with changed data."""
         text = path.read_text(encoding="utf-8")
         found = re.search(r'id="data">(.*?)</script', text, re.S)
         data = json.loads(found[1])
@@ -307,7 +309,8 @@ class Look:
                     "a page with other data is not ready")
 
     def strange_samples(self, path):
-        """Nothing is hidden, not a number comes first, and only drawn tokens are likely or not."""
+        """Invisible characters are shown, values that are not finite come first, and only sampled
+        tokens have a likelihood."""
         def sample(idx, reward, logp, inserted=(), response=None, text="asked",
                    label=None):
             return {"label": label, "step": 1, "idx": idx, "prompt": idx, "finish": "stop",
@@ -323,7 +326,8 @@ class Look:
         samples = [sample(0, 1, [-1000, -1000], response=["", "\u00e4"], text=text,
                           label=text),
                    sample(1, float("nan"), [-2000]),
-                   sample(2, 0, [0, -3000], inserted=[0]),  # -3 in the mean: one was not drawn
+                   # the mean is -3: one token was not sampled
+                   sample(2, 0, [0, -3000], inserted=[0]),
                    sample(3, float("inf"), [-10, None]),
                    sample(4, 2, [0, 0, -7000])]
         self.plant(path, lambda data: data["runs"][0].update(
@@ -351,7 +355,7 @@ class Look:
         self.expect(len(sizes) == 10 and min(sizes) > 2, f"tokens of {sizes} pixels")
 
     def samples_of_answers(self, path):
-        """Where nothing was rewarded nobody reads of advantages."""
+        """Without rewards, no text mentions advantages."""
         self.plant(path, lambda data: [one.update(reward=None, advantage=None, credit=[])
                                        for one in data["runs"][0]["samples"]])
         b = self.browser
@@ -364,7 +368,7 @@ class Look:
             self.expect("advantage" not in text and "reward" not in text, f"of answers: {text!r}")
 
     def marks(self, path):
-        """What a line cannot show has marks; the strip and the heat map show the difference."""
+        """Checks marks of values that a line cannot show, the strip and the heat map."""
         b = self.browser
         b.show(path.as_uri(), 1600, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
@@ -376,7 +380,7 @@ class Look:
         self.expect("1 of 2 runs parts from main, at step 57" in said, f"the verdict is {said!r}")
 
     def ranks(self, several, alone):
-        """Bars of ranks, the straggler first; of one rank there is nothing."""
+        """Checks the bars of ranks, the straggler first; a run on one rank has no such section."""
         b = self.browser
         b.show(several.as_uri(), 1600, False)
         b.wait("document.documentElement.hasAttribute('data-ready')")
@@ -401,19 +405,20 @@ class Look:
         self.expect("Ranks" not in b.ask(links), "a way to the ranks, of which there is one")
 
     def search(self, path):
-        """The picture of a bisect: marks in four colours, the found commit where it belongs."""
+        """Checks the chart of a bisect: marks in four colors, and the found commit at its
+        position."""
         b = self.browser
         b.show(path.as_uri(), 1600, False)
-        colours = b.ask("[...new Set([...document.querySelectorAll('.walk .mark')]"
+        colors = b.ask("[...new Set([...document.querySelectorAll('.walk .mark')]"
                         ".map(e => getComputedStyle(e).stroke))]")
-        self.expect(len(colours) == 4, f"the marks have the colours {colours}")
+        self.expect(len(colors) == 4, f"the marks have the colours {colors}")
         goal, marks = b.ask(f"[({BOX})(document.querySelector('.goal')), [...document"
                             f".querySelectorAll('.walk g .mark.again')].map({BOX})]")
         self.expect(len(marks) == 1 and abs(goal[0] - marks[0][0] - marks[0][2] / 2) < 2,
                     f"the found commit is at {goal}, its marks are at {marks}")
 
     def control(self, path):
-        """Pages with planted faults: the checks above must see each."""
+        """Control: pages with planted faults; the checks above must detect each."""
         text = path.read_text(encoding="utf-8")
         faults = {
             "foreign-script": text.replace("<footer>", "<script>var x;</script><footer>"),
@@ -422,18 +427,18 @@ class Look:
             "wide": text.replace('<p id="pill">', '<svg width="3000"></svg><p id="pill">'),
             "faint": text.replace("--quiet: #59606e", "--quiet: #c9ccd2"),
         }
-        # a changed style sheet is refused, which is a finding too, but not the one that is meant
+        # A changed style sheet would be blocked, which is a finding, too, but not the planted one.
         faults["faint"] = re.sub(r"style-src '[^']*'", "style-src 'unsafe-inline'", faults["faint"])
         for name, page in faults.items():
             planted = self.folder / f"control-{name}.html"
             planted.write_text(page, encoding="utf-8")
-            inner = Look(self.browser, self.folder)
+            inner = PageChecker(self.browser, self.folder)
             inner.page(planted, 400, False, charts=name != "broken-data")
             self.expect(inner.wrong, f"the planted fault {name} was not noticed")
 
 
 def make_pages(invar, make, answers, folder):
-    """Pages, and whether they have charts."""
+    """Makes the pages. Returns {path: whether it has charts}."""
     def run(*command, codes=(0,)):
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True,
                               env={**os.environ, "INVAR_TEST_PAGES": str(folder)})
@@ -456,7 +461,7 @@ def make_pages(invar, make, answers, folder):
     ranks, alone, old = folder / "ranks.html", folder / "alone.html", folder / "old.db"
     run(make, folder / "ranks.db", "steps=100", "name=ranks", "fault=straggler:60:1")
     run(invar, "ledger", "report", folder / "ranks.db", "--out", ranks)
-    shutil.copy("tests/golden/ledger-1.db", old)  # of a version that knew no ranks
+    shutil.copy("tests/golden/ledger-1.db", old)  # a version that did not record ranks
     run(invar, "ledger", "report", "--ledger", old, "1", "--out", alone)
     run(answers)
     bisects = {folder / f"bisect-{name}.html": False for name in ("found", "changes", "suspects")}
@@ -468,27 +473,27 @@ def main():
     found = program()
     pages = make_pages(invar, make, answers, folder)
     browser = Browser(found)
-    look = Look(browser, folder)
+    checker = PageChecker(browser, folder)
     for (path, charts), width, dark in itertools.product(pages.items(), WIDTHS, (False, True)):
-        look.page(path, width, dark, charts)
+        checker.page(path, width, dark, charts)
     first = next(iter(pages))
-    look.marks(first)
-    look.controls(first)
-    look.head(folder / "one.html")
-    look.evaluations(folder / "one.html")
-    look.several(first)
-    look.samples(first)
-    look.strange_samples(folder / "one.html")
-    look.samples_of_answers(folder / "one.html")
-    look.control(first)
-    look.ranks(folder / "ranks.html", folder / "alone.html")
-    look.search(folder / "bisect-found.html")
+    checker.marks(first)
+    checker.controls(first)
+    checker.head(folder / "one.html")
+    checker.evaluations(folder / "one.html")
+    checker.several(first)
+    checker.samples(first)
+    checker.strange_samples(folder / "one.html")
+    checker.samples_of_answers(folder / "one.html")
+    checker.control(first)
+    checker.ranks(folder / "ranks.html", folder / "alone.html")
+    checker.search(folder / "bisect-found.html")
     browser.close()
-    for what in look.wrong:
+    for what in checker.wrong:
         print(what)
-    print(f"{len(pages)} pages, {look.checks} checks, {len(look.wrong)} wrong")
+    print(f"{len(pages)} pages, {checker.checks} checks, {len(checker.wrong)} wrong")
     print(f"pictures in {folder}")
-    return 1 if look.wrong else 0
+    return 1 if checker.wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# statements.sh INVAR FOLDER - what the program says about a run is true of that run: the model that
-# was loaded, the loss of a run that learns answers, and nothing that was not measured.
+# statements.sh INVAR FOLDER - what a run prints and records is true of that run.
+#
+# Checks the model that was loaded (not the keys of the recipe), the loss of supervised runs, the
+# name of a run, and that values which were not measured appear nowhere.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -10,7 +12,7 @@ source tests/e2e/expect.sh
 rm -rf "$folder"
 mkdir -p "$folder/runs" && cd "$folder" || exit 2
 
-# train NAME RECIPE [--key value ...]: what it prints goes to NAME.out and NAME.err.
+# train NAME RECIPE [--key value ...]: trains; the output goes to NAME.out and NAME.err.
 train() {
     local name=$1
     shift
@@ -18,7 +20,7 @@ train() {
         complain "$name: exit code $?" "$(cat "$name.err")"
 }
 
-# ---- answers are learned: there is no reward, and no rollout to compare with ---------------------
+# ---- supervised runs: there is no reward, and no rollout to compare with -------------------------
 tiny_recipe 3 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
 train answers answers.ini --loss-type sft_loss
 holds grep -q '^loss  *[0-9.]* at first, [0-9.]* at last$' answers.out
@@ -38,7 +40,7 @@ holds test "$(member first_reward answers.json)" = null
 holds test "$(member worst_diff answers.json)" = null
 holds test "$(member last_loss answers.json)" != null
 
-# nor has an evaluation a reward that nobody gives; with a rule it has one
+# An evaluation without a reward rule has no reward either; with a rule it has one.
 eval=(--eval-prompt-data 'max task:max' --eval-interval 1 --eval-max-response-len 2)
 train unjudged answers.ini --loss-type sft_loss --debug-rollout-print-every 1 "${eval[@]}"
 train judged answers.ini --loss-type sft_loss --eval-rm-type exact "${eval[@]}"
@@ -66,12 +68,12 @@ expect 0 '"name": "other"' ledger ls runs/other --json
 expect 0 'name       other' ledger show runs/other
 holds grep -q '^run       runs/other (other)$' runs/other.out
 holds grep -q '"label":"other"' runs/other/report.html
-train kept runs/other/recipe.ini # which names a folder and a run of its own
+train kept runs/other/recipe.ini # the recipe names another folder and run
 expect 0 'name       kept' ledger show kept
 train renamed answers.ini --loss-type sft_loss --name mine/too
 expect 0 'name       mine/too' ledger show renamed
 
-# ---- what comes next finds something -------------------------------------------------------------
+# ---- the suggested next command finds something --------------------------------------------------
 holds grep -q 'ledger query metric-summary --run runs/other$' runs/other.out
 holds test ! -s <(grep worst-tokens runs/other.out)
 expect 0 'train/loss' ledger query metric-summary --run runs/other
@@ -96,7 +98,7 @@ expect 0 '"parameters": 7888' ledger ls loaded --json
 holds grep -q '"model":{"family":"llama","layers":2,"hidden_size":16,"parameters":7888,' \
     loaded/report.html
 
-# ---- a suspicion is no fact: what was measured, and a command for each possible cause ------------
+# ---- a suspicion names what was measured, and a command to check each possible cause -------------
 expect 1 'the mean log-prob of the tokens that the model itself drew is -5.5' triage loaded
 expect 1 ', at temperature 1, without a chat template' triage loaded
 expect 1 "cause?     weights: excluded if" triage loaded
@@ -114,7 +116,7 @@ for one in finding["causes"]:
     done = subprocess.run([sys.argv[1], *shlex.split(one["check"])], capture_output=True, text=True)
     assert done.returncode == 0, (one, done.stderr)
 PYTHON
-# the check of the temperature shows that of the run: it may exclude the cause
+# The check of the temperature uses the temperature of the run: it can exclude the cause.
 train hot hf.ini --rollout-temperature 1.5
 for case in loaded:1 hot:1.5; do
     "$invar" triage "${case%:*}" --json >triage.json

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# triage.sh INVAR FOLDER - what is wrong with runs that were really trained: each planted fault is
-# named, while the run trains and afterwards; runs that are well have no finding.
+# triage.sh INVAR FOLDER - invar triage finds each planted fault in trained runs.
+#
+# Each fault is found while the run trains and afterwards. Control: healthy runs have no finding.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -10,7 +11,7 @@ source tests/e2e/expect.sh
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
-# judge.py REWARD: tells nothing apart, one reward for all.
+# judge.py REWARD: a plug-in that gives all samples the same reward.
 cat >judge.py <<'PYTHON'
 import json
 import sys
@@ -23,7 +24,7 @@ for line in sys.stdin:
         print(json.dumps({"id": asked["id"], "rewards": rewards}), flush=True)
 PYTHON
 
-# train NAME RECIPE [--key value ...]: its chain; what it says goes to NAME.err.
+# train NAME RECIPE [--key value ...]: trains; warnings go to NAME.err.
 train() {
     local name=$1
     shift
@@ -31,7 +32,8 @@ train() {
         complain "$name: exit code $?" "$(cat "$name.err")"
 }
 
-# finds RUN RULE TEXT: the rule finds it, and the run has warned of it while it trained.
+# finds RUN RULE TEXT: checks that the rule finds a fault, and that the run has warned of it while
+# it trained.
 finds() {
     expect 1 "$2: " triage "$1"
     expect 1 "$3" triage "$1"
@@ -49,28 +51,28 @@ finds silent grad-norm 'it is 0 for 3 steps'
 train happy silent.ini --custom-rm-path 'python3 judge.py 1'
 finds happy zero-signal 'the mean is 1'
 
-# an optimizer that is let loose: it becomes certain of something that earns nothing
+# This learning rate is too large: the policy becomes certain of something that is not rewarded.
 train loose "$recipes/bf16.ini" --lr 1 --lr-decay-style constant --num-rollout 40
 finds loose entropy-collapse 'at most it was'
 
-# a death: the rollout after a step that was much too large
+# A step was much too large, and the next rollout fails.
 tiny_recipe 30 >nan.ini
 expect 2 'logits that are not finite' train nan.ini --lr 1000 --run nan --no-report
 expect 1 'not-finite: ' triage nan
 expect 1 'logits that are not finite' triage nan
 expect 1 'exit code 2: rollout: draw 0' triage nan
 expect 6 'train with --debug-stats true' ledger query nan-birth nan
-# with statistics the event names the tensor, and the query that comes next finds it
+# Statistics let the event name the tensor, and the suggested query finds it.
 expect 2 'the first point that is not finite' train nan.ini --lr 1000 --run nan-stats --no-report \
     --debug-stats true --debug-determinism full
 expect 1 'ledger query nan-birth --run nan-stats' triage nan-stats
 expect 0 'nans' ledger query nan-birth nan-stats
-# before its first step, too
+# A failure before the first step is found, too.
 expect 2 'plug-in' train silent.ini --run early --no-report --custom-rm-path 'python3 judge.py none'
 expect 1 'failure: ' triage early
 expect 1 '0 steps' triage early
 
-# a run that is killed, and resumed
+# A run that is killed, and resumed.
 tiny_recipe 100000 >long.ini
 for checkpoint in 1 2; do
     "$invar" train long.ini --run killed --no-report --save-interval 2 >killed.out 2>killed.err &
@@ -88,7 +90,7 @@ expect 1 "segment 1 has no end: its last step is $(column killed 'SELECT max(ste
     triage killed
 expect 1 'the newest checkpoint is that of step ' triage killed
 
-# a copy without samples shows the same, and has no reply of a plug-in any more
+# A copy without samples gives the same finding, and has no replies of plug-ins.
 expect 0 written ledger backup silent --out copy.db --keep-last 0
 expect 1 'zero-signal: ' triage copy.db
 expect 1 'ledger query metric-summary' triage copy.db
@@ -96,18 +98,18 @@ holds test "$(column silent 'SELECT count(*) > 0 FROM reply')" -eq 1
 holds test "$(sqlite3 -readonly copy.db 'SELECT count(*) FROM reply')" -eq 0
 expect 0 'replies of plug-ins' help keep-samples
 
-# ---- runs that are well --------------------------------------------------------------------------
+# ---- healthy runs --------------------------------------------------------------------------------
 for recipe in bf16 fp8 int4 lora moe; do
     train "$recipe" "$recipes/$recipe.ini"
     expect 0 'no finding' triage "$recipe"
     holds test ! -s <(grep warning "$recipe.err")
 done
 
-# a plug-in inserts tokens that the model did not draw, and nobody compares
+# A plug-in inserts tokens that the model did not sample and that are not compared.
 guess="python3 $tree/engine/ext/example/guess.py"
 train guess "$recipes/guess.ini" --num-rollout 6 --custom-generate-function-path "$guess"
 expect 0 'no finding' triage guess
-# rewards are no signal where answers are learnt, and no group is a baseline in PPO
+# Supervised runs have no rewards, and PPO needs no groups as a baseline.
 tiny_recipe 12 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
 train answers answers.ini --loss-type sft_loss
 expect 0 'no finding' triage answers
@@ -115,7 +117,7 @@ train alone silent.ini --custom-rm-path 'python3 judge.py 1' --advantage-estimat
     --n-samples-per-prompt 1 --rollout-batch-size 4
 expect 0 'no finding' triage alone
 
-# ---- the verb ------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 "$invar" triage silent --json >silent.json
 holds test $? -eq 1
 holds python3 - <<'PYTHON'
@@ -130,11 +132,11 @@ assert rules["zero-signal"]["next"] == "ledger query zero-signal --run silent", 
 PYTHON
 expect 129 'RUN' triage
 expect 2 "no run 'nowhere'" triage nowhere
-# commands are for a shell, with the ledger that was given
+# The suggested commands are quoted for a shell, and name the ledger that was given.
 cp -r silent 'a b;c'
 expect 1 "next       $invar ledger query zero-signal --run 'a b;c'" triage 'a b;c'
 expect 1 "zero-signal --run 1 --ledger silent/ledger.db" triage 1 --ledger silent/ledger.db
-# its query shows every step, with other limits
+# The query of a rule shows every step, also with other limits.
 holds test "$("$invar" ledger query triage-zero-signal --run silent --csv | wc -l)" -eq 9
 holds test "$("$invar" ledger query triage-zero-signal --run silent --steps 12 --csv | wc -l)" -eq 2
 exit "$failed"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# watch_look.py INVAR FOLDER - the page of invar ledger watch --serve in a real browser, while a run
-# writes, dies and is resumed.
+# watch_look.py INVAR FOLDER - the page of invar ledger watch --serve in Chromium, while a run
+# writes, is killed and resumes.
 #
-# What somebody holds stays: a list that has the focus, a selected text, a logarithmic axis. Samples
-# do not move under the eyes of who reads them: a button shows the new ones. The page goes on when
-# the run does.
-# Exits with 77 where there is no Chromium.
+# Updates of the page must keep what the user has set: the focus, a selected text, a logarithmic
+# axis. New samples wait until the user presses a button. The page continues when the run is
+# resumed. Exits with 77 if there is no Chromium.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import shutil
@@ -15,15 +15,15 @@ from browser import Browser, program
 import watch_serve
 from watch_serve import Watch, expect, has_saved, train, wrong
 
-import tiny  # from the folder that watch_serve adds
+import tiny  # in the folder that watch_serve adds to the path
 
 WORDS = ("--run", "live", "--save-interval", "5", "--keep-checkpoints", "2")
 ENTRIES = "document.getElementById('verdict').textContent"
 LIVE = "document.getElementById('live').textContent"
 
 
-def newer(browser):
-    """Waits until the page has been filled again."""
+def wait_for_update(browser):
+    """Waits until the page has new data."""
     before = browser.ask(ENTRIES)
     for _ in range(30):
         if browser.wait(f"{ENTRIES} !== {before!r}"):
@@ -31,8 +31,8 @@ def newer(browser):
     expect(False, f"the page stays at {before!r}")
 
 
-def holds(browser):
-    """Controls are those that were there, and as they were left."""
+def check_state_kept(browser):
+    """Checks that an update keeps the controls and their state."""
     browser.ask("""
       window.order = document.querySelector('#samples-tools select');
       window.log = document.querySelector('.chart button');
@@ -44,7 +44,7 @@ def holds(browser):
       1""")
     chosen = browser.ask("String(getSelection())")
     lines = browser.ask("window.chart.querySelector('.line path').getAttribute('d')")
-    newer(browser)
+    wait_for_update(browser)
     for name in ("order", "log", "chart", "slider", "read"):
         expect(browser.ask(f"document.contains({name})"), f"{name} was made anew")
     expect(browser.ask("document.activeElement === order"), "the focus is gone")
@@ -54,20 +54,20 @@ def holds(browser):
            "the chart has no new values")
 
 
-def waits(browser):
-    """New samples wait for their button; other controls show them, too."""
+def check_samples_wait(browser):
+    """Checks that new samples wait for their button; other controls show them, too."""
     button = "document.querySelector('#samples-tools button')"
     expect(browser.wait(f"!{button}.hidden && /^Show .* new sample/.test({button}.textContent)"),
            "no button of new samples")
     before = browser.ask("document.querySelector('#samples-body .shelf').textContent")
-    newer(browser)
+    wait_for_update(browser)
     expect(browser.ask("document.querySelector('#samples-body .shelf').textContent") == before,
            "samples move by themselves")
     browser.ask("(s => { s.value = 'newest first'; s.dispatchEvent(new Event('change')); })(order)")
     expect(browser.ask(f"{button}.hidden"), "the button stays when all is shown")
     newest = "document.querySelector('.sample h3').textContent"
     first = browser.ask(newest)
-    newer(browser)
+    wait_for_update(browser)
     browser.ask(f"{button}.click()")
     expect(browser.ask(newest) != first, "the button shows nothing")
     expect(browser.ask("order.value") == "newest first", "the order is another")
@@ -86,8 +86,8 @@ def main():
     expect(browser.show(f"http://127.0.0.1:{watch.port}/", 1200, False), "the page does not load")
     expect(browser.wait("document.documentElement.hasAttribute('data-ready')"), "it is not ready")
     browser.wait("document.querySelector('.chart .line path') !== null")
-    holds(browser)
-    waits(browser)
+    check_state_kept(browser)
+    check_samples_wait(browser)
     run.kill()
     run.wait(60)
     expect(browser.wait(f"{LIVE} === 'over'"), f"of a killed run the page says {browser.ask(LIVE)}")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# watch_serve.py INVAR FOLDER - invar ledger watch --serve: a run in a browser while it happens.
+# watch_serve.py INVAR FOLDER - invar ledger watch --serve: the page of a run while it trains.
 #
 # The page, its state and its data are those of the ledger, and follow a run, also one that is
-# killed and resumed; who comes by another name, or wants anything but to read, is refused; only
-# this machine is listened to; the ledger is not changed.
+# killed and resumed. Requests with another Host, or other than GET, are rejected; the server
+# listens only on this machine; the ledger does not change.
 # SPDX-License-Identifier: Apache-2.0
 import atexit
 import http.client
@@ -30,7 +30,7 @@ def expect(good, what):
 
 
 class Watch:
-    """The program with a page, and questions to it."""
+    """The program with its page, and requests to it."""
 
     def __init__(self, invar, run, *words):
         self.process = subprocess.Popen([invar, "ledger", "watch", run, "--serve", *words],
@@ -45,7 +45,7 @@ class Watch:
         threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
 
     def wait_for(self, what, seconds=60):
-        """Whether it prints a line with this in it."""
+        """Waits for a printed line that contains `what`. Returns whether there is one."""
         end = time.monotonic() + seconds
         while not any(what in line for line in self.lines) and time.monotonic() < end:
             time.sleep(0.05)
@@ -72,7 +72,7 @@ class Watch:
 
 
 def listens_at(port):
-    """The addresses of this port that are listened at, as the system has them."""
+    """Returns the addresses on which the system listens at this port."""
     found = []
     for name in ("tcp", "tcp6"):
         rows = pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
@@ -82,7 +82,7 @@ def listens_at(port):
 
 
 def train(invar, *words):
-    """A run that does not end by itself, but with this test."""
+    """Starts a run that ends with this test."""
     run = subprocess.Popen([invar, "train", "tiny.ini", "--no-report", *words],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(run.kill)
@@ -90,7 +90,7 @@ def train(invar, *words):
 
 
 def has_saved(run, seconds=60):
-    """Whether the run has a checkpoint, soon."""
+    """Waits for a checkpoint of the run. Returns whether there is one."""
     end = time.monotonic() + seconds
     mark = pathlib.Path(run, "checkpoints/latest_checkpointed_iteration.txt")
     while not mark.exists() and time.monotonic() < end:
@@ -98,8 +98,8 @@ def has_saved(run, seconds=60):
     return mark.exists()
 
 
-def finished(invar):
-    """A run that is over: what is answered, and what is refused."""
+def check_finished(invar):
+    """Checks the responses about a finished run, and the rejected requests."""
     before = pathlib.Path("done/ledger.db").read_bytes()
     watch = Watch(invar, "done")
     status, kind, page = watch.ask("/")
@@ -139,8 +139,8 @@ def finished(invar):
         expect('"author":' in saved and ('"author":' in short) == left, f"{flag}: the author")
 
 
-def running(invar):
-    """A run that goes on: there is more and more of it, until it is over."""
+def check_running(invar):
+    """Checks that a running run gets more entries until it is stopped."""
     run = train(invar, "--run", "live")
     while not pathlib.Path("live/ledger.db").exists():
         time.sleep(0.05)
@@ -166,8 +166,8 @@ def running(invar):
     watch.end()
 
 
-def resumed(invar):
-    """A run that is killed, and resumed: the page and the terminal go on with it."""
+def check_resumed(invar):
+    """Checks that the page and the terminal follow a run that is killed and resumed."""
     words = ("--run", "twice", "--save-interval", "5", "--keep-checkpoints", "2")
     run = train(invar, *words)
     expect(has_saved("twice"), "the run saves nothing")
@@ -204,9 +204,9 @@ def main():
     pathlib.Path("tiny.ini").write_text(tiny.recipe(100000))
     subprocess.run([invar, "train", "tiny.ini", "--run", "done", "--num-rollout", "3",
                     "--no-report"], check=True, capture_output=True)
-    finished(str(invar))
-    running(str(invar))
-    resumed(str(invar))
+    check_finished(str(invar))
+    check_running(str(invar))
+    check_resumed(str(invar))
     print("\n".join(wrong))
     return 1 if wrong else 0
 

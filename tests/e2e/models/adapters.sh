@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# adapters.sh INVAR FOLDER - adapters (LoRA) beside a critic, and with rollouts in another format.
+# adapters.sh INVAR FOLDER - LoRA adapters with a critic, and with rollouts in another format.
 #
-# The critic begins as it would beside an actor whose weights are all trained: as the same bits. New
-# adapters change nothing, so the first rollout has the bits of that actor, in the format that
-# samples. One chain in every layout, resumed and replayed; another seed gives another chain.
+# The critic starts with the bits that it has next to a fully trained actor. New adapters change
+# nothing, so the first rollout has the bits of that actor, in the format that samples. The chain is
+# the same in every layout, resumed and replayed. Control: another seed gives another chain.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 folders=$PWD/tests/oracle/folders/4.57.6
@@ -11,11 +11,12 @@ folders=$PWD/tests/oracle/folders/4.57.6
 source tests/e2e/models/sharded_model.sh
 train_flags=(--rm-type deterministic_random)
 
+# identity RUN KEY: prints a value of the run's identity.
 identity() {
     column "$1" "SELECT value FROM identity WHERE key = '$2'"
 }
 
-# in_layouts NAME FLAG ...: the chain of one rank on several.
+# in_layouts NAME FLAG ...: checks that several ranks have the chain of one; sets `chain`.
 in_layouts() {
     local name=$1 one layout layouts=("--ranks 4 $tp $pp" "--ranks 3 --rollout-num-gpus 1")
     shift
@@ -49,7 +50,7 @@ holds [ "$chain" = "$one" ]
 expect 0 'identical' replay critic --step 1
 train seed "${ppo[@]}" "${lora[@]}" --seed 7
 holds [ "$chain" != "$one" ]
-# its body is the base's, wherever that comes from: checkpoints of whole weights, or a folder
+# The critic's body is that of the base, from a checkpoint of full weights or from a folder.
 for from in "--ref-load whole/checkpoints" "--critic-load seed/checkpoints"; do
     # shellcheck disable=SC2086 # words
     train "from${from//[^a-z]/}" "${ppo[@]}" "${lora[@]}" $from --num-rollout 1
@@ -58,7 +59,7 @@ train body "${ppo[@]}" --ref-load whole/checkpoints --num-rollout 1
 holds [ "$(identity fromrefloadwholecheckpoints 'critic hash')" = "$(identity body 'critic hash')" ]
 holds [ "$(identity fromcriticloadseedcheckpoints 'critic hash')" != \
     "$(identity critic 'critic hash')" ]
-# checkpoints without a critic are a body, too: a new head values nothing yet
+# A checkpoint without a critic provides the body, too; the new head then predicts 0.
 train plain --num-rollout 1 --seed 9
 train headless "${ppo[@]}" --critic-load plain/checkpoints --num-rollout 1
 holds [ "$(column headless "SELECT value = 0 FROM metrics WHERE name = 'rollout/values'")" = 1 ]
@@ -93,7 +94,7 @@ train tis "${sampled[@]}" --use-tis true
 holds [ "$chain" != "$one" ]
 in_layouts experts --rollout-dtype fp8 "${lora[@]}" --model-type qwen3_moe --num-experts 4 \
     --moe-router-topk 2
-# the base of adapters that ref-load names
+# Adapters are loaded by ref-load: rollouts sample with their base.
 train own "${lora[@]}"
 train named "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1
 train named-apart "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1 --ranks 2 \

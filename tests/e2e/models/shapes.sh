@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # shapes.sh INVAR FOLDER - reference, critic and teacher of other sizes and families than the actor.
 #
-# Log-probs of a reference are, bit by bit, those of the same model as an actor; the chain is one in
-# every layout, also killed and resumed; a replay and a pack need both folders. Another reference
-# gives another chain. What cannot be is refused with the key that names the model.
+# Log-probs of a reference are bit-equal to those of the same model as an actor. The chain is the
+# same in every layout, also stopped and resumed; replay and pack need both folders. Control:
+# another reference gives another chain. Impossible models are rejected with the key that names
+# them.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/models/sharded_model.sh
 source tests/e2e/models/sharded_model.sh
 
-# refused TEXT FLAG ...: as a wrong recipe is.
+# refused TEXT FLAG ...: checks that the run is rejected with TEXT, and makes no folder.
 refused() {
     expect 129 "$1" train "$recipe" --no-report --dtype bf16 --run refused "${@:2}"
     holds [ ! -e refused ]
@@ -39,7 +40,7 @@ for name in llama qwen2 qwen3_moe; do
     train "own-$name" "${own[@]}" --save-debug-rollout-data "rollouts/$name-{rollout_id}"
     one=$chain
     chains+=("$chain")
-    # the same samples, scored by that model as the actor
+    # These samples, scored by that model as the actor.
     train "scored-$name" "${words[@]}" --ref-load "$name/checkpoints" --num-rollout 1 \
         --load-debug-rollout-data "rollouts/$name-{rollout_id}"
     holds [ -n "$(digest "own-$name" ref.logp)" ]
@@ -55,7 +56,7 @@ for name in llama qwen2 qwen3_moe; do
 done
 holds [ "$(printf '%s\n' "${chains[@]}" | sort -u | wc -l)" = 4 ]
 
-# ---- life -------------------------------------------------------------------------------------
+# ---- resumed, replayed and packed -------------------------------------------------------------
 own=("${kl[@]}" --ref-load llama/checkpoints)
 train halves "${own[@]}" --debug-exit-after-rollout 1
 train halves "${own[@]}" --ranks 2
@@ -63,7 +64,7 @@ holds [ "$chain" = "${chains[1]}" ]
 expect 0 'identical' replay own-llama --step 1
 holds [ "$(sqlite3 -readonly own-llama/ledger.db "SELECT group_concat(key) FROM identity
     WHERE key LIKE 'reference%'")" = 'reference hash,reference model hash' ]
-# folders of Hugging Face: the actor begins with the weights of its own
+# Folders of Hugging Face: the actor starts with the weights of its own folder.
 folders=$OLDPWD/tests/oracle/folders/4.57.6
 cp -r "$folders/qwen3-fp16" actor
 cp -r "$folders/qwen3_moe-bf16-shards" moe
@@ -81,13 +82,13 @@ expect 0 'identical' replay one.tar
 mv actor.gone actor && mv moe.gone moe
 expect 129 "'ref-load' has another tokenizer than the model" train folders.ini --run refused \
     "${kl[@]}" --hf-checkpoint actor --ref-load "$folders/llama-fp16-tied"
-# weights that fit the actor, of another mathematics, are no reference beside it
+# Weights of the actor's shape with another config.json cannot be its reference.
 cp -r actor turned
 sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 12345.0/' turned/config.json
 holds grep -q 12345 turned/config.json
 expect 129 'name weights of the same model' train folders.ini --run refused "${kl[@]}" \
     --hf-checkpoint actor --ref-load turned
-# without a KL term ref-load is where the actor begins, and must be its model
+# Without a KL term ref-load names the actor's initial weights, and must be its model.
 refused '"LlamaForCausalLM"' --ref-load llama/checkpoints
 
 # ---- all models at once -----------------------------------------------------------------------
@@ -98,18 +99,18 @@ train all "${all[@]}"
 one=$chain
 train all-ranks "${all[@]}" --ranks 4 "$tp" 2 "$pp" 2
 [[ $chain == "$one" ]] || complain "all at once: $chain, one rank has $one"
-# experts of the actor are replayed in the actor alone: the models beside it have none, or others
+# Routing replay applies to the actor only: other models have no experts, or different ones.
 read -r -d '' -a sparse <<<"${shape[qwen3_moe]}"
 train sparse-values --model-type qwen3_moe --num-layers 1 --num-experts 4 --logical-etp 1 \
     --advantage-estimator ppo --num-rollout 1
-declare -A beside=(
+declare -A companions=(
     [reference]="${own[*]}"
     [teacher]="--use-opd true --opd-teacher-load llama/checkpoints"
     [critic]="--advantage-estimator ppo --critic-load values/checkpoints"
     [experts]="--advantage-estimator ppo --critic-load sparse-values/checkpoints"
 )
-for name in "${!beside[@]}"; do
-    read -r -a words <<<"${beside[$name]}"
+for name in "${!companions[@]}"; do
+    read -r -a words <<<"${companions[$name]}"
     train "sparse-$name" "${sparse[@]}" "${words[@]}" --use-rollout-routing-replay true
     one=$chain
     train "sparse-$name-free" "${sparse[@]}" "${words[@]}"
@@ -126,7 +127,7 @@ expect 0 'reference: weights' plan "$recipe" "${own[@]}" --dtype bf16
 holds [ "$(sed -n 's/^ *reference: weights *//p' <("$invar" plan "$recipe" "${own[@]}"))" != \
     "$(sed -n 's/^ *reference: weights *//p' <("$invar" plan "$recipe" "${kl[@]}"))" ]
 
-# ---- what cannot be ---------------------------------------------------------------------------
+# ---- impossible models ------------------------------------------------------------------------
 for key in "ref-load ${kl[*]}" "opd-teacher-load --use-opd true"; do
     read -r name flags <<<"$key"
     # shellcheck disable=SC2086 # words

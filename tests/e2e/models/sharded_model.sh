@@ -1,7 +1,6 @@
-# sharded_model.sh - runs of ranks/sharded_model.ini: the head of tests of several models, INVAR
-# FOLDER.
+# sharded_model.sh - setup of tests with ranks/sharded_model.ini; sourced with INVAR FOLDER.
 #
-# It makes the folder anew and goes there, with expect.sh. `train_flags` are of every run.
+# Creates the folder, changes to it and sources expect.sh. `train_flags` go to every run.
 # shellcheck shell=bash disable=SC2034
 # SPDX-License-Identifier: Apache-2.0
 invar=$(readlink -f "$1") folder=$2
@@ -12,7 +11,7 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 source "$OLDPWD/tests/e2e/expect.sh"
 full=${INVAR_TEST_FULL:-} train_flags=()
 
-# train NAME FLAG ...: a run; its chain is in `chain`.
+# train NAME FLAG ...: trains and sets `chain`.
 train() {
     local name=$1 output
     shift
@@ -22,7 +21,7 @@ train() {
     chain=$(sed -n 's/^chain  *//p' <<<"$output")
 }
 
-# digest RUN POINT: its hash in step 0.
+# digest RUN POINT: prints the digest of the point in step 0.
 digest() {
     column "$1" "SELECT hash FROM digests WHERE name = '$2' AND step = 0"
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# teacher.py INVAR FOLDER - on-policy distillation with a teacher that a server has.
+# teacher.py INVAR FOLDER - on-policy distillation with a teacher on a server.
 #
-# The run must have the chain of the run whose teacher is a model of its own, bit by bit, for each
-# format, temperature, family and number of ranks; another teacher must give another chain. What was
-# answered is recorded: neither a replay nor a step that is executed again asks. A server that
-# answers anything else ends the run with a line that says so.
+# The run must have the chain of a run that loads the teacher itself, bit by bit, for each format,
+# temperature, family and number of ranks. Control: another teacher gives another chain. Responses
+# are recorded: neither a replay nor a repeated step sends requests. Invalid responses end the run
+# with a clear message.
 # SPDX-License-Identifier: Apache-2.0
 import http.server
 import json
@@ -41,7 +41,7 @@ def run(verb, *words, env=None):
 
 
 def train(name, *words, env=None):
-    """The chain of a run."""
+    """Trains and returns the chain."""
     code, said = run("train", "tiny.ini", "--no-report", "--run", name, *words, env=env)
     expect(code == 0, f"{name}: {code} {said}")
     ledger = sqlite3.connect(f"file:{FOLDER}/{name}/ledger.db?mode=ro", uri=True)
@@ -63,11 +63,12 @@ def refused(name, code, text, *words, env=None):
     expect(got == code and line, f"{name}: {got}, expected {code} with {text!r}: {said}")
 
 
-# ---- a server between the two -------------------------------------------------------------------
+# ---- a proxy between the run and the server -----------------------------------------------------
 
 
-class Between(http.server.BaseHTTPRequestHandler):
-    """Hands questions on to `upstream`, and spoils answers as the first folder of the path says."""
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Forwards requests to `upstream`, and changes responses as the first folder of the path
+    says."""
 
     upstream, asked, seen = "", [], 0
 
@@ -86,9 +87,9 @@ class Between(http.server.BaseHTTPRequestHandler):
     def do_POST(self):  # pylint: disable=invalid-name
         body = self.rfile.read(int(self.headers["Content-Length"]))
         _, how, rest = self.path.split("/", 2)
-        Between.seen += 1
-        Between.asked.append(json.loads(body))
-        if how == "busy" and Between.seen % 2:
+        Proxy.seen += 1
+        Proxy.asked.append(json.loads(body))
+        if how == "busy" and Proxy.seen % 2:
             self.answer(503, b"later")
             return
         if how == "closes":
@@ -129,9 +130,9 @@ def spoil(how, reply):
         reply["choices"][0]["logprobs"] = None
     elif how == "many":
         reply["choices"] *= 2
-    elif how == "moves" and Between.seen > 4:
+    elif how == "moves" and Proxy.seen > 4:
         reply["system_fingerprint"] = "another"
-    elif how == "plain":  # a server of others
+    elif how == "plain":  # stands for a server that is not Invar
         del reply["invar"], reply["system_fingerprint"]
     elif how == "page":
         return b"<html>\x1b[31m</html>"
@@ -141,7 +142,7 @@ def spoil(how, reply):
 
 
 def check_spoiled(url, chain):
-    """Each is found; what may be is borne."""
+    """Each invalid response is detected; unusual but valid ones are accepted."""
     given = ["the first answer", "\"tokens\" has", "\"token_logprobs\" has"]
     cases = {
         "null": "the first answer: what it gives for token 7 is no log-probability",
@@ -157,7 +158,7 @@ def check_spoiled(url, chain):
     }
     for how, text in cases.items():
         refused(f"bad-{how}", 2, text, "--opd-teacher-url", f"{url}/{how}/v1")
-    Between.seen = 0
+    Proxy.seen = 0
     refused("moves", 2, "it comes from the model \"another\", those before from \"ieee-fp32-",
             "--opd-teacher-url", f"{url}/moves/v1")
     for how in ("ok", "busy", "plain"):
@@ -166,36 +167,36 @@ def check_spoiled(url, chain):
            "a server without a name is one")
     refused("bad-warm", 2, "only invar serve is known to score at rollout-temperature = 0.5",
             "--opd-teacher-url", f"{url}/plain/v1", "--rollout-temperature", "0.5")
-    if FULL:  # each waits between its calls
+    if FULL:  # these retry, with a pause after every call
         refused("late", 2, "after 5 calls", "--opd-teacher-url", f"{url}/late/v1",
                 "--plugin-timeout", "1")
         refused("closes", 2, "after 5 calls", "--opd-teacher-url", f"{url}/closes/v1")
 
 
 def check_asked(url):
-    """One question a sample; steps that are recorded ask nobody."""
+    """Sends one request per sample; recorded steps send none."""
     words = ["--opd-teacher-url", f"{url}/ok/v1", "--save", "none"]
-    Between.asked = []
+    Proxy.asked = []
     chain = train("once", *words)
-    expect(len(Between.asked) == 1 + 3 * 4, f"{len(Between.asked)} questions")
+    expect(len(Proxy.asked) == 1 + 3 * 4, f"{len(Proxy.asked)} questions")
     expect(all(q["max_tokens"] == 0 and q["echo"] and q["logprobs"] == 0 and q["temperature"] == 1
-               and "model" not in q for q in Between.asked), "a question")
+               and "model" not in q for q in Proxy.asked), "a question")
     sizes = query("once", "SELECT length(data) FROM reply ORDER BY step")
     tokens = query("once", "SELECT sum(tokens - prompt_tokens) FROM sample GROUP BY step")
     expect(sizes == [(1 + 4 * count,) for (count,) in tokens], f"{sizes} of {tokens}")
-    Between.asked = []
+    Proxy.asked = []
     expect(train("once", *words) == chain, "executed again from the start")
-    expect(len(Between.asked) == 1, "what was recorded is not asked")
+    expect(len(Proxy.asked) == 1, "what was recorded is not asked")
     code, said = run("replay", "once", "--step", "2")
     expect(code == 0 and "identical" in said, said)
-    expect(len(Between.asked) == 1, "a replay asks nobody")
+    expect(len(Proxy.asked) == 1, "a replay asks nobody")
 
 
-# ---- the same bits as a teacher of the run's own ------------------------------------------------
+# ---- bit-equal to a teacher that the run loads itself -------------------------------------------
 
 
 def check_bits(folder, words, cells):
-    """`cells`: the format, and further words of a run; each with and without a server."""
+    """Compares runs with and without a server; `cells` has the format and further flags of each."""
     seen = []
     for i, (dtype, *more) in enumerate(cells):
         cell = ["--dtype", dtype, *more]
@@ -211,7 +212,7 @@ def check_bits(folder, words, cells):
 
 
 def check_rewards():
-    """Where nobody gives rewards, none is shown, and the loss is."""
+    """Without rewards, outputs show no reward, but the loss."""
     words = ["--opd-teacher-load", "small/checkpoints", "--no-report", "--json",
              "--debug-rollout-print-every", "1"]
     for name, rule, shown, hidden in (("judged", "overlap", "reward ", "loss "),
@@ -262,9 +263,9 @@ def main():
 
     server = Server(INVAR, "tiny.ini", "--load", "small/checkpoints")
     url = f"http://127.0.0.1:{server.port}"
-    between = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Between)
+    between = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
     between.daemon_threads = True
-    Between.upstream = url
+    Proxy.upstream = url
     threading.Thread(target=between.serve_forever, daemon=True).start()
     spoiled = f"http://127.0.0.1:{between.server_address[1]}"
     check_spoiled(spoiled, chains[0])
@@ -274,9 +275,9 @@ def main():
     refused("misnamed", 2, "answers with status 404", "--opd-teacher-url", f"{url}/v1",
             "--opd-teacher-name", "nobody")
     train("moved", "--opd-teacher-url", f"{spoiled}/ok/v1", "--num-rollout", "2")
-    # another model at the address: a new run may have it, one that goes on may not
+    # The server changes its model: a new run accepts it, a resumed run does not.
     other = Server(INVAR, "tiny.ini", "--load", "large/checkpoints", *BIG)
-    Between.upstream = f"http://127.0.0.1:{other.port}"
+    Proxy.upstream = f"http://127.0.0.1:{other.port}"
     refused("once", 2, "plug-in opd-teacher-url: it has changed", "--opd-teacher-url",
             f"{spoiled}/ok/v1", "--save", "none")
     refused("moved", 2, "the server has another model than at step 1", "--opd-teacher-url",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# whose.sh INVAR FOLDER - a verb that takes the weights of a run takes those of this run.
+# whose.sh INVAR FOLDER - a command that uses the weights of a run uses those of this run.
 #
-# A ledger names checkpoints as its user did, by a path that leads elsewhere from another folder. A
-# run of the same shape there is never taken for the one that is asked for.
+# The ledger records the checkpoint folder as the user named it, often as a relative path, which
+# leads elsewhere from another folder. A run of the same shape there must not be used instead.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -34,7 +34,7 @@ holds cmp ../a/x.hf/model.safetensors x.hf/model.safetensors
 mkdir ../c && cd ../c || exit 2
 expect 2 'and here that folder does not exist' convert ../a/x out
 
-# ---- a run that went on with another folder of checkpoints -------------------------------------
+# ---- a run that continued with another checkpoint folder ---------------------------------------
 cd ../a || exit 2
 expect 0 'chain' train tiny.ini --run st --no-report
 expect 0 'chain' train more.ini --run st --load st/checkpoints --save st.other --no-report
@@ -45,7 +45,7 @@ mv st.other moved
 expect 0 'newest checkpoint of the run was saved as st.other/iter_0000003, and is not there' \
     convert st st.less
 holds cmp st.old/model.safetensors st.less/model.safetensors
-# one that was moved as a whole is itself
+# A run that was moved with all its files is found.
 mv st ../c/st
 mv moved ../c/st/checkpoints.new && rm -r ../c/st/checkpoints
 mv ../c/st/checkpoints.new ../c/st/checkpoints

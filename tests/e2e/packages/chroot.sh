@@ -1,10 +1,10 @@
-# chroot.sh - a bare Debian 12 in a folder, for tests that must not see this machine. Sourced.
+# chroot.sh - a minimal Debian 12 in a folder, for tests that must not see this machine; sourced.
 #
-# `bare_root CACHE FOLDER` makes it, from CACHE/debian.tar, which the first test fills by
-# debootstrap (INVAR_DEBIAN_MIRROR: from there; else from where this machine has its packages).
-# `inside FOLDER COMMAND ...` runs a command in it, with a /proc of its own and an empty
-# environment; what it started and mounted ends with it. Only root can do both, and the first needs
-# a network: without them `bare_root` exits with 77, a test that is skipped.
+# `bare_root CACHE FOLDER` creates it from CACHE/debian.tar, which the first test makes with
+# debootstrap, from INVAR_DEBIAN_MIRROR or else the mirror of this machine. `inside FOLDER COMMAND
+# ...` runs a command in it, with its own /proc and an empty environment; processes and mounts end
+# with the command. Both need root, and the first needs a network: without them `bare_root` exits
+# with 77, so that the test is skipped.
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 
@@ -13,9 +13,10 @@ skip() {
     exit 77
 }
 
-# The place of Debian's packages, as apt knows it; nothing on other systems, so debootstrap's own.
+# debian_mirror: prints apt's mirror; nothing on other systems, so that debootstrap's default is
+# used.
 debian_mirror() {
-    # shellcheck disable=SC2016 # apt's words, not the shell's
+    # shellcheck disable=SC2016 # expanded by apt
     [[ ! -e /etc/debian_version ]] || apt-get indextargets --format '$(REPO_URI) $(CODENAME)' \
         'Created-By: Packages' 2>/dev/null | awk '$2 == "bookworm" { print $1; exit }'
 }
@@ -42,7 +43,7 @@ bare_root() {
     mkdir -p "$folder"
     tar -C "$folder" -xf "$cache/debian.tar"
     cat /etc/resolv.conf >"$folder/etc/resolv.conf" 2>/dev/null || true
-    # services that a package would start have no business here; no archive is kept
+    # Services of packages must not start here; no archives are kept.
     printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d"
     chmod +x "$folder/usr/sbin/policy-rc.d"
     inside "$folder" apt-get -qq update || skip "no packages to be had here"

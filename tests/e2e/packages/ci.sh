@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ci.sh WHAT CACHE FOLDER - runs the commands of CI files and of the Dockerfile in a bare Debian.
+# ci.sh WHAT CACHE FOLDER - runs the commands of our CI files or Dockerfile in a minimal Debian.
 #
-# WHAT is github, gitlab or docker. HEAD is cloned into a Debian 12 of its own (chroot.sh), where
-# each `run:` line of docs/ci/github-actions.yml, each `script:` line of docs/ci/gitlab-ci.yml, or
-# each RUN of packaging/Dockerfile, stage by stage, is executed as written. The root of the first
-# gets what GitHub brings along: git and sudo. Exit code 77: it cannot be tried here.
+# WHAT is github, gitlab or docker. HEAD is cloned into a Debian 12 (chroot.sh), where each `run:`
+# of docs/ci/github-actions.yml, each `script:` of docs/ci/gitlab-ci.yml, or each RUN of
+# packaging/Dockerfile, stage by stage, is executed as written. For github, the root has git and
+# sudo, as on GitHub. Exit code 77 if this is impossible here.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD what=$1 cache=$2 folder=$3
@@ -15,7 +15,7 @@ source "$(dirname "$0")/chroot.sh"
 commands=$tree/tests/e2e/packages/commands.py
 mkdir -p "$folder"
 
-# the control: what commands.py finds in small files, and that it refuses one without commands
+# Control: commands.py finds the commands of small files, and rejects a file without commands.
 cat >"$folder/a.yml" <<'YAML'
 jobs:
   a:
@@ -33,7 +33,7 @@ done
 echo 'bits:' >"$folder/c.yml"
 ! "$commands" "$folder/c.yml" 2>/dev/null || complain "the control: no command is fine, too"
 
-# execute ROOT FOLDER FILE [STAGE]: its commands, in the root.
+# execute ROOT FOLDER FILE [STAGE]: runs the commands of the file in the root.
 execute() {
     local root=$1 place=$2
     shift 2
@@ -47,7 +47,7 @@ execute() {
         { complain "$*:" "$(tail -n 30 "$folder/log")" && return 1; }
 }
 
-# fresh ROOT PACKAGE ...: a bare root with these packages, and with HEAD in /source.
+# fresh ROOT PACKAGE ...: makes a minimal root with these packages, and with HEAD in /source.
 fresh() {
     local root=$1
     shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# commands.py FILE [STAGE] - the shell commands of a CI file or of a stage of a Dockerfile.
+# commands.py FILE [STAGE] - prints the shell commands of a CI file, or of a stage of a Dockerfile.
 #
 # FILE is docs/ci/github-actions.yml (`run:`), docs/ci/gitlab-ci.yml (`script:`) or a Dockerfile
-# (RUN, of the STAGE counted from 0). Prints one shell script: a file is read as far as ours go, and
-# what is written otherwise is refused, not skipped.
+# (RUN of STAGE, counted from 0). The parser knows only the syntax of these files, and rejects any
+# other.
 # SPDX-License-Identifier: Apache-2.0
-"""What CI and Docker would run."""
+"""Extracts the commands that CI and Docker would run."""
 import pathlib
 import re
 import sys
@@ -16,7 +16,7 @@ def indent(line):
 
 
 def block(lines, at):
-    """The lines below lines[at] that are indented more than it, without comments."""
+    """Returns the lines below lines[at] with a deeper indent, without comments."""
     below = []
     for line in lines[at + 1:]:
         if line.strip() and indent(line) <= indent(lines[at].replace("- ", "  ", 1)):
@@ -45,7 +45,7 @@ def of_pipeline(lines):
 def of_stage(text, stage):
     stages = re.split(r"^FROM ", re.sub(r"\\\n\s*", "", text), flags=re.M)[1:]
     for command in re.findall(r"^RUN (.*)$", stages[stage], re.M):
-        yield f"({command})"  # each begins in the WORKDIR again
+        yield f"({command})"  # each RUN begins in the WORKDIR
 
 
 def main():

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# deb.sh BUILD FOLDER - packages for Debian: what is in them, and what they need.
+# deb.sh BUILD FOLDER - packages for Debian: their files and dependencies.
 #
-# Makes them of the build BUILD. All files of `cmake --install` are in one package each, with what
-# Debian wants beside them; dependencies are those of the libraries that are linked. The unpacked
-# program runs. Exit code: 0 all as expected, 1 not, 77 there is no dpkg here.
+# Makes packages of BUILD. Each file of `cmake --install` is in exactly one package, with the files
+# that Debian requires; dependencies are those of the linked libraries; the SBOM agrees. The
+# unpacked program runs. Controls: the SBOM of another package, a package without copyright. Exit
+# code: 0 if all is as expected, else 1; 77 if there is no dpkg.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 build=$1 folder=$2
@@ -20,12 +21,12 @@ cpack --config "$build/CPackConfig.cmake" -B "$folder/work" \
     -D CPACK_OUTPUT_FILE_PREFIX="$packages" >"$folder/log" 2>&1 ||
     { cat "$folder/log" && exit 1; }
 
-# field PACKAGE NAME: of its control file.
+# field PACKAGE NAME: prints a field of its control file.
 field() {
     dpkg-deb -f "$packages/$1"_*.deb "$2"
 }
 
-# ---- what they say -------------------------------------------------------------------------------
+# ---- control files -------------------------------------------------------------------------------
 
 version=$("$build/invar" version | sed -n 's/^invar //p')-1
 for file in "$packages"/*.deb; do
@@ -51,7 +52,7 @@ for module in cuda mpi nccl; do
 done
 holds diff <(tr ' ' '\n' <<<"$names" | sort) <(tr ' ' '\n' <<<"$wanted" | sort)
 
-# libraries: those of the program and its modules, none of modules that have packages of their own
+# Libraries of the program and its modules, but not of modules that have packages of their own.
 for library in libc6 libsqlite3-0 libjansson4 zlib1g libutf8proc libcurl libmicrohttpd; do
     holds grep -q "\\b$library" <<<"$(field invar Depends)"
 done
@@ -62,9 +63,9 @@ done
 soname=$(grep -oaE 'libgit2\.so\.[0-9.]+' "$build/invar")
 holds grep -q "libgit2-${soname#libgit2.so.}" <<<"$(field invar Recommends)"
 
-# ---- what they have ------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
-# SBOMs: the hashes are those of the files, the libraries those that dpkg-shlibdeps found
+# SBOMs have the hashes of the files, and the libraries that dpkg-shlibdeps found.
 cat >"$folder/sbom.py" <<'PYTHON'
 import hashlib, json, re, subprocess, sys
 root, package = sys.argv[1:3]
@@ -93,7 +94,7 @@ if [[ -e $packages/invar-mpi_$version"_$(dpkg --print-architecture)".deb ]]; the
         2>/dev/null || complain "the control: the SBOM of invar agrees with another package"
 fi
 
-# Debian's place and form of a file that was installed; nothing: packages have none.
+# Maps an installed file to its path in a Debian package; deleted if packages do not have it.
 cat >"$folder/debian.sed" <<'SED'
 \,^share/doc/invar/LICENSE$,d
 s,^share/man/.*,&.gz,
@@ -107,16 +108,16 @@ DESTDIR=$folder/staged cmake --install "$build" --prefix /usr >"$folder/log"
 diff "$folder/installed" "$folder/packed" || complain "packages have other files than the install"
 holds test "$(wc -l <"$folder/packed")" -gt 150
 
-# ---- what they do --------------------------------------------------------------------------------
+# ---- the unpacked program ------------------------------------------------------------------------
 
 holds diff <("$build/invar" version) <("$folder/root/invar/usr/bin/invar" version)
 ! readelf -SW "$folder/root/invar/usr/bin/invar" | grep -F ' .symtab ' ||
     complain "the packed program is not stripped"
 holds gzip -t "$folder"/root/invar/usr/share/man/man1/*.gz
 
-# What lintian has to say, with INVAR_TEST_FULL=1. CPack takes lib/invar for a folder of the linker,
-# and runs ldconfig instead of a trigger. libinvar is loaded by its name, and says its version
-# itself. The other two are about uploads to Debian itself and about cross compilers.
+# lintian, with INVAR_TEST_FULL=1. Suppressed: CPack treats lib/invar as a folder of the dynamic
+# linker, and runs ldconfig instead of a trigger. libinvar is loaded by its name, and reports its
+# version itself. The other two tags are about uploads to Debian and about cross compilers.
 if [[ ${INVAR_TEST_FULL:-} ]] && command -v lintian >/dev/null; then
     known=maintscript-calls-ldconfig,initial-upload-closes-no-bugs
     known+=,pkg-config-unavailable-for-cross-compilation,lacks-ldconfig-trigger

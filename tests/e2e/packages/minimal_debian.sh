@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# minimal_debian.sh BUILD CACHE FOLDER - packages on a bare Debian 12, without a compiler.
+# minimal_debian.sh BUILD CACHE FOLDER - packages on a minimal Debian 12, without a compiler.
 #
-# Makes packages of the build BUILD, installs them with apt in a Debian of their own (chroot.sh),
-# and runs there what scripts/quickstart runs: the self-check and the whole quickstart, whose chain
-# must be the golden's. Then all is removed, and nothing stays. Exit code 77: it cannot be tried
-# here.
+# Makes packages of BUILD, installs them with apt in a Debian of their own (chroot.sh), and runs the
+# self-check and the quickstart, whose chain must be the golden's. After removal no file stays. Exit
+# code 77 if this is impossible here.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 build=$1 cache=$2 folder=$3
@@ -16,22 +15,22 @@ root=$folder/root
 bare_root "$cache" "$root"
 cpack --config "$build/CPackConfig.cmake" -B "$folder/work" \
     -D CPACK_OUTPUT_FILE_PREFIX="$root/tmp" >"$folder/log" 2>&1 || { cat "$folder/log" && exit 1; }
-rm -f "$root"/tmp/invar-{cuda,nccl}_*.deb # they want what a bare Debian has not
+rm -f "$root"/tmp/invar-{cuda,nccl}_*.deb # they need packages that a minimal Debian lacks
 mapfile -t packages < <(cd "$root" && ls tmp/*.deb)
 expect_logs=("$folder/log")
 
-# works COMMAND ...: in the root, with success.
+# works COMMAND ...: checks that the command succeeds in the root.
 works() {
     checks=$((checks + 1))
     inside "$root" "$@" >"$folder/log" 2>&1 || complain "$*:" "$(tail -n 20 "$folder/log")"
 }
 
-# files, without those that adduser and ldconfig keep
+# snapshot: prints all files except those that adduser and ldconfig keep.
 snapshot() {
     (cd "$root" && find usr etc opt -type f ! -path 'etc/ld.so.cache' ! -path 'etc/*-' | sort)
 }
 
-# the control: it is not there, and neither is what could build it
+# Control: neither the program nor anything that could build it is there before.
 for program in invar cc gcc cmake python3 git; do
     ! inside "$root" sh -c "command -v $program" || complain "the bare root has $program"
 done
@@ -51,7 +50,7 @@ cat "$folder/log"
 works sh -c 'cd /root && invar ledger verify runs/quickstart'
 works sh -c 'cd /root && invar train /usr/share/invar/recipes/quickstart.ini --name ranks \
     --ranks 2 --num-rollout 2 --golden /usr/share/invar/recipes/quickstart.golden'
-# of what the program only recommends, it says what is missing
+# A missing recommended library is named in the message.
 inside "$root" sh -c 'cd /root && invar bisect --good a --run true' >"$folder/log" 2>&1 || true
 holds grep -q 'libgit2' "$folder/log"
 

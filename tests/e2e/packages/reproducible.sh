@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# reproducible.sh FOLDER - a release of one commit, made twice in two folders, has the same bytes.
+# reproducible.sh FOLDER - a release that is built twice from one commit has the same bytes.
 #
-# Clones HEAD twice below FOLDER, and lets scripts/release build and pack each: the second from a
-# path with blanks, with another umask, language and time zone. Programs, modules, the library,
-# manual pages, completions, packages and sources must be equal. The compiler is asked both times:
-# no cache. Controls: what scripts/release refuses; packages with another time of the commit differ.
-# Exit code: 0 all as expected, 1 not, 77 there is no dpkg here.
+# Clones HEAD twice below FOLDER and runs scripts/release in each: the second time in a path with
+# blanks, with another umask, language and time zone. Programs, modules, the library, manual pages,
+# completions, packages and sources must be equal. The compiler cache is off. Controls:
+# scripts/release rejects wrong arguments; packages with another commit time differ. Exit code: 0 if
+# all is as expected, else 1; 77 if there is no dpkg.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD folder=$1
@@ -21,7 +21,7 @@ unset CMAKE_C_COMPILER_LAUNCHER SOURCE_DATE_EPOCH
 export CCACHE_DISABLE=1 GIT_CONFIG_GLOBAL=/dev/null
 version=$(sed -n 's/^project(invar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 
-# refuses TEXT ARGUMENT ...: scripts/release says so, and makes nothing.
+# refuses TEXT ARGUMENT ...: checks that scripts/release fails with TEXT and creates nothing.
 refuses() {
     local text=$1 said rc=0
     shift
@@ -53,7 +53,7 @@ scripts/release "$version" "$folder/one.out" >"$folder/log.one" 2>&1 ||
     scripts/release "$version" "$folder/another place/out"
 ) >"$folder/log.two" 2>&1 || { tail -n 20 "$folder/log.two" && exit 1; }
 
-# products FOLDER: the hash and the name of each file that a user gets.
+# products FOLDER: prints digest and name of each file that a user gets.
 products() {
     (cd "$1" && find ./*.* SHA256SUMS build/invar build/invar.build build/*.so build/plugins \
         build/pages build/ledger/alone -type f ! -name written -print0 | sort -z |
@@ -70,7 +70,7 @@ done
 (cd "$folder/one.out" && sha256sum --quiet -c SHA256SUMS) || complain "SHA256SUMS is wrong"
 holds grep -q "^## $version" "$folder/one.out/NOTES.md"
 
-# the control
+# Control: packages with another commit time differ.
 (cd "$folder/one.out/build" && SOURCE_DATE_EPOCH=1700000000 \
     cpack -D CPACK_OUTPUT_FILE_PREFIX="$folder/later") >"$folder/log" 2>&1
 for file in "$folder"/later/*.deb; do

@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
-# pairs.py INVAR FOLDER [PART PARTS] - pairs of features: --dry-run, plan, train and help say the
-# same.
+# pairs.py INVAR FOLDER [PART PARTS] - pairs of features: --dry-run, plan, train and help agree.
 #
 # A feature is a key with a value other than its default (cli/combinations/features.def). Each pair
-# becomes a recipe on a tiny model, which is tried with --dry-run, planned and then trained. A pair
-# is either refused by all three, with the same message and before a run folder exists, or the run
-# ends well; and `invar help combinations` lists exactly the pairs that are refused, with that
-# message.
-# Without INVAR_TEST_FULL a covering sample of the pairs is run; with it all of them, or one of
-# PARTS parts.
+# becomes a recipe of a tiny model, which is checked with --dry-run, planned and trained. Either all
+# three reject the pair, with the same message and before a run folder exists, or the run succeeds.
+# `invar help combinations` must list exactly the rejected pairs, with these messages. By default a
+# covering sample of the pairs is run; with INVAR_TEST_FULL=1 all pairs, or one of PARTS parts.
 # SPDX-License-Identifier: Apache-2.0
 """Runs pairs of features and compares the verdicts."""
 import collections
@@ -25,24 +22,25 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[3]
 TABLE = TREE / "cli" / "combinations" / "features.def"
 TOKENIZER = TREE / "tests" / "oracle" / "folders" / "4.57.6" / "qwen3-fp16"
-STRIDES = (1, 37)  # the sample has the pairs of features that are so far apart in the table
+STRIDES = (1, 37)  # the sample has the pairs at these distances in the table
 WORKERS = 2
 SECONDS = 120  # a run that takes longer hangs
-STEPS_ONLY = "invar: --gpus plans training steps"  # plan of several ranks that train nothing
-# messages about what a file holds, which plan may not read
+# message of plan for several ranks that train nothing
+STEPS_ONLY = "invar: --gpus plans training steps"
+# Messages about the content of a file, which plan may not read.
 CONTENT = re.compile(r"invar: (?:saved-\d+|data\.jsonl|(?:dense|moe)/config\.json)\b")
 LAYOUT = ("tensor-model-parallel-size", "context-parallel-size", "expert-model-parallel-size",
           "pipeline-model-parallel-size")
 
 Feature = collections.namedtuple("Feature", "name keys needs")
-# whys: messages of --dry-run if it refuses the pair
+# whys: messages of --dry-run if it rejects the pair
 Result = collections.namedtuple("Result", "pair whys problem")
 
 
 # ---- the table ---------------------------------------------------------------------------------
 
 def keys_of(text):
-    """[(key, value)] of "key = value; word; ..."; a word has the value None."""
+    """Returns [(key, value)] of "key = value; word; ..."; a word has the value None."""
     parts = (part.partition(" = ") for part in text.split("; ") if part)
     return [(key, value if equals else None) for key, equals, value in parts]
 
@@ -70,12 +68,13 @@ class Table:
                 self.features.append(Feature(arguments[0], *map(keys_of, arguments)))
 
     def pairs(self):
-        """All pairs of features with different keys, by their places."""
+        """Returns the index pairs of all features with different keys."""
         return [(i, k) for i, k in itertools.combinations(range(len(self.features)), 2)
                 if self.features[i].keys[0][0] != self.features[k].keys[0][0]]
 
     def recipe(self, features):
-        """Keys of the recipe that has these features and what they need; the first set stays."""
+        """Returns the recipe keys of these features and their needs; the first value of a key
+        wins."""
         words = {word for feature in features for word, value in feature.needs if value is None}
         kinds = {"all", "file" if "file" in words else "task",
                  "folder" if words & {"file", "folder"} else "own"}
@@ -95,8 +94,8 @@ class Table:
         return keys, "folder" if "folder" in kinds else "own"
 
     def variants(self, first, second):
-        """The pair with what both need, in both orders, with what one of them needs, and bare;
-        then the same with each of the alternatives."""
+        """Returns the pair with the needs of both, in both orders, with the needs of one of them,
+        and bare; then the same with each alternative."""
         bare = [feature._replace(needs=[]) for feature in (first, second)]
         pairs = [(first, second), (second, first), (first, bare[1]), (bare[0], second), bare]
         return [(other, *pair) for other in self.alternatives for pair in pairs]
@@ -105,7 +104,7 @@ class Table:
 # ---- running -----------------------------------------------------------------------------------
 
 def flags_of(keys):
-    """The command line for keys: the number of ranks, at least that of the layout, and flags."""
+    """Returns the number of ranks, at least that of the layout, and the flags for these keys."""
     keys, parts = dict(keys), 1
     for key in LAYOUT:
         parts *= int(keys.get(key, 1))
@@ -115,7 +114,7 @@ def flags_of(keys):
 
 
 def call(invar, folder, flags, *words, verb="train"):
-    """Exit code and last message of a command about the recipe with these flags."""
+    """Returns exit code and last message of a command on the recipe with these flags."""
     ranks, keys = flags
     command = [invar, verb, "pair.ini", "--run", "made", *keys, *words]
     if verb == "train" or ranks != "1":
@@ -129,7 +128,7 @@ def call(invar, folder, flags, *words, verb="train"):
     return done.returncode, lines[-1] if lines else ""
 
 
-class Bench:
+class PairRunner:
     """Runs pairs in folders of their own below `folder`."""
 
     def __init__(self, invar, folder):
@@ -139,7 +138,7 @@ class Bench:
             self.prepare(folder / "files" / kind, kind)
 
     def prepare(self, files, kind):
-        """The files that features name; models of folders have a tokenizer."""
+        """Creates the files that features name; models of the kind "folder" have a tokenizer."""
         files.mkdir(parents=True)
         (files / "pair.ini").write_text("", "ascii")
         (files / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -165,7 +164,7 @@ class Bench:
         shutil.rmtree(files / "made")
 
     def try_pair(self, place):
-        """The verdicts about a pair."""
+        """Returns the verdicts about a pair."""
         pair = [self.table.features[i] for i in place]
         folder = self.folder / "{}-{}".format(*place)
         folder.mkdir()
@@ -201,7 +200,7 @@ class Bench:
         return Result(name, [why for _, why in dry] if refused else [], problem)
 
     def place(self, folder, features):
-        """A folder with the files for a recipe; the flags of the recipe."""
+        """Creates a folder with the files of a recipe. Returns the flags of the recipe."""
         keys, kind = self.table.recipe(features)
         if not folder.exists():
             folder.mkdir()
@@ -213,7 +212,7 @@ class Bench:
 # ---- help --------------------------------------------------------------------------------------
 
 def read_help(invar):
-    """{pair: reason} of `invar help combinations`, and its last line."""
+    """Returns {pair: reason} of `invar help combinations`, and its last line."""
     done = subprocess.run([invar, "help", "combinations"], capture_output=True, check=True,
                           text=True)
     *lines, empty, last = done.stdout.splitlines()
@@ -223,8 +222,8 @@ def read_help(invar):
 
 
 def check_help(listed, results):
-    """What help says differently about these pairs; it cannot know what files hold. Of a key that
-    is not in the pair it says which feature needs it."""
+    """Yields differences between help and these results. Help does not know what files contain. If
+    the reason is about a key outside of the pair, help names the feature that needs the key."""
     for pair, why in listed.items():
         keys = "|".join(re.findall(r"(?:^| with )(\S+) = ", pair))
         if not re.search(rf"(?<![a-z-])(?:{keys})(?![a-z-])", why):
@@ -237,10 +236,10 @@ def check_help(listed, results):
             yield f"{result.pair}\n  help: {listed.get(result.pair)}\n  --dry-run: {why}"
 
 
-# ---- all ---------------------------------------------------------------------------------------
+# ---- the test ----------------------------------------------------------------------------------
 
-def choose(table, part, parts):
-    """The pairs to run."""
+def choose_pairs(table, part, parts):
+    """Returns the pairs to run."""
     pairs = table.pairs()
     if os.environ.get("INVAR_TEST_FULL"):
         return pairs[part::parts]
@@ -251,8 +250,8 @@ def choose(table, part, parts):
 def main():
     invar, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     part, parts = map(int, sys.argv[3:5] or (0, 1))
-    bench = Bench(str(invar), folder)
-    chosen = choose(bench.table, part, parts)
+    bench = PairRunner(str(invar), folder)
+    chosen = choose_pairs(bench.table, part, parts)
     listed, last = read_help(invar)
     total = f"{len(listed)} of {len(bench.table.pairs())} pairs of {len(bench.table.features)} "
     problems = [] if last.startswith(total) else [f"help ends with: {last}"]

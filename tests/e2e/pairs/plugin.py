@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# plugin.py - a plug-in of every kind, for pairs.py: it keeps all samples and answers at once.
+# plugin.py - a plug-in of every kind, for pairs.py: it keeps all samples and responds at once.
 # SPDX-License-Identifier: Apache-2.0
-"""Answers every question of a run in the plainest way."""
+"""Responds to every call of a run with the simplest valid values."""
 import http.client
 import json
 import sys
@@ -12,7 +12,7 @@ KINDS = ["reward", "group_reward", "generate", "agent", "filter", "buffer_filter
 
 
 def complete(task):
-    """Asks the model once, as an agent does."""
+    """Makes one call to the model, as an agent does."""
     where = urllib.parse.urlsplit(task["base_url"])
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
     connection.request("POST", where.path + "/completions",
@@ -27,7 +27,7 @@ def complete(task):
 
 
 def answer(request):
-    """The reply without its id."""
+    """Returns the reply without its id."""
     call, samples = request["call"], request.get("samples", [])
     if call in ("reward", "group_reward"):
         return {"rewards": [{"right": s["index"] % 2} for s in samples]}

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-# chooser.py LOG [FAULT] - a plug-in that chooses prompts, takes young groups out of the buffer, and
-# reports what its hooks have measured. LOG gets a line for each question; FAULT is what it does
-# wrong.
+# chooser.py LOG [FAULT] - a plug-in that chooses prompts, drops old groups from the buffer, and
+# reports metrics from its hooks. LOG gets a line per call; FAULT selects a faulty behavior.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import sys

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # chosen.py INVAR PLUGIN FOLDER - plug-ins that choose prompts and groups of the buffer, and hooks
-# that report: as a program (chooser.py) and as a shared object (PLUGIN), with one chain.
+# that report metrics: as a program (chooser.py) and as a shared object (PLUGIN), with one chain.
 #
-# The ledger must have the prompts that were chosen and the values that were reported; groups that
-# were dropped must not be trained on. However a run is executed, stopped and gone on with, its
-# chain is one, and a step that the ledger has is not asked about again: the program's log says so.
+# The ledger must have the chosen prompts and the reported values; dropped groups must not be
+# trained on. However a run is executed, stopped and resumed, it has one chain, and the plug-in is
+# not called again for a recorded step, as the program's log shows.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -63,8 +63,8 @@ def select(name, sql):
         return list(ledger.execute(sql))
 
 
-def asked(call):
-    """Steps of the questions so far, which are forgotten."""
+def calls_of(call):
+    """Returns the steps of the logged calls, and clears the log."""
     log = FOLDER / "log"
     lines = log.read_text(encoding="ascii").splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
@@ -77,21 +77,21 @@ def replay(name, step):
     expect(done.returncode == 0, f"{name}: replay of step {step}: {done.stdout}{done.stderr}")
 
 
-def check_lives(name, keys, chain, call):
-    """Elsewhere, in pieces, again from a checkpoint: one chain, and no question twice."""
+def check_executions(name, keys, chain, call):
+    """One chain on other ranks, in pieces, and again from a checkpoint; no call is repeated."""
     for way, words in (("ranks", ["--ranks", "2"]), ("threads", ["--threads", "1"])):
         got = train(f"{name}-{way}", *keys, *words, "--save", "none")["chain"]
         expect(got == chain, f"{name}, {way}: chain {got}, expected {chain}")
-    asked(call)
+    calls_of(call)
     for rollouts in (2, 3, ROLLOUTS):
         got = train(f"{name}-pieces", *keys, "--save-interval", "1", rollouts=rollouts)["chain"]
     expect(got == chain, f"{name}, in pieces: chain {got}, expected {chain}")
-    steps = asked(call)
+    steps = calls_of(call)
     expect(steps == sorted(steps) and steps[-1] > 3, f"{name}: it was asked in steps {steps}")
     got = train(f"{name}-pieces", *keys, "--ckpt-step", "2")["chain"]
-    expect(got == chain and not asked(call), f"{name}, again: chain {got}, or it was asked")
+    expect(got == chain and not calls_of(call), f"{name}, again: chain {got}, or it was asked")
     replay(f"{name}-pieces", 4)
-    expect(not asked(call), f"{name}: a replay has asked")
+    expect(not calls_of(call), f"{name}: a replay has asked")
 
 
 def check_source():
@@ -101,13 +101,13 @@ def check_source():
     expect(chain not in (None, plain), "chosen prompts change nothing")
     first = select("source", "SELECT prompt FROM samples WHERE step = 0 ORDER BY idx")
     expect(all(line % 7 == 0 and line < 63 for line, in first), f"the first prompts: {first}")
-    check_lives("source", key, chain, "prompts")
+    check_executions("source", key, chain, "prompts")
     for ways in (["--data-source-path", PLUGIN], ["--data-source-path", f"{PROGRAM} other"]):
         got = train(f"source-{len(ways[1])}", *ways, "--save", "none")["chain"]
         expect(got == chain, f"{ways}: chain {got}, expected {chain}")
     late = ["--rollout-lag", "2", "--rollout-segment-tokens", "2"]
     lagged = train("source-lag", *key, *late, "--save", "none")["chain"]
-    check_lives("source-lag", [*key, *late], lagged, "prompts")
+    check_executions("source-lag", [*key, *late], lagged, "prompts")
     for fault, says in (("few", "\"prompts\" has 8 values, expected 9"),
                         ("far", "prompt 0 is line 256 of prompt-data, which has 256"),
                         ("below", "prompt 0 is line -1"), ("text", "no integer at 0"),
@@ -132,7 +132,7 @@ def check_buffer():
                       for sample in map(json.loads, open(FOLDER / f"{name}-{rollout}",
                                                          encoding="utf-8")) if "tokens" in sample]
     expect(max(ages["buffer"]) == 1 < max(ages["kept"]), "groups are too old, or never old")
-    check_lives("buffer", [*key, *late], chain, "buffer_filter")
+    check_executions("buffer", [*key, *late], chain, "buffer_filter")
     got = train("buffer-object", "--buffer-filter-path", PLUGIN, *late, "--save", "none")["chain"]
     expect(got == chain, f"a shared object: chain {got}, expected {chain}")
     train("buffer-wait", "--buffer-filter-path", f"{PROGRAM} log wait", *late, "--save", "none")

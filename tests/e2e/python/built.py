@@ -1,6 +1,6 @@
-# built.py - the package of this tree over the library of a build: for tests that then import invar.
+# built.py - makes this tree's package invar importable, with the library of a build.
 # SPDX-License-Identifier: Apache-2.0
-"""Where the package invar is found, and what it finds."""
+"""Paths of the package invar and its library."""
 import os
 import pathlib
 import sys
@@ -10,7 +10,7 @@ PACKAGE = HERE.parents[2] / "python"
 
 
 def use(library, program=None):
-    """The environment says nothing else about invar."""
+    """Sets the environment so that only this package and library are used."""
     for name in ("CI", "INVAR_FACTS", "INVAR_LEDGER", "INVAR_SAVE"):
         os.environ.pop(name, None)
     os.environ["INVAR_LIBRARY"] = str(pathlib.Path(library).resolve())

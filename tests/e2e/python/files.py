@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # files.py INVAR LIBRARY WRITER FOLDER - rollout files and packs from Python.
 #
-# WRITER FILE writes a rollout file that has every member of the format.
+# WRITER FILE writes a rollout file with every member of the format. Python must read, write and
+# reject files exactly like the engine.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.read_rollout, Rollout.write, invar.pack, invar.read_pack and invar.replay."""
 import array
@@ -31,12 +32,13 @@ import tiny  # noqa: E402  pylint: disable=wrong-import-position
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 
 EXPERTS = {"model-type": "qwen3_moe", "num-experts": 4, "moe-router-topk": 2}
-OTHERS = (None, True, 7, -1, 1 << 63, 0.5, "x", "", [], [True], {}, {"a": 1})  # of each type
+# values of every type
+OTHERS = (None, True, 7, -1, 1 << 63, 0.5, "x", "", [], [True], {}, {"a": 1})
 ABSENT = {"weights_first", "parts", "turns", "filtered_groups"}
 
 
 def signed(*lines):
-    """A file of these lines, with the end that they need."""
+    """Returns a file of these lines, with the valid last line."""
     body = b"".join(lines)
     return body + b'{"end":true,"samples":%d,"sha256":"%s"}\n' % (
         len(lines) - 1, hashlib.sha256(body).hexdigest().encode())
@@ -47,7 +49,7 @@ def dump(value):
 
 
 class Files(unittest.TestCase):
-    """What all tests start from: files that the engine wrote."""
+    """Files that the engine wrote, for all tests."""
 
     @classmethod
     def setUpClass(cls):
@@ -61,10 +63,10 @@ class Files(unittest.TestCase):
         cls.all = (FOLDER / "all.jsonl").read_bytes()
         cls.scratch, cls.unpacked = FOLDER / "scratch", FOLDER / "unpacked"
         cls.unpacked.mkdir()
-        tempfile.tempdir = str(cls.unpacked)  # of packs
+        tempfile.tempdir = str(cls.unpacked)  # folder of unpacked packs
 
     def refused(self, data, words="", status="CORRUPT", read=invar.read_rollout):
-        """The file is refused with one line that names it."""
+        """Checks that the file is rejected with one line that names it."""
         self.scratch.write_bytes(data)
         with self.assertRaises(invar.Error) as caught:
             read(self.scratch)
@@ -96,9 +98,10 @@ class Rollouts(Files):
         self.assertEqual(rollout.samples[0].response, 'x = "7"\\\n\0\u00e9\U0001f600')
 
     def test_singles(self):
-        """The shortest decimals that read back, against a search over all digits."""
-        dice = random.Random(7)
-        words = [dice.getrandbits(32) for _ in range(3000)]
+        """Numbers are the shortest decimals that read back, compared with a search over all
+        digits."""
+        rng = random.Random(7)
+        words = [rng.getrandbits(32) for _ in range(3000)]
         words += [bits + i for bits in (0, 0x00800000, 0x3f800000, 0x7f7ffff0) for i in range(16)]
         values = array.array("f", struct.pack(f"<{len(words)}I", *words))
         values = array.array("f", [value for value in values if math.isfinite(value)])
@@ -117,7 +120,7 @@ class Rollouts(Files):
                 self.assertNotEqual(array.array("f", [double])[0], value, text)
 
     def test_edited(self):
-        """A reward that Python changed is the one that is trained on."""
+        """A reward that Python changed is used in training."""
         before = invar.read(FOLDER / "dense").sql(
             "SELECT value FROM metrics WHERE step = 0 AND name = 'rollout/raw_reward'")
         for number in (0, 1):
@@ -128,7 +131,8 @@ class Rollouts(Files):
             rollout.write(FOLDER / f"own-{number}.jsonl")
             rollout.header.run = 32 * "0"
             rollout.write(FOLDER / f"edited-{number}.jsonl")
-        with self.assertRaisesRegex(invar.Error, "not what this recipe gives"):  # its own
+        # a run does not accept an edited file of its own
+        with self.assertRaisesRegex(invar.Error, "not what this recipe gives"):
             self.load("own")
         with self.load("edited") as trained:
             self.assertTrue(trained.verify())
@@ -136,7 +140,7 @@ class Rollouts(Files):
                 "SELECT value FROM metrics WHERE step = 0 AND name = 'rollout/raw_reward'")
         self.assertEqual(list(after[0].values()) if isinstance(after, list)
                          else list(after["value"]), [0.125 * (0 + 1 + 2 + 3) / 4])
-        self.assertNotEqual(str(before), str(after))  # the control
+        self.assertNotEqual(str(before), str(after))  # control
         with invar.pack(FOLDER / "edited", 1, FOLDER / "edited.pack") as pack:
             self.assertEqual(pack.rollouts(), [invar.read_rollout(FOLDER / "edited-1.jsonl")])
             self.assertTrue(invar.replay(pack).identical)
@@ -146,7 +150,8 @@ class Rollouts(Files):
                            load_debug_rollout_data=FOLDER / (name + "-{rollout_id}.jsonl"))
 
     def test_other_spelling(self):
-        """What says the same in other bytes is read, here and by the engine, and written anew."""
+        """Other spellings of the same content are read, here and by the engine, and normalized when
+        written."""
         for number in (0, 1):
             data = (FOLDER / f"dense-{number}.jsonl").read_bytes()
             lines = [dump(dict(reversed(json.loads(line).items())))
@@ -158,14 +163,14 @@ class Rollouts(Files):
             self.assertEqual(trained.chain, original.chain)
 
     def test_agrees(self):
-        """What is read here is read by the engine, and what is refused is refused by it."""
+        """Python and the engine accept and reject the same files."""
         def deep(count):
             return b'"metadata":{"a":' + count * b"[" + count * b"]" + b"}"
 
         def deep_objects(count):
             return b'"metadata":' + count * b'{"a":' + b"{}" + count * b"}"
 
-        for number in (0, 1):  # of nobody, so that nothing but the format is looked at
+        for number in (0, 1):  # files without a run, so that only the format is checked
             rollout = invar.read_rollout(FOLDER / f"dense-{number}.jsonl")
             rollout.header.run = 32 * "0"
             rollout.write(FOLDER / f"agreed-{number}.jsonl")
@@ -208,7 +213,7 @@ class Rollouts(Files):
                 self.assertTrue(self.stable(path.read_bytes()))
 
     def test_values(self):
-        """A line has at most so many values; commas in texts are none."""
+        """A line has a maximum number of values; commas inside texts do not count."""
         rollout, key = invar.read_rollout(FOLDER / "all.jsonl"), ',[{\\",'
         rollout.samples[0].metadata = {key: []}
         line = re.sub(r'"(\\.|[^"\\])*"', "", rollout.encode().splitlines()[1].decode())
@@ -235,7 +240,7 @@ class Rollouts(Files):
         self.refused(signed(lines[0], lines[2], lines[1]), "of group")
 
     def test_members(self):
-        """Every member removed, and of every other type; members that are not ours."""
+        """Every member is removed, and given every other type; unknown members are added."""
         lines = self.all.splitlines(keepends=True)[:-1]
         for number, line in enumerate(lines[:3], 1):  # two samples have all members
             for path in self.members(json.loads(line)):
@@ -258,7 +263,7 @@ class Rollouts(Files):
                      status="UNSUPPORTED")
 
     def test_policy(self):
-        """A file names the arithmetic that sampled; one of version 1 does not."""
+        """A file names the arithmetic that sampled it; a file of version 1 does not."""
         rollout = invar.read_rollout(FOLDER / "dense-0.jsonl")
         head = rollout.header
         self.assertEqual((head.dtype, head.numerics), ("fp32", "ieee"))
@@ -282,7 +287,7 @@ class Rollouts(Files):
                 yield from Rollouts.members(item, (key,))
 
     def change(self, lines, number, path):
-        """Removes a member, and gives it every other type: refused, or it is what it says."""
+        """Removes a member, or gives it another type: the file is rejected, or read unchanged."""
         for other in ("removed", *OTHERS):
             line = json.loads(lines[number - 1])
             place = line
@@ -303,7 +308,8 @@ class Rollouts(Files):
                 self.refused(data, f"{self.scratch}:{number}: ")
 
     def stable(self, data):
-        """The file is refused, or read; then what is written of it reads as the same."""
+        """Returns False if the file is rejected. Else what is written of it must read back
+        equal."""
         self.scratch.write_bytes(data)
         try:
             rollout = invar.read_rollout(self.scratch)
@@ -317,23 +323,23 @@ class Rollouts(Files):
         return True
 
     def test_fuzz(self):
-        """Flipped bytes are seen; where the sum is made anew, nothing but an Error comes out."""
-        dice = random.Random(23)
+        """Flipped bytes are detected; with a valid sum, no exception other than Error occurs."""
+        rng = random.Random(23)
         lines, read = self.all.splitlines(keepends=True)[:-1], 0
         for _ in range(300):
             data = bytearray(self.all)
-            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             self.refused(bytes(data))
         for _ in range(1000):
-            changed = bytearray(lines[which := dice.randrange(len(lines))])
-            for _ in range(dice.choice((1, 1, 1, 2, 8))):
-                changed[dice.randrange(len(changed) - 1)] = dice.choice(
-                    (dice.randrange(256), *b'0123456789-+.eE"\\,:[]{}'))
+            changed = bytearray(lines[which := rng.randrange(len(lines))])
+            for _ in range(rng.choice((1, 1, 1, 2, 8))):
+                changed[rng.randrange(len(changed) - 1)] = rng.choice(
+                    (rng.randrange(256), *b'0123456789-+.eE"\\,:[]{}'))
             read += self.stable(signed(*lines[:which], bytes(changed), *lines[which + 1:]))
-        self.assertGreater(read, 50)  # otherwise only refusals were tested
+        self.assertGreater(read, 50)  # otherwise only rejections were tested
 
     def test_wrong_values(self):
-        """What Python may not write."""
+        """Values that Python must not write."""
         def deep(count):
             value = {}
             for _ in range(count):
@@ -377,7 +383,7 @@ class Rollouts(Files):
         changed.header.sampling.seed = -1
         with self.assertRaisesRegex(invar.Error, '^the header: .*"seed"'):
             changed.encode()
-        good.samples[3].tokens = tuple(good.samples[3].tokens)  # any sequence will do
+        good.samples[3].tokens = tuple(good.samples[3].tokens)  # any sequence is accepted
         good.samples[3].logprobs = list(good.samples[3].logprobs)
         good.samples[3].reward = fractions.Fraction(good.samples[3].reward)
         self.assertEqual(good.encode(), self.all)
@@ -386,7 +392,7 @@ class Rollouts(Files):
                       '"b":"\\u0001\x7f\\u001F/\u00e9\\t"}'.encode(), good.encode())
 
     def test_report(self):
-        """A page of a run of Invar knows the defaults of its keys."""
+        """The report of a run of Invar has the defaults of its keys."""
         page = FOLDER / "page.html"
         with invar.read(FOLDER / "dense") as run:
             run.report(page)
@@ -406,7 +412,7 @@ class Rollouts(Files):
         with self.assertRaises(invar.Error):
             rollout.write(precious / "below")
         self.assertEqual(precious.read_bytes(), b"precious")
-        for path in (FOLDER / "empty", FOLDER / "empty"):  # an empty one, and a rollout file
+        for path in (FOLDER / "empty", FOLDER / "empty"):  # an empty file, and a rollout file
             rollout.write(path)
             self.assertEqual(path.read_bytes(), self.all)
         self.assertEqual(list(FOLDER.glob("*tmp*")), [])
@@ -418,7 +424,7 @@ class Rollouts(Files):
 
 
 def member(name, data, **fields):
-    """A member of an archive; fields: bytes of its header by offset, with the right sum."""
+    """Returns a member of an archive; `fields` has header bytes by offset, the sum is valid."""
     block = bytearray(512)
     texts = {0: name, 100: "0000644", 108: "0000000", 116: "0000000", 124: f"{len(data):011o}",
              136: "0" * 11, 156: "0", 257: "ustar", 263: "00", 329: "0000000", 337: "0000000"}
@@ -473,7 +479,7 @@ class Packs(Files):
             invar.pack(FOLDER / "experts", 99, FOLDER / "99.pack")
 
     def build(self, *members, manifest=None, end=bytes(1024)):
-        """An archive of these members, all of them listed."""
+        """Returns an archive that lists all of its members."""
         blocks, listed = b"", []
         for name, data, fields in members:
             blocks += member(name, data, **fields)
@@ -489,10 +495,10 @@ class Packs(Files):
         def refused(words, *more, status="CORRUPT", **keys):
             data = self.build(*good, *more, **keys)
             self.refused(data, words, status, invar.read_pack)
-            self.assertEqual(list(self.unpacked.iterdir()), [])  # nothing is left
+            self.assertEqual(list(self.unpacked.iterdir()), [])  # no file is left
 
         self.scratch.write_bytes(self.build(*good))
-        with invar.read_pack(self.scratch) as pack:  # the control
+        with invar.read_pack(self.scratch) as pack:  # control
             self.assertEqual([one.name for one in pack.members], ["ledger.db", "recipe.ini"])
         for name in ("../x", "a/../x", "/x", "a//x", "./x", ".x", "a/.x", "x/", "a b", "a\\x",
                      "\u00e9", "a\nb", "/".join("abcdefghi")):
@@ -540,15 +546,15 @@ class Packs(Files):
         self.refused(b"", "ends too early", read=invar.read_pack)
 
     def test_fuzz(self):
-        """A flipped byte is seen, unless it makes another run or step of the manifest."""
-        dice, read = random.Random(5), 0
+        """A flipped byte is detected, unless it changes the run or the step in the manifest."""
+        rng, read = random.Random(5), 0
         with invar.read_pack(self.path) as pack:
             known = pack.members
         start = self.data.rindex(b'{"format":"invar-pack 1"')
         for i in range(200):
             data = bytearray(self.data)
-            at = dice.randrange(start - 512, len(data)) if i % 2 else dice.randrange(len(data))
-            data[at] ^= 1 << dice.randrange(8)
+            at = rng.randrange(start - 512, len(data)) if i % 2 else rng.randrange(len(data))
+            data[at] ^= 1 << rng.randrange(8)
             self.scratch.write_bytes(data)
             try:
                 with invar.read_pack(self.scratch) as pack:
@@ -564,7 +570,7 @@ class Packs(Files):
         self.assertEqual(list(self.unpacked.iterdir()), [])
 
     def test_changed_meanwhile(self):
-        """A pack is what it was when it was verified."""
+        """A pack keeps the content that was verified."""
         self.scratch.write_bytes(self.data)
         with invar.read_pack(self.scratch) as pack:
             self.scratch.write_bytes(bytes(len(self.data)))

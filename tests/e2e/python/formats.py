@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # formats.py - fp8, mxfp8 and int4 in PyTorch: linear layers, experts and models.
 #
-# What mxfp8 and int4 compute is the bf16 product of the values that the codes stand for, so it must
-# have the bits of that; fp8 scales its partial sums, and is compared with double precision. Nothing
-# of a sample may depend on its batch. gpu.py runs all of it on a GPU.
+# mxfp8 and int4 compute the bf16 product of the values that the codes represent, and must have its
+# bits; fp8 scales its partial sums, and is compared with double precision. Control: the formats
+# change bits. No sample may depend on its batch. gpu.py runs all of it on a GPU.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the formats of invar.torch."""
 import copy
@@ -28,7 +28,7 @@ def leaf(*shape, factor=1.0):
 
 
 def values(x, name, weight=False):
-    """What the operand of a product stands for, as bf16."""
+    """Returns the values that an operand of a product represents, as bf16."""
     if name == "int4" and not weight:
         return x
     return dequantise(quantise(x.detach(), name, weight=weight))
@@ -65,10 +65,10 @@ class Products(unittest.TestCase):
         else:
             self.same(y, linear(vx, vw))
             self.same(dx, torch.ops.invar.linear_dx(vg, vw))
-        # the gradient of the weight is that of what is stored
+        # The gradient of the weight is that of the stored weight.
         plain = torch.autograd.grad(linear(x, w), w, g)[0]
         self.same(dw, plain)
-        if y.numel() > 100:  # the control: the format makes a difference
+        if y.numel() > 100:  # control: the format makes a difference
             self.assertFalse(torch.equal(bits(y), bits(linear(x, w))))
 
     def close(self, mine, exact):
@@ -101,7 +101,7 @@ class Products(unittest.TestCase):
                     error = float((one.detach().double() - other.detach().double()).norm())
                     self.assertLess(error, (0.3 if name == "int4" else 0.12) * size)
                     self.assertGreater(error, 0)
-            # int4 is the plain layer with the weights that the codes stand for
+            # int4 is the plain layer with the weights that the codes represent.
             weights = [torch.stack([values(e, "int4", True) for e in w]) for w in (gate_up, down)]
             self.same(moe(*leaves, 2, True, "int4"), moe(x, r, *weights, 2))
 
@@ -111,7 +111,7 @@ class Products(unittest.TestCase):
             first = linear(x, w, None, "fp8")
             kept = w._invar_codes.codes[0]
             self.same(linear(x, w, None, "fp8"), first)
-            self.assertIs(w._invar_codes.codes[0], kept)  # made once
+            self.assertIs(w._invar_codes.codes[0], kept)  # computed once
             w.mul_(-1)
             self.same(linear(x, w, None, "fp8"), -first)
             self.assertIsNot(w._invar_codes.codes[0], kept)
@@ -121,7 +121,7 @@ class Products(unittest.TestCase):
         x, w = leaf(5, 32), leaf(48, 32)
         for name in FORMATS:
             q = quantise(w.detach(), name, weight=True)
-            # as bytes, since opcheck cannot compare numbers of 8 bits
+            # The tensors are viewed as bytes, because opcheck cannot compare 8-bit floats.
             codes, scale = (t.view(torch.uint8) if t.itemsize == 1 else t
                             for t in (q.codes, q.scale))
             torch.library.opcheck(torch.ops.invar.linear.default,
@@ -149,7 +149,7 @@ class Products(unittest.TestCase):
 
 
 class Whole(unittest.TestCase):
-    """Models in a format; the sweep is that of invariant.py."""
+    """Models in a number format; the sweep is that of invariant.py."""
 
     setUp, batch = invariant.Models.setUp, invariant.Models.batch
     differing = invariant.Models.differing

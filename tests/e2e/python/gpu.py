@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # gpu.py LIBRARY [--profile] - Invar's operators on PyTorch's CUDA tensors, and models with them.
 #
-# All of invariant.py on the GPU; then what a GPU adds. The bits of a CPU that computes as an H200
-# does; the order of streams, with a call in the wrong stream as the control; faults that are told
-# late; torch.compile; models whose size takes the fast kernels, with the stock model as the
-# control. Last, the speed beside stock models in the same process, as lines of JSON; --profile adds
-# a table of kernels. Exit code 77: there is no PyTorch or no GPU here.
+# Runs invariant.py and formats.py on the GPU; then tests that need a GPU: the bits of the CPU with
+# numerics sm90 (control: with ieee they differ); the order of streams (control: a call in the wrong
+# stream); errors that are reported late; torch.compile; models large enough for the fast kernels
+# (control: the stock model). Last, the speed next to stock models in the same process, as lines of
+# JSON; --profile adds a table of kernels. Exit code 77 if there is no PyTorch or no GPU.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.torch on a GPU."""
 import copy
@@ -45,23 +46,23 @@ def tell(**facts):
 
 
 class Operators(invariant.Operators):
-    """Against PyTorch in double precision, on the GPU."""
+    """Compares with PyTorch in double precision, on the GPU."""
 
 
 class Models(invariant.Models):
-    """Batch size, padding, place and cache, on the GPU."""
+    """Batch size, padding, position and cache, on the GPU."""
 
 
 class Products(formats.Products):
-    """Formats, on the GPU."""
+    """Number formats, on the GPU."""
 
 
 class Whole(formats.Whole):
-    """Models in a format, on the GPU."""
+    """Models in a number format, on the GPU."""
 
 
 def calls(dtype, tokens, where):
-    """Results and gradients of every operator, from the same numbers on either device."""
+    """Yields results and gradients of every operator, from the same numbers on either device."""
     draw = torch.Generator("cpu").manual_seed(tokens)
 
     def leaf(*shape, factor=0.5):
@@ -89,7 +90,7 @@ def calls(dtype, tokens, where):
 
 
 class Gpu(unittest.TestCase):
-    """What only a GPU can get wrong."""
+    """Behavior that only a GPU can get wrong."""
 
     def setUp(self):
         torch.manual_seed(5)
@@ -109,7 +110,7 @@ class Gpu(unittest.TestCase):
                             self.assertTrue(torch.equal(bits(one.cpu()), bits(other)))
 
     def test_numerics_differ(self):
-        """The control: with other numerics, the comparison above sees it."""
+        """Control: with other numerics, the comparison above finds differences."""
         invar.torch.set_device(invar.ops.Device("cpu", numerics="ieee"))
         same = [torch.equal(bits(mine[0].cpu()), bits(theirs[0])) for (_, mine), (_, theirs) in
                 zip(calls(torch.bfloat16, 200, "cuda"), calls(torch.bfloat16, 200, "cpu"))]
@@ -139,7 +140,7 @@ class Gpu(unittest.TestCase):
                                         for a, b in pairs))
 
     def test_streams(self):
-        """Inputs that are late in their stream; scratch is shared by all streams."""
+        """Inputs become ready late in their stream; all streams share the scratch memory."""
         streams = [torch.cuda.Stream() for _ in range(4)]
         w = torch.randn(512, 1024).bfloat16()
         inputs = [torch.randn(300, 1024).bfloat16() for _ in range(40)]
@@ -154,7 +155,7 @@ class Gpu(unittest.TestCase):
                 self.assertTrue(torch.equal(bits(y), wanted[turn]), turn)
 
     def test_a_wrong_stream_is_seen(self):
-        """The control of the streams: a call that does not wait for its input has other bits."""
+        """Control of the streams: a call that does not wait for its input has other bits."""
         device = invar.ops.Device("cuda")
         own, other = torch.cuda.Stream(), torch.cuda.Stream()
         x, late, y = torch.ones(64, 64), torch.zeros(64, 64), torch.zeros(64, 64)
@@ -174,9 +175,9 @@ class Gpu(unittest.TestCase):
         invar.torch.logprob(logits, torch.tensor([0, 99]))
         with self.assertRaisesRegex(invar.Error, "logprob.fwd: .*99"):
             device.wait()
-        device.wait()  # once
+        device.wait()  # reported once
         with self.assertRaisesRegex(invar.Error, "99"):
-            for _ in range(1000):  # and without waiting, by some later call
+            for _ in range(1000):  # a later call reports it without waiting
                 invar.torch.logprob(logits, torch.tensor([0, 99]))
                 time.sleep(0.001)
 
@@ -199,7 +200,7 @@ class Gpu(unittest.TestCase):
         self.assertEqual(len(set(invar.torch.swiglu(x, x).flatten().tolist())), 1)
 
     def test_dlpack_without_torch(self):
-        """A tensor of another library: its DLPack alone."""
+        """A tensor of another library has only DLPack."""
         class Other:
             def __init__(self, tensor):
                 self.tensor = tensor
@@ -229,7 +230,7 @@ class Gpu(unittest.TestCase):
             self.assertTrue(torch.equal(bits(one), bits(other)))
 
     def test_larger_models(self):
-        """Sizes that take the tensor cores; prompts of up to 300 tokens."""
+        """Sizes that use the tensor cores; prompts of up to 300 tokens."""
         samples = [torch.randint(0, 4096, (3 + (37 * i) % 298,)) for i in range(64)]
         control = 0
         for family in FAMILIES:
@@ -260,7 +261,7 @@ class Gpu(unittest.TestCase):
 
 
 def seconds(function, rounds):
-    """Of one call each, in turn with nothing else; the first two are not counted."""
+    """Returns the median time of a call; the first two calls are not counted."""
     taken = []
     for _ in range(rounds + 2):
         torch.cuda.synchronize()
@@ -284,7 +285,7 @@ def profile(name, function):
 
 
 def speed():
-    """A random model of the size of Qwen3-0.6B, in bf16, beside itself without Invar."""
+    """Measures a random model of the size of Qwen3-0.6B, in bf16, with and without Invar."""
     config = transformers.Qwen3Config(
         vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
         num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
@@ -314,7 +315,7 @@ def speed():
 
         for name, work in (("prefill", prefill), ("train", train)):
             rates = {}
-            for turn in range(2):  # both twice, in turn: the clock may have moved
+            for turn in range(2):  # both twice, alternating: the clock may have changed
                 for label, model in (("eager", stock), ("invariant", mine)):
                     rate = int(mask.sum()) / seconds(lambda w=work, m=model: w(m), 5)
                     rates[label] = max(rate, rates.get(label, 0.0))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # invariant.py - Invar's operators in PyTorch, and transformers models that use them.
 #
-# Operators and their gradients are compared with PyTorch's in double precision; a tolerance is for
-# that alone. Everything that is promised is compared bit by bit; the stock model is the control.
-# All of it is on PyTorch's default device: gpu.py runs it on a GPU. The file is not called kernels,
-# since transformers would import it for a package of that name.
+# Operators and their gradients are compared with PyTorch's in double precision, the only comparison
+# with a tolerance. All guarantees are compared bit by bit. Control: stock models differ. Tests use
+# PyTorch's default device, so gpu.py runs them on a GPU. The file is not called kernels, because
+# transformers would import it in place of a package of that name.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.torch."""
 import sys
@@ -34,7 +34,8 @@ def build(family, **more):
     if family == "qwen2":
         model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
         for name, value in model.named_parameters():
-            if name.endswith(".bias"):  # transformers begins with zeros, which show no mistake
+            # transformers initializes biases with zeros, which hide errors
+            if name.endswith(".bias"):
                 torch.nn.init.normal_(value, std=0.5)
         return model
     if family == "qwen3":
@@ -48,7 +49,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
 
 class Operators(unittest.TestCase):
-    """Values and gradients against PyTorch in double precision."""
+    """Compares values and gradients with PyTorch in double precision."""
 
     def setUp(self):
         torch.manual_seed(7)
@@ -146,14 +147,14 @@ class Operators(unittest.TestCase):
         where = invar.torch.device(str(x.device))
         with self.assertRaisesRegex(invar.Error, "out: .*negated view, and was copied"):
             where.run("add", {"out": torch._neg_view(y), "a": x, "b": x})
-        where.run("add", {"out": y, "a": torch._neg_view(x), "b": x})  # which may be read
+        where.run("add", {"out": y, "a": torch._neg_view(x), "b": x})  # an input may be a copy
         self.assertFalse(bool(y.any()))
         for kind in ("tpu", "cpu:1", "cuda:x", "cuda:", ""):
             with self.assertRaises(invar.Error, msg=kind):
                 invar.torch.device(kind)
         with self.assertRaisesRegex(invar.Error, "'cpu'"):
             invar.torch.set_device("cpu")
-        # arguments have the names of the functions, not those of the ops
+        # Messages name the arguments of the functions, not those of the ops.
         q, r, gate_up, down = (torch.randn(*shape) for shape in (
             (3, 1, 8), (4, 8), (4, 10, 8), (4, 8, 5)))
         x = q[:, 0]
@@ -172,7 +173,7 @@ class Operators(unittest.TestCase):
                 call()
 
     def test_numbers_are_not_bent(self):
-        """Targets and ids are integers in their range, whatever holds them."""
+        """Targets and ids are integers in their range, in every type."""
         logits, table = torch.randn(2, 5), torch.randn(5, 4)
         where = invar.torch.device(str(logits.device))
         for call in (lambda x: invar.torch.logprob(logits, x),
@@ -184,7 +185,7 @@ class Operators(unittest.TestCase):
                                 (-2 ** 32, "-2147483648"), (2 ** 62, "2147483647")):
                 with self.assertRaisesRegex(invar.Error, rf"(?<![\d-]){told}\b"):
                     call(torch.tensor([0, value]))
-                    where.wait()  # a GPU tells it late
+                    where.wait()  # a GPU reports it late
             for wrong in (torch.tensor([0, 1.7]), torch.tensor([True, False]),
                           torch.tensor([0.0, 1.0]).bfloat16()):
                 with self.assertRaisesRegex(invar.Error, "integers"):
@@ -192,7 +193,7 @@ class Operators(unittest.TestCase):
 
 
 def batch_of(samples, side, width):
-    """Ids and mask of samples that are padded on the left or on the right."""
+    """Returns ids and mask of samples that are padded on the left or on the right."""
     ids = torch.zeros(len(samples), width, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for i, sample in enumerate(samples):
@@ -203,7 +204,7 @@ def batch_of(samples, side, width):
 
 
 class Models(unittest.TestCase):
-    """transformers models: batch size, padding, place and cache change no bit."""
+    """Batch size, padding, position and cache of transformers models change no bit."""
 
     def setUp(self):
         torch.manual_seed(11)
@@ -216,7 +217,8 @@ class Models(unittest.TestCase):
         return [logits[i][mask[i].bool()] for i in range(len(samples))]
 
     def differing(self, model, sizes):
-        """Of how many samples, in batches of these sizes, a bit is not that of the sample alone."""
+        """Returns the number of samples that, in batches of these sizes, have other bits than
+        alone."""
         with torch.no_grad():
             alone = [bits(model(input_ids=sample[None]).logits[0]) for sample in self.samples]
             bad = 0
@@ -241,7 +243,7 @@ class Models(unittest.TestCase):
                     self.assertEqual(self.differing(model, range(1, 65)), 0)
                     after = model(input_ids=self.samples[9][None]).logits
                     self.assertLess(float((after - before).abs().max()), 10 * tolerance)
-        self.assertGreater(control, 0)  # stock models differ: the sweep can see it
+        self.assertGreater(control, 0)  # control: the sweep finds differences of stock models
 
     def test_cache(self):
         for family in FAMILIES:
@@ -279,9 +281,10 @@ class Models(unittest.TestCase):
             self.assertEqual(one[-6:].tolist(), row[-6:].tolist())
 
     def test_gradients(self):
-        """They repeat with any threads, and are those of the stock model but for rounding."""
+        """Gradients repeat with any number of threads, and are those of the stock model up to
+        rounding."""
         for family in FAMILIES:
-            model = build(family, pad_token_id=3)  # whose row gets none
+            model = build(family, pad_token_id=3)  # its row gets no gradient
             ids = torch.randint(0, 160, (3, 20))
             reference = self.gradients(model, ids)
             invar.torch.make_invariant(model)

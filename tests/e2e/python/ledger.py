@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-# ledger.py INVAR LIBRARY FOLDER - the Python package without any other: hashes, ledgers, readers.
+# ledger.py INVAR LIBRARY FOLDER - the Python package with the standard library alone: hashes,
+# ledgers, readers.
 #
-# Everything that is written here is also looked at by the program INVAR. What must be refused or
-# found is planted: broken DLPack tensors, a second writer, a damaged file, an edited script.
+# The program INVAR also checks everything that is written here. Errors are planted and must be
+# rejected or detected: broken DLPack tensors, a second writer, a damaged file, an edited script.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the package invar, with the standard library alone."""
 import array
@@ -28,14 +29,14 @@ from invar import tensors  # noqa: E402  pylint: disable=wrong-import-position
 
 
 def program(*arguments):
-    """The program INVAR: its exit code, and what it prints."""
+    """Runs the program INVAR. Returns its exit code and output."""
     result = subprocess.run([INVAR, *map(str, arguments)], capture_output=True, text=True,
                             stdin=subprocess.DEVNULL, check=False)
     return result.returncode, result.stdout + result.stderr
 
 
 class Packed:
-    """A tensor that speaks DLPack only, made of a ctypes array."""
+    """A tensor with only the DLPack interface, made from a ctypes array."""
 
     def __init__(self, data, shape, strides=None, *, code=2, bits=32, device=1, lanes=1,
                  ndim=None, offset=0):
@@ -75,7 +76,7 @@ class Hashes(unittest.TestCase):
         self.assertEqual((packed.digest, packed.dtype, packed.shape),
                          (expected.digest, "f32", (4, 6)))
         values[5] += 1
-        self.assertNotEqual(expected.digest, self.one(values).digest)  # the control
+        self.assertNotEqual(expected.digest, self.one(values).digest)  # control
 
     def test_strides(self):
         values = array.array("i", range(24))
@@ -134,7 +135,8 @@ class Hashes(unittest.TestCase):
         self.assertEqual(len(invar.hash_tensors({})), 0)
 
     def test_sequences(self):
-        """Items are called by their number, also where a tensor of two rows looks like a pair."""
+        """Items of a sequence are named by number, even if a tensor of two rows looks like a
+        pair."""
         flat = array.array("f", range(4000))
         for rows in (1, 2, 4):
             x = memoryview(flat).cast("B").cast("f", (rows, 4000 // rows))
@@ -155,7 +157,7 @@ class Hashes(unittest.TestCase):
 
     def test_optimizers(self):
         class Optimizer:
-            """Has the state of one of torch."""
+            """Has the state of an optimizer of torch."""
 
             def state_dict(self):
                 return {"state": {0: {"step": 3, "exp_avg": array.array("f", [1, 2]),
@@ -172,7 +174,7 @@ class Hashes(unittest.TestCase):
 
 
 class Model:
-    """Weights that steps change, deterministically."""
+    """Weights that steps change deterministically."""
 
     def __init__(self):
         self.weights = {"embed": array.array("f", [0.5] * 40),
@@ -190,7 +192,7 @@ class Model:
 
 
 def train(run, steps=6, change=None, start=0, model=None, **options):
-    """A run; change: the step in which one element of one weight is another."""
+    """Writes a run; in the step `change`, one element of one weight differs."""
     model = model or Model()
     with invar.Ledger(FOLDER / run, config={"lr": 0.75, "model": {"layers": 2}}, **options) as it:
         for number in range(start, steps):
@@ -203,7 +205,7 @@ def train(run, steps=6, change=None, start=0, model=None, **options):
 
 
 class Ledgers(unittest.TestCase):
-    """Writing and reading."""
+    """Writing and reading of ledgers."""
 
     def test_round_trip(self):
         state = train("a")
@@ -262,7 +264,7 @@ class Ledgers(unittest.TestCase):
         self.assertIsNone(same.tensor)
         self.assertEqual((other.step, other.tensor, other.tensors), (4, "layers.2.w",
                                                                      ["layers.2.w"]))
-        self.assertEqual(other.verdict, "nondeterministic")  # nothing says why
+        self.assertEqual(other.verdict, "nondeterministic")  # no recorded fact explains it
         self.assertIn("step 4, point layers.2.w", str(other))
         code, text = program("diff", FOLDER / "d1", FOLDER / "d2")
         self.assertEqual(code, 0, text)
@@ -329,7 +331,8 @@ class Ledgers(unittest.TestCase):
         self.assertEqual((code, "killed" in text), (0, True), text)
 
     def test_wrong_arguments(self):
-        """A sentence and the status INVALID, and nothing is recorded."""
+        """A wrong argument gives a clear message and the status INVALID, and nothing is
+        recorded."""
         with invar.Ledger(FOLDER / "arguments") as ledger:
             ledger.step(loss=1)
             for words, wrong in (
@@ -369,7 +372,7 @@ class Ledgers(unittest.TestCase):
                 ledger.step(loss=2)
                 os._exit(1)
             except invar.Error as error:
-                ledger.close()  # leaves the file to the parent
+                ledger.close()  # must leave the file to the parent
                 os._exit(0 if "fork" in str(error) and error.status == "STATE" else 2)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
         ledger.step(loss=2)
@@ -430,7 +433,7 @@ class Ledgers(unittest.TestCase):
             invar.verify(FOLDER / "a-other", seal)
         self.assertEqual(caught.exception.status, "NOTFOUND")
         train("sealed")
-        with self.assertRaises(invar.Error) as caught:  # a run, but not that one
+        with self.assertRaises(invar.Error) as caught:  # a run, but not that of the seal
             invar.verify(FOLDER / "sealed", seal)
         self.assertIn(caught.exception.status, ("MISMATCH", "NOTFOUND"))
 
@@ -466,7 +469,8 @@ class Library(unittest.TestCase):
 
     def test_other_interface_is_refused(self):
         source, library = FOLDER / "other.c", FOLDER / "other.so"
-        for abi, words in ((999, "interface 999"), (2, "one tree")):  # another, and less of it
+        # another interface, and too small a number
+        for abi, words in ((999, "interface 999"), (2, "one tree")):
             source.write_text(f"int invar_api_abi(void) {{ return {abi}; }}\n", "utf-8")
             subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
             result = subprocess.run([sys.executable, "-c", "import invar"], capture_output=True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# libraries.py FOLDER - tensors of torch and numpy, tables of pandas.
+# libraries.py FOLDER - the package invar with tensors of torch and numpy, and tables of pandas.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the package invar with torch, numpy and pandas."""
 import pathlib
@@ -22,7 +22,7 @@ def digest(tensor):
 
 
 class Tensors(unittest.TestCase):
-    """The same bytes have the same digest, whoever holds them."""
+    """Equal bytes have equal digests in every library."""
 
     def test_torch_and_numpy_agree(self):
         generator = numpy.random.default_rng(7)
@@ -68,7 +68,7 @@ class Tensors(unittest.TestCase):
                 digest(wrong)
 
     def test_batches(self):
-        """A tuple is no pair of a name and a tensor, whatever the size of the batch."""
+        """A tuple is never a pair of a name and a tensor, whatever the batch size."""
         for size in (1, 2, 4):
             x, y = torch.randn(size, 3000), torch.arange(size)
             other = x.clone()
@@ -90,7 +90,7 @@ class Tensors(unittest.TestCase):
                 self.assertEqual(digests[0]["state[1].exp_avg"].shape, (2,))
                 self.assertNotEqual(digests[0].digest(), digests[1].digest())
             else:
-                self.assertEqual(len(digests[1]), 0)  # it keeps nothing
+                self.assertEqual(len(digests[1]), 0)  # plain SGD has no state
 
     def test_module(self):
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
@@ -103,7 +103,7 @@ class Tensors(unittest.TestCase):
 
 
 class Frames(unittest.TestCase):
-    """Tables are DataFrames where pandas is installed."""
+    """Tables are DataFrames if pandas is installed."""
 
     def test_frames(self):
         with invar.Ledger(FOLDER / "frames") as ledger:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# life.py INVAR LIBRARY FOLDER - the lives of runs: how they end, go on and are shared by threads.
+# life.py INVAR LIBRARY FOLDER - the life of runs: how they end, resume, and are shared by threads.
 #
-# Exceptions of every kind leave the block of a Ledger and are the ones that arrive; what a run was
-# given and what it has not recorded is said by a diff; states of other pasts are refused.
+# Exceptions of every kind leave the block of a Ledger unchanged. A diff reports configs, facts, and
+# what a run has not recorded. States of another past are rejected.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the package invar: ends, resumption, threads, configs and facts."""
 import array
@@ -35,10 +35,10 @@ def weights(value):
 
 
 class Ends(unittest.TestCase):
-    """The exception that leaves the block is the one that arrives, and is recorded."""
+    """An exception leaves the block unchanged and is recorded."""
 
     def left(self, name, error):
-        """How the run ended, and its last event."""
+        """Returns how the run ended, and its events."""
         with self.assertRaises(type(error)) as caught:
             with invar.Ledger(FOLDER / name) as ledger:
                 ledger.step(loss=1)
@@ -66,7 +66,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(self.left("ctrl-c", KeyboardInterrupt()), ((130, "interrupted"), []))
 
     def test_what_cannot_be_recorded(self):
-        """The exception arrives all the same."""
+        """An exception that cannot be recorded is raised all the same."""
         for action in ("always", "error"):
             with warnings.catch_warnings(record=True) as said, self.assertRaises(ZeroDivisionError):
                 warnings.simplefilter(action)
@@ -76,7 +76,7 @@ class Ends(unittest.TestCase):
             self.assertEqual(len(said), action == "always")
 
     def test_errors_travel(self):
-        """Between processes, and as copies."""
+        """Errors can be pickled and copied."""
         with self.assertRaises(invar.Error) as caught:
             invar.read(FOLDER / "nowhere")
         for other in (pickle.loads(pickle.dumps(caught.exception)), copy.copy(caught.exception)):
@@ -92,10 +92,10 @@ class Ends(unittest.TestCase):
 
 
 class Resumption(unittest.TestCase):
-    """A run goes on with its own past and its own config."""
+    """A run resumes from its own past with its own config."""
 
     @staticmethod
-    def go(name, losses, resume=None, **options):
+    def continue_run(name, losses, resume=None, **options):
         with invar.Ledger(FOLDER / name, resume=resume, **options) as ledger:
             states = []
             for loss in losses:
@@ -104,30 +104,30 @@ class Resumption(unittest.TestCase):
             return states
 
     def test_abandoned_steps(self):
-        first = self.go("ways", range(5))
-        other = self.go("ways", [99], first[2])
+        first = self.continue_run("ways", range(5))
+        other = self.continue_run("ways", [99], first[2])
         for step in (3, 4):
             words = f"step {step} is abandoned.* another step 3"
             with self.assertRaisesRegex(invar.Error, words) as caught:
-                self.go("ways", [], first[step])
+                self.continue_run("ways", [], first[step])
             self.assertEqual(caught.exception.status, "STATE")
-        self.go("ways", [2], first[1])  # the same step again is no other way
+        self.continue_run("ways", [2], first[1])  # a repeated step is not another one
         with self.assertRaisesRegex(invar.Error, "abandoned"):
-            self.go("ways", [], first[4])
-        self.assertEqual(self.go("ways", [4], other[0])[0]["step"], 4)
+            self.continue_run("ways", [], first[4])
+        self.assertEqual(self.continue_run("ways", [4], other[0])[0]["step"], 4)
 
     def test_repeated_steps(self):
-        """Steps that were repeated with the same bits leave later ones as they are."""
-        first = self.go("again", range(5))
-        self.go("again", [3], first[2])
-        self.go("again", [], first[1])
-        self.assertEqual(self.go("again", [5], first[4])[0]["step"], 5)
+        """Steps that were repeated with the same bits leave later ones unchanged."""
+        first = self.continue_run("again", range(5))
+        self.continue_run("again", [3], first[2])
+        self.continue_run("again", [], first[1])
+        self.assertEqual(self.continue_run("again", [5], first[4])[0]["step"], 5)
         with invar.read(FOLDER / "again") as run:
             self.assertEqual([row["train/loss"] for row in run.steps()], [0, 1, 2, 3, 4, 5])
 
     def test_what_a_run_keeps(self):
         config = {"lr": 0.5, "model": {"layers": 2}}
-        state = self.go("kept", [1], config=config, run="mine", kind="eval")[0]
+        state = self.continue_run("kept", [1], config=config, run="mine", kind="eval")[0]
         for words, options in (
                 ("config lr was '0.5' and is '5'", {"config": {**config, "lr": 5}}),
                 ("config extra was None and is '1'", {"config": {**config, "extra": 1}}),
@@ -135,19 +135,19 @@ class Resumption(unittest.TestCase):
                 ("run was 'mine' and is 'other'", {"run": "other"}),
                 ("kind was 'eval' and is 'train'", {"kind": "train"})):
             with self.assertRaisesRegex(invar.Error, words) as caught:
-                self.go("kept", [], state, **options)
+                self.continue_run("kept", [], state, **options)
             self.assertEqual(caught.exception.status, "MISMATCH")
         with invar.Ledger(FOLDER / "kept", resume=state) as ledger:
             self.assertEqual(ledger.name, "mine")
-        self.go("kept", [2], state, config=config, run="mine", kind="eval")
+        self.continue_run("kept", [2], state, config=config, run="mine", kind="eval")
 
 
 class Configs(unittest.TestCase):
-    """Texts of values that every process gives alike, and facts about this one."""
+    """Texts of values are the same in every process; facts describe this one."""
 
     def test_values(self):
         class Odd:
-            """Has a text with its address."""
+            """Has a text that contains its address."""
 
         with invar.Ledger(FOLDER / "config", config={
                 "set": {"b", "a", "c"}, "sets": [{3, 1, 2}], "path": pathlib.Path("x"),
@@ -167,7 +167,7 @@ class Configs(unittest.TestCase):
         self.assertFalse((FOLDER / "refused").exists())
 
     def test_circumstances(self):
-        """What often changes the bits of libraries is a fact, and a diff shows it."""
+        """Settings that often change the bits of libraries are facts, and a diff shows them."""
         place = FOLDER / "facts"
         place.mkdir()
         (place / "torch.py").write_text(
@@ -194,7 +194,7 @@ class Configs(unittest.TestCase):
         self.assertLessEqual({"torch.threads", "env.OMP_NUM_THREADS"}, differ)
 
     def test_not_recorded(self):
-        """Nothing is said of batches that no side, or only one, has recorded."""
+        """A diff makes no statement about batches that one or both sides have not recorded."""
         for name, value, batch in (("plain", 1, None), ("other", 2, None), ("batch", 2, b"1"),
                                    ("same", 3, b"1"), ("data", 3, b"2")):
             with invar.Ledger(FOLDER / "recorded" / name) as ledger:
@@ -216,7 +216,7 @@ class Configs(unittest.TestCase):
 
 
 class Threads(unittest.TestCase):
-    """One object, many threads: calls come one after another, and close() waits for them."""
+    """Several threads share one object: calls run one after another, and close() waits for them."""
 
     def test_readers(self):
         with invar.Ledger(FOLDER / "threads") as ledger:

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# live.sh INVAR VENVS FOLDER - the Python package as it is installed, with real torch and others.
+# live.sh INVAR VENVS FOLDER - the installed Python package, with real torch and other libraries.
 #
 # Builds the wheel, installs it into a fresh environment and uses it there; then into the oracles'
-# environment in VENVS (some GB), where mypy looks at it, the operators are compared with PyTorch's,
-# models are swept over batches, and the examples run with PyTorch, transformers and pandas: equal
-# runs are identical, and of a planted change the step and the tensor are named.
+# environment in VENVS (some GB): mypy checks it, operators are compared with PyTorch's, models are
+# swept over batches, and the examples run with PyTorch, transformers and pandas. Equal runs must be
+# identical. Control: for a planted change, the diff names the step and the tensor.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 venvs=$2 folder=$3 here=$PWD/tests/e2e/python tree=$PWD
@@ -16,7 +16,7 @@ rm -rf "$folder"
 mkdir -p "$folder"
 unset INVAR_LIBRARY PYTHONPATH
 
-# the wheel, in an environment that has nothing else
+# The wheel works in an environment that has nothing else.
 venv "$folder" pip
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$folder/wheels" "$tree/python"
 wheel=("$folder"/wheels/invar-*-py3-none-linux_*.whl)
@@ -29,7 +29,7 @@ with invar.Ledger("fresh") as ledger:
 assert invar.verify("fresh") and invar.read("fresh").steps()[0]["train/loss"] == 1
 PYTHON
 
-# beside the others
+# The wheel in the environment with the other libraries.
 venv "$venvs" -r "$tree/tests/oracle/requirements.txt" -r "$here/requirements.txt"
 "$python" -m pip install --quiet --force-reinstall --no-deps "${wheel[0]}"
 (cd "$tree/python" && "$python" -m mypy --cache-dir "$folder/mypy") || complain "mypy objects"
@@ -41,7 +41,7 @@ cd "$folder"
 "$python" -W ignore "$here/formats.py" || complain "formats.py failed"
 "$python" -W ignore "$here/models.py" || complain "models.py failed"
 
-# a plain loop, and a Trainer: two runs alike, one with a change
+# A plain loop and a Trainer: two equal runs, and one with a change.
 for run in a b 'c --change 7'; do
     read -ra words <<<"$run"
     "$python" "$tree/python/examples/plain_torch.py" "plain/${words[0]}" "${words[@]:1}" >/dev/null
@@ -56,7 +56,7 @@ for kind in plain hf; do
 done
 expect 3 "first at step 7, point 2.weight.grad (backward" diff plain/a plain/c
 expect 3 "first at step 7, point model.layers.1.mlp.up_proj.weight (optimizer" diff hf/a hf/c
-# the program itself is changed: no contradiction then
+# An edited script explains the difference, so the verdict is "different".
 sed 's/lr=1e-3/lr=2e-3/; s/learning_rate=1e-3/learning_rate=1.001e-3/' \
     "$tree/python/examples/hf_trainer.py" >edited.py
 "$python" -W ignore edited.py hf/d --steps 4 >/dev/null 2>&1

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# models.py - transformers models around make_invariant: masks, caches, compilers, copies, changes.
+# models.py - transformers models with make_invariant: masks, caches, compilers, copies, changes.
 #
-# What is asked either has the bits that it has elsewhere, or is refused with a sentence. The same
-# call of the stock model, or the same one without what is tested, is the control.
+# Every supported call must have the bits of an equivalent call; every other one must be rejected
+# with a clear message. Control: the stock model, or the same call without the tested feature.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what a model with Invar's kernels accepts and keeps."""
 import copy
@@ -26,7 +26,7 @@ REFUSED = NotImplementedError
 
 
 class Case(unittest.TestCase):
-    """A batch, and what is common."""
+    """A batch, and shared assertions."""
 
     def setUp(self):
         torch._dynamo.reset()
@@ -48,7 +48,7 @@ class Case(unittest.TestCase):
 
 
 class Masks(Case):
-    """Padding masks are read at each call, and have one shape."""
+    """Padding masks are read at each call, and must have the shape of the ids."""
 
     def test_changed_in_place(self):
         for family in FAMILIES:
@@ -81,7 +81,7 @@ class Masks(Case):
             with self.assertRaisesRegex(REFUSED, "bool or integers"):
                 self.logits(model, attention_mask=wrong)
             with self.assertRaisesRegex(REFUSED, "bool or integers"):
-                model(self.ids, wrong)  # by its place
+                model(self.ids, wrong)  # mask by position
 
     def test_shapes(self):
         for family in FAMILIES:
@@ -111,7 +111,7 @@ class Masks(Case):
 
 
 class Caches(Case):
-    """A cache has the keys that were computed, and no others."""
+    """A cache must have exactly the computed keys."""
 
     def test_static(self):
         for family in FAMILIES:
@@ -127,14 +127,14 @@ class Caches(Case):
 
     def test_others(self):
         class Rounded(transformers.Cache):
-            """Such as that of generate(cache_implementation="quantized")."""
+            """Stands for that of generate(cache_implementation="quantized")."""
 
         model = make_invariant(build("llama").eval())
         with self.assertRaisesRegex(REFUSED, "Rounded"):
             self.logits(model, past_key_values=Rounded(layers=[]))
 
     def test_dynamic(self):
-        """Pieces of any length over a cache that is given, with bool masks that grow in place."""
+        """Splits of any length over a given cache, with bool masks that grow in place."""
         for family in FAMILIES:
             model = make_invariant(build(family).eval())
             positions = (self.mask.cumsum(1) - 1).clamp(min=0)
@@ -150,7 +150,7 @@ class Caches(Case):
 
 
 class Compiled(Case):
-    """torch.compile of whole models."""
+    """torch.compile of complete models."""
 
     def test_models(self):
         for family in FAMILIES:
@@ -178,7 +178,7 @@ class Compiled(Case):
         self.differ(results[0][1], results[1][1])
 
     def test_positions(self):
-        """Whether they are packed is data, which a compiler does not see."""
+        """A compiler cannot see whether positions are packed."""
         model = make_invariant(build("qwen3").eval())
         run = torch.compile(model, backend="aot_eager", fullgraph=True)
         positions = torch.arange(10).repeat(4, 1)
@@ -190,7 +190,7 @@ class Compiled(Case):
 
 
 class Copies(Case):
-    """Copies and files of a model compute as it does; other models stay what they are."""
+    """Copies and files of a model compute like it; other models do not change."""
 
     def test_copies_and_files(self):
         for family in FAMILIES:
@@ -243,7 +243,7 @@ class Copies(Case):
         self.assertTrue(all(one is mine.config for one in holders))
 
     def test_codes(self):
-        """Made in inference mode, they serve a backward; written weights renew them in copies."""
+        """Codes made in inference mode work in a backward pass; copies make new ones."""
         model = make_invariant(build("qwen3").bfloat16(), "fp8").requires_grad_(False)
         with torch.inference_mode():
             wanted = model(self.ids).logits.clone()
@@ -260,7 +260,7 @@ class Copies(Case):
 
 
 class Changes(Case):
-    """What happens to a model before and after."""
+    """Changes of a model before and after make_invariant."""
 
     def test_resized(self):
         for family in FAMILIES:
@@ -303,7 +303,7 @@ class Changes(Case):
         with self.assertRaisesRegex(REFUSED, "sdpa again"):
             self.logits(model)
         wanted = self.logits(make_invariant(model))
-        self.same(self.logits(make_invariant(model)), wanted)  # twice is once
+        self.same(self.logits(make_invariant(model)), wanted)  # a second call changes nothing
 
     def test_outputs(self):
         moe, dense = (make_invariant(build(f).eval()) for f in ("qwen3_moe", "qwen3"))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # ops.py LIBRARY - the kernels by name, with the standard library alone.
 #
-# Rows keep their bits in every batch, with any number of threads, in both numerics; a sum in
-# another order, the control, does not have them. Calls that are wrong are refused before anything
-# is written. A device may be closed, and a process forked, while others use it.
+# Rows keep their bits in every batch, with any number of threads, in both numerics. Control: a sum
+# in another order has other bits. Wrong calls are rejected before anything is written. A device may
+# be closed, and the process forked, while other threads use it.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.ops."""
 import array
@@ -22,7 +22,7 @@ import unittest.mock
 
 import built
 
-os.environ["INVAR_MODULES"] = "/nowhere"  # a GPU that may be here is none
+os.environ["INVAR_MODULES"] = "/nowhere"  # a GPU of this machine is not used
 built.use(sys.argv[1])
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
@@ -33,7 +33,7 @@ WIDTH, OUT = 96, 10
 
 
 def matrix(values, rows, columns, letter="f"):
-    """A writable tensor."""
+    """Returns a writable tensor."""
     return memoryview(array.array(letter, values)).cast("B").cast(letter, (rows, columns))
 
 
@@ -42,7 +42,7 @@ def empty(rows, columns):
 
 
 class Products(unittest.TestCase):
-    """linear.fwd, for all of them."""
+    """linear.fwd, as an example of all ops."""
 
     def setUp(self):
         draw = random.Random(7)
@@ -69,7 +69,7 @@ class Products(unittest.TestCase):
                     for count in (2, 3, 7, 16, 33, 64):
                         self.assertEqual(self.product(device, self.x[-count:]), alone[-count:])
         backwards = self.product(device, self.x, list(range(WIDTH))[::-1])
-        self.assertNotEqual(backwards, alone)  # the control: the same terms in another order
+        self.assertNotEqual(backwards, alone)  # control: the same terms in another order
 
     def test_close_to_exact(self):
         row = array.array("f", self.product(ops.Device(), self.x[:1])[0])
@@ -79,7 +79,7 @@ class Products(unittest.TestCase):
 
 
 class Formats(unittest.TestCase):
-    """Codes and scales, by what they stand for."""
+    """Quantized values, compared with what they represent."""
 
     def setUp(self):
         self.device = ops.Device(threads=1)
@@ -95,7 +95,7 @@ class Formats(unittest.TestCase):
             back = empty(2, 32)
             self.device.run("quantise", {"q": q, "x": self.x})
             self.device.run("dequantise", {"q": q, "x": back})
-            if name == "fp8":  # whose scales are no powers of two
+            if name == "fp8":  # the scales of fp8 are not powers of two
                 for one, other in zip(sum(back.tolist(), []), sum(self.x.tolist(), [])):
                     self.assertAlmostEqual(one, other, delta=0.3)
             else:
@@ -128,7 +128,7 @@ class Formats(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    """What must not reach a kernel."""
+    """Calls that must not reach a kernel."""
 
     def refused(self, op, fields, words):
         with self.assertRaises(invar.Error, msg=words) as caught:
@@ -196,7 +196,7 @@ class Refusals(unittest.TestCase):
 
 
 class Memory(unittest.TestCase):
-    """Outputs are memory that may be written; inputs need not be."""
+    """Outputs must be writable memory; inputs need not be."""
 
     def setUp(self):
         self.device = ops.Device(threads=1)
@@ -212,7 +212,7 @@ class Memory(unittest.TestCase):
                 out = memory.cast("f", (1, 4))
                 with self.assertRaisesRegex(invar.Error, "add: out: is read-only memory"):
                     self.device.run("add", {"out": out, "a": self.x, "b": self.x})
-                y = empty(1, 4)  # to read it is no fault
+                y = empty(1, 4)  # reading it is no error
                 self.device.run("add", {"out": y, "a": out, "b": self.x})
                 self.assertEqual(y.tolist()[0], [a + b for a, b in zip(out.tolist()[0],
                                                                        self.x.tolist()[0])])
@@ -231,7 +231,8 @@ class Memory(unittest.TestCase):
             self.assertEqual(sum(codes) + sum(scale), 0)
 
     def test_what_is_written(self):
-        """The library's word, of outputs, sums, inputs, scales and what does not exist."""
+        """The library reports which arguments an op writes: outputs, sums, inputs, scales, unknown
+        names."""
         for op, name, expected in (("add", b"out", 1), ("add", b"a", 0), ("quantise", b"q", 1),
                                    ("quantise", b"q.scale", 1), ("dequantise", b"q.scale", 0),
                                    ("embedding.bwd", b"dtable", 1), ("linear.fwd", b"w", 0),
@@ -242,7 +243,8 @@ class Memory(unittest.TestCase):
         self.assertLess(library.LIBRARY.invar_api_op_writes(b"none", b"x"), 0)
 
     def test_scratch_is_asked_for_twice(self):
-        """Where PyTorch keeps a GPU's memory, it is told to let go; other failures stay."""
+        """If PyTorch caches a GPU's memory, it is asked to free it once; other failures are
+        final."""
         emptied, calls = [], []
         cuda = types.SimpleNamespace(empty_cache=lambda: emptied.append(1))
 
@@ -265,7 +267,7 @@ class Memory(unittest.TestCase):
 
 
 class Processes(unittest.TestCase):
-    """A device in other threads, and behind a fork."""
+    """A device in other threads, and after a fork."""
 
     def setUp(self):
         draw = random.Random(5)
@@ -299,7 +301,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(set(said), {True, "the device is closed"})
 
     def child(self, work):
-        """What it exits with; a child that hangs is killed."""
+        """Returns the exit code of a forked child, which is killed if it hangs."""
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -313,7 +315,7 @@ class Processes(unittest.TestCase):
     def test_fork(self):
         for numerics in ("ieee", "sm90"):
             devices = [ops.Device(numerics=numerics, threads=3)]
-            wanted = self.product(devices[0])  # its threads are there now
+            wanted = self.product(devices[0])  # its threads exist now
 
             def use(devices=devices, wanted=wanted, numerics=numerics):
                 with unittest.mock.patch.object(library, "call", wraps=library.call) as calls:

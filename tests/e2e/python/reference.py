@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # reference.py [--write] - the signatures of docs/python-reference.md, compared with the sources.
 #
-# The sources are parsed, so neither libinvar.so nor torch is needed. Every public name of the
-# package is on the page with its arguments, defaults and results, and nothing else is; --write puts
-# the signatures into the page.
+# The sources are parsed, so neither libinvar.so nor torch is needed. The page must have exactly the
+# public names of the package, with arguments, defaults and results; --write writes them into the
+# page.
 # SPDX-License-Identifier: Apache-2.0
 """Compares the reference of the Python package with its sources."""
 import ast
@@ -17,15 +17,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/python-reference.md"
 PACKAGE = ROOT / "python/invar"
 
-# The modules of the page: the file, and public names that its __all__ lacks.
+# Modules of the page: the file, and public names that its __all__ lacks.
 MODULES = {"invar": (PACKAGE / "__init__.py", []),
            "invar.huggingface": (PACKAGE / "huggingface.py", ["LedgerCallback"]),
            "invar.torch": (PACKAGE / "torch/__init__.py", ["attention_paged"]),
            "invar.ops": (PACKAGE / "ops.py", ["Device", "Quantised", "revision"])}
 
 
-def public(path, more):
-    """The public names of a module: __all__, if the file has it, and `more`."""
+def public_names(path, more):
+    """Returns the public names of a module: its __all__, if there is one, and `more`."""
     tree = ast.parse(path.read_text("utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
@@ -34,7 +34,7 @@ def public(path, more):
 
 
 def definitions(path):
-    """The classes and functions of a file, or of the files beside an __init__.py, by name."""
+    """Returns the classes and functions of a file, or of all files of a package, by name."""
     files = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
     return {node.name: node for file in files for node in ast.parse(file.read_text("utf-8")).body
             if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
@@ -45,7 +45,7 @@ def is_property(node):
 
 
 def signature(node, name, drop_self=False):
-    """NAME(ARGUMENTS) -> RESULT"""
+    """Returns NAME(ARGUMENTS) -> RESULT."""
     arguments = ast.unparse(node.args)
     if drop_self:
         arguments = re.sub(r"^(self|cls)(: Any)?(, |$)", "", arguments)
@@ -54,14 +54,14 @@ def signature(node, name, drop_self=False):
 
 
 def fields(node):
-    """The fields of a dataclass, as its constructor takes them."""
+    """Returns the fields of a dataclass as arguments of its constructor."""
     named = any("kw_only=True" in ast.unparse(one) for one in node.decorator_list)
     return ", ".join(["*"] * named + [ast.unparse(one) for one in node.body if isinstance(
         one, ast.AnnAssign) and not one.target.id.startswith("_")])
 
 
 def methods_of(node, known):
-    """The methods of a class, and of its base classes in the package."""
+    """Returns the methods of a class and of its base classes in the package."""
     found = {one.name: one for base in node.bases if ast.unparse(base) in known
              for one in methods_of(known[ast.unparse(base)], known)}
     found.update({one.name: one for one in node.body if isinstance(one, ast.FunctionDef)})
@@ -69,7 +69,7 @@ def methods_of(node, known):
 
 
 def entries(name, node, known):
-    """(text, docstring) of a function, or of a class and its public methods."""
+    """Returns (text, docstring) of a function, or of a class and its public methods."""
     if isinstance(node, ast.FunctionDef):
         return [(signature(node, name), ast.get_docstring(node))]
     methods = methods_of(node, known)
@@ -86,9 +86,9 @@ def entries(name, node, known):
 
 
 def block(path, more):
-    """The lines of a module's block."""
+    """Returns the lines of a module's block."""
     lines, known = [], definitions(path)
-    for name in public(path, more):
+    for name in public_names(path, more):
         for text, about in entries(name, known[name], known):
             lines += textwrap.wrap((about or "").partition("\n")[0], 96, initial_indent="# ",
                                    subsequent_indent="# ")

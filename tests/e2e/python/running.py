@@ -39,7 +39,7 @@ class Running(unittest.TestCase):
         self.assertEqual(len(chains), 1)
         self.assertTrue(invar.diff(FOLDER / "one", FOLDER / "two").identical)
         with invar.train(self.recipe, run=FOLDER / "other", rollout_seed=9) as trained:
-            self.assertNotIn(trained.chain, chains)  # the control
+            self.assertNotIn(trained.chain, chains)  # control
 
     def test_generate_and_score(self):
         made = invar.generate(["12=", "3"], self.recipe, n=2)
@@ -48,11 +48,11 @@ class Running(unittest.TestCase):
             scored = invar.score([one["tokens"] for one in made], self.recipe, mode=mode)
             for one, other in zip(made, scored):
                 self.assertEqual(one["bits"], other["bits"][-len(one["bits"]):])
-        other = invar.score([made[0]["tokens"]], self.recipe, seed=99)  # other weights
+        other = invar.score([made[0]["tokens"]], self.recipe, seed=99)  # control: other weights
         self.assertNotEqual(other[0]["bits"][-2:], made[0]["bits"])
 
     def test_any_text(self):
-        """A text may have what Python takes for the end of a line."""
+        """A text may contain characters that Python treats as the end of a line."""
         texts = ["a\u2028b\u0085c", "\x0b\x0c\x1c\r", "\u2029"]
         made = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
         try:
@@ -68,14 +68,14 @@ class Running(unittest.TestCase):
 
     @staticmethod
     def program(name, *lines):
-        """Stands for `invar`."""
+        """Writes a script that stands for `invar`. Returns its path."""
         path = FOLDER / name
         path.write_text("\n".join((f"#!{sys.executable}", "import sys", *lines)) + "\n", "utf-8")
         path.chmod(0o755)
         return str(path)
 
     def test_interrupt(self):
-        """Ctrl-C lets the program save and end; one that comes to both processes is one."""
+        """Ctrl-C lets the program save and end, also if both processes get the signal."""
         recipe = FOLDER / "long.ini"
         recipe.write_text(tiny.recipe(100000), "utf-8")
         script = ("import sys, invar\n"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# trainer.py FOLDER - the callback in a Trainer: logs, evaluations, checkpoints, faults.
+# trainer.py FOLDER - the callback in a stock Trainer: logs, evaluations, checkpoints, faults.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.huggingface with a stock Trainer."""
 import gc
@@ -34,7 +34,7 @@ class Counting(torch.utils.data.Dataset):
 
 
 class Fault(transformers.TrainerCallback):
-    """An exception at the end of a step."""
+    """Raises an exception at the end of a step."""
 
     def __init__(self, step, error):
         self.step, self.error = step, error
@@ -45,7 +45,7 @@ class Fault(transformers.TrainerCallback):
 
 
 def trainer(ledger, *others, first=0, evaluated=None, **options):
-    """A Trainer of a tiny model."""
+    """Returns a Trainer of a tiny model."""
     transformers.set_seed(7)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
@@ -59,7 +59,7 @@ def trainer(ledger, *others, first=0, evaluated=None, **options):
 
 
 def train(name, *others, resume=None, **options):
-    """A run in FOLDER/NAME."""
+    """Trains a run in FOLDER/NAME."""
     with LedgerCallback(FOLDER / name) as ledger:
         trainer(ledger, *others, **options).train(resume_from_checkpoint=resume)
     return FOLDER / name
@@ -71,7 +71,7 @@ def numbers(run):
 
 
 class Callback(unittest.TestCase):
-    """One callback, and the rest of the script as it was."""
+    """The callback changes nothing else of a script."""
 
     def test_logging_is_part_of_the_identity(self):
         base = train("base")
@@ -155,7 +155,7 @@ class Callback(unittest.TestCase):
         self.assertEqual((numbers(rest), invar.read(rest).chain), ([0, 1, 2, 3], before))
 
     def test_faults(self):
-        """A step that has ended is recorded; where its log is missing, an event has its digest."""
+        """A finished step is recorded; if its log is missing, an event has its digest."""
         for name, error, every, steps, kinds, end in (
                 ("boom", ValueError("boom\x1b"), 4, [0, 1, 2], ["failure"], (2, "failure")),
                 ("early", ValueError("boom"), 1, [0, 1], ["step", "failure"], (2, "failure")),
@@ -173,7 +173,8 @@ class Callback(unittest.TestCase):
         failing = trainer(ledger, Fault(2, ValueError("boom")))
         with self.assertRaises(ValueError):
             failing.train()
-        with self.assertRaisesRegex(invar.Error, "has a run already"):  # and no other writer
+        # there is no other writer
+        with self.assertRaisesRegex(invar.Error, "has a run already"):
             failing.train()
         self.assertEqual(numbers(FOLDER / "left"), [0, 1])
         with invar.read(FOLDER / "left") as run:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# asynchronous.py - what tests of asynchronous rollouts share: a recipe, runs, scores, kills.
+# asynchronous.py - shared by the tests of asynchronous rollouts: a recipe, runs, scores, kills.
 #
-# For scripts with the arguments INVAR BENT HINDERED FOLDER: the program, one that records the
-# log-probability of a token in flight wrong, and one that is late at random.
+# The importing scripts have the arguments INVAR BENT HINDERED FOLDER: the program, one that records
+# the log-prob of an in-flight token wrong, and one with random delays.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -57,7 +57,7 @@ def command(name, *words, recipe="dense", rollouts=ROLLOUTS, program=INVAR):
 
 
 def train(name, *words, code=0, says="", env=None, **how):
-    """The answer of a run."""
+    """Trains and returns the JSON output; its chain is None if the run fails."""
     done = subprocess.run(command(name, *words, **how), capture_output=True, text=True, cwd=FOLDER,
                           env={**os.environ, **(env or {})})
     expect(done.returncode == code and says in done.stderr,
@@ -66,7 +66,7 @@ def train(name, *words, code=0, says="", env=None, **how):
 
 
 def score(name, recipe, weights, samples):
-    """Log-probabilities of the responses, as bits, by the weights of a version."""
+    """Returns the log-probs of the responses, as bits, by the weights of a version."""
     tokens = FOLDER / "tokens"
     tokens.write_text("".join(json.dumps({"tokens": s["tokens"]}) + "\n" for s in samples))
     run = ["--run", str(FOLDER / name), "--ckpt-step", str(weights - 1)] if weights else []
@@ -89,7 +89,7 @@ def check_replay(name, step):
 
 
 def newest(run):
-    """The step of the newest checkpoint; -1: none."""
+    """Returns the step of the newest checkpoint; -1 if there is none."""
     latest = FOLDER / run / "checkpoints/latest_checkpointed_iteration.txt"
     try:
         return int(latest.read_text())
@@ -98,9 +98,9 @@ def newest(run):
 
 
 def kill(name, how, wanted):
-    """Each life is killed some time after its first checkpoint, or comes to the end; the chain.
-    Every other one samples beside training."""
-    chance, hits = random.Random(7), 0
+    """Kills the run `wanted` times, each time shortly after a new checkpoint, and returns its
+    chain. Every other start samples during training. A run that reaches its end begins again."""
+    rng, hits = random.Random(7), 0
     while hits < wanted:
         before = newest(name)
         beside = OVERLAP if hits % 2 == 0 and "--rollout-lag" in how else []
@@ -108,7 +108,7 @@ def kill(name, how, wanted):
                                stderr=subprocess.DEVNULL)
         while run.poll() is None and newest(name) == before:
             time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.05))
         if run.poll() is None:
             hits += 1
         run.kill()
@@ -119,7 +119,7 @@ def kill(name, how, wanted):
 
 
 def begin():
-    """The folder, with the recipes."""
+    """Creates the folder with the recipes."""
     os.environ.pop("INVAR_LEDGER", None)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
@@ -128,6 +128,6 @@ def begin():
 
 
 def end():
-    """The exit code."""
+    """Prints the number of failures and returns the exit code."""
     print(f"{len(failures)} failures")
     return 1 if failures else 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# failing.py - a plug-in that gives rewards as often as the file `left` says, and then ends.
+# failing.py - a reward plug-in that fails after the number of requests in the file `left`.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import sys

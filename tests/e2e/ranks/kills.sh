@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# kills.sh INVAR FOLDER [SEED] - ranks that are killed or hang, however they divide a model.
+# kills.sh INVAR FOLDER [SEED] - ranks that are killed or hang, in every layout.
 #
-# One run goes on and on, each time on another layout, and each time a rank of it is killed. It ends
-# as one rank does that nobody disturbed. Layouts, ranks and moments are drawn at random; the seed
-# is printed. Threads cannot be killed alone: without mpirun the test is skipped.
+# One run is resumed repeatedly, each time on another layout, and each time one of its ranks is
+# killed. At the end it must have the chain and checkpoint of an undisturbed run on one rank.
+# Layouts, ranks and moments are drawn at random; the seed is printed. A thread cannot be killed
+# alone, so the test is skipped without mpirun.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 seed=${3:-$((RANDOM + 1))}
@@ -35,42 +37,42 @@ layouts=("3" "2 $tp 2" "4 $tp 4 $etp 1" "4 $tp 2" "2 $ep 2" "4 $ep 2" "4 $tp 2 $
     "2 $pp 2 $vp 2" "4 $pp 2 $vp 2" "4 $tp 2 $pp 2" "8 $tp 2 $pp 2"
     "3 $ro 1" "6 $tp 2 $ro 2 $re 2" "2 $cp 2" "4 $cp 2 $tp 2 $sp")
 
-# choose LAYOUT: into `ranks` and `flags`.
-choose() {
+# use_layout LAYOUT: sets `ranks` and `flags`.
+use_layout() {
     read -r -a flags <<<"$1"
     ranks=${flags[0]} flags=("${flags[@]:1}")
 }
 
-# draw: the next layout at random; all come before one comes again.
-deck=()
+# draw: chooses the next layout at random; each is used once before one is used again.
+remaining=()
 draw() {
     local i
-    ((${#deck[@]})) || deck=("${layouts[@]}")
-    i=$((RANDOM % ${#deck[@]}))
-    choose "${deck[i]}"
-    deck=("${deck[@]:0:i}" "${deck[@]:i+1}")
+    ((${#remaining[@]})) || remaining=("${layouts[@]}")
+    i=$((RANDOM % ${#remaining[@]}))
+    use_layout "${remaining[i]}"
+    remaining=("${remaining[@]:0:i}" "${remaining[@]:i+1}")
 }
 
 # ---- signals ----------------------------------------------------------------------------------
-# ask RUN SQL: a number of its ledger; 0 where there is none yet.
-ask() {
+# query_number RUN SQL: prints a number of its ledger, or 0 if there is none yet.
+query_number() {
     local number
     number=$(sqlite3 -readonly "$1/ledger.db" "$2" 2>/dev/null)
     echo "${number:-0}"
 }
 
-# disturb RUN STEPS SIGNAL RANK: starts the run on the drawn layout, or goes on with it; after so
-# many steps of this life a rank gets the signal, or with CUT loses its sockets. `rc` is then the
+# disturb RUN STEPS SIGNAL RANK: starts or resumes the run on the chosen layout. After STEPS steps
+# of this segment the rank gets the signal; with CUT its sockets are closed. Sets `rc` to the exit
 # code of mpirun.
 disturb() {
-    local pid pids i lives
-    lives=$(ask "$1" 'SELECT count(*) FROM segment')
+    local pid pids i segments
+    segments=$(query_number "$1" 'SELECT count(*) FROM segment')
     mpirun --oversubscribe -n "$ranks" "$invar" train "${recipe[@]}" --run "$1" \
         --no-report "${flags[@]}" >out 2>err </dev/null &
     pid=$!
     for ((i = 0; i < 3000; i++)); do
         kill -0 "$pid" 2>/dev/null || break
-        (($(ask "$1" "SELECT count(*) FROM step WHERE seg >= $lives") < $2)) || break
+        (($(query_number "$1" "SELECT count(*) FROM step WHERE seg >= $segments") < $2)) || break
         sleep 0.02
     done
     mapfile -t pids < <(pgrep -P "$pid")
@@ -87,8 +89,9 @@ disturb() {
     expect 0 'clean' ledger verify "$1"
 }
 
-# goes_on RUN: on another layout, as threads, to the end of one rank.
-goes_on() {
+# expect_resume RUN: resumes on another layout, as threads, and compares the end with that of one
+# rank.
+expect_resume() {
     draw
     ends 0 "$ranks" "${recipe[@]}" --run "$1" "${flags[@]}"
     equal one "$1"
@@ -102,39 +105,39 @@ for ((n = 0; n < kills; n++)); do
     disturb killed "$((1 + RANDOM % 3))" KILL "$((RANDOM % ranks))"
     ((rc != 0)) || complain "${flags[*]}: a rank was killed, and the run ended well"
 done
-goes_on killed
+expect_resume killed
 
 # ---- stopped ----------------------------------------------------------------------------------
-# A signal to any rank ends all of them after the rollout, saved.
+# A signal to any rank ends all of them after the rollout, with a checkpoint.
 draw
 disturb stopped 2 TERM "$((RANDOM % ranks))"
 holds [ "$rc" = 143 ]
 holds grep -q '; stopped by SIGTERM; start it again to continue' out
-last=$(ask stopped 'SELECT max(step) FROM step')
-goes_on stopped
+last=$(query_number stopped 'SELECT max(step) FROM step')
+expect_resume stopped
 holds grep -q "resumed after step $last from" err
 
 # ---- hung -------------------------------------------------------------------------------------
-# One that hangs ends the others when its time is over, which is a minute; and it is that one which
-# is named, though others wait for ranks that wait for it.
+# If a rank hangs, the others end after distributed-timeout-minutes, here one. The message names the
+# hanging rank, although other ranks wait for ranks that wait for it.
 if [ -n "${INVAR_TEST_FULL:-}" ]; then
     for hangs in 0 3 6; do
-        choose "8 $tp 2 $pp 2"
+        use_layout "8 $tp 2 $pp 2"
         disturb "hung-$hangs" 2 STOP "$hangs"
         holds [ "$rc" = 2 ]
         holds grep -q "^invar: rank $hangs on .* did not come to .* in phase \".*\": rank ." err
         holds [ "$(grep -c ^invar:\ rank err)" = 1 ]
-        goes_on "hung-$hangs"
+        expect_resume "hung-$hangs"
     done
-    choose "3 $ro 1"
+    use_layout "3 $ro 1"
     disturb hung-sampler 2 STOP 2
     holds grep -q '^invar: rank 2 on .* did not come to .* in phase ".*": rank .' err
-    goes_on hung-sampler
+    expect_resume hung-sampler
 fi
 
 # ---- slow -------------------------------------------------------------------------------------
-# One side takes longer than the other waits for a rank that hangs, which is a minute: it gets on,
-# and says so. All ranks are stopped for most of the time.
+# One role takes longer than distributed-timeout-minutes, but sends heartbeats, so that the other
+# ranks keep waiting. All ranks are stopped for most of the time.
 slow() {
     local pid pids
     mpirun --oversubscribe -n 2 "$invar" train small.ini --run slow --no-report $ro 1 \
@@ -151,15 +154,15 @@ slow() {
     checks=$((checks + 1))
     wait "$pid" || complain "slow ranks: exit code $?:" "$(<err)"
     for phase in rollout train; do
-        holds [ "$(ask slow "SELECT max(duration_ns) > 60e9 FROM work
+        holds [ "$(query_number slow "SELECT max(duration_ns) > 60e9 FROM work
             WHERE phase = '$phase' AND move = ''")" = 1 ]
     done
 }
 [ -z "${INVAR_TEST_FULL:-}" ] || slow
 
 # ---- cut --------------------------------------------------------------------------------------
-# The sockets between a rank and the others are closed by the kernel, where that may be asked to.
-# MPI connects again, or the others end when their time is over; the run goes on as if nothing was.
+# The kernel closes the sockets between a rank and the others, if this is permitted. MPI reconnects,
+# or the others end after the timeout; then the run resumes.
 # shellcheck disable=SC2317 # called by disturb
 cut_sockets() {
     local port
@@ -168,33 +171,34 @@ cut_sockets() {
     done
 }
 if [ -n "${INVAR_TEST_FULL:-}" ] && ((UID == 0)) && ss -V >/dev/null 2>&1; then
-    choose "4 $tp 2 $pp 2"
+    use_layout "4 $tp 2 $pp 2"
     export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
     disturb cut 2 CUT 2
     unset OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include
     ((rc == 0)) || holds [ "$(grep -c '^invar: rank . on .* did not come to .* in phase' err)" = 1 ]
-    goes_on cut
+    expect_resume cut
 fi
 
 # ---- a full disk ------------------------------------------------------------------------------
-# No file of rank 0, which alone writes, may grow beyond so many KiB: enough for the ledger, not for
-# a checkpoint.
-choose "4 $tp 2 $pp 2"
+# No file of rank 0, which is the only one that writes, may exceed 900 KiB: enough for the ledger,
+# not for a checkpoint.
+use_layout "4 $tp 2 $pp 2"
 ends 0 m4 "${recipe[@]}" --run full "${flags[@]}" --until 3
 train=("$invar" train "${recipe[@]}" --run full --no-report "${flags[@]}")
 checks=$((checks + 1)) rc=0
-# shellcheck disable=SC2016 # of the inner shell
+# shellcheck disable=SC2016 # expanded by the inner shell
 timeout 300 mpirun --oversubscribe -n 1 bash -c 'trap "" XFSZ; ulimit -f 900; exec "$@"' - \
     "${train[@]}" : -n 3 "${train[@]}" >out 2>err </dev/null || rc=$?
 holds [ "$rc" = 2 ]
 holds [ "$(grep ^invar: err | grep -vcE 'resumed|warning')" = 1 ]
 holds grep -q '^invar: full/checkpoints/.*: cannot be written' err
 expect 0 'clean' ledger verify full
-goes_on full
+expect_resume full
 holds grep -q 'resumed after step 3 from' err
 
 # ---- another run ------------------------------------------------------------------------------
-# differ TEXT FLAG ...: the last of four ranks is started with other words; nothing is made.
+# differ TEXT FLAG ...: starts the last of four ranks differently; checks that the run fails with
+# TEXT before it makes a folder.
 differ() {
     local text=$1
     shift

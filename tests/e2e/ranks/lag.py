@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-# lag.py INVAR BENT HINDERED FOLDER - rollouts that begin before their turn, by declared weights.
+# lag.py INVAR BENT HINDERED FOLDER - asynchronous rollouts by a declared schedule (rollout-lag).
 #
-# Runs with rollout-lag write checkpoints of all versions and files of their rollouts. By the
-# formula of docs/async.md each token belongs to one version: `invar score` with the checkpoint of
-# that version must give its log-probability, bit for bit, and with the next version must not. The
-# ledger must name the same versions. However such a run is executed (threads, concurrency, probes,
-# ranks, sampling beside training), stopped, killed, extended or replayed, it has one chain. BENT
-# records the log-probability of one token in flight wrong, which the run must find. HINDERED is
-# late at random wherever threads or ranks could meet, which must not matter, or fails to sample.
-# The same holds for surplus groups of over-sampling, which wait for later rollouts.
+# Runs save checkpoints of all weight versions and files of their rollouts. By the formula of
+# docs/async.md each token belongs to one version: `invar score` with the checkpoint of that version
+# must give its log-prob, bit for bit; control: the next version must not. The ledger must name the
+# same versions. Threads, concurrency, probes, ranks, overlap, stops, kills and replays must not
+# change the chain. BENT records the log-prob of one in-flight token wrong, which the run must
+# detect. HINDERED delays threads and ranks at random, which must not matter, or fails to sample.
+# All of this also holds for surplus groups of over-sampling, which are kept for later rollouts.
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import json
@@ -30,15 +29,15 @@ def lagging(lag, segment):
 
 
 def version(lag, segment, rollout, token):
-    """The formula of the document."""
+    """Returns the weight version of a token by the formula of docs/async.md."""
     begin = max(0, rollout - lag)
     return min(rollout, begin + token // segment) if segment else begin
 
 
-# ---- every token has the weights that the schedule says ------------------------------------------
+# ---- every token has the weights that the schedule declares --------------------------------------
 
 def check_tokens(name, lag, segment, recipe):
-    """Of all rollouts, with the versions that the run has checkpoints of."""
+    """Scores all rollouts with the versions that the run has checkpoints of."""
     right = wrong = mixed = 0
     for rollout in range(ROLLOUTS):
         lines = (FOLDER / f"{name}-{rollout}").read_text(encoding="utf-8").splitlines()
@@ -58,7 +57,7 @@ def check_tokens(name, lag, segment, recipe):
                 wrong += logp == scored[of[t] + 1][i][t]
                 expect(logp == scored[of[t]][i][t],
                        f"{name}: rollout {rollout}, sample {i}, token {t} is not of {of[t]}")
-    # control: a schedule that is off by one version
+    # Control: a schedule that is off by one version.
     expect(right > 100 and wrong < right / 10, f"{name}: {right} tokens right, {wrong} off by one")
     expect((mixed > 0) == (segment > 0), f"{name}: {mixed} samples of several versions")
 
@@ -86,11 +85,11 @@ def check_schedule(lag, segment, recipe="dense"):
     return chain["chain"], again["chain"]
 
 
-# ---- one chain, however it is executed -----------------------------------------------------------
+# ---- one chain, with every way of execution ------------------------------------------------------
 
 def check_execution(chain):
     how = lagging(2, 3)
-    ways = {"one-thread": ["--threads", "1", "--rollout-concurrency", "2", "--kv-pages", "20"],
+    variants = {"one-thread": ["--threads", "1", "--rollout-concurrency", "2", "--kv-pages", "20"],
             "watched": ["--debug-determinism", "point", "--threads", "2"],
             "guessed": ["--speculative-algorithm", "ngram", "--disable-prefix-sharing", "true"],
             "chunks": ["--chunked-prefill-size", "3"],
@@ -104,14 +103,14 @@ def check_execution(chain):
             "beside-guessed": [*OVERLAP, "--speculative-algorithm", "ngram"],
             "beside-ranks": [*OVERLAP, "--ranks", "2"]}
     if FULL:
-        ways["stages"] = ["--ranks", "2", "--pipeline-model-parallel-size", "2"]
-    for name, words in ways.items():
+        variants["stages"] = ["--ranks", "2", "--pipeline-model-parallel-size", "2"]
+    for name, words in variants.items():
         got = train(f"way-{name}", *how, "--save", "none", *words)["chain"]
         expect(got == chain, f"{name}: chain {got}, expected {chain}")
 
 
 def check_divided():
-    """A model that is large enough, in two pieces; whoever has them, one chain."""
+    """Compares layouts of a model that is large enough to be divided into two shards."""
     shutil.copy(HERE / "sharded_model.ini", FOLDER)
     how = [*lagging(2, 1), "--save", "none", "--threads", "1"]
     one = train("divided-one", *how, recipe="divided", rollouts=4)["chain"]
@@ -124,13 +123,14 @@ def check_divided():
 
 
 def count(path, rank, name):
-    """How often the trace shows that a rank did something."""
+    """Returns how often the trace has a slice of this name on the track of a rank."""
     return sum(e["ph"] == "X" and (e["pid"], e["tid"], e["name"]) == (2, rank, name)
                for e in json.loads(path.read_text()))
 
 
 def check_overlap(chain):
-    """Ranks that only sample go on by themselves, and score what they have drawn."""
+    """Ranks that only sample run ahead of training, and also verify the tokens that they
+    sampled."""
     how = [*lagging(2, 3), "--ranks", "2", "--rollout-num-gpus", "1"]
     for check in ("false", "true"):
         trace = FOLDER / f"trace-{check}"
@@ -145,22 +145,23 @@ def check_overlap(chain):
 
 
 def spans(path, name):
-    """When the phase ran, in microseconds."""
+    """Returns begin and end of each slice of a phase, in microseconds."""
     return [(e["ts"], e["ts"] + e["dur"]) for e in json.loads(path.read_text())
             if e["ph"] == "X" and (e["pid"], e["name"]) == (1, name)]
 
 
 def check_beside(chain):
-    """Sampled beside training, and late at random: the same, in any order of threads and ranks."""
+    """Overlapped sampling with random delays gives the same chain in any order of threads and
+    ranks."""
     trace = FOLDER / "trace-beside"
-    ways = {"beside": OVERLAP, "beside-unchecked": [*OVERLAP, "--check-logprobs", "false"],
+    variants = {"beside": OVERLAP, "beside-unchecked": [*OVERLAP, "--check-logprobs", "false"],
             "in-turn": [], "beside-ranks": [*OVERLAP, "--ranks", "2"],
             "apart": ["--ranks", "2", "--rollout-num-gpus", "1"],
             "apart-unchecked": ["--ranks", "3", "--rollout-num-gpus", "2", "--check-logprobs",
                                 "false"],
             "ranks": ["--ranks", "2"]}
     for seed in range(1, 21 if FULL else 2):
-        for name, words in ways.items():
+        for name, words in variants.items():
             got = train(f"late-{name}", *lagging(2, 3), "--save", "none", "--trace", str(trace),
                         *words, program=HINDERED, env={"INVAR_TEST_DELAYS": str(seed)})["chain"]
             expect(got == chain, f"{name}, delays {seed}: chain {got}, expected {chain}")
@@ -182,7 +183,8 @@ def check_beside(chain):
 
 
 def check_slow():
-    """A check beside training that takes long, but gets on: other ranks wait for who does it."""
+    """Verification during training takes longer than the timeout but reports progress: other ranks
+    wait."""
     how = [*lagging(2, 3), "--save", "none", "--micro-batch-size", "1"]
     chain = train("swift", *how, rollouts=3)["chain"]
     for ranks in ([*OVERLAP, "--ranks", "2"], ["--ranks", "2", "--rollout-num-gpus", "1"]):
@@ -190,12 +192,13 @@ def check_slow():
         got = train("slow" + ranks[-1], *how, *ranks, rollouts=3, program=HINDERED,
                     env={"INVAR_TEST_PATIENCE": "1000"})["chain"]
         expect(got == chain, f"{ranks}, slow: chain {got}, expected {chain}")
-        # control: there was time enough to give up one that hangs
+        # Control: the run took longer than the timeout after which a hanging rank is given up.
         expect(time.monotonic() - begin > 1.2, f"{ranks}: nobody was slow")
 
 
 def check_beside_ends(chain):
-    """A sampler that fails, a signal: one line, and the run goes on to the same chain."""
+    """A failing sampler, or a signal, ends the run with one message; the run resumes to the same
+    chain."""
     how = [*lagging(2, 3), *OVERLAP, "--save-interval", "1"]
     for number in range(1, ROLLOUTS):
         for ranks in ([], ["--ranks", "2"]):
@@ -207,7 +210,8 @@ def check_beside_ends(chain):
                   env={"INVAR_TEST_FAILURE": str(number)})
             got = train(name, *how)["chain"]
             expect(got == chain, f"{name}: chain {got}, expected {chain}")
-    for ranks in ([], ["--ranks", "2"]):  # a copy that is not made: it would agree with itself
+    # the weights are not copied: sampling would agree with itself
+    for ranks in ([], ["--ranks", "2"]):
         train(f"stale-{len(ranks)}", *how, *ranks, program=HINDERED, code=1,
               env={"INVAR_TEST_STALE": "5"}, says="of the copy that samples is not that of the")
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -224,13 +228,13 @@ def check_beside_ends(chain):
 
 
 def check_pieces(chain):
-    """Stopped and extended, on other ranks each time; replayed from the middle."""
+    """Stops and extends a run on other ranks each time, and replays steps in the middle."""
     how = lagging(2, 3)
     for rollouts, ranks in ((1, []), (2, ["--ranks", "2"]), (3, OVERLAP), (4, []),
                             (5, [*OVERLAP, "--ranks", "2"]),
                             (ROLLOUTS, ["--ranks", "2", "--rollout-num-gpus", "1"])):
         got = train("pieces", *how, *ranks, rollouts=rollouts)["chain"]
-        if rollouts <= 2:  # less than the lag, beyond whose end nothing is drawn
+        if rollouts <= 2:  # fewer rollouts than the lag: nothing is sampled beyond the end
             short = train(f"short-{rollouts}", *how, "--save", "none", rollouts=rollouts)["chain"]
             expect(short == got, f"{rollouts} rollouts: chain {short}, expected {got}")
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
@@ -246,7 +250,7 @@ def check_kills(chain):
 
 
 def check_failure():
-    """A rollout that fails halfway: the checkpoint has what was in flight before it."""
+    """A rollout fails halfway: the checkpoint has the samples that were in flight before it."""
     how = [*lagging(2, 3), "--rm-type", "none", "--custom-rm-path", f"python3 {HERE}/failing.py"]
     left = FOLDER / "left"
     left.write_text("100")
@@ -261,7 +265,8 @@ def check_failure():
 
 
 def check_fork(name, lag, parent):
-    """After each step, also its parent's last, it can be resumed; all of its steps be replayed."""
+    """The fork can be resumed after each of its steps and after its parent's last; all its steps
+    can be replayed."""
     at, last = 2, ROLLOUTS - 1
     fork = ["--fork", str(FOLDER / parent), "--fork-step", str(at)]
     chain = train(name, *lag, *fork, "--save-interval", "1")["chain"]
@@ -275,7 +280,8 @@ def check_fork(name, lag, parent):
 
 
 def check_fork_rewards():
-    """Samples that ended in flight, under another rule, get the rewards of the fork's own."""
+    """Samples that were finished in flight under another reward rule get the rewards of the fork's
+    rule."""
     train("fork-rule", *lagging(1, 0), "--fork", str(FOLDER / "dense-1-0"), "--fork-step", "2",
           "--rm-type", "deterministic_random", "--save-debug-rollout-data",
           str(FOLDER / "fork-rule-{rollout_id}"))
@@ -291,7 +297,7 @@ def check_fork_rewards():
 
 
 def check_forks(chain):
-    """What is in flight goes along; a fork may have another lag, and must keep the data."""
+    """In-flight samples are forked, too; a fork may have another lag, and must keep the data."""
     how = lagging(2, 3)
     fork = ["--fork", str(FOLDER / "unkilled"), "--fork-step", "4"]
     first = train("fork", *how, *fork, "--name", "fork", "--lr", "0.01", rollouts=8)["chain"]
@@ -320,7 +326,7 @@ def check_forks(chain):
 
 
 def check_filter():
-    """Groups that a filter drops are replaced; still one chain, stopped or not."""
+    """Groups that a filter drops are replaced, and the chain stays the same after a stop."""
     how = [*lagging(2, 3), "--dynamic-sampling-filter", "nonzero_std",
            "--over-sampling-batch-size", "5"]
     chain = train("filter", *how)["chain"]
@@ -343,7 +349,7 @@ def metric(name, metric_name):
 
 
 def check_reuse(name, lag):
-    """Groups wait in order and are taken first; what the files say is what the metrics say."""
+    """Surplus groups are used first and in order; the rollout files agree with the metrics."""
     reused = metric(name, "rollout/over_sampling/reused")
     waits = metric(name, "rollout/over_sampling/surplus")
     dropped = metric(name, "rollout/dynamic_filter/dropped")
@@ -358,7 +364,7 @@ def check_reuse(name, lag):
         expect(groups == sorted(set(groups)), f"{name}: rollout {rollout} has groups {groups}")
         before = waits[rollout - 1] if rollout else 0
         expect(reused[rollout] == min(4, before), f"{name}: {before} waited, {reused}")
-        if lag == 0:  # groups of all rounds are somewhere, and the oldest are used first
+        if lag == 0:  # every group is used or kept, and the oldest are used first
             expect(reused[rollout] < 4 or dropped[rollout] == 0, f"{name}: sampled for nothing")
             expect(not seen or min(groups) > max(seen), f"{name}: {groups} after {seen}")
         expect(waits[rollout] <= 11 * (lag + 1), f"{name}: {waits} groups wait")
@@ -368,7 +374,8 @@ def check_reuse(name, lag):
 
 
 def check_filtered(keeps, drops):
-    """Surplus that is not kept is not counted as rejected: the first rollouts are the same."""
+    """Surplus that is not kept does not count as rejected: the first rollouts reject the same
+    groups."""
     rejected = [metric(name, "rollout/dynamic_filter/dropped")[0] for name in (keeps, drops)]
     surplus = metric(keeps, "rollout/over_sampling/surplus")[0]
     expect(rejected[0] == rejected[1] > 0 and surplus > 0,
@@ -376,7 +383,7 @@ def check_filtered(keeps, drops):
 
 
 def check_surplus_life(name, how, chain):
-    """One chain, in pieces, on ranks, after a failure; each step is replayed."""
+    """Checks one chain in pieces, on ranks and with other free keys; each step can be replayed."""
     for rollouts, ranks in ((2, []), (3, ["--ranks", "2"]), (5, []),
                             (ROLLOUTS + 1, ["--ranks", "2", "--rollout-num-gpus", "1"])):
         got = train(f"{name}-pieces", *how, *ranks, rollouts=rollouts)["chain"]
@@ -392,8 +399,9 @@ def check_surplus_life(name, how, chain):
 
 
 def check_surplus_bent():
-    """A wrong token of a group that waits is found before the weights that drew it change."""
-    first = metric("surplus-0", "rollout/over_sampling/reused").index(4)  # no round
+    """A wrong token in a surplus group is detected before the weights that sampled it change."""
+    # a rollout that samples nothing
+    first = metric("surplus-0", "rollout/over_sampling/reused").index(4)
     lines = (FOLDER / f"surplus-0-{first}").read_text(encoding="utf-8").splitlines()
     late = next(s for s in map(json.loads, lines) if s.get("rollout", first) < first
                 and "tokens" in s)
@@ -435,7 +443,7 @@ def check_surplus():
 
 
 def check_losses():
-    """Weights of importance have a meaning here; recorded log-probs may be the old ones."""
+    """Importance weights take effect with a lag, and recorded log-probs may be the old ones."""
     how = lagging(2, 3)
     plain = train("plain", *how, "--save", "none")["chain"]
     seen = {plain}
@@ -453,7 +461,7 @@ def check_losses():
 
 
 def check_bent():
-    """Rollout 3 begins at tick 1, and there a token of it is wrong."""
+    """Rollout 3 begins at tick 1, and one of its tokens gets a wrong log-prob there."""
     words = command("bent", *lagging(2, 3), "--save", "none")
     for ranks in ([], ["--ranks", "2"], ["--use-rollout-logprobs", "true"]):
         shutil.rmtree(FOLDER / "bent", ignore_errors=True)
@@ -461,7 +469,7 @@ def check_bent():
         expect(done.returncode == 1 and "step 1: log-probabilities" in done.stderr
                and "of rollout 3, which version 1 of the weights drew" in done.stderr,
                f"a wrong token in flight: exit code {done.returncode}: {done.stderr}")
-    for ranks in (OVERLAP, [*OVERLAP, "--ranks", "2"],  # compared while the step trains
+    for ranks in (OVERLAP, [*OVERLAP, "--ranks", "2"],  # verified while the step trains
                   ["--ranks", "3", "--rollout-num-gpus", "2"]):
         shutil.rmtree(FOLDER / "bent", ignore_errors=True)
         done = subprocess.run([BENT, *words[1:], *ranks], capture_output=True, text=True)
@@ -491,7 +499,7 @@ def check_refusals():
 
 
 def check_damage():
-    """A checkpoint whose flight was changed is refused."""
+    """A checkpoint whose in-flight samples were changed is rejected."""
     saved = FOLDER / "unkilled/checkpoints"
     newest = max(p for p in saved.iterdir() if p.is_dir())
     flight = newest / "flight.jsonl"

@@ -1,6 +1,6 @@
-# launch.sh - runs on several ranks: sourced by tests of them, behind expect.sh, in their folder.
+# launch.sh - starts runs on several ranks; tests source this file after expect.sh, in their folder.
 #
-# A test sets `invar` before. `mpi` is true where ranks can be processes.
+# A test sets `invar` first. This file sets `mpi` to true if ranks can be processes.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
 export NO_COLOR=1 # mpirun gives ranks a terminal
@@ -12,8 +12,9 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; th
     mpi=true
 fi
 
-# run RANKS RECIPE FLAG ...: threads; with m before the number processes. Into out and err.
-run() {
+# train_on RANKS RECIPE FLAG ...: trains on RANKS threads, or with m before the number on processes;
+# writes to out and err.
+train_on() {
     local ranks=$1 recipe=$2
     shift 2
     if [[ $ranks = m* ]]; then
@@ -23,21 +24,22 @@ run() {
     fi >out 2>err </dev/null
 }
 
-# ends CODE RANKS RECIPE FLAG ...
+# ends CODE RANKS RECIPE FLAG ...: trains like train_on and checks the exit code.
 ends() {
     local code=$1 rc=0
     shift
     checks=$((checks + 1))
-    run "$@" || rc=$?
+    train_on "$@" || rc=$?
     ((rc == code)) || complain "$*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
 }
 
-# newest RUN: the folder of its last checkpoint.
+# newest RUN: prints the folder of its last checkpoint.
 newest() {
     printf '%s/checkpoints/iter_%07d' "$1" "$(<"$1/checkpoints/latest_checkpointed_iteration.txt")"
 }
 
-# equal A B: the chains, and all of the newest checkpoints but whose they are.
+# equal A B: compares the chains and the newest checkpoints, which may differ in the run's uuid
+# only.
 equal() {
     expect 0 'identical: ' diff "$1" "$2"
     expect 0 'clean' ledger verify "$2"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# layouts.sh INVAR FOLDER [PART PARTS] - one chain and equal checkpoints in every layout.
+# layouts.sh INVAR FOLDER [PART PARTS] - every layout has the chain and checkpoint of one rank.
 #
-# Models with 8 atoms at least on every axis that is cut, one of them with 11; every format, dense
-# and with experts; threads, and processes where there is mpirun. By default a set that covers every
-# layout, format, kind and transport; with INVAR_TEST_FULL all combinations. Of either, PART (from 0
-# on) of PARTS takes its share: parts run beside each other, or on several machines.
+# The models have at least 8 atoms on every axis that a layout cuts, one of them 11; every format,
+# dense and with experts; threads, and processes if there is mpirun. By default the test runs a
+# selection that covers every layout, format, model and transport; with INVAR_TEST_FULL=1 it runs
+# all combinations. PART (from 0) of PARTS runs its portion of either set, so that parts can run in
+# parallel.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 part=${3:-0} parts=${4:-1}
 export NO_COLOR=1 # mpirun gives ranks a terminal
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_hwloc_base_binding_policy=none # parts beside each other would share cores
+export OMPI_MCA_hwloc_base_binding_policy=none # parts that run in parallel would share cores
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
@@ -36,13 +37,13 @@ declare -A flags_of=(
     [custom]="--loss-type custom_loss --custom-loss-function-path $here/loss.py
         --num-steps-per-rollout 2"
 )
-# units of several blocks of tokens, whose rows can be divided
+# Units of several token blocks, whose rows can be divided.
 for model in dense experts; do
     flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2"
     flags_of[lora-$model]="${flags_of[rows-$model]} --lora-rank 4"
 done
 
-# start TRANSPORT RANKS MODEL FLAG ...: into out and err.
+# start TRANSPORT RANKS MODEL FLAG ...: trains; writes to out and err.
 start() {
     local transport=$1 ranks=$2 model
     read -r -d '' -a model <<<"${flags_of[$3]}"
@@ -59,20 +60,22 @@ newest() {
     printf '%s/checkpoints/iter_%07d' "$1" "$(<"$1/checkpoints/latest_checkpointed_iteration.txt")"
 }
 
-# one MODEL FORMAT: the run of one rank, made when it is first asked for: its name in `reference`.
-one() {
+# reference_run MODEL FORMAT: trains on one rank unless that was done before; sets `reference` to
+# the run.
+reference_run() {
     reference=$1-$2
     [ ! -e "$reference" ] || return
     start thread 1 "$1" --dtype "$2" --run "$reference" --threads 2 ||
         complain "$reference: exit code $?" "$(<err)"
 }
 
-# equal MODEL FORMAT TRANSPORT RANKS FLAG ...: chain and checkpoint are those of one rank.
+# equal MODEL FORMAT TRANSPORT RANKS FLAG ...: checks that chain and checkpoint are those of one
+# rank.
 equal() {
     local run=$1-$2-$3-$4 flag
     local model=$1 format=$2 transport=$3 ranks=$4
     shift 4
-    one "$model" "$format"
+    reference_run "$model" "$format"
     for flag in "$@"; do
         run+=${flag//[^a-z0-9]/}
     done
@@ -84,8 +87,8 @@ equal() {
     [[ ! $full ]] || rm -rf "$run"
 }
 
-# refused TEXT MODEL RANKS FLAG ...: as a wrong recipe is, whoever finds it first, and nothing is
-# left behind.
+# refused TEXT MODEL RANKS FLAG ...: checks that the layout is rejected as an error of the recipe,
+# on whichever rank it is found, and leaves nothing behind.
 refused() {
     local text=$1 model=$2 ranks=$3 rc=0
     shift 3
@@ -103,8 +106,8 @@ pp=--pipeline-model-parallel-size vp=--num-virtual-stages-per-pipeline-rank
 sp=(--sequence-parallel true) cp=--context-parallel-size
 ro=--rollout-num-gpus re=--rollout-num-gpus-per-engine
 
-# layouts RANKS TEXT: every way to divide a model among so many, one a line: its kind, then flags;
-# those that divide the rows of samples if the text says so.
+# layouts RANKS TEXT: prints all layouts of this number of ranks, one per line: the kind of model
+# and the flags. Layouts with context parallelism are printed only if TEXT is its flag.
 layouts() {
     for c in 2 4; do
         if [[ $2 != "$cp" ]] || ((c > $1)); then continue; fi
@@ -130,15 +133,16 @@ layouts() {
         ((2 * s > 4)) || echo "any $pp $s $vp 2"
         ((2 * s > $1)) || echo "any $pp $s $tp 2"
     done
-    # some ranks only sample
+    # Some ranks only sample.
     echo "any $ro 1"
     (($1 < 4)) || echo "any $ro $(($1 / 2)) $re 2 $tp 2"
     (($1 < 4)) || echo "experts $ro $(($1 / 2)) $ep 2"
     (($1 < 8)) || echo "any $ro 4 $re 4 $tp 2 $pp 2"
 }
 
-# sweep STRIDE PREFIX TEXT FLAG ...: the layouts with this text, of models with names that begin so.
-# Neighbours differ in everything: a stride covers all of it.
+# sweep STRIDE PREFIX TEXT FLAG ...: runs every STRIDE-th combination of layouts that contain TEXT
+# and models whose names begin with PREFIX. Adjacent combinations differ in everything, so that a
+# stride covers all values.
 sweep() {
     local stride=$1 prefix=$2 text=$3 number=0 offset format ranks kind flags model transport
     shift 3
@@ -166,15 +170,15 @@ sweep 89 rows- "$cp"
 sweep 233 lora- ""
 sweep 241 lora- "$tp" "${sp[@]}"
 sweep 233 lora- "$cp"
-if ((part > 0)); then # the rest is the first part's
+if ((part > 0)); then # the checks below belong to the first part
     ((failed)) || echo "$checks checks of part $part: all as expected"
     exit "$failed"
 fi
 
-# ---- rows between the sums are divided, too ---------------------------------------------------
+# ---- sequence parallelism ---------------------------------------------------------------------
 equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
 
-# ---- rows of samples are divided --------------------------------------------------------------
+# ---- context parallelism ----------------------------------------------------------------------
 equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
 refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
@@ -188,33 +192,34 @@ equal eleven bf16 thread 4 "$tp" 4 "${sp[@]}"
 equal eleven fp8 thread 8 "$tp" 8
 refused 'sizes that fit now: 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
-# ---- stages, with whatever else there is -----------------------------------------------------
+# ---- pipeline stages, together with other features -------------------------------------------
 equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
 equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
 equal critic bf16 thread 4 "$pp" 2
 equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
-equal custom bf16 thread 4 "$pp" 2 "$vp" 2 # rank 0 asks the plug-in, the last rank has the head
-one dense bf16
+equal custom bf16 thread 4 "$pp" 2 "$vp" 2 # rank 0 calls the plug-in, the last rank has the head
+reference_run dense bf16
 equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
-# ---- another layout goes on -------------------------------------------------------------------
-one dense bf16
+# ---- resumed on another layout ----------------------------------------------------------------
+reference_run dense bf16
 start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2
 start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
 expect 0 'identical' replay moves --step 0
 
-# ---- ranks that only sample evaluate, too ------------------------------------------------------
+# ---- ranks that only sample take part in evaluations -------------------------------------------
 evals=(--dtype bf16 --eval-interval 1 --eval-prompt-data "t task:max" --task-size 8)
 start thread 1 dense "${evals[@]}" --run evals-one || complain "evals-one: $?" "$(<err)"
 start thread 3 dense "${evals[@]}" --run evals "$ro" 1 || complain "evals: $?" "$(<err)"
 expect 0 'identical: ' diff evals-one evals
 holds diff <("$invar" ledger query eval-history evals-one --csv) \
     <("$invar" ledger query eval-history evals --csv)
-holds [ "$("$invar" ledger query weight-syncs evals --csv | wc -l)" = 4 ] # once for both
+# one sync serves the rollout and the evaluation
+holds [ "$("$invar" ledger query weight-syncs evals --csv | wc -l)" = 4 ]
 
-# ---- ranks that fail save what they have --------------------------------------------------------
+# ---- failing ranks save a checkpoint ------------------------------------------------------------
 judged=(--dtype bf16 --rm-type none --custom-rm-path "python3 $here/failing.py")
 echo 9 >left
 start thread 1 dense "${judged[@]}" --run judged
@@ -227,7 +232,7 @@ echo 9 >left
 start thread 2 dense "${judged[@]}" --run rescued "$ro" 1 || complain "rescued: $?" "$(<err)"
 expect 0 'identical: ' diff judged rescued
 
-# ---- what cannot be ---------------------------------------------------------------------------
+# ---- impossible layouts -----------------------------------------------------------------------
 refused 'start with --ranks 2' dense 1 "$tp" 2
 refused 'needs a multiple of 2' dense 3 "$tp" 2
 refused 'the model has 0 experts' dense 2 "$ep" 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# loss.py - a plug-in whose loss depends on the log-probabilities of training.
+# loss.py - a loss plug-in whose loss depends on the log-probs of training.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import sys

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# points.sh INVAR INVAR_FAR INVAR_WRONG FOLDER - what several ranks record of their steps.
+# points.sh INVAR INVAR_FAR INVAR_WRONG FOLDER - the points, statistics and audits of several ranks.
 #
-# Points of every op, their statistics and dumps are those of one rank, row by row and byte by byte.
-# An audit names the rank whose device computes other bits. INVAR_FAR has a device with memory of
-# its own, INVAR_WRONG one with a wrong op: both call it cuda.
+# Points of every op, their statistics and dumps must be those of one rank, row by row and byte by
+# byte. Control: a run with another seed differs. An audit must name the rank whose device computes
+# other bits. INVAR_FAR has a fake GPU, INVAR_WRONG a device with a wrong op; both are called cuda.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") far=$(readlink -f "$2") wrong=$(readlink -f "$3") folder=$4
 export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-INVAR_MODULES=$(dirname "$invar") # the other programs lie elsewhere
+INVAR_MODULES=$(dirname "$invar") # the other programs are in another folder
 export INVAR_MODULES
 rm -rf "$folder"
 recipes=$PWD/recipes here=$PWD/tests/e2e/ranks
@@ -25,7 +25,8 @@ tiny_recipe 2 >tiny.ini
 
 recipe=tiny.ini
 
-# ends CODE RANKS PROGRAM FLAG ...: threads; with m before the number processes. Into out and err.
+# ends CODE RANKS PROGRAM FLAG ...: trains on threads, or with m before the number on processes, and
+# checks the exit code; writes to out and err.
 ends() {
     local code=$1 ranks=$2 program=$3 rc=0
     shift 3
@@ -40,7 +41,7 @@ ends() {
     ((rc == code)) || complain "$ranks $*: exit code $rc, expected $code:" "$(<out)" "$(<err)"
 }
 
-# rows RUN: all that its ledger has of points, digests and statistics.
+# rows RUN: prints all rows of its ledger about points, digests and statistics.
 rows() {
     local table
     for table in point digest stat; do
@@ -48,7 +49,8 @@ rows() {
     done
 }
 
-# same NAME WORLDS FLAG ...: as one rank records it. Far devices are an f before the number.
+# same NAME WORLDS FLAG ...: checks that worlds of several ranks record the rows of one rank; f
+# before the number selects the fake GPU, m processes.
 same() {
     local name=$1 worlds=$2 world program flags
     shift 2
@@ -70,8 +72,8 @@ full=(--debug-determinism full --debug-stats --debug-dump 'layer.*,head.logits,t
 experts=(--model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --dtype bf16
     --advantage-estimator ppo --rollout-batch-size 5 --n-samples-per-prompt 3
     --num-steps-per-rollout 3 --unit-count 3)
-same dense '2 4 m2 m4 f2' "${full[@]}" # 4 samples: a rank of 4 has one
-same few '3 8' "${full[@]}" --rollout-batch-size 1 # some have none
+same dense '2 4 m2 m4 f2' "${full[@]}" # 4 samples: on 4 ranks, each has one
+same few '3 8' "${full[@]}" --rollout-batch-size 1 # some ranks have no sample
 same experts '2 4 m3 f3' "${full[@]}" "${experts[@]}" --rollout-stop '["1"]'
 same fp8 '3' --debug-determinism full --dtype fp8 --hidden-size 32 --ffn-hidden-size 32
 same point '2' --debug-determinism point --dynamic-sampling-filter nonzero_std \
@@ -80,19 +82,20 @@ same stats '3' --debug-stats
 same dump '2' --debug-dump 'layer.0.*'
 holds [ "$(sqlite3 experts-1/ledger.db 'SELECT count(*) FROM point')" -gt 150 ]
 holds [ "$(find experts-1/dump -name '*.npy' | wc -l)" -gt 100 ]
-# what is compared can differ
+# Control: another seed gives other rows and dumps.
 ends 0 2 "$invar" --run other "${full[@]}" --seed 7
 rows other >other/rows
 holds [ "$(diff dense-1/rows other/rows | grep -c '^<')" -gt 100 ]
 holds [ "$(diff -rq dense-1/dump other/dump | wc -l)" -gt 20 ]
-# the point in which two runs differ is found as among runs of one rank
+# The diff finds the differing point as it does for runs of one rank.
 expect 1 'differ' diff dense-2 other
 ends 129 3 "$invar" --run nothing --debug-dump 'no.such.*'
 holds grep -q '^invar: .*debug-dump: no point of the step is called "no.such.\*"' err
 
 # ---- ranks that divide a model ----------------------------------------------------------------
-# whole NAME LEVEL WORLD FLAG ... -- LAYOUT-FLAG ...: points as one rank records them.
-whole() {
+# same_divided NAME LEVEL WORLD FLAG ... -- LAYOUT-FLAG ...: checks that ranks that divide a model
+# record the points of one rank.
+same_divided() {
     local name=$1 level=$2 world=$3 program=$invar model=()
     shift 3
     while [ "$1" != -- ]; do
@@ -118,20 +121,21 @@ vp=--num-virtual-stages-per-pipeline-rank
 moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
 tensors=(--dtype bf16 --advantage-estimator ppo --debug-stats
     --debug-dump 'grad.*,weight.*,train.*,critic.grad.*')
-whole tensors point 4 "${tensors[@]}" -- "$tp" 2
-whole tensors point m4 "${tensors[@]}" -- "$tp" 2 --sequence-parallel "$pp" 2
-whole tensors point f2 "${tensors[@]}" -- "$tp" 2 --sequence-parallel
-rows=(--dtype bf16 --rollout-batch-size 16 --unit-count 2 --debug-stats) # of several blocks
-whole rows point 4 "${rows[@]}" -- --context-parallel-size 2 "$tp" 2 --sequence-parallel
-whole rows point f4 "${rows[@]}" -- --context-parallel-size 2 "$pp" 2
+same_divided tensors point 4 "${tensors[@]}" -- "$tp" 2
+same_divided tensors point m4 "${tensors[@]}" -- "$tp" 2 --sequence-parallel "$pp" 2
+same_divided tensors point f2 "${tensors[@]}" -- "$tp" 2 --sequence-parallel
+# units of several token blocks
+rows=(--dtype bf16 --rollout-batch-size 16 --unit-count 2 --debug-stats)
+same_divided rows point 4 "${rows[@]}" -- --context-parallel-size 2 "$tp" 2 --sequence-parallel
+same_divided rows point f4 "${rows[@]}" -- --context-parallel-size 2 "$pp" 2
 moe_full=(--dtype fp8 "${moe[@]}" --debug-stats --debug-dump 'layer.1.*,grad.*,weight.*')
-whole experts_full full 4 "${moe_full[@]}" -- "$ep" 2 "$pp" 2 --recompute-granularity full
-whole experts_full full f2 "${moe_full[@]}" -- "$ep" 2
-whole both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
+same_divided experts_full full 4 "${moe_full[@]}" -- "$ep" 2 "$pp" 2 --recompute-granularity full
+same_divided experts_full full f2 "${moe_full[@]}" -- "$ep" 2
+same_divided both point 4 --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
 stages=("${full[@]:2}" --dtype bf16 --advantage-estimator ppo --unit-count 3)
-whole stages full 6 "${stages[@]}" -- "$pp" 2 "$vp" 2
-whole stages full m2 "${stages[@]}" -- "$pp" 2
-whole stages full 3 "${stages[@]}" -- --rollout-num-gpus 1 # which only samples
+same_divided stages full 6 "${stages[@]}" -- "$pp" 2 "$vp" 2
+same_divided stages full m2 "${stages[@]}" -- "$pp" 2
+same_divided stages full 3 "${stages[@]}" -- --rollout-num-gpus 1 # one rank only samples
 holds [ "$(sqlite3 stages-6/ledger.db "SELECT count(*) FROM point WHERE layer = 3")" -gt 100 ]
 holds [ "$(sqlite3 experts_full-1/ledger.db 'SELECT count(*) FROM point')" -gt 300 ]
 ends 129 2 "$invar" --run unmade --debug-determinism full "$tp" 2
@@ -141,9 +145,9 @@ holds grep -q 'debug-dump: here ranks divide layers or rows' err
 holds [ ! -e unmade ]
 recipe=tiny.ini
 
-# ---- what is not finite -----------------------------------------------------------------------
-# A run that diverges, as in train_errors.sh: one line, which names the point once, and all that was
-# learned is saved.
+# ---- values that are not finite ---------------------------------------------------------------
+# A run that diverges, as in train_errors.sh: one message names the point once, and a checkpoint is
+# saved.
 diverge=(--lr 1000 --weight-decay 1000 --debug-stats --threads 1)
 for i in 1 2 3; do
     checks=$((checks + 1))
@@ -156,7 +160,7 @@ for i in 1 2 3; do
 done
 
 # ---- audits -----------------------------------------------------------------------------------
-# audited RUN: how many elements a step had checked, and how many differed.
+# audited RUN: prints how many elements its audits checked, and how many differed.
 audited() {
     sqlite3 -readonly "$1/ledger.db" "SELECT s.name, cast(sum(value) AS INTEGER) FROM gauge g
         JOIN series s USING (series) WHERE s.name LIKE 'audit/%' GROUP BY 1 ORDER BY 1" |
@@ -166,13 +170,13 @@ ends 0 4 "$invar" --run sound --audit 40
 holds [ "$(audited sound)" = 'audit/differ|0 audit/elements|80 ' ]
 expect 0 'identical: ' diff dense-1 sound
 
-# Of all ranks the device is wrong: one line, one event for each finding.
+# The device is wrong on all ranks: one message, and one event per finding.
 INVAR_TEST_WRONG=linear.fwd ends 1 3 "$wrong" --run threads --device cuda --audit 3000
 holds grep -q '^invar: step [01]: audit: rank [012] on .*: linear.fwd.*: y\[.*computed again' err
 holds [ "$(grep -c '^invar: step' err)" = 1 ]
 expect 0 'audit-mismatch' ledger query events --run threads --text audit:
 
-# Ranks that divide the model: each checks what it has.
+# Ranks that divide the model: each one audits its partition.
 recipe=$here/sharded_model.ini
 for layout in "$tp 2" "$pp 2 $tp 2" "$ep 2 $pp 2"; do
     read -r -a flags <<<"$layout"
@@ -187,8 +191,9 @@ $mpi || {
     ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
     exit "$failed"
 }
-# one NAME SOUND FLAG ...: so many ranks are sound, one more has a wrong device.
-one() {
+# audit_wrong_rank NAME SOUND FLAG ...: runs SOUND ranks with a correct device, and one more with a
+# wrong one.
+audit_wrong_rank() {
     local command=("$wrong" train tiny.ini --device cuda --no-report --run "$1" --audit 3000)
     local sound=$2
     shift 2
@@ -196,14 +201,14 @@ one() {
     timeout 300 mpirun --oversubscribe -n "$sound" "${command[@]}" "$@" : \
         -n 1 -x INVAR_TEST_WRONG=linear.dw "${command[@]}" "$@" >out 2>err </dev/null || rc=$?
 }
-one stage 3 --num-layers 2 "$pp" 2
+audit_wrong_rank stage 3 --num-layers 2 "$pp" 2
 holds [ "$rc" = 1 ]
 holds grep -q '^invar: step [01]: audit: rank 3 on .*: linear.dw' err
-one stopped 2
+audit_wrong_rank stopped 2
 holds [ "$rc" = 1 ]
 holds grep -q '^invar: step [01]: audit: rank 2 on .*: linear.dw' err
 holds [ "$(grep -c '^invar: step' err)" = 1 ]
-one recorded 2 --on-mismatch record
+audit_wrong_rank recorded 2 --on-mismatch record
 holds [ "$rc" = 0 ]
 holds [ "$(sqlite3 recorded/ledger.db "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'
     AND message NOT LIKE 'audit: rank 2 on %'")" = 0 ]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-# profile.py INVAR FAR FOLDER - every op of chosen steps, in the trace and in the ledger.
+# profile.py INVAR FAR FOLDER - profiles of the ops of chosen steps, in the trace and the ledger.
 #
-# A profile must not change the run: its chain and content are those of a run without one, on one
-# rank, several, and on a device whose calls return before their ops have run (FAR), also where ops
-# are sampled beside training. What it shows must be true: each op of the window, none outside, on a
-# track of its own, inside the phase that called it, one after the other; as often as the model has
-# layers; and the ledger has the sums of what the trace shows.
+# A profile must not change chain or content: on one rank, on several, on the fake GPU of FAR, whose
+# calls return before their ops have run, and with overlapped sampling. The profile must be true:
+# each op of the window and none outside, on a track of its own, inside of its phase, without
+# overlaps, as often as the model has layers; and the ledger must have the sums of the trace.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -60,7 +60,7 @@ def ops_of(events, rank=0):
 
 
 def check_window(name, events, steps, ranks=1):
-    """Ops of these steps alone, of each rank, on tracks without overlaps."""
+    """Checks that each rank has ops of these steps only, on tracks without overlaps."""
     for rank in range(ranks):
         ops = ops_of(events, rank)
         expect({e["args"]["step"] for e in ops} == set(steps),
@@ -81,21 +81,22 @@ def check_window(name, events, steps, ranks=1):
 
 
 def check_phases(name, events):
-    """Each op lies in its phase; of one rank."""
+    """Checks that each op of rank 0 lies inside of its phase."""
     phases = defaultdict(list)
     for e in events:
         if e["pid"] == 1 and e["ph"] == "X":
             phases[e["name"], e["args"]["step"]].append((e["ts"], e["ts"] + e["dur"]))
-    astray = Counter()
+    outside = Counter()
     for e in ops_of(events):
         inside = any(a - SLACK <= e["ts"] and e["ts"] + e["dur"] <= b + SLACK
                      for a, b in phases[e["args"]["phase"], e["args"]["step"]])
-        astray[e["args"]["phase"]] += not inside and e["args"]["phase"] not in ("other", "ahead")
-    expect(not +astray, f"{name}: ops outside of their phase: {+astray}")
+        outside[e["args"]["phase"]] += not inside and e["args"]["phase"] not in ("other", "ahead")
+    expect(not +outside, f"{name}: ops outside of their phase: {+outside}")
 
 
 def check_counts(name, events, steps):
-    """Independently known: each layer goes back once a step and micro-batch, here one."""
+    """Checks counts that are known independently: one backward pass per layer and micro-batch, here
+    one."""
     calls = Counter((e["name"], e["args"]["step"]) for e in ops_of(events))
     for step in steps:
         expect(calls["attention.bwd", step] == LAYERS,
@@ -106,7 +107,7 @@ def check_counts(name, events, steps):
 
 
 def check_sums(name, events, ranks=1):
-    """The ledger and the query have what the trace has."""
+    """Checks that the ledger and the query have the sums of the trace."""
     told = defaultdict(lambda: [0, 0.0, 0.0])
     for rank in range(ranks):
         for e in ops_of(events, rank):
@@ -139,22 +140,23 @@ def check_one(plain):
         check_sums(name, events)
 
 
-def check_ways(plain):
+def check_variants(plain):
     mpirun = shutil.which("mpirun")
-    ways = {"ranks": (2, ["--ranks", "2"], INVAR, []),
+    variants = {"ranks": (2, ["--ranks", "2"], INVAR, []),
             "tensor": (2, ["--ranks", "2", "--tensor-model-parallel-size", "2"], INVAR, []),
             "sampler": (2, ["--ranks", "2", "--rollout-num-gpus", "1"], INVAR, [])}
     if mpirun:
-        ways["mpirun"] = (2, [], INVAR, [mpirun, "--oversubscribe", "-n", "2"])
-    for name, (ranks, words, program, before) in ways.items():
+        variants["mpirun"] = (2, [], INVAR, [mpirun, "--oversubscribe", "-n", "2"])
+    for name, (ranks, words, program, before) in variants.items():
         result, events = profiled(name, 1, 3, *words, program=program, before=before)
         expect(result == plain, f"{name}: {result}, without a profile {plain}")
         check_window(name, events, (1, 2), ranks)
         check_sums(name, events, ranks)
 
 
-def check_far():
-    """Calls return before ops have run, and decoding runs graphs: in the window it does not."""
+def check_fake_gpu():
+    """Calls return before their ops have run. Decoding uses captured graphs, except in the profiled
+    window."""
     words = ["--device", "cuda", "--numerics", "sm90"]
     plain = train("far-plain", *words, program=FAR)
     result, events = profiled("far", 1, 3, *words, program=FAR)
@@ -172,7 +174,7 @@ def check_far():
            f"{count[1]['attention.paged']}")
 
 
-def check_beside():
+def check_overlap():
     words = ["--rollout-lag", "1", "--rollout-overlap", "true"]
     plain = train("beside-plain", *words)
     result, events = profiled("beside", 0, STEPS, *words)
@@ -184,7 +186,7 @@ def check_beside():
 
 
 def check_without_file(plain):
-    """Only the ledger is told; and a run without a window has no ops."""
+    """Without --trace only the ledger gets op times; a run without a window has none."""
     result = train("ledger-only", "--profile-step-end", "1")
     expect(result == plain, f"ledger-only: {result}, without a profile {plain}")
     for name, some in (("ledger-only", True), ("plain", False)):
@@ -204,9 +206,9 @@ shutil.rmtree(FOLDER, ignore_errors=True)
 FOLDER.mkdir(parents=True)
 PLAIN = train("plain")
 check_one(PLAIN)
-check_ways(PLAIN)
-check_far()
-check_beside()
+check_variants(PLAIN)
+check_fake_gpu()
+check_overlap()
 check_without_file(PLAIN)
 print(f"profile.py: {checks} checks, {len(failures)} failures")
 sys.exit(bool(failures))

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # ranks.sh INVAR FOLDER - a run on several ranks, threads or processes, has the bits of one rank.
 #
-# Chains and checkpoints are compared for several numbers of ranks, and for runs that go on with
-# another number. Where there is no mpirun, ranks are threads only.
+# Chains and checkpoints are compared for several numbers of ranks, many kinds of runs, and runs
+# that resume on another number of ranks. Controls: another seed does not match the golden, and a
+# rank with another program, recipe, data or weights ends the run. Without mpirun, ranks are threads
+# only.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -27,7 +29,8 @@ expect 0 'identical' replay r4 --step 3
 ends 4 2 tiny.ini --run other --seed 7 --golden one.golden
 
 # ---- any kind of run --------------------------------------------------------------------------
-# same NAME FLAG ...: the recipe with these flags, on three ranks as on one.
+# same NAME FLAG ...: checks that the recipe with these flags has the same result on three ranks as
+# on one.
 same() {
     local name=$1 ranks
     shift
@@ -54,7 +57,7 @@ same experts --model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --dtype 
 same int4 --dtype int4 --hidden-size 32 --ffn-hidden-size 32 --num-attention-heads 2 \
     --use-kl-loss --kl-loss-coef 0.1
 
-# Plug-ins are asked by rank 0, of all samples at once.
+# Only rank 0 calls the plug-ins, once for all samples.
 judge="python3 $here/nondeterministic_plugin.py count"
 same plugins --rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge" \
     --loss-type custom_loss --custom-loss-function-path "$judge" \
@@ -70,13 +73,13 @@ parts="SELECT count(*), (SELECT count(*) FROM metrics WHERE name = 'rollout/rewa
     FROM reward_parts WHERE name = 'mood'"
 holds [ "$(sqlite3 -readonly plugins-3/ledger.db "$parts")" = '6|3' ]
 
-# The goldens of recipes are of one rank.
+# The goldens of the recipes were recorded on one rank.
 for recipe in moe quickstart; do
     ends 0 4 "$recipes/$recipe.ini" --run "$recipe" --until 3 --golden "$recipes/$recipe.golden"
     holds grep -q '^golden    identical, 4 of' out
 done
 
-# ---- experts and a critic, of which every rank owns slices -------------------------------------
+# ---- experts and a critic, whose optimizer state is divided among the ranks --------------------
 moe=("$recipes/moe.ini" --num-rollout 6 --save-interval 4 --advantage-estimator ppo)
 ends 0 1 "${moe[@]}" --run whole
 ends 0 4 "${moe[@]}" --run sliced --until 4
@@ -96,7 +99,8 @@ judged=(tiny.ini --rm-type none --custom-rm-path "python3 $here/../ranks/failing
 echo 99 >left
 ends 0 1 "${judged[@]}" --run judged
 
-# fails RANKS: rank 0 alone; the others end with it, saved, and the next start goes on.
+# fails RANKS: the plug-in fails on rank 0; checks that all ranks end with one message and a
+# checkpoint, and that the next start resumes.
 fails() {
     echo 3 >left
     ends 2 "$1" "${judged[@]}" --run "judged-$1"
@@ -110,13 +114,13 @@ fails() {
 fails 1
 fails 3
 
-# Nothing is saved where a step is half done, and where the device may be wrong.
+# Nothing is saved in the middle of a step.
 echo 99 >left
 ends 129 3 "${judged[@]}" --run half --debug-dump 'no.such.*' --save-interval 9
 holds [ "$(grep -c 'is saved' err)" = 0 ]
 
-# ---- all ranks find the same ------------------------------------------------------------------
-# Log-probabilities that were changed in a file: exit code, line and event are those of one rank.
+# ---- a finding of all ranks is reported once --------------------------------------------------
+# Log-probs were changed in a file: exit code, message and event are those of one rank.
 samples='rollout-{rollout_id}.jsonl'
 ends 0 1 tiny.ini --run sampled --num-rollout 1 --save-debug-rollout-data "$samples"
 python3 "$here/rollout_edit.py" rollout-0.jsonl '"logprobs":\[-' '"logprobs":[-1'
@@ -127,7 +131,7 @@ for i in 1 2 3; do
 done
 
 # ---- invar doctor --ranks ---------------------------------------------------------------------
-# checked CODE TEXT COMMAND ...: its exit code, and what a line of its output says.
+# checked CODE TEXT COMMAND ...: checks the exit code, and that a line of the output matches TEXT.
 checked() {
     local code=$1 text=$2 rc=0
     shift 2
@@ -155,7 +159,7 @@ found = json.load(open("out"))
 assert [r["rank"] for r in found["ranks"]] == [0, 1] and found["differences"] == []
 assert all(c["seconds"] > 0 for c in found["calls"]) and found["calls"][3]["bytes"] == 1 << 24'
 
-# A GPU that computes other bits, on all ranks.
+# The GPU of all ranks computes other bits.
 mkdir gpu && cp "$(dirname "$invar")/tests/plugin/fake_cuda.so" gpu/invar-cuda.so
 INVAR_MODULES=gpu checked 1 'rank 1 on .*: its GPU must not run numerics sm90' "$invar" doctor \
     --ranks 2
@@ -175,7 +179,8 @@ ends 0 m3 tiny.ini --run p-moves --until 2
 ends 0 2 tiny.ini --run p-moves
 equal one p-moves
 
-# once CODE TEXT ARGUMENT ...: what all processes find before they know each other is told once.
+# once CODE TEXT ARGUMENT ...: checks that an error that all processes find before they connect is
+# reported once.
 once() {
     local code=$1 text=$2
     shift 2
@@ -192,10 +197,11 @@ once 129 '^invar: eval runs in one process' eval tiny.ini --run one
 once 129 "^invar: no verb 'trian' (did you mean 'train'?)" trian tiny.ini
 checked 0 '^invar ' mpirun --oversubscribe -n 2 "$invar" version
 holds [ "$(grep -c '^invar ' out)" = 2 ]
-expect 0 'one' ledger show one # and without a launcher
+expect 0 'one' ledger show one # no launcher
 OMPI_COMM_WORLD_SIZE=1 expect 0 'one' ledger show one
 
-# differ TEXT ARGUMENT ...: the last of three ranks is started with other words; nothing is made.
+# differ TEXT ARGUMENT ...: starts the last of three ranks differently; checks that the run fails
+# with TEXT before it makes a folder.
 differ() {
     local text=$1 rc=0
     shift
@@ -217,7 +223,7 @@ differ save-interval "$invar" train tiny.ini --save-interval 3
 differ 'folder of checkpoints' -x INVAR_SAVE=none "$invar" train tiny.ini
 fails m3
 
-# Files that one rank sees differently, or not at all.
+# Files that one rank reads with another content, or not at all.
 "$here/replay_files.py" files
 sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos\|^task-size/d' \
     -e 's/task:max/files\/data.jsonl/' -e 's/^rm-type.*/rm-type = f1\nlabel-key = label/' \
@@ -244,7 +250,7 @@ holds grep -q '^invar: rank 1 on .* cannot go on: .*data.jsonl' err
 holds [ ! -e odd -a ! -e elsewhere/odd ]
 
 # A rank other than 0 fails in the middle of a run: a file of its host has tokens of another model.
-# The exit code is that of the rank that fails.
+# The exit code is that of the failing rank.
 own='own-{rollout_id}.jsonl'
 ends 0 1 tiny.ini --run wrote --save-debug-rollout-data "$own"
 cp own-*.jsonl tiny.ini elsewhere
@@ -260,7 +266,7 @@ ends 0 2 tiny.ini --run loses --load-debug-rollout-data "$own"
 holds grep -q 'resumed after step 3 from' err
 equal one loses
 
-# The doctor finds the same, and shows all that differs.
+# The doctor finds the same differences, and marks every value that differs.
 doctor=(mpirun --oversubscribe -n 2 "$invar" doctor --ranks)
 checked 0 '^ranks    3: processes, MPI' mpirun --oversubscribe -n 3 "$invar" doctor --ranks
 holds grep -q '^bytes    all arrived' out

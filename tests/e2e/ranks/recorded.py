@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-# recorded.py INVAR BENT HINDERED FOLDER - rollouts by the clock, and by the record of what it did.
+# recorded.py INVAR BENT HINDERED FOLDER - asynchronous rollouts by the clock, and by its record.
 #
-# Runs with rollout-schedule = recorded, in turn and beside training, whose threads are late at
-# random: the clock decides, and their records and chains differ. Each has one chain with its own
-# record: replayed, obeyed by another run (rollout-record) on one rank and on several, killed and
-# resumed. By its record each token belongs to one version of the weights: `invar score` with the
-# checkpoint of that version must give its log-probability, bit for bit. No group is trained on
-# twice, or later than rollout-max-delay says. A record that was changed, cut, or ends early is
-# refused, or gives another chain. BENT's wrong token in flight is found.
+# Runs with rollout-schedule = recorded, in turn and overlapped, have threads with random delays:
+# the clock decides, so their records and chains differ. Each run has one chain with its own record:
+# replayed, followed by another run (rollout-record) on one rank or several, killed and resumed. By
+# the record each token belongs to one weight version: `invar score` with the checkpoint of that
+# version must give its log-prob, bit for bit; control: the next version must not. No group is
+# trained on twice, or later than rollout-max-delay allows. A record that was changed or truncated
+# is rejected, or gives another chain. BENT records the log-prob of an in-flight token wrong, which
+# must be detected.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import re
@@ -19,7 +20,8 @@ import sys
 from asynchronous import (BENT, FOLDER, FULL, HERE, HINDERED, INVAR, OVERLAP, ROLLOUTS, begin, bits,
                           check_replay, command, end, expect, kill, score, train)
 
-BATCH, EACH, LONGEST = 4, 3, 11  # of the recipe
+# Values of rollout-batch-size, n-samples-per-prompt and rollout-max-response-len of the recipe
+BATCH, EACH, LONGEST = 4, 3, 11
 LAG = 2
 
 
@@ -28,12 +30,13 @@ def recorded(lag, delay=2):
             str(delay), "--rm-type", "deterministic_random", "--lr", "0.004"]
 
 
-def obeying(name):
+def following(name):
     return ["--rollout-record", str(FOLDER / name)]
 
 
 def read(name):
-    """Of each tick: the groups of its batch, and tokens of the samples that it left."""
+    """Returns for each tick the groups of its batch, and the tokens of the samples that stayed in
+    flight."""
     ticks = {}
     for line in map(json.loads, (FOLDER / name / "schedule.jsonl").read_text().splitlines()[1:]):
         tick = ticks.setdefault(line["tick"], {})
@@ -44,14 +47,15 @@ def read(name):
 
 
 def late(name, seed, *words, **how):
-    """A run whose parts are late at random."""
+    """Trains with random delays of threads and ranks."""
     return train(name, *words, program=HINDERED, env={"INVAR_TEST_DELAYS": str(seed)}, **how)
 
 
-# ---- what is recorded is what was done -----------------------------------------------------------
+# ---- the record is true --------------------------------------------------------------------------
 
 def check_batches(name, lag, delay):
-    """Each group is trained on once, not before it has begun, nor later than it may be."""
+    """Checks that each group is trained on once, neither before it begins nor later than
+    allowed."""
     seen, early, overdue = set(), 0, 0
     for tick, event in read(name).items():
         batch = event["batch"]
@@ -97,7 +101,8 @@ def check_tokens(name, recipe="dense"):
 
 
 def check_ledger(name, lag, delay, steps=1):
-    """Query and metrics say how many rollouts old the weights were, each of `steps` versions."""
+    """Query and metrics have the age of the weights in rollouts; each rollout makes `steps`
+    versions."""
     with sqlite3.connect(FOLDER / name / "ledger.db") as ledger:
         rows = list(ledger.execute("SELECT step, weights_first, weights_last FROM samples"))
         most = dict(ledger.execute("SELECT step, value FROM metrics WHERE name = "
@@ -117,12 +122,13 @@ def check_ledger(name, lag, delay, steps=1):
            .replace(":  ", ": "), f"{name}: staleness, {oldest}: {done.stdout}{done.stderr}")
 
 
-# ---- one chain with its record -------------------------------------------------------------------
+# ---- a record gives one chain --------------------------------------------------------------------
 
-def check_record(name, chain, how, ways, recipe="dense"):
-    """Obeyed in other ways, and replayed, the record gives the chain and itself."""
-    for way, words in ways.items():
-        got = train(f"{name}-{way}", *how, *obeying(name), *words, recipe=recipe)["chain"]
+def check_record(name, chain, how, variants, recipe="dense"):
+    """Runs that follow the record in other variants, and replays, have its chain and write the same
+    record."""
+    for way, words in variants.items():
+        got = train(f"{name}-{way}", *how, *following(name), *words, recipe=recipe)["chain"]
         expect(got == chain, f"{name}, obeyed {way}: chain {got}, expected {chain}")
         expect(read(f"{name}-{way}") == read(name), f"{name}, obeyed {way}: another record")
     for step in (0, 3, ROLLOUTS - 1):
@@ -130,8 +136,8 @@ def check_record(name, chain, how, ways, recipe="dense"):
 
 
 def check_clock():
-    """The clock decides: other delays, other chains; each keeps to its record."""
-    ways = {"plain": [], "beside": OVERLAP, "ranks": ["--ranks", "2"],
+    """Other delays give other records and chains, and each chain follows from its record."""
+    variants = {"plain": [], "beside": OVERLAP, "ranks": ["--ranks", "2"],
             "apart": ["--ranks", "2", "--rollout-num-gpus", "1"]}
     more = {"ranks-beside": [*OVERLAP, "--ranks", "2"], "three": ["--ranks", "3"],
             "apart-unchecked": ["--ranks", "3", "--rollout-num-gpus", "2", "--check-logprobs",
@@ -154,7 +160,7 @@ def check_clock():
             mixed += check_tokens(name)
         check_ledger(name, lag, delay)
         check_record(name, run["chain"], how,
-                     {**ways, **more} if FULL or number == 1 else {"ranks": ways["ranks"]})
+                     {**variants, **more} if FULL or number == 1 else {"ranks": variants["ranks"]})
     for name, words in (("in-turn", ["--rollout-concurrency", "3"]), ("wide", [])):
         chains[name] = train(name, *recorded(2), *words)["chain"]
     expect(early > 0 and overdue > 0 and mixed > 0,
@@ -165,7 +171,7 @@ def check_clock():
 
 
 def check_others():
-    """Experts, another format, adapters, losses, evaluations: beside training, and obeyed."""
+    """Experts, another format, adapters, losses and evaluations: overlapped, and by the record."""
     for recipe, words in (("experts", []), ("dense", ["--rollout-dtype", "fp8"]),
                           ("dense", ["--lora-rank", "4", "--lora-alpha", "8"]),
                           ("dense", ["--use-tis", "true", "--tis-clip", "1.1"]),
@@ -184,29 +190,29 @@ def check_others():
 
 
 def check_pieces(chain):
-    """Extended piece by piece, one run obeys the record of the whole one."""
-    how = [*recorded(2), *obeying("clock-1")]
+    """A run that is extended piece by piece follows the record of the complete one."""
+    how = [*recorded(2), *following("clock-1")]
     for rollouts, words in ((1, []), (2, ["--ranks", "2"]), (4, OVERLAP), (ROLLOUTS, [])):
         got = train("pieces", *how, *words, rollouts=rollouts)["chain"]
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
-    train("pieces", *recorded(2), rollouts=ROLLOUTS + 2)  # and goes on by the clock
+    train("pieces", *recorded(2), rollouts=ROLLOUTS + 2)  # the further rollouts follow the clock
     expect(len(read("pieces")) == ROLLOUTS + 2, "a run that obeyed does not go on by itself")
     check_replay("pieces", ROLLOUTS + 1)
 
 
 def check_kills():
-    """After kills the run has the chain of one that obeys its whole record, and was not killed."""
+    """A killed run has the chain of an undisturbed run that follows its complete record."""
     how = [*recorded(2), "--save-interval", "1", "--keep-checkpoints", "2"]
     for name, words in (("killed", how), ("killed-unsaved", [*recorded(2), "--save", "none"])):
         if name == "killed":
             chain = kill(name, words, 30 if FULL else 3)
-        else:  # from the start again, by the record alone
+        else:  # starts again at step 0, from the record alone
             first = late(name, 5, *words, *OVERLAP)["chain"]
             record = FOLDER / name / "schedule.jsonl"
-            record.write_bytes(record.read_bytes()[:-9])  # a kill has cut its end
+            record.write_bytes(record.read_bytes()[:-9])  # a kill has cut the last line
             chain = train(name, *words)["chain"]
             expect(chain == first, f"{name}: chain {chain}, expected {first}")
-        got = train(f"{name}-again", *recorded(2), *obeying(name))["chain"]
+        got = train(f"{name}-again", *recorded(2), *following(name))["chain"]
         expect(got == chain and chain, f"{name}: chain {chain}, obeyed without kills {got}")
         check_replay(name, ROLLOUTS - 1)
     steps = [row for row in read("killed")]
@@ -214,7 +220,7 @@ def check_kills():
 
 
 def check_failure():
-    """A plug-in that fails after the batch was recorded: the run goes on with that batch."""
+    """A plug-in fails after the batch was recorded: the run resumes with that batch."""
     how = [*recorded(2)[:6], "--rm-type", "none", "--custom-rm-path", f"python3 {HERE}/failing.py"]
     left = FOLDER / "left"
     for words in ([], OVERLAP):
@@ -225,14 +231,15 @@ def check_failure():
         left.write_text("100")
         chain = train(name, *how, *words)["chain"]
         expect(read(name)[3]["batch"] == failed, f"{name}: another batch after the failure")
-        got = train(f"{name}-again", *how, *obeying(name))["chain"]
+        got = train(f"{name}-again", *how, *following(name))["chain"]
         expect(got == chain and chain, f"{name}: chain {chain}, obeyed {got}")
 
 
-# ---- records that are wrong ----------------------------------------------------------------------
+# ---- wrong records -------------------------------------------------------------------------------
 
 def version_1(path):
-    """The lines of a record as version 1 had them: without sums, so that edits reach the reader."""
+    """Returns the lines of a record in version 1, which has no sums, so that edits reach the
+    reader."""
     lines = [re.sub(r',"sum":"[0-9a-f]{32}"}$', "}", x) for x in path.read_text().splitlines()]
     head = re.sub(r'^{"invar_schedule":2,"run":"(\w+)","uuid":"\w+"}$',
                   r'{"invar_schedule":1,"run":"\1"}', lines[0])
@@ -240,7 +247,7 @@ def version_1(path):
 
 
 def edited(name, change):
-    """A record of its own, with the lines changed."""
+    """Writes an edited copy of the record, and returns the flags that name it."""
     lines = version_1(FOLDER / "clock-0/schedule.jsonl")
     (FOLDER / name).write_text("".join(change(lines)))
     return ["--rollout-record", str(FOLDER / name)]
@@ -257,7 +264,7 @@ def replaced(lines, tick, event, value):
 
 
 def check_counts(chain):
-    """One count that is changed by one: another chain, or a refusal."""
+    """A token count that is off by one gives another chain or an error."""
     ticks, same, tried = read("clock-0"), 0, 0
     for tick in range(ROLLOUTS - 1):
         trained = {g for later in range(tick, ROLLOUTS) for g in ticks[later]["batch"]}
@@ -277,9 +284,10 @@ def check_counts(chain):
 
 
 def check_ends():
-    """A run that goes on by its own record, which leaves a sample behind its end, says so."""
+    """A run whose own record leaves a sample in flight after its end fails with a message about
+    that sample."""
     how, ticks, told = [*recorded(2), "--save", "none"], read("clock-0"), 0
-    train("behind", *how, *obeying("clock-0"))
+    train("behind", *how, *following("clock-0"))
     record = FOLDER / "behind/schedule.jsonl"
     lines = version_1(record)
     shutil.copytree(FOLDER / "behind", FOLDER / "behind-before")
@@ -297,12 +305,13 @@ def check_ends():
     expect(False, "no sample ends before the place that the record has")
 
 
-# Groups of rollout 0 wait for longer than they may.
+# Batches in which the groups of rollout 0 wait longer than allowed.
 LATE = [f'{{"tick":{tick},"batch":[{",".join(map(str, range(4 * tick + 4, 4 * tick + 8)))}]}}\n'
         f'{{"tick":{tick},"drawn":[]}}\n' for tick in range(ROLLOUTS)]
 
 
-# What a run says of a record when it samples; everything else is found before it has a folder.
+# Errors of a record that are found while the run samples; all others are found before it has a
+# folder.
 SAMPLED = ("not those of a rollout", "fewer than it names", "which is in its batch",
            "as many tokens as it may have", "which may not be trained on later")
 
@@ -343,7 +352,7 @@ def check_wrong():
 
 
 def check_own():
-    """The run's own file: another run's, a gap, none."""
+    """The run's own record file belongs to another run, has a gap, or is empty."""
     how = [*recorded(2), "--save-interval", "1"]
     train("own", *how, rollouts=3)
     record = FOLDER / "own/schedule.jsonl"
@@ -356,28 +365,28 @@ def check_own():
                         ("the run continues with tick 3", "")):
         record.write_text(other)
         train("own", *how, code=2, says=says)
-    record.write_text(text + '{"tick":3,"ba')  # a kill
+    record.write_text(text + '{"tick":3,"ba')  # stands for a kill while writing
     train("own", *how)
     expect(record.read_text().startswith(text) and len(read("own")) == ROLLOUTS, "own, cut off")
     check_replay("own", 4)
 
 
 def check_bent():
-    """A wrong token of a sample that is left is found, in turn and beside training."""
+    """A wrong token of a sample that stays in flight is detected, in turn and overlapped."""
     for words in ([], OVERLAP, ["--ranks", "2"]):
         shutil.rmtree(FOLDER / "bent", ignore_errors=True)
-        train("bent", *recorded(2), *obeying("clock-0"), "--save", "none", *words, program=BENT,
+        train("bent", *recorded(2), *following("clock-0"), "--save", "none", *words, program=BENT,
               code=1, says="log-probabilities of rollout and scoring differ at token")
 
 
 def check_forks():
-    """A fork has a record of its own, from its first rollout on."""
+    """A fork has its own record, which begins with its first rollout."""
     fork = ["--fork", str(FOLDER / "killed"), "--fork-step", str(ROLLOUTS - 1)]
     chain = train("fork", *recorded(2), *fork, "--clip-grad", "0.5", "--save-interval",
                   "1", rollouts=ROLLOUTS + 3)["chain"]
     expect(list(read("fork")) == list(range(ROLLOUTS, ROLLOUTS + 3)), "the record of a fork")
     check_replay("fork", ROLLOUTS + 2)
-    got = train("fork-again", *recorded(2), *fork, "--clip-grad", "0.5", *obeying("fork"),
+    got = train("fork-again", *recorded(2), *fork, "--clip-grad", "0.5", *following("fork"),
                 rollouts=ROLLOUTS + 3)["chain"]
     expect(got == chain and chain, f"a fork: chain {chain}, obeyed {got}")
     train("fork-more", *recorded(3), *fork, rollouts=ROLLOUTS + 3, code=129,
@@ -417,7 +426,8 @@ def check_refusals():
 
 
 def check_ci():
-    """Programs are compared by a record: a golden of it holds, and the clock has none."""
+    """Programs are compared by a record: a golden needs one, because the clock differs from run to
+    run."""
     cases = FOLDER / "cases"
     cases.mkdir()
     text = (FOLDER / "dense.ini").read_text().replace("[rollout]\n", "[rollout]\nnum-rollout = 4\n"

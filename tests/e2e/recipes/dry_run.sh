@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# dry_run.sh INVAR FOLDER - invar train --dry-run: what a run would be, and nothing is written.
+# dry_run.sh INVAR FOLDER - invar train --dry-run reports the identity of a run and writes nothing.
+#
+# Recipes that train rejects must be rejected here with the same message, before a run folder
+# exists.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes
@@ -10,7 +13,7 @@ rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 expect_verb=(train)
 
-# identity ARGUMENT ...: of a dry run.
+# identity ARGUMENT ...: prints the identity that a dry run reports.
 identity() {
     "$invar" train "$@" --dry-run | sed -n 's/^identity  //p'
 }
@@ -18,25 +21,25 @@ identity() {
 tiny_recipe 2 >tiny.ini
 expect 0 'identity  ' tiny.ini --dry-run
 holds [ "$(ls)" = tiny.ini ]
-# the golden of a recipe has the same
+# The golden of a recipe has the same identity.
 holds grep -q "^identity *$(identity "$recipes/quickstart.ini")" "$recipes/quickstart.golden"
-# free keys do not change it, semantic ones do
+# Free keys do not change the identity, semantic keys do.
 own=$(identity tiny.ini)
 holds [ ${#own} -eq 32 ]
 holds [ "$own" = "$(identity tiny.ini --threads 2 --num-rollout 9)" ]
 holds [ "$own" != "$(identity tiny.ini --lr 1e-5)" ]
 holds [ "$own" != "$(identity tiny.ini --task-size 9)" ]
-# it is that of the run
+# The run has the same identity.
 expect 0 'chain ' tiny.ini --run made --no-report
 holds [ "$own" = "$(column made 'SELECT lower(hex(identity)) FROM run')" ]
 expect 0 'nothing is written' tiny.ini --run made --dry-run
-# what differs comes first, and all of it is a recipe again
+# Keys that differ from their defaults come first; the printed keys are a recipe again.
 "$invar" train tiny.ini --lr 3e-5 --dry-run >shown
 holds [ "$(sed -n '/^\[optimizer\]/{n;p;q}' shown)" = 'lr = 3e-05' ]
 sed '/^# all other/,$d' shown >again.ini
 holds [ "$(identity again.ini)" = "$(identity tiny.ini --lr 3e-5)" ]
 
-# what is missing is said, after the keys
+# A missing file is reported after the keys.
 sed 's/^prompt-data.*/prompt-data = none.jsonl/' tiny.ini >none.ini
 expect 129 "needs a tokenizer" none.ini --dry-run
 printf '[ckpt]\nref-load = nowhere\n' >>tiny.ini
@@ -47,13 +50,12 @@ for option in --json '--until 1' '--fork made' --fresh '--golden x'; do
     expect 129 'with a recipe, its keys and --ranks alone' again.ini --dry-run $option
 done
 
-# without a GPU the advice is a command that exists
+# Without a GPU, the message advises a command that exists.
 advice="choose device = cpu, or plan for a GPU of another machine with 'invar plan RECIPE --memory"
 CUDA_VISIBLE_DEVICES='' INVAR_MODULES=/nowhere expect 125 "$advice 80GB'" again.ini --device cuda \
     --dry-run
 
-# what train refuses is refused here, with the same words
-# alike FLAG ...: neither accepts this, and both say the same.
+# alike FLAG ...: checks that train and the dry run reject the flags with the same message.
 alike() {
     local dry train
     dry=$("$invar" train again.ini --dry-run --run refused "$@" 2>&1 >/dev/null | tail -1)
@@ -97,14 +99,14 @@ for url in ftp://judge judge http://; do
 done
 alike --rollout-lag 1 --rollout-schedule recorded --debug-determinism point
 alike --rollout-lag 1 --rollout-schedule recorded --rollout-record absent
-# what takes a program, a server or the step itself to know is left to the run
+# Errors that only a program, a server or a training step can find are left to the run.
 for keys in '--rm-type math_verify' '--rm-type remote_rm --rm-url http://127.0.0.1:9/' \
     '--use-opd --opd-teacher-url http://127.0.0.1:9/v1' '--debug-dump layer.0.foo' \
     '--debug-dump grad.foo'; do
     # shellcheck disable=SC2086
     expect 0 'identity  ' again.ini --dry-run $keys
 done
-# refused is a folder with a run of other keys
+# A folder with a run of other keys is rejected.
 expect 2 'saved/ledger.db holds another run: its lr was 3e-05 and is 0.5' again.ini --run saved \
     --lr 0.5 --dry-run
 
@@ -113,7 +115,7 @@ expect 129 'holds "chapter" and no ledger' again.ini --run thesis --dry-run
 mkdir mine && touch mine/own.txt && echo mine >mine/report.html
 expect 129 'mine/report.html: a file of another kind lies there' again.ini --run mine --dry-run
 
-# ranks, and models that they divide, have the identity of one
+# Ranks, and models that they divide, have the identity of one rank.
 own=$(identity "$divided")
 holds [ ${#own} -eq 32 ]
 for layout in '--ranks 2' '--ranks 2 --tensor-model-parallel-size 2' \
@@ -126,7 +128,7 @@ expect 0 'memory of the rank that needs most, of 2 that train' "$divided" --rank
     --tensor-model-parallel-size 2 --dry-run
 expect 129 'start with --ranks 2' "$divided" --tensor-model-parallel-size 2 --dry-run
 expect 129 'a multiple of 2' "$divided" --tensor-model-parallel-size 2 --ranks 3 --dry-run
-# advice is what would be accepted
+# The advised value is accepted.
 expect 129 'set logical-tp = 2 to divide it' "$divided" --tensor-model-parallel-size 2 --ranks 2 \
     --logical-tp 1 --dry-run
 expect 0 'identity  ' "$divided" --tensor-model-parallel-size 2 --ranks 2 --logical-tp 2 --dry-run
@@ -134,7 +136,7 @@ expect 129 'no logical-tp lets so many ranks divide this model: lower tensor-mod
     again.ini --tensor-model-parallel-size 2 --ranks 2 --dry-run
 holds [ ! -e runs ]
 
-# a name of the hub in place of a folder, for every key that takes a model
+# A name of the Hugging Face hub instead of a folder, for every key that names a model.
 for keys in '--hf-checkpoint' '--use-kl-loss --ref-load' '--advantage-estimator ppo --critic-load' \
     '--use-opd --opd-teacher-load' '--lora-rank 2 --lora-adapter-path' \
     '--speculative-algorithm draft --speculative-draft-model-path'; do

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# import_miles.sh INVAR FOLDER - invar import-miles: launch scripts become recipes that plan takes.
+# import_miles.sh INVAR FOLDER - invar import-miles: launch scripts become recipes that plan
+# accepts.
 #
-# Also what the command line makes of flags of Miles, Megatron-LM and SGLang.
+# A script with the usual eight groups gives the expected recipe and is not executed. Flags without
+# an equivalent are reported. The command line also understands flags of Miles, Megatron-LM and
+# SGLang.
 # shellcheck disable=SC2016
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
@@ -25,7 +28,7 @@ MODEL_ARGS=(
    --rotary-base "${ROTARY_BASE:-1000000}" --normalization "RMSNorm"
 )
 END
-# the eight groups, in the way of a launch script; it must not be executed
+# The eight groups of flags of a typical launch script, which must not be executed.
 cat >run.sh <<'END'
 set -ex
 touch executed
@@ -143,9 +146,10 @@ expect 0 'verdict: fits' plan made.ini --memory 80GB
 holds [ ! -e executed ]
 holds grep -q -- '^#   --use-tis (run.sh:[0-9]*): would be ignored: it needs rollout-dtype' made.ini
 holds grep -q -- '^#   --num-layers 2 (./models/small.sh:2): would be ignored' made.ini
-# to standard output it is the same, but for the sum by which an edit is noticed
+# Standard output has the same text, except for the sum that detects an edit.
 holds diff <("$invar" import-miles run.sh 2>/dev/null) <(sed '$d' made.ini)
-# again over a recipe that it made, unless somebody has worked on it, never over another
+# A recipe that import-miles wrote is replaced unless it was edited; other recipes are never
+# replaced.
 expect 0 'written to made.ini' import-miles run.sh --out made.ini
 for edit in 's/^lr = .*/lr = 0.5/' '$d' '$s/.$/x/' '2i # mine'; do
     sed "$edit" made.ini >edited.ini
@@ -159,17 +163,17 @@ expect 0 'written to empty.ini' import-miles run.sh --out empty.ini
 holds cmp -s empty.ini made.ini
 expect 129 'expected.ini: a file of another kind' import-miles run.sh --out expected.ini
 
-# change SED: the script with one thing changed, as changed.sh.
+# change SED: writes changed.sh, the script with one change.
 change() {
     sed "$1" run.sh >changed.sh
     holds [ -n "$(cmp run.sh changed.sh)" ]
 }
-# bash would make several words of it, here they are to be written out
+# Bash would expand the braces to several words; they must be written out.
 for braces in '{8,16}' '{1..3}' '1{0,}' '{a,{b,c}}'; do
     change "s/--n-samples-per-prompt 8/--n-samples-per-prompt $braces/"
     expect 1 "bash makes several words of {a,b} and {1..3}; write them out" import-miles changed.sh
 done
-# these are no expansions
+# These braces are not expanded by bash.
 for letters in '{8}' '{' "'{8,16}'"; do
     change "s/--rollout-stop \"###\"/--rollout-stop $letters/"
     expect 0 'all that bits depend on' import-miles changed.sh
@@ -178,7 +182,8 @@ change 's/--optimizer adam/--optimizer sgd/'
 expect 1 'changed.sh:45: not taken over: --optimizer sgd: the optimizer is AdamW' \
     import-miles changed.sh --out changed.ini
 expect 0 'verdict: fits' plan changed.ini --memory 80GB
-# the window of the profiler: WORDS, START, END ("-": left out) of the recipe, which can be run
+# The window of the profiler. Columns: words, start and end in the recipe ("-" if left out). The
+# recipe can be run.
 # shellcheck disable=SC2034 # end is read by its name
 while read -r words start end; do
     change "s/--colocate/--colocate ${words//,/ }/"
@@ -224,7 +229,7 @@ expect 129 'changed.sh:5: an operator within an array' import-miles changed.sh
 expect 2 "none.sh" import-miles none.sh
 expect 129 'expected SCRIPT' import-miles
 
-# other names of keys are understood, other flags answered
+# Flags of other programs are understood, or rejected with an explanation.
 expect_verb=(plan expected.ini --memory 80GB)
 expect 0 'verdict: fits' --sglang-chunked-prefill-size 512
 expect 129 '--sglang-page-size: ' --sglang-page-size many

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# include.sh INVAR FOLDER - recipes that include others: runs, ci, ab and bisect see what they say
-# together, the files of a commit come from that commit, and what a run records stands alone.
+# include.sh INVAR FOLDER - recipes that include others, in train, ci, ab and bisect.
+#
+# All commands use the merged keys. The files of a commit are read from that commit, and a recorded
+# recipe has no includes.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2
@@ -10,7 +12,7 @@ rm -rf "$folder"
 mkdir -p "$folder/tree/base" && cd "$folder/tree" || exit 2
 export XDG_CACHE_HOME=$folder/cache
 as_ada
-# shellcheck disable=SC2016 # for the shell that builds
+# shellcheck disable=SC2016 # expanded by the shell that builds
 build='cp invar.sh "$INVAR_BUILD/invar"'
 
 tiny_recipe 2 >base/tiny.ini
@@ -27,7 +29,7 @@ sed -i 's/^task-size = .*/task-size = 8/' base/tiny.ini
 holds [ "$(identity own.ini)" = "$(identity base/tiny.ini --lr 0.25)" ]
 holds [ "$(identity own.ini)" != "$(identity base/tiny.ini)" ]
 expect 0 '3 executed' own.ini --run "$folder/made" --no-report
-# what was recorded stands alone
+# A recorded recipe does not need the included file.
 mv base/tiny.ini base/away.ini
 expect_verb=()
 expect 0 'identical' replay "$folder/made" --step 1
@@ -42,7 +44,7 @@ sed -i '1i include = loop.ini' own.ini
 expect 129 'base/loop.ini:1: include: a file cannot include itself' train own.ini --dry-run
 sed -i 1d own.ini
 
-# ---- ci: a change of the included file is noticed -----------------------------------------------
+# ---- ci: a change of the included file is detected ----------------------------------------------
 mkdir cases && sed 's|base/|../base/|' own.ini >cases/own.ini
 expect 0 'own' ci record cases/own.ini
 expect 0 'own' ci check --cases cases
@@ -60,7 +62,7 @@ expect_verb=(ab --build "$build" --seeds 1 --steps 2)
 expect 1 'hidden-size: 16 -> 32' --a one --b two own.ini --own-recipe
 expect 0 'identical' --a one --b two own.ini
 
-# ---- bisect: what is pinned is what was there when it began; a program without includes --------
+# ---- bisect: the recipe is read once at the start; programs do not see includes ----------------
 cat >invar.sh <<END
 #!/bin/sh
 grep -q '^include' "\$2" && exit 9

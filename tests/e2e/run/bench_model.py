@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-# bench_model.py INVAR PLUGINS - invar bench --model on a tiny shape: its numbers fit together.
+# bench_model.py INVAR PLUGINS - invar bench --model on a tiny shape: its numbers are consistent.
 #
-# PLUGINS is the folder of the shared objects of tests/plugin. Times are not judged; bytes, counts,
-# formulas, bits, messages and exit codes are.
+# PLUGINS is the folder of the shared objects of tests/plugin. Bytes, counts, formulas, bits,
+# messages and exit codes are compared with values that this file computes from the shape; times
+# only have to be positive.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
@@ -15,7 +16,7 @@ LINEAR = LAYERS * HIDDEN * ((2 * HEADS + 2 * KV_HEADS) * DIM + 3 * WIDE)
 NORMS = LAYERS * (2 * HIDDEN + 2 * DIM) + HIDDEN
 PARAMETERS = LINEAR + NORMS + VOCAB * HIDDEN
 N_PARAMS = 2 + 11 * LAYERS
-# bytes of the compute weights of linear layers, scales included; all others are bf16 or f32
+# Bytes of the compute weights of the linear layers, scales included; all others are bf16 or f32.
 LINEAR_BYTES = {"fp32": 4 * LINEAR, "bf16": 2 * LINEAR, "fp8": LINEAR + 4 * LINEAR // 128**2,
                 "mxfp8": LINEAR + LINEAR // 32, "int4": LINEAR // 2 + 2 * LINEAR // 32}
 failures = []
@@ -62,12 +63,12 @@ def check_train():
     train = a["train"]
     expect("decode" not in a, "--only train decodes")
     expect((train["samples"], train["length"]) == (3, 20), "--tokens is not obeyed")
-    # a query sees itself, too: half of 20 * 21 pairs
+    # A query also attends to itself: 20 * 21 / 2 pairs.
     product = 6 * (LINEAR + VOCAB * HIDDEN) + 6 * LAYERS * HEADS * DIM * 21
     expect(train["flops"] == 60 * product, f"{train['flops']} FLOP, expected {60 * product}")
     for what in (train, *train["recorded"].values()):
         expect(what["seconds"] > 0, f"{what}")
-    # hundreds of parameters: a point may be computed from many
+    # A model with hundreds of parameters: a point may be computed from many tensors.
     deep = answer("--only", "train", "--tokens", "1x4", "--layers", "30", "--repetitions", "1")
     expect(deep["train"]["recorded"]["full"]["points"] > 1000, "few points of many layers")
     rate = train["tokens_per_second"] * train["seconds"]

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# convert.sh INVAR FOLDER - weights from folder to folder: nothing is lost, equal bytes every time.
+# convert.sh INVAR FOLDER - invar convert: no weight is lost, and equal input gives equal bytes.
+#
+# Models are converted between folders, shards and checkpoints and back, and compared with the
+# originals and with the exports of the runs. Control: rounding to bf16 changes weights.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -10,14 +13,14 @@ data=$PWD/tests/unit/engine/files/hf/data folders=$PWD/tests/oracle/folders
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
-# same A B [OPTION ...]: two folders with the same files, with options of diff.
+# same A B [OPTION ...]: compares two folders, with options of diff.
 same() {
     checks=$((checks + 1))
     diff -r "${@:3}" "$1" "$2" >difference ||
         complain "$1 and $2 are not the same:" "$(<difference)"
 }
 
-# scores OUT DIR: the bits that a model gives.
+# scores OUT DIR: writes the log-prob bits of a model to OUT.
 printf '{"tokens":[1,2,3,4,5,6,7,8,9,10]}\n{"tokens":[39,0,17]}\n' >tokens
 scores() {
     "$invar" score --hf-checkpoint "$2" --dtype fp32 --tokens tokens --json >"$1" ||
@@ -42,7 +45,7 @@ for model in qwen3 llama qwen2 qwen3_moe; do
         scores other $model.$other
         cmp -s original other || complain "$model.$other computes other bits than the original"
     done
-    # as bf16 once is as bf16 twice
+    # Rounding to bf16 twice is rounding once.
     expect 0 "rounded to bf16" $model.a $model.g --dtype bf16
     expect 0 "rounded to bf16" $model.g $model.h --dtype bf16
     same $model.g $model.h
@@ -51,7 +54,7 @@ for model in qwen3 llama qwen2 qwen3_moe; do
     same $model.g $model.j
     grep -q '"bfloat16"' $model.g/config.json || complain "$model.g: config.json names no bf16"
 done
-# config.json is the original but for the type
+# The file config.json is the original except for the type.
 cmp "$data/qwen3/config.json" qwen3.a/config.json || complain "qwen3 has another config.json"
 expect 0 "written" "$data/llama" llama.k --dtype bf16
 cmp "$data/llama/config.json" llama.k/config.json || complain "llama has another config.json"
@@ -60,7 +63,7 @@ for key in bos_token_id pad_token_id; do
 done
 sed 's/"bfloat16"/"float32"/' "$data/llama/config.json" | cmp - llama.a/config.json ||
     complain "llama.a has another config.json"
-# the control: rounding changes weights that are no bf16
+# Control: rounding changes weights that are not bf16.
 ! cmp -s qwen3.a/model.safetensors qwen3.i/model.safetensors || complain "nothing was rounded"
 
 expect 0 "written   critic.a" "$data/critic" critic.a
@@ -68,7 +71,7 @@ expect 0 "written   critic.b" critic.a critic.b --to-checkpoint
 expect 0 "written   critic.c" critic.b critic.c
 same critic.a critic.c
 
-# ---- what comes along ---------------------------------------------------------------------------
+# ---- files that are copied along with the weights -----------------------------------------------
 cp -r llama.a whole
 for name in tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json \
     tokenizer.model vocab.json merges.txt chat_template.jinja chat_template.json; do
@@ -87,7 +90,7 @@ expect 0 "written" along.checkpoint along.back
 same whole along.back
 expect 0 "written" llama.c along.given --tokenizer whole
 same whole along.given
-# a template that cannot be handed on is left out, and said; so are those after the 48th name
+# A template that cannot be copied, and those after the 48th name, are left out with a message.
 cp -r whole many
 echo x >'many/additional_chat_templates/two words.jinja'
 expect 0 'additional_chat_templates: 1 chat template is not handed on, as "two words.jinja": a' \
@@ -101,7 +104,7 @@ expect 0 '2 chat templates are not handed on' many along.most --to-checkpoint
 expect 0 'written' along.most along.most.back
 rm many/additional_chat_templates/5[89].jinja
 same many along.most.back
-# a folder that cannot be listed is none without templates
+# An error is reported if the folder of chat templates cannot be listed.
 rm -r many/additional_chat_templates
 echo x >many/additional_chat_templates
 expect 2 'many/additional_chat_templates: cannot be listed: Not a directory' many along.error
@@ -117,14 +120,14 @@ same run.new hf_1
 expect 0 "read      saved/iter_0000000" saved run.old --ckpt-step 0
 same run.old hf_0
 ! cmp -s run.new/model.safetensors run.old/model.safetensors || complain "a step changed nothing"
-# the folder of a run stands for the checkpoints in it
+# The folder of a run stands for the checkpoints in it.
 "$invar" train tiny.ini --run kept --no-report --save-interval 1 >train.log 2>&1 ||
     complain "training failed:" "$(<train.log)"
 expect 0 "read      kept/checkpoints/iter_0000001" kept kept.new
 same kept.new run.new
 expect 0 "read      kept/checkpoints/iter_0000000" kept kept.old --ckpt-step 0
 same kept.old run.old
-# which its ledger finds where `save` put them
+# If the checkpoints are elsewhere, the ledger of the run names their folder.
 expect 0 "read      saved/iter_0000001" run run.elsewhere
 same run.elsewhere run.new
 for verb in 'generate tiny.ini --prompt 3,7=' 'eval tiny.ini --eval-prompt-data "max task:max"'; do
@@ -132,7 +135,7 @@ for verb in 'generate tiny.ini --prompt 3,7=' 'eval tiny.ini --eval-prompt-data 
     eval "$invar $verb --run run" >told.log 2>&1
     grep -q 'from *saved/iter_0000001$' told.log || complain "$verb: not the weights of the run"
 done
-# a checkpoint of ours is a start: the first rollout has the weights that the folder has
+# Our checkpoints can start a run: the first rollout samples with exactly their weights.
 expect 0 "written" run.new start --to-checkpoint
 for from in run.new start saved; do
     checks=$((checks + 1))
@@ -140,12 +143,12 @@ for from in run.new start saved; do
         complain "$from cannot be a start"
     cmp -s start.run.new "start.$from" || complain "$from starts with other weights"
 done
-# the checkpoints of a run stay its own; those of nobody are replaced
+# The checkpoints of a run are not replaced; checkpoints without an owner are.
 cp -r saved saved.before
 expect 2 "saved holds checkpoints of run " qwen3.a saved --to-checkpoint --force
 expect 2 "which --force does not replace; give another folder" qwen3.a saved --to-checkpoint --force
 same saved.before saved
-rm saved.before/owner # as older versions left them: the checkpoints say whose they are
+rm saved.before/owner # older versions wrote none: the checkpoints themselves name their run
 expect 2 "saved.before holds checkpoints of run " qwen3.a saved.before --to-checkpoint --force
 cp -r start start.again
 expect 0 "written" run.old start.again --to-checkpoint --force
@@ -153,7 +156,7 @@ expect 0 "written" run.old start.again --to-checkpoint --force
     complain "--force replaced nothing"
 expect 2 "iter_0000007: there is no such checkpoint; choose another with ckpt-step: 0, 1" saved no \
     --ckpt-step 7
-# one that is named by its own folder is verified, too, whoever reads it
+# A checkpoint that is named by its own folder is verified by every command, too.
 expect 0 "read      saved/iter_0000001" saved/iter_0000001 run.named
 same run.new run.named
 printf xxxx | dd of=saved/iter_0000001/model.safetensors bs=1 seek=3000 conv=notrunc 2>dd.log
@@ -166,7 +169,7 @@ for key in load ref-load; do
     expect 2 "$damaged" generate tiny.ini --prompt '3,7=' --$key saved/iter_0000001
 done
 expect 2 "$damaged" score --hf-checkpoint saved/iter_0000001 --tokens tokens
-# the advice is a checkpoint that is there, also where the header is damaged
+# The message advises a checkpoint that exists, even if the header is damaged.
 printf '[' | dd of=saved/iter_0000001/model.safetensors bs=1 seek=8 conv=notrunc 2>dd.log
 damaged='iter_0000001/model.safetensors: the header does not begin with {; the file is damaged'
 earlier='use an earlier checkpoint: saved/iter_0000000'
@@ -177,18 +180,19 @@ expect 2 "$damaged; $earlier" score --hf-checkpoint saved/iter_0000001 --tokens 
 expect_verb=(convert)
 expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
 
-# ---- a run that starts from a folder: exports and checkpoints hand its files on -----------------
+# ---- a run that starts from a folder: exports and checkpoints copy the folder's files -----------
 real=$folders/4.57.6/llama-fp16-tied
 "$invar" train "$folders/train.ini" --hf-checkpoint "$real" --prompt-data "$folders/train.jsonl" \
     --run run.real --no-report --save saved.real --save-hf 'real_{rollout_id}' >train.log 2>&1 ||
     complain "training failed:" "$(<train.log)"
 expect 0 "read      saved.real/iter_0000001" run.real real.new
 same real.new real_1
-# without the run, config.json has only what describes the model; so it has if the base is gone
+# Without the run, or if its base model is gone, config.json has only the keys that describe the
+# model.
 expect 0 "read      saved.real/iter_0000001" saved.real real.alone
 same real.alone real_1 -x config.json
 ! grep -q bos_token_id real.alone/config.json || complain "a checkpoint alone knows other keys"
-# of its config.json, an export changes the type alone
+# An export changes only the type in config.json.
 sed 's/"float16"/"float32"/' "$real/config.json" | cmp - real_1/config.json ||
     complain "real_1 has another config.json than $real"
 for path in "$real"/*; do
@@ -201,7 +205,7 @@ done
 (($(find "$real" -type f | wc -l) == $(find real_1 -type f | wc -l))) ||
     complain "real_1 has other files than $real: $(ls real_1)"
 
-# the chat templates that it was trained with, those of the folder or a file
+# Chat templates are those that the run was trained with: of the folder, or of a file.
 cp -r "$real" more
 mkdir more/additional_chat_templates
 echo '{{ messages[0].content }} tools' >more/additional_chat_templates/tool_use.jinja
@@ -219,7 +223,8 @@ chat all
 mv more gone
 expect 0 "warning: more ($PWD/more), which the run started from, does not exist" run.all all.gone
 mv gone more
-# a relative base is looked for in the current folder, and the folder that was taken is printed
+# A relative path of the base model is resolved in the current folder; the folder that is used is
+# printed.
 expect 0 "config    more ($PWD/more)" run.all all.named
 mkdir elsewhere
 cp -r saved.all run.all/checkpoints
@@ -246,13 +251,13 @@ assert old == new, (old, new)' || complain "tokenizer_config.json: another templ
 cmp mine.jinja own_1/chat_template.jinja || complain "not the chat template of chat-template-path"
 [[ ! -e own_1/additional_chat_templates ]] || complain "a template that was not trained with"
 
-# ---- refusals -----------------------------------------------------------------------------------
+# ---- rejected conversions -----------------------------------------------------------------------
 expect 129 "llama.b: not empty; --force" qwen3.a llama.b
 same llama.a llama.b
 expect 0 "written   llama.b" qwen3.a llama.b --force
 same qwen3.a llama.b
 expect 129 "the same folder" qwen3.a ./qwen3.a --force
-# one file over shards: none of them stays
+# One file replaces several shards: none of the shards stays.
 expect 0 "written" qwen3.a shards.b --max-shard-bytes 20000
 (($(find shards.b -name 'model-0*' | wc -l) > 1)) || complain "no shards: $(ls shards.b)"
 touch shards.b/model-card.safetensors

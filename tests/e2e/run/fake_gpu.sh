@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# fake_gpu.sh INVAR FOLDER [gpu] - every verb over a model on a device whose memory is not the
-# host's.
+# fake_gpu.sh INVAR FOLDER [gpu] - every command over a model on a device whose memory the host
+# cannot access.
 #
-# INVAR has the far backend of the tests in the place of CUDA: what any verb does with device = cuda
-# is what it does with device = cpu, or it ends with a segmentation fault. With `gpu` it is a build
-# with CUDA, on a GPU, which has no peers of the tests and is not lost on request.
+# INVAR uses the fake GPU of the tests in place of CUDA: any access of the host to device memory is
+# a segmentation fault. Every command must print and record with device = cuda what it does with
+# device = cpu. Control: a run with another seed differs. With `gpu`, INVAR is a build with CUDA and
+# runs on a real GPU, which has no peers of the tests and cannot be lost on request.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
@@ -15,7 +16,7 @@ rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
 
-# alike ARGUMENT ...: the same is printed on both devices, and that is something.
+# alike ARGUMENT ...: checks that the output is the same on both devices and not empty.
 alike() {
     checks=$((checks + 1))
     timeout 300 "$invar" "$@" --device cpu >cpu.out || complain "invar $* --device cpu failed"
@@ -57,32 +58,32 @@ for device in cpu cuda; do
     expect 0 "" train tiny.ini --no-report --device $device --run $device --save $device/save \
         --load $device/save --save-interval 1 --save-hf "$device/hf/{rollout_id}"
 done
-# the control of the comparison: another seed is found
+# Control of the comparison: a run with another seed, which must differ below.
 expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 7
 expect 0 "" diff cpu cuda
 expect 0 "" train tiny.ini --no-report --device cuda --run audited --audit 20
 expect 0 "" diff cpu audited
-# a checkpoint is copied as late as may be, and is the same
+# A checkpoint is copied from the device as late as possible, and has the same bytes.
 INVAR_TEST_DELAY=100 expect 0 "" train tiny.ini --no-report --device cuda --run late \
     --save late/save --save-interval 1
 expect 0 "" diff cpu late
-# samples that are drawn while a step trains, on the device opened once more
+# Rollouts are sampled during a training step, on a second handle of the device.
 for device in cpu cuda; do
     expect 0 "" train tiny.ini --no-report --device $device --run ahead-$device --rollout-lag 1 \
         --rollout-segment-tokens 2 --rollout-overlap true
 done
 expect 0 "" diff ahead-cpu ahead-cuda
-# the optimizer's moments on the host; resumed with them on the device, and the other way round
+# The optimizer's moments are on the host; the run resumes with them on the device, and the reverse.
 for offload in true false true; do
     expect 0 "" train tiny.ini --no-report --device cuda --run offloaded --save offloaded/save \
         --load offloaded/save --optimizer-cpu-offload=$offload --debug-exit-after-rollout 1
 done
 expect 0 "" diff cpu offloaded
-# several ranks share the device
+# Several ranks share the device.
 expect 0 "" train tiny.ini --no-report --device cuda --run ranks --save ranks/save \
     --save-interval 1 --ranks 2
 expect 0 "" diff cpu ranks
-# and their bytes go straight from device to device, where there is something for that
+# Bytes between ranks go directly from device to device if NCCL, here a fake, is available.
 if [[ -z $gpu ]]; then
     INVAR_MODULES=$(dirname "$invar")/nccl
     export INVAR_MODULES
@@ -101,13 +102,13 @@ if [[ -z $gpu ]]; then
     INVAR_TEST_NCCL=flip expect 2 "bytes that nobody had sent" doctor --ranks 2
     expect 2 "go through host memory: distributed-backend = host" doctor --ranks 2 tiny.ini \
         --device cuda --distributed-backend host
-    # a bit that changes on the way is found by the ranks themselves
+    # A bit that changes in transit is detected by the ranks themselves.
     INVAR_TEST_NCCL=flip expect 1 "is out of step" "${straight[@]}" nccl --run flipped --ranks 3
     INVAR_TEST_NCCL=move expect 2 'its GPU in phase "gradients of units": code 7' \
         "${straight[@]}" nccl --run moves --ranks 2
     INVAR_TEST_NCCL=open expect 2 'its GPU in phase "start of NCCL": code 5' \
         "${straight[@]}" nccl --run opens --ranks 2
-    # ranks that divide layers decode by graphs, which end where bytes move
+    # Ranks that divide the layers decode with captured graphs, which end at every communication.
     divided=(train "$recipe" --no-report --save none --dtype bf16)
     expect 0 "" "${divided[@]}" --device cpu --run whole
     for way in auto host; do
@@ -121,7 +122,7 @@ if [[ -z $gpu ]]; then
     expect 0 "" "${straight[@]}" auto --run none --ranks 2
     unset INVAR_MODULES
 fi
-# the kernels of a GPU are a module, which must be the same, too; here nobody loads it
+# The module of GPU kernels must be the same on all ranks. The fake GPU never loads it.
 mpi=$(dirname "$invar")/../invar-mpi.so
 if [[ -z $gpu && -e $mpi ]] && command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -144,7 +145,8 @@ fi
 expect 129 "--optimizer-cpu-offload: expected true or false, found 'maybe'" train tiny.ini \
     --no-report --device cuda --run maybe --optimizer-cpu-offload maybe
 expect 1 "" diff cpu other
-# the last checkpoint is waited for, the one before it was written while the run went on
+# The run waits for its last checkpoint; the checkpoint before it was written while the run
+# continued.
 for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safetensors; do
     checks=$((checks + 1))
     cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
@@ -160,7 +162,7 @@ cmp -s converted/model.safetensors cpu/hf/2/model.safetensors || complain "conve
 cmp -s {offloaded,cpu}/save/iter_0000002/model.exp_avg_sq.safetensors ||
     complain "a run with moments on the host has other ones"
 
-# what one device recorded, executed again on the other
+# Steps that one device recorded are replayed on the other.
 expect 0 identical replay cuda --step 2 --from 1 --device cpu
 expect 0 identical replay cpu --step 2 --from 1 --device cuda --level full
 expect 0 identical replay cuda --step 1
@@ -173,7 +175,8 @@ for mode in train prefill decode; do
     alike score tiny.ini --load cuda/save --tokens tokens --json --mode $mode
 done
 alike generate tiny.ini --load cpu/save --prompt "3,7=" --json
-# a sample of the last rollout, alone, on the device that did not make it and on the other
+# One sample of the last rollout is sampled again alone, on the device that sampled it and on the
+# other.
 rng=$("$invar" ledger sql "SELECT rng FROM sample ORDER BY step DESC, idx DESC LIMIT 1" cuda --csv |
     sed 1d | tr -d '"\r')
 for device in cpu cuda; do
@@ -182,7 +185,8 @@ for device in cpu cuda; do
 done
 alike eval tiny.ini --load cuda/save --json
 
-# a step is one step, with the moments here or there
+# The bench of a training step has the same gradient norm with the moments on the host and on the
+# device.
 for offload in "" --optimizer-cpu-offload; do
     timeout 300 "$invar" bench --model tiny --device cuda --only train --repetitions 2 --json \
         $offload >"bench$offload.json" || complain "bench $offload failed"
@@ -195,7 +199,7 @@ assert here["grad_norm"] == there["grad_norm"] > 0, (here, there)
 assert there["optimizer_on_host"] and "optimizer_on_host" not in here
 END
 
-# every op once: the recorded values
+# Every op runs once and is compared with the recorded digests.
 expect 0 "0 different, 0 not recorded" selfcheck --device cuda
 alike selfcheck --record
 if [[ $gpu ]]; then
@@ -203,7 +207,7 @@ if [[ $gpu ]]; then
     exit $failed
 fi
 
-# an op beside its peers: a copy, and one that does it twice
+# The bench of an op with two peers: one copies, the other copies twice.
 plugins=$(dirname "$invar")/plugin
 checks=$((checks + 1))
 timeout 300 "$invar" bench --device cuda --op add --peer "$plugins/peer.so" --json >bench.json
@@ -213,13 +217,13 @@ import json, sys
 ratios = {peer["name"]: peer["ratio"] for peer in row["peers"]}
 assert list(ratios) == ["copy", "twice"] and ratios["twice"] > 1.2, row
 END
-# a row ends with exit code 1 where bits differ from the CPU's
+# The bench fails with exit code 1 if the bits of an op differ from the CPU's.
 for op in kv.write moe.route; do
     expect 0 "$op" bench --device cuda --op $op --burst 1
 done
 expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/not_a_plugin.so"
 
-# a device that is lost: the exit code, a ledger that verifies, and the run goes on
+# The device is lost: the exit code is 2, the ledger verifies, and the run resumes.
 for call in 60 500 1000 1500; do
     INVAR_TEST_DELAY=50 INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini \
         --no-report --device cuda --run lost$call --save lost$call/save --load lost$call/save \
@@ -231,7 +235,8 @@ for call in 60 500 1000 1500; do
     expect 0 "" diff cpu lost$call
 done
 
-# lost_json CALL ARGUMENT ...: what is printed as JSON is whole, and says so, or there is nothing.
+# lost_json CALL ARGUMENT ...: checks that the JSON output is complete and reports the loss, or is
+# empty.
 lost_json() {
     local call=$1 rc=0
     shift
@@ -248,7 +253,7 @@ for call in 1 9 30; do
     lost_json $call bench --op add
 done
 
-# ---- moved, again and again, while checkpoints are written behind its back ----------------------
+# ---- moved repeatedly while a thread writes checkpoints -----------------------------------------
 "$invar" train tiny.ini --device cuda --run moved.0 --num-rollout 1000000 --no-report \
     --save-interval 1 >moved.out 2>moved.err &
 pid=$!

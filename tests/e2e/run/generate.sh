@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
-# generate.sh INVAR FOLDER - generate and eval: samples and evaluations alone are those of training.
+# generate.sh INVAR FOLDER - generate and eval repeat single samples and evaluations of training,
+# bit by bit.
+#
+# A training run records samples and evaluations. Each sample is sampled again alone from its
+# coordinates, completions are compared over free keys and drafts, and with invar score. Controls:
+# another temperature, seed, format or checkpoint must give another result.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -9,13 +14,13 @@ judge="python3 $PWD/engine/ext/example/reward.py"
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
-# equal WHAT A B: two files with the same bytes, which are not none.
+# equal WHAT A B: checks that two files have the same bytes and are not empty.
 equal() {
     checks=$((checks + 1))
     { [[ -s $2 ]] && cmp -s "$2" "$3"; } || complain "$1: $2 and $3 differ"
 }
 
-# rows OUT SQL: an answer of the run's ledger, without the head.
+# rows OUT SQL: writes the result of a query on the run's ledger, without its header.
 rows() {
     "$invar" ledger sql "$2" run --csv | sed 1d | tr -d '"\r' >"$1"
     [[ -s $1 ]] || complain "the ledger has no answer to: $2"
@@ -60,7 +65,7 @@ END
 "$invar" train tiny.ini --run run --no-report --save saved --save-interval 1 >log 2>&1 ||
     complain "training failed:" "$(<log)"
 
-# ---- recorded samples, alone --------------------------------------------------------------------
+# ---- recorded samples, sampled again alone ------------------------------------------------------
 pick='(step * 7 + idx) % 9 = 0'
 rows coords "SELECT rng FROM sample WHERE ${INVAR_TEST_FULL:+1 OR} $pick ORDER BY step, idx"
 threads=1
@@ -78,10 +83,10 @@ expect 0 '"ledger":"identical"' "${sample[@]}" "$last" --json
 expect 0 'identical' generate tiny.ini --load saved --ledger run/ledger.db --sample "$last"
 expect 0 '' generate tiny.ini --sample "$first" # the initial weights need no checkpoint
 expect 129 "--ckpt-step would be ignored" generate tiny.ini --sample "$first" --ckpt-step 1
-# controls: what is not the same is not called so
+# Controls: other results are reported as different.
 expect 1 "different: " "${sample[@]}" "$last" --rollout-temperature 0.5
 expect 1 "different: " "${sample[@]}" "$last" --rollout-top-p 0.3
-# and only what differs is named: a sharper distribution has other numbers for the same tokens
+# Only what differs is named: a sharper distribution gives other log-probs for the same tokens.
 expect 1 "different: log-probabilities" "${sample[@]}" "$last" --rollout-temperature 0.999
 expect 1 '"ledger":"different","differs":["log-probabilities"]}' "${sample[@]}" "$last" --json \
     --rollout-temperature 0.999
@@ -90,7 +95,7 @@ expect 1 "different: tokens and log-probabilities" "${sample[@]}" "$last" \
 expect 129 "--n would be ignored" "${sample[@]}" "$last" --n 3
 expect 1 '"ledger":"different"' "${sample[@]}" "$last" --numerics ieee --dtype fp32 --json
 expect 6 "nothing was compared" "${sample[@]}" "${last/draw=11/draw=12}"
-# what is missing is named
+# The message names what is missing.
 weights=${last##*=}
 expect 2 "the weights $weights are missing" generate tiny.ini --sample "$last"
 expect 2 " (from 0) is not in the recipe's prompt-data" "${sample[@]}" \
@@ -103,7 +108,7 @@ for bad in '' 'seed=42' "$last," "x$last" "${last/seed=42/seed=042}" "${last/see
     "${last/seed=42/seed=4294967296}" "${last%?}" "${last/draw/Draw}" "${last/,/, }"; do
     expect 129 "are no coordinates" "${sample[@]}" "$bad"
 done
-# a damaged checkpoint is not believed
+# A damaged checkpoint is not used.
 cp -r saved damaged
 for file in damaged/iter_*/model.safetensors; do printf x >>"$file"; done
 expect 2 "are missing" generate tiny.ini --sample "$last" --save damaged
@@ -127,7 +132,7 @@ grep -qE 'speculation: [0-9]+ of [0-9]+ guessed tokens were drawn, [1-9]\.[0-9]+
 ! cmp -s one other || complain "another seed, the same completions"
 "$invar" generate tiny.ini --prompts test.jsonl --n 3 --json >other
 ! cmp -s one other || complain "other weights, the same completions"
-# the numbers of a response are those that its tokens get when they are scored
+# A response has the same log-probs when its tokens are scored.
 "$invar" score tiny.ini --ref-load saved --tokens one --json >scored || complain "score failed"
 checks=$((checks + 1))
 python3 - <<'END' || complain "generate and score disagree, or a line has not what it should"
@@ -142,7 +147,8 @@ for line, score in zip(lines, scores):
     assert line["finish"] in ("stop", "length") and line["weights"] in line["coords"]
     assert line["prompt"] == lines.index(line) // 3 and len(line["prompt_hash"]) == 32
 END
-# whose weights: those of load, of a run, or the initial ones; score takes the same, and says so
+# Weights come from load, from a run, or are the initial ones; score accepts the same flags, and
+# both print the source.
 for from in "--load saved" "--load saved/iter_0000005" "--load saved --ckpt-step 5" \
     "--run run --save saved"; do
     # shellcheck disable=SC2086 # several words
@@ -174,12 +180,12 @@ for verb in "score --tokens one" "generate --prompt 3,7="; do
     # shellcheck disable=SC2086
     expect 129 "'ckpt-step' would be ignored: it needs run or load" $verb tiny.ini --ckpt-step 1
 done
-# the coordinates of a completion make it again
+# A completion is repeated from its coordinates.
 "$invar" generate tiny.ini --load saved --prompts task:max --n 2 --json | sed -n 5p >line
 own=$(sed 's/.*"coords":"//; s/".*//' line)
 "$invar" generate tiny.ini --load saved --sample "$own" --json >again
 equal "a completion by its coordinates" line again
-# one alone is its text; several have heads
+# A single completion is printed as its text; several have headings.
 "$invar" generate tiny.ini --load saved --prompt '3,7=' >text
 (($(wc -l <text) == 1)) || complain "one completion is not one line:" "$(<text)"
 expect 0 "prompt 0, draw 1: " generate tiny.ini --load saved --prompt '3,7=' --n 2
@@ -194,7 +200,7 @@ expect 129 "no tokenizer" generate --prompt x
 checks=$((checks + 1))
 "$invar" "${complete[@]}" >/dev/full 2>/dev/null && complain "succeeded on a full disk"
 
-# ---- a folder with a tokenizer of bytes: any text comes out, and only safe text is shown --------
+# ---- a byte-level tokenizer: any text can be sampled, and only safe text is printed -------------
 "$invar" train tiny.ini --vocab-size 300 --run run.bytes --no-report --num-rollout 1 \
     --eval-interval 0 --save bytes >log 2>&1 || complain "training failed:" "$(<log)"
 "$invar" convert bytes model >log 2>&1 || complain "no folder with a model:" "$(<log)"
@@ -228,7 +234,7 @@ texts = [json.loads(line)["text"] for line in open("told")]
 assert len(texts) == 20 and any(ord(c) < 32 and c != "\n" for t in texts for c in t), "no control"
 assert all(json.loads(line)["tokens"][:2] == [72, 105] for line in open("told"))
 END
-# guesses of a draft model: its own are always drawn
+# Drafts of a draft model that is the model itself.
 draft=(--speculative-algorithm draft --speculative-draft-model-path)
 "$invar" "${hf[@]}" --json "${draft[@]}" model >other
 equal "generate with a draft model" told other
@@ -256,14 +262,14 @@ fi
 
 # ---- evaluation ---------------------------------------------------------------------------------
 
-# recorded OUT STEP: what training wrote after this step.
+# recorded OUT STEP: writes the evaluation that training recorded after this step.
 recorded() {
     rows "$1" "SELECT dataset, name, printf('%016x', value_bits) FROM evaluation
         JOIN series USING (series) WHERE step = $2 ORDER BY dataset, name"
 }
 
-# told OUT ARGUMENT ...: the same of invar eval.
-told() {
+# evaluated OUT ARGUMENT ...: writes the results of invar eval in the same form.
+evaluated() {
     "$invar" eval tiny.ini --json "${@:2}" >json || complain "invar eval ${*:2} failed"
     python3 - >"$1" <<'END'
 import json, struct
@@ -273,25 +279,25 @@ for dataset, results in sorted(json.load(open("json"))["sets"].items()):
 END
 }
 recorded want -1
-told have --threads 1
+evaluated have --threads 1
 equal "evaluation of the initial weights" want have
 for step in 1 3 5; do
     recorded want $step
-    told have --load saved --ckpt-step $step --rollout-concurrency $step
+    evaluated have --load saved --ckpt-step $step --rollout-concurrency $step
     equal "evaluation after step $step" want have
-    told have --load saved/iter_000000$step
+    evaluated have --load saved/iter_000000$step
     equal "evaluation of the folder of step $step" want have
 done
 expect 129 "'ckpt-step' would be ignored: saved/iter_0000003 is no folder of checkpoints" \
     eval tiny.ini --load saved/iter_0000003 --ckpt-step 1
 expect 2 "no such checkpoint; choose another with ckpt-step: 1, 3, 5" eval tiny.ini --load saved \
     --ckpt-step 7
-told have --load saved
+evaluated have --load saved
 equal "evaluation of the newest weights" want have
-told other --load saved --rollout 1
+evaluated other --load saved --rollout 1
 ! cmp -s want other || complain "other draws, the same results"
 expect 0 "eval/file-pass@4" eval tiny.ini --load saved
-# 4 digits that count, or all of them
+# 4 significant digits are printed, or all with --exact.
 "$invar" eval tiny.ini --load saved >short 2>/dev/null
 "$invar" eval tiny.ini --load saved --exact >long 2>/dev/null
 "$invar" eval tiny.ini --load saved --json >json 2>/dev/null
@@ -310,14 +316,14 @@ expect 129 "neither eval-prompt-data nor eval-config" eval tiny.ini --eval-promp
 expect 129 "rollout-batch-size" eval --num-rollout 1
 expect 2 "nowhere" eval tiny.ini --load nowhere
 expect 129 "ckpt-step" eval tiny.ini --ckpt-step 1
-# rewards by a plug-in, one by one and by groups
+# A plug-in computes the rewards, one by one and by groups.
 for group in false true; do
     plugin=(--custom-rm-path "$judge" --group-rm "$group" --rm-type none)
     rm -rf run saved
     "$invar" train tiny.ini --run run --no-report --save saved --num-rollout 1 "${plugin[@]}" \
         >log 2>&1 || complain "training with a plug-in failed:" "$(<log)"
     recorded "plugin.$group" 1
-    told have --load saved "${plugin[@]}"
+    evaluated have --load saved "${plugin[@]}"
     equal "evaluation by a plug-in, groups: $group" "plugin.$group" have
 done
 ! cmp -s plugin.false plugin.true || complain "group-rm changes no reward"

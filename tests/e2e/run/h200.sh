@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# h200.sh INVAR FOLDER STEPS [FLAG ...] - GRPO runs that an H200 and the CPU give alike, run again.
+# h200.sh INVAR FOLDER STEPS [FLAG ...] - compares GRPO runs with goldens that an H200 and the CPU
+# share.
 #
-# tests/golden/h200/MODEL-FORMAT.golden are the chains of MODEL.ini with --dtype FORMAT, recorded on
-# one of the two and repeated to their end on the other (docs/testing.md, records). The first STEPS
-# rollouts (0: all) are compared; FLAGs go to every run, so the same script runs on a GPU (--device
-# cuda). With INVAR_RECORD=1 new goldens are written into FOLDER instead. A control with another
-# seed must differ.
+# tests/golden/h200/MODEL-FORMAT.golden has the chain of MODEL.ini with --dtype FORMAT, recorded on
+# one of the two and repeated to its end on the other (docs/testing.md, records). The first STEPS
+# rollouts are compared; 0 for all. FLAGs go to every run, so that the same script runs on a GPU
+# with --device cuda. With INVAR_RECORD=1 new goldens are written into FOLDER instead. Control: a
+# run with another seed must differ from the golden.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 steps=$3
@@ -14,7 +15,7 @@ goldens=tests/golden/h200
 rm -rf "$folder"
 mkdir -p "$folder"
 
-# train NAME FLAG ...: one run of MODEL-FORMAT.
+# train NAME FLAG ...: trains one run; NAME is MODEL-FORMAT.
 train() {
     local model=${1%-*} format=${1#*-} limit=()
     if ((steps)); then

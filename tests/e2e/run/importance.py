@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-# importance.py INVAR FOLDER - weights of importance of runs that train on samples of other weights.
+# importance.py INVAR FOLDER - importance weights of runs that train on samples of other weights.
 #
 # A run samples in another format than it trains in (rollout-dtype), or with earlier weights
-# (rollout-lag), or both, or trains on saved rollouts of another dtype. From the log-probs of its
-# rollout files and those that it dumps, the formulas of docs/arithmetic.md (section 13) are
-# computed again in float64: differences, weights of TIS and MIS, what RS rejects, every metric of
-# them, the policy loss. Metrics, gauges and samples of the ledger must say the same; weights of
-# 1, or ratios upside down, must not give the same loss.
-# In every layout of ranks such a run has the chain of one rank.
+# (rollout-lag), or both, or trains on saved rollouts of another dtype. The test takes the log-probs
+# of its rollout files and dumps, and computes the formulas of docs/arithmetic.md (section 13) again
+# in float64: differences, weights of TIS and MIS, rejections of RS, their metrics, and the policy
+# loss. Metrics, gauges and samples of the ledger must agree. Controls: weights of 1, and inverted
+# ratios, must give another loss. In every layout of ranks such a run has the chain of one rank.
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import json
@@ -20,9 +19,9 @@ import subprocess
 import sys
 
 INVAR, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
-NEAR = 2e-5  # of float32 sums over a rollout
-ROLLOUTS = 2  # of a run that samples in another format
-LAGGED = 4    # of one that samples with earlier weights, which rollout 0 does not
+NEAR = 2e-5  # tolerance for float32 sums over a rollout
+ROLLOUTS = 2  # rollouts of a run that samples in another format
+LAGGED = 4    # rollouts of a run that samples with earlier weights; rollout 0 does not
 failures = []
 
 
@@ -33,7 +32,8 @@ def expect(holds, what):
 
 
 def train(name, *words, recipe="recipes/bf16.ini", rollouts=ROLLOUTS, refused=None):
-    """The chain of a run, or the words with which it is refused."""
+    """Trains and returns the chain. With `refused`, checks that the run is rejected with this
+    text."""
     command = [INVAR, "train", recipe, "--num-rollout", str(rollouts), "--run",
                str(FOLDER / name), "--save", "none", "--no-report", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -46,7 +46,7 @@ def train(name, *words, recipe="recipes/bf16.ini", rollouts=ROLLOUTS, refused=No
 
 
 def floats(path):
-    """The numbers of a .npy file of float32."""
+    """Returns the numbers of a .npy file of float32."""
     data = path.read_bytes()
     head = 10 + int.from_bytes(data[8:10], "little")
     assert data[:6] == b"\x93NUMPY" and b"<f4" in data[:head], path
@@ -54,13 +54,13 @@ def floats(path):
 
 
 class Step:
-    """The first optimizer step of a rollout: old log-probs are those of training."""
+    """The first optimizer step of a rollout, whose old log-probs are those of training."""
 
     def __init__(self, name, number):
         lines = (FOLDER / f"{name}-{number}").read_text(encoding="utf-8").splitlines()[1:]
         trained = iter(floats(FOLDER / name / f"dump/step_{number}/train.logp.npy"))
         samples = [s["logprobs"] for s in map(json.loads, lines) if "logprobs" in s]
-        # float32 log-probs, as their shortest decimals name them
+        # The log-probs in the file are the shortest decimals of float32 values.
         self.rollout = [struct.unpack(f"{len(s)}f", struct.pack(f"{len(s)}f", *s))
                         for s in samples]
         self.old = [[next(trained) for _ in s] for s in samples]
@@ -75,14 +75,14 @@ class Step:
                 "SELECT advantage, diff FROM samples WHERE step = ? ORDER BY idx", (number,)))
         self.x = [[o - r for o, r in zip(a, b)] for a, b in zip(self.old, self.rollout)]
 
-    def upside_down(self):
-        """The same step by somebody who takes the sampler for the trainer."""
+    def inverted(self):
+        """Returns a copy with inverted ratios, as if sampling and training were confused."""
         other = copy.copy(self)
         other.x = self.of(lambda x: -x)
         return other
 
     def mean(self, values):
-        """Over the tokens of each sample, then over samples."""
+        """Returns the mean over samples of the mean over their tokens."""
         return sum(sum(v) / len(v) for v in values) / len(values)
 
     def mean_of_samples(self, values):
@@ -116,7 +116,8 @@ def compare(name, step, expected):
 
 
 def check_differences(name, step, lagged, formatted):
-    """Of weights that drew nothing of it the samples have no difference; 0 is a metric."""
+    """Checks the metrics of the differences. Samples of lagged weights have no recorded difference;
+    a difference that must be 0 is a metric, any other a gauge."""
     largest = [max(map(abs, x)) for x in step.x]
     compare(name, step, {
         "train/logp_diff_max": max(largest),
@@ -132,7 +133,7 @@ def check_differences(name, step, lagged, formatted):
 
 
 def levels(step, level):
-    """The ratio of each token at a level."""
+    """Returns the ratio of each token at a level."""
     if level == "token":
         return step.of(ratio)
     part = {"sequence": lambda x: 1, "geometric": len}[level]
@@ -180,7 +181,7 @@ def perplexities(step):
 
 
 def rejection(step, level, low, high, veto):
-    """What RS keeps, and its metrics."""
+    """Returns the mask of RS and its metrics."""
     ratios = levels(step, level)
     keep = inside(low, high)(ratios)
     seen = {"train/mis_rs_mask_fraction_low": share(step, lambda r: r < low, ratios),
@@ -242,7 +243,7 @@ CASES = {
            lambda s: mis(s, "token", "truncate", 0.5, HIGH, ("geometric", 0.98, 1.02, 0))),
 }
 
-# weights of versions before: the first tokens of a response may be older than the last
+# Weights of earlier versions: the first tokens of a response may be older than the last.
 UP = ("--use-mis", "--mis-upper-bound", "1.25")
 BOTH = (*UP, "--mis-lower-bound", "0.8", "--mis-mode")
 
@@ -281,7 +282,7 @@ LAGS = {
 }
 
 
-# the weights that sample are made on every rank, in its part of the model, or travel
+# The weights that sample exist on every rank, in its partition of the model, or are sent to it.
 LAYOUTS = {
     "data": ("--ranks", "2"),
     "apart": ("--ranks", "3", "--rollout-num-gpus", "1"),
@@ -298,7 +299,7 @@ def check_layouts():
     for name, words in LAYOUTS.items():
         chain = train(name, *same, *words, recipe=recipe)
         expect(chain == one, f"{name}: another chain than on one rank: {chain}")
-    # narrower than its blocks of scales
+    # A logical shard is narrower than its scale blocks.
     train("narrow", "--rollout-dtype", "fp8", "--logical-tp", "2", *LAYOUTS["apart"],
           refused="begins inside of a block of 128 columns with one scale")
 
@@ -316,10 +317,10 @@ def check(name, words, formulas, rollouts, files="--save-debug-rollout-data"):
         rejected = sum(v for k, v in step.metrics.items() if k.startswith("train/mis_rs_mask_"))
         expect(rejected < 1 and (rejected > 0) == ("--use-rs" in words and lagged == lags),
                f"{at}: RS rejects {rejected} of all tokens")
-        # the controls: weights that are all 1, or ratios upside down, give another loss
+        # Controls: weights that are all 1, or inverted ratios, give another loss.
         loss = step.metrics["train/pg_loss"]
         for other, what in ((step.loss(ones(step), ones(step)), "weights of 1"),
-                            (formulas(step.upside_down())["train/pg_loss"], "upside down")):
+                            (formulas(step.inverted())["train/pg_loss"], "upside down")):
             expect(close(loss, other) != differs, f"{at}: {what}: loss {other}, found {loss}")
 
 
@@ -330,7 +331,7 @@ def main():
         check(name, words, formulas, ROLLOUTS)
     for name, (words, formulas) in LAGS.items():
         check(name, words, formulas, LAGGED)
-    # the same weights in another format are another policy: its samples are off-policy data
+    # These weights in another format are another policy: its samples are off-policy data.
     train("source", "--save-debug-rollout-data", str(FOLDER / "saved-{rollout_id}"))
     check("saved", ("--dtype", "fp32", *CLIPS), lambda s: tis(s, LOW, HIGH, False), ROLLOUTS,
           files="--load-debug-rollout-data")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# judge_server.py FILE - a reward model over HTTP, good and bad by its path; FILE gets its port.
+# judge_server.py FILE - a reward server over HTTP whose behavior depends on the path of the
+# request; it writes its port to FILE.
 # SPDX-License-Identifier: Apache-2.0
-"""What a server can do, by the path of the request."""
+"""Serves one reward request per sample, and valid, slow, failing or invalid responses by path."""
 import collections
 import http.server
 import json
@@ -9,14 +10,14 @@ import pathlib
 import sys
 import time
 
-asked = collections.Counter()  # bodies
+asked = collections.Counter()  # requests per path and body
 
 
-KEY = f"key=hunter{1 + 1}"  # in no file of the tree as it is sent
+KEY = f"key=hunter{1 + 1}"  # assembled, so that no file of the tree contains it as it is sent
 
 
 class Judge(http.server.BaseHTTPRequestHandler):
-    """One POST a sample."""
+    """One POST per sample."""
 
     def log_message(self, *_):
         pass

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# judges.sh INVAR FOLDER - rewards that are given elsewhere: by a server, by math-verify.
+# judges.sh INVAR FOLDER - rewards that other programs compute: an HTTP server, math-verify.
 #
-# A server that is slow or busy gives the rewards of one that is not; what it replied is recorded,
-# so that a replay needs no server. One that answers nonsense, or not at all, ends the run with a
-# line that says so. With INVAR_TEST_FULL=1 the real package is installed and asked.
+# A slow or busy server leads to the same chain as a fast one. Its responses are recorded, so that a
+# replay needs no server. A server that sends invalid responses, or none, ends the run with one
+# clear message. math-verify is a stub; with INVAR_TEST_FULL=1 the real package is installed and
+# used, too.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -33,6 +34,7 @@ for ((i = 0; i < 100; i++)); do
 done
 url=http://127.0.0.1:$(<port)
 remote=(train tiny.ini --no-report --rm-type remote_rm)
+# chain RUN: prints the chain of its last step.
 chain() {
     sqlite3 -readonly "$1/ledger.db" 'SELECT hex(chain) FROM step ORDER BY step DESC LIMIT 1'
 }
@@ -52,8 +54,9 @@ holds [ "$right" != "$whole" ]
 expect 0 'steps     3 executed' "${remote[@]}" --run ranks --rm-url "$url/parts" --ranks 2
 holds [ "$(chain ranks)" = "$whole" ]
 
-# what a URL has behind its path may be a secret: it is asked with, and nowhere to be read. In no
-# file of the tree, of which a ledger has a diff, it is as it is sent.
+# The query of a URL may contain a secret: it is sent, but must not be in any file of the run. The
+# secret is assembled here, so that no file of the tree contains it as sent: a ledger holds the diff
+# of the tree.
 secret=hunter$((1 + 1))
 expect 0 'steps     3 executed' "${remote[@]}" --run secret --rm-url "$url/parts?key=$secret&v=1"
 holds [ "$(chain secret)" = "$whole" ]
@@ -69,7 +72,7 @@ if grep -rqa "$secret" secret lost; then
     complain 'a secret is in a run:' "$(grep -rla "$secret" secret lost)"
 fi
 
-# bad ROUTE TEXT: a server that ends the run.
+# bad ROUTE TEXT: checks that responses of this route end the run with TEXT.
 bad() {
     expect 2 "$2" "${remote[@]}" --run "bad-${1#/}" --rm-url "$url$1" "${@:3}"
 }
@@ -84,7 +87,7 @@ bad /nothing 'a reward has no named part'
 bad /gone "rm-url: $url/gone answers with status 404: no?[31m"
 expect 129 'reward-key = wrong: the reward of sample 0 has no such part' "${remote[@]}" \
     --run wrong --rm-url "$url/parts" --reward-key wrong
-if [[ -n ${INVAR_TEST_FULL:-} ]]; then # each waits between its calls
+if [[ -n ${INVAR_TEST_FULL:-} ]]; then # these retry, with a pause after every call
     bad /closes "rm-url: no answer from $url/closes after 5 calls: "
     bad /late 'after 5 calls: ' --plugin-timeout 1
 fi
@@ -94,14 +97,14 @@ expect 129 "'rm-url' is missing: rm-type = remote_rm asks it" "${remote[@]}"
 expect 129 'would be ignored: it needs rm-type = remote_rm' train tiny.ini --rm-type math \
     --rm-url "$url"
 
-# Nobody is asked again: a replay, and a resumed step that was recorded.
+# A replay needs no server. A new step without one fails.
 kill "$server" && wait "$server" 2>/dev/null
 expect 0 'identical' replay sum --step 2
 expect 2 "rm-url: no answer from $url/parts after 5 calls: " "${remote[@]}" --run sum \
     --rm-url "$url/parts" --num-rollout 4
 
 # ---- math-verify -------------------------------------------------------------------------------
-# A package of that name, in a python3 that has it; the script is started with -I.
+# A stub package of that name, and a python3 that finds it: the script is started with -I.
 mkdir -p stub/math_verify-9.9.dist-info bin
 printf 'Metadata-Version: 2.1\nName: math-verify\nVersion: 9.9\n' \
     >stub/math_verify-9.9.dist-info/METADATA

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# logical_tp.sh INVAR FOLDER - logical tensor parallelism: one chain however a run is executed.
+# logical_tp.sh INVAR FOLDER - logical tensor parallelism: the free keys do not change the chain.
 #
-# Small models with 8 atoms at least on every axis that is cut, one of them with 11; every format,
-# dense and with experts. 1, 2, 4 and 8 pieces have a chain each.
+# The models are small, dense and with experts, in every format. Every axis that logical tensor
+# parallelism cuts has at least 8 atoms, once 11. Control: 1, 2, 4 and 8 logical shards must each
+# have a chain of their own.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -16,33 +17,34 @@ exact_recipe 1024 8 2048 >"$folder/dense.ini"
 sed -e 's/^ffn-hidden-size.*/ffn-hidden-size = 1024\nmodel-type = qwen3_moe\nnum-experts = 4/' \
     -e 's/^\[grpo\]/[grpo]\nuse-rollout-routing-replay = true/' \
     -e '/^num-experts/a moe-router-topk = 2' "$folder/dense.ini" >"$folder/experts.ini"
-wide=(--kv-channels 128) # an atom is a scale block at least
+wide=(--kv-channels 128) # an atom is at least one scale block
 
-# all_ways NAME RECIPE FLAG ...: 8 pieces, and the same in other ways; fewer have other chains.
-all_ways() {
-    local name=$1 pieces seen
+# check_shards NAME RECIPE FLAG ...: with 8 logical shards, checks that free keys keep the chain;
+# and that 1, 2 and 4 logical shards have chains of their own.
+check_shards() {
+    local name=$1 n_shards seen
     shift
     train "$name" "$@" --logical-tp 8
     seen=$chain
-    train "$name-ways" "$@" --logical-tp 8 "${ways[@]}"
+    train "$name-ways" "$@" --logical-tp 8 "${free_keys[@]}"
     [[ $chain == "$seen" ]] || complain "$name: in another way $chain, not $seen"
-    for pieces in 1 2 4; do
-        train "$name-$pieces" "$@" --logical-tp "$pieces"
-        [[ " $seen " != *" $chain "* ]] || complain "$name: $pieces pieces: $chain again"
+    for n_shards in 1 2 4; do
+        train "$name-$n_shards" "$@" --logical-tp "$n_shards"
+        [[ " $seen " != *" $chain "* ]] || complain "$name: $n_shards pieces: $chain again"
         seen+=" $chain"
     done
 }
 
-all_ways fp32 dense --dtype fp32 --numerics ieee
-all_ways bf16 dense
-all_ways fp8 dense --dtype fp8 "${wide[@]}"
-all_ways mxfp8 dense --dtype mxfp8 "${wide[@]}"
-all_ways int4 dense --dtype int4 "${wide[@]}"
-all_ways eleven dense --num-attention-heads 22 --num-query-groups 11 --ffn-hidden-size 1408 \
+check_shards fp32 dense --dtype fp32 --numerics ieee
+check_shards bf16 dense
+check_shards fp8 dense --dtype fp8 "${wide[@]}"
+check_shards mxfp8 dense --dtype mxfp8 "${wide[@]}"
+check_shards int4 dense --dtype int4 "${wide[@]}"
+check_shards eleven dense --num-attention-heads 22 --num-query-groups 11 --ffn-hidden-size 1408 \
     --vocab-size 2816
-all_ways one-kv dense --num-query-groups 1
+check_shards one-kv dense --num-query-groups 1
 
-# ---- experts: pieces of their own --------------------------------------------------------------
+# ---- experts: their own number of logical shards -----------------------------------------------
 seen=
 for flags in '--logical-tp 1 --logical-etp 8' '--logical-tp 8 --logical-etp 8' \
     '--logical-tp 8 --logical-etp 2' '--logical-tp 8' ''; do
@@ -55,11 +57,11 @@ for format in bf16 fp8; do
     flags=(--dtype "$format" --logical-tp 8 --logical-etp 4 "${wide[@]}")
     train "experts-$format" experts "${flags[@]}"
     seen=$chain
-    train "experts-$format-ways" experts "${flags[@]}" "${ways[@]}"
+    train "experts-$format-ways" experts "${flags[@]}" "${free_keys[@]}"
     [[ $chain == "$seen" ]] || complain "experts in $format: in another way $chain, not $seen"
 done
 
-# ---- each way alone, resumed, replayed ---------------------------------------------------------
+# ---- each free key alone, resumed, replayed ----------------------------------------------------
 train bf16 dense --logical-tp 8
 seen=$chain
 for flags in '--threads 3' '--micro-batch-size 3' '--recompute-granularity full' \
@@ -71,12 +73,12 @@ for flags in '--threads 3' '--micro-batch-size 3' '--recompute-granularity full'
 done
 saved=$folder/checkpoints
 train resumed dense --logical-tp 8 --save "$saved" --load "$saved" --debug-exit-after-rollout 1
-train resumed dense --logical-tp 8 --save "$saved" --load "$saved" "${ways[@]}"
+train resumed dense --logical-tp 8 --save "$saved" --load "$saved" "${free_keys[@]}"
 [[ $chain == "$seen" ]] || complain "resumed: $chain, not $seen"
 "$invar" replay "$folder/resumed" --step 1 --threads 2 >"$folder/replay" 2>&1 ||
     complain "replay: exit code $?" "$(<"$folder/replay")"
 
-# ---- what it is part of, and what is refused ---------------------------------------------------
+# ---- identity of the run, and rejected recipes -------------------------------------------------
 "$invar" train "$folder/dense.ini" --run "$folder/resumed" --logical-tp 4 --save "$saved" \
     --load "$saved" >"$folder/out" 2>&1 && complain "a run with 8 pieces goes on with 4"
 grep -q "another run" "$folder/out" || complain "8 pieces, then 4:" "$(<"$folder/out")"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# logprobs_match.sh INVAR FOLDER RECIPE [FLAG ...] - training has the log-probabilities of the
-# rollout.
+# logprobs_match.sh INVAR FOLDER RECIPE [FLAG ...] - training and rollout have bit-equal log-probs.
 #
-# Runs RECIPE: in every step, no token of any sample may have another log-probability in training
-# than in the rollout. That others would be noticed: tests/property/engine/audit.c. FLAGs go to the
-# run (--device cuda).
+# Trains RECIPE with the FLAGs, such as --device cuda: in every step, each token of each sample must
+# have the same log-prob in training as in the rollout. Negative control:
+# tests/property/engine/audit.c checks that a differing log-prob is detected.
 #
-# Exit code: 0 all tokens agree, 1 not so.
+# Exit code: 0 if all tokens agree, else 1.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 recipe=$3
@@ -21,12 +20,12 @@ if ! "$invar" train "$recipe" --run "$run" --save none --no-report "$@" \
     exit 1
 fi
 
-# of WHAT: a whole number about the samples
-of() {
+# sample_count SQL: prints an integer that the SQL expression computes over all samples.
+sample_count() {
     "$invar" ledger sql "SELECT CAST($1 AS INTEGER) FROM sample" "$run" --csv | sed 1d | tr -d '"\r'
 }
 
-steps=$(of "count(DISTINCT step)") tokens=$(of "sum(tokens - prompt_tokens)")
-differ=$(of "total(diff_bits <> 0 OR rollout_logp <> train_logp)")
-echo "$steps steps, $(of "count(*)") samples, $tokens tokens: $differ samples differ"
+steps=$(sample_count "count(DISTINCT step)") tokens=$(sample_count "sum(tokens - prompt_tokens)")
+differ=$(sample_count "total(diff_bits <> 0 OR rollout_logp <> train_logp)")
+echo "$steps steps, $(sample_count "count(*)") samples, $tokens tokens: $differ samples differ"
 ((steps > 0 && tokens > 0 && differ == 0))

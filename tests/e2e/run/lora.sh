@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# lora.sh INVAR FOLDER - runs that train adapters: one chain in every way, nothing but adapters in
-# the checkpoint, resumed, replayed, on ranks that divide samples or the model; what is refused.
+# lora.sh INVAR FOLDER - runs that train LoRA adapters on a frozen base.
+#
+# Free keys and layouts of ranks must not change the chain, and a resumed run must keep it; other
+# ranks, alphas, modules and patterns must change it. Checkpoints hold adapters only. Folders in
+# peft's format are exported, imported, converted and merged; adapters that do not fit the recipe or
+# the base are rejected.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -14,25 +18,26 @@ exact_recipe 256 4 512 lora-rank=4 lora-alpha=6 >"$folder/dense.ini"
 sed -e 's/^ffn-hidden-size.*/&\nmodel-type = qwen3_moe\nnum-experts = 4\nmoe-router-topk = 2/' \
     "$folder/dense.ini" >"$folder/experts.ini"
 
-# all_ways NAME RECIPE FLAG ...: the run, and the same in other ways.
-all_ways() {
+# check_free_keys NAME RECIPE FLAG ...: checks that the free keys keep the chain of the run; sets
+# `chain`.
+check_free_keys() {
     local name=$1 seen
     shift
     train "$name" "$@"
     seen=$chain
-    train "$name-ways" "$@" "${ways[@]}"
+    train "$name-ways" "$@" "${free_keys[@]}"
     [[ $chain == "$seen" ]] || complain "$name: in another way $chain, not $seen"
 }
 
-all_ways fp32 dense --dtype fp32 --numerics ieee
-all_ways fp8 dense --dtype fp8 --kv-channels 128
-all_ways mxfp8 dense --dtype mxfp8 --kv-channels 32
-all_ways int4 dense --dtype int4 --kv-channels 32
-all_ways experts experts
-all_ways pieces dense --logical-tp 2
-all_ways some dense --target-modules q_proj,v_proj
-all_ways reference dense --kl-loss-coef 0.01 --use-kl-loss
-all_ways bf16 dense
+check_free_keys fp32 dense --dtype fp32 --numerics ieee
+check_free_keys fp8 dense --dtype fp8 --kv-channels 128
+check_free_keys mxfp8 dense --dtype mxfp8 --kv-channels 32
+check_free_keys int4 dense --dtype int4 --kv-channels 32
+check_free_keys experts experts
+check_free_keys pieces dense --logical-tp 2
+check_free_keys some dense --target-modules q_proj,v_proj
+check_free_keys reference dense --kl-loss-coef 0.01 --use-kl-loss
+check_free_keys bf16 dense
 seen=$chain
 for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--use-rslora' \
     '--lora-rank 0'; do
@@ -45,7 +50,7 @@ for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--us
 done
 seen=${seen%% *}
 
-# ---- each way alone, two ranks, resumed, replayed ----------------------------------------------
+# ---- each free key alone, two ranks, resumed, replayed -----------------------------------------
 for flags in '--optimizer-cpu-offload' '--debug-determinism full' '--ranks 2'; do
     # shellcheck disable=SC2086 # several words
     train "alone${flags//[ -]/}" dense $flags
@@ -53,7 +58,7 @@ for flags in '--optimizer-cpu-offload' '--debug-determinism full' '--ranks 2'; d
 done
 saved=$folder/checkpoints
 train resumed dense --save "$saved" --load "$saved" --debug-exit-after-rollout 1
-train resumed dense --save "$saved" --load "$saved" "${ways[@]}"
+train resumed dense --save "$saved" --load "$saved" "${free_keys[@]}"
 [[ $chain == "$seen" ]] || complain "resumed: $chain, not $seen"
 "$invar" replay "$folder/resumed" --step 1 --threads 2 >"$folder/replay" 2>&1 ||
     complain "replay: exit code $?" "$(<"$folder/replay")"
@@ -66,7 +71,8 @@ weights=$(sqlite3 -readonly "$folder/resumed/ledger.db" "SELECT count(*) FROM po
 
 # ---- ranks that divide the model ---------------------------------------------------------------
 tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2'
-# layouts NAME RECIPE FLAG ...: the run on one rank, and on ranks that divide it.
+# layouts NAME RECIPE FLAG ...: compares the chain on one rank with those on ranks that divide the
+# model.
 layouts() {
     local name=$1 one layout
     shift
@@ -118,8 +124,8 @@ done
     >"$folder/out" 2>&1 || complain "plan: exit code $?" "$(<"$folder/out")"
 awk '$1 == 4 && $3 > 1' "$folder/out" | grep -q . || complain "plan has no expert-parallel layout"
 
-# ---- what it is part of, and what is refused ---------------------------------------------------
-# refused TEXT FLAG ...
+# ---- identity of the run, and rejected recipes -------------------------------------------------
+# refused TEXT FLAG ...: checks that training with these flags fails with TEXT.
 refused() {
     local text=$1 flags=(--run "$folder/none" --save none)
     shift
@@ -138,7 +144,7 @@ sed '/^lora-/d' "$folder/dense.ini" >"$folder/whole.ini"
 grep -q "has adapters alone: give the lora-rank" "$folder/out" ||
     complain "adapters alone:" "$(<"$folder/out")"
 
-# ---- folders of peft: out, in, and out again ---------------------------------------------------
+# ---- folders in peft's format: exported, imported, and exported again --------------------------
 train exported dense --save-hf "$folder/peft-{rollout_id}" --ranks 2
 [[ $chain == "$seen" ]] || complain "with save-hf: $chain, not $seen"
 train imported dense --lora-adapter-path "$folder/peft-1" --num-rollout 1 \
@@ -178,11 +184,11 @@ done
 # ---- patterns: another rank and alpha for some layers -------------------------------------------
 patterns=(--rank-pattern '{"layers.0.self_attn.q_proj": 17, "down_proj": 2}'
     --alpha-pattern '{"k_proj": 2.5}')
-all_ways patterns dense "${patterns[@]}"
+check_free_keys patterns dense "${patterns[@]}"
 wanted=$chain
 [[ $chain != "$seen" ]] || complain "patterns have the chain without them"
 layouts patterns-divided dense "${patterns[@]}"
-all_ways patterns-experts experts "${patterns[@]}"
+check_free_keys patterns-experts experts "${patterns[@]}"
 [[ $chain != "$wanted" ]] || complain "experts have the chain of a dense model"
 train patterns-out dense "${patterns[@]}" --save-hf "$folder/patterns-{rollout_id}" \
     --save "$folder/pt-saved"
@@ -204,7 +210,7 @@ done
 # ---- a checkpoint of adapters: as the start of another run, forked, exported --------------------
 train from-peft dense --lora-adapter-path "$folder/peft-1" --num-rollout 1
 wanted=$chain
-all_ways from-checkpoint dense --ref-load "$saved" --num-rollout 1
+check_free_keys from-checkpoint dense --ref-load "$saved" --num-rollout 1
 [[ $chain == "$wanted" ]] || complain "adapters of ref-load: $chain, not $wanted"
 train from-step dense --ref-load "${newest[-1]}" --num-rollout 1 --ranks 2
 [[ $chain == "$wanted" ]] || complain "adapters of one checkpoint: $chain, not $wanted"
@@ -227,7 +233,7 @@ done
 "$invar" eval "$folder/dense.ini" --eval-prompt-data 'm task:max' --load "$saved" --seed 5 \
     >"$folder/out" 2>&1 && complain "evaluated with another base"
 grep -q "has adapters of another base" "$folder/out" || complain "$(<"$folder/out")"
-# as an earlier version wrote it
+# An earlier version wrote checkpoints without the settings of the adapters.
 cp -r "${newest[-1]}" "$folder/early"
 python3 - "$folder/early/state.json" <<'EDIT'
 import json, pathlib, sys
@@ -249,7 +255,7 @@ cmp "$folder"/{one,alone}/adapter_model.safetensors || complain "one checkpoint,
     complain "adapters in bf16"
 grep -q 'folder of peft in fp32: leave out --dtype' "$folder/out" || complain "$(<"$folder/out")"
 
-# ---- the base has the name that the recipe gives it ---------------------------------------------
+# ---- the exported name of the base is the name in the recipe ------------------------------------
 folders=$PWD/tests/oracle/folders named=tests/oracle/folders/4.57.6/llama-fp16-tied
 "$invar" train "$folders/train.ini" --hf-checkpoint $named --prompt-data "$folders/train.jsonl" \
     --run "$folder/named" --no-report --num-rollout 1 --lora-rank 2 --target-modules q_proj \
@@ -271,7 +277,7 @@ cp -r "$folder/named/checkpoints" "$folder/far"
 grep -q '"base_model_name_or_path": null' "$folder/named-none/adapter_config.json" ||
     complain "checkpoints alone know a base"
 
-# ---- files as the base: adapters that are zero leave its bits ----------------------------------
+# ---- files as the base: new adapters, which are zero, do not change its bits -------------------
 echo '{"tokens": [1, 2, 3, 4, 5, 9, 8, 7, 6, 5, 4, 3]}' >"$folder/tokens"
 for model in 'qwen3_wide int4' 'qwen3_wide mxfp8' 'qwen3_moe fp8' 'qwen3_moe bf16'; do
     flags=(--hf-checkpoint "$(dirname "$0")/../../oracle/model/${model% *}" --dtype "${model#* }"
@@ -281,10 +287,10 @@ for model in 'qwen3_wide int4' 'qwen3_wide mxfp8' 'qwen3_moe fp8' 'qwen3_moe bf1
     cmp -s "$folder/plain" "$folder/out" || complain "$model as a base:" "$(<"$folder/out")"
 done
 
-# ---- a whole model's checkpoint as the base ----------------------------------------------------
+# ---- a full model's checkpoint as the base -----------------------------------------------------
 "$invar" train "$folder/whole.ini" --run "$folder/whole" --no-report >"$folder/out" 2>&1 ||
     complain "the base: exit code $?" "$(<"$folder/out")"
-all_ways on-top dense --ref-load "$folder/whole/checkpoints"
+check_free_keys on-top dense --ref-load "$folder/whole/checkpoints"
 [[ $chain != "$seen" ]] || complain "another base has the chain of the first"
 train topped dense --ref-load "$folder/whole/checkpoints" --save-hf "$folder/top-{rollout_id}"
 for dtype in 'fp32 1e-5' 'bf16 0.1'; do
@@ -295,7 +301,7 @@ for dtype in 'fp32 1e-5' 'bf16 0.1'; do
         awk -v most="$bound" '{ good = $1 <= most } END { exit !good }' ||
         complain "merged in $dtype:" "$(<"$folder/out")"
 done
-# an adapter with a NaN is no model
+# An adapter with a NaN is rejected.
 cp -r "$folder/top-1" "$folder/nan"
 printf '\377\377\377\177' | dd of="$folder/nan/adapter_model.safetensors" bs=1 conv=notrunc \
     seek=$(($(stat -c %s "$folder/nan/adapter_model.safetensors") - 4)) status=none

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-# nondeterministic_plugin.py COUNT - a plug-in whose answers depend on how often it was started;
-# COUNT keeps that.
+# nondeterministic_plugin.py COUNT - a plug-in whose responses depend on the number of its starts,
+# which the file COUNT holds.
 # SPDX-License-Identifier: Apache-2.0
-"""Judges, filters and gives losses differently at every start."""
+"""Computes rewards, verdicts and losses that differ at every start."""
 import json
 import pathlib
 import sys
 
 
 def judge(start, index):
-    """An object of parts for every second sample, with a total of its own for every fourth."""
+    """Returns the reward of a sample; for even indices it is an object of reward parts, with an
+    explicit total unless the index is a multiple of 4."""
     reward = (start * 7 + index * 3) % 5 / 4
     parts = {"taste": reward / 2, "mood": reward / 4, **({"total": reward} if index % 4 else {})}
     return parts if index % 2 == 0 else reward

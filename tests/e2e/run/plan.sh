@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# plan.sh INVAR FOLDER - invar plan: a large model in the memory of a GPU that is not there.
+# plan.sh INVAR FOLDER - invar plan: a large model in the memory of a GPU that is not installed.
 #
-# Six layers of Qwen3-30B-A3B: only its config.json is there. Where a plan does not fit, what the
-# message says to set is set, and then it does.
+# The model is six layers of Qwen3-30B-A3B, as a config.json without weights. If a plan does not
+# fit, the test sets the keys that the message advises, and then it must fit. The planned size of a
+# checkpoint is compared with the size that training writes.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
@@ -42,17 +43,18 @@ max-tokens-per-gpu = 32768
 numerics = sm90
 END
 
-# plan SIZE [ARGUMENT ...]: the plan as JSON in plan.json, the message in plan.err; its exit code.
+# plan SIZE [ARGUMENT ...]: writes the plan as JSON to plan.json and the message to plan.err;
+# returns its exit code.
 plan() {
     timeout 60 "$invar" plan large.ini --json --memory "$@" >plan.json 2>plan.err
 }
 
-# number NAME: of the plan.
+# number NAME: prints an integer of the plan.
 number() {
     sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" plan.json
 }
 
-# what the H200 has: everything fits as the recipe has it
+# The memory of an H200 is enough for the recipe as it stands.
 holds plan 143GB
 holds [ "$(number need)" -le "$(number usable)" ]
 holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
@@ -60,11 +62,11 @@ holds grep -q '"advice": null' plan.json
 holds grep -q '"chosen":\["log-probs-chunk-size","kv-pages"' <(tr -d ' \n' <plan.json)
 holds [ "$(number longest_sample)" -eq 3072 ]
 most=$(number need)
-# who watches sampling needs memory
+# Recording more points while sampling needs memory.
 plain=$(number sampling)
 holds plan 143GB --debug-determinism full
 holds [ "$(number sampling)" -gt "$plain" ]
-# who samples beside training has a copy of the weights, and memory at the same time
+# Sampling during training needs a second copy of the weights, and memory at the same time.
 lag=(--rollout-lag 2 --rollout-segment-tokens 512)
 holds plan 143GB "${lag[@]}"
 most=$(number need) weights=$(number resident)
@@ -82,24 +84,25 @@ holds plan 120GB "${lag[@]}"
 plan 120GB "${lag[@]}" --rollout-overlap true && complain "both fit into what one needs"
 holds grep -q 'rollout-overlap = false' plan.err
 most=$(plan 143GB && number need)
-# with less, the pieces of logits become smaller, then the micro-batches
+# Less memory: the head chunks of logits become smaller, then the micro-batches.
 holds plan 126GB
 holds [ "$(number need)" -lt "$most" ]
 holds [ "$(number log-probs-chunk-size)" -le 12000 ]
 holds plan 118GB
 holds [ "$(number max-tokens-per-gpu)" -lt 32768 ]
 holds [ "$(number max-tokens-per-gpu)" -ge $((4 * 3071)) ] # a unit has up to 256 / 64 samples
-# and the KV cache, where little else is needed
+# The KV cache becomes smaller if little else needs memory.
 holds plan 120GB --optimizer-cpu-offload true --recompute-granularity full \
     --unit-rows 1 --rollout-max-response-len 32768
 holds [ "$(number kv-pages)" -lt $((256 * 2113)) ]
-# what is set stays set
+# Keys that the recipe sets are not changed.
 holds plan 143GB --kv-pages 4000 --rollout-concurrency 16 --log-probs-chunk-size 512
 holds [ "$(number kv-pages)" -eq 4000 ]
 holds [ "$(number rollout-concurrency)" -eq 16 ]
 holds [ "$(number log-probs-chunk-size)" -eq 512 ]
 
-# follow SIZE ARGUMENT ...: refused; each of the alternatives that are named is enough.
+# follow SIZE ARGUMENT ...: checks that the plan does not fit, and that each alternative that the
+# message advises makes it fit.
 follow() {
     local size=$1 rc=0 advice one
     shift
@@ -108,7 +111,7 @@ follow() {
     holds grep -q '"fits": false' plan.json
     holds grep -q 'does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
         plan.err
-    # a program that reads it is told the same
+    # The JSON output has the same advice.
     holds grep -qF "\"advice\": \"$(sed -n 's/.*; set /set /p' plan.err)\"" plan.json
     advice=$(sed -n 's/.*; set //p' plan.err | sed 's/ (semantic)//g; s/, or /\n/g')
     holds [ -n "$advice" ]
@@ -125,12 +128,12 @@ follow 100GB
 follow 82GB
 follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
-# one unit of all samples, as far as its rows allow: only smaller ones help
+# One unit of all samples, up to the limit of its rows: only smaller units help.
 one=(--optimizer-cpu-offload true --recompute-granularity full --unit-count 1)
 follow 56GB "${one[@]}"
 expect 1 "; set unit-rows = 8192 (semantic)" large.ini --memory 56GB "${one[@]}"
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 32
-# a GPU that is far too small: LoRA, several GPUs or, in the end, a smaller model
+# The GPU is far too small: the advice is LoRA, several GPUs or, in the end, a smaller model.
 follow 40GB
 follow 20GB
 expect 1 "; set lora-rank = 16 (semantic)" large.ini --memory 40GB
@@ -139,26 +142,27 @@ expect 1 "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it" 
 expect 1 "not even LoRA (lora-rank) with optimizer-cpu-offload: take a smaller model" large.ini \
     --memory 5GB
 expect 129 "expected a number with a unit" large.ini --memory 80
-# a long context: the cache is chosen, however large it could be
+# Long context: the size of the cache is chosen, however large it could be.
 expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
     --recompute-granularity full --unit-rows 1 --rollout-max-response-len 32768 \
     --rollout-batch-size 4096 --rollout-concurrency 4096
 expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
 
-# as text, and on the CPU
+# The plan as text, and on the CPU.
 expect 0 "max-tokens-per-gpu" large.ini --memory 143GB
 expect 0 "by the recipe's bounds: prompt-data was not read" large.ini --memory 133.2GiB
 expect 0 "verdict: fits" large.ini --device cpu --numerics ieee --memory 143GB
 expect 1 "verdict: does not fit" large.ini --memory 1GB
 tiny_recipe 1 >tiny.ini
 expect 0 "verdict: fits" tiny.ini
-# 3 characters of prompt, 2 of response
+# 3 characters of prompt and 2 of response, with the end token.
 expect 0 "longest sample: 6 tokens" tiny.ini
-# the scratch of several pieces is counted, and that they are wanted is said
+# The scratch memory of several logical shards is counted, and their number is printed.
 expect 0 "sums are made of: 8 pieces (logical-tp), those of experts 1 (logical-etp)" tiny.ini \
     --logical-tp 8
 
-# a cache that the longest sample does not fit in, of training and of an evaluation that is longer
+# The cache is too small for the longest sample of training, or of an evaluation with longer
+# samples.
 expect 129 "set kv-pages to 5 or more" tiny.ini --kv-pages 4 --page-size 1
 expect 0 "verdict: fits" tiny.ini --kv-pages 5 --page-size 1
 longer=(--eval-prompt-data "max task:max" --eval-interval 1 --eval-max-response-len 9)
@@ -166,7 +170,8 @@ expect 129 "sample of an evaluation of 13 tokens" tiny.ini "${longer[@]}" --kv-p
 sft=(--loss-type sft_loss --n-samples-per-prompt 1 --rollout-concurrency 1 --page-size 1)
 expect 0 " 13  chosen" tiny.ini "${longer[@]}" "${sft[@]}"
 
-# the disk: a checkpoint has the bytes that are planned, whatever it keeps, up to some digits
+# disks ARGUMENT ...: checks that the planned bytes of a checkpoint are those that training writes,
+# up to 512 bytes.
 disks() {
     local planned real
     rm -rf disk
@@ -182,7 +187,7 @@ disks tiny.ini --lora-rank 4 --use-kl-loss true --ref-update-interval 1
 disks tiny.ini --use-kl-loss true --ref-update-interval 1
 disks "$recipes/moe.ini" --num-rollout 1 --advantage-estimator ppo
 expect 0 "3 at one time, 2 of them by time" tiny.ini
-# the verdict is about memory and disk
+# The verdict is about memory and disk.
 good="fits; on the disk of runs/tiny/checkpoints: fits"
 expect 0 "verdict: $good" tiny.ini
 holds grep -qF "\"verdict\": \"$good\"" <("$invar" plan tiny.ini --json)
@@ -190,7 +195,8 @@ holds grep -qx "verdict: fits" <("$invar" plan tiny.ini --save none)
 expect 0 "1 at one time, 0 of them by time" tiny.ini --save-interval-minutes 0
 holds [ -z "$("$invar" plan tiny.ini --save none | grep disk)" ]
 holds grep -q '"disk": null' <("$invar" plan tiny.ini --save none --json)
-# as many as no disk has: they may be moved away
+# The checkpoints exceed any disk; this is only a warning, because they may be moved away during the
+# run.
 endless=(--num-rollout 100000000 --save-interval 1 --run endless)
 expect 0 "too little for all of them" tiny.ini "${endless[@]}"
 expect 0 ": the first checkpoint fits, all of them do not" tiny.ini "${endless[@]}"
@@ -199,7 +205,7 @@ expect 0 "8796093022208.0  1000000002 at one time" large.ini --memory 143GB --sa
 expect_verb=(train)
 expect 0 "the run will add 100000000 checkpoints of" tiny.ini "${endless[@]}" --dry-run
 expect_verb=(plan)
-# a disk that is too small is said, and refused by the run, before it writes
+# A disk that is too small is reported by the plan, and rejected by the run before it writes.
 if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
     few=(--num-rollout 900 --save-interval 1 --keep-checkpoints 800 --run small/run)
     expect 0 "too little: the run would be refused" tiny.ini "${few[@]}"
@@ -234,7 +240,7 @@ if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
 fi
 # ---- many GPUs --------------------------------------------------------------------------------
 
-# layout NAME: of the first layout of the last plan.
+# layout NAME: prints a value of the first layout of the last plan.
 layout() {
     sed -n "s/^ *\"$1\": \([0-9.a-z]*\),*\$/\1/p" plan.json | head -1
 }
@@ -253,14 +259,14 @@ holds [ "$(layout data)" -eq 1 ]
 holds grep -q '"data_gb": 0.0' plan.json
 holds grep -q '"name": "actor: moments"' plan.json
 expect 0 "actor: gradients" large.ini --memory 143GB "${many[@]}"
-# rates only change seconds: half as many FLOP/s, twice the time
+# Rates change only seconds: half the FLOP/s, twice the time.
 before=$(layout predicted_computing_s) sent=$(layout tensor_gb)
 holds plan 143GB "${many[@]}" --tensor-model-parallel-size 4 --expert-model-parallel-size 2 \
     --tflops 225
 holds [ "$(layout tensor_gb)" = "$sent" ]
 holds awk -v a="$before" -v b="$(layout predicted_computing_s)" \
     'BEGIN { exit !(a > 0 && b / a > 1.999 && b / a < 2.001) }'
-# all layouts: those that fit and no others, the fastest first
+# Option --all: only layouts that fit are listed, the fastest first.
 holds plan 143GB "${many[@]}" --all
 holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
 holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
@@ -277,7 +283,7 @@ for gpus in "" 0 x "8," 8,,64 -8 100000; do
     expect 129 "is no list of numbers" large.ini --memory 143GB --gpus="$gpus"
 done
 expect 129 "--tflops: 0; expected 1 to 1000000" large.ini --memory 143GB --gpus 8 --tflops 0
-# divided rows need less memory: layouts that would not fit without have them
+# Sequence parallelism needs less memory: some layouts fit only with it.
 cat >dense.ini <<'END'
 [model]
 dtype = bf16
@@ -304,7 +310,7 @@ device = cuda
 numerics = sm90
 logical-tp = 8
 END
-# dense SIZE [ARGUMENT ...]: as plan, for a dense model on four GPUs.
+# dense SIZE [ARGUMENT ...]: plans a dense model on four GPUs; otherwise like plan.
 dense() {
     timeout 60 "$invar" plan dense.ini --json --gpus 4 --memory "$@" >plan.json 2>plan.err
 }
@@ -319,7 +325,7 @@ expect 1 " no " dense.ini --memory "$between" --gpus 4 "${tp[@]}"
 holds dense "$between" --all
 holds [ "$(layout tensor)" -eq 4 ]
 holds [ "$(layout sequence)" = true ]
-# what needs less memory still: more ranks for the rows of a sample, or for the cache
+# Less memory still: more ranks for the rows of a sample, or for the cache.
 holds dense 15GB --gpus 8 --all
 holds grep -q '"context": [248],' plan.json
 holds grep -q '"context": 1,' plan.json
@@ -328,7 +334,7 @@ holds [ "$(grep -c '"context": 1,' plan.json)" -eq "$(grep -c '"tensor":' plan.j
 holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq 0 ]
 holds dense 40GB --all --kv-pages 130000
 holds grep -q '"gpus_per_engine"' plan.json
-# who samples beside training does it by itself: no layout that divides the model, none apart
+# Sampling during training excludes layouts that divide the model or reserve ranks for sampling.
 holds dense 143GB --all "${lag[@]}" --rollout-overlap true
 holds [ "$(grep -c '"data": 4,' plan.json)" -eq 1 ]
 holds [ "$(grep -c '"tensor":' plan.json)" -eq 1 ]
@@ -337,7 +343,7 @@ for gpus in "" "--gpus 4"; do
     expect 129 "it needs ranks that sample by themselves" dense.ini --memory 143GB $gpus \
         "${lag[@]}" --rollout-overlap true "${tp[@]}"
 done
-# ranks that only sample have weights and a cache; the others, as many as before, have no cache
+# Ranks that only sample have weights and a cache; the others, unchanged in number, have no cache.
 holds dense 143GB
 colocated=$(layout need)
 holds dense 143GB --gpus 6 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2
@@ -357,7 +363,7 @@ done
 expect 129 "say how many, as in --gpus 8" dense.ini --memory 143GB --all
 expect 1 "does not fit: --all lists those that do" dense.ini --memory 15GB --gpus 8
 
-# the recipes for many GPUs fit, with all layers of the model
+# The recipes for many GPUs fit, with all layers of the model.
 mkdir -p whole
 sed 's/"num_hidden_layers": 6/"num_hidden_layers": 48/' model/config.json >whole/config.json
 for gpus in 8 64; do
@@ -366,7 +372,7 @@ done
 expect 0 " 512 " "$(dirname "$recipe")/deepseek-v3-shape.ini" --memory 141GB --gpus 512
 holds diff <(grep -v '^#' "$recipes/8-gpus.ini") <(grep -v '^#' "$recipes/64-gpus.ini")
 
-# the recipe for a GPU
+# The recipe for one GPU fits.
 expect 0 "verdict: fits" "$recipe" --memory 143GB
 echo "$checks checks"
 exit $failed

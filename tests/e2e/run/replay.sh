@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# replay.sh INVAR PACKER FOLDER - invar replay and invar pack: good and damaged, moved and alone.
+# replay.sh INVAR PACKER FOLDER - invar replay, invar pack and diff --replay.
 #
-# PACKER FILE writes a pack whose step does not come out as recorded.
+# Recorded steps are replayed from runs and from packs, with other free keys, after moves, and
+# without the plug-ins and draft models of the run. All must be identical. Damaged packs are
+# rejected. Control: PACKER FILE writes a pack with a weight that is not the recorded one, and its
+# replay must differ.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 packer=$2 folder=$3
@@ -12,7 +15,7 @@ rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
 
-# train RUN FLAG ...: a run of the recipe, with checkpoints in RUN/save.
+# train RUN FLAG ...: trains the recipe, with checkpoints in RUN/save.
 train() {
     local run=$1
     shift
@@ -20,14 +23,16 @@ train() {
         --load "$run/save" "$@" >output 2>&1 || complain "train $run $*:" "$(<output)"
 }
 
-content() {
+# run_chain RUN: prints the chain of the run.
+run_chain() {
     "$invar" ledger show "$1" --json | python3 -c 'import json, sys
 print(json.load(sys.stdin)["run"]["chain"])'
 }
 
-# poke FILE AT: one byte becomes another.
+# poke FILE OFFSET: changes one byte.
 poke() { printf '\1' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 
+# prints PATH ...: prints the digests of all files, without those that a reader of a ledger creates.
 prints() { find "$@" -type f ! -name '*-shm' -exec sha256sum {} + | sort; }
 
 recipe=tiny.ini
@@ -58,7 +63,7 @@ lr = 0.01
 numerics = ieee
 END
 
-# ---- two runs that are executed again ------------------------------------------------------------
+# ---- two runs, replayed by diff ------------------------------------------------------------------
 
 train one
 train two --seed 5
@@ -73,17 +78,17 @@ train three --ref-load one/save
 expect 1 'its inputs are equal, but not the weights' diff one three --replay
 ln -sf "$invar" own-program
 expect 1 'different' "${again[@]}" --program-a own-program
-# refused before anything is executed
+# Wrong options are rejected before anything is replayed.
 expect 129 '--debug-determinism would be ignored' "${again[@]}" --debug-determinism full
 expect 2 'missing/page.html: its folder does not exist' "${again[@]}" --html missing/page.html
 expect 2 'missing/kept: the folder cannot be made' "${again[@]}" --keep missing/kept
 holds [ ! -e missing ]
-# as the program that executes it ends
+# The exit code is that of the program that replays.
 expect 129 'A cannot be executed again: exit code 129' "${again[@]}" --lr 0.1
 CUDA_VISIBLE_DEVICES='' expect 125 'A cannot be executed again: exit code 125' "${again[@]}" \
     --device cuda
 
-# ---- a run that is executed again ----------------------------------------------------------------
+# ---- a run that is replayed ----------------------------------------------------------------------
 
 train a
 prints a >before
@@ -117,7 +122,7 @@ expect 129 '--level finest: there are step, point and full' replay a --step 1 --
 expect 2 '' replay nowhere --step 1
 expect 129 'missing' replay --step 1
 
-# older versions recorded check-logprobs as a free key, which is no part of what the run was
+# Older versions recorded check-logprobs as a free key, which was not part of the identity.
 cp -r a old
 triggers=$(sqlite3 old/ledger.db "SELECT group_concat(sql, ';') FROM sqlite_master
     WHERE type = 'trigger' AND tbl_name = 'fact'")
@@ -131,7 +136,7 @@ for value in true false; do
     expect 0 identical replay old --step 3
 done
 
-# a damaged checkpoint is stepped over, one of another run, too
+# A damaged checkpoint is skipped, and so is a checkpoint of another run.
 cp -r a damaged
 poke damaged/save/iter_0000001/model.safetensors 5000
 expect 0 'stepped over the checkpoint of step 1' replay a --step 2 --load damaged/save
@@ -142,7 +147,7 @@ expect 2 'not the recorded run' replay a --step 2 --prompt-data task:copy
 
 expect 2 'its seed was 1234 and is 5' train tiny.ini --run a --save x --seed 5
 
-# several steps a rollout; a ledger with several runs
+# Several steps per rollout; a ledger with several runs.
 train c --num-steps-per-rollout 2
 expect 0 'steps     4 to 7' replay c --step 6
 expect 0 '' ledger import b/ledger.db a/ledger.db --into many.db
@@ -178,7 +183,8 @@ expect 129 '--step' pack a
 expect 2 '' pack a --step 1 --output nowhere/a.pack
 holds test ! -e nowhere
 
-# a name that will not do is found before steps are executed; stopped by Ctrl-C
+# An output name that cannot be used is rejected before steps are replayed. Ctrl-C stops a pack and
+# leaves no file.
 cp tiny.ini kept.ini
 "$invar" pack a --step 3 --output kept.ini >output 2>&1
 holds test "$?" = 129
@@ -197,7 +203,7 @@ wait "$pid" || rc=$?
 holds test "$rc" = 130
 holds test -z "$(find . -maxdepth 1 -name 'long.pack*')$(ls tmp)"
 
-# the control: a weight that is not the recorded one
+# Control: a pack with a weight that is not the recorded one.
 "$packer" other.pack >output 2>&1 || complain "$(<output)"
 expect 1 'did step 2 twice' replay other.pack
 expect 1 'point rollout.logp' replay other.pack
@@ -239,7 +245,7 @@ holds test ! -e /tmp/invar-escaped -a ! -e ../invar-escaped
 printf 'not a pack' >text.pack
 expect 2 '' replay text.pack --step 1
 
-# ---- files of the run ----------------------------------------------------------------------------
+# ---- files that the run used ---------------------------------------------------------------------
 
 "$here/replay_files.py" files
 sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos/d' \
@@ -267,7 +273,7 @@ expect 2 'does not exist' pack d --step 3 --output none.pack
 expect 0 identical replay d.pack
 expect 0 identical replay e.pack
 
-# ---- guesses of tokens, which a replay does without ----------------------------------------------
+# ---- drafts, which a replay does not need --------------------------------------------------------
 
 recipe=tiny.ini
 train s --speculative-algorithm ngram --speculative-ngram-min-match-window-size 1
@@ -281,7 +287,7 @@ expect 0 identical replay t.pack
 expect 2 'draft.3' replay t --step 3 --speculative-algorithm draft \
     --speculative-draft-model-path draft.3
 
-# ---- plug-ins that answer differently the second time --------------------------------------------
+# ---- plug-ins whose responses differ at every start ----------------------------------------------
 
 recipe=tiny.ini
 judge="python3 $here/nondeterministic_plugin.py count"
@@ -289,40 +295,42 @@ plugins=(--rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "
     --loss-type custom_loss --custom-loss-function-path "$judge"
     --custom-before-train-step-hook-path "$judge")
 train f "${plugins[@]}"
-chain=$(content f)
+chain=$(run_chain f)
 holds test "$(<count)" = 4
 expect 0 identical replay f --step 3
 expect 0 identical replay f --from 0 --step 3
 expect 0 '' pack f --step 3 --output f.pack
 expect 0 identical replay f.pack
-holds test "$(<count)" = 4 # none was started
+holds test "$(<count)" = 4 # no plug-in was started
 cp -r f g
 rm -r g/save/iter_0000003
 echo 1 >g/save/latest_checkpointed_iteration.txt
 train g "${plugins[@]}"
 holds test "$(<count)" = 8
-holds test "$(content g)" = "$chain"
+holds test "$(run_chain g)" = "$chain"
 expect 0 identical diff f g
-train h "${plugins[@]}" # the control: it does answer differently
-holds test "$(content h)" != "$chain"
+train h "${plugins[@]}" # control: another start gives other responses
+holds test "$(run_chain h)" != "$chain"
 
-# A shortened ledger has no replies: what a hook gave there is not taken for nothing.
+# A shortened ledger lacks the plug-in responses of its removed steps: the loss factor of a hook is
+# then missing, not 1.
 hook=(--custom-before-train-step-hook-path "$judge")
 train l "${hook[@]}"
 cp -r l m
 expect 0 '' ledger backup l --out m/short.db --keep-last 1
 rm m/ledger.db*
 mv m/short.db m/ledger.db
-before=$(content m)
+before=$(run_chain m)
 expect 0 identical replay l --step 2
 expect 2 'its loss factor of step 2 was left out of this ledger' replay m --step 3
 rm -r m/save/iter_0000003
 echo 1 >m/save/latest_checkpointed_iteration.txt
 expect 2 'take the complete one, or continue' train tiny.ini --run m --save m/save --no-report \
     "${hook[@]}"
-holds test "$(content m)" = "$before"
+holds test "$(run_chain m)" = "$before"
 
-# A plug-in with another content is another one: its run differs, and it gets no old replies.
+# A plug-in with another run_chain is another plug-in: its run differs, and it does not get recorded
+# responses.
 cp "$here/nondeterministic_plugin.py" judge.py
 plugins=(--rm-type none --custom-rm-path "python3 judge.py count")
 train i "${plugins[@]}"
@@ -332,14 +340,14 @@ echo 1 >j/save/latest_checkpointed_iteration.txt
 echo '# changed' >>judge.py
 train k "${plugins[@]}"
 expect 1 'different: another plug-in (custom-rm-path), first at step 0' diff i k
-before=$(content j)
+before=$(run_chain j)
 expect 2 'plug-in custom-rm-path: it has changed' train tiny.ini --run j --save j/save \
     --load j/save --no-report "${plugins[@]}"
-expect 0 identical replay j --step 3 # which asks nobody
-holds test "$(content j)" = "$before"
+expect 0 identical replay j --step 3 # a replay starts no plug-in
+holds test "$(run_chain j)" = "$before"
 cp "$here/nondeterministic_plugin.py" judge.py
 train j "${plugins[@]}"
-holds test "$(content j)" = "$before"
+holds test "$(run_chain j)" = "$before"
 
 ((failed)) || echo "$checks checks"
 exit "$failed"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# replay_files.py FOLDER - a small model with a tokenizer of bytes, and a data set, for replay.sh.
+# replay_files.py FOLDER - a small model with a byte-level tokenizer, and a data set, for replay.sh.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes FOLDER/hf, as Hugging Face has models, and FOLDER/data.jsonl."""
+"""Writes FOLDER/hf, in Hugging Face's format, and FOLDER/data.jsonl."""
 import json
 import pathlib
 import random
@@ -10,7 +10,7 @@ import sys
 
 
 def byte_letters():
-    """The printable letter that byte-level BPE shows each byte as."""
+    """Returns the printable letter by which byte-level BPE represents each byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -40,7 +40,7 @@ CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_s
 
 
 def shapes():
-    """Every tensor of the model that CONFIG describes."""
+    """Returns name and shape of every tensor of the model that CONFIG describes."""
     hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
     heads = CONFIG["num_attention_heads"] * CONFIG["head_dim"]
     kv_heads = CONFIG["num_key_value_heads"] * CONFIG["head_dim"]
@@ -58,7 +58,7 @@ def shapes():
 
 
 def weights():
-    """model.safetensors: random matrices, norms of ones."""
+    """Returns the bytes of model.safetensors: random matrices, and norms of ones."""
     header, data, draw = {}, bytearray(), random.Random(1)
     for name, shape in shapes().items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)

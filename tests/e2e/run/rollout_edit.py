@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# rollout_edit.py FILE PATTERN TEXT - changes a file of rollouts, which stays a whole one.
+# rollout_edit.py FILE PATTERN TEXT - edits a rollout file and keeps it valid.
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces what matches in all lines but the last, which gets their hash."""
+"""Replaces the matches in all lines except the last one, which gets the new hash of the others."""
 import hashlib
 import re
 import sys

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-# rollout_reader.py PROGRAM FOLDER - the reader printed in docs/formats.md reads what we write.
+# rollout_reader.py PROGRAM FOLDER - the Python reader printed in docs/formats.md reads our rollout
+# files.
 #
-# PROGRAM FILE writes a rollout file and prints the bits of its log-probs, one a line.
+# PROGRAM FILE writes a rollout file and prints the bits of its log-probs, one per line. The reader
+# must return the same bits. Controls: it reads the undamaged file, and rejects truncated and
+# changed files.
 # SPDX-License-Identifier: Apache-2.0
 """Runs the documentation's Python on a rollout file."""
 import json
@@ -11,6 +14,7 @@ import subprocess
 import sys
 
 
+# Returns the function read_rollout of the page, and the page's section about rollout files.
 def documented_reader():
     page = pathlib.Path("docs/formats.md").read_text(encoding="utf-8")
     section = page.split("\n## Rollout files\n", 1)[1]
@@ -21,7 +25,7 @@ def documented_reader():
 
 
 def documented_members(section, table):
-    """The names in the first column of a table of the page."""
+    """Returns the names in the first column of a table of the page."""
     rows = section.split(f"| {table} | type | meaning |\n", 1)[1].split("\n\n", 1)[0]
     return [name for row in rows.split("\n") for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
@@ -54,12 +58,12 @@ def main():
 
     lines = path.read_bytes().splitlines()
     assert sorted(documented_members(section, "header")) == sorted(json.loads(lines[0]))
-    members = set().union(*map(json.loads, lines[1:-1]))  # some samples lack some
+    members = set().union(*map(json.loads, lines[1:-1]))  # some members are optional
     assert sorted(documented_members(section, "sample")) == sorted(members)
 
     data = path.read_bytes()
     damaged = folder / "damaged.jsonl"
-    assert not refuses(read, damaged, data)  # the control
+    assert not refuses(read, damaged, data)  # control: the undamaged file is read
     for length in range(0, len(data), 97):
         assert refuses(read, damaged, data[:length]), f"cut off after {length} bytes"
     for at in range(0, len(data), 101):

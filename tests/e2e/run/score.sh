@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# score.sh INVAR FOLDER - log-probabilities through the door for others: the same bits by every way.
+# score.sh INVAR FOLDER - invar score: the same log-prob bits with every mode and batching.
+#
+# Modes, batch sizes, prefill chunks and threads must not change a bit, for models from folders and
+# from recipes, in every format. Control: another format, numerics or model has other bits.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -22,7 +25,7 @@ line() {
 }
 for n in 9 1 47 2 16 33 5; do line "$n"; done >tokens
 
-# ---- a wide model, for the formats with blocks, from a recipe and random weights ----------------
+# ---- a wide model, for formats with scale blocks, from a recipe with random weights -------------
 wide() {
     cat >"$1.ini" <<END
 [model]
@@ -43,10 +46,11 @@ END
 wide dense ''
 wide experts $'model-type = qwen3_moe\nnum-experts = 4'
 
-# ---- one model, one format: every way -----------------------------------------------------------
+# ---- one model, one format: every execution variant ---------------------------------------------
 
-# ways: mode, batch size, chunk, threads; all of them, or a choice in which every value comes up
-ways() {
+# variants: prints mode, batch size, prefill chunk and threads; all combinations, or a selection in
+# which each value occurs.
+variants() {
     local mode batch chunk threads
     if [[ ${INVAR_TEST_FULL-} ]]; then
         for mode in train prefill decode; do
@@ -62,7 +66,7 @@ ways() {
     fi
 }
 
-# sweep NAME ARGUMENT ...: leaves the bits in NAME.
+# sweep NAME ARGUMENT ...: compares the output of all variants, and leaves it in NAME.
 sweep() {
     local name=$1 mode batch chunk threads
     shift
@@ -74,7 +78,7 @@ sweep() {
             --chunk "$chunk" --threads "$threads" >other
         cmp -s "$name" other ||
             complain "$name: other bits with $mode, batch $batch, chunk $chunk, threads $threads"
-    done < <(ways)
+    done < <(variants)
 }
 
 for numerics in ieee sm90; do
@@ -88,15 +92,15 @@ for numerics in ieee sm90; do
         done
     done
 done
-# the control of all that: what is another computation has other bits
+# Control: another computation has other bits.
 for other in experts.bf16.ieee dense.fp32.ieee dense.fp8.ieee dense.mxfp8.ieee dense.int4.ieee; do
     checks=$((checks + 1))
     ! cmp -s dense.bf16.ieee $other || complain "dense.bf16.ieee and $other have the same bits"
 done
 
-# ---- what is printed ----------------------------------------------------------------------------
+# ---- output -------------------------------------------------------------------------------------
 
-# as many numbers as predictions, and the bits are those of the numbers
+# There is one number per prediction, and `bits` has the bits of `logprobs`.
 checks=$((checks + 1))
 python3 - <<'END' || complain "numbers and bits do not belong together"
 import json, struct
@@ -111,7 +115,7 @@ for line, answer in zip(lines, answers):
 END
 expect 0 "per token" --hf-checkpoint "$data/qwen3" --tokens tokens
 
-# another last token changes the last number of its line and nothing else
+# Control: another last token changes the last number of its line and nothing else.
 checks=$((checks + 1))
 sed '3s/,[0-9]*\]/,39]/' tokens >changed
 ! cmp -s tokens changed || complain "the control changed nothing"
@@ -124,7 +128,7 @@ changed = [(i, j) for i in range(len(a)) for j in range(len(a[i])) if a[i][j] !=
 assert changed == [(2, len(a[2]) - 1)], changed
 END
 
-# from standard input, and from a pipe
+# Tokens are read from standard input, and from a pipe.
 for way in - /dev/stdin; do
     checks=$((checks + 1))
     "$invar" score --hf-checkpoint "$data/llama" --dtype fp32 --tokens $way --json <tokens |
@@ -153,7 +157,7 @@ expect 2 "int4 needs multiples of 16 x 32" --hf-checkpoint "$data/qwen3" --token
     --dtype int4
 expect 129 "dtype" --hf-checkpoint "$data/qwen3" --tokens tokens --dtype fp31
 
-# bad LINE TEXT: the third line of four is bad, and said to be
+# bad LINE TEXT: checks that a bad third line of four is rejected with TEXT.
 bad() {
     printf '{"tokens":[1,2]}\n{"tokens":[3]}\n%s\n{"tokens":[4]}\n' "$1" >bad
     expect 129 "$2" "${model[@]}" --tokens bad
@@ -177,7 +181,7 @@ expect 129 "standard input has no line to score" "${model[@]}" --tokens -
 expect 129 "bad has no line to score" "${model[@]}" --tokens bad
 printf '\n\n' >bad
 expect 129 "bad has no line to score" "${model[@]}" --tokens bad
-# a line of generate --json: its text may have any character
+# A line that generate --json wrote is valid input: its text may contain any character.
 printf '{"tokens":[1,2],"text":"a\\u0000b"}\n' >bad
 expect 0 '{"logprobs":' "${model[@]}" --tokens bad --json
 printf '{"tokens":[1,2]}\n\n\n' >bad

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# train.sh INVAR FOLDER - invar train: one chain and one content, whatever the free keys are.
+# train.sh INVAR FOLDER - invar train: free keys change neither the chain nor the content.
 #
-# The recipes of this tree, five rollouts each; 100 with INVAR_TEST_FULL=1. Every key that must not
-# change a bit is changed, alone and all together; runs are stopped, resumed and repeated; what must
-# change the bits does. In every ledger the log-probabilities of rollout and training are equal.
+# The test trains the recipes of this tree for 5 rollouts, or for 100 with INVAR_TEST_FULL=1. It
+# sets every free key, alone and all together, and stops, resumes and repeats runs; all must have
+# the bits of the first run and of the golden. Control: semantic keys and one flipped bit of one
+# weight must change the bits. In every ledger the log-probs of rollout and training are equal.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2 runs=0
@@ -17,8 +18,8 @@ rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 declare -A base
 
-# train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits`, "CHAIN CONTENT". RECIPE is the
-# name of one of this tree, or an absolute path without its ending.
+# train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits` to "CHAIN CONTENT". RECIPE is the
+# name of a recipe of this tree, or an absolute path without the suffix .ini.
 train() {
     local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) rc=0
     shift 2
@@ -32,8 +33,8 @@ train() {
     bits="$(member chain "$folder/$run.json") $(member content "$folder/$run.json")"
 }
 
-# exact RUN: at every step rollout and training agree in every bit, or, where they have formats of
-# their own, the difference is recorded; and the ledger is whole.
+# exact RUN: checks that rollout and training agree in every bit at every step, or, if they use
+# different number formats, that the difference is recorded; and that the ledger is undamaged.
 exact() {
     local ledger=$folder/$1/ledger.db found table=metric diff='value_bits = 0' samples
     samples='diff_bits <> 0 OR diff_at <> -1'
@@ -50,7 +51,7 @@ exact() {
         complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
 }
 
-# speculates RUN: some guesses were drawn, and the ledger says how many.
+# speculates RUN: checks that some draft tokens were accepted, and that the ledger counts them.
 speculates() {
     local found
     found=$(sqlite3 -readonly "$folder/$1/ledger.db" "SELECT sum(value) > 0 FROM gauge
@@ -58,7 +59,7 @@ speculates() {
     [[ $found == 1 ]] || complain "$1: nothing that was guessed was drawn"
 }
 
-# first RECIPE: the run that the others are compared with.
+# first RECIPE: trains the run that the others are compared with, and compares it with its golden.
 first() {
     train "$1" "$1" --threads 1 --golden "recipes/$1.golden"
     [[ $bits == ????????*" "????????* ]] || complain "$1: no chain: \"$bits\""
@@ -66,7 +67,7 @@ first() {
     exact "$1"
 }
 
-# same RECIPE FLAG ...: these flags do not change a bit.
+# same RECIPE FLAG ...: checks that these flags do not change a bit.
 same() {
     train "$1-$runs" "$@"
     [[ $bits == "${base[$1]}" ]] ||
@@ -74,13 +75,14 @@ same() {
     exact "$1-$((runs - 1))"
 }
 
-# differs RECIPE FLAG ...: the control; these do.
+# differs RECIPE FLAG ...: control: checks that these flags change the chain.
 differs() {
     train "$1-$runs" "$@"
     [[ ${bits% *} != "${base[$1]% *}" ]] || complain "$*: the same chain"
 }
 
-# refused CODE TEXT FLAG ...: bf16 with these flags ends with the code and one line with the text.
+# refused CODE TEXT FLAG ...: checks that bf16 with these flags ends with the code and one line with
+# the text.
 refused() {
     local code=$1 text=$2 rc=0
     shift 2
@@ -92,8 +94,9 @@ refused() {
     fi
 }
 
-# guessed RECIPE FLAG ...: nor does it change a bit who guesses how many tokens.
-guessed() {
+# same_with_drafts RECIPE FLAG ...: checks that neither the drafter nor the number of draft tokens
+# changes a bit.
+same_with_drafts() {
     local tokens
     for tokens in $drafts; do
         same "$@" --threads 1 --speculative-num-draft-tokens "$tokens" \
@@ -116,8 +119,8 @@ for golden in recipes/*.golden; do
         --log-probs-chunk-size 5 --audit 20
 done
 
-# ---- widths that are no multiples of scale blocks ----------------------------------------------
-# narrow RECIPE FLAG ...: a model whose last blocks are short, in either format.
+# ---- widths that are not multiples of the scale block ------------------------------------------
+# narrow RECIPE FLAG ...: checks, in both formats, a model whose last scale blocks are partial.
 narrow() {
     local format name
     for format in fp8 mxfp8; do
@@ -130,24 +133,24 @@ narrow() {
             --num-rollout 2
     done
 }
-kept=${base[fp8]} kept_moe=${base[moe]}
+base_before=${base[fp8]} base_moe_before=${base[moe]}
 narrow fp8 --hidden-size 96 --num-attention-heads 6 --num-query-groups 3 --ffn-hidden-size 160
 narrow fp8 --hidden-size 288 --num-attention-heads 6 --ffn-hidden-size 352
 narrow moe --hidden-size 96 --moe-ffn-hidden-size 144
-base[fp8]=$kept base[moe]=$kept_moe
+base[fp8]=$base_before base[moe]=$base_moe_before
 
-# ---- guesses, however the tokens are drawn and in every format ---------------------------------
+# ---- drafts, with every way of sampling and every format ---------------------------------------
 if [[ ${INVAR_TEST_FULL:-} ]]; then
     for recipe in bf16 moe; do
-        kept=${base[$recipe]}
+        base_before=${base[$recipe]}
         for way in '--rollout-top-p 0.8' '--rollout-stop ["1","77"]' '--rollout-temperature 0.5' \
             '--dtype fp32' '--dtype fp8' '--dtype mxfp8' '--dtype int4'; do
             read -ra flags <<<"$way --rollout-max-response-len 8 --num-rollout 10"
             train "$recipe-drawn-$runs" "$recipe" --threads 1 "${flags[@]}"
             base[$recipe]=$bits
-            guessed "$recipe" "${flags[@]}"
+            same_with_drafts "$recipe" "${flags[@]}"
         done
-        base[$recipe]=$kept
+        base[$recipe]=$base_before
     done
 fi
 
@@ -174,7 +177,7 @@ for recipe in bf16 moe; do
     for rows in 1 7; do
         same "$recipe" --threads 1 --log-probs-chunk-size "$rows"
     done
-    guessed "$recipe"
+    same_with_drafts "$recipe"
     same "$recipe" --threads 1 --disable-prefix-sharing
     same "$recipe" --threads 1 --recompute-granularity full
     same "$recipe" --threads 1 --trace "$folder/trace.json"
@@ -197,14 +200,14 @@ for recipe in bf16 moe; do
     [[ $(member compared "$folder/$recipe-$((runs - 1)).json") == true ]] ||
         complain "$recipe: own rollouts from files are not compared"
 done
-# others' have log-probabilities that nothing of this run should be equal to
+# Rollouts of another run have log-probs that nothing in this run has to be equal to.
 train others bf16 --load-debug-rollout-data "$folder/bf16-rollouts-{rollout_id}" --seed 7
 [[ $(member compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
 [[ $(member worst_diff "$folder/others.json") == null ]] || complain "rollouts of others: a value"
 "$invar" ledger query logprob-gap --run "$folder/others" --json >/dev/null 2>&1
 (($? == 6)) || complain "rollouts of others: samples that were compared"
 
-# ---- stopped and gone on -----------------------------------------------------------------------
+# ---- stopped and resumed -----------------------------------------------------------------------
 for recipe in bf16 moe; do
     run=$recipe-resumed saved=$folder/$recipe-checkpoints
     for part in 1 2; do
@@ -215,30 +218,30 @@ for recipe in bf16 moe; do
     [[ $bits == "${base[$recipe]}" ]] || complain "$run: $bits, not ${base[$recipe]}"
     [[ $(member resumed_after "$folder/$run.json") == 2 ]] || complain "$run: not after step 2"
     exact "$run"
-    # a finished run has nothing to do, and says the same
+    # A finished run has nothing to do and reports the same bits.
     train "$run" "$recipe" --save "$saved" --load "$saved"
     [[ $bits == "${base[$recipe]}" && $(member steps "$folder/$run.json") == 0 ]] ||
         complain "$run, started again when it was done: $(<"$folder/$run.json")"
     exact "$run"
 done
-# without checkpoints it starts again from the first step
+# Without checkpoints the run starts again from the first step.
 train bf16 bf16
 [[ $bits == "${base[bf16]}" && $(member steps "$folder/bf16.json") == "$rollouts" ]] ||
     complain "bf16, started again: $(<"$folder/bf16.json")"
 exact bf16
 
-# ---- spans of attention: they begin behind their length ------------------------------------------
+# ---- spans of attention: they change the bits only of longer samples -----------------------------
 tiny_recipe 2 |
     sed -e 's/^max-position-embeddings.*/max-position-embeddings = 256\nvocab-size = 4096/' \
         -e 's/^rollout-max-response-len.*/rollout-max-response-len = 200/' >"$folder/spans.ini"
 printf '[grpo]\nentropy-coef = 0.01\n[optimizer]\nlr = 0.01\n' >>"$folder/spans.ini"
-# spans RUN FLAG ...: the chain of a run whose longest sample has 204 tokens.
+# spans RUN FLAG ...: sets `chain` to the chain of a run whose longest sample has 204 tokens.
 spans() {
     train "spans-$1" "$(realpath "$folder")/spans" --num-rollout 2 "${@:2}"
     exact "spans-$1"
     chain=${bits% *}
 }
-ways=(--micro-batch-size 3 --page-size 3 --chunked-prefill-size 3 --recompute-granularity full)
+free_keys=(--micro-batch-size 3 --page-size 3 --chunked-prefill-size 3 --recompute-granularity full)
 spans default
 one=$chain
 spans longer --kv-span 256 --q-span 256
@@ -252,7 +255,7 @@ for flags in '--kv-span 128' '--q-span 128' '--kv-span 128 --q-span 128'; do
     [[ " $seen " != *" $chain "* ]] || complain "$flags: a chain that was there before"
     seen+=" $chain"
 done
-spans ways --kv-span 128 --q-span 128 "${ways[@]}" --audit 20
+spans ways --kv-span 128 --q-span 128 "${free_keys[@]}" --audit 20
 [[ $seen == *" $chain" ]] || complain "spans, executed in another way: $chain"
 
 # ---- what must change the bits -----------------------------------------------------------------
@@ -262,7 +265,7 @@ differs bf16 --lr 0.0020001
 differs bf16 --kl-loss-coef 0.0010001
 differs moe --unit-count 16
 differs moe --unit-rows 20
-# one bit of one weight
+# Control: one flipped bit of one weight must change the bits.
 train exported bf16 --num-rollout 1 --save "$folder/exported-checkpoints" \
     --save-hf "$folder/hf-{rollout_id}"
 train from-export bf16 --ref-load "$folder/hf-0"
@@ -282,17 +285,17 @@ FLIP
 train flipped bf16 --ref-load "$folder/hf-flipped"
 [[ $bits != "${base[export]}" ]] || complain "one bit of one weight: the same chain"
 
-# ---- two runs in one place ---------------------------------------------------------------------
+# ---- two runs in one folder --------------------------------------------------------------------
 refused 2 "another run" --run "$folder/bf16" --seed 7
 refused 2 "another run" --run "$folder/bf16-resumed" --load "$folder/bf16-checkpoints" --seed 7
 exact bf16
 
-# steps RUN: how many are in its ledger.
+# steps RUN: prints the number of steps in its ledger.
 steps() {
     sqlite3 -readonly "$folder/$1/ledger.db" 'SELECT count(DISTINCT step) FROM step' 2>/dev/null
 }
 
-# ---- Ctrl-C, and a second writer meanwhile -----------------------------------------------------
+# ---- Ctrl-C, with a second writer in the meantime ----------------------------------------------
 saved=$folder/stopped-checkpoints
 "$invar" train recipes/bf16.ini --num-rollout 1000000 --run "$folder/stopped" --save "$saved" \
     --load "$saved" --no-report --json >"$folder/stopped.json" 2>"$folder/stopped.err" &

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-# train_by_time.py INVAR FOLDER [--seconds S --minutes M] [--kills K] [--rollouts N] - SIGKILL again
-# and again, a run that nobody told to save: it ends with the same chain, and a kill costs at most
-# one interval.
+# train_by_time.py INVAR FOLDER [--seconds S --minutes M] [--kills K] [--rollouts N] - a run with
+# checkpoints by time only is killed repeatedly; it ends with the same chain, and a kill costs at
+# most one interval.
 #
-# Without --seconds the interval is so short that each rollout is followed by a checkpoint by time;
-# a kill comes when there is a new one, or a little later, in the middle of the next. Then a kill
-# loses at most the step that is being saved. With --seconds the run is killed every S seconds, and
-# saves every M minutes, as a user would have it: a kill loses at most that time, one rollout and
-# one save. Prints one line for each kill, of tab-separated columns.
+# Without --seconds the interval is so short that a checkpoint by time follows each rollout. The
+# kill (SIGKILL) comes at a new checkpoint or up to 0.1 s later, so it loses at most the step that
+# is being saved. With --seconds the run is killed every S seconds and saves every M minutes, as a
+# user would set it: a kill loses at most that time, one rollout and one save. Prints one line of
+# tab-separated columns for each kill.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import json
@@ -46,7 +46,7 @@ def finish(run):
 
 
 def newest(folder):
-    """The step of the newest checkpoint, and when it was there; -1: there is none."""
+    """Returns the step and the time of the newest checkpoint; step -1 if there is none."""
     file = folder / "checkpoints/latest_checkpointed_iteration.txt"
     try:
         return int(file.read_text()), file.stat().st_mtime
@@ -60,10 +60,10 @@ def last_step(o, folder):
     return json.loads(shown.stdout)[0]["last_step"]
 
 
-def wait(o, run, folder, chance):
-    """Until the moment of the next kill; False: the run has ended before."""
+def wait_for_kill(o, run, folder, rng):
+    """Waits for the moment of the next kill. Returns False if the run ends before."""
     begin, known = time.monotonic(), newest(folder)[0]
-    new = chance.randint(1, 3)
+    new = rng.randint(1, 3)
     while run.poll() is None:
         if o.seconds and time.monotonic() - begin >= o.seconds:
             return True
@@ -71,29 +71,29 @@ def wait(o, run, folder, chance):
         if now != known and not o.seconds:
             known, new = now, new - 1
             if new == 0:
-                time.sleep(chance.choice((0.0, chance.uniform(0, 0.1))))
+                time.sleep(rng.choice((0.0, rng.uniform(0, 0.1))))
                 return True
         time.sleep(0.002)
     return False
 
 
-def check_marks(folder):
-    """At most two checkpoints by time, and one that a kill did not let go."""
+def check_time_checkpoints(folder):
+    """Checks that two checkpoints by time are kept, or three if a kill prevented a removal."""
     count = len(list((folder / "checkpoints").glob("iter_*.by-time")))
     if count > 3:
         complain(f"{count} checkpoints by time are kept")
 
 
-def kill(o, folder, number, chance):
+def kill(o, folder, number, rng):
     run = start(command(o, "killed", o.minutes))
-    if not wait(o, run, folder, chance):
+    if not wait_for_kill(o, run, folder, rng):
         sys.exit(f"the run ended before kill {number}: give it more --rollouts\n{finish(run)}")
     run.kill()
     run.communicate()
     killed = time.time()
     step, saved = newest(folder)
     last = last_step(o, folder)
-    check_marks(folder)
+    check_time_checkpoints(folder)
     print(number, last, step, last - step, f"{killed - saved:.1f}", sep="\t", flush=True)
     if step < 0:
         complain(f"kill {number}: there is no checkpoint")
@@ -118,11 +118,11 @@ def main():
         os.environ.pop(name, None)
     shutil.rmtree(o.folder, ignore_errors=True)
     o.folder.mkdir(parents=True)
-    folder, chance = o.folder / "killed", random.Random(45)
+    folder, rng = o.folder / "killed", random.Random(45)
     whole = start(command(o, "whole", 0))
     print("kill", "last step", "resumed after", "steps lost", "seconds lost", sep="\t")
     for number in range(1, o.kills + 1):
-        kill(o, folder, number, chance)
+        kill(o, folder, number, rng)
     got, expected = finish(start(command(o, "killed", o.minutes))), finish(whole)
     for name in ("chain", "content", "last_step"):
         if got[name] != expected[name]:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# train_errors.sh INVAR FOLDER - invar train when something is wrong: one clear line, nothing lost.
+# train_errors.sh INVAR FOLDER - errors of invar train: one clear message, and nothing is lost.
 #
-# Bad recipes, files and data; a full disk; no permission; plug-ins that crash, hang and talk
-# rubbish. Each ends with the right exit code and one line that says what to do; ledgers stay whole,
-# nothing half-written stays, and the run goes on when the cause is gone.
+# Bad recipes, files and data; a full disk; missing permissions; plug-ins that crash, hang or send
+# invalid responses. Each must end with the right exit code and one line that names the remedy.
+# Ledgers stay undamaged, no unfinished file stays, and the run resumes when the cause is gone, to
+# the same chain.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -13,14 +14,14 @@ rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 plain=(train recipes/bf16.ini --num-rollout 4 --threads 1 --no-report)
 
-# whole_ledger RUN: nothing in it is damaged.
+# whole_ledger RUN: checks that its ledger is not damaged.
 whole_ledger() {
     "$invar" ledger verify "$1/ledger.db" >"$folder/verify" 2>&1 ||
         complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
 }
 
-# refuses CODE TEXT RUN ARGUMENT ...: exit code, one line "invar: ...TEXT...", nothing unfinished. A
-# model with random weights in a folder is told as a warning before.
+# refuses CODE TEXT RUN ARGUMENT ...: checks the exit code, that one line "invar: ...TEXT..." is
+# printed, and that no unfinished file is left. A warning about the chat template may come first.
 refuses() {
     local code=$1 text=$2 run=$folder/$3 rc=0 left
     shift 3
@@ -39,7 +40,7 @@ refuses() {
 }
 under=()
 
-# works RUN ARGUMENT ...: now it does; sets `chain`.
+# works RUN ARGUMENT ...: checks that the command succeeds; sets `chain`.
 works() {
     local run=$folder/$1 rc=0
     shift
@@ -51,13 +52,14 @@ works() {
 }
 
 works whole "${plain[@]}"
-# a ledger is no output: the name was given by mistake
+# A ledger given as an output file is a mistake.
 shopt -s nullglob
 for flag in --trace --record-golden; do
     refuses 129 "a ledger or another database lies there" "over$flag" "${plain[@]}" "$flag" \
         "$folder/whole/ledger.db"
 done
-# nor is a file of another kind replaced, by its own name or beside it, nor a link followed
+# A file of another kind is not replaced, neither under its own name nor under a name derived from
+# it; a link is not followed.
 cp recipes/bf16.ini "$folder/mine.ini" && cp recipes/bf16.ini "$folder/mine.points"
 ln -s mine.ini "$folder/link"
 other="a file of another kind lies there and is not replaced; remove it, or give another name"
@@ -77,7 +79,7 @@ for flag in --trace --record-golden; do
         "${plain[@]}" "$flag" "$folder/link"
     refuses 129 "pipe: is a pipe, and is not replaced" over--trace "${plain[@]}" "$flag" \
         "$folder/pipe"
-    # nor is a folder looked for only once the run is there
+    # The folder of an output is checked before the run begins.
     refuses 2 "nowhere/f: its folder does not exist; create it first" over--trace "${plain[@]}" \
         "$flag" "$folder/nowhere/f"
 done
@@ -97,28 +99,28 @@ if [[ $rc != 129 || -e $folder/over-report/ledger.db ]] ||
     complain "a foreign report.html: exit code $rc:" "$(<"$folder/err")"
 fi
 cmp -s recipes/bf16.ini "$folder/over-report/report.html" || complain "report.html was replaced"
-# a golden of another recipe
+# A golden of another recipe is not replaced.
 cp recipes/fp8.golden "$folder/fp8.golden"
 refuses 129 "it is of a run that was asked for something else, and is not replaced" over--golden \
     "${plain[@]}" --record-golden "$folder/fp8.golden"
 cmp -s recipes/fp8.golden "$folder/fp8.golden" || complain "fp8.golden was replaced"
-# a folder of something else, which --fresh does not move either
+# A folder with foreign files is not used as a run's folder, nor moved by --fresh.
 mkdir "$folder/thesis" && echo precious >"$folder/thesis/chapter1"
 for flag in --no-save-optim --fresh; do
     refuses 129 'thesis holds "chapter1" and no ledger: it is no folder of a run' thesis \
         "${plain[@]}" "$flag"
 done
 [[ $(ls "$folder"/thesis*) == chapter1 ]] || complain "a foreign folder: $(ls "$folder"/thesis*)"
-# what people keep beside a run is not foreign
+# Files that users keep next to a run are not foreign.
 mkdir "$folder/mine" && cp recipes/bf16.ini "$folder/mine/own.ini"
 echo begun >"$folder/mine/tee.log"
 "$invar" train "$folder/mine/own.ini" --run "$folder/mine" --num-rollout 1 --no-report \
     >"$folder/out" 2>&1 || complain "a recipe and a log: $(<"$folder/out")"
-# but one with the log of the run, or with what a run leaves
+# A log of the run's output, and files that a run leaves, are not foreign either.
 mkdir -p "$folder/logged/checkpoints"
 "$invar" "${plain[@]}" --run "$folder/logged" >"$folder/logged/log" 2>&1 ||
     complain "a log in the run's folder: $(<"$folder/logged/log")"
-# a folder that save-hf would replace: before the run, also one of a later rollout
+# A folder that save-hf would replace is rejected before the run, even one of a later rollout.
 export=(--save-interval 2 --save-hf "$folder/export-{rollout_id}")
 mkdir "$folder/export-3" && echo mine >"$folder/export-3/chat_template.jinja"
 refuses 129 "export-3 is not empty, and this run did not write it" exports "${plain[@]}" \
@@ -128,7 +130,7 @@ rm -r "$folder/export-3"
 works exports "${plain[@]}" "${export[@]}" --debug-exit-after-rollout 2
 refuses 129 "export-1 is not empty, and this run did not write it" others "${plain[@]}" \
     "${export[@]}"
-# its own it replaces: the checkpoint is gone, the steps are executed again
+# A run replaces its own exports: the checkpoints are gone, and the steps are executed again.
 rm -r "$folder/exports/checkpoints" && echo stale >"$folder/export-1/model.safetensors"
 works exports "${plain[@]}" "${export[@]}"
 cmp -s "$folder/export-1/model.safetensors" <(echo stale) && complain "its own export stays"
@@ -139,7 +141,7 @@ for name in mine.ini mine.points mine-2; do
 done
 [[ -L $folder/link && -z $(echo "$folder"/over--{trace,golden}*) ]] ||
     complain "an output that is refused: $(echo "$folder"/over*)"
-# what is empty, or of the kind, is
+# An empty file, or a file of the same kind, is replaced.
 touch "$folder/empty.json"
 for ((i = 0; i < 2; i++)); do
     works "again-$i" "${plain[@]}" --trace "$folder/empty.json" --record-golden "$folder/own" \
@@ -148,7 +150,7 @@ done
 whole_ledger "$folder/whole"
 whole=$chain
 
-# ---- a folder that somebody prepared: no report through a link, or into a pipe ------------------
+# ---- a prepared folder: no report is written through a link or into a pipe ----------------------
 mkdir -p "$folder"/{linked,piped}
 echo precious >"$folder/precious"
 ln -s ../precious "$folder/linked/report.html"
@@ -162,15 +164,16 @@ done
 [[ $(<"$folder/precious") == precious ]] || complain "a report went through a link"
 
 # ---- recipes -----------------------------------------------------------------------------------
+# recipe LINE ...: writes the lines to bad.ini, and sets `bad` to the command that trains it.
 recipe() {
     printf '%s\n' "$@" >"$folder/bad.ini"
     bad=(train "$folder/bad.ini")
 }
-# no run, not even its folder
+# untouched RUN: checks that not even its folder exists.
 untouched() {
     [[ ! -e $folder/$1 ]] || complain "$1: the folder of a run that never was"
 }
-# files with rollouts that it will read, all of them before it begins
+# All rollout files that the run will read are checked before it begins.
 cp -r "$folder/rollouts" "$folder/lost" && rm "$folder/lost/3"
 lost=("${plain[@]}" --load-debug-rollout-data "$folder/lost/{rollout_id}")
 refuses 2 "lost/3: " r1 "${lost[@]}"
@@ -197,7 +200,7 @@ refuses 129 "--lr: " r5 "${plain[@]}" --lr fast
 refuses 129 "'rollout-temperature' = 0" r6 "${plain[@]}" --rollout-temperature 0
 refuses 129 "'num-experts' needs model-type" r7 "${plain[@]}" --num-experts 4
 refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
-# no GPU, whatever this build and this machine have
+# No GPU is visible here, whatever this build and this machine have.
 CUDA_VISIBLE_DEVICES='' refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
 refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
 refuses 129 "stop id 99; the vocabulary has 13 tokens" r9 "${plain[@]}" --rollout-stop-token-ids 99
@@ -212,7 +215,7 @@ for ((i = 1; i <= 12; i++)); do
 done
 untouched no-cuda
 
-# ---- models and data: a small folder as Hugging Face has them ----------------------------------
+# ---- models and data: a small folder in Hugging Face's format ----------------------------------
 cat >"$folder/make.ini" <<'RECIPE'
 [model]
 dtype = bf16
@@ -278,22 +281,23 @@ good=(--hf-checkpoint "$folder/hf-0" --prompt-data "$folder/good.jsonl")
 works m0 "${hf[@]}" "${good[@]}"
 learned=$chain
 
-# lengths that the model has no positions for: of rollouts and of evaluations, in every verb
+# Lengths beyond the positions of the model, in rollouts and evaluations, are rejected by every
+# command.
 model="max_position_embeddings = 64 of the model"
 evals=(--eval-prompt-data "a $folder/good.jsonl" --eval-interval 1 --eval-max-response-len 9000)
 long=(--rollout-max-response-len 9000)
 for way in train "train --dry-run" plan; do
     read -ra verb <<<"$way"
-    asks=("${verb[@]}" "$folder/hf.ini" "${good[@]}")
+    argv=("${verb[@]}" "$folder/hf.ini" "${good[@]}")
     refuses 129 "'rollout-max-response-len' = 9000 leaves no room for a prompt in $model" long \
-        "${asks[@]}" "${long[@]}"
+        "${argv[@]}" "${long[@]}"
     refuses 129 "'rollout-max-response-len' = 3 and rollout-max-prompt-len = 62 exceed" long \
-        "${asks[@]}" --rollout-max-prompt-len 62
-    refuses 129 "'rollout-max-context-len' = 9000 is above $model" long "${asks[@]}" \
+        "${argv[@]}" --rollout-max-prompt-len 62
+    refuses 129 "'rollout-max-context-len' = 9000 is above $model" long "${argv[@]}" \
         --rollout-max-context-len 9000
     refuses 129 "'eval-max-response-len' = 9000 leaves no room for a prompt in $model" long \
-        "${asks[@]}" "${evals[@]}"
-    refuses 129 "stop id 9000; the vocabulary has 260 tokens" long "${asks[@]}" \
+        "${argv[@]}" "${evals[@]}"
+    refuses 129 "stop id 9000; the vocabulary has 260 tokens" long "${argv[@]}" \
         --rollout-stop-token-ids 9000
 done
 untouched long
@@ -303,7 +307,7 @@ expect 129 "'eval-max-response-len' = 9000 leaves no room for a prompt in $model
     "$folder/hf.ini" "${good[@]}" "${evals[@]}"
 works fitting "${hf[@]}" "${good[@]}" --rollout-max-prompt-len 61
 works ended "${hf[@]}" "${good[@]}" --rollout-max-prompt-len 62 --rollout-max-context-len 64
-# a supervised run samples evaluations alone, with a length of their own
+# A supervised run samples only in evaluations, which have a length of their own.
 sed -e '/^rm-type/d' -e '/^rollout-max-response-len/d' \
     -e 's/^n-samples.*/n-samples-per-prompt = 1/' "$folder/make.ini" >"$folder/answers.ini"
 works answers train "$folder/answers.ini" --no-report --loss-type sft_loss --eval-interval 1 \
@@ -311,7 +315,7 @@ works answers train "$folder/answers.ini" --no-report --loss-type sft_loss --eva
 [[ $(sqlite3 -readonly "$folder/answers/ledger.db" "SELECT count(*) FROM evaluation") -gt 0 ]] ||
     complain "a supervised run was not evaluated"
 
-# spoil NAME: a copy of the model's folder to be damaged.
+# spoil NAME: makes a copy of the model's folder, to be damaged.
 spoil() {
     cp -r "$folder/hf-0" "$folder/$1"
     tensors=$(echo "$folder/$1"/*.safetensors)
@@ -335,7 +339,8 @@ for ((i = 1; i <= 7; i++)); do
     untouched "m$i"
 done
 
-# a model that was named is never made up: weights of another kind, or without their index
+# A named model never falls back to random weights: its weights have another format, or lack their
+# index.
 spoil bare && rm "$tensors"
 refuses 2 "bare: no weights: neither model.safetensors nor" m8 "${hf[@]}" "${damaged[@]}"
 touch "$folder/bare/pytorch_model.bin"
@@ -361,7 +366,7 @@ sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.5/' "$folder/other/config.json
 differs='other/config.json: "rms_norm_eps" is 0.5, and '
 refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/other"
 untouched m8
-# its tokenizer and config will do where ref-load has the weights
+# Tokenizer and config of a folder without weights are enough if ref-load has the weights.
 works m9 "${hf[@]}" "${damaged[@]}" --ref-load "$folder/hf-0"
 [[ $chain == "$learned" ]] || complain "ref-load beside a folder without weights: another chain"
 
@@ -374,7 +379,7 @@ refuses 2 "nowhere.jsonl" d-none "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
     --prompt-data "$folder/nowhere.jsonl"
 works m0 "${hf[@]}" "${good[@]}"
 [[ $chain == "$learned" ]] || complain "after all that: another chain"
-# a rule that the metadata of a late prompt makes fail: before the run, in every verb
+# The metadata of a late prompt makes its reward rule fail: every command finds it before the run.
 sed '6s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/frob.jsonl"
 sed '1s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/begin.jsonl"
 frob=(--prompt-data "$folder/frob.jsonl" --rm-type deterministic_random)
@@ -384,17 +389,17 @@ exam=(--prompt-data "$folder/good.jsonl" --eval-prompt-data "a $folder/good.json
 lists="of evaluation set a has no metadata (metadata-key): "
 for way in train "train --dry-run" plan; do
     read -ra verb <<<"$way"
-    asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
-    refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --num-rollout 3
-    refuses 129 "$five" d-frob "${asks[@]}" "${frob[@]}" --rollout-shuffle true --num-rollout 4
+    argv=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
+    refuses 129 "$five" d-frob "${argv[@]}" "${frob[@]}" --num-rollout 3
+    refuses 129 "$five" d-frob "${argv[@]}" "${frob[@]}" --rollout-shuffle true --num-rollout 4
     refuses 129 "good.jsonl:1: prompt 0 of the data set has no metadata (metadata-key): " d-frob \
-        "${asks[@]}" --prompt-data "$folder/good.jsonl" --rm-type ifeval
-    refuses 129 "good.jsonl:1: prompt 0 $lists" d-frob "${asks[@]}" "${exam[@]}" --eval-interval 2
-    plugs=("${asks[@]}" --prompt-data "$folder/good.jsonl" --custom-init-path)
+        "${argv[@]}" --prompt-data "$folder/good.jsonl" --rm-type ifeval
+    refuses 129 "good.jsonl:1: prompt 0 $lists" d-frob "${argv[@]}" "${exam[@]}" --eval-interval 2
+    plugs=("${argv[@]}" --prompt-data "$folder/good.jsonl" --custom-init-path)
     refuses 129 "custom-init-path" d-frob "${plugs[@]}" "python3 'x"
     [[ $way == plan ]] || refuses 2 "nothing.so" d-frob "${plugs[@]}" "$folder/nothing.so"
 done
-# a plan may be for another machine
+# A plan only warns, because it may be for another machine.
 for plugin in "$folder/nothing.so" "$folder/nothing --fast"; do
     for more in "" "--gpus 1"; do
         # shellcheck disable=SC2086 # nothing, or a flag and its number
@@ -406,8 +411,8 @@ refuses 129 "$five" d-frob train --ranks 2 "$folder/hf.ini" --hf-checkpoint "$fo
     "${frob[@]}" --num-rollout 3
 untouched d-frob
 
-# said TIMES TEXT ARGUMENT ...: works, and says TEXT in so many lines.
-said() {
+# expect_lines TIMES TEXT ARGUMENT ...: checks success, and TEXT in TIMES lines of the output.
+expect_lines() {
     local times=$1 text=$2
     shift 2
     checks=$((checks + 1))
@@ -415,37 +420,39 @@ said() {
     [[ $(grep -cF -- "$text" "$folder/out") == "$times" ]] ||
         complain "$*: expected $times times \"$text\":" "$(<"$folder/out")"
 }
-# prompts that it may read cost one line, those that it will not read or judge by a rule none
+# A bad prompt that the run may read costs one warning; prompts that it will not read, or not score
+# by a rule, cost none.
 works judged "${hf[@]}" "${good[@]}" --num-rollout 4 \
     --save-debug-rollout-data "$folder/judged/{rollout_id}"
 files=(--num-rollout 4 --load-debug-rollout-data "$folder/judged/{rollout_id}")
 for way in "train --dry-run" plan; do
     read -ra verb <<<"$way"
-    asks=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
+    argv=("${verb[@]}" "$folder/hf.ini" --hf-checkpoint "$folder/hf-0")
     may="the run fails if it reads this prompt: $folder/frob.jsonl:6: prompt 5"
-    said 0 "prompt 5" "${asks[@]}" "${frob[@]}"
-    said 1 "$may" "${asks[@]}" "${frob[@]}" --rollout-shuffle true
-    said 1 "$may" "${asks[@]}" "${frob[@]}" --dynamic-sampling-filter nonzero_std
-    said 1 "$may" "${asks[@]}" "${frob[@]}" --num-rollout 4 --debug-exit-after-rollout 2
-    said 0 "prompt 5" "${asks[@]}" "${frob[@]}" "${files[@]}"
-    said 0 "prompt 5" "${asks[@]}" "${frob[@]}" "${files[@]}" --debug-train-only true
-    said 0 "prompt 0" "${asks[@]}" "${exam[@]}" --eval-interval 3
-    said 1 "prompt 0 $lists" "${asks[@]}" "${exam[@]}" --eval-interval 2 \
+    expect_lines 0 "prompt 5" "${argv[@]}" "${frob[@]}"
+    expect_lines 1 "$may" "${argv[@]}" "${frob[@]}" --rollout-shuffle true
+    expect_lines 1 "$may" "${argv[@]}" "${frob[@]}" --dynamic-sampling-filter nonzero_std
+    expect_lines 1 "$may" "${argv[@]}" "${frob[@]}" --num-rollout 4 --debug-exit-after-rollout 2
+    expect_lines 0 "prompt 5" "${argv[@]}" "${frob[@]}" "${files[@]}"
+    expect_lines 0 "prompt 5" "${argv[@]}" "${frob[@]}" "${files[@]}" --debug-train-only true
+    expect_lines 0 "prompt 0" "${argv[@]}" "${exam[@]}" --eval-interval 3
+    expect_lines 1 "prompt 0 $lists" "${argv[@]}" "${exam[@]}" --eval-interval 2 \
         --debug-exit-after-rollout 1
 done
-# a fork goes on behind prompts that its data would fail with, and so does whoever resumes it
+# A fork skips prompts of its data that would fail, and so does a run that resumes it.
 works parent "${hf[@]}" "${good[@]}" --rm-type deterministic_random
 begin=("$folder/hf.ini" "${good[@]:0:2}" --prompt-data "$folder/begin.jsonl"
     --run "$folder/child" --rm-type deterministic_random)
 may="the run fails if it reads this prompt: $folder/begin.jsonl:1: prompt 0"
-said 1 "$may" train --no-report "${begin[@]}" --num-rollout 3 --fork "$folder/parent"
+expect_lines 1 "$may" train --no-report "${begin[@]}" --num-rollout 3 --fork "$folder/parent"
 grep -qF "$may" "$folder/child/train.log" || complain "train.log: $(<"$folder/child/train.log")"
-said 1 "$may" train --no-report "${begin[@]}" --num-rollout 4
-said 1 "$may" plan "${begin[@]}" --num-rollout 4
-# a plan for data that is not here yet says so
+expect_lines 1 "$may" train --no-report "${begin[@]}" --num-rollout 4
+expect_lines 1 "$may" plan "${begin[@]}" --num-rollout 4
+# A plan reports that its data does not exist yet.
 expect 0 "by the recipe's bounds, and train refuses this: $folder/nowhere.jsonl" \
     plan "$folder/hf.ini" --hf-checkpoint "$folder/hf-0" --prompt-data "$folder/nowhere.jsonl"
-# found in the third rollout: the ledger has the exit code of the process, and says that it failed
+# The failure occurs in the third rollout: the ledger has the exit code of the process and the state
+# "failed".
 cat >"$folder/late.py" <<'PLUGIN'
 import json, sys
 
@@ -463,7 +470,7 @@ refuses 2 "no judge" d-late train "$folder/late.ini" --no-report "${good[@]}" --
     complain "a failed run: $("$invar" ledger ls "$folder/d-late")"
 [[ -s $folder/d-late/checkpoints/iter_0000001/state.json ]] || complain "d-late: no checkpoint"
 
-# ---- a comment behind a text is part of the value, and said to be ------------------------------
+# ---- a comment after a text value becomes part of the value, with a warning --------------------
 comment() {
     sed "s|^dtype|name = $1\ndtype|" "$folder/hf.ini" >"$folder/comment.ini"
     "$invar" plan "$folder/comment.ini" "${good[@]}" >"$folder/out" 2>"$folder/err" ||
@@ -491,7 +498,7 @@ works c "${saved[@]}" --skip-damaged
 [[ $chain == "$whole" && $(member resumed_after "$folder/out") == 1 ]] ||
     complain "skip-damaged: $(<"$folder/out")"
 
-# ---- found at the beginning, not after hours ---------------------------------------------------
+# ---- found at the beginning, not hours later ---------------------------------------------------
 refuses 2 "save: $folder/good.jsonl: cannot be written: " save "${plain[@]}" \
     --save "$folder/good.jsonl"
 untouched save
@@ -506,8 +513,8 @@ works dump "${plain[@]}" --debug-dump train.logp
 [[ $chain == "$whole" && -s $folder/dump/dump/step_3/train.logp.npy ]] ||
     complain "debug-dump: $(ls "$folder/dump/dump/step_3")"
 
-# ---- a full disk: what was recorded stays, and the run goes on ---------------------------------
-# no file may become larger than 150 KiB
+# ---- a full disk: recorded data stays, and the run resumes -------------------------------------
+# No file may become larger than 150 KiB.
 under=(bash -c 'trap "" XFSZ; ulimit -f 150; exec "$@"' limited)
 full=("${plain[@]}" --save-interval 1 --save "$folder/f-checkpoints" --load "$folder/f-checkpoints")
 refuses 2 "f" f "${full[@]}"
@@ -527,7 +534,8 @@ mkdir -p "$locked" "$folder/open" && chmod 555 "$locked" && chmod 777 "$folder/o
 if (($(id -u) == 0)); then
     under=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 fi
-# asked of test: setpriv itself still reaches a program below /root, which then reaches nothing
+# `test` runs as the user, because setpriv itself can still open a program below /root that the user
+# cannot.
 if "${under[@]}" test -x "$invar" -a -x "$folder"; then
     refuses 2 "ermission denied" locked/run "${plain[@]}"
     refuses 2 "locked/a.golden: cannot be written: Permission denied" locked-golden "${plain[@]}" \
@@ -543,7 +551,7 @@ fi
 under=()
 
 # ---- plug-ins ----------------------------------------------------------------------------------
-# One that does as the file `mood` says, so that the recipe stays the same.
+# The plug-in behaves as the file `mood` says, so that the recipe stays the same.
 cat >"$folder/plugin.py" <<'PLUGIN'
 import json, os, sys, time
 
@@ -569,13 +577,13 @@ for n, line in enumerate(sys.stdin):
     print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
 PLUGIN
 sed '/^rm-type/d' recipes/bf16.ini >"$folder/plugin.ini"
-asks=(train "$folder/plugin.ini" --num-rollout 4 --threads 1 --no-report --plugin-timeout 2
+argv=(train "$folder/plugin.ini" --num-rollout 4 --threads 1 --no-report --plugin-timeout 2
     --custom-rm-path "python3 $folder/plugin.py")
 echo good >"$folder/mood"
-works p-good "${asks[@]}" --save "$folder/p-good-checkpoints"
+works p-good "${argv[@]}" --save "$folder/p-good-checkpoints"
 judged=$chain
 for mood in crash exit hang rubbish short nan; do
-    here=("${asks[@]}" --save "$folder/p-$mood-checkpoints" --load "$folder/p-$mood-checkpoints")
+    here=("${argv[@]}" --save "$folder/p-$mood-checkpoints" --load "$folder/p-$mood-checkpoints")
     echo "$mood" >"$folder/mood"
     refuses 2 "custom-rm-path" "p-$mood" "${here[@]}"
     grep -q '; a checkpoint of step 1 is saved: start the run again to continue$' "$folder/err" ||
@@ -585,18 +593,19 @@ for mood in crash exit hang rubbish short nan; do
     [[ $chain == "$judged" && $(member resumed_after "$folder/out") == 1 ]] ||
         complain "after a plug-in's $mood: $(<"$folder/out")"
 done
-refuses 2 "custom-rm-path" p-none "${asks[@]/python3 */$folder/nothing.so}" \
+refuses 2 "custom-rm-path" p-none "${argv[@]/python3 */$folder/nothing.so}" \
     --save "$folder/p-none-checkpoints"
-works p-none "${asks[@]}" --save "$folder/p-none-checkpoints" # that was no run of another recipe
+# the failed start did not record another recipe
+works p-none "${argv[@]}" --save "$folder/p-none-checkpoints"
 
-# A run that diverges: with such a rate, weights grow by it times the decay in every step, until the
-# squares of a norm overflow. The step that fails is where it was born: it is in no table of steps.
+# A run that diverges: with these rates, weights grow by the learning rate times the decay in every
+# step, until the squares in a norm overflow. The failing step is not in the table of steps.
 sed '/^num-/d; /^rollout-/d; /^n-samples/d; /^rm-/d; /^lr/d; /^weight-decay/d; /^adam/d' \
     recipes/bf16.ini | sed '/^\[grpo\]/,/^$/d' >"$folder/diverge.ini"
 diverge=(train "$folder/diverge.ini" --num-layers 2 --num-attention-heads 4 --loss-type sft_loss
     --n-samples-per-prompt 1 --rollout-batch-size 4 --num-rollout 12 --debug-stats true
     --threads 1 --no-report)
-# born PATTERN RUN: what the query says of the first number that is not finite.
+# born PATTERN RUN: checks the query's result about the first number that is not finite.
 born() {
     local found
     found=$("$invar" ledger query nan-birth "$folder/$2" --count 1 --csv | sed 1d)

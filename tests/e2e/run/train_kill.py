@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-# train_kill.py INVAR FOLDER [DEVICE] - SIGKILL at random moments; started again, the run has the
-# same bits.
+# train_kill.py INVAR FOLDER [DEVICE] - a run is killed at random moments and restarted; it has the
+# bits of an uninterrupted run.
 #
-# A run that writes a checkpoint after every rollout is killed 3 times (50 with INVAR_TEST_FULL=1)
-# at moments drawn from a fixed seed, started again each time, and at last runs to its end. It must
-# have the chain and content of a run that nobody killed, and the golden; after every kill the
-# ledger must be whole, and at the end nothing half-written may be left. With DEVICE cuda, of an
-# INVAR with the far backend, checkpoints are copied, as late as may be, and written by a thread
-# while the run goes on.
+# The run saves after every rollout and is killed (SIGKILL) 3 times, or 50 times with
+# INVAR_TEST_FULL=1, at moments drawn with a fixed seed. At its end it must have the chain and
+# content of a run that was not killed, and match the golden. The ledger must verify after every
+# kill, and no unfinished file may be left at the end. With DEVICE cuda, INVAR is a program with the
+# fake GPU: checkpoints are copied as late as possible and written by a thread while the run
+# continues.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -18,7 +18,8 @@ import sys
 import time
 
 RECIPE = "moe"
-ROLLOUTS = {"cpu": 25, "cuda": 8}  # memory that is opened and closed around each op is slow
+# the fake GPU unprotects its memory around each op, which is slow
+ROLLOUTS = {"cpu": 25, "cuda": 8}
 failed = []
 
 
@@ -31,7 +32,7 @@ def command(invar, device, run, saved):
 
 
 def finish(arguments):
-    """Runs to the end: the answer and the seconds."""
+    """Runs the command to its end. Returns its JSON output and the seconds it took."""
     begin = time.monotonic()
     done = subprocess.run(arguments, capture_output=True, text=True)
     if done.returncode != 0:
@@ -40,7 +41,7 @@ def finish(arguments):
 
 
 def kill_after(arguments, seconds):
-    """Whether the kill came before the end."""
+    """Kills the command after `seconds`. Returns whether that was before its end."""
     run = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         code = run.wait(timeout=seconds)
@@ -63,7 +64,7 @@ def verify(invar, run):
 
 
 def leftovers(*folders):
-    """What has the name of something unfinished."""
+    """Returns the paths whose names mark unfinished files."""
     names = []
     for folder in folders:
         for path, inner, files in os.walk(folder):
@@ -82,15 +83,15 @@ def main():
     killed, saved = os.path.join(folder, "killed"), os.path.join(folder, "killed-checkpoints")
     expected, seconds = finish(command(invar, device, whole, whole + "-checkpoints"))
     arguments = command(invar, device, killed, saved)
-    chance = random.Random(20)
+    rng = random.Random(20)
     hits = ends = 0
     while hits < kills:
-        # shorter and shorter slices of the whole: the later kills fall into resuming and saving
-        if kill_after(arguments, chance.uniform(0, seconds / (2 if hits < 3 else 4))):
+        # The interval becomes shorter, so that later kills hit resuming and saving.
+        if kill_after(arguments, rng.uniform(0, seconds / (2 if hits < 3 else 4))):
             hits += 1
             verify(invar, killed)
         else:
-            # done: from the start again, with what this life has left behind
+            # The run has finished: compare it, and begin again without its files.
             ends += 1
             answer, _ = finish(arguments)
             check(answer, expected)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# train_lifecycle.sh INVAR FOLDER - the life of a run: stopped, started again, begun anew, moved.
+# train_lifecycle.sh INVAR FOLDER - the life of a run: stopped, resumed, started over, moved.
 #
-# A signal ends a run in order: saved, with an exit code and a ledger that say so. Started again it
-# goes on, whatever stopped it, to the bits of a run that nobody stopped. Checkpoints belong to one
-# run: others are refused, and a run that is moved takes them along.
+# A signal ends a run in order: it saves a checkpoint, and its exit code and ledger name the signal.
+# Started again, the run resumes, whatever stopped it, and arrives at the chain of an uninterrupted
+# run. Checkpoints belong to one run: those of another run are rejected, and a run that is moved
+# takes its checkpoints along.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -15,14 +16,15 @@ expect_logs=(out err)
 
 tiny_recipe 6 >tiny.ini
 
-# steps RUN: how many are in its ledger.
+# steps RUN: prints the number of steps in its ledger.
 steps() {
     local count
     count=$(sqlite3 -readonly "$1/ledger.db" 'SELECT count(DISTINCT step) FROM step' 2>/dev/null)
     echo "${count:-0}"
 }
 
-# begin RUN FLAG ...: an endless run in the background, `pid`, that has two steps.
+# begin RUN FLAG ...: starts an endless run in the background, sets `pid`, and waits until the run
+# has two steps.
 begin() {
     local run=$1 i
     "$invar" train tiny.ini --run "$run" --num-rollout 1000000 --no-report "${@:2}" >out 2>err &
@@ -34,8 +36,8 @@ begin() {
     complain "$run does not begin:" "$(<err)"
 }
 
-# end_of CODE: the background's exit code.
-end_of() {
+# expect_end CODE: waits for the background run and checks its exit code.
+expect_end() {
     local rc=0
     wait "$pid" || rc=$?
     ((rc == $1)) || complain "exit code $rc, expected $1:" "$(<out)" "$(<err)"
@@ -47,7 +49,7 @@ for case in INT:130 TERM:143 HUP:143 XFSZ:153; do
     name=${case%:*} code=${case#*:}
     begin "s-$name" --golden whole.golden
     kill -s "$name" "$pid"
-    end_of "$code"
+    expect_end "$code"
     holds grep -q "stopping after the current rollout, with a.*a second Ctrl-C ends at once" err
     holds grep -q "; stopped by SIG$name.*; start it again to continue" out
     holds grep -q "^golden    identical so far, " out
@@ -57,21 +59,21 @@ for case in INT:130 TERM:143 HUP:143 XFSZ:153; do
     expect 0 "stopped, exit code $code" ledger show "s-$name"
     expect 0 '' ledger verify "s-$name/ledger.db"
 done
-# what was asked for is no stop
+# A run that ends at --until counts as finished, not as stopped.
 expect 0 'golden    identical, 2 of 6 steps' train tiny.ini --run prefix --until 1 --no-report \
     --golden whole.golden
 expect 0 'finished 0' ledger ls prefix
-# a golden is recorded of what was asked for
+# A golden is recorded only if the run reaches the end that was asked for.
 begin unrecorded --record-golden stopped.golden
 kill -INT "$pid"
-end_of 130
+expect_end 130
 holds grep -q 'not recorded: the run was stopped' out
 holds [ ! -e stopped.golden ]
-# the second one ends at once, and not the copy of the first that `timeout` sends
+# A second Ctrl-C ends the run at once, but not the copy of the first one that `timeout` sends.
 begin twice
 kill -INT "$pid"
 kill -INT "$pid"
-end_of 130
+expect_end 130
 holds grep -q 'stopped by SIGINT' out
 sed 's/^\(rollout-batch\|task\)-size.*/\1-size = 65536/' tiny.ini >long.ini
 "$invar" train long.ini --run long --no-report >out 2>err &
@@ -84,10 +86,10 @@ sleep 0.3
 kill -INT "$pid"
 sleep 0.5
 kill -INT "$pid"
-end_of 130
+expect_end 130
 holds [ ! -s out ]
 expect 0 'killed' ledger ls long
-# ignored by who starts it, as nohup does
+# A signal that the parent process ignores, as with nohup, stays ignored.
 (
     trap '' HUP
     exec "$invar" train tiny.ini --run nohup --num-rollout 1000000 --no-report
@@ -97,7 +99,7 @@ sleep 1
 kill -HUP "$pid"
 sleep 0.5
 kill -TERM "$pid"
-end_of 143
+expect_end 143
 holds grep -q 'stopped by SIGTERM' out
 step=$(sed -n 's/^steps .* the last is \([0-9]*\);.*/\1/p' out)
 for verb in watch show; do
@@ -106,31 +108,32 @@ for verb in watch show; do
 done
 expect 0 'stopped 143' ledger ls nohup
 expect 0 'state      killed; it has no checkpoint to resume from' ledger show long
-# a golden of another recipe: said before the run begins
+# A golden of another recipe is reported before the run begins.
 "$invar" train tiny.ini --run early --seed 5 --golden whole.golden --no-report >out 2>err
 holds [ $? -eq 4 ]
 holds grep -q 'the golden is of a run that was asked for something else' <(head -1 err)
-# no golden, or one of another version: no run
+# No run begins without the golden, or with one of another version.
 printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >old.golden
 expect 4 'old.golden' train tiny.ini --run never --golden old.golden
 expect 4 'there is no such file; --record-golden writes one' train tiny.ini --run never \
     --golden nowhere.golden
 expect 2 'its folder does not exist' train tiny.ini --run never --record-golden nowhere/a.golden
 holds [ ! -e never ]
-# a limit of file sizes: said, with its code; the ledger stays whole
+# At a limit of file sizes, the run reports the limit in its message and exit code, and the ledger
+# stays undamaged.
 (
     ulimit -f 200
     exec "$invar" train tiny.ini --run limit --num-rollout 1000000 --no-report
 ) >out 2>err &
 pid=$!
-end_of 153
+expect_end 153
 holds grep -q 'a file has reached the size that is allowed (ulimit -f)' err
 expect 0 '' ledger verify limit/ledger.db
 
-# ---- started again: it goes on -------------------------------------------------------------------
-# whole RUN: the bits of the run that nobody stopped.
+# ---- resumed -------------------------------------------------------------------------------------
+# expect_chain RUN: checks that the run has the chain of the uninterrupted run.
 chain=$(sqlite3 -readonly whole/ledger.db 'SELECT hex(chain) FROM step ORDER BY step DESC LIMIT 1')
-whole() {
+expect_chain() {
     checks=$((checks + 1))
     [[ $(sqlite3 -readonly "$1/ledger.db" "SELECT hex(s.chain) FROM timeline t JOIN step s
         USING(run, seg, step) WHERE step = 5") == "$chain" ]] || complain "$1: another chain"
@@ -141,8 +144,8 @@ expect 0 'steps     2 executed, the last is 1' "${again[@]}" --until 1
 holds [ -s again/checkpoints/owner ]
 expect 0 'resumed after step 1 from again/checkpoints/iter_0000001' "${again[@]}" --until 3
 expect 0 'steps     2 executed, the last is 5' "${again[@]}" --load again/checkpoints/ --threads 2
-whole again
-# finished: said, and nothing is written
+expect_chain again
+# A finished run reports that it is finished and writes nothing.
 state_of() {
     find "$1" -type f ! -name '*-lock' -exec cksum {} + | sort
 }
@@ -160,7 +163,8 @@ holds [ ! -e again.json ]
 expect 0 'steps     1 executed, the last is 6' "${again[@]}" --num-rollout 7
 expect 0 'identical, 6 of 6 steps; 1 further step of the run was not compared' "${again[@]}" \
     --num-rollout 7 --golden whole.golden
-# at an earlier step than its ledger: what is told is of there, however often
+# If the newest checkpoint is at an earlier step than the ledger, the run reports that step, every
+# time.
 longer=(train tiny.ini --no-report --run longer --save-interval 2)
 expect 0 'the last is 5' "${longer[@]}"
 rm -r longer/checkpoints/iter_0000005
@@ -173,49 +177,51 @@ expect 2 'its seed was 1234 and is 5; choose another folder with --run, or start
 expect 2 'its task-size was 8 and is 9; continue it with other keys as a fork: ' "${again[@]}" \
     --task-size 9
 expect 2 'its data hash (prompt-data) was ' "${again[@]}" --prompt-data task:last
-# check-logprobs belongs to the identity, and does not change the chain
-of() { "$invar" ledger ls "$1" --json | sed -n "s/.*\"$2\": \"\([0-9a-f]*\)\".*/\1/p"; }
+# The key check-logprobs belongs to the identity, and does not change the chain.
+ledger_field() { "$invar" ledger ls "$1" --json | sed -n "s/.*\"$2\": \"\([0-9a-f]*\)\".*/\1/p"; }
 for checks_logprobs in true false; do
     expect 0 'chain' train tiny.ini --no-report --run "logprobs-$checks_logprobs" \
         --num-rollout 2 --check-logprobs "$checks_logprobs"
 done
-holds [ "$(of logprobs-true chain)" = "$(of logprobs-false chain)" ]
-holds [ "$(of logprobs-true identity)" != "$(of logprobs-false identity)" ]
-# anew: the old run keeps all that it has
+holds [ "$(ledger_field logprobs-true chain)" = "$(ledger_field logprobs-false chain)" ]
+holds [ "$(ledger_field logprobs-true identity)" != "$(ledger_field logprobs-false identity)" ]
+# Option --fresh: the old run is set aside and keeps all of its files.
 before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
 expect 0 'the old run is now again.1' "${again[@]}" --fresh --seed 5
 expect 0 ' again.1/checkpoints/iter_' ledger query restore-points again.1
 holds [ "$(cd again.1 && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + |
     sort)" = "$before" ]
 expect 0 'the old run is now again.2' "${again[@]}" --fresh
-whole again
+expect_chain again
 expect 0 'steps     6 executed' train tiny.ini --no-report --run new --fresh
 begin busy
 expect 2 'has a writer: pid' train tiny.ini --no-report --run busy --fresh
 expect 2 'it has a writer already: pid' train tiny.ini --no-report --run busy
 kill -INT "$pid"
-end_of 130
+expect_end 130
 expect 129 'lies outside of the run' train tiny.ini --no-report --run new --fresh \
     --ledger whole/ledger.db
-# without checkpoints from the start; what cannot be meant is refused
+# A run without checkpoints starts again at step 0. Keys that would have no effect are rejected.
 none=(train tiny.ini --no-report --run none --save none)
 expect 0 'steps     2 executed' "${none[@]}" --until 1
 holds [ ! -e none/checkpoints ]
 expect 0 'no checkpoint: the run starts again at step 0; its ledger has 2 steps' "${none[@]}"
-whole none
+expect_chain none
 expect 129 "'save-interval' would be ignored" "${none[@]}" --save-interval 2
 INVAR_SAVE=none expect 0 'steps     6 executed' train tiny.ini --no-report --run variable
 holds [ ! -e variable/checkpoints ]
 INVAR_SAVE=there expect 0 'steps     4 executed' train tiny.ini --no-report --run variable-2 \
     --until 3
 holds [ -s there/owner ]
-# where they went is a fact: a restart that does not name the place says so, a replay looks there
+# The ledger records the checkpoint folder as a fact: a restart that does not name it is rejected,
+# and a replay uses it.
 for flag in '' --no-save-optim; do
     # shellcheck disable=SC2086
     expect 2 'but the checkpoints of this run are in there: give --save there to continue there' \
         train tiny.ini --no-report --run variable-2 $flag
 done
-# nor does another place, or none, begin the run again, and nothing is written there
+# Another folder, or none, does not start the run again either, and nothing is written to that
+# folder.
 for save in mistyped none; do
     expect 2 "save = $save, but the checkpoints of this run are in there: " \
         train tiny.ini --no-report --run variable-2 --save $save
@@ -228,16 +234,17 @@ expect 0 'resumed after step 3 from there/iter_' train tiny.ini --no-report --ru
     --save there --until 4
 expect 0 'after the checkpoint of step 3' replay variable-2 --step 4
 INVAR_SAVE=there expect 0 'steps     1 executed' train tiny.ini --no-report --run variable-2
-whole variable-2
-# the usual folder in other words, and one that is gone, are no reason to refuse
+expect_chain variable-2
+# The default folder under another spelling, or a folder that was removed, is no reason to reject
+# the run.
 expect 0 'steps     2 executed' train tiny.ini --no-report --run spelt --save spelt/checkpoints \
     --until 1
 rm -r spelt/checkpoints
 expect 0 'no checkpoint: the run starts again' train tiny.ini --no-report --run spelt
-whole spelt
+expect_chain spelt
 begin unsaved --save none
 kill -INT "$pid"
-end_of 130
+expect_end 130
 holds grep -q 'without a checkpoint (save = none)' err
 holds grep -q 'nothing is saved (save = none)' out
 mkdir none
@@ -258,7 +265,7 @@ for name in x/y ../zz . ..; do
 done
 expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-saved --save l-saved/ \
     --name x/y
-# a finished run whose checkpoint is not what the ledger has
+# The checkpoint of a finished run has another chain than the ledger.
 cp -r l swapped && cp -r l-saved swapped/checkpoints && rm -f swapped/checkpoints/owner
 last=swapped/checkpoints/iter_0000005
 state=$last/state.json
@@ -269,8 +276,8 @@ expect 1 "is not the checkpoint's" train tiny.ini --no-report --run swapped
 expect 0 'steps     6 executed' train tiny.ini --no-report --run small --no-save-optim
 expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small --num-rollout 7
 
-# ---- whose checkpoints -------------------------------------------------------------------------
-# killed at any moment and restarted by the same command: `train.kill`
+# ---- checkpoints belong to one run -------------------------------------------------------------
+# The test train.kill covers runs that are killed at any moment and restarted by the same command.
 expect 0 'steps     2 executed' train tiny.ini --no-report --run a --save shared --until 1
 expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
 expect 2 'shared holds checkpoints of run ' train tiny.ini --dry-run --run b --save shared
@@ -280,8 +287,9 @@ expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b -
     --seed 5
 holds [ ! -e b ]
 expect 0 'steps     4 executed' train tiny.ini --no-report --run a --save shared
-whole a
-# anew, with checkpoints that would stay: refused before anything is moved
+expect_chain a
+# A fresh start is rejected before anything is moved if its checkpoints are outside of the run's
+# folder.
 for save in shared ./shared/ a/../shared; do
     expect 2 "--fresh sets aside only what is in the run's folder; give this run a folder of" \
         train tiny.ini --no-report --run a/ --save $save --fresh
@@ -289,32 +297,33 @@ done
 INVAR_SAVE=shared expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run a \
     --fresh
 holds [ ! -e a.1 ]
-whole a
-# those that go along, by whatever name, and those that are nobody's
+expect_chain a
+# Checkpoints inside the run's folder are moved with it, under any spelling; a folder without an
+# owner is free.
 cp -r shared scratch && mkdir free
 for save in new/checkpoints "$PWD/new/checkpoints/" new/linked free; do
     ln -s ../scratch new/linked
     expect 0 'the old run is now new.' train tiny.ini --no-report --run new --save "$save" --fresh
     holds [ -s "$save/owner" ]
 done
-# as older versions left them: the checkpoints say whose they are
+# Older versions left no owner file: the checkpoints themselves name their run.
 rm shared/owner
 expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
 expect 0 'the run is finished' train tiny.ini --no-report --run a --save shared
 holds [ -s shared/owner ]
-# rubbish, and links that lead elsewhere
+# A damaged owner file, or a link instead of it, is rejected.
 echo rubbish >shared/owner
 expect 129 'shared/owner' train tiny.ini --no-report --run a --save shared
 rm shared/owner && ln -s ../tiny.ini shared/owner
 expect 2 'shared/owner: cannot be opened' train tiny.ini --no-report --run a --save shared
 rm shared/owner
-# a copy of the run has its name, too, but not the lock
+# A copy of a run has the same name, but not the lock.
 begin live --save both
 cp -r live copy && rm -f copy/ledger.db-lock
 expect 2 'both: a run writes its checkpoints there now' train tiny.ini --no-report --run copy \
     --num-rollout 1000000 --save both
 kill -INT "$pid"
-end_of 130
+expect_end 130
 
 # ---- moved while it runs -----------------------------------------------------------------------
 mkdir place
@@ -325,7 +334,7 @@ for ((i = 0; i < 300 && $(steps place/moved) < now + 3; i++)); do
     sleep 0.1
 done
 kill -INT "$pid"
-end_of 130
+expect_end 130
 holds [ ! -e place/old ]
 holds grep -q 'the run was moved, and continues in .*/place/moved' err
 holds grep -q '^run       .*/place/moved ' out
@@ -333,27 +342,27 @@ last=$(($(steps place/moved) - 1))
 holds [ "$(cat place/moved/checkpoints/latest_checkpointed_iteration.txt)" = "$last" ]
 expect 0 "resumed after step $last " train tiny.ini --run place/moved --no-report --num-rollout \
     $((last + 2))
-whole place/moved
+expect_chain place/moved
 expect 0 identical replay place/moved --step "$last"
-# removed: nothing is made again
+# A folder that was removed is not created again.
 begin place/gone --save-interval 1
 kill -STOP "$pid"
 rm -r place/gone
 kill -CONT "$pid"
-end_of 2
+expect_end 2
 holds [ ! -e place/gone ]
 holds grep -q 'gone: the folder was removed while it was written to; what was in it is gone' err
 
-# its ledger alone
+# The ledger alone is removed.
 begin place/bare --save-interval 1
 kill -STOP "$pid"
 rm place/bare/ledger.db
 kill -CONT "$pid"
-end_of 2
+expect_end 2
 holds grep -q 'ledger.db: the file was removed while it was written; what was in it is gone' err
 
-# ---- what a run says once ----------------------------------------------------------------------
-# rewards that are all alike, and prompts that are left out
+# ---- messages that a run prints once -----------------------------------------------------------
+# All rewards are alike; some prompts are left out.
 "$invar" train tiny.ini --run flat --rm-type math --no-report >out 2>err
 holds grep -q 'all rewards of rollout 0 are 0: its advantages are 0, and nothing is learnt' err
 holds [ "$(grep -c 'all rewards of rollout' err)" = 1 ]
@@ -365,7 +374,7 @@ holds [ "$(sqlite3 -readonly dropped/ledger.db \
 expect 129 'no prompt is left: all 8 are longer than allowed (2 tokens, rollout-max-prompt-len)' \
     train tiny.ini --run empty "${long[@]}" 2
 holds [ ! -e empty ]
-# a plug-in that is another one now, where no recorded reply is needed
+# The file of the plug-in has changed, and no recorded reply is needed: a warning is enough.
 cat >judge.py <<'PLUGIN'
 import json, sys
 
@@ -388,7 +397,7 @@ holds [ "$(sqlite3 -readonly judged/ledger.db "SELECT count(*) FROM event, fact 
     AND b.scope = 'plugin' AND b.seg = 2 AND a.value <> b.value
     AND message LIKE '%hash ' || b.value || ', was ' || a.value || ';%'")" = 1 ]
 
-# a plug-in that dies is started again, as often as the recipe says, and the chain is the same
+# A plug-in that dies is restarted up to max-restarts times, and the chain does not change.
 cat >mortal.py <<'PLUGIN'
 import json, os, sys
 
@@ -412,15 +421,15 @@ expect 0 'identical' diff lives reborn
 holds [ "$(sqlite3 -readonly reborn/ledger.db "SELECT group_concat(step || ' ' || kind) FROM event
     WHERE level = 'warning'")" = '1 plugin-restart,3 plugin-restart' ]
 expect 0 'clean' ledger verify reborn
-expect 0 'identical' replay reborn --step 3 # which asks no plug-in
+expect 0 'identical' replay reborn --step 3 # a replay starts no plug-in
 touch dies-1
 expect 2 'custom-rm-path: it was killed by signal 6' "${mortal[@]}" --run dead
 touch dies-1 dies-2
 expect 2 'it was started again 1 times (max-restarts)' "${mortal[@]}" --run dead --max-restarts 1
 expect 0 'steps' "${mortal[@]}" --run dead
 expect 0 'identical' diff lives dead
-# restarts in an evaluation after the last step, and in a step that fails, are in the ledger, too
-# restarts RUN: the steps with a restart, and how often each plug-in was started again.
+# The ledger also records restarts in an evaluation after the last step, and in a step that fails.
+# restarts RUN: prints the steps with a restart, and how often each plug-in was started again.
 restarts() {
     sqlite3 -readonly "$1/ledger.db" "SELECT step || message FROM event
         WHERE kind = 'plugin-restart'" | sed 's/plug-in .* started again / /; s/ times,.*//'
@@ -434,7 +443,7 @@ expect 2 'it was started again 1 times (max-restarts)' "${mortal[@]}" --run dies
     --max-restarts 1
 holds [ "$(restarts dies-twice)" = '1 1' ]
 
-# ---- whose weights are evaluated ---------------------------------------------------------------
+# ---- which weights are evaluated ---------------------------------------------------------------
 mkdir eval && cp tiny.ini eval/tiny.ini
 eval_of() {
     (cd eval && "$invar" eval tiny.ini --eval-prompt-data 'm task:max' --json "$@") >out 2>err
@@ -454,19 +463,20 @@ holds [ "$(grep '"weights"' out)" != "$first" ]
 eval_of --run runs/tiny --load=
 holds [ "$(grep '"weights"' out)" = "$first" ]
 set=(--eval-prompt-data 'm task:max')
-# a set with settings of its own is what a recipe with these settings has
+# Settings of one evaluation set give the same result as the same settings in the recipe.
 own=(--n-samples-per-eval-prompt 3 --eval-temperature 0.5 --eval-rm-type exact)
 "$invar" eval tiny.ini "${set[@]}" "${own[@]}" --json >plain 2>err
 printf '%s\n' '[m]' 'path = task:max' 'n-samples-per-eval-prompt = 3' 'temperature = 0.5' \
     'rm-type = exact' >sets.ini
 "$invar" eval tiny.ini --eval-config sets.ini --eval-temperature 0 --json >out 2>err
 holds diff plain out
-# and another identity where a setting is another
+# Another value of such a setting changes the identity of the run.
 expect 0 'steps' train tiny.ini --run sets --no-report --until 1 --eval-config sets.ini \
     --eval-interval 1
 sed -i 's/0.5/0.6/' sets.ini
 expect 2 'eval' train tiny.ini --run sets --no-report --eval-config sets.ini --eval-interval 1
-# it is read once: the hook changes it while the run goes on, and all evaluations are as before
+# The evaluation file is read once: a hook changes it during the run, and all evaluations stay the
+# same.
 cat >edits.sh <<'END'
 read -r _
 echo '{"invar":1,"name":"edits","kinds":["hook"]}'
@@ -489,8 +499,8 @@ expect 2 'a run: it is the folder of a run, which keeps them in whole/checkpoint
 expect 129 'name weights of the same model' eval tiny.ini "${set[@]}" --run whole \
     --hidden-size 32
 
-# ---- what it leaves ----------------------------------------------------------------------------
-# the commands that it shows work as they stand, and nothing of SQLite's stays beside a ledger
+# ---- files and hints that a run leaves ---------------------------------------------------------
+# The commands that a run prints work as they stand, and no file of SQLite is left next to a ledger.
 for file in '' elsewhere.db; do
     expect 0 'next:' train tiny.ini --run 'a run' --fresh --ledger "$file"
     "$invar" train tiny.ini --run 'a run' --no-report --ledger "$file" >out 2>err
@@ -500,21 +510,22 @@ for file in '' elsewhere.db; do
     while read -r line; do
         holds bash -c "$line >look 2>&1"
     done <next
-    holds [ -s 'a run/report.html' ] # a finished run does not write it again, its command does
+    # a finished run does not write the report again, but the printed command does
+    holds [ -s 'a run/report.html' ]
     holds [ -z "$(find 'a run' . -maxdepth 1 -name '*-wal' -o -maxdepth 1 -name '*-shm')" ]
 done
-# a run goes on after somebody tried to bring another one into its ledger, wherever that is
+# A run resumes after a failed import of another run into its ledger, wherever the ledger is.
 for into in whole/ledger.db elsewhere.db; do
     expect 2 "is the ledger of a run, which could not be resumed with others in it; import both" \
         ledger import a --into "$into"
 done
 expect 0 'the run is finished' train tiny.ini --no-report --run whole
-# killed while the ledger was made
+# The run was killed while the ledger was created.
 mkdir begun && touch begun/ledger.db begun/ledger.db-lock
 expect 2 'was killed before its first entry; nothing is lost: start the run again' \
     ledger verify begun
 expect 0 'steps     6 executed' train tiny.ini --no-report --run begun
-whole begun
+expect_chain begun
 mkdir half && python3 - half/ledger.db <<'HALF'
 """A database whose first transaction was cut off: the pages are there, and so is the journal."""
 import os
@@ -540,7 +551,7 @@ HALF
 expect 2 'was killed before its first entry; nothing is lost: start the run again' \
     ledger verify half
 expect 0 'steps     6 executed' train tiny.ini --no-report --run half
-whole half
+expect_chain half
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -1,4 +1,4 @@
-# client.py - what tests of `invar serve` share: a server, requests, and checks that are counted.
+# client.py - shared by the tests of `invar serve`: a server, requests, and counted checks.
 # SPDX-License-Identifier: Apache-2.0
 import http.client
 import json
@@ -15,7 +15,7 @@ failures = []
 
 
 def expect(holds, what):
-    """A condition that must hold; all failures are shown, and the test goes on."""
+    """Counts and checks a condition; a failure is printed, and the test continues."""
     global checks
     checks += 1
     if not holds:
@@ -29,7 +29,7 @@ def finish():
 
 
 class Server:
-    """A program that serves from when it is made to when it is stopped."""
+    """A serving program, from construction to stop()."""
 
     def __init__(self, invar, *words, env=None, files=None):
         def limit_files():
@@ -52,7 +52,7 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
 
     def raw(self, method, path, body=None, headers=None):
-        """Status, headers and bytes of a reply."""
+        """Returns status, headers and bytes of a response."""
         connection = self.connect()
         connection.request(method, path, body, JSON if headers is None else headers)
         reply = connection.getresponse()
@@ -75,7 +75,7 @@ class Server:
         return reply
 
     def events(self, path, **fields):
-        """The events of a stream; the last one, [DONE], is checked and left out."""
+        """Returns the events of a stream; the last one, [DONE], is checked and removed."""
         status, headers, body = self.raw("POST", path, json.dumps({**fields, "stream": True}))
         lines = body.decode().split("\n\n")
         expect(status == 200 and headers["Content-Type"] == "text/event-stream",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# hostile.py INVAR - invar serve against clients that want its memory, connections or framing.
+# hostile.py INVAR - invar serve against clients that attack its memory, connections or framing.
 #
-# All requests go over raw sockets on the loopback. Every loop is bounded, and no check depends on
-# how long something takes.
+# All requests use raw sockets on the loopback. Every loop is bounded, and no check depends on
+# timing.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
@@ -21,7 +21,7 @@ MODEL = "tests/oracle/folders/4.57.6/qwen3-fp16"
 WORDS = ["--hf-checkpoint", MODEL, "--dtype", "fp32", "--threads", "1"]
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
-# sanitizers need memory of their own, and keep what is freed
+# Sanitizers need extra memory, and keep freed memory.
 SANITIZED = any(name in pathlib.Path(INVAR).read_bytes()
                 for name in (b"__asan_init", b"__tsan_init"))
 
@@ -30,13 +30,13 @@ SANITIZED = any(name in pathlib.Path(INVAR).read_bytes()
 
 
 def peak_mib(server):
-    """The most memory that the server's process has had."""
+    """Returns the peak memory of the server's process in MiB."""
     status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) >> 10
 
 
-def at_once(server, body, count, path=TEXT):
-    """The statuses and headers of the same request, sent by several clients at the same time."""
+def send_at_once(server, body, count, path=TEXT):
+    """Sends the same request from several clients at once. Returns their responses."""
     replies = []
     clients = [threading.Thread(target=lambda: replies.append(server.raw("POST", path, body)))
                for _ in range(count)]
@@ -48,13 +48,13 @@ def at_once(server, body, count, path=TEXT):
 
 
 def check_values():
-    """Small JSON values cannot take hundreds of times their size."""
+    """Small JSON values must not need hundreds of times their size."""
     server = Server(INVAR, *WORDS)
     server.complete(prompt="a", max_tokens=1)
     before = peak_mib(server)
     for small in ("[],", "{},", "1,", '"",'):
         many = small * ((4 << 20) // len(small) - 16)
-        for status, _, body in at_once(server, '{"user": [' + many.rstrip(",") + "]}", 8):
+        for status, _, body in send_at_once(server, '{"user": [' + many.rstrip(",") + "]}", 8):
             message = json.loads(body)["error"]["message"]
             expect(status == 400 and "more than 131200 JSON values" in message,
                    f"many {small}: {status} {message}")
@@ -66,8 +66,9 @@ def check_values():
     server.stop()
 
 
-def with_longer_context(folder, tokens):
-    """A copy of the model whose texts may be long, so that they become tokens before a refusal."""
+def copy_with_longer_context(folder, tokens):
+    """Copies the model with a longer context, so that texts are tokenized before they are
+    rejected."""
     shutil.copytree(MODEL, folder)
     config = json.loads((pathlib.Path(folder) / "config.json").read_text())
     config["max_position_embeddings"] = tokens
@@ -75,7 +76,7 @@ def with_longer_context(folder, tokens):
 
 
 def check_texts():
-    """Texts that become tokens, chats and arguments of tool calls stay within the budget."""
+    """Tokenizing texts, chats and tool-call arguments stays within the memory budget."""
     server = Server(INVAR, *WORDS)
     status, _, body = server.raw("POST", TEXT, json.dumps({"prompt": "x" * 4000000}))
     message = json.loads(body)["error"]["message"]
@@ -90,7 +91,7 @@ def check_texts():
     arguments = "[" + "[]," * (long // 3) + "1]"
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     with tempfile.TemporaryDirectory() as scratch:
-        with_longer_context(f"{scratch}/model", 39000)
+        copy_with_longer_context(f"{scratch}/model", 39000)
         server = Server(INVAR, "--hf-checkpoint", f"{scratch}/model", *WORDS[2:],
                         "--max-memory-bytes", str(64 << 20))
         server.complete(prompt="a", max_tokens=1)
@@ -107,25 +108,25 @@ def check_texts():
                 chat(tool_calls=[call]),
                 (CHAT, {"messages": [{"role": "user", "content": "a"}] * 40000})):
             fields["max_tokens"] = 1
-            for status, _, body in at_once(server, json.dumps(fields), 12, path):
+            for status, _, body in send_at_once(server, json.dumps(fields), 12, path):
                 message = json.loads(body).get("error", {}).get("message", "")
                 expect((status == 400 and ("--max-memory-bytes" in message or
                                            "the longest that is taken" in message)) or
                        (status == 429 and "memory that this one needs" in message),
                        f"beyond the budget: {str(fields)[:99]}: {status} {message}")
-        # these fit one after another: they wait for each other, and none is told to come again
+        # Each of these fits alone: the requests wait for each other, and none gets status 429.
         for fields in ({"prompt": "x" * 400000}, {"prompt": ["x" * 3000] * 100 + ["x" * 100000]}):
-            for status, _, body in at_once(server, json.dumps(fields), 12):
+            for status, _, body in send_at_once(server, json.dumps(fields), 12):
                 expect(status == 400 and "the longest that is taken has 38999" in body.decode(),
                        f"within the budget: {str(fields)[:99]}: {status} {body}")
-        grown = peak_mib(server) - before  # threads and connections take some beside the budget
+        grown = peak_mib(server) - before  # threads and connections need some more
         expect(SANITIZED or grown < 64 + 8,
                f"a budget of 64 MiB, and requests have taken {grown} MiB")
         server.stop()
 
 
-def started(server, headers, data=b""):
-    """A client whose request has been admitted, and whose body begins with this data."""
+def start_request(server, headers, data=b""):
+    """Returns a connection whose request was admitted and whose body begins with this data."""
     s = socket.create_connection(("127.0.0.1", server.port))
     s.settimeout(120)
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nExpect: 100-continue\r\n"
@@ -142,7 +143,7 @@ def check_unsent():
     """Bodies that do not arrive take no memory from other requests."""
     server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
     chunked = b"Transfer-Encoding: chunked\r\n"
-    held = [started(server, headers, data) for _ in range(30) for headers, data in (
+    held = [start_request(server, headers, data) for _ in range(30) for headers, data in (
         (chunked, b"1\r\n{\r\n"), (b"Content-Length: 500000\r\n", b"{"))]
     body = b'{"prompt":"a","max_tokens":1}'
     long = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
@@ -161,7 +162,7 @@ def check_unsent():
 
 
 def check_budget():
-    """Requests that together need more memory than there is are told to come again."""
+    """Requests that together exceed the memory budget get status 429."""
     server = Server(INVAR, *WORDS, "--max-memory-bytes", str(1 << 20))
     text = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60000})
     expect(server.raw("POST", TEXT, text)[0] == 200, "a request that fits")
@@ -169,10 +170,11 @@ def check_budget():
     expect(status == 400 and "--max-memory-bytes" in body.decode(), f"a body: {status} {body}")
     status, _, body = server.raw("POST", TEXT, '{"user": [' + ",".join(["1"] * 4000) + "]}")
     expect(status == 400 and "--max-memory-bytes" in body.decode(), f"values: {status} {body}")
-    # a small request that the server meets first has the memory, and the large one is refused
+    # The server sees the small request first in some rounds; in others the large one has the
+    # memory.
     for _ in range(50):
-        held = started(server, b"Content-Length: 524000\r\n")
-        held.sendall(b"x" * 500000)  # the rest never comes
+        held = start_request(server, b"Content-Length: 524000\r\n")
+        held.sendall(b"x" * 500000)  # the rest is never sent
         for _ in range(10):  # time for the server to receive these bytes
             server.raw("GET", "/health")
         status, headers, body = server.raw("POST", TEXT, text)
@@ -183,7 +185,7 @@ def check_budget():
            f"beside a large request: {status} {body}")
     expect(server.raw("GET", "/health")[0] == 200, "what has no body needs no memory")
     held.close()
-    for _ in range(500):  # until the server has seen that the client has gone
+    for _ in range(500):  # until the server notices that the client has gone
         status = server.raw("POST", TEXT, text)[0]
         if status != 429:
             break
@@ -194,8 +196,8 @@ def check_budget():
 # ---- connections --------------------------------------------------------------------------------
 
 
-def opened(port, count, data=b""):
-    """Connections that send so much and then nothing."""
+def open_idle(port, count, data=b""):
+    """Opens connections that send this data and then nothing."""
     held = []
     for _ in range(count):
         s = socket.create_connection(("127.0.0.1", port))
@@ -205,7 +207,7 @@ def opened(port, count, data=b""):
 
 
 def check_idle():
-    """Connections without a request, or with a part of one, keep nobody else out."""
+    """Connections without a complete request do not block other clients."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n"
     key = {"INVAR_API_KEY": "secret"}
     for env in ({}, key):
@@ -215,7 +217,7 @@ def check_idle():
         held = []
         for data in (b"", start, start + b"Content-Type: application/json\r\nContent-Length: 9"
                      b"\r\n\r\n{"):
-            held += opened(server.port, 200, data)  # 68 connections are served at a time
+            held += open_idle(server.port, 200, data)  # 68 connections are served at a time
             for _ in range(3):
                 status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
                 expect(status == 200, f"behind {len(held)} idle connections: {status} {body}")
@@ -225,13 +227,13 @@ def check_idle():
 
 
 def check_files():
-    """Idle connections keep no client out if the process may open few files."""
+    """Idle connections block no client if the process may open only few files."""
     for files in (40, 256):
         server = Server(INVAR, *WORDS, "--client-seconds", "600", files=files)
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\n" % server.port
         body = b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
         for data in (b"", head, head + body):
-            held = opened(server.port, 300, data)
+            held = open_idle(server.port, 300, data)
             for _ in range(3):
                 status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}')
                 expect(status == 200, f"{files} files, {data}: {status} {body}")
@@ -241,7 +243,7 @@ def check_files():
 
 
 def is_open(s):
-    """Whether the server has left the connection open and sent nothing."""
+    """Returns whether the server has left the connection open and sent nothing."""
     s.setblocking(False)
     try:
         return s.recv(1) is None
@@ -254,9 +256,9 @@ def is_open(s):
 
 
 def check_full_table():
-    """A table that is just full loses no connection: no other client needs the place."""
+    """A full connection table closes no connection while no other client connects."""
     server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1")
-    held = opened(server.port, 128, b"GET")  # the table has 129 rows
+    held = open_idle(server.port, 128, b"GET")  # the table has 129 rows
     expect(server.raw("GET", "/health")[0] == 200, "the last row of the table")
     expect(all(is_open(s) for s in held), "a connection was closed although no other came")
     for s in held:
@@ -264,8 +266,8 @@ def check_full_table():
     server.stop()
 
 
-def rest_of(s):
-    """All bytes that still come until the server closes the connection."""
+def read_to_close(s):
+    """Returns all bytes until the server closes the connection."""
     got = b""
     s.settimeout(60)
     try:
@@ -283,12 +285,13 @@ def check_keyed():
     length = b"Content-Length: %d\r\n" % len(body)
     server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "1",
                     env={"INVAR_API_KEY": "secret"})
-    keyed = [started(server, key + length, body[:1]) for _ in range(65)]  # all that are served
+    # the maximum that is served
+    keyed = [start_request(server, key + length, body[:1]) for _ in range(65)]
     head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
             b"application/json\r\n" + length)
-    waiting = opened(server.port, 1, head + b"\r\n" + body)
-    waiting += opened(server.port, 3, head + key + b"Expect: 100-continue\r\n\r\n")
-    for _ in range(3):  # refused by the thread that has looked at the others by then
+    waiting = open_idle(server.port, 1, head + b"\r\n" + body)
+    waiting += open_idle(server.port, 3, head + key + b"Expect: 100-continue\r\n\r\n")
+    for _ in range(3):  # rejected by the thread that has checked the others before
         expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
     expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
     expect(all(is_open(s) for s in waiting), "a client was not made to wait")
@@ -297,36 +300,37 @@ def check_keyed():
     expect(select.select(waiting, [], [], 120)[0] == waiting[1:2], "not the oldest with the key")
     for s in keyed[1:] + waiting[1:]:
         s.close()
-    expect(b" 401 " in rest_of(waiting[0]), "the client without the key is not served")
+    expect(b" 401 " in read_to_close(waiting[0]), "the client without the key is not served")
     for s in keyed + waiting:
         s.close()
     server.stop()
 
 
 def check_set_aside():
-    """Clients without the key cannot take all places, whatever they send or leave out."""
+    """Clients without the key cannot use all connections, whatever they send."""
     key = b"Authorization: Bearer secret\r\n"
     server = Server(INVAR, *WORDS, "--client-seconds", "600", "--max-requests", "4", files=256,
                     env={"INVAR_API_KEY": "secret"})
     head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: application/json\r\n")
     good = {**JSON, "Authorization": "Bearer secret"}
-    keyed = [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(40)]
+    keyed = [start_request(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(40)]
     held = []
     for data in (b"", head, head + b"Content-Length: 9\r\n\r\n{",
                  head + b"Authorization: Bearer wrong\r\nContent-Length: 9\r\n\r\n{"):
-        held += opened(server.port, 150, data)  # 68 connections are served, and 124 are looked at
+        held += open_idle(server.port, 150, data)  # 68 are served, 124 are polled
         for _ in range(3):
             status, _, body = server.raw("POST", TEXT, '{"prompt": "a", "max_tokens": 1}', good)
             expect(status == 200, f"{len(held)} clients without the key, {data}: {status} {body}")
     expect(all(is_open(s) for s in keyed), "a client with the key has lost its connection")
     for s in held:
         s.close()
-    keyed += [started(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(28)]
-    waiting = opened(server.port, 300, head + b"Content-Length: 0\r\n\r\n")  # none has a place
-    last = opened(server.port, 1, head + key + b"Expect: 100-continue\r\n"
+    keyed += [start_request(server, key + b"Content-Length: 9\r\n", b"{") for _ in range(28)]
+    # none of them is served
+    waiting = open_idle(server.port, 300, head + b"Content-Length: 0\r\n\r\n")
+    last = open_idle(server.port, 1, head + key + b"Expect: 100-continue\r\n"
                   b"Content-Length: 9\r\n\r\n")
-    for _ in range(3):  # refused by the thread that has looked at the others by then
+    for _ in range(3):  # rejected by the thread that has checked the others before
         expect(b" 400 " in exchange(server.port, b"GET /\n"), "a head without CR")
     keyed[0].close()
     last[0].settimeout(120)
@@ -336,7 +340,7 @@ def check_set_aside():
         try:
             expect(s.recv(12) != b"HTTP/1.1 401", "a client without the key was served before")
         except (BlockingIOError, ConnectionError):
-            pass  # it waits, or has made room
+            pass  # it waits, or was closed to make room
     for s in keyed + waiting + last:
         s.close()
     server.stop()
@@ -346,14 +350,14 @@ def check_set_aside():
 
 
 def exchange(port, data):
-    """All bytes that come back until the server closes the connection."""
+    """Returns all bytes until the server closes the connection."""
     s = socket.create_connection(("127.0.0.1", port))
     s.sendall(data)
-    return rest_of(s)
+    return read_to_close(s)
 
 
 def check_framing():
-    """A request whose end is in doubt is refused, and nothing behind a request is another one."""
+    """Ambiguous framing is rejected, and bytes after a request are never a second request."""
     server = Server(INVAR, *WORDS)
     head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost:%d\r\nContent-Type: "
             b"application/json\r\n" % server.port)
@@ -365,7 +369,8 @@ def check_framing():
     for data, code, why in (
             (head + length + b"\r\n" + body, 200, ""),
             (head + chunked + b"\r\n" + chunks, 200, ""),
-            # chunks are decoded by the library; whatever is behind them, there is one reply
+            # The HTTP library decodes chunks and ignores bytes after them: there must be only one
+            # response.
             (head + chunked + b"\r\n" + chunks + other, 200, ""),
             (head + chunked + b"\r\n" + chunks.replace(b"\r\n", b"\n") + other, 200, ""),
             (head + chunked + b"\r\n" + chunks[:-2] + length + b"\r\n" + other, 200, ""),
@@ -386,9 +391,9 @@ def check_framing():
         got = exchange(server.port, data).decode()
         expect(got.startswith(f"HTTP/1.1 {code} ") and got.count("HTTP/1.1") == 1 and why in got,
                f"{data[:300]}: {got}, expected {code} {why}")
-    late = started(server, length)  # the head has been read before the rest is sent
+    late = start_request(server, length)  # the head is read before the rest is sent
     late.sendall(body + other)
-    got = rest_of(late)
+    got = read_to_close(late)
     expect(got.startswith(b"HTTP/1.1 200 ") and got.count(b"HTTP/1.1") == 1,
            f"bytes behind a body that arrive after the head: {got}")
     server.stop()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# metrics.py INVAR - /metrics of invar serve counts what clients were given.
+# metrics.py INVAR - /metrics of invar serve has the counts of what clients received.
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus and invar serve."""
+"""Compares /metrics with the usage that responses report."""
 import pathlib
 import sys
 
@@ -16,7 +16,7 @@ TEXT = "/v1/completions"
 
 
 def scrape(server):
-    """The families of /metrics."""
+    """Returns the metric families of /metrics."""
     status, headers, body = server.raw("GET", "/metrics")
     expect(status == 200 and headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8",
            f"/metrics: {status} {headers}")

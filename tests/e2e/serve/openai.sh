@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# openai.sh INVAR FOLDER - invar serve by the `openai` package of PyPI, and under a long load.
+# openai.sh INVAR FOLDER - openai_client.py with the package openai of PyPI.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(dirname "$0")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# openai_client.py INVAR - invar serve by the `openai` package, then 10,000 requests of 64 clients.
+# openai_client.py INVAR - invar serve with the package openai, then 10,000 requests of 64 clients.
 #
-# No reply may be lost or differ from the one that a client alone had; the percentiles of the time
-# that replies take are printed.
+# No response may be lost, or differ from that of a client alone. Prints percentiles of the response
+# time.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import random

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# serve.py INVAR FOLDER - invar serve: replies, refusals, streams, limits, and bits at any load.
+# serve.py INVAR FOLDER - invar serve: responses, rejections, streams, limits, and bits under load.
 #
-# What the server answers is compared with `invar generate` and `invar score`, a stream with the
-# whole reply, and every reply of 64 clients with the one that a client alone had. Requests with
-# another seed or sample must differ.
+# Responses are compared with `invar generate` and `invar score`, streams with complete responses,
+# and all responses of 64 clients with those of a client alone. Control: another seed or sample must
+# differ.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -36,23 +36,23 @@ def program(*words, stdin=None):
 
 
 def generated(*words):
-    """Response tokens and log-probs of `invar generate`."""
+    """Returns response tokens and log-probs of `invar generate`."""
     return [(line["tokens"][line["prompt_tokens"]:], line["logprobs"])
             for line in program("generate", *words, "--json")]
 
 
 def choices(reply):
-    """The same of a completion with logprobs and return_token_ids."""
+    """Returns response tokens and log-probs of a completion with logprobs and return_token_ids."""
     return [(c["token_ids"], c["logprobs"]["token_logprobs"]) for c in reply["choices"]]
 
 
-# ---- the same tokens as elsewhere ---------------------------------------------------------------
+# ---- the same tokens as generate and score ------------------------------------------------------
 
 
 def check_generate(server):
     wanted = dict(prompt="Hello", max_tokens=20, logprobs=0, return_token_ids=True)
     base = [*WORDS, "--prompt", "Hello", "--rollout-max-response-len", "20"]
-    ways = [({}, []), ({"seed": 7, "n": 3}, ["--rollout-seed", "7", "--n", "3"]),
+    variants = [({}, []), ({"seed": 7, "n": 3}, ["--rollout-seed", "7", "--n", "3"]),
             ({"temperature": 0}, ["--rollout-temperature", "0"]),
             ({"temperature": 0.7, "top_p": 0.8, "seed": 0},
              ["--rollout-temperature", "0.7", "--rollout-top-p", "0.8", "--rollout-seed", "0"]),
@@ -62,16 +62,16 @@ def check_generate(server):
             ({"top_k": 5, "min_p": 0.02, "seed": 4294967295},
              ["--rollout-top-k", "5", "--rollout-min-p", "0.02", "--rollout-seed", "4294967295"])]
     seen = []
-    for fields, words in ways:
+    for fields, words in variants:
         reply = server.complete(**wanted, **fields)
         expect(choices(reply) == generated(*base, *words), f"{fields}: not what generate gives")
         expect(reply["invar"]["seed"] == fields.get("seed", 42), "the seed of a reply")
         expect(reply["invar"]["samples"] == list(range(fields.get("n", 1))), "its samples")
         seen.append(choices(reply)[0])
-    expect(len({str(s) for s in seen}) == len(ways), "control: other settings, other tokens")
+    expect(len({str(s) for s in seen}) == len(variants), "control: other settings, other tokens")
     three = choices(server.complete(**wanted, seed=7, n=3))
     expect(len({str(c) for c in three}) == 3, "control: the samples of a prompt differ")
-    # the place in a list does not matter
+    # The position in a list of prompts does not matter.
     several = choices(server.complete(**{**wanted, "prompt": ["x", "Hello", "yz"]}, seed=7))
     expect(several[1] == three[0], "a prompt in a list is another one")
     say = [{"role": "user", "content": "Hi"}]
@@ -110,7 +110,8 @@ def check_score(server):
 
 
 def joined(events):
-    """The choices of a stream, put together."""
+    """Joins the events of a stream. Returns text, log-probs, token ids and finish reason per
+    choice."""
     out = {}
     for event in events:
         for c in event["choices"]:
@@ -143,7 +144,7 @@ def check_streams(server):
 
 
 def check_stream_tokens(server):
-    """An event has the tokens of its text; tokens that share a character come together."""
+    """An event has exactly the tokens of its text; tokens that share a character come together."""
     asked = dict(max_tokens=40, min_tokens=40, skip_special_tokens=False, n=2)
     shared = 0
     for seed in range(4):
@@ -204,18 +205,18 @@ def check_tools():
     server = Server(INVAR, *WORDS, "--chat-template-path", str(template))
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 5}'}}
-    talk = [{"role": "developer", "content": "x"},
+    conversation = [{"role": "developer", "content": "x"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "1", "content": "6"}]
     for fields, text in (({"tools": tools}, "[add]system:xassistant:(5)tool:6"),
                          ({"tools": tools, "tool_choice": "none"}, "system:xassistant:(5)tool:6"),
                          ({}, "system:xassistant:(5)tool:6")):
-        got = server.chat(messages=talk, max_tokens=1, return_token_ids=True, **fields)
+        got = server.chat(messages=conversation, max_tokens=1, return_token_ids=True, **fields)
         plain = server.complete(prompt=text, max_tokens=1, return_token_ids=True)
         expect(got["choices"][0]["prompt_token_ids"] == plain["choices"][0]["prompt_token_ids"],
                f"the template gets {fields}")
     server.stop()
-    # tools that leave the prompt as it is would be dropped silently
+    # Tools that do not change the prompt would be dropped silently, so they are rejected.
     for text, uses in (("{% for m in messages %}{{ m.content }}{% endfor %}", False),
                        ("{{ raise_exception('no tools') if not tools }}x", True)):
         template.write_text(text)
@@ -232,7 +233,7 @@ def check_tools():
         server.stop()
 
 
-# ---- refusals -----------------------------------------------------------------------------------
+# ---- rejected requests --------------------------------------------------------------------------
 
 GOOD = {"role": "user", "content": "Hi"}
 BAD = [
@@ -307,7 +308,7 @@ def check_refusals(server):
         status, _, reply = server.raw(method, path, body, headers)
         expect(status == code and "message" in json.loads(reply)["error"],
                f"{method} {path} {body}: {status} {reply}, expected {code}")
-    # a page of another origin cannot ask by a name that leads here
+    # A page of another origin (DNS rebinding) is rejected by its Host header.
     for host, code in ((f"localhost:{server.port}", 200), (f"[::1]:{server.port}", 200),
                        (f"LOCALHOST:{server.port}", 200), (f"evil.example:{server.port}", 403),
                        ("localhost", 403), (f"localhost:{server.port}.evil.example", 403),
@@ -316,10 +317,10 @@ def check_refusals(server):
             status, _, reply = server.raw(method, path, headers={"Host": host})
             expect(status == code and (code == 200 or json.loads(reply)["error"]["code"] ==
                                        "host_not_allowed"), f"Host {host}: {status} {reply}")
-    # the longest completion that fits is taken
+    # The longest completion that fits the context is accepted.
     full = server.complete(prompt="Hello", max_tokens=123, min_tokens=123)
     expect(full["usage"]["completion_tokens"] == 123, f"a full context: {full['usage']}")
-    # what changes nothing may be there
+    # Fields without an effect are accepted.
     server.complete(prompt="a", max_tokens=1, user="me", logit_bias={}, presence_penalty=0.0,
                     best_of=1, suffix=None, model=server.name)
     server.chat(messages=[GOOD], max_completion_tokens=1, response_format={"type": "text"},
@@ -334,7 +335,7 @@ def check_refusals(server):
 
 
 def requests():
-    """Different ones: lengths, settings, streams, scores, chats."""
+    """Yields different requests: lengths, settings, streams, scores, chats."""
     rng = random.Random(5)
     for i in range(24):
         fields = {"max_tokens": rng.randint(1, 60), "seed": rng.randint(0, 3),
@@ -350,8 +351,9 @@ def requests():
                          "return_token_ids": True}
 
 
-def settled(body):
-    """A stream as its choices: how it is cut into events is the clock's."""
+def canonical(body):
+    """Returns a stream as its joined choices, because its division into events depends on
+    timing."""
     if not body.startswith(b"data: "):
         return re.sub(rb'"created":\d+', b"", body)
     events = [json.loads(e[6:]) for e in body.decode().split("\n\n")[:-2]]
@@ -368,9 +370,9 @@ def settled(body):
 
 
 def check_load(server, clients, each):
-    """Returns the replies to requests that come alone."""
+    """Compares responses under load with those to single requests, which are returned."""
     asked = [(path, json.dumps(fields)) for path, fields in requests()]
-    alone = [settled(server.raw("POST", path, body)[2]) for path, body in asked]
+    alone = [canonical(server.raw("POST", path, body)[2]) for path, body in asked]
     expect(len(set(alone)) == len(alone), "control: different requests, different replies")
     wrong, done = [], []
 
@@ -383,7 +385,7 @@ def check_load(server, clients, each):
             reply = connection.getresponse()
             body = reply.read()
             done.append(i)
-            if reply.status != 200 or settled(body) != alone[i]:
+            if reply.status != 200 or canonical(body) != alone[i]:
                 wrong.append((i, reply.status, body[:300]))
         connection.close()
 
@@ -402,7 +404,7 @@ def check_load(server, clients, each):
 
 
 def slow_words():
-    """A model whose tokens take their time, and which never has to end."""
+    """Returns the recipe of a model that is slow and never has to stop."""
     recipe = FOLDER / "slow.ini"
     recipe.write_text("[model]\ndtype = fp32\nnum-layers = 4\nhidden-size = 256\n"
                       "ffn-hidden-size = 512\nnum-attention-heads = 4\n"
@@ -444,7 +446,7 @@ def check_disconnects(server):
 
 
 def dripping(server, head, seconds):
-    """Whether the server ends a connection that sends its request byte by byte, in time."""
+    """Sends a request byte by byte. Returns whether the server ends the connection in time."""
     s = socket.create_connection(("127.0.0.1", server.port))
     s.settimeout(0.05)
     begin = time.monotonic()
@@ -482,7 +484,7 @@ def check_limits(server):
 
 
 def check_patience(words):
-    """A stream may wait longer than its client may."""
+    """A stream may wait longer for its turn than --client-seconds."""
     server = Server(INVAR, *words, "--client-seconds", "1", "--rollout-concurrency", "1")
     alone = server.events(TEXT, **SOME)
     held = start_long(server)
@@ -496,7 +498,7 @@ def check_patience(words):
 
 
 def check_idlers():
-    """A client that does not read its stream has no end of it."""
+    """A client that does not read its stream is disconnected."""
     server = Server(INVAR, *WORDS, "--client-seconds", "1")
     body = json.dumps({"prompt": "Hello", "n": 512, "max_tokens": 100, "min_tokens": 100,
                        "logprobs": 0, "stream": True}).encode()
@@ -510,7 +512,7 @@ def check_idlers():
                   b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
                   % (server.port, len(body)) + body)
         s.recv(1000)
-        if idles:  # until all is drawn, at any speed, and then for longer than it may
+        if idles:  # wait until all is sampled, then longer than the client may idle
             expect(wait_for(lambda: server.load() == 0, 300), "an idler holds the model for ever")
             time.sleep(3)
         got = b""
@@ -545,14 +547,14 @@ def check_end(words):
 
 
 def check_scorer():
-    """What cannot be scored is one request's failure, and the server goes on."""
+    """A prompt that cannot be scored fails alone, and the server continues."""
     folder = FOLDER / "damaged"
     shutil.copytree(MODEL, folder)
     weights = bytearray((folder / "model.safetensors").read_bytes())
     head = int.from_bytes(weights[:8], "little")
     row = json.loads(weights[8:8 + head])["model.embed_tokens.weight"]["data_offsets"][0]
     row += 8 + head + 250 * 16 * 2
-    weights[row:row + 2] = b"\x00\x7e"  # of token 250: NaN
+    weights[row:row + 2] = b"\x00\x7e"  # the embedding of token 250 becomes NaN
     (folder / "model.safetensors").write_bytes(weights)
     server = Server(INVAR, "--hf-checkpoint", str(folder), *WORDS[2:], "--kv-pages", "4",
                     "--page-size", "16")
@@ -579,7 +581,7 @@ def refused(code, text, *words, env=None):
 
 
 def check_nul(server):
-    """A text that the model said comes back as it was, also with the character NUL."""
+    """A text comes back as it was sent, also with the character NUL."""
     fields = {"max_tokens": 4, "temperature": 0}
     for prompt in ("a\0b", ["a", "a\0"]):
         reply = server.complete(prompt=prompt, echo=True, **fields)
@@ -673,13 +675,13 @@ def main():
     check_start(server)
     plain = check_load(server, 64, 40 if FULL else 3)
     server.stop()
-    for guesser in (["ngram", "--speculative-ngram-min-match-window-size", "1"],
+    for proposer in (["ngram", "--speculative-ngram-min-match-window-size", "1"],
                     ["draft", "--speculative-draft-model-path", WORDS[1]]):
-        server = Server(INVAR, *WORDS, "--speculative-algorithm", *guesser)
+        server = Server(INVAR, *WORDS, "--speculative-algorithm", *proposer)
         expect(check_load(server, 16, 40 if FULL else 2) == plain,
-               f"guesses change replies: {guesser[0]}")
+               f"guesses change replies: {proposer[0]}")
         server.stop()
-    # few pages and sequences: samples give way to others
+    # Few pages and sequences: samples are preempted.
     server = Server(INVAR, *WORDS, "--kv-pages", "20", "--page-size", "8", "--rollout-concurrency",
                     "5", "--chunked-prefill-size", "9")
     check_load(server, 16, 40 if FULL else 2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# checksrc_test.py - every rule of scripts/checksrc refuses a bad sample and accepts a good one.
+# checksrc_test.py - every rule of scripts/checksrc rejects a bad sample and accepts a good one.
 # SPDX-License-Identifier: Apache-2.0
 """Negative and positive samples for scripts/checksrc, in a tree of their own."""
 import importlib.machinery
@@ -33,7 +33,7 @@ class Checksrc(unittest.TestCase):
         (self.root / path).write_text(text, encoding="utf-8")
 
     def rules(self, path, text):
-        """The rules that speak about this file."""
+        """Returns the rules that report this file."""
         self.write(path, text)
         return {rule for _, rule, _ in checksrc.check(self.root, path)}
 
@@ -89,7 +89,8 @@ class Checksrc(unittest.TestCase):
             self.accepts(path, c_file(path.split("/")[-1], includes=line))
 
     def test_rooms_have_no_cycle(self):
-        # of kernels-deterministic device.c knows the checks and steps, and these its types
+        # The folder kernels-deterministic is exempt: device.c includes the checks and steps, which
+        # include its types.
         done, left = set(), {room: {r for r in rooms if r in checksrc.ROOMS}
                              for room, rooms in checksrc.ROOMS.items()
                              if not room.startswith("kernels-deterministic")}

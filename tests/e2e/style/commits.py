@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-# commits.py - messages of commits say what they change and why.
+# commits.py - checks the messages of commits: what they change, and why.
 #
 # A subject is "area: imperative", in at most 72 characters. A commit of more than ten changed lines
-# has a body of at least one sentence beside its line "Numerics: ...". Commits before FIRST are as
-# they are; a shallow clone is checked as far as its history goes.
+# has a body of at least one sentence besides its line "Numerics: ...". Commits up to FIRST are
+# exempt; a shallow clone is checked as far as its history goes. Control: bad messages are found.
 # SPDX-License-Identifier: Apache-2.0
 """Rules for commit messages."""
 import re
 import subprocess
 import sys
 
-FIRST = "96a1dd65"  # the last commit without these rules
-SUBJECT = 72        # characters
-SMALL = 10          # changed lines of a commit that needs no body
-# First words of subjects that state or name instead of asking for a change.
+FIRST = "96a1dd65"  # the last commit before these rules
+SUBJECT = 72        # maximum number of characters
+SMALL = 10          # maximum number of changed lines of a commit without a body
+# First words of subjects that state or name something instead of asking for a change.
 NOT_IMPERATIVE = re.compile(r"(?:the|a|an|one|two|no|all|some|every|\w+(?:ed|ing|s))$")
 IMPERATIVE = {"address", "compress", "embed", "express", "feed", "need", "pass", "process", "seed",
               "speed", "stress", "suppress", "bring", "string", "discuss", "bless", "miss", "press"}
 
 
 def complaints(subject, body, lines):
-    """What is wrong with the message of a commit that changes so many lines."""
+    """Yields what is wrong with the message of a commit that changes this number of lines."""
     area, colon, rest = subject.partition(": ")
     words = rest.split()
     if not colon or not words or len(area) > 40:
@@ -40,14 +40,14 @@ def git(*arguments):
 
 
 def lines_of(commit):
-    """How many lines a commit adds and removes."""
+    """Returns the number of lines that a commit adds and removes."""
     counts = re.findall(r"(\d+) (?:insertion|deletion)", git("show", "--shortstat", "--format=",
                                                              commit))
     return sum(map(int, counts))
 
 
 def main():
-    # the rules can fail
+    # Control: the rules reject bad messages.
     for subject, body, lines in (("engine: run", "", 99), ("engine: rows of ops", "a b c d", 1),
                                  ("engine: fixed rows", "a b c d", 1), ("fix rows", "a b c d", 1),
                                  ("engine: fix " + "x" * 72, "a b c d", 1)):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-# compatibility.py - docs/compatibility.md has the versions of files and interfaces of the code.
+# compatibility.py - docs/compatibility.md has the file and interface versions of the code.
 #
-# Runs in the root of the tree. Every number of a version in a header is in one of the two tables,
-# or belongs to the modules of one build.
+# Runs in the root of the tree. Every version number in a header must be in one of the two tables,
+# or belong to the modules of one build. Control: a document that is one version behind is found.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import re
 import sys
 
 DOCUMENT = pathlib.Path("docs/compatibility.md")
-# the last column of the document's row -> where the code has it
+# Last column of the document's row -> file and expression of the number in the code.
 FILES = {
     "`INVAR_LEDGER_VERSION`": ("ledger/ledger.h", r"#define INVAR_LEDGER_VERSION (\d+)"),
     "`INVAR_CHECKPOINT_VERSION`": ("engine/files/checkpoint/checkpoint.h",
@@ -31,7 +31,7 @@ INTERFACES = {
     "`ABI`": ("python/invar/_library.py", r"^ABI = (\d+)"),
     "`INVAR_PLUGIN_ABI`": ("engine/ext/invar_plugin.h", r"#define INVAR_PLUGIN_ABI (\d+)"),
 }
-# what reads more than the version that is written, and where its first version stands
+# Formats of which older versions can be read -> file and expression of the oldest one.
 FIRST = {
     "`INVAR_LEDGER_VERSION`": ("ledger/store/ledger_schema.c", r"if \(version < (\d+)\)"),
     "`INVAR_JOURNAL_VERSION`": ("engine/files/journal.c", r", (\d+), INVAR_JOURNAL_VERSION\)"),
@@ -43,7 +43,7 @@ MODULES = {"INVAR_MPI_ABI", "INVAR_NCCL_ABI", "INVAR_HTTP_ABI", "INVAR_SERVE_ABI
 
 
 def number(place):
-    """What the expression finds, once, in the file."""
+    """Returns the only match of the expression in the file."""
     path, pattern = place
     found = re.findall(pattern, pathlib.Path(path).read_text(encoding="utf-8"), re.MULTILINE)
     if len(found) != 1:
@@ -52,14 +52,14 @@ def number(place):
 
 
 def rows(text, title):
-    """The table below a title: lists of cells, without its head."""
+    """Returns the table below a title as lists of cells, without its head."""
     section = text[text.index(f"\n## {title}\n"):].split("\n## ", 2)[1]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def differences(text):
-    """One line for each sentence of the document that the code contradicts."""
+    """Returns one line for each statement of the document that the code contradicts."""
     bad = []
     files = {row[3]: (row[1], row[2]) for row in rows(text, "Files")}
     for name in set(files) ^ set(FILES):
@@ -79,7 +79,7 @@ def differences(text):
 
 
 def defined():
-    """Every version of a format or interface that a header of the product defines."""
+    """Returns every version of a format or interface that a header of the product defines."""
     names = set()
     for folder in ("api", "base", "bisect", "cli", "engine", "kernels-deterministic", "ledger"):
         for path in pathlib.Path(folder).rglob("*.h"):
@@ -95,7 +95,7 @@ def main():
     bad += [f"{name} is in a header and not in {DOCUMENT}" for name in sorted(defined() - known)]
     for line in bad:
         print(line, file=sys.stderr)
-    # the control: a document that is one version behind is found
+    # Control: a document that is one version behind is found.
     behind = re.sub(r"^(\| \[ledger\].*? \| )\d+ \|", r"\g<1>0 |", text, flags=re.MULTILINE)
     if behind == text or len(differences(behind)) != len(differences(text)) + 1:
         sys.exit("the control: an old document is not found")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-# cuda_lint.py FOLDER FLAG ... - what the CUDA sources become in PTX is arithmetic of the contract.
+# cuda_lint.py FOLDER FLAG ... - the PTX of the CUDA sources has only arithmetic of the contract.
 #
-# Compiles every .cu below kernels-deterministic/cuda to PTX with the flags of the build and refuses
-# instructions whose result is approximate, flushed, contracted by the compiler or dependent on the
-# order of threads, and calls of functions that are not ours. Then the same for samples that must be
-# refused. PTX stays in FOLDER: what it was made from is read again, and only where that has changed
-# it is made anew. Exit code 77 where there is no nvcc or CUTLASS's headers are missing.
+# Compiles every .cu below kernels-deterministic/cuda to PTX with the flags of the build, and
+# rejects instructions whose result is approximate, flushed, contracted by the compiler or dependent
+# on the order of threads, and calls of foreign functions. Control: samples of each kind must be
+# rejected. PTX stays in FOLDER and is compiled again only if one of its inputs has changed. Exit
+# code 77 if there is no nvcc, or CUTLASS's headers are missing.
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that no kernel of ours may contain."""
+"""Instructions that no kernel may contain."""
 import concurrent.futures
 import functools
 import hashlib
@@ -20,11 +20,11 @@ import sys
 
 SOURCES = pathlib.Path("kernels-deterministic/cuda")
 
-# Approximate instructions whose bits are known (math/sfu.h); kernels of sm90/ may have them where
-# they write them, as assembly: in what the compiler makes of a function of libm they are refused.
+# Approximate instructions with known bits (math/sfu.h). Kernels of sm90/ may write them as inline
+# assembly; in code that the compiler generates for a function of libm they are rejected.
 KNOWN = re.compile(r"\b(?:ex2|rcp)\.approx\.ftz\.f32\b")
 
-# What is refused, and why. Division and square root are div.rn and sqrt.rn in PTX.
+# Rejected patterns, and the reason. Division and square root are div.rn and sqrt.rn in PTX.
 RULES = [
     (r"\.approx\b", "approximate"),
     (r"\bdiv\.full\b", "approximate"),
@@ -49,7 +49,7 @@ SAMPLES = {
     "fast reciprocal root": "x = rsqrtf(x);",
     "libm": "x = powf(x, 1.5f);",
 }
-# Refused in other folders than sm90/.
+# Rejected in other folders than sm90/.
 UNIT = "asm volatile(\"ex2.approx.ftz.f32 %0, %0;\" : \"+f\"(x));"
 SAMPLE = "__global__ void kernel(float *out)\n{{\n    float x = *out;\n    {}\n    *out = x;\n}}\n"
 
@@ -64,11 +64,12 @@ def digest(path):
     try:
         return hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
     except OSError:
-        return b""  # a header that is gone: not what it was
+        return b""  # a removed header: the fingerprint changes
 
 
 def fingerprint(command, dependencies):
-    """Of the compiler, the command and every file that it reads; as the compiler lists them."""
+    """Returns a digest of the compiler, the command and every file that it reads, as the compiler
+    lists them."""
     if not dependencies.exists():
         return ""
     files = dependencies.read_text().partition(":")[2].replace("\\\n", " ").split()
@@ -90,7 +91,7 @@ def compile_ptx(source, target, flags):
 
 
 def findings(ptx, sm90):
-    """(instruction, reason) of every refused line."""
+    """Yields (instruction, reason) of every rejected line."""
     written = False
     for line in ptx.splitlines():
         code, _, comment = (part.strip() for part in line.partition("//"))

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# cuda_serialised.sh FOLDER - a kernel whose products ptxas serialises does not build.
+# cuda_serialised.sh FOLDER - the build fails if ptxas serializes the products of a kernel.
 #
-# A project of one kernel with the flags of the build: refused with its products serialised, built
-# without, refused again after it was built; with INVAR_TEST_FULL the same with ccache (where there
-# is one) as the launcher, from its memory too. Exit code: 0 all as expected, 1 not, 77 there is no
-# nvcc.
+# A project of one kernel with the flags of the build: rejected with serialized products, built
+# without (the control), and rejected again afterwards. With INVAR_TEST_FULL=1 also with ccache as
+# the launcher, if it is installed, and from its cache. Exit code: 0 if all is as expected, else 1;
+# 77 if there is no nvcc.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 folder=$1
@@ -30,7 +30,8 @@ add_library(sample OBJECT kernel.cu)
 target_link_libraries(sample PRIVATE invar_flags)
 CMAKE
 
-# kernel BETWEEN: eight products into one accumulator; BETWEEN stands after each.
+# kernel STATEMENT: writes a kernel with eight products into one accumulator and STATEMENT after
+# each.
 kernel() {
     cat >"$folder/kernel.cu" <<CUDA
 __global__ void kernel(float *out, unsigned long a, unsigned long b)
@@ -65,7 +66,7 @@ refused() {
         [[ -z $(find "$folder/build" -name 'kernel.cu*.o') ]]
 }
 
-# rounds LAUNCHER ...: what is said above, with these in front of the compiler.
+# rounds LAUNCHER ...: runs the three builds with LAUNCHER in front of the compiler.
 rounds() {
     rm -rf "$folder/build"
     kernel 'd[0] += 1.0f;'

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-# documents.py INVAR BUILD - the documents say what the program does, and all of it.
+# documents.py INVAR BUILD - the documents describe the program correctly and completely.
 #
-# In README.md, docs/*.md and their kin links lead somewhere, and every verb, option, recipe key,
-# test, script and file that they name exists. The other way round, docs/commands.md has every verb
-# with every option, docs/ledger.md every named query, README.md a test for every promise, and
-# docs/architecture.md every place that includes a third-party header. docs/keys.md is the page that
-# the build has written. Records (docs/records) are well formed and name commands that exist. Each
-# rule is first held against a bad sample.
+# In README.md, docs/*.md and similar files, links lead to a target, and every command, option,
+# recipe key, test, script and file that they name exists. In the other direction, docs/commands.md
+# has every command with every option, docs/ledger.md every named query, README.md a test for every
+# promise, and docs/architecture.md every place that includes a third-party header. docs/keys.md is
+# the page that the build wrote. Records (docs/records) are well formed and name existing commands.
+# Control: each rule finds a bad sample.
 # SPDX-License-Identifier: Apache-2.0
-"""Documents against the program."""
+"""Compares the documents with the program."""
 import fnmatch
 import pathlib
 import re
@@ -19,7 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
              "serve", "train"}
-# Options of other programs, and of our scripts, that the documents name.
+# Options of other programs and of our scripts that the documents name.
 OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-task", "help",
           "install", "markdown", "mpi", "nvtx", "prefix", "preset", "ref", "report", "schema",
           "target", "test-dir", "tsan", "version", "yes"}
@@ -43,7 +43,7 @@ def page(name):
 
 
 class Program:
-    """What there is: verbs with their options, recipe keys, parameters of queries, tests."""
+    """All that exists: commands with their options, recipe keys, parameters of queries, tests."""
 
     def __init__(self, invar, build):
         self.verbs = {}
@@ -77,24 +77,24 @@ class Program:
 
 
 def anchors(text):
-    """Headings as GitHub turns them into anchors."""
+    """Returns the anchors that GitHub makes of the headings."""
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-")
             for line in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)}
 
 
 def split(text):
-    """Blocks of commands, and inline code."""
+    """Returns blocks of commands, and inline code."""
     blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.M | re.S)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     return blocks, [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", rest)]
 
 
 def commands(pieces):
-    """The verb and the rest of each `invar VERB ...`, with lines that continue it."""
+    """Yields the command and the rest of each `invar COMMAND ...`, with its continuation lines."""
     for piece in pieces:
         for line in re.sub(r"\\\n|\n +(?=[\[|-])", " ", piece).splitlines():
             match = re.search(r"(.*?)(?:^|(?<=[ (\"'$/]))invar ([a-z][a-z-]*)(?![\w/.])(.*)", line)
-            # not a comment, nor an argument of a script
+            # Not a comment, nor an argument of a script.
             if match and not re.search(r"^# $|\.(?:py|sh) \S*$", match[1]):
                 rest = re.sub(r"\$\((?!\S*invar ).*?\)", "", match[3])
                 yield match[2], re.split(r" # | && |; | \| (?=[a-z])", rest)[0]
@@ -144,7 +144,7 @@ def check_words(name, text, program):
 
 
 def check_names(name, text, program):
-    """Tests and files; in capitals is what a reader fills in."""
+    """Yields tests and files that do not exist; words in capitals are placeholders."""
     for test in TEST.findall(text):
         pattern = re.escape(test).replace(r"\*", ".*") + r"(\.\w+)*"
         if not re.search(r"\.(?:c|db|golden|h|md|py|sh)$", test) and not any(
@@ -156,7 +156,7 @@ def check_names(name, text, program):
 
 
 def check_verbs(name, text, program):
-    """Every verb has a section that names every option of it."""
+    """Yields commands without a section, and options that its section does not name."""
     parts = (part.partition("\n") for part in re.split(r"^##+ ", text, flags=re.M)[1:])
     sections = {title.strip(): body for title, _, body in parts}
     for words, options in program.verbs.items():
@@ -170,7 +170,7 @@ def check_verbs(name, text, program):
 
 
 def check_queries(name, text):
-    """Every named query has a row with its question and its parameters."""
+    """Yields named queries without a row with their question and parameters."""
     for path in sorted((ROOT / "ledger/queries").glob("*.sql")):
         head = path.read_text().splitlines()[:2]
         question, parameters = (line.partition(": ")[2] for line in head)
@@ -181,7 +181,7 @@ def check_queries(name, text):
 
 
 def check_keys(name, text, build):
-    """The key reference is the page that the build has written."""
+    """Checks that the key reference is the page that the build wrote."""
     written = pathlib.Path(build, "pages/keys.md")
     if text != written.read_text(encoding="utf-8"):
         yield f"{name}: differs from engine/config/keys.def: cp {written} {name}"
@@ -193,7 +193,7 @@ def records(*arguments):
 
 
 def check_promises(name, text, program):
-    """Each row of the table of promises names tests, and all of them exist."""
+    """Checks that each row of the table of promises names tests that exist."""
     table = text[text.index(PROMISES):].split("\n\n")[0]
     for row in re.findall(r"^\| *\d* *\| .* \| (.*) \|$", table, re.M):
         named = re.findall(r"`([a-z0-9_.*-]+)`", row)
@@ -205,7 +205,7 @@ def check_promises(name, text, program):
 
 
 def check_wrappers(name, text):
-    """Third-party headers are included where the table says, and in each place of the table."""
+    """Checks that third-party headers are included exactly in the places of the table."""
     tree = [(path, page(path)) for path in output("scripts/sources", "*.c", "*.h").split()
             if not path.startswith("tests/")]
     table = text[text.index(WRAPPERS):].split("\n\n")[0]
@@ -255,7 +255,7 @@ def whole_history():
 
 
 def check_history(name, commits):
-    """In a clone with the whole history, every commit that a record names belongs to it."""
+    """In a complete clone, every commit that a record names must belong to the history."""
     for commit in commits if whole_history() else []:
         if commit == "-":
             continue
@@ -273,7 +273,7 @@ def check_record(name, command, program):
 
 
 def control_records():
-    """A record that lacks something is refused."""
+    """Control: records with a missing part are rejected."""
     good = ("# title: a\n# date: 2026-11-16\n# commit: -\n# machine: m\n# command: scripts/test\n"
             "what\tms\na\t1\n")
     bad = [good.replace("# command: scripts/test\n", ""), good.replace("scripts/test", "-"),
@@ -291,7 +291,7 @@ def control_records():
 
 
 def control(program):
-    """Each rule refuses a bad sample, and for one reason."""
+    """Control: each rule finds exactly one fault in a bad sample."""
     docs = ROOT / "docs"
     samples = [
         (check_links, "[a](nothing.md)", docs), (check_links, "[a](#none)", docs),

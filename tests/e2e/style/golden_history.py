@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# golden_history.py - a recorded value never changes at the same revision.
+# golden_history.py - a recorded digest never changes at the same op revision.
 #
-# Reads kernels-deterministic/selfcheck.golden as it stands and as it stood in every commit. A value
-# (storage, numerics, op, revision, name) that has had two digests means that bits changed without a
-# new revision. A shallow clone is checked as far as its history goes.
+# Compares kernels-deterministic/selfcheck.golden with its version in every commit. A value
+# (storage, numerics, op, revision, name) with two digests means that bits changed without a new
+# revision. A shallow clone is checked as far as its history goes. Control: a forged digest is
+# found.
 # SPDX-License-Identifier: Apache-2.0
 import subprocess
 import sys
@@ -12,7 +13,7 @@ FILE = "kernels-deterministic/selfcheck.golden"
 
 
 def values(text):
-    """(storage, numerics, op, revision, name) -> digest"""
+    """Returns {(storage, numerics, op, revision, name): digest}."""
     found = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -26,7 +27,8 @@ def git(*arguments):
 
 
 def conflicts(now, versions):
-    """The keys of `now` that an earlier version has with another digest, with that version."""
+    """Returns (key, commit) of each value of `now` that an earlier version has with another
+    digest."""
     return [
         (key, commit)
         for commit, text in versions
@@ -40,7 +42,7 @@ def main():
         now = values(file.read())
     commits = git("log", "--format=%H", "--", FILE).split()
     versions = [(commit, git("show", f"{commit}:{FILE}")) for commit in commits]
-    # the check can fail: one changed digest is a conflict
+    # Control: one changed digest is a conflict.
     key, digest = next(iter(now.items()))
     forged = " ".join([*key[:4], digest[::-1], key[4]])
     if not conflicts(now, [("forged", forged)]):

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# headers.sh FLAG ... - every header compiles alone, and twice, as C11 and (tests aside) as C++17.
+# headers.sh FLAG ... - every header compiles alone, and twice, as C11 and (except tests) as C++17.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
-# compile LANGUAGE COMPILER HEADER FLAG ...
+# compile LANGUAGE COMPILER HEADER FLAG ...: checks the syntax of a file that includes the header
+# twice.
 compile() {
     printf '#include "%s"\n#include "%s"\nextern int invar_not_empty;\n' "$3" "$3" |
         "$2" -x "$1" "${@:4}" -I. -Wall -Wextra -Wpedantic -Werror -fsyntax-only - ||
@@ -17,7 +18,8 @@ if ! echo '#include <cuda.h>' | gcc -x c -fsyntax-only - 2>/dev/null; then
 fi
 code=0 count=0
 while read -r header; do
-    # poisons names for the rest of a file: no header includes it, no file includes it twice
+    # This header poisons names for the rest of a file: no header includes it, and no file includes
+    # it twice.
     if [[ $header == base/invar_banned.h ]]; then
         continue
     fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # prose_test.py - every check of scripts/prose finds a bad sample, and nothing in a good one.
 #
-# The program is also run over a small tree: a count above the recorded one fails, an equal one
-# passes, and --record writes the counts that it printed.
+# The program also runs over a small tree: a count above the recorded one fails, an equal one
+# passes, and --record writes the counts that it prints.
 # SPDX-License-Identifier: Apache-2.0
 """Negative and positive samples for scripts/prose."""
 import importlib.machinery
@@ -30,7 +30,7 @@ def contract(comment):
     return f"{HEAD}/* {comment} */\nint64_t invar_table_count(const invar_table *table);\n"
 
 
-# check, path of the bad sample, its text, a text that is fine there
+# Check, path of the samples, a bad text, a good text.
 SAMPLES = (
     ("head", "engine/rl/sample.c", "/*\n * sample.c - rows.\n */\n" + "int x;\n" * 101,
      HEAD.replace("table.", "table, kept\n * in order.") + "int x;\n" * 101),

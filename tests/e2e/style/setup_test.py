@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# setup_test.py - scripts/setup on imaginary machines, and the arguments of the other scripts.
+# setup_test.py - scripts/setup on simulated machines, and the arguments of the other scripts.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs scripts/setup with a PATH of stand-ins that write down how they were called."""
+"""Runs scripts/setup with a PATH of stand-in programs that log their calls."""
 import os
 import pathlib
 import pty
@@ -59,14 +59,14 @@ class Machine(unittest.TestCase):
         return {"PATH": str(self.bin), "INVAR_OS_RELEASE": str(self.release), "TERM": "dumb"}
 
     def run_setup(self, *args):
-        """Without a terminal. Returns (exit code, stdout and stderr)."""
+        """Runs setup without a terminal. Returns exit code and output."""
         done = subprocess.run([SETUP, *args], env=self.environment(), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               check=False)
         return done.returncode, done.stdout
 
     def run_on_terminal(self, answer, *args, **more):
-        """Types `answer` on a terminal. Returns (exit code, what the terminal showed)."""
+        """Runs setup on a terminal and types `answer`. Returns exit code and output."""
         leader, follower = pty.openpty()
         with subprocess.Popen([SETUP, *args], env=self.environment() | more, stdin=follower,
                               stdout=follower, stderr=follower) as process:
@@ -230,7 +230,7 @@ class Machine(unittest.TestCase):
             self.assertNotIn("[Y/n]", text)
             self.assert_installs("gcc")
 
-    def test_colour_only_on_a_terminal(self):
+    def test_color_only_on_a_terminal(self):
         self.assertNotIn("\x1b", self.run_setup()[1])
         self.assertIn("\x1b", self.run_on_terminal("", TERM="xterm")[1])
         self.assertNotIn("\x1b", self.run_on_terminal("", TERM="xterm", NO_COLOR="1")[1])
@@ -273,7 +273,7 @@ class Cutlass(unittest.TestCase):
         (self.home / "bin").mkdir()
         for tool in ("bash", "env", "dirname", "mktemp", "mkdir", "rm", "mv", "cat", "cp"):
             (self.home / "bin" / tool).symlink_to(shutil.which(tool))
-        # pyenv's python3 is a script that needs more than these
+        # The python3 of pyenv is a script that needs more programs than these.
         (self.home / "bin" / "python3").symlink_to(sys.executable)
         self.wheel(self.HEADER, "new")
         self.pip(f'echo "$*" >>{self.calls}\ncat "${{!#}}" >>{self.calls}\n'

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # unfortified.py BUILD - every C file of the build compiles without _FORTIFY_SOURCE.
 #
-# A fortified build declares functions such as realpath that the feature macros of a file hide, so
-# a missing feature macro shows only in builds without fortification, such as sanitizer builds. Each
+# A fortified build declares functions such as realpath that the feature macros of a file hide, so a
+# missing feature macro shows only in builds without fortification, such as sanitizer builds. Each
 # command of BUILD/compile_commands.json is run again with the flags of the build, but checks only
-# the syntax. A file that uses realpath without the macro must be refused, as a check of this test.
+# the syntax. Control: a file that uses realpath without the macro must be rejected.
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the C files of the build as a build without fortification does."""
 import concurrent.futures
@@ -20,14 +20,14 @@ UNDECLARED = b"#include <stdlib.h>\nchar *invar_path(void);\n" \
 
 
 def check_syntax(command, folder, source=None):
-    """Returns the messages of the compiler, empty if the file compiles. `source`: file contents."""
+    """Returns the messages of the compiler; empty if the file compiles. `source` is its content."""
     words = [*command, "-U_FORTIFY_SOURCE", "-fsyntax-only"]
     result = subprocess.run(words, cwd=folder, input=source, capture_output=True, check=False)
     return result.stderr.decode(errors="replace") if result.returncode else ""
 
 
 def read_commands(build):
-    """Yields one (file, command, folder) for each C file of the product and of its tests."""
+    """Yields (file, command, folder) for each C file of the product and of its tests."""
     root = pathlib.Path.cwd().resolve()
     seen = set()
     for entry in json.loads((build / "compile_commands.json").read_text()):

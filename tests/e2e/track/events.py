@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-# events.py INVAR FOLDER - events that grow with their run are those of the export.
+# events.py INVAR FOLDER - TensorBoard events that a run writes are those of the export.
 #
-# A run to its end, one that is stopped and resumed, and some that are killed between checkpoints,
-# whose steps are then executed again: after each the file has the bytes of `invar ledger export`,
-# and so no step twice. A file that a kill has cut is whole again. No chain changes.
+# A complete run, one that is stopped and resumed, and some that are killed between checkpoints, so
+# that steps are executed again: each time the file has the bytes of `invar ledger export`, so no
+# step is in it twice. A file that a kill truncated is repaired. The chain does not change. Control:
+# a flipped bit.
 # SPDX-License-Identifier: Apache-2.0
-"""Live TensorBoard."""
+"""Live TensorBoard events."""
 import struct
 import subprocess
 import sys
 
-from fixture import Scene
+from fixture import Fixture
 
 ROLLOUTS = 40
 
@@ -25,7 +26,7 @@ def varint(data, at):
 
 
 def inner(data, at, field):
-    """The bytes of a field that is a message or a text."""
+    """Returns the bytes of a protobuf field that is a message or a text."""
     head, at = varint(data, at)
     length, at = varint(data, at)
     if head != field << 3 | 2:
@@ -34,14 +35,14 @@ def inner(data, at, field):
 
 
 def scalars(data):
-    """(step, tag) of all whole records, and where the last of them ends."""
+    """Returns (step, tag) of all complete records, and the end of the last one."""
     found, at = [], 0
     while at + 16 <= len(data):
         length, = struct.unpack_from("<Q", data, at)
         if at + 16 + length > len(data):
             break
         event = data[at + 12:at + 12 + length]
-        if event[9] == 2 << 3:  # behind the wall time; the first record has its version there
+        if event[9] == 2 << 3:  # follows the wall time; in the first record, this is the version
             step, rest = varint(event, 10)
             step -= (step >> 63) << 64
             found.append((step, inner(inner(inner(event, rest, 5), 0, 1), 0, 1).decode()))
@@ -49,11 +50,11 @@ def scalars(data):
     return found, at
 
 
-class Boards(Scene):
-    """Runs with events."""
+class Boards(Fixture):
+    """Runs that write TensorBoard events."""
 
     def file(self, run):
-        """The one file of events that the run has."""
+        """Returns the one event file of the run."""
         there = sorted((self.folder / "board" / run).iterdir())
         self.expect(len(there) == 1 and "tfevents" in there[0].name, f"{run}: {there}")
         return there[0]
@@ -66,7 +67,7 @@ class Boards(Scene):
         return next((to / run).iterdir())
 
     def equal(self, run):
-        """Whether the live file is a new export."""
+        """Returns whether the live file equals a new export."""
         live, exported = self.file(run), self.exported(run)
         return live.name == exported.name and live.read_bytes() == exported.read_bytes()
 
@@ -84,7 +85,7 @@ class Boards(Scene):
 
 
 def check_kill(s, flags):
-    """Killed, then damaged as a loss of power may leave it, then resumed."""
+    """Kills runs, damages the file as a power failure may, and resumes them."""
     flags = [*flags, "--save-interval", 10]
     damages = (lambda data: data, lambda data: data[:-5], lambda data: data[:700],
                lambda data: data + b"rubbish", lambda data: b"x" + data[1:])
@@ -104,7 +105,7 @@ def check_kill(s, flags):
 
 
 def check_back(s, flags):
-    """Resumed from an earlier checkpoint, with fewer steps: the others are still in the ledger."""
+    """Resumes from an earlier checkpoint with fewer steps: the others are still in the ledger."""
     flags = [*flags, "--save-interval", 10]
     s.train("back", *flags)
     before = scalars(s.file("back").read_bytes())[0]
@@ -116,7 +117,7 @@ def check_back(s, flags):
 
 
 def check_removed(s):
-    """A folder that somebody removes while the run trains: a line, once, and the run's chain."""
+    """The folder is removed while the run trains: it prints one message, and the chain stays."""
     board, log = s.folder / "gone", s.folder / "removed/train.log"
     remove = f"import shutil, sys\nfor line in sys.stdin:\n    if '\"step\":9,' in line:\n" \
              f"        shutil.rmtree({str(board)!r})\n"
@@ -137,7 +138,7 @@ def main():
     s.train("whole", *flags)
     s.expect(s.chain("silent") == s.chain("whole"), "telling changes the chain")
     whole = s.check("whole")
-    # stopped in between: the same file goes on
+    # A stopped run continues the same file.
     s.train("parts", *flags, "--until", 21)
     inode, first = s.file("parts").stat().st_ino, s.file("parts").read_bytes()
     s.train("parts", *flags)
@@ -147,7 +148,7 @@ def main():
     s.expect(scalars(parts)[0] == scalars(whole)[0], "other steps than in one go")
     check_kill(s, flags)
     check_back(s, flags)
-    # a run that is done changes nothing, and another run's events are left alone
+    # A finished run changes nothing, and events of another run are not touched.
     s.train("whole", *flags)
     s.expect(s.file("whole").read_bytes() == whole, "a run that is done was written again")
     told = s.train("whole", *flags, "--fresh", code=129)
@@ -156,7 +157,7 @@ def main():
     told = s.train("file", "--tensorboard-dir", s.recipe, code=2)
     s.expect("tiny.ini" in told, f"a file as a folder: {told}")
     check_removed(s)
-    # a negative control: one bit of the file
+    # Control: one flipped bit of the file.
     s.file("whole").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     s.expect(not s.equal("whole"), "a wrong bit was not noticed")
     sys.exit(1 if s.failed else 0)

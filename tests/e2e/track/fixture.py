@@ -1,6 +1,6 @@
-# fixture.py - what the tests of this folder share: a tiny run, started, killed and asked.
+# fixture.py - shared by the tests of this folder: a tiny run that is started, killed and queried.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that take no time, and what their ledgers say."""
+"""Tiny runs and their ledgers."""
 import pathlib
 import shutil
 import sqlite3
@@ -15,7 +15,7 @@ EVAL = {"eval-prompt-data": "test task:max", "eval-interval": 4, "eval-max-respo
         "n-samples-per-eval-prompt": 1}
 
 
-class Scene:
+class Fixture:
     """A folder with a recipe, and the program."""
 
     def __init__(self, invar, folder, rollouts):
@@ -36,7 +36,7 @@ class Scene:
                 run, "--no-report", "--json", *map(str, flags)]
 
     def train(self, run, *flags, code=0):
-        """The run, to its end; its standard error."""
+        """Trains the run to its end. Returns its standard error."""
         done = subprocess.run(self.words(run, *flags), capture_output=True, text=True, timeout=300,
                               check=False)
         self.expect(done.returncode == code,
@@ -44,7 +44,7 @@ class Scene:
         return done.stderr
 
     def kill_at(self, step, run, *flags):
-        """Kills it with SIGKILL once its ledger has the step."""
+        """Kills the run with SIGKILL when its ledger has the step."""
         with subprocess.Popen(self.words(run, *flags), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as child:
             while self.last_step(run) < step and child.poll() is None:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# live.py INVAR FOLDER - the real W&B, MLflow, trackio, TensorBoard and prometheus_client are told.
+# live.py INVAR FOLDER - runs report to the real W&B, MLflow, trackio, TensorBoard and
+# prometheus_client.
 #
-# Runs that are stopped and resumed, and one that is killed. What each program has afterwards is
-# read with its own library and compared with the ledger.
+# Runs are stopped and resumed, and one is killed. The data of each program are read with its own
+# library and compared with the ledger. Control: values of other steps differ.
 # SPDX-License-Identifier: Apache-2.0
-"""Dashboards of others, alive."""
+"""Real dashboards."""
 import json
 import math
 import os
@@ -17,17 +18,17 @@ from tensorboard.backend.event_processing import event_accumulator
 from wandb.proto import wandb_internal_pb2
 
 import prometheus_text
-from fixture import Scene
+from fixture import Fixture
 
 ROLLOUTS = 8
 EXAMPLES = "engine/ext/example"
 
 
-class Live(Scene):
+class Live(Fixture):
     """Runs with the sinks of the examples."""
 
     def numbers(self, run):
-        """{name: {step: value}} as the ledger has them."""
+        """Returns {name: {step: value}} of the ledger."""
         sql = "SELECT name, step, value_bits FROM {} x JOIN series USING (series) WHERE seg = " \
               "(SELECT max(seg) FROM {} y WHERE y.step = x.step)"
         found = {}
@@ -41,7 +42,7 @@ class Live(Scene):
         words = ["--sink", f"'{sys.executable}' {EXAMPLES}/{program} proof", "--sink-timeout", 300]
         for flags in (["--until", 7], []):
             told = self.train(run, *words, *flags)
-            trouble = [line for line in told.splitlines()  # that it is waited for is none
+            trouble = [line for line in told.splitlines()  # waiting is no trouble
                        if "sink:" in line and "waiting up to" not in line]
             self.expect(not trouble, f"{run}: {trouble}")
         wanted = self.numbers(run)
@@ -51,7 +52,7 @@ class Live(Scene):
     def compare(self, run, found, wanted):
         missing = [name for name in wanted if found.get(name) != wanted[name]]
         self.expect(not missing, f"{run}: {[(n, found.get(n), wanted[n]) for n in missing[:3]]}")
-        # a negative control: a value of another step is noticed
+        # Control: values of other steps differ.
         name = "rollout/response_len/mean"
         wrong = {step + 1: value for step, value in wanted[name].items()}
         self.expect(found[name] != wrong, f"{run}: wrong steps are not noticed")
@@ -59,8 +60,9 @@ class Live(Scene):
 
 
 def wandb_records(data):
-    """Records of an offline run: blocks of 32 KiB, pieces with checksum, length and kind."""
-    whole, at = b"", 7  # behind the head of the file
+    """Yields records of an offline run: blocks of 32 KiB with pieces of checksum, length and
+    kind."""
+    whole, at = b"", 7  # the file header ends here
     while at < len(data):
         rest = 32768 - at % 32768
         if rest < 7:
@@ -69,7 +71,7 @@ def wandb_records(data):
         _, length, kind = struct.unpack_from("<IHB", data, at)
         whole += data[at + 7:at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # a piece that is all of a record, or its last one
+        if kind in (1, 4):  # a complete record, or its last piece
             yield whole
             whole = b""
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# live.sh INVAR FOLDER - live.py, with the programs that it asks in a virtual environment in FOLDER.
+# live.sh INVAR FOLDER - live.py, with the dashboards installed in a virtual environment in FOLDER.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,10 +1,10 @@
 # prometheus_text.py - a strict reader of Prometheus' text format 0.0.4.
 #
-# Stricter than Prometheus: every family has HELP and TYPE, once and before its values, values of a
-# family stand together, no sample comes twice, counters and only they end in _total, and the text
-# ends with a line feed.
+# Stricter than Prometheus: every family has HELP and TYPE, once and before its values; values of a
+# family are contiguous; no sample occurs twice; exactly the counters end in _total; the text ends
+# with a line feed.
 # SPDX-License-Identifier: Apache-2.0
-"""Families of a text: {name: Family}; ValueError says what is wrong."""
+"""Reads a text into {name: Family}; a ValueError names the problem."""
 import re
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -14,7 +14,7 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?([eE][+-]?\d+)?|Inf)|NaN")
 
 
 class Family:
-    """One name with all of its values, {sorted labels: value}."""
+    """A metric name with all of its values, {sorted labels: value}."""
 
     def __init__(self, name):
         self.name, self.kind, self.values = name, None, {}
@@ -74,7 +74,7 @@ def read(text):
 
 
 def check_itself():
-    """What is wrong is found."""
+    """Control: wrong texts are rejected."""
     good = '# HELP a_total b\n# TYPE a_total counter\na_total{x="y",z="\\"\\\\\\n"} 1e+01\n'
     if read(good)["a_total"].values != {(("x", "y"), ("z", '"\\\n')): 10.0}:
         raise ValueError("a good text is read wrongly")

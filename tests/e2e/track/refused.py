@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# refused.py INVAR FOLDER - dashboards that cannot be are refused before anything is written.
+# refused.py INVAR FOLDER - impossible dashboard settings are rejected before anything is written.
 #
-# Each wrong setting, for a run that begins, one that goes on, one that begins anew, and a dry run:
-# exit code, a message with the key, and every file as it was before.
+# Each wrong setting is tried for a new run, a resumed run, a fresh run and dry runs: exit code, a
+# message with the key, and no changed file. Control: correct settings work.
 # SPDX-License-Identifier: Apache-2.0
 """Wrong settings of dashboards."""
 import hashlib
@@ -13,14 +13,14 @@ import socket
 import subprocess
 import sys
 
-from fixture import Scene
+from fixture import Fixture
 
 ROLLOUTS = 4
 USAGE, TROUBLE = 129, 2
 
 
 def picture(folder):
-    """All that is in a folder, and what the files have."""
+    """Returns all paths in a folder, with the digests of the files."""
     return {str(path.relative_to(folder)):
             hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file()
             else path.lstat().st_mode
@@ -28,7 +28,7 @@ def picture(folder):
 
 
 def settings(s, port):
-    """(flags, exit code, words of the message)"""
+    """Returns (flags, exit code, words of the message)."""
     foreign, folder = s.folder / "foreign.prom", s.folder / "folder.prom"
     link, pipe = s.folder / "link.prom", s.folder / "pipe.prom"
     foreign.write_text("mine\n", encoding="ascii")
@@ -77,11 +77,11 @@ def check_setting(s, flags, code, words, invar=None):
         after = picture(s.folder)
         s.expect(after == before, f"{what}: written: {after.items() ^ before.items()}")
         if after != before:
-            sys.exit(1)  # what follows would be about something else
+            sys.exit(1)  # the folder has changed, so the next checks would be meaningless
 
 
 def check_log(s):
-    """Something in the place of sink.log that is none."""
+    """A pipe, folder or link at the path of sink.log is rejected."""
     log = s.folder / "old/sink.log"
     for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("target", path)):
         make(log)
@@ -101,7 +101,7 @@ def check_log_once(s):
 
 
 def main():
-    s = Scene(*sys.argv[1:], ROLLOUTS)
+    s = Fixture(*sys.argv[1:], ROLLOUTS)
     s.train("old", "--until", 3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -114,8 +114,8 @@ def main():
     shutil.copy2(pathlib.Path(s.invar).resolve(), alone)
     check_setting(s, ["--prometheus-port", port], TROUBLE, "prometheus-port: ", str(alone))
     check_log(s)
-    # a negative control: the same with settings that can be
-    board = s.folder / "missing/board"  # which is made
+    # Control: the same commands with correct settings.
+    board = s.folder / "missing/board"  # the run creates it
     good = ["--sink", "cat", "--tensorboard-dir", board, "--prometheus-port", port]
     for run in ("old", "new"):
         files = [s.folder / run / name for name in ("a.prom", "t.json")]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# scrape.py INVAR FOLDER - the newest numbers of a run, in a file and at a port.
+# scrape.py INVAR FOLDER - Prometheus metrics of a run, in a file and at a port.
 #
-# Read by a strict reader of the text format 0.0.4 (prometheus_text.py), while the run trains and
-# afterwards, and compared with the ledger.
+# A strict reader of the text format 0.0.4 (prometheus_text.py) reads them during the run and
+# afterwards; the values are compared with the ledger.
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus and invar train."""
+"""Prometheus metrics of invar train."""
 import socket
 import struct
 import subprocess
@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 
 import prometheus_text
-from fixture import Scene
+from fixture import Fixture
 
 ROLLOUTS = 30
 
@@ -55,7 +55,7 @@ def check_file(s):
     s.expect("must end in .prom" in told, f"another ending: {told}")
 
 
-def look_at_second(s, path, child):
+def check_second_writer(s, path, child):
     while s.last_step("first") < 3 and child.poll() is None:
         time.sleep(0.01)
     for more in ([], ["--dry-run"]):
@@ -73,12 +73,12 @@ def look_at_second(s, path, child):
 
 
 def check_one_writer(s):
-    """A file that another run writes is refused; one that a killed run has left is not."""
+    """A file that another run writes is rejected; a file of a killed run is not."""
     path = s.folder / "shared.prom"
     words = s.words("first", "--prometheus-file", path, "--num-rollout", 1000000)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         try:
-            look_at_second(s, path, child)
+            check_second_writer(s, path, child)
         finally:
             child.kill()
     s.train("other", "--prometheus-file", path)
@@ -86,8 +86,8 @@ def check_one_writer(s):
     s.expect(not list(s.folder.glob("shared.prom?*")), "something beside the file")
 
 
-def check_odd_name(s):
-    """A name that needs escapes is one label all the same."""
+def check_escaped_name(s):
+    """A run name that needs escapes is one label."""
     path, name = s.folder / "odd.prom", 'a"b\\c'
     words = [word if word != "odd" else name for word in s.words("odd", "--prometheus-file", path)]
     subprocess.run(words, check=True, capture_output=True)
@@ -96,7 +96,7 @@ def check_odd_name(s):
 
 
 def ask(url, host):
-    """The status of the answer to somebody who asks for this host."""
+    """Returns the status of a request with this Host header."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host}),
                                     timeout=10) as answer:
@@ -105,7 +105,7 @@ def ask(url, host):
         return error.code
 
 
-def look_at_port(s, port):
+def check_responses(s, port):
     url = f"http://127.0.0.1:{port}"
     seen = set()
     for _ in range(2000):
@@ -113,7 +113,7 @@ def look_at_port(s, port):
             with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
                 kind = answer.headers["Content-Type"]
                 text = answer.read().decode("utf-8")
-        except OSError:  # not there yet, or the door that was opened only to see that it can be
+        except OSError:  # not listening yet, or only the test of the port by the starting run
             time.sleep(0.01)
             continue
         families = prometheus_text.read(text)
@@ -135,7 +135,7 @@ def look_at_port(s, port):
                        (f"127.0.0.1.evil.com:{port}", 403), ("127.0.0.1:1", 403)):
         found = ask(f"{url}/metrics", host)
         s.expect(found == code, f"Host: {host}: {found}")
-    # it is this machine's alone, and nobody else's
+    # The port is taken by this run.
     told = s.train("second", "--prometheus-port", port, code=2)
     s.expect("prometheus-port: cannot listen" in told, f"a port that is taken: {told}")
 
@@ -145,18 +145,18 @@ def check_port(s):
     words = s.words("port", "--prometheus-port", port, "--num-rollout", 1000000)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         try:
-            look_at_port(s, port)
+            check_responses(s, port)
         finally:
             child.kill()
 
 
 def main():
-    s = Scene(*sys.argv[1:], ROLLOUTS)
+    s = Fixture(*sys.argv[1:], ROLLOUTS)
     prometheus_text.check_itself()
     s.train("silent")
     check_file(s)
     check_one_writer(s)
-    check_odd_name(s)
+    check_escaped_name(s)
     check_port(s)
     sys.exit(1 if s.failed else 0)
 

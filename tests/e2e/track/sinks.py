@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# sinks.py INVAR FOLDER - programs that are told about a run: good, dead, deaf and slow ones.
+# sinks.py INVAR FOLDER - sink programs that receive the events of a run: correct, dying, stuck and
+# slow ones.
 #
-# Whatever a sink does, the run has its chain, its exit code and its pace; what was not delivered is
-# counted and said.
+# A sink must not change the chain, exit code or pace of the run; undelivered events are counted and
+# reported. Control: a changed value differs from the ledger.
 # SPDX-License-Identifier: Apache-2.0
-"""Sinks by plug-in."""
+"""Sink programs."""
 import json
 import pathlib
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from fixture import Scene
+from fixture import Fixture
 
 ROLLOUTS = 30
 
@@ -26,7 +27,7 @@ print("all is written")
 """
 
 
-class Sinks(Scene):
+class Sinks(Fixture):
     """Runs with sinks."""
 
     def sink(self, run, program, *flags, code=0):
@@ -45,8 +46,8 @@ class Sinks(Scene):
         self.expect(self.select(run, "SELECT count(*) FROM segment") == [(1,)], f"{run}: resumed")
 
 
-def told(lines):
-    """{(step, name): value} of lines "step"."""
+def sent(lines):
+    """Returns {(step, name): value} of the lines "step"."""
     return {(line["step"], name): float(value) for line in lines if line["event"] == "step"
             for name, value in line["metrics"].items()}
 
@@ -74,9 +75,9 @@ def check_good(s):
     steps = [line["step"] for line in lines[1:-1]]
     s.expect(steps == list(range(-1, 2 * ROLLOUTS)), f"steps {steps}")
     wanted = recorded(s, "good")
-    s.expect(told(lines) == wanted, f"not as in the ledger: {told(lines).items() ^ wanted.items()}")
-    wanted[(0, "train/loss")] += 1e-12  # a negative control
-    s.expect(told(lines) != wanted, "a wrong number was not noticed")
+    s.expect(sent(lines) == wanted, f"not as in the ledger: {sent(lines).items() ^ wanted.items()}")
+    wanted[(0, "train/loss")] += 1e-12  # control: a changed value
+    s.expect(sent(lines) != wanted, "a wrong number was not noticed")
     s.expect((s.folder / "good/sink.log").read_text() == "all is written\n", "its log")
 
 
@@ -87,14 +88,15 @@ def check_resumed(s):
     events = [line["event"] for line in lines if line["event"] != "step"]
     s.expect(events == ["begin", "end", "begin", "end"], f"resumed: {events}")
     s.expect([line["after"] for line in lines if line["event"] == "begin"] == [-1, 21], "after")
-    s.expect(told(lines) == recorded(s, "parts"), "resumed: other numbers than in the ledger")
+    s.expect(sent(lines) == recorded(s, "parts"), "resumed: other numbers than in the ledger")
     steps = [line["step"] for line in lines if line["event"] == "step"]
     s.expect(len(set(steps)) == len(steps), "resumed: a step twice")
     s.expect(s.chain("parts") == s.chain("silent"), "resumed: another chain")
 
 
 def check_wait(s):
-    """Who waits for a slow sink is told so, once, and may stop it; for a quick one nobody waits."""
+    """Waiting for a slow sink is reported once and can be interrupted; a quick sink causes no
+    wait."""
     waiting = "sink: waiting up to 600 s"
     words = s.words("waits", "--sink", "sleep 1000", "--sink-timeout", 600)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -112,7 +114,7 @@ def check_wait(s):
 
 
 def is_alive(pid):
-    """A process that is no zombie."""
+    """Returns whether the process exists and is not a zombie."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except OSError:
@@ -121,7 +123,7 @@ def is_alive(pid):
 
 
 def check_orphans(s):
-    """Killed with SIGKILL: the kernel ends the sink, the end of its input what it has started."""
+    """SIGKILL of the run: the kernel ends the sink, and the end of input ends its child."""
     program, pids = s.folder / "orphans.py", s.folder / "pids"
     program.write_text("import os, subprocess, sys, time\n"
                        "child = subprocess.Popen(['cat'], stdout=subprocess.DEVNULL)\n"
@@ -164,7 +166,7 @@ def check_bad(s):
     words = s.sink("closes", "import os, time\nos.close(0)\ntime.sleep(0.5)\n")
     s.expect("sink: it reads no more" in words, f"closes: {words}")
     s.same("closes")
-    # a grandchild that keeps the pipe is ended, too
+    # A grandchild that keeps the pipe open is ended, too.
     words = s.sink("parent", "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
                    f"    open({str(s.folder / 'pid')!r}, 'w').write(str(os.getpid()))\n"
                    "    time.sleep(1000)\n", "--sink-timeout", 5)
@@ -174,7 +176,8 @@ def check_bad(s):
 
 
 def check_flood(s):
-    """More lines than the queue and the pipe hold, for one who begins to read at the end."""
+    """Sends more lines than the queue and the pipe hold, to a sink that begins to read at the
+    end."""
     late = "import sys, time\nwhile not __import__('os').path.exists(sys.argv[1] + '.go'):\n" \
            "    time.sleep(0.05)\n" + WRITES
     s.recipe.write_text(s.recipe.read_text().replace(f"num-rollout = {ROLLOUTS}",
@@ -186,14 +189,14 @@ def check_flood(s):
 
 
 def check_loud(s):
-    """One that prints without end; its log has one."""
+    """A sink prints without end: its log is limited."""
     words = s.train("loud", "--sink", "yes", "--sink-timeout", 1)
     s.expect("was killed" in words, f"loud: {words}")
     s.expect(words.count("its log has 16 MiB") == 1, f"loud: {words}")
     size = (s.folder / "loud/sink.log").stat().st_size
     s.expect(size == 16 << 20, f"loud: its log has {size} bytes")
     s.same("loud")
-    # a negative control: just as much is all kept
+    # Control: a log of exactly the limit is kept completely.
     fits = "import sys\nsys.stdout.write('x' * (16 << 20))\nsys.stdin.read()\n"
     words = s.sink("fits", fits)
     s.expect("sink:" not in words, f"fits: {words}")

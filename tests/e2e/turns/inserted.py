@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-# inserted.py ROLLOUTS REPLIES - what leader.py inserted stands in samples, and out of the loss.
+# inserted.py ROLLOUTS REPLIES - checks that inserted tokens are in the samples, but not in the
+# loss.
 #
-# ROLLOUTS is a file of save-debug-rollout-data, REPLIES what `ledger sql` printed of its step.
+# ROLLOUTS is a file of save-debug-rollout-data; REPLIES has the replies of leader.py for its step,
+# as `ledger sql` prints them.
 # SPDX-License-Identifier: Apache-2.0
 """Compares tokens, masks and log-probs of samples with the recorded replies."""
 import json
@@ -11,14 +13,14 @@ DIGITS = "0123456789<>?"
 EOS = len(DIGITS)
 
 
-def spoken(sample, kind):
-    """Tokens of the response whose mask is `kind`."""
+def masked_tokens(sample, kind):
+    """Returns the tokens of the response whose mask is `kind`."""
     tokens = sample["tokens"][sample["prompt_tokens"]:]
     return [t for t, m in zip(tokens, sample["mask"]) if m == kind]
 
 
 def inserted(replies, count):
-    """By sample, the tokens that the recorded replies insert, in order."""
+    """Returns for each sample the tokens that the recorded replies insert, in order."""
     active, out = list(range(count)), [[] for _ in range(count)]
     for reply in replies:
         assert len(reply["turns"]) == len(active), (len(reply["turns"]), len(active))
@@ -31,10 +33,10 @@ def inserted(replies, count):
 
 
 def check(sample, tokens):
-    assert spoken(sample, 0) == tokens, sample
+    assert masked_tokens(sample, 0) == tokens, sample
     assert all((p == 0.0) == (m == 0) for p, m in zip(sample["logprobs"], sample["mask"])), sample
     assert sample["mask"][0] == 1 and sample["mask"][-1] == 1, sample
-    text = "".join(DIGITS[t] for t in spoken(sample, 1) if t != EOS)
+    text = "".join(DIGITS[t] for t in masked_tokens(sample, 1) if t != EOS)
     assert sample["response"] == text, sample
 
 

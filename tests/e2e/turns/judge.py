@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# judge.py - a judge of groups that sees what the leader has rewarded, and says something else.
+# judge.py - a group reward plug-in; it checks the rewards of leader.py, and gives other ones.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import sys

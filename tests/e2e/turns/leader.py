@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# leader.py MOOD - a plug-in that leads samples of task:guess, as recipes/guess.ini, and its moods.
+# leader.py MOOD - an environment plug-in for task:guess, as in recipes/guess.ini; MOOD selects
+# correct or faulty behavior.
 # SPDX-License-Identifier: Apache-2.0
-"""Answers guesses, and does what a leader of samples can do wrong."""
+"""Responds to guesses; each mood behaves differently."""
 import json
 import os
 import sys
@@ -11,7 +12,8 @@ DIGITS = "0123456789<>?"
 
 
 def play(sample):
-    """Hints are text, or for odd samples token ids; the reward has parts."""
+    """Returns the hint as text, or for odd samples as token ids, and finally a reward with
+    parts."""
     guess, secret = sample["text"][-1:], sample["label"]
     if guess == secret or sample["last"]:
         found = 1.0 if guess == secret else 0.0
@@ -23,15 +25,16 @@ def play(sample):
             **({"stop": [secret]} if sample["index"] % 3 == 0 else {})}
 
 
-def follow(mood, sample):
-    if mood == "mute":  # nobody rewards
+def respond_to_sample(mood, sample):
+    if mood == "mute":  # no reward
         return {"end": True}
-    if mood == "half" and sample["last"]:  # rewards one of each group; two of the groups whole
+    # rewards one sample of each group, and both of the first two groups
+    if mood == "half" and sample["last"]:
         half = sample["index"] % 2 == 0
         return {"end": True, **({"reward": {"led": 0.25}} if half or sample["group"] < 2 else {})}
     if mood == "half":
         return {"insert": "<"}
-    if mood == "endless":  # as long as there is room, and then more than fits
+    if mood == "endless":  # inserts text until the response is full, and more than fits
         return {"end": True, "reward": 0.5} if sample["last"] else {"insert": "?" * 3}
     if mood == "deaf":
         return {"insert": ">"}
@@ -45,7 +48,7 @@ def follow(mood, sample):
 
 
 def answer(mood, request):
-    turns = [follow(mood, sample) for sample in request["samples"]]
+    turns = [respond_to_sample(mood, sample) for sample in request["samples"]]
     if mood == "short":
         turns = turns[1:]
     if mood == "dies":
@@ -55,8 +58,8 @@ def answer(mood, request):
     return json.dumps({"id": request["id"], "turns": turns})
 
 
-def wait(step):
-    """Notes that it was asked; behind step 1 it takes as long as there is a file `stuck`."""
+def log_and_block(step):
+    """Logs the call. After step 1, it blocks while the file `stuck` exists."""
     with open("asked", "a", encoding="ascii") as file:
         file.write(f"{step}\n")
     while step > 1 and os.path.exists("stuck"):
@@ -68,7 +71,7 @@ def main():
     sys.stdin.readline()
     print(json.dumps({"invar": 1, "name": "leader", "kinds": ["generate"]}), flush=True)
     for line in sys.stdin:
-        wait(json.loads(line)["step"])
+        log_and_block(json.loads(line)["step"])
         print("rubbish" if mood == "rubbish" else answer(mood, json.loads(line)), flush=True)
 
 

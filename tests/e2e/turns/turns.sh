@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# turns.sh INVAR FOLDER - samples of several turns, which a plug-in leads.
+# turns.sh INVAR FOLDER - multi-turn samples with an environment plug-in.
 #
-# What is inserted stands in the samples and out of the loss; one chain whatever the free keys, the
-# ranks and kills; replays ask nobody; a leader that fails or talks nonsense ends the run. With
-# INVAR_TEST_FULL recipes/guess.ini learns its game from three seeds.
+# Inserted tokens are in the samples, but not in the loss (checked by inserted.py). Free keys, ranks
+# and kills do not change the chain; control: another hint does. Replays start no plug-in. A failing
+# plug-in ends the run. With INVAR_TEST_FULL=1 recipes/guess.ini must learn its game with three
+# seeds.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 root=$PWD
@@ -21,7 +22,7 @@ if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
     for seed in 1 2 3; do
         (cd "$root" && "$invar" train recipes/guess.ini --no-report --save none --seed "$seed" \
             --rollout-seed "$seed" --run "$folder/seed-$seed") >out 2>err || complain "$(<err)"
-        # the first rollout is that of weights that have learned nothing
+        # The first rollout is sampled with untrained weights.
         read -r first last < <(echo "$(column "seed-$seed" "$mean = 0")" \
             "$(column "seed-$seed" "$mean >= 190")")
         holds python3 -c "assert $first < 0.3 and $last > 0.8, ($first, $last)"
@@ -30,7 +31,7 @@ if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
     done
 fi
 
-# ---- what is inserted ---------------------------------------------------------------------------
+# ---- inserted tokens ----------------------------------------------------------------------------
 cp "$here/leader.py" leader.py
 leader='custom-generate-function-path = python3 leader.py play'
 tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
@@ -48,14 +49,14 @@ turns="SELECT min(value) > 1, max(value) FROM metrics WHERE name IN ('rollout/tu
     'rollout/turns/max')"
 holds [ "$(column one "$turns")" = '1|4.0' ]
 expect 0 'ended' ledger query turns --run one
-# of each sample, as its file has it
+# The ledger has the number of turns of each sample, as the rollout file does.
 holds [ "$(column one "SELECT count(*), min(turns) > 0, sum(inserted) > 0 FROM led_samples")" = \
     '16|1|1' ]
 holds [ "$(column one "SELECT group_concat(turns, ' ') FROM (SELECT turns FROM led_samples
     WHERE step = 3 ORDER BY idx)")" = "$(sed -n 's/.*"turns":\([0-9]*\)}$/\1/p' 3.jsonl | xargs)" ]
 
 # ---- one chain ----------------------------------------------------------------------------------
-# same NAME RANKS FLAG ...: the same bits, and the same replies.
+# same NAME RANKS FLAG ...: checks that the flags change neither the bits nor the replies.
 same() {
     local name=$1 ranks=$2
     shift 2
@@ -69,18 +70,18 @@ same free 1 --threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size
 same ranks 2
 same ranks-3 3 --speculative-algorithm ngram
 same apart 2 --rollout-num-gpus 1
-# ranks that divide the model, whose vocabulary has ids without a text
+# Ranks that divide the model; its vocabulary has ids without text.
 sed "s/task:max/task:guess/; s/response-len = 3/response-len = 12/
     s/^rm-type.*/$leader\nrollout-max-turns = 3\nrollout-max-turn-len = 2/" \
     "$here/../ranks/sharded_model.ini" >sharded_model.ini
 ends 0 1 sharded_model.ini --run whole --record-golden whole.golden
 ends 0 2 sharded_model.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
 ends 0 2 sharded_model.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
-# the control: another hint for one sample
+# Control: another hint for one sample.
 ends 4 1 guess.ini --run other --golden one.golden \
     --custom-generate-function-path 'python3 leader.py other'
 
-# experts, whose choices are kept for all rows; several steps a rollout; evaluations
+# Experts, whose routing is recorded for all rows; several steps per rollout; evaluations.
 moe=(--model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --use-rollout-routing-replay
     --dtype bf16 --eval-prompt-data 'g task:guess' --eval-interval 2
     --dynamic-sampling-filter nonzero_std --over-sampling-batch-size 3)
@@ -92,7 +93,7 @@ differ="SELECT sum(value) FROM metrics WHERE name = 'train/routing_differ'"
 holds [ "$(column moe-1 "$differ")" = 0.0 ]
 expect 0 'eval/g/reward/found' eval guess.ini --run moe-1 "${moe[@]}"
 
-# evaluations of one response each
+# Evaluations with a single response per prompt.
 expect 129 'nobody judges evaluations' train guess.ini --run x --eval-turns false \
     --eval-prompt-data 'g task:guess'
 printf '[led]\npath = task:guess\n[plain]\npath = task:guess\nturns = false\nrm-type = overlap\n' \
@@ -102,29 +103,29 @@ parts="SELECT DISTINCT name FROM evaluation JOIN series USING (series)"
 holds [ "$(column sets "$parts WHERE name LIKE '%reward/found'")" = eval/led/reward/found ]
 expect 129 'eval-turns' train guess.ini --run x --eval-turns false
 
-# ---- rollouts that begin before their turn ------------------------------------------------------
+# ---- asynchronous rollouts ----------------------------------------------------------------------
 late=(--rollout-lag 2 --num-rollout 6 --lr 0.02)
 ends 0 1 guess.ini --run late "${late[@]}" --record-golden late.golden --save none
 versions="SELECT count(*) FROM samples WHERE weights_first <> max(0, step - 2) OR
     weights_last <> weights_first"
 holds [ "$(column late "$versions")" = 0 ]
 holds [ "$(column late "SELECT count(*) FROM samples WHERE weights_first < step")" = 20 ]
-# later NAME RANKS FLAG ...
-later() {
+# compare_async NAME RANKS FLAG ...: compares an asynchronous run with the first one.
+compare_async() {
     local name=$1 ranks=$2
     shift 2
     ends 0 "$ranks" guess.ini --run "$name" "${late[@]}" --golden late.golden "$@"
     expect 0 'identical' diff late "$name"
 }
-later late-saved 1
-later late-point 1 --debug-determinism point --threads 2 --save none
-later late-ranks 2
-later late-apart 2 --rollout-num-gpus 1 --check-logprobs false --save none
+compare_async late-saved 1
+compare_async late-point 1 --debug-determinism point --threads 2 --save none
+compare_async late-ranks 2
+compare_async late-apart 2 --rollout-num-gpus 1 --check-logprobs false --save none
 for rollouts in 2 3; do
     ends 0 "$rollouts" guess.ini --run late-pieces --rollout-lag 2 --lr 0.02 \
         --num-rollout "$rollouts" --save-interval 1
 done
-later late-pieces 1
+compare_async late-pieces 1
 mv leader.py away.py
 expect 0 identical replay late-pieces --step 4
 mv away.py leader.py
@@ -136,7 +137,7 @@ expect 129 'must be 0 with custom-generate-function-path' train guess.ini --run 
     --rollout-lag 1 --rollout-segment-tokens 2
 expect 129 'all ranks ask it together' train guess.ini --run x --rollout-lag 1 --rollout-overlap
 
-# surplus groups of a filter
+# Surplus groups of a filter.
 extra=(--rollout-lag 2 --lr 0.02 --dynamic-sampling-filter nonzero_std
     --over-sampling-batch-size 6 --over-sampling-keep-surplus)
 ends 0 1 guess.ini --run extra "${extra[@]}" --num-rollout 6 --record-golden extra.golden \
@@ -147,7 +148,7 @@ ends 0 2 guess.ini --run extra-pieces "${extra[@]}" --num-rollout 4
 ends 0 1 guess.ini --run extra-pieces "${extra[@]}" --num-rollout 6 --golden extra.golden
 holds grep -q '^golden    identical, 6 of 6' out
 
-# ---- judges of groups ---------------------------------------------------------------------------
+# ---- group rewards ------------------------------------------------------------------------------
 cp "$here/judge.py" judge.py
 half=(--group-rm --custom-rm-path 'python3 judge.py' --custom-generate-function-path
     'python3 leader.py half')
@@ -161,18 +162,19 @@ holds [ "$(column half-1 "$rewards")" = '0.25 0.25 0.25 0.25 0.25 15.0 0.25 17.0
 holds [ "$(column half-1 "SELECT count(*) FROM reply WHERE plugin = 'custom-rm-path'")" = 6 ]
 expect 0 identical replay half-1 --step 2
 
-# the same turns without training
+# Equal turns in generate, without training.
 expect 0 'prompt 7, draw 7: ' generate --run one guess.ini --prompts task:guess
 expect 2 'a plug-in led the sample' generate guess.ini --run one \
     --sample "$(column one 'SELECT rng FROM samples LIMIT 1')"
 
-# ---- again --------------------------------------------------------------------------------------
+# ---- repeated -----------------------------------------------------------------------------------
 mv leader.py away.py
 expect 0 identical replay one --step 3
 expect 0 identical replay one --from 0 --step 3 --level full --threads 2
 expect 0 identical replay moe-2 --step 1
 mv away.py leader.py
-# killed in its third step, and started again without a checkpoint: two steps are answered
+# Killed in its third step, and started again without a checkpoint: the replies of two steps are
+# recorded.
 touch stuck
 "$invar" train guess.ini --run killed --no-report --golden one.golden >out 2>err &
 victim=$!
@@ -188,8 +190,8 @@ holds grep -q '^golden    identical, 4 of 4' out
 holds [ "$(sort -u asked | tr '\n' ' ')" = '2 3 ' ]
 expect 0 'identical' diff one killed
 
-# ---- what goes wrong ----------------------------------------------------------------------------
-# wrong MOOD TEXT FLAG ...: the run ends with exit code 2 and says so.
+# ---- failing plug-ins ---------------------------------------------------------------------------
+# wrong MOOD TEXT FLAG ...: checks that the run ends with exit code 2 and TEXT.
 wrong() {
     local mood=$1 text=$2
     shift 2
@@ -204,7 +206,7 @@ wrong short '"turns" has 3 values, expected 4'
 wrong rubbish ''
 wrong dies ''
 wrong hangs '' --plugin-timeout 1
-# surplus groups wait with what the plug-in said in them
+# Surplus groups keep the replies of the plug-in.
 surplus=(--dynamic-sampling-filter nonzero_std --over-sampling-batch-size 8
     --over-sampling-keep-surplus true)
 expect 0 'log-probs largest difference between rollout and training: 0' train guess.ini \

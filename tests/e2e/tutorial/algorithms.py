@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # algorithms.py INVAR FOLDER - the recipes of docs/algorithms.md, on a small random model.
 #
-# Works in FOLDER, in place of a clone. Model and data are made, every recipe is written and every
-# command is run as the page prints it, except that rewards are those that the page has for a random
-# model. Each algorithm has to move the weights in its own way.
+# Works in FOLDER, which stands for a clone. Model and data are made, every recipe is written, and
+# every command runs as printed, except that rewards are those that the page suggests for a random
+# model. Each algorithm must have a nonzero gradient and a chain of its own.
 # SPDX-License-Identifier: Apache-2.0
 """Runs every recipe of docs/algorithms.md."""
 import os
@@ -16,7 +16,7 @@ from tutorial import ROOT, blocks, run
 
 
 def outcome(folder):
-    """The largest norm of the gradient of a run, and its chain."""
+    """Returns the largest gradient norm of a run, and its chain."""
     with sqlite3.connect(f"file:{folder}/ledger.db?mode=ro", uri=True) as base:
         return base.execute("SELECT max(value), (SELECT chain FROM timeline ORDER BY step DESC "
                             "LIMIT 1) FROM metrics WHERE name = 'train/grad_norm'").fetchone()

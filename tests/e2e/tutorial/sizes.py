@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# sizes.py INVAR FOLDER [--write] - the numbers of docs/models.md, compared with what plan computes.
+# sizes.py INVAR FOLDER [--write] - the numbers of docs/models.md, compared with `invar plan`.
 #
-# Works in FOLDER, with config.json files of the models that the page names and no weights. Every
-# number of the three tables is computed again; --write puts the numbers into the page. The numbers
-# of GPUs take a minute: with INVAR_TEST_FULL they are computed, too. Then the commands of the page
-# are run as printed where the tutorial's data and a tokenizer are.
+# Works in FOLDER with config.json files of the models of the page, without weights. Every number of
+# the three tables is computed again; --write writes the numbers into the page. The numbers of GPUs
+# take a minute and are computed with INVAR_TEST_FULL=1 only. Then the commands of the page run as
+# printed, with the tutorial's data and a tokenizer.
 # SPDX-License-Identifier: Apache-2.0
 """Compares the sizes that docs/models.md states with `invar plan`."""
 import json
@@ -30,7 +30,7 @@ SHAPES = {"Qwen3-0.6B": (28, 1024, 3072, 16, 8, True), "Qwen3-1.7B": (28, 2048, 
 
 
 def make_configs():
-    """The folders of the models as a hub has them, without weights and tokenizers."""
+    """Creates the folders of the models as on a hub, without weights and tokenizers."""
     for name, (layers, hidden, features, heads, groups, tied) in SHAPES.items():
         folder = FOLDER / "models" / name
         folder.mkdir(parents=True)
@@ -44,7 +44,7 @@ def make_configs():
 
 
 def plan(model, *arguments):
-    """What `invar plan --json` prints; exit code 1 says that the run does not fit."""
+    """Returns the output of `invar plan --json`; exit code 1 means that the run does not fit."""
     command = [INVAR, "plan", "size.ini", "--hf-checkpoint", f"models/{model}", "--json",
                *arguments]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
@@ -57,27 +57,27 @@ def gib(count):
     return f"{count / 2**30:.1f}"
 
 
-def fewest(model, memory):
-    """The fewest GPUs on which all weights can be trained."""
+def min_gpus(model, memory):
+    """Returns the smallest number of GPUs on which all weights can be trained."""
     found = plan(model, "--recompute-granularity", "full", "--memory", memory,
                  "--gpus", "1,2,4,8,16,32", "--all")
     return str(min(layout["gpus"] for layout in found["layouts"] if layout["fits"]))
 
 
 def options(keys):
-    """`key = value`, `key = value` as options."""
+    """Returns `key = value`, `key = value` as options."""
     return [word for key, value in re.findall(r"`([\w-]+) = ([\w.-]+)`", keys)
             for word in (f"--{key}", value)]
 
 
 def row_of(cells):
-    """The cells of a row of the page, as the program computes them."""
+    """Returns the cells of a row of the page, as the program computes them."""
     first = cells[0]
     if first in SHAPES:
         lora = ("--memory", "141GB", "--lora-rank", "16")
         resident = [plan(first, *more)["resident"] for more in (
             lora[:2], lora, (*lora, "--dtype", "int4"))]
-        gpus = [fewest(first, "80GB"), fewest(first, "141GB")] if FULL else cells[-2:]
+        gpus = [min_gpus(first, "80GB"), min_gpus(first, "141GB")] if FULL else cells[-2:]
         return [first, *map(gib, resident), *gpus]
     if first == "none" or options(first):
         before = ["--memory", "80GB"] if len(cells) == 4 else ["--memory", "141GB", "--lora-rank",
@@ -88,7 +88,7 @@ def row_of(cells):
 
 
 def run_as_printed():
-    """The page's plan commands, beside the data and with a tokenizer; their number."""
+    """Runs the plan commands of the page with data and a tokenizer. Returns their number."""
     tokenizer = ROOT / "tests/oracle/folders/4.57.6/qwen3-fp16"
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(tokenizer / name, FOLDER / "models/Qwen3-4B")

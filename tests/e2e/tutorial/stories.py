@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # stories.py INVAR FOLDER - scripts/word-problems and tests/bench/learn.py, on a small random model.
 #
-# Works in FOLDER. The files of stories must have the hashes that docs/tutorial.md states. Their
-# solutions and labels are computed again from the text alone. Then the whole experiment runs on the
-# CPU with a few steps and questions: SFT, export, GRPO, the repetition, the replay, the control.
+# Works in FOLDER. The story files must have the hashes that docs/tutorial.md states. Solutions and
+# labels are computed again from the text. Then the complete experiment runs on the CPU with a few
+# steps and questions: SFT, export, GRPO, the repetition, the replay, the control.
 # SPDX-License-Identifier: Apache-2.0
-"""The stories of the tutorial, and the experiment on them."""
+"""The stories of the tutorial, and the experiment with them."""
 import hashlib
 import json
 import pathlib
@@ -20,7 +20,7 @@ SIGNS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 
 def check_hashes(folder):
-    """The page has a line with the hash of each file."""
+    """Checks that the page has a line with the hash of each file."""
     page = PAGE.read_text(encoding="utf-8")
     for path in sorted(folder.iterdir()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -29,7 +29,8 @@ def check_hashes(folder):
 
 
 def check_solutions(path):
-    """Every equation holds, uses numbers of the story or of earlier equations, and leads on."""
+    """Checks that every equation holds and uses known numbers, and that the last one gives the
+    label."""
     for line in path.read_text(encoding="ascii").splitlines():
         entry = json.loads(line)
         story, solution = (message["content"] for message in entry["messages"])
@@ -48,12 +49,12 @@ def check_solutions(path):
 
 
 def shape(story):
-    """The kind of a story and its numbers, without names and things."""
+    """Returns the story without names and things, so that its kind and numbers remain."""
     return re.sub(r"\b[A-Z][a-z]+\b|\b[a-z]+s\b", "", story)
 
 
 def check_disjoint(folder):
-    """No story of a test is one that was trained on, even with other names."""
+    """Checks that no test story is a training story, even with other names."""
     shapes = {path.stem: [shape(json.loads(line)["messages"][0]["content"])
                           for line in path.read_text(encoding="ascii").splitlines()]
               for path in folder.iterdir()}

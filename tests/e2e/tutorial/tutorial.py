@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# tutorial.py INVAR FOLDER [VENV] [--model HF --data GSM8K] - docs/tutorial.md, every command.
+# tutorial.py INVAR FOLDER [VENV] [--model HF --data GSM8K] - runs every command of
+# docs/tutorial.md.
 #
-# Works in FOLDER, with a small random model where the page has a real one, and with lines made in
-# the form of GSM8K. Files that the page prints are written, its shell commands are run. With VENV,
-# a virtual environment that is made there with transformers, the page's Python is run, too. With
-# --model and --data, the model and the data that the page names, every line that the page shows as
-# output and every hash that its text names must be printed (some 30 minutes on two cores).
+# Works in FOLDER, with a small random model instead of the page's model, and with generated lines
+# in the form of GSM8K. Files that the page prints are written, its shell commands are run. With
+# VENV, a virtual environment with transformers is made there, and the page's Python is run, too.
+# With --model and --data, the page's model and data, every output line and hash that the page shows
+# must be printed (about 30 minutes on two cores).
 # SPDX-License-Identifier: Apache-2.0
 """Runs every command of the tutorial."""
 import argparse
@@ -24,7 +25,8 @@ PAGE = ROOT / "docs/tutorial.md"
 
 
 def blocks(path=PAGE):
-    """(language, file name or None, text) of every fenced block; a file's name stands before it."""
+    """Returns (language, file name or None, text) of every fenced block; the file name precedes
+    it."""
     found = []
     fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
     page = path.read_text(encoding="utf-8")
@@ -35,7 +37,7 @@ def blocks(path=PAGE):
 
 
 def make_model(folder):
-    """A folder that transformers wrote, with room for the prompts of the page."""
+    """Makes a folder that transformers wrote, with a context for the prompts of the page."""
     shutil.copytree(ROOT / "tests/oracle/folders/4.57.6/qwen3-fp16", folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["max_position_embeddings"] = 2048
@@ -43,13 +45,13 @@ def make_model(folder):
 
 
 def make_data(folder):
-    """Lines of GSM8K's form."""
+    """Writes lines in the form of GSM8K."""
     folder.mkdir(parents=True)
-    dice = random.Random(2)
+    rng = random.Random(2)
     for name, count in (("train", 64), ("test", 8)):
         with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
             for _ in range(count):
-                a, b = dice.randint(2, 60), dice.randint(2, 60)
+                a, b = rng.randint(2, 60), rng.randint(2, 60)
                 file.write(json.dumps({
                     "question": f"Ann has {a} clips and buys {b} more. How many has she now?",
                     "answer": f"She has {a}+{b} = <<{a}+{b}={a + b}>>{a + b} clips.\n"
@@ -57,7 +59,7 @@ def make_data(folder):
 
 
 def install(venv):
-    """Python with what the oracles need, PyTorch and transformers among it."""
+    """Makes a virtual environment with the requirements of the oracles, including PyTorch."""
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     python = f"{venv}/bin/python"
     requirements = ROOT / "tests/oracle/requirements.txt"
@@ -66,7 +68,7 @@ def install(venv):
 
 
 def run(command, folder, environment):
-    """One line of the page; what it prints is shown where it fails."""
+    """Runs one line of the page and returns its output, which is printed on failure."""
     done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
@@ -74,8 +76,8 @@ def run(command, folder, environment):
     return done.stdout
 
 
-def place(folder, model, data):
-    """The model and the data of the page, which names the SHA-256 of the data."""
+def link_model_and_data(folder, model, data):
+    """Links the model and the data of the page, and checks the SHA-256 of the data."""
     page = PAGE.read_text(encoding="utf-8")
     (folder / "models").mkdir(parents=True)
     (folder / "models/SmolLM2-135M-Instruct").symlink_to(model.resolve())
@@ -87,7 +89,7 @@ def place(folder, model, data):
 
 
 def compare(outputs):
-    """What the page says of sections 1 to 8 is what was printed, but for times and for paths."""
+    """Checks that sections 1 to 8 of the page show what was printed, except for times and paths."""
     page = PAGE.read_text(encoding="utf-8").split("\n## 9. ")[0]
     printed = " ".join("\n".join(outputs).split())
     claims = re.findall(r"`([0-9a-f]{32})`", page) + re.findall(r"has (0\.\d+) in the", page)
@@ -113,7 +115,7 @@ def main():
     python = install(given.venv) if given.venv else None
     shutil.rmtree(folder, ignore_errors=True)
     if real:
-        place(folder, given.model, given.data)
+        link_model_and_data(folder, given.model, given.data)
     else:
         make_model(folder / "models/SmolLM2-135M-Instruct")
         make_data(folder / "data/gsm8k")

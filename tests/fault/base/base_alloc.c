@@ -1,9 +1,9 @@
 /*
  * base_alloc.c - every allocation of base/ fails once.
  *
- * A scenario takes an object through its whole life. It runs with the first allocation failing,
- * then with the second, and so on until none fails any more. Each time it must end with
- * INVAR_E_NOMEM and a message, or with success, and every block must have been given back.
+ * A scenario takes an object from its creation to its release. It runs with the first allocation
+ * failing, then with the second, and so on until none fails. Each run must end with INVAR_E_NOMEM
+ * and a message, or with success, and every block must have been freed (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +33,7 @@ static invar_status use_arena(invar_arena *arena)
     return INVAR_OK;
 }
 
-static invar_status live_arena(void)
+static invar_status exercise_arena(void)
 {
     invar_arena *arena;
     invar_status status;
@@ -44,7 +44,7 @@ static invar_status live_arena(void)
     return status;
 }
 
-static invar_status live_arena_debug(void)
+static invar_status exercise_arena_debug(void)
 {
     invar_arena *arena;
     invar_status status;
@@ -58,11 +58,11 @@ static invar_status live_arena_debug(void)
 static void test_base_alloc__arena_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_arena);
-    fail_each_allocation(live_arena_debug);
+    fail_each_allocation(exercise_arena);
+    fail_each_allocation(exercise_arena_debug);
 }
 
-/* What failed once may succeed later, with the plan as it was. */
+/* A reservation that failed once may succeed later, because the plan is unchanged. */
 static void test_base_alloc__arena_reserve_may_be_repeated(void **state)
 {
     faulty f = {.fail_at = 0};
@@ -93,7 +93,7 @@ static invar_status do_nothing(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-static invar_status live_pool(void)
+static invar_status exercise_pool(void)
 {
     invar_pool *pool;
     invar_status status;
@@ -107,10 +107,10 @@ static invar_status live_pool(void)
 static void test_base_alloc__pool_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_pool);
+    fail_each_allocation(exercise_pool);
 }
 
-static invar_status live_hash(void)
+static invar_status exercise_hash(void)
 {
     static const char data[50000];
     invar_tree_shard shards[2] = {{data, 1, sizeof data, sizeof data}, {data, 10, 100, 200}};
@@ -126,7 +126,7 @@ static invar_status live_hash(void)
 static void test_base_alloc__tree_hash_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_hash);
+    fail_each_allocation(exercise_hash);
 }
 
 /* ---- recipe ---------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static const invar_recipe_key keys[] = {
 static const invar_recipe_schema schema = {.keys = keys, .count = 3};
 
 static char path[] = INVAR_TEST_WORK "/fault-XXXXXX";
-static const char including[] = INVAR_TEST_WORK "/fault-including";
+static const char including_path[] = INVAR_TEST_WORK "/fault-including";
 
 static invar_status use_recipe(invar_recipe *recipe)
 {
@@ -157,9 +157,9 @@ static invar_status use_recipe(invar_recipe *recipe)
     size_t bytes;
 
     INVAR_TRY(invar_file_hash(&digest, &length, path));
-    INVAR_TRY(invar_recipe_flatten(&text, &bytes, including));
+    INVAR_TRY(invar_recipe_flatten(&text, &bytes, including_path));
     invar_free(text);
-    INVAR_TRY(invar_recipe_read_with_includes(recipe, including));
+    INVAR_TRY(invar_recipe_read_with_includes(recipe, including_path));
     INVAR_TRY(invar_recipe_set(recipe, "int", "3", "--int"));
     INVAR_TRY(invar_recipe_set(recipe, "float", "0.5", "--float"));
     INVAR_TRY(invar_recipe_check(recipe));
@@ -168,7 +168,7 @@ static invar_status use_recipe(invar_recipe *recipe)
     return INVAR_OK;
 }
 
-static invar_status live_recipe(void)
+static invar_status exercise_recipe(void)
 {
     invar_recipe *recipe;
     invar_status status;
@@ -187,17 +187,17 @@ static void test_base_alloc__recipe_survives_each_failure(void **state)
     assert_non_null(stream);
     fputs("[a]\ntext = long enough\nint = 2\n[b]\nfloat = 1e-6\n", stream);
     assert_int_equal(fclose(stream), 0);
-    stream = fopen(including, "w");
+    stream = fopen(including_path, "w");
     assert_non_null(stream);
     fprintf(stream, "include = %s\n[a]\nint = 4\n", path);
     assert_int_equal(fclose(stream), 0);
-    fail_each_allocation(live_recipe);
-    assert_int_equal(unlink(path) | unlink(including), 0);
+    fail_each_allocation(exercise_recipe);
+    assert_int_equal(unlink(path) | unlink(including_path), 0);
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-static invar_status live_progress(void)
+static invar_status exercise_progress(void)
 {
     invar_progress *progress;
     invar_progress_options options = {
@@ -212,7 +212,7 @@ static invar_status live_progress(void)
 static void test_base_alloc__progress_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_progress);
+    fail_each_allocation(exercise_progress);
 }
 
 int main(void)

@@ -1,8 +1,10 @@
 /*
- * ab_alloc.c - an A/B experiment whose allocations fail: all of them under full, else a selection.
+ * ab_alloc.c - allocations of an A/B experiment fail: all of them under full, else a selection.
  *
- * The program is a script that hands out two ledgers, one a side. Its runs are in the cache, but
- * for the last call, so that what fails is the experiment itself: comparing, merging, measuring.
+ * The program under test is a script that copies a prepared ledger, one per side. An undisturbed
+ * experiment fills the cache of runs first, so the failing allocations are those of the experiment
+ * itself: comparing, merging, measuring. Each run returns the right verdict or INVAR_E_NOMEM and
+ * leaves no block. Control: more than 20 of the runs must have failed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +19,9 @@
 #include "tests/ledger.h"
 
 static char work[] = INVAR_TEST_WORK "/ab-alloc-XXXXXX";
-static char shop[sizeof work + 32];
+static char workspace[sizeof work + 32];
 
-static const char *below(const char *name)
+static const char *work_path(const char *name)
 {
     static char paths[8][sizeof work + 32];
     static int next;
@@ -41,55 +43,55 @@ static int prepare(void **state)
 
     (void)state;
     assert_non_null(mkdtemp(work));
-    (void)snprintf(shop, sizeof shop, "%s/shop", work);
-    assert_ok(invar_test_ledger_write(below("a.db"), &spec));
+    (void)snprintf(workspace, sizeof workspace, "%s/shop", work);
+    assert_ok(invar_test_ledger_write(work_path("a.db"), &spec));
     spec.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 1, "layer.1.mlp.out", 0, 1};
     spec.faults[1] = (invar_test_fault){INVAR_TEST_REWARD_SHIFT, .step = 1, .value = 0.5};
-    assert_ok(invar_test_ledger_write(below("b.db"), &spec));
+    assert_ok(invar_test_ledger_write(work_path("b.db"), &spec));
     for (char side = 'a'; side <= 'b'; side++) {
-        const char *path = below(side == 'a' ? "program-a" : "program-b");
+        const char *path = work_path(side == 'a' ? "program-a" : "program-b");
         (void)snprintf(script, sizeof script, "#!/bin/sh\ncp '%s/%c.db' \"$4/ledger.db\"\n", work,
                        side);
         write_text(path, script);
         assert_int_equal(chmod(path, 0755), 0);
     }
-    write_text(below("recipe.ini"), "[model]\nseed = 1\n");
+    write_text(work_path("recipe.ini"), "[model]\nseed = 1\n");
     return 0;
 }
 
-static int tidy(void **state)
+static int clean_up(void **state)
 {
     (void)state;
     return invar_held_folder_remove(work) != INVAR_OK;
 }
 
-/* The whole of it, with all three views. */
-static invar_status experiment(invar_ab_verdict expected)
+/* Runs the experiment and writes its result as HTML, JSON and text. */
+static invar_status run_experiment(invar_ab_verdict expected)
 {
-    const invar_ab_case what = {.repo = work,
-                                .sides = {below("program-a"), below("program-b")},
-                                .recipe = below("recipe.ini"),
-                                .seeds = 1,
-                                .timeout = 60};
-    const invar_ab_options options = {.work = shop, .jobs = 2, .threads = 1};
-    FILE *nothing = fopen("/dev/null", "w");
-    invar_ab_result *answer;
-    invar_status status = invar_ab_run(&answer, &what, &options);
+    const invar_ab_case request = {.repo = work,
+                                   .sides = {work_path("program-a"), work_path("program-b")},
+                                   .recipe = work_path("recipe.ini"),
+                                   .seeds = 1,
+                                   .timeout = 60};
+    const invar_ab_options options = {.work = workspace, .jobs = 2, .threads = 1};
+    FILE *null_stream = fopen("/dev/null", "w");
+    invar_ab_result *result;
+    invar_status status = invar_ab_run(&result, &request, &options);
 
-    assert_non_null(nothing);
+    assert_non_null(null_stream);
     if (status == INVAR_OK) {
-        assert_int_equal(answer->verdict, expected);
-        assert_int_equal(answer->divergence.step, 1);
-        assert_string_equal(answer->divergence.point, "layer.1.mlp.out");
-        assert_true(answer->effects.count > answer->effects.n_same);
-        status = invar_ab_html(nothing, answer);
+        assert_int_equal(result->verdict, expected);
+        assert_int_equal(result->divergence.step, 1);
+        assert_string_equal(result->divergence.point, "layer.1.mlp.out");
+        assert_true(result->effects.count > result->effects.n_same);
+        status = invar_ab_html(null_stream, result);
     }
     if (status == INVAR_OK)
-        status = invar_ab_json(nothing, answer);
+        status = invar_ab_json(null_stream, result);
     if (status == INVAR_OK)
-        status = invar_ab_print(nothing, answer, false);
-    invar_ab_result_free(answer);
-    (void)fclose(nothing);
+        status = invar_ab_print(null_stream, result, false);
+    invar_ab_result_free(result);
+    (void)fclose(null_stream);
     return status;
 }
 
@@ -100,9 +102,9 @@ static void test_ab_alloc__any_allocation_may_fail(void **state)
     int total, stride, failures = 0;
 
     (void)state;
-    assert_ok(experiment(INVAR_AB_DIFFERENT)); // from now on from the cache
+    assert_ok(run_experiment(INVAR_AB_DIFFERENT)); // fills the cache of runs
     invar_allocator_set(&allocator);
-    assert_ok(experiment(INVAR_AB_DIFFERENT));
+    assert_ok(run_experiment(INVAR_AB_DIFFERENT));
     assert_int_equal(f.live, 0);
     total = f.calls;
     stride = total / (int)invar_test_count(30, total);
@@ -111,14 +113,15 @@ static void test_ab_alloc__any_allocation_may_fail(void **state)
 
         atomic_init(&f.calls, 0);
         f.fail_at = n;
-        status = experiment(INVAR_AB_DIFFERENT);
+        status = run_experiment(INVAR_AB_DIFFERENT);
         assert_int_equal(f.live, 0);
         assert_true(status == INVAR_OK || status == INVAR_E_NOMEM);
         failures += status != INVAR_OK;
     }
     invar_allocator_set(NULL);
     assert_true(failures > 20);
-    assert_ok(experiment(INVAR_AB_DIFFERENT)); // and nothing was left that hinders it
+    // Control: after the failures the experiment still succeeds.
+    assert_ok(run_experiment(INVAR_AB_DIFFERENT));
 }
 
 int main(void)
@@ -127,5 +130,5 @@ int main(void)
         cmocka_unit_test(test_ab_alloc__any_allocation_may_fail),
     };
 
-    return cmocka_run_group_tests(tests, prepare, tidy);
+    return cmocka_run_group_tests(tests, prepare, clean_up);
 }

@@ -1,8 +1,9 @@
 /*
- * bisect_alloc.c - every allocation of a whole bisect fails once, and the bisect goes on.
+ * bisect_alloc.c - allocations of a complete bisect fail once, and the bisect is repeated.
  *
- * After the failure: a clear error or the right answer, no block left; and the same call again, in
- * the same work folder, has the answer of one that was never disturbed.
+ * Each disturbed bisect must return INVAR_E_NOMEM with a message or the right result, and must
+ * leave no block. The same call in the same work folder must then find the commit that an
+ * undisturbed bisect finds. All allocations fail under full, else a selection.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +16,7 @@
 
 static char folder[256], repository[300], work[300];
 
-/* A root and six commits, bad from the fourth on; one on the way cannot be tested. */
+/* A root and six commits, bad from the fourth on. Commit 2 cannot be tested (exit code 125). */
 static const char make_history[] =
     "set -e; rm -rf '%s'; mkdir -p '%s'; cd '%s'; "
     "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 "
@@ -24,9 +25,9 @@ static const char make_history[] =
     "git init -q -b main; for i in 0 1 2 3 4 5 6; do echo $i >value; git add value; "
     "git commit -q -m \"value $i\"; done";
 
-static invar_bisect_result *bisect(invar_status *status_out)
+static invar_bisect_result *run_bisect(invar_status *status_out)
 {
-    const invar_bisect_case what = {
+    const invar_bisect_case request = {
         .repo = repository,
         .good = "main~6",
         .bad = "main",
@@ -35,56 +36,58 @@ static invar_bisect_result *bisect(invar_status *status_out)
         .build = "true",
         .timeout = 60};
     const invar_bisect_options options = {.work = work, .jobs = 2, .threads = 1};
-    invar_bisect_result *answer;
+    invar_bisect_result *result;
 
-    *status_out = invar_bisect_run(&answer, &what, &options);
-    return answer;
+    *status_out = invar_bisect_run(&result, &request, &options);
+    return result;
 }
 
-static void expect_answer(const invar_bisect_result *answer, int n)
+static void check_result(const invar_bisect_result *result, int n)
 {
-    if (answer->verdict != INVAR_BISECT_FOUND || answer->n_changes != 1 || !answer->confirmed ||
-        strcmp(answer->changes->commit.subject, "value 4") != 0)
-        fail_msg("allocation %d: verdict %d, %zu changes: %s", n, (int)answer->verdict,
-                 answer->n_changes, answer->reason);
+    if (result->verdict != INVAR_BISECT_FOUND || result->n_changes != 1 || !result->confirmed ||
+        strcmp(result->changes->commit.subject, "value 4") != 0)
+        fail_msg("allocation %d: verdict %d, %zu changes: %s", n, (int)result->verdict,
+                 result->n_changes, result->reason);
 }
 
-/* Returns how many allocations there were. */
-static int fail_and_go_on(int n)
+/*
+ * Lets allocation n fail (0 for none), then repeats the bisect. Returns the number of allocations.
+ */
+static int fail_and_repeat(int n)
 {
     faulty f = {.fail_at = n};
     invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_bisect_result *answer;
+    invar_bisect_result *result;
     invar_status status;
 
     assert_ok(invar_held_folder_remove(work));
     invar_error_clear();
     invar_allocator_set(&allocator);
-    answer = bisect(&status);
+    result = run_bisect(&status);
     if (status == INVAR_OK)
-        expect_answer(answer, n);
-    invar_bisect_result_free(answer);
+        check_result(result, n);
+    invar_bisect_result_free(result);
     invar_allocator_set(NULL);
     if (f.live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM))
         fail_msg("allocation %d: status %d, %d blocks left: %s", n, (int)status, (int)f.live,
                  invar_error_last()->message);
     if (status != INVAR_OK)
         invar_assert_message("no memory for", __FILE__, __LINE__);
-    answer = bisect(&status);
+    result = run_bisect(&status);
     assert_ok(status);
-    expect_answer(answer, n);
-    invar_bisect_result_free(answer);
+    check_result(result, n);
+    invar_bisect_result_free(result);
     return f.calls;
 }
 
 static void test_bisect_alloc__goes_on_after_each_failure(void **state)
 {
-    int calls = fail_and_go_on(0), stride = calls / (int)invar_test_count(12, calls) + 1;
+    int calls = fail_and_repeat(0), stride = calls / (int)invar_test_count(12, calls) + 1;
 
     (void)state;
     assert_true(calls > 20);
     for (int n = 1; n <= calls; n += invar_test_full() ? 1 : stride)
-        (void)fail_and_go_on(n);
+        (void)fail_and_repeat(n);
 }
 
 static int setup(void **state)

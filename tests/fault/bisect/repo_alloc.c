@@ -1,5 +1,8 @@
 /*
- * repo_alloc.c - reading a repository when memory runs out at any of our allocations.
+ * repo_alloc.c - every allocation of base/ and bisect/ while reading a git repository fails once.
+ *
+ * The repository has a merge, a submodule, a shallow boundary and an untracked file. Each failure
+ * must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +13,7 @@
 #include "tests/repo.h"
 
 static char work[INVAR_PATH_SIZE], source[INVAR_PATH_SIZE + 8], folder[INVAR_PATH_SIZE + 8];
-static char memory[INVAR_PATH_SIZE + 16];
+static char tree_file[INVAR_PATH_SIZE + 16];
 
 static int set_up(void **state)
 {
@@ -18,7 +21,7 @@ static int set_up(void **state)
     invar_test_folder(work, "repo-alloc");
     snprintf(source, sizeof source, "%s/r", work);
     snprintf(folder, sizeof folder, "%s/out", work);
-    snprintf(memory, sizeof memory, "%s.tree", folder);
+    snprintf(tree_file, sizeof tree_file, "%s.tree", folder);
     invar_test_shell(work, "git init -q sub; (cd sub; echo s >s; commit s); git init -q r; cd r\n"
                            "for i in 1 2 3; do mkdir -p d$i; echo $i >d$i/f; commit c$i; done\n"
                            "git checkout -q -b side HEAD~1; git rm -q d1/f; commit s1\n"
@@ -34,7 +37,7 @@ static int clean_up(void **state)
     return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
-static invar_status use(invar_repo *repo)
+static invar_status use_repo(invar_repo *repo)
 {
     char bad[INVAR_OID_SIZE], good[INVAR_OID_SIZE], bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
     const char *goods[1] = {good}, *paths[2] = {"d1", "d3/f"};
@@ -55,15 +58,15 @@ static invar_status use(invar_repo *repo)
     return invar_repo_snapshot(bad, source, folder);
 }
 
-static invar_status scenario(void)
+static invar_status exercise_repo(void)
 {
     invar_repo *repo;
     invar_status status;
 
     INVAR_TRY(invar_held_folder_remove(folder));
-    (void)remove(memory);
+    (void)remove(tree_file);
     INVAR_TRY(invar_repo_open(&repo, source));
-    status = use(repo);
+    status = use_repo(repo);
     invar_repo_close(repo);
     return status;
 }
@@ -71,7 +74,7 @@ static invar_status scenario(void)
 static void test_repo_alloc__every_allocation_may_fail(void **state)
 {
     (void)state;
-    fail_each_allocation(scenario);
+    fail_each_allocation(exercise_repo);
 }
 
 int main(void)

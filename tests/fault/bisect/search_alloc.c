@@ -1,5 +1,5 @@
 /*
- * search_alloc.c - the search among commits when memory runs out at any of its allocations.
+ * search_alloc.c - every allocation of the search among commits fails once (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,8 +8,8 @@
 
 static graph g;
 
-/* Skips, notes ahead of their turn, several at a time, suspects. */
-static invar_status use(invar_search *search)
+/* Uses a skipped commit, a result that arrives early, several commits at a time, and suspects. */
+static invar_status use_search(invar_search *search)
 {
     invar_search_next next;
     int32_t *suspects, count;
@@ -23,13 +23,13 @@ static invar_status use(invar_search *search)
     return INVAR_OK;
 }
 
-static invar_status scenario(void)
+static invar_status exercise_search(void)
 {
     invar_search *search;
     invar_status status;
 
     INVAR_TRY(invar_search_new(&search, &g.history));
-    status = use(search);
+    status = use_search(search);
     invar_search_free(search);
     return status;
 }
@@ -38,7 +38,7 @@ static void test_search_alloc__every_allocation_may_fail(void **state)
 {
     (void)state;
     graph_line(&g, 31);
-    fail_each_allocation(scenario);
+    fail_each_allocation(exercise_search);
 }
 
 int main(void)

@@ -1,5 +1,8 @@
 /*
- * workspace_alloc.c - every allocation of a build and a run in the workshop fails once.
+ * workspace_alloc.c - every allocation of a build and a run in a bisect workspace fails once.
+ *
+ * After each failure, every build and run in the cache is complete and no temporary file is left.
+ * The second sweep repeats this with a full cache.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,13 +17,13 @@
 #include "tests/ledger.h"
 
 static char work[] = INVAR_TEST_WORK "/workshop-alloc-XXXXXX";
-static char paths[4][sizeof work + 16]; /* of the repository, the workshop, the recipe, a ledger */
-static bool again;                      /* from the cache of the call before */
+static char paths[4][sizeof work + 16]; /* paths of the repository, workspace, recipe and ledger */
+static bool from_cache;                 /* the build and the run must come from the cache */
 
-/* ---- nothing half-made ----------------------------------------------------------------------- */
+/* ---- complete cache entries ------------------------------------------------------------------ */
 
-/* Whatever has a name that is believed is whole, and nothing is left of what was begun. */
-static const char look[] =
+/* Shell check: every cached program and run is complete, and no .tmp entry is left. */
+static const char check_cache_command[] =
     "cd \"$SHOP\" 2>/dev/null || exit 0\n"
     "for i in programs/* runs/*; do\n"
     "    case $i in\n"
@@ -35,111 +38,117 @@ static const char look[] =
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-static invar_status use(invar_workspace *shop, invar_worktree *slot, invar_repo *repo)
+static invar_status use_workspace(invar_workspace *workspace, invar_worktree *worktree,
+                                  invar_repo *repo)
 {
     static const char *const flags[] = {"--lr", "1", NULL};
-    invar_build_plan how = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
-                            .program = "@prog",
-                            .timeout = 60,
-                            .threads = 1};
+    invar_build_plan plan = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
+                             .program = "@prog",
+                             .timeout = 60,
+                             .threads = 1};
     invar_run_request request = {.recipe = paths[2], .flags = flags, .until = -1, .timeout = 60};
     char commit[INVAR_OID_SIZE];
     invar_revision_build built, copy;
-    invar_run_result ran;
+    invar_run_result result;
 
     INVAR_TRY(invar_repo_resolve(commit, repo, "HEAD"));
-    INVAR_TRY(invar_workspace_program(&built, shop, slot, repo, commit, &how, NULL));
+    INVAR_TRY(invar_workspace_program(&built, workspace, worktree, repo, commit, &plan, NULL));
     assert_int_equal(built.state, INVAR_REVISION_BUILD_READY);
-    assert_int_equal(built.cached, again);
-    INVAR_TRY(invar_workspace_program_of_file(&copy, shop, built.path));
+    assert_int_equal(built.cached, from_cache);
+    INVAR_TRY(invar_workspace_program_of_file(&copy, workspace, built.path));
     request.program = built.path;
     request.binary = built.binary;
-    INVAR_TRY(invar_workspace_run(&ran, shop, slot->lock, &request));
-    assert_int_equal(ran.state, INVAR_RUN_DONE);
-    assert_int_equal(ran.cached, again);
+    INVAR_TRY(invar_workspace_run(&result, workspace, worktree->lock, &request));
+    assert_int_equal(result.state, INVAR_RUN_DONE);
+    assert_int_equal(result.cached, from_cache);
     return INVAR_OK;
 }
 
 static invar_status live(void)
 {
-    invar_workspace *shop = NULL;
+    invar_workspace *workspace = NULL;
     invar_repo *repo = NULL;
-    invar_worktree slot = {.lock = -1};
+    invar_worktree worktree = {.lock = -1};
     invar_status status;
 
-    if (!again)
+    if (!from_cache)
         assert_int_equal(system("rm -rf \"$SHOP\""), 0);
-    status = invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL});
+    status =
+        invar_workspace_open(&workspace, paths[1], paths[0], (const char *const[]){paths[0], NULL});
     if (status == INVAR_OK)
         status = invar_repo_open(&repo, paths[0]);
     if (status == INVAR_OK)
-        status = invar_worktree_acquire(&slot, shop);
+        status = invar_worktree_acquire(&worktree, workspace);
     if (status == INVAR_OK)
-        status = use(shop, &slot, repo);
-    invar_worktree_release(&slot);
+        status = use_workspace(workspace, &worktree, repo);
+    invar_worktree_release(&worktree);
     invar_repo_close(repo);
-    invar_workspace_close(shop);
-    assert_int_equal(system(look), 0);
+    invar_workspace_close(workspace);
+    assert_int_equal(system(check_cache_command), 0);
     return status;
 }
 
 static void test_workshop_alloc__nothing_half_made_is_believed(void **state)
 {
     (void)state;
-    again = false;
+    from_cache = false;
     fail_each_allocation(live);
-    again = true;
+    from_cache = true;
     fail_each_allocation(live);
 }
 
 /* ---- while it runs --------------------------------------------------------------------------- */
 
-static bool watch(void *payload, const char *ledger)
+static bool count_check(void *payload, const char *ledger)
 {
     ++*(int *)payload;
     return ledger == NULL;
 }
 
-/* How often the ledger is looked at depends on the clock: allocations of the first look fail. */
+/*
+ * The number of ledger checks during a run depends on the clock, so only the allocations of the
+ * first check, 7 to 11, fail. Such a failure must end the run before should_stop is called.
+ */
 static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
 {
     static const char *const environment[] = {"NAP=0.25", NULL};
     faulty f;
     invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_workspace *shop;
+    invar_workspace *workspace;
     invar_revision_build built;
-    invar_run_result ran;
-    int looks = 0;
+    invar_run_result result;
+    int n_checks = 0;
     char program[sizeof work + 32];
 
     (void)state;
     snprintf(program, sizeof program, "%s/prog", paths[0]);
-    assert_ok(
-        invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL}));
-    assert_ok(invar_workspace_program_of_file(&built, shop, program));
+    assert_ok(invar_workspace_open(&workspace, paths[1], paths[0],
+                                   (const char *const[]){paths[0], NULL}));
+    assert_ok(invar_workspace_program_of_file(&built, workspace, program));
     invar_allocator_set(&allocator);
-    for (int n = 7; n <= 12; n++) { // the last is a run in which none fails
+    // Control: with n = 12 no allocation fails, and should_stop is called.
+    for (int n = 7; n <= 12; n++) {
         invar_run_request request = {.program = built.path,
                                      .binary = built.binary,
                                      .recipe = paths[2],
                                      .environment = environment,
                                      .until = -1,
                                      .timeout = 60,
-                                     .should_stop = watch,
-                                     .payload = &looks,
+                                     .should_stop = count_check,
+                                     .payload = &n_checks,
                                      .no_cache = true};
         invar_status status;
 
         f.calls = f.live = 0;
         f.fail_at = n < 12 ? n : 0;
-        status = invar_workspace_run(&ran, shop, -1, &request);
+        status = invar_workspace_run(&result, workspace, -1, &request);
         assert_int_equal(f.live, 0);
         assert_int_equal(status, n < 12 ? INVAR_E_NOMEM : INVAR_OK);
-        assert_int_equal(system(look), 0);
-        assert_int_equal(looks > 0, n == 12);
+        assert_int_equal(system(check_cache_command), 0);
+        assert_int_equal(n_checks > 0, n == 12);
     }
     invar_allocator_set(NULL);
-    invar_workspace_close(shop);
+    invar_workspace_close(workspace);
 }
 
 static int prepare(void **state)

@@ -1,7 +1,10 @@
 /*
- * checkpoint_flip.c - every byte of every file of a checkpoint is changed, cut or added to.
+ * checkpoint_flip.c - every byte of every file of a checkpoint is changed, cut off or followed by
+ * more.
  *
- * Each change must be found when the checkpoint is opened, with a message that names it.
+ * Opening the checkpoint must find each change, with a message that names the checkpoint. By
+ * default every seventh byte is changed, under full every byte. Control: the restored file opens
+ * again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,7 +34,7 @@ static int tear_down(void **state)
     return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
-static void put(const char *path, const char *bytes, size_t count)
+static void write_bytes(const char *path, const char *bytes, size_t count)
 {
     FILE *stream = fopen(path, "wb");
 
@@ -40,16 +43,16 @@ static void put(const char *path, const char *bytes, size_t count)
     assert_int_equal(fclose(stream), 0);
 }
 
-static void assert_found(const char *path, const char *how, size_t at)
+static void assert_damage_found(const char *path, const char *damage_name, size_t offset)
 {
     invar_checkpoint *c;
 
     if (invar_checkpoint_open(&c, folder, NULL) != INVAR_E_CORRUPT)
-        fail_msg("%s: %s at %zu: %s", path, how, at, invar_error_last()->message);
+        fail_msg("%s: %s at %zu: %s", path, damage_name, offset, invar_error_last()->message);
     assert_non_null(strstr(invar_error_last()->message, "iter_0000003"));
 }
 
-static void damage(const char *path, size_t stride)
+static void damage_file(const char *path, size_t stride)
 {
     size_t bytes;
     char *good, *bad;
@@ -57,44 +60,46 @@ static void damage(const char *path, size_t stride)
     assert_ok(invar_file_read(&good, &bytes, path, 1 << 20));
     assert_ok(invar_alloc((void **)&bad, bytes + 1, 1, "a copy"));
     memcpy(bad, good, bytes);
-    for (size_t at = 0; at < bytes; at += stride) {
-        bad[at] = (char)(good[at] ^ 1 << at % 8);
-        put(path, bad, bytes);
-        assert_found(path, "a changed bit", at);
-        bad[at] = (char)(good[at] ^ 0x20); // a letter of the other case
-        put(path, bad, bytes);
-        assert_found(path, "a changed case", at);
-        bad[at] = good[at];
+    for (size_t offset = 0; offset < bytes; offset += stride) {
+        bad[offset] = (char)(good[offset] ^ 1 << offset % 8);
+        write_bytes(path, bad, bytes);
+        assert_damage_found(path, "a changed bit", offset);
+        // Flips the case of letters: hexadecimal digits and JSON keys must match exactly.
+        bad[offset] = (char)(good[offset] ^ 0x20);
+        write_bytes(path, bad, bytes);
+        assert_damage_found(path, "a changed case", offset);
+        bad[offset] = good[offset];
     }
-    for (size_t at = 0; at < bytes; at += 3 * stride) {
-        put(path, good, at);
-        assert_found(path, "cut", at);
+    for (size_t offset = 0; offset < bytes; offset += 3 * stride) {
+        write_bytes(path, good, offset);
+        assert_damage_found(path, "cut", offset);
     }
     bad[bytes] = '\n';
-    put(path, bad, bytes + 1);
-    assert_found(path, "a byte more", bytes);
-    put(path, good, bytes);
-    assert_int_equal(ckpt_open_and_check(folder, NULL, ROWS), 3); // it was the change
+    write_bytes(path, bad, bytes + 1);
+    assert_damage_found(path, "a byte more", bytes);
+    write_bytes(path, good, bytes);
+    // Control: without the change the checkpoint opens.
+    assert_int_equal(ckpt_open_and_check(folder, NULL, ROWS), 3);
     invar_free(good);
     invar_free(bad);
 }
 
 static void test_checkpoint_flip__every_change_is_found(void **state)
 {
-    char inside[600], path[1000];
+    char checkpoint[600], path[1000];
     struct dirent *entry;
     DIR *stream;
     int files = 0;
 
     (void)state;
-    snprintf(inside, sizeof inside, "%s/iter_0000003", folder);
-    stream = opendir(inside);
+    snprintf(checkpoint, sizeof checkpoint, "%s/iter_0000003", folder);
+    stream = opendir(checkpoint);
     assert_non_null(stream);
     while ((entry = readdir(stream)) != NULL) {
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, "%s/%s", inside, entry->d_name);
-        damage(path, (size_t)invar_test_count(7, 1));
+        snprintf(path, sizeof path, "%s/%s", checkpoint, entry->d_name);
+        damage_file(path, (size_t)invar_test_count(7, 1));
         files++;
     }
     closedir(stream);

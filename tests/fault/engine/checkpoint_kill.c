@@ -1,10 +1,11 @@
 /*
- * checkpoint_kill.c - the writer of checkpoints is killed: at random moments, at every system call.
+ * checkpoint_kill.c - the writer of checkpoints is killed at random moments and at system calls.
  *
- * Random: a child writes steps to a ledger and a checkpoint after each, tells each one that was
- * acknowledged, and is killed (SIGKILL); the next child goes on from what it finds. System calls: a
- * child writes one checkpoint under ptrace and is killed before its n-th call, for n = 1, 2, ...
- * Each time the latest checkpoint is the one before or the new one, whole, bit for bit.
+ * Random moments: a child writes steps to a ledger and a checkpoint after each, reports each
+ * acknowledged step through a pipe, and is killed (SIGKILL). The next child resumes from what it
+ * finds. System calls: a child writes one checkpoint under ptrace and is killed before its n-th
+ * stop, for n = 1, 2, ... (every n under full, else every 11th to 17th). After each kill the latest
+ * checkpoint is the previous one or the new one, complete, bit for bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +26,7 @@ enum { ROWS = 1500, KEEP = 2 };
 
 static char folder[] = INVAR_TEST_WORK "/checkpoint_kill-XXXXXX";
 static ckpt_data data;
-static bool by_time; /* what a traced child writes */
+static bool by_time; /* a traced child writes a checkpoint that is saved by time */
 
 static int set_up(void **state)
 {
@@ -47,8 +48,8 @@ static int64_t now_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* The step of the latest checkpoint, all of whose bits are right; -1: there is none. */
-static int64_t latest(const char *save)
+/* Returns the step of the latest checkpoint, after checking all its bits; -1 if there is none. */
+static int64_t check_latest(const char *save)
 {
     invar_checkpoint *c;
     int64_t step;
@@ -62,7 +63,7 @@ static int64_t latest(const char *save)
     return step;
 }
 
-/* The mark of a checkpoint that was saved by time, and that exists. */
+/* Returns true if `name` is the mark of a checkpoint that was saved by time and still exists. */
 static bool is_mark(const char *save, const char *name)
 {
     const char *end = strstr(name, ".by-time");
@@ -75,8 +76,8 @@ static bool is_mark(const char *save, const char *name)
 }
 
 /*
- * After a writer that lived: checkpoints, their marks, `latest`, nothing else. Yields how many
- * checkpoints.
+ * Checks a folder after a writer that was not killed: it has only checkpoints, their marks and the
+ * file that names the latest one. Returns the number of checkpoints.
  */
 static int count_clean(const char *save)
 {
@@ -100,7 +101,7 @@ static int count_clean(const char *save)
 
 /* ---- random moments -------------------------------------------------------------------------- */
 
-/* The checkpoint is written twice: the second time it replaces the first, and a thread does it. */
+/* Writes the checkpoint twice: the second write, in a thread, replaces the first. */
 static int save_twice(const char *save, invar_ledger *ledger, int64_t step)
 {
     const invar_checkpoint_options options = {.ledger = ledger, .keep = KEEP};
@@ -112,8 +113,8 @@ static int save_twice(const char *save, invar_ledger *ledger, int64_t step)
     return 0;
 }
 
-/* Goes on where the checkpoint is. Any failure is one of the test: the exit code tells. */
-static int begin(invar_ledger *ledger, const char *save, int64_t after)
+/* Resumes after step `after`, or begins the run. Returns 0, or the exit code for the child. */
+static int resume_or_begin(invar_ledger *ledger, const char *save, int64_t after)
 {
     invar_ledger_summary summary;
     invar_checkpoint *c;
@@ -139,7 +140,7 @@ static int write_until_killed(const char *save, const char *path, int64_t after,
 
     if (invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}) != INVAR_OK)
         return 2;
-    code = begin(ledger, save, after);
+    code = resume_or_begin(ledger, save, after);
     if (code != 0)
         return code;
     if (scenario_define(ledger) != INVAR_OK)
@@ -154,10 +155,13 @@ static int write_until_killed(const char *save, const char *path, int64_t after,
     }
 }
 
-/* One life of `us` microseconds; yields the last step that was told, or `after`. */
-static int64_t live(const char *save, const char *path, int64_t after, int64_t us)
+/*
+ * Runs a writer for `us` microseconds and kills it. Returns the last step that it reported, or
+ * `after`.
+ */
+static int64_t run_and_kill(const char *save, const char *path, int64_t after, int64_t us)
 {
-    int64_t end = now_us() + us, told = after, step;
+    int64_t end = now_us() + us, acknowledged = after, step;
     int ends[2], status;
     pid_t child;
 
@@ -170,17 +174,17 @@ static int64_t live(const char *save, const char *path, int64_t after, int64_t u
     }
     close(ends[1]);
     while (now_us() < end) {
-        struct pollfd none = {.fd = -1};
-        poll(&none, 1, 1);
+        struct pollfd no_event = {.fd = -1};
+        poll(&no_event, 1, 1);
     }
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     while (read(ends[0], &step, sizeof step) == sizeof step)
-        told = step;
+        acknowledged = step;
     close(ends[0]);
     if (!WIFSIGNALED(status))
         fail_msg("the writer ended by itself with %d", WEXITSTATUS(status));
-    return told;
+    return acknowledged;
 }
 
 static void check_ledger(const char *path, int64_t step)
@@ -194,7 +198,7 @@ static void check_ledger(const char *path, int64_t step)
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
     if (verdict.problems != 0)
         fail_msg("%s", verdict.first_problem);
-    if (step >= 0) { // what is in a checkpoint is in the ledger
+    if (step >= 0) { // every step of a checkpoint is in the ledger
         expected = scenario_chain(step);
         assert_ok(invar_ledger_find(&summary, ledger, NULL));
         assert_ok(invar_ledger_chain_at(&chain, ledger, summary.run, step));
@@ -203,12 +207,12 @@ static void check_ledger(const char *path, int64_t step)
     invar_ledger_close(ledger);
 }
 
-/* 10 kills by default, 200 under `full`. */
+/* Kills the writer 10 times by default, 200 times under full. */
 static void test_checkpoint_kill__the_old_or_the_new_one_is_whole(void **state)
 {
     uint64_t seed = (uint64_t)now_us();
     char save[600], path[600];
-    int64_t after = -1, kills = invar_test_count(10, 200), untold = 0;
+    int64_t after = -1, kills = invar_test_count(10, 200), unacknowledged = 0;
 
     (void)state;
     print_message("seed %" PRIu64 "\n", seed);
@@ -216,9 +220,9 @@ static void test_checkpoint_kill__the_old_or_the_new_one_is_whole(void **state)
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     for (int64_t i = 0; i < kills; i++) {
         int64_t us = invar_test_random(seed, (uint64_t)i) % 300000;
-        int64_t told = live(save, path, after, us), found = latest(save);
-        assert_in_range(found - told, 0, 1);
-        untold += found - told;
+        int64_t acknowledged = run_and_kill(save, path, after, us), found = check_latest(save);
+        assert_in_range(found - acknowledged, 0, 1);
+        unacknowledged += found - acknowledged;
         check_ledger(path, found);
         after = found;
     }
@@ -227,12 +231,12 @@ static void test_checkpoint_kill__the_old_or_the_new_one_is_whole(void **state)
                                      &(invar_checkpoint_options){.keep = KEEP}));
     assert_in_range(count_clean(save), 1, KEEP);
     print_message("%d kills, %d checkpoints, %d of them not told\n", (int)kills, (int)after + 1,
-                  (int)untold);
+                  (int)unacknowledged);
 }
 
 /* ---- every system call ----------------------------------------------------------------------- */
 
-/* Writes the checkpoint under the eyes of its parent. */
+/* Child: writes the checkpoint while the parent traces it. */
 static void write_traced(const char *save, int64_t step)
 {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
@@ -244,10 +248,13 @@ static void write_traced(const char *save, int64_t step)
           INVAR_OK);
 }
 
-typedef enum fate { KILLED, ENDED, UNTRACED } fate;
+typedef enum trace_result { KILLED, ENDED, UNTRACED } trace_result;
 
-/* Each system call stops a traced child twice: before and after it. */
-static fate kill_at(const char *save, int64_t step, int64_t n)
+/*
+ * Kills a traced child at its n-th stop. Each system call stops it twice: before and after the
+ * call.
+ */
+static trace_result kill_at(const char *save, int64_t step, int64_t n)
 {
     pid_t child = fork();
     int status;
@@ -274,12 +281,15 @@ static fate kill_at(const char *save, int64_t step, int64_t n)
     return KILLED;
 }
 
-/* From one whole checkpoint to the next, or to itself (`again`), killed at the n-th stop. */
-static void sweep(const char *name, bool again, int64_t stride)
+/*
+ * Writes checkpoint after checkpoint (`again`: the same step each time), killing the writer at the
+ * n-th stop, until n is beyond the last one.
+ */
+static void sweep_stops(const char *name, bool again, int64_t stride)
 {
     char save[600];
     int64_t n = 1, last = 0, advanced = 0;
-    fate end = KILLED;
+    trace_result end = KILLED;
 
     snprintf(save, sizeof save, "%s/%s", folder, name);
     ckpt_make(&data, last, ROWS);
@@ -292,32 +302,35 @@ static void sweep(const char *name, bool again, int64_t stride)
             print_message("ptrace is not allowed here\n");
             skip();
         }
-        found = latest(save);
+        found = check_latest(save);
         assert_in_range(found, last, next);
         advanced += found != last;
         last = found;
     }
     assert_in_range(count_clean(save), 1, KEEP);
     assert_true(again || advanced > 0);
-    assert_true(n > 100); // there was something to interrupt
+    assert_true(n > 100); // Control: the writer made system calls to interrupt.
     print_message("%s: killed at %d moments\n", name, (int)(n / stride));
 }
 
 static void test_checkpoint_kill__at_every_system_call(void **state)
 {
     (void)state;
-    sweep("next", false, invar_test_count(13, 1));
-    sweep("again", true, invar_test_count(13, 1));
+    sweep_stops("next", false, invar_test_count(13, 1));
+    sweep_stops("again", true, invar_test_count(13, 1));
 }
 
-/* Before and after the mark, the names and the removal of an older one. */
+/*
+ * Like the previous test, for checkpoints saved by time: the kills include the moments before and
+ * after the mark, the renames and the removal of an older checkpoint.
+ */
 static void test_checkpoint_kill__by_time_at_every_system_call(void **state)
 {
     (void)state;
     assert_int_equal(INVAR_CHECKPOINT_KEPT_BY_TIME, KEEP);
     by_time = true;
-    sweep("by-time", false, invar_test_count(11, 1));
-    sweep("by-time-again", true, invar_test_count(17, 1));
+    sweep_stops("by-time", false, invar_test_count(11, 1));
+    sweep_stops("by-time-again", true, invar_test_count(17, 1));
     by_time = false;
 }
 

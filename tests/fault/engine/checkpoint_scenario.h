@@ -1,6 +1,9 @@
 /*
  * checkpoint_scenario.h - small checkpoints whose every bit is a function of their step.
  *
+ * A test writes one with ckpt_write, and ckpt_check compares what it reads with the values that the
+ * step defines.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_FAULT_ENGINE_CHECKPOINT_SCENARIO_H
@@ -11,9 +14,9 @@
 #include "tests/fault/ledger/ledger_scenario.h"
 
 enum {
-    CKPT_ROWS = 4096, /* of the first parameter, at most */
-    CKPT_COLUMNS = 5, /* of it */
-    CKPT_SETS = 3,    /* model and its moments */
+    CKPT_ROWS = 4096, /* rows of the first parameter, at most */
+    CKPT_COLUMNS = 5, /* columns of the first parameter */
+    CKPT_SETS = 3,    /* the model and its two AdamW moments */
     CKPT_PARAMS = 3,  /* a matrix, a vector, a matrix with gaps between its rows */
     CKPT_TENSORS = CKPT_SETS * CKPT_PARAMS + 2,
     CKPT_BLOBS = 2
@@ -23,11 +26,11 @@ static const char *const ckpt_sets[CKPT_SETS] = {"model", "model.exp_avg", "mode
 static const char *const ckpt_params[CKPT_PARAMS] = {"model.embed_tokens.weight",
                                                      "model.norm.weight", "lm_head.weight"};
 
-/* Memory behind the tensors of one checkpoint. */
+/* One checkpoint with the memory of its tensors. `embed`, `norm` and `head` are the parameters. */
 typedef struct ckpt_data {
     float embed[CKPT_SETS][CKPT_ROWS * CKPT_COLUMNS];
     float norm[CKPT_SETS][6];
-    float head[CKPT_SETS][4][9]; /* 7 columns of it */
+    float head[CKPT_SETS][4][9]; /* 7 of the 9 columns are the tensor */
     int64_t longs[3];
     uint16_t halves[5];
     char text[64];
@@ -42,22 +45,24 @@ static inline float ckpt_value(int64_t step, int64_t set, int64_t i)
     uint32_t bits = invar_test_random((uint64_t)step * 8 + (uint64_t)set, (uint64_t)i);
     float value;
 
-    memcpy(&value, &bits, sizeof value); // NaN and denormals among them: bits are kept
+    // Random bits include NaNs and subnormals: a checkpoint must keep all bits.
+    memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* The tensors over the memory; `rows` is the size of the checkpoint. */
+/* Makes the tensors over the memory of *d. `rows` sets the size of the checkpoint. */
 static inline void ckpt_describe(ckpt_data *d, int64_t rows)
 {
     int64_t n = 0;
 
     for (int64_t s = 0; s < CKPT_SETS; s++) {
         invar_tensor head = invar_tensor_2d(d->head[s], INVAR_DTYPE_F32, 4, 9);
-        const invar_tensor of[CKPT_PARAMS] = {
+        const invar_tensor params[CKPT_PARAMS] = {
             invar_tensor_2d(d->embed[s], INVAR_DTYPE_F32, rows, CKPT_COLUMNS),
             invar_tensor_1d(d->norm[s], INVAR_DTYPE_F32, 6), invar_tensor_columns(&head, 0, 7)};
         for (int64_t p = 0; p < CKPT_PARAMS; p++)
-            d->tensors[n++] = (invar_checkpoint_tensor){ckpt_sets[s], ckpt_params[p], of[p], NULL};
+            d->tensors[n++] =
+                (invar_checkpoint_tensor){ckpt_sets[s], ckpt_params[p], params[p], NULL};
     }
     d->tensors[n++] = (invar_checkpoint_tensor){
         "extra", "longs", invar_tensor_1d(d->longs, INVAR_DTYPE_I64, 3), NULL};
@@ -98,7 +103,7 @@ static inline void ckpt_fill(ckpt_data *d, int64_t step, int64_t rows)
     d->state.n_cursors = 1;
 }
 
-/* A checkpoint of a step; the caller frees nothing. */
+/* Fills *d with the checkpoint of a step. The result points into *d and needs no release. */
 static inline const invar_checkpoint_content *ckpt_make(ckpt_data *d, int64_t step, int64_t rows)
 {
     memset(d, 0, sizeof *d);
@@ -114,14 +119,17 @@ static inline const invar_checkpoint_content *ckpt_make(ckpt_data *d, int64_t st
     return &d->content;
 }
 
-/* In one call, or by a thread; then the tensors are changed before the second call. */
+/*
+ * Writes the checkpoint in one call or with a writer thread. The thread's data is overwritten
+ * between the copy and the finish, so a writer that reads it too late writes wrong bits.
+ */
 static inline invar_status ckpt_write(invar_digest *hash_out, const char *save, ckpt_data *d,
-                                      const invar_checkpoint_options *options, bool behind)
+                                      const invar_checkpoint_options *options, bool in_thread)
 {
     invar_checkpoint_writer *writer;
     invar_status status;
 
-    if (!behind)
+    if (!in_thread)
         return invar_checkpoint_write(hash_out, save, &d->content, options);
     INVAR_TRY(invar_checkpoint_writer_new(&writer, NULL));
     status = invar_checkpoint_writer_begin(writer, save, &d->content, options);
@@ -133,24 +141,25 @@ static inline invar_status ckpt_write(invar_digest *hash_out, const char *save, 
     return status;
 }
 
-/* Loads everything; all bits are those of its step. */
+/* Loads the complete checkpoint and checks that all bits are those of `step`. */
 static inline void ckpt_check(invar_checkpoint *c, int64_t step, int64_t rows)
 {
-    static ckpt_data expected, got;
+    static ckpt_data expected, loaded;
     size_t bytes;
     char *text;
 
     ckpt_make(&expected, step, rows);
-    memset(&got, 0, sizeof got);
-    ckpt_describe(&got, rows);
+    memset(&loaded, 0, sizeof loaded);
+    ckpt_describe(&loaded, rows);
     for (int64_t i = 0; i < CKPT_TENSORS; i++)
-        assert_ok(invar_checkpoint_load(&got.tensors[i].tensor, c, got.tensors[i].set,
-                                        got.tensors[i].name));
-    assert_memory_equal(got.embed, expected.embed, sizeof got.embed);
-    assert_memory_equal(got.norm, expected.norm, sizeof got.norm);
-    assert_memory_equal(got.head, expected.head, sizeof got.head); // the gaps stayed as they were
-    assert_memory_equal(got.longs, expected.longs, sizeof got.longs);
-    assert_memory_equal(got.halves, expected.halves, sizeof got.halves);
+        assert_ok(invar_checkpoint_load(&loaded.tensors[i].tensor, c, loaded.tensors[i].set,
+                                        loaded.tensors[i].name));
+    assert_memory_equal(loaded.embed, expected.embed, sizeof loaded.embed);
+    assert_memory_equal(loaded.norm, expected.norm, sizeof loaded.norm);
+    // The gaps between the rows of `head` must be unchanged as well.
+    assert_memory_equal(loaded.head, expected.head, sizeof loaded.head);
+    assert_memory_equal(loaded.longs, expected.longs, sizeof loaded.longs);
+    assert_memory_equal(loaded.halves, expected.halves, sizeof loaded.halves);
     assert_memory_equal(invar_checkpoint_state_of(c), &expected.state, sizeof expected.state);
     assert_ok(invar_checkpoint_read_blob(&text, &bytes, c, "buffer.bin"));
     assert_int_equal(bytes, sizeof expected.text);
@@ -158,7 +167,9 @@ static inline void ckpt_check(invar_checkpoint *c, int64_t step, int64_t rows)
     invar_free(text);
 }
 
-/* Opens what `choice` says (NULL: the latest), checks it whole, and yields its step. */
+/*
+ * Opens the checkpoint of `choice` (NULL for the latest), checks all of it, and returns its step.
+ */
 static inline int64_t ckpt_open_and_check(const char *save,
                                           const invar_checkpoint_open_options *choice, int64_t rows)
 {

@@ -1,7 +1,9 @@
 /*
  * comm_alloc.c - every allocation of engine/ranks/comm fails once, on one of the ranks.
  *
- * The rank whose allocation fails leaves; the others must come back from their calls and leave.
+ * The rank whose allocation fails returns INVAR_E_NOMEM and leaves. The other ranks must return
+ * from their calls and leave, too, and no rank leaks a block (faulty.h). The variants are threads,
+ * the link test, a single rank, and groups over a fake MPI and a fake NCCL.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,62 +13,62 @@
 
 #define RANKS 3
 
-static invar_status part(rank_run *run)
+static invar_status overlap_gathers(rank_run *run)
 {
     static const size_t bytes[RANKS] = {8, 8, 8};
     uint64_t in = 7, out[RANKS];
-    invar_comm_transfer move = {
+    invar_comm_transfer transfer = {
         .op = INVAR_COMM_ALLGATHERV, .phase = "fault", .in = &in, .out = out, .out_bytes = bytes};
     invar_comm_request *first, *second;
     invar_comm *comm = run->comm, *child;
     invar_status status;
 
     INVAR_TRY(invar_comm_split(&child, comm, 0, 0, "split", 0));
-    status = invar_comm_start(&first, child, &move);
+    status = invar_comm_start(&first, child, &transfer);
     if (status == INVAR_OK) {
-        invar_status waited;
+        invar_status wait_status;
         invar_error error;
 
-        status = invar_comm_start(&second, child, &move);
+        status = invar_comm_start(&second, child, &transfer);
         if (status == INVAR_OK)
             status = invar_comm_wait(second);
-        else // before the wait: the others wait for `second`
+        else // abort before the wait, because the other ranks wait for `second`
             invar_comm_abort(comm, invar_error_last()->message);
         error = *invar_error_last();
-        waited = invar_comm_wait(first);
+        wait_status = invar_comm_wait(first);
         if (status != INVAR_OK)
             invar_error_put(&error);
         else
-            status = waited;
+            status = wait_status;
     }
     invar_comm_free(child);
     return status;
 }
 
-static invar_status threads(void)
+static invar_status exercise_threads(void)
 {
     rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(try_ranks(runs, RANKS, 1, 0, part, NULL));
+    INVAR_TRY(try_ranks(runs, RANKS, 1, 0, overlap_gathers, NULL));
     return ranks_status(runs, RANKS);
 }
 
-static invar_status try_part(rank_run *run)
+static invar_status test_links(rank_run *run)
 {
-    invar_link_test trial;
+    invar_link_test exercise_link_test;
 
-    return invar_link_test_run(&trial, run->comm, 0);
+    return invar_link_test_run(&exercise_link_test, run->comm, 0);
 }
 
-static invar_status trial(void)
+static invar_status exercise_link_test(void)
 {
     rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, try_part, NULL));
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, test_links, NULL));
     return ranks_status(runs, RANKS);
 }
 
-static invar_status alone(void)
+static invar_status exercise_self(void)
 {
     invar_comm *comm, *child;
     invar_status status;
@@ -79,8 +81,8 @@ static invar_status alone(void)
     return status;
 }
 
-/* Of a module that opens as often as it is asked to. */
-static invar_status processes(void)
+/* Opens a group over fake MPI, which may be initialized any number of times in one process. */
+static invar_status exercise_mpi(void)
 {
     invar_comm_mpi_options options = {.module = INVAR_TEST_WORK "/plugin/fake_mpi.so"};
     invar_comm *comm;
@@ -90,8 +92,8 @@ static invar_status processes(void)
     return INVAR_OK;
 }
 
-/* What is split from it has a group of NCCL's, too. */
-static invar_status nccl_part(rank_run *run)
+/* Opens a group over fake NCCL and splits it; the split makes an NCCL group as well. */
+static invar_status split_nccl(rank_run *run)
 {
     invar_comm_nccl_options options = {.module = INVAR_TEST_WORK "/plugin/fake_nccl.so"};
     invar_comm *comm, *child;
@@ -105,42 +107,42 @@ static invar_status nccl_part(rank_run *run)
     return status;
 }
 
-static invar_status nccl(void)
+static invar_status exercise_nccl(void)
 {
     rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, nccl_part, NULL));
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, split_nccl, NULL));
     return ranks_status(runs, RANKS);
 }
 
 static void test_comm_alloc__threads(void **state)
 {
     (void)state;
-    fail_each_allocation(threads);
+    fail_each_allocation(exercise_threads);
 }
 
 static void test_comm_alloc__trial(void **state)
 {
     (void)state;
-    fail_each_allocation(trial);
+    fail_each_allocation(exercise_link_test);
 }
 
 static void test_comm_alloc__self(void **state)
 {
     (void)state;
-    fail_each_allocation(alone);
+    fail_each_allocation(exercise_self);
 }
 
 static void test_comm_alloc__mpi(void **state)
 {
     (void)state;
-    fail_each_allocation(processes);
+    fail_each_allocation(exercise_mpi);
 }
 
 static void test_comm_alloc__nccl(void **state)
 {
     (void)state;
-    fail_each_allocation(nccl);
+    fail_each_allocation(exercise_nccl);
 }
 
 int main(void)

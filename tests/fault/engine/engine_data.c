@@ -1,5 +1,8 @@
 /*
- * engine_data.c - every allocation of recipes and data sets fails once.
+ * engine_data.c - every allocation of data sets and of lists in recipes fails once.
+ *
+ * The sources are JSON lines, gzip, Parquet and built-in tasks. Each failure must return
+ * INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +40,7 @@ static invar_status read_dataset(bool sft)
     return status;
 }
 
-static invar_status packed(void)
+static invar_status exercise_gzip(void)
 {
     static const char data[] =
         "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52"
@@ -54,8 +57,8 @@ static invar_status packed(void)
     return status;
 }
 
-/* Rows from a python3 that knows them by heart. */
-static invar_status rows(void)
+/* Reads Parquet rows from a fake python3 (a script in PATH) that prints fixed lines. */
+static invar_status exercise_parquet(void)
 {
     static const char *const columns[] = {"input", NULL};
     invar_status status;
@@ -69,18 +72,18 @@ static invar_status rows(void)
     return status;
 }
 
-static invar_status plain(void)
+static invar_status exercise_prompts(void)
 {
     return read_dataset(false);
 }
 
-static invar_status with_answers(void)
+static invar_status exercise_sft(void)
 {
     return read_dataset(true);
 }
 
-/* More prompts than the first room has. */
-static invar_status task(void)
+/* 70 prompts are more than the initial capacity, so the arrays grow. */
+static invar_status exercise_task(void)
 {
     invar_dataset_options options = {.path = "task:copy", .task_size = 70, .label_key = ""};
     invar_tokenizer *tokenizer;
@@ -94,7 +97,7 @@ static invar_status task(void)
     return status;
 }
 
-static invar_status lists(void)
+static invar_status exercise_lists(void)
 {
     invar_recipe *recipe;
     char **strings = NULL;
@@ -119,9 +122,9 @@ static invar_status lists(void)
 static void test_fault_engine_data__lines(void **state)
 {
     (void)state;
-    fail_each_allocation(plain);
-    fail_each_allocation(with_answers);
-    fail_each_allocation(packed);
+    fail_each_allocation(exercise_prompts);
+    fail_each_allocation(exercise_sft);
+    fail_each_allocation(exercise_gzip);
 }
 
 static void test_fault_engine_data__rows(void **state)
@@ -132,32 +135,32 @@ static void test_fault_engine_data__rows(void **state)
         "read -r _ && printf '%s\\n' '{\"lines\": \"{\\\"input\\\": \\\"3,7=\\\"}\\n\"}'\n"
         "read -r _ && printf '%s\\n' '{\"end\": true}'\n";
     char folder[] = INVAR_TEST_WORK "/engine-data-XXXXXX", path[4096];
-    const char *before = getenv("PATH");
-    char *kept = strdup(before ? before : "");
+    const char *old_path = getenv("PATH");
+    char *old_path_copy = strdup(old_path ? old_path : "");
 
     (void)state;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/python3", folder);
     assert_ok(invar_file_write(path, python, sizeof python - 1));
     assert_int_equal(chmod(path, 0755), 0);
-    snprintf(path, sizeof path, "%s:%s", folder, kept);
+    snprintf(path, sizeof path, "%s:%s", folder, old_path_copy);
     assert_int_equal(setenv("PATH", path, 1), 0);
-    fail_each_allocation(rows);
-    assert_int_equal(setenv("PATH", kept, 1), 0);
-    free(kept);
+    fail_each_allocation(exercise_parquet);
+    assert_int_equal(setenv("PATH", old_path_copy, 1), 0);
+    free(old_path_copy);
     assert_ok(invar_held_folder_remove(folder));
 }
 
 static void test_fault_engine_data__task(void **state)
 {
     (void)state;
-    fail_each_allocation(task);
+    fail_each_allocation(exercise_task);
 }
 
 static void test_fault_engine_data__lists(void **state)
 {
     (void)state;
-    fail_each_allocation(lists);
+    fail_each_allocation(exercise_lists);
 }
 
 int main(void)

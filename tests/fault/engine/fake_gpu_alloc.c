@@ -1,8 +1,10 @@
 /*
- * fake_gpu_alloc.c - every request for the device's memory fails once, and the run goes on.
+ * fake_gpu_alloc.c - allocations of device memory fail once, and the run is resumed.
  *
- * After the failure: a clear error, nothing of the device's memory left; and the run goes on, as
- * run_scenario.h has it.
+ * The run is on the fake GPU (tests/device/fake_gpu.h). The failure must return INVAR_E_NOMEM with
+ * a message that does not blame the host's memory, and leave no block of either memory. Started
+ * again, the run must reach the bits of an undisturbed one (run_scenario.h). All allocations fail
+ * under full, else about 12.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,49 +35,49 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {"debug-determinism", "full"},
                                {NULL, NULL}};
 
-/* With the n-th take failing, on heap blocks that are counted, too. */
-static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, int n)
+/* Lets the n-th allocation of device memory fail. Blocks of the heap are counted as well. */
+static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, int n)
 {
     invar_far_counts counts;
     invar_status status;
-    char what[40];
+    char disturbance[40];
     faulty f;
 
-    (void)snprintf(what, sizeof what, "take %d", n);
+    (void)snprintf(disturbance, sizeof disturbance, "take %d", n);
     invar_far_begin(n);
     status = scenario_disturbed(&f, recipe, 0);
     counts = invar_far_counted();
     if (status != INVAR_E_NOMEM || counts.live != 0 || counts.opens != 0 || f.live != 0)
-        fail_msg("%s: status %d, %d blocks of the device and %d of the host left: %s", what,
+        fail_msg("%s: status %d, %d blocks of the device and %d of the host left: %s", disturbance,
                  (int)status, counts.live, (int)f.live, invar_error_last()->message);
     invar_assert_message("no memory for", __FILE__, __LINE__);
     assert_null(strstr(invar_error_last()->message, "the host's memory"));
-    scenario_go_on(recipe, whole, what);
+    scenario_check_resume(recipe, undisturbed, disturbance);
 }
 
-static void sweep(const run_pair *own)
+static void sweep_allocs(const run_pair *keys)
 {
-    invar_recipe *recipe = scenario_recipe(own);
-    run_memory whole = scenario_whole(recipe);
+    invar_recipe *recipe = scenario_recipe(keys);
+    run_memory undisturbed = scenario_whole(recipe);
     int takes = invar_far_counted().takes;
     int stride = invar_test_full() ? 1 : takes / 12 + 1;
 
     assert_true(takes > 20);
     for (int n = 1; n <= takes; n += stride)
-        fail_and_go_on(recipe, &whole, n);
+        fail_and_resume(recipe, &undisturbed, n);
     invar_recipe_free(recipe);
 }
 
 static void test_far_take__grpo_goes_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(grpo);
+    sweep_allocs(grpo);
 }
 
 static void test_far_take__ppo_with_experts_goes_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(ppo);
+    sweep_allocs(ppo);
 }
 
 static int setup(void **state)

@@ -1,10 +1,10 @@
 /*
- * fake_gpu_lost.c - the device is lost in the middle of a run, at every kind of moment.
+ * fake_gpu_lost.c - the device is lost in the middle of a run, and the run is resumed.
  *
- * At once, so that every call from then on fails, or noticed late, as a kernel's failure is: the
- * host finds out when it waits for a result. Either way the run ends with a clear error and without
- * a leak, its ledger verifies, nothing that the lost device made is in it; and the run goes on, as
- * run_scenario.h has it.
+ * The fake GPU (tests/device/fake_gpu.h) fails either at once, so that every later call fails, or
+ * late, like a failing kernel: the host sees the error when it waits for a result. Either way the
+ * run must end with a clear error and without a leak, its ledger must verify, and the run, started
+ * again, must reach the bits of an undisturbed one (run_scenario.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,42 +28,43 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {"debug-determinism", "full"},
                                {NULL, NULL}};
 
-static void lose_and_go_on(const invar_recipe *recipe, const run_memory *whole, int64_t at,
-                           bool late)
+static void lose_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, int64_t call,
+                            bool late)
 {
     invar_far_counts counts;
     invar_status status;
-    char what[80];
+    char disturbance[80];
     faulty f;
 
-    (void)snprintf(what, sizeof what, "call %" PRId64 "%s", at, late ? ", late" : "");
+    (void)snprintf(disturbance, sizeof disturbance, "call %" PRId64 "%s", call,
+                   late ? ", late" : "");
     invar_far_begin(0);
-    invar_far_lose(at, late);
+    invar_far_lose(call, late);
     status = scenario_disturbed(&f, recipe, 0);
     counts = invar_far_counted();
-    // the last calls give no result that anybody waits for
+    // a late loss in the last calls is never seen, because the run waits for no result after them
     if (status != (counts.lost ? INVAR_E_CUDA : INVAR_OK) || counts.live != 0 ||
         counts.opens != 0 || f.live != 0)
-        fail_msg("%s: status %d, %d blocks of the device, %d of the host left: %s", what,
+        fail_msg("%s: status %d, %d blocks of the device, %d of the host left: %s", disturbance,
                  (int)status, counts.live, (int)f.live, invar_error_last()->message);
     if (!late)
         assert_true(counts.lost);
     if (counts.lost)
         invar_assert_message("the device is lost", __FILE__, __LINE__);
-    scenario_go_on(recipe, whole, what);
+    scenario_check_resume(recipe, undisturbed, disturbance);
 }
 
-static void sweep(const run_pair *own)
+static void sweep_calls(const run_pair *keys)
 {
-    invar_recipe *recipe = scenario_recipe(own);
-    run_memory whole = scenario_whole(recipe);
+    invar_recipe *recipe = scenario_recipe(keys);
+    run_memory undisturbed = scenario_whole(recipe);
     int64_t calls = invar_far_counted().calls;
     int64_t stride = calls / invar_test_count(10, 200) + 1;
 
     assert_true(calls > 500);
-    for (int64_t at = 1; at <= calls; at += stride) {
-        lose_and_go_on(recipe, &whole, at, false);
-        lose_and_go_on(recipe, &whole, at + stride / 2, true);
+    for (int64_t call = 1; call <= calls; call += stride) {
+        lose_and_resume(recipe, &undisturbed, call, false);
+        lose_and_resume(recipe, &undisturbed, call + stride / 2, true);
     }
     invar_recipe_free(recipe);
 }
@@ -71,13 +72,13 @@ static void sweep(const run_pair *own)
 static void test_far_lost__grpo_goes_on(void **state)
 {
     (void)state;
-    sweep(grpo);
+    sweep_calls(grpo);
 }
 
 static void test_far_lost__ppo_with_experts_goes_on(void **state)
 {
     (void)state;
-    sweep(ppo);
+    sweep_calls(ppo);
 }
 
 static int setup(void **state)

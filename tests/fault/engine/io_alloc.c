@@ -1,5 +1,7 @@
 /*
- * io_alloc.c - every allocation of plug-ins, rollout files and traces fails once.
+ * io_alloc.c - every allocation of reward plug-ins, rollout files and traces fails once.
+ *
+ * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +20,7 @@ static char path[] = INVAR_TEST_WORK "/edges-alloc-XXXXXX";
 
 /* ---- plug-ins -------------------------------------------------------------------------------- */
 
-static invar_status ask(invar_plugin *plugin, const invar_plugin_replies *stored)
+static invar_status request_rewards(invar_plugin *plugin, const invar_plugin_replies *stored)
 {
     invar_reward_parts parts[6] = {{NULL, 0}};
     double reward[6];
@@ -31,8 +33,8 @@ static invar_status ask(invar_plugin *plugin, const invar_plugin_replies *stored
     return status;
 }
 
-/* Asks it, then once more from what it has replied. */
-static invar_status live_plugin(const char *spec)
+/* Computes rewards with the plug-in, then with its stored replies instead of the plug-in. */
+static invar_status exercise_plugin(const char *spec)
 {
     invar_plugin_options options = {.name = "custom-rm",
                                     .spec = spec,
@@ -40,51 +42,51 @@ static invar_status live_plugin(const char *spec)
                                     .timeout = 60,
                                     .log_fd = -1};
     invar_plugin_replies stored = {NULL, 0};
-    invar_plugin *plugin, *again = NULL;
+    invar_plugin *plugin, *replay = NULL;
     invar_status status;
 
     INVAR_TRY(invar_plugin_open(&plugin, &options));
-    status = ask(plugin, NULL);
+    status = request_rewards(plugin, NULL);
     stored = invar_plugin_get_replies(plugin);
     options.spec = NULL;
     if (status == INVAR_OK)
-        status = invar_plugin_open(&again, &options);
+        status = invar_plugin_open(&replay, &options);
     if (status == INVAR_OK)
-        status = ask(again, &stored);
+        status = request_rewards(replay, &stored);
     invar_plugin_close(plugin);
-    invar_plugin_close(again);
+    invar_plugin_close(replay);
     return status;
 }
 
-static invar_status live_object(void)
+static invar_status exercise_shared_object(void)
 {
-    return live_plugin(INVAR_TEST_WORK "/../plugins/reward.so");
+    return exercise_plugin(INVAR_TEST_WORK "/../plugins/reward.so");
 }
 
-static invar_status live_program(void)
+static invar_status exercise_program(void)
 {
-    return live_plugin("sh -c 'read -r a; echo \"{\\\"invar\\\":1,\\\"name\\\":\\\"a\\\","
-                       "\\\"kinds\\\":[\\\"reward\\\"]}\"; read -r a;"
-                       "echo \"{\\\"id\\\":0,\\\"rewards\\\":[1,2,3,4,5,6]}\"; read -r a'");
+    return exercise_plugin("sh -c 'read -r a; echo \"{\\\"invar\\\":1,\\\"name\\\":\\\"a\\\","
+                           "\\\"kinds\\\":[\\\"reward\\\"]}\"; read -r a;"
+                           "echo \"{\\\"id\\\":0,\\\"rewards\\\":[1,2,3,4,5,6]}\"; read -r a'");
 }
 
 static void test_edges_alloc__plugins_survive_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_object);
-    fail_each_allocation(live_program);
+    fail_each_allocation(exercise_shared_object);
+    fail_each_allocation(exercise_program);
 }
 
 /* ---- rollout files --------------------------------------------------------------------------- */
 
-static invar_status live_write(void)
+static invar_status exercise_write(void)
 {
     invar_rollout_header header = rollout_header();
 
     return invar_rollout_file_write(path, &header, rollout.items, rollout.count);
 }
 
-static invar_status live_read(void)
+static invar_status exercise_read(void)
 {
     invar_rollout_file data;
 
@@ -96,13 +98,13 @@ static invar_status live_read(void)
 static void test_edges_alloc__rollout_files_survive_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_write);
-    fail_each_allocation(live_read);
+    fail_each_allocation(exercise_write);
+    fail_each_allocation(exercise_read);
 }
 
 /* ---- trace ----------------------------------------------------------------------------------- */
 
-static invar_status live_trace(void)
+static invar_status exercise_trace(void)
 {
     char names[40][8]; // more than the first block of timings holds
     invar_trace *trace;
@@ -122,8 +124,8 @@ static invar_status live_trace(void)
 static void test_edges_alloc__trace_survives_each_failure(void **state)
 {
     (void)state;
-    assert_int_equal(unlink(path), 0); // the rollout's: a trace would not replace it
-    fail_each_allocation(live_trace);
+    assert_int_equal(unlink(path), 0); // a trace does not replace the rollout file at this path
+    fail_each_allocation(exercise_trace);
 }
 
 int main(void)

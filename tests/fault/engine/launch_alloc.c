@@ -1,7 +1,9 @@
 /*
- * launch_alloc.c - an allocation of a run on two ranks fails once; one rank goes on with the run.
+ * launch_alloc.c - an allocation of a run on two ranks fails once; one rank resumes the run.
  *
- * Whichever rank it is: both end, with the line of the one that failed, and leave no block.
+ * Whichever rank it is, both ranks must end well before their deadline, with the message of the
+ * rank that failed, and leave no block. One rank then resumes the run to the bits of an undisturbed
+ * run on one rank (run_scenario.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +11,7 @@
 #include "engine/run/launch/launch.h"
 #include "tests/fault/engine/run_scenario.h"
 
-#define START 30 /* allocations until ranks have begun: the first failures that they tell others */
+#define START 30 /* the first allocations, up to the start of both ranks, are all tested */
 
 static const run_pair grpo[] = {{"dtype", "fp32"},
                                 {"threads", "1"},
@@ -34,44 +36,45 @@ static invar_status train_on_two(const invar_recipe *recipe)
     return status;
 }
 
-static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
+static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, faulty *f,
+                            int n)
 {
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;
-    int64_t began;
-    char what[40];
+    int64_t start_ms;
+    char disturbance[40];
 
     assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
     *f = (faulty){.fail_at = n};
     invar_error_clear();
     invar_allocator_set(&allocator);
-    began = invar_process_clock_ms();
+    start_ms = invar_process_clock_ms();
     status = train_on_two(recipe);
     invar_allocator_set(NULL);
-    (void)snprintf(what, sizeof what, "allocation %d", n);
-    if (invar_process_clock_ms() - began > 30000)
-        fail_msg("%s: a rank was not told, and waited for its deadline", what);
+    (void)snprintf(disturbance, sizeof disturbance, "allocation %d", n);
+    if (invar_process_clock_ms() - start_ms > 30000)
+        fail_msg("%s: a rank was not told, and waited for its deadline", disturbance);
     if (f->live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM && status != INVAR_E_IO))
-        fail_msg("%s: status %d, %d blocks left: %s", what, (int)status, (int)f->live,
+        fail_msg("%s: status %d, %d blocks left: %s", disturbance, (int)status, (int)f->live,
                  invar_error_last()->message);
     if (status != INVAR_OK)
         invar_assert_message("no memory for", __FILE__, __LINE__);
-    scenario_go_on(recipe, whole, what);
+    scenario_check_resume(recipe, undisturbed, disturbance);
 }
 
 static void test_launch_alloc__one_rank_goes_on_after_each_failure(void **state)
 {
     invar_recipe *recipe = scenario_recipe(grpo);
-    run_memory whole = scenario_whole(recipe);
+    run_memory undisturbed = scenario_whole(recipe);
     int calls, stride;
     faulty f;
 
     (void)state;
-    fail_and_go_on(recipe, &whole, &f, 0);
+    fail_and_resume(recipe, &undisturbed, &f, 0);
     calls = f.calls;
     stride = invar_test_full() ? 1 : calls / 12 + 1;
     for (int n = 1; n <= calls; n += n < START ? 1 : stride)
-        fail_and_go_on(recipe, &whole, &f, n);
+        fail_and_resume(recipe, &undisturbed, &f, n);
     invar_recipe_free(recipe);
 }
 

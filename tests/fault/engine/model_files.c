@@ -1,7 +1,8 @@
 /*
- * model_files.c - reading and writing a model with every allocation failing once.
+ * model_files.c - every allocation fails once while a model is read and written.
  *
- * Ours first, then those of jansson, which has an allocator of its own.
+ * Invar's allocations fail first, then those of jansson, which has an allocator of its own. Each
+ * failure must return INVAR_E_NOMEM with a message and leave no block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -46,7 +47,7 @@ static int setup(void **state)
     invar_model_spec spec;
 
     (void)state;
-    json_set_alloc_funcs(json_faulty_alloc, json_faulty_free); // before the first use
+    json_set_alloc_funcs(json_faulty_alloc, json_faulty_free); // must precede the first use
     snprintf(path, sizeof path, "%s/unit/engine/files/hf/data/qwen3_moe", INVAR_TEST_DATA);
     source = path;
     dev.backend = invar_backend_cpu();
@@ -65,7 +66,7 @@ static int teardown(void **state)
     return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
-static invar_status live_spec(void)
+static invar_status exercise_spec(void)
 {
     invar_model_spec spec;
     size_t bytes;
@@ -77,13 +78,13 @@ static invar_status live_spec(void)
     return INVAR_OK;
 }
 
-static invar_status live_load(void)
+static invar_status exercise_load(void)
 {
     return invar_hf_load(model, source, &dev);
 }
 
-/* In shards, so that there is an index, too; with a file that is handed on. */
-static invar_status live_save(void)
+/* Saves several shards, which need an index, with the tokenizer files of the source folder. */
+static invar_status exercise_save(void)
 {
     invar_hf_files files = {.count = 0};
     invar_status status = invar_hf_files_read(&files, source, "");
@@ -97,9 +98,9 @@ static invar_status live_save(void)
 static void test_fault_model_files__survive_each_of_our_allocations(void **state)
 {
     (void)state;
-    fail_each_allocation(live_spec);
-    fail_each_allocation(live_load);
-    fail_each_allocation(live_save);
+    fail_each_allocation(exercise_spec);
+    fail_each_allocation(exercise_load);
+    fail_each_allocation(exercise_save);
 }
 
 static void fail_each_json_allocation(invar_status (*run)(void))
@@ -121,9 +122,9 @@ static void fail_each_json_allocation(invar_status (*run)(void))
 static void test_fault_model_files__survive_each_of_janssons_allocations(void **state)
 {
     (void)state;
-    fail_each_json_allocation(live_spec);
-    fail_each_json_allocation(live_load);
-    fail_each_json_allocation(live_save);
+    fail_each_json_allocation(exercise_spec);
+    fail_each_json_allocation(exercise_load);
+    fail_each_json_allocation(exercise_save);
 }
 
 int main(void)

@@ -1,5 +1,7 @@
 /*
- * pack_alloc.c - every allocation of archives and recorded keys fails once: an error, no leak.
+ * pack_alloc.c - every allocation of tar archives and recorded keys fails once.
+ *
+ * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +22,7 @@ static invar_status write_archive(void)
     invar_status status = invar_tar_writer_open(&tar, path);
     char name[16];
 
-    for (int i = 0; i < 40 && status == INVAR_OK; i++) { // the list grows once
+    for (int i = 0; i < 40 && status == INVAR_OK; i++) { // 40 members make the list grow once
         snprintf(name, sizeof name, "a/%d", i);
         status = invar_tar_add(tar, name, "hi", 2);
     }

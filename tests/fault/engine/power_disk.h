@@ -1,18 +1,19 @@
 /*
- * power_disk.h - a disk that loses power: what was written and not synced may be lost, in part.
+ * power_disk.h - a simulated disk that loses power: writes that were not synced may be lost, in
+ * part.
  *
- * Included by one file of a program, it stands in for the system calls that change files (open,
- * write, fsync, rename, ...), also for those of SQLite. They are carried out, and while
- * `disk.recording` those below `disk.folder` are written down in order. disk_lose() then makes a
- * folder that a disk might hold when power goes after the first n of them:
+ * Included by one file of a program, it replaces the system calls that change files (open, write,
+ * fsync, rename, ...), also for SQLite. The calls are carried out, and while `disk.recording` is
+ * set, those below `disk.folder` are recorded in order. disk_lose() then makes a folder that a disk
+ * might hold when power goes after the first n of them:
  *
- *   - a file has what was written before its last sync; of later writes each sector of 512 bytes
- *     arrived or did not, in any order, and so did each change of its length;
- *   - a folder has the names of its last sync; of later changes (files made, renamed, removed)
+ *   - A file has what was written before its last sync. Of later writes, each sector of 512 bytes
+ *     arrived or did not, in any order, and so did each change of the file's length.
+ *   - A folder has the names of its last sync. Of later changes (files made, renamed, removed),
  *     those up to some point arrived. Folders do not wait for each other, and syncing a file does
  *     not sync its name.
  *
- * That is less than the usual file systems promise. The controls: a disk whose syncs do nothing,
+ * The usual file systems promise more than that. Negative controls: a disk whose syncs do nothing,
  * for files or for folders.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -20,8 +21,8 @@
 #ifndef INVAR_TESTS_FAULT_ENGINE_POWER_DISK_H
 #define INVAR_TESTS_FAULT_ENGINE_POWER_DISK_H
 
-#undef _FORTIFY_SOURCE // open is defined here
-#define _GNU_SOURCE 1  // open64, realpath
+#undef _FORTIFY_SOURCE // allows the definition of open in this file
+#define _GNU_SOURCE 1  // declares open64, realpath
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,34 +40,34 @@
 #define DISK_SECTOR 512
 
 typedef enum disk_kind {
-    DISK_MAKE,     /* a file or a folder appears in a folder */
-    DISK_REMOVE,   /* a name goes */
-    DISK_RENAME,   /* a name becomes another one of the same folder */
-    DISK_WRITE,    /* bytes of a file */
-    DISK_TRUNCATE, /* its length */
-    DISK_SYNC,     /* of a file or a folder */
-    DISK_TOLD      /* by the program: what came before was acknowledged */
+    DISK_MAKE,        /* a file or a folder appears in a folder */
+    DISK_REMOVE,      /* a name disappears */
+    DISK_RENAME,      /* a name becomes another one of the same folder */
+    DISK_WRITE,       /* bytes of a file are written */
+    DISK_TRUNCATE,    /* the length of a file changes */
+    DISK_SYNC,        /* a file or a folder is synced */
+    DISK_ACKNOWLEDGED /* the program acknowledges all operations up to here */
 } disk_kind;
 
 enum { DISK_NAME = 64, DISK_NODES = 4096, DISK_OPS = 65536 };
 
 typedef struct disk_op {
     disk_kind kind;
-    int node;  /* the folder whose names change, or the file */
-    int child; /* DISK_MAKE */
+    int node;  /* folder whose names change, or the file; -1 for an acknowledgement */
+    int child; /* node of the new file or folder; DISK_MAKE only */
     char name[DISK_NAME], to[DISK_NAME];
-    int64_t offset, bytes; /* DISK_TRUNCATE: offset is the length */
+    int64_t offset, bytes; /* DISK_TRUNCATE: offset is the new length */
     unsigned char *data;   /* (bytes) */
-    int64_t told;          /* DISK_TOLD */
+    int64_t value;         /* value that the program acknowledged; DISK_ACKNOWLEDGED only */
 } disk_op;
 
 static struct {
-    char folder[600]; /* absolute, without links */
+    char folder[600]; /* absolute path without links */
     bool recording;
     pthread_mutex_t lock;
     disk_op ops[DISK_OPS];
     int n_ops;
-    ino_t inodes[DISK_NODES]; /* of nodes; 0: gone. Node 0 is the folder itself */
+    ino_t inodes[DISK_NODES]; /* inode of each node, 0 if it was reused; node 0 is `folder` */
     bool folders[DISK_NODES];
     int n_nodes;
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -98,14 +99,17 @@ static inline int disk_new_node(ino_t inode, bool is_folder)
     if (disk.n_nodes == DISK_NODES)
         abort();
     if (old >= 0)
-        disk.inodes[old] = 0; // the file is gone, and its number used again
+        disk.inodes[old] = 0; // the file is gone, and its inode number is used again
     disk.inodes[disk.n_nodes] = inode;
     disk.folders[disk.n_nodes] = is_folder;
     return disk.n_nodes++;
 }
 
-/* The node of the folder that a path is in, and the name there; -1: not one of ours. */
-static inline int disk_place(char name[DISK_NAME], const char *path)
+/*
+ * Returns the node of the folder that contains a path and writes the name there; -1 if the path is
+ * not recorded.
+ */
+static inline int disk_parent_of(char name[DISK_NAME], const char *path)
 {
     const char *slash = strrchr(path, '/');
     char above[700];
@@ -119,7 +123,7 @@ static inline int disk_place(char name[DISK_NAME], const char *path)
     return stat(above, &info) == 0 ? disk_node_of(info.st_ino) : -1;
 }
 
-/* The node behind a descriptor; -1: not one of ours. */
+/* Returns the node of an open file; -1 if the file is not recorded. */
 static inline int disk_file(int fd)
 {
     struct stat info;
@@ -130,7 +134,7 @@ static inline int disk_file(int fd)
 static inline void disk_made(const char *path, bool is_folder)
 {
     char name[DISK_NAME];
-    int above = disk_place(name, path);
+    int above = disk_parent_of(name, path);
     struct stat info;
     disk_op *op;
 
@@ -144,7 +148,7 @@ static inline void disk_made(const char *path, bool is_folder)
 static inline void disk_removed(const char *path)
 {
     char name[DISK_NAME];
-    int above = disk_place(name, path);
+    int above = disk_parent_of(name, path);
 
     if (above >= 0)
         memcpy(disk_add(DISK_REMOVE, above)->name, name, DISK_NAME);
@@ -153,13 +157,13 @@ static inline void disk_removed(const char *path)
 static inline void disk_renamed(const char *from, const char *to)
 {
     char name[DISK_NAME], other[DISK_NAME];
-    int above = disk_place(name, from);
+    int above = disk_parent_of(name, from);
     disk_op *op;
 
     if (above < 0)
         return;
-    if (disk_place(other, to) != above)
-        abort(); // between folders: nobody does that
+    if (disk_parent_of(other, to) != above)
+        abort(); // a rename between folders is not supported
     op = disk_add(DISK_RENAME, above);
     memcpy(op->name, name, DISK_NAME);
     memcpy(op->to, other, DISK_NAME);
@@ -189,13 +193,16 @@ static inline void disk_changed(int fd, disk_kind kind, int64_t length)
         disk_add(kind, node)->offset = length;
 }
 
-/* Everything so far was acknowledged; `told` says what. */
-static inline void disk_tell(int64_t told)
+/*
+ * Records that the program acknowledges everything so far; `value` is up to the program, such
+ * as a step.
+ */
+static inline void disk_acknowledge(int64_t value)
 {
-    disk_add(DISK_TOLD, -1)->told = told;
+    disk_add(DISK_ACKNOWLEDGED, -1)->value = value;
 }
 
-/* From now on, in a folder that is empty. */
+/* Starts recording in `folder`, which must be empty. */
 static inline void disk_record(const char *folder)
 {
     struct stat info;
@@ -209,19 +216,19 @@ static inline void disk_record(const char *folder)
     disk.recording = true;
 }
 
-/* ---- in place of the system's ---------------------------------------------------------------- */
+/* ---- replaced system calls ------------------------------------------------------------------- */
 
 #define DISK_CALL __attribute__((visibility("default")))
 
 static inline int disk_open(int at, const char *path, int flags, mode_t mode)
 {
-    bool there;
+    bool existed;
     long fd;
 
     pthread_mutex_lock(&disk.lock);
-    there = !(flags & O_CREAT) || faccessat(at, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    existed = !(flags & O_CREAT) || faccessat(at, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     fd = syscall(SYS_openat, at, path, flags, mode);
-    if (fd >= 0 && !there)
+    if (fd >= 0 && !existed)
         disk_made(path, false);
     else if (fd >= 0 && (flags & O_TRUNC))
         disk_changed((int)fd, DISK_TRUNCATE, 0);
@@ -245,25 +252,25 @@ DISK_OPEN(open64)
 DISK_CALL ssize_t write(int fd, const void *data, size_t bytes)
 {
     off_t offset;
-    ssize_t put;
+    ssize_t written;
 
     pthread_mutex_lock(&disk.lock);
     offset = disk_file(fd) >= 0 ? lseek(fd, 0, SEEK_CUR) : 0;
-    put = syscall(SYS_write, fd, data, bytes);
-    disk_wrote(fd, data, put, offset);
+    written = syscall(SYS_write, fd, data, bytes);
+    disk_wrote(fd, data, written, offset);
     pthread_mutex_unlock(&disk.lock);
-    return put;
+    return written;
 }
 
 #define DISK_PWRITE(name)                                                                          \
     DISK_CALL ssize_t name(int fd, const void *data, size_t bytes, off_t offset)                   \
     {                                                                                              \
-        ssize_t put;                                                                               \
+        ssize_t written;                                                                           \
         pthread_mutex_lock(&disk.lock);                                                            \
-        put = syscall(SYS_pwrite64, fd, data, bytes, offset);                                      \
-        disk_wrote(fd, data, put, offset);                                                         \
+        written = syscall(SYS_pwrite64, fd, data, bytes, offset);                                  \
+        disk_wrote(fd, data, written, offset);                                                     \
         pthread_mutex_unlock(&disk.lock);                                                          \
-        return put;                                                                                \
+        return written;                                                                            \
     }
 DISK_PWRITE(pwrite)
 DISK_PWRITE(pwrite64)
@@ -282,7 +289,7 @@ DISK_PWRITE(pwrite64)
 DISK_FTRUNCATE(ftruncate)
 DISK_FTRUNCATE(ftruncate64)
 
-/* The real disk keeps its power: nothing is waited for. */
+/* Records a sync only. The real disk keeps its power, so nothing waits for it. */
 #define DISK_FSYNC(name)                                                                           \
     DISK_CALL int name(int fd)                                                                     \
     {                                                                                              \
@@ -344,19 +351,24 @@ DISK_CALL int rename(const char *from, const char *to)
 
 typedef enum disk_trust {
     DISK_HONEST,
-    DISK_LYING,        /* no sync does anything */
-    DISK_LYING_FOLDERS /* those of folders do nothing */
+    DISK_LYING,        /* no sync has an effect */
+    DISK_LYING_FOLDERS /* syncs of folders have no effect */
 } disk_trust;
 
 typedef struct disk_loss {
-    int n;         /* power goes after that many operations */
-    uint64_t seed; /* 0: all that was not synced is lost; 1: nothing is; else some of it */
+    int n;         /* power goes after n operations */
+    uint64_t seed; /* 0: all that was not synced is lost; 1: nothing is lost; else a part of it
+                      is lost */
     uint64_t drawn;
-    int synced[DISK_NODES]; /* operations on a node before this one are safe */
-    int kept[DISK_NODES];   /* of a folder: those before this one arrived */
+    int synced[DISK_NODES]; /* (n_nodes) index of the last sync of each node; earlier operations
+                               are durable */
+    int kept[DISK_NODES];   /* (n_nodes) number of operations whose changes of a folder arrived;
+                               used for folders only */
 } disk_loss;
 
-/* True with a chance of one half, or always, or never. */
+/*
+ * Draws whether an unsynced write arrives: never, always, or with probability 1/2, as `seed` says.
+ */
 static inline bool disk_arrives(disk_loss *l)
 {
     return l->seed == 1 || (l->seed > 1 && invar_test_random(l->seed, l->drawn++) % 2);
@@ -364,14 +376,14 @@ static inline bool disk_arrives(disk_loss *l)
 
 typedef struct disk_bytes {
     unsigned char *at;
-    int64_t size, room;
+    int64_t size, capacity;
 } disk_bytes;
 
 static inline void disk_resize(disk_bytes *b, int64_t size)
 {
-    if (size > b->room) {
-        b->room = size * 2;
-        b->at = realloc(b->at, (size_t)b->room);
+    if (size > b->capacity) {
+        b->capacity = size * 2;
+        b->at = realloc(b->at, (size_t)b->capacity);
         if (!b->at)
             abort();
     }
@@ -387,7 +399,7 @@ static inline void disk_put(disk_bytes *b, const disk_op *op, int64_t from, int6
     memcpy(b->at + op->offset + from, op->data + from, (size_t)bytes);
 }
 
-/* What a file holds. Sectors begin at multiples of their size in the file. */
+/* Computes the bytes of a file after the loss. Sectors begin at multiples of their size. */
 static inline void disk_content(disk_bytes *out, disk_loss *l, int node)
 {
     out->size = 0;
@@ -435,7 +447,7 @@ static inline int disk_find(const disk_entry *list, int count, const char *name)
     return -1;
 }
 
-/* Applies one change of a folder's names. */
+/* Applies one change of a folder's names. Returns the new number of names. */
 static inline int disk_change(disk_entry *list, int count, const disk_op *op)
 {
     int at = disk_find(list, count, op->name), over;
@@ -476,7 +488,10 @@ static inline void disk_write_folder(const char *path, disk_loss *l, int node)
     }
 }
 
-/* What `to` holds when power goes after n operations; it is not there, or empty. */
+/*
+ * Writes to the folder `to`, which must be empty or absent, what the disk holds when power goes
+ * after n operations.
+ */
 static inline void disk_lose(const char *to, int n, uint64_t seed, disk_trust trust)
 {
     static disk_loss l;
@@ -493,15 +508,15 @@ static inline void disk_lose(const char *to, int n, uint64_t seed, disk_trust tr
     }
     for (int node = 0; node < disk.n_nodes; node++)
         l.kept[node] = l.synced[node];
-    for (int i = 0; i < n;
-         i++) { // a folder's changes arrive in order, up to the first that does not
+    // The changes of a folder arrive in order, up to the first that does not.
+    for (int i = 0; i < n; i++) {
         int node = disk.ops[i].node;
         if (node < 0 || !disk.folders[node] || i < l.synced[node] || l.kept[node] < 0)
             continue;
         if (seed == 1 || (seed > 1 && invar_test_random(seed, (uint64_t)i) % 4))
             l.kept[node] = i + 1;
         else
-            l.kept[node] = -1 - l.kept[node]; // it stays there
+            l.kept[node] = -1 - l.kept[node]; // negative: no later change of this folder arrives
     }
     for (int node = 0; node < disk.n_nodes; node++)
         if (l.kept[node] < 0)

@@ -1,6 +1,8 @@
 /*
- * ranks_alloc.c - every allocation of ranks that score, learn, step and tell what they did fails
- * once, on one of them.
+ * ranks_alloc.c - every allocation of data-parallel ranks fails once, on one of them.
+ *
+ * Two ranks score, train, step and collect their times. After a failure all ranks return, the
+ * failing one with INVAR_E_NOMEM, and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,20 +38,20 @@ static int teardown(void **state)
     return 0;
 }
 
-static invar_status ones(void *payload, int64_t first, int64_t count, const float *now,
-                         const float *entropy, float *dnow, float *dentropy)
+static invar_status constant_loss(void *payload, int64_t first, int64_t count, const float *logp,
+                                  const float *entropy, float *dlogp, float *dentropy)
 {
     int64_t tokens = invar_trainer_tokens(samples.items + first, count);
 
     (void)payload;
-    (void)now;
+    (void)logp;
     (void)entropy;
     for (int64_t t = 0; t < tokens; t++)
-        dnow[t] = dentropy[t] = 1.0f;
+        dlogp[t] = dentropy[t] = 1.0f;
     return INVAR_OK;
 }
 
-static invar_status step(invar_model *model, invar_grads *grads)
+static invar_status optimizer_step(invar_model *model, invar_grads *grads)
 {
     const invar_adamw_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     invar_optimizer *optimizer;
@@ -65,20 +67,20 @@ static invar_status step(invar_model *model, invar_grads *grads)
     return status;
 }
 
-static invar_status use(invar_trainer *trainer, invar_model *model)
+static invar_status score_and_train(invar_trainer *trainer, invar_model *model)
 {
-    float now[TOKENS], entropy[TOKENS];
-    invar_trainer_result result = {.train_logp = now, .entropy = entropy};
-    invar_trainer_loss loss = {.run = ones, .entropy = true};
+    float logp[TOKENS], entropy[TOKENS];
+    invar_trainer_result result = {.train_logp = logp, .entropy = entropy};
+    invar_trainer_loss loss = {.run = constant_loss, .entropy = true};
     invar_grads *grads;
     invar_status status;
 
-    INVAR_TRY(invar_trainer_score(trainer, model, samples.items, SAMPLES, now, entropy));
+    INVAR_TRY(invar_trainer_score(trainer, model, samples.items, SAMPLES, logp, entropy));
     INVAR_TRY(invar_grads_new(&grads, model));
     status = invar_trainer_forward_backward(trainer, model, samples.items, SAMPLES, &loss, grads,
                                             &result);
     if (status == INVAR_OK)
-        status = step(model, grads);
+        status = optimizer_step(model, grads);
     invar_grads_free(grads);
     return status;
 }
@@ -94,33 +96,33 @@ static invar_status train(const invar_layout *layout)
     if (status == INVAR_OK)
         status = invar_trainer_new(&trainer, &dev, &options);
     if (status == INVAR_OK)
-        status = use(trainer, model);
+        status = score_and_train(trainer, model);
     invar_trainer_free(trainer);
     invar_model_free(model);
     return status;
 }
 
-static invar_status part(rank_run *run)
+static invar_status train_and_collect_times(rank_run *run)
 {
     invar_layout layout;
     invar_rank_times all;
-    invar_rank_timer *work;
+    invar_rank_timer *timer;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 60);
-    INVAR_TRY(invar_rank_timer_new(&work, &layout, true));
+    INVAR_TRY(invar_rank_timer_new(&timer, &layout, true));
     status = train(&layout);
     if (status == INVAR_OK)
-        status = invar_rank_timer_collect(&all, work);
-    invar_rank_timer_free(work);
+        status = invar_rank_timer_collect(&all, timer);
+    invar_rank_timer_free(timer);
     return status;
 }
 
-static invar_status ranks(void)
+static invar_status exercise_ranks(void)
 {
     rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, part, NULL));
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, train_and_collect_times, NULL));
     return ranks_status(runs, RANKS);
 }
 
@@ -128,7 +130,7 @@ static void test_ranks_alloc__survive_each_failure(void **state)
 {
     (void)state;
     assert_true(invar_trainer_tokens(samples.items, SAMPLES) <= TOKENS);
-    fail_each_allocation(ranks);
+    fail_each_allocation(exercise_ranks);
 }
 
 int main(void)

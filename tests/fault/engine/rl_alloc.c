@@ -1,5 +1,5 @@
 /*
- * rl_alloc.c - every allocation of engine/rl fails once.
+ * rl_alloc.c - every allocation of engine/rl fails once (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +7,7 @@
 #include "engine/rl/reward/reward.h"
 #include "tests/fault/faulty.h"
 
-static invar_status step(void)
+static invar_status exercise_step(void)
 {
     static const int64_t start[] = {0, 2, 3}, group[] = {0, 0};
     static const uint8_t mask[] = {1, 0, 1};
@@ -39,7 +39,7 @@ static invar_status step(void)
     return status;
 }
 
-static invar_status rewards(void)
+static invar_status exercise_rewards(void)
 {
     char response[] = "The answer is red wine, \\boxed{B}. Answer: 5";
     invar_rl_sample sample = {.response = response,
@@ -51,7 +51,7 @@ static invar_status rewards(void)
 
     for (int i = 0; i < INVAR_REWARD_COUNT; i++) {
         if (invar_reward_is_external((invar_reward)i))
-            continue; // nobody is there
+            continue; // external rewards need a server or a model, which this test does not have
         INVAR_TRY(invar_reward_of(&value, (invar_reward)i, false, &sample));
     }
     return INVAR_OK;
@@ -60,13 +60,13 @@ static invar_status rewards(void)
 static void test_rl_alloc__step(void **state)
 {
     (void)state;
-    fail_each_allocation(step);
+    fail_each_allocation(exercise_step);
 }
 
 static void test_rl_alloc__rewards(void **state)
 {
     (void)state;
-    fail_each_allocation(rewards);
+    fail_each_allocation(exercise_rewards);
 }
 
 int main(void)

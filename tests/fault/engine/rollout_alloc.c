@@ -1,5 +1,7 @@
 /*
- * rollout_alloc.c - every allocation of a rollout fails once.
+ * rollout_alloc.c - every allocation of rollouts fails once: batch, stream, draft model, scoring.
+ *
+ * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,7 +36,10 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Groups that share and one that does not, responses that outgrow their first room, strings. */
+/*
+ * Samples groups with and without a common prompt, with a stop string and with responses that
+ * outgrow their initial capacity.
+ */
 static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *samples)
 {
     static const char *const stop[] = {"never this"};
@@ -53,10 +58,10 @@ static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *sample
     return invar_rollout_run(rollout, samples->items, samples->count, &sampling, NULL, NULL);
 }
 
-static invar_status live(invar_speculative_algorithm guesser)
+static invar_status exercise_rollout(invar_speculative_algorithm algorithm)
 {
     const invar_rollout_exec_options limits = {
-        .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
+        .concurrency = 2, .page_size = 4, .speculation = {algorithm, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
     invar_status status;
@@ -68,17 +73,17 @@ static invar_status live(invar_speculative_algorithm guesser)
     return status;
 }
 
-static invar_status live_rollout(void)
+static invar_status exercise_ngram(void)
 {
-    return live(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
+    return exercise_rollout(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
 }
 
-static invar_status live_draft(void)
+static invar_status exercise_draft(void)
 {
-    return live(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
+    return exercise_rollout(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
 }
 
-static invar_status live_score(void)
+static invar_status exercise_score(void)
 {
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7};
     const int32_t *const sequences[] = {tokens, tokens + 2};
@@ -94,9 +99,9 @@ static invar_status live_score(void)
     return status;
 }
 
-/* More samples than there is room for at first join one by one; some of them are dropped. */
-static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
-                             const invar_sampling_params *sampling)
+/* Adds more samples than the stream has capacity for, one at a time, and cancels some of them. */
+static invar_status use_stream(invar_rollout *rollout, invar_rl_samples *samples,
+                               const invar_sampling_params *sampling)
 {
     INVAR_TRY(prompts_new(samples, 60, 2, 3, 27));
     INVAR_TRY(invar_rollout_open_stream(rollout, 9));
@@ -109,57 +114,57 @@ static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
     return INVAR_OK;
 }
 
-static invar_status live_open_with(invar_speculative_algorithm guesser)
+static invar_status exercise_stream(invar_speculative_algorithm algorithm)
 {
     static const char *const stop[] = {"never this"};
     const invar_sampling_params sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .max_response = 4, .stop = stop, .n_stop = 1};
     const invar_rollout_exec_options limits = {
-        .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
+        .concurrency = 2, .page_size = 4, .speculation = {algorithm, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
     invar_status status;
 
     INVAR_TRY(invar_rollout_new(&rollout, model, tokenizer, &dev, &limits));
-    status = use_open(rollout, &samples, &sampling);
+    status = use_stream(rollout, &samples, &sampling);
     invar_rollout_free(rollout);
     invar_rl_samples_reset(&samples);
     return status;
 }
 
-static invar_status live_open(void)
+static invar_status exercise_stream_ngram(void)
 {
-    return live_open_with(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
+    return exercise_stream(INVAR_SPECULATIVE_ALGORITHM_NGRAM);
 }
 
-static invar_status live_open_draft(void)
+static invar_status exercise_stream_draft(void)
 {
-    return live_open_with(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
+    return exercise_stream(INVAR_SPECULATIVE_ALGORITHM_DRAFT);
 }
 
 static void test_rollout_alloc__an_open_one_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_open);
-    fail_each_allocation(live_open_draft);
+    fail_each_allocation(exercise_stream_ngram);
+    fail_each_allocation(exercise_stream_draft);
 }
 
 static void test_rollout_alloc__generation_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_rollout);
+    fail_each_allocation(exercise_ngram);
 }
 
 static void test_rollout_alloc__a_draft_model_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_draft);
+    fail_each_allocation(exercise_draft);
 }
 
 static void test_rollout_alloc__scoring_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_score);
+    fail_each_allocation(exercise_score);
 }
 
 int main(void)

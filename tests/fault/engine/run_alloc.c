@@ -1,7 +1,9 @@
 /*
- * run_alloc.c - every allocation of a whole training run fails once, and the run goes on.
+ * run_alloc.c - every allocation of a complete training run fails once, and the run is resumed.
  *
- * After the failure: a clear error, no block left; and the run goes on, as run_scenario.h has it.
+ * After the failure: a clear error, no block left; and the run, started again, must reach the bits
+ * of an undisturbed one (run_scenario.h). All allocations fail under full, else about six of each
+ * run. Control: another seed gives another chain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,21 +33,21 @@ static const run_pair ppo[] = {{"dtype", "bf16"},
                                {"audit", "8"},
                                {NULL, NULL}};
 
-/* On the far backend: what is written by a thread, and moments that visit the device. */
-static const run_pair behind[] = {{"dtype", "bf16"},
-                                  {"threads", "1"},
-                                  {"device", "cuda"},
-                                  {"debug-stats", "true"},
-                                  {"optimizer-cpu-offload", "true"},
-                                  {NULL, NULL}};
+/* On the fake GPU: checkpoints that a thread writes, and optimizer moments in host memory. */
+static const run_pair fake_gpu[] = {{"dtype", "bf16"},
+                                    {"threads", "1"},
+                                    {"device", "cuda"},
+                                    {"debug-stats", "true"},
+                                    {"optimizer-cpu-offload", "true"},
+                                    {NULL, NULL}};
 
-/* Adapters of a frozen base, and a reference beside it. */
+/* LoRA adapters of a frozen base, with a reference model. */
 static const run_pair lora[] = {
     {"dtype", "bf16"},       {"threads", "1"},        {"device", "cuda"}, {"lora-rank", "3"},
     {"use-kl-loss", "true"}, {"kl-loss-coef", "0.1"}, {NULL, NULL}};
 
-/* Several turns, led by a plug-in, with experts, whose routing is kept. */
-static const run_pair turns[] = {
+/* Multi-turn samples that a plug-in drives, with experts, whose routing is recorded. */
+static const run_pair multi_turn[] = {
     {"dtype", "bf16"},
     {"threads", "1"},
     {"prompt-data", "task:guess"},
@@ -59,91 +61,96 @@ static const run_pair turns[] = {
     {"use-rollout-routing-replay", "true"},
     {NULL, NULL}};
 
-/* Samples that a thread draws while a step trains, on a device with memory of its own. */
-static const run_pair beside[] = {{"dtype", "bf16"},
-                                  {"threads", "2"},
-                                  {"device", "cuda"},
-                                  {"rollout-lag", "1"},
-                                  {"rollout-segment-tokens", "2"},
-                                  {"rollout-overlap", "true"},
-                                  {NULL, NULL}};
+/* Asynchronous sampling: a thread samples while a step trains, on a device with its own memory. */
+static const run_pair asynchronous[] = {{"dtype", "bf16"},
+                                        {"threads", "2"},
+                                        {"device", "cuda"},
+                                        {"rollout-lag", "1"},
+                                        {"rollout-segment-tokens", "2"},
+                                        {"rollout-overlap", "true"},
+                                        {NULL, NULL}};
 
-static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, faulty *f, int n)
+static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, faulty *f,
+                            int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
-    char what[40];
+    char disturbance[40];
 
-    (void)snprintf(what, sizeof what, "allocation %d", n);
+    (void)snprintf(disturbance, sizeof disturbance, "allocation %d", n);
     if (f->live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM))
-        fail_msg("%s: status %d, %d blocks left: %s", what, (int)status, (int)f->live,
+        fail_msg("%s: status %d, %d blocks left: %s", disturbance, (int)status, (int)f->live,
                  invar_error_last()->message);
     if (status != INVAR_OK)
         invar_assert_message("no memory for", __FILE__, __LINE__);
-    if (INVAR_RECIPE_ENUM(invar_device_kind, recipe, INVAR_KEY_DEVICE) !=
-        INVAR_DEVICE_CPU) { // it is never the device's memory
+    // The message must not blame the device's memory.
+    if (INVAR_RECIPE_ENUM(invar_device_kind, recipe, INVAR_KEY_DEVICE) != INVAR_DEVICE_CPU) {
         assert_null(strstr(invar_error_last()->message, "lower "));
         assert_null(strstr(invar_error_last()->message, "too large"));
     }
-    scenario_go_on(recipe, whole, what);
+    scenario_check_resume(recipe, undisturbed, disturbance);
 }
 
-static void sweep(const run_pair *own)
+static void sweep_allocs(const run_pair *own)
 {
     invar_recipe *recipe = scenario_recipe(own);
-    run_memory whole = scenario_whole(recipe), other;
+    run_memory undisturbed = scenario_whole(recipe), other;
     faulty f;
     int calls, stride;
 
-    assert_true(whole.last >= 1);
-    fail_and_go_on(recipe, &whole, &f, 0); // none fails: memory that is not zero changes nothing
+    assert_true(undisturbed.last >= 1);
+    // Control: no allocation fails, and heap memory that is not zero changes no bits.
+    fail_and_resume(recipe, &undisturbed, &f, 0);
     calls = f.calls;
     stride = invar_test_full() ? 1 : calls / 6 + 1;
     for (int n = 1; n <= calls; n += stride)
-        fail_and_go_on(recipe, &whole, &f, n);
-    // the comparison can fail: another seed has another chain
+        fail_and_resume(recipe, &undisturbed, &f, n);
+    // Control: the comparison can fail, because another seed has another chain.
     assert_ok(invar_recipe_set(recipe, "seed", "4321", "test"));
     other = scenario_whole(recipe);
-    assert_false(invar_digest_equal(&other.chain, &whole.chain));
+    assert_false(invar_digest_equal(&other.chain, &undisturbed.chain));
     invar_recipe_free(recipe);
 }
 
 static void test_run_alloc__grpo_goes_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(grpo);
+    sweep_allocs(grpo);
 }
 
 static void test_run_alloc__ppo_with_experts_goes_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(ppo);
+    sweep_allocs(ppo);
 }
 
 static void test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(behind);
+    sweep_allocs(fake_gpu);
 }
 
 static void test_run_alloc__adapters_go_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(lora);
+    sweep_allocs(lora);
 }
 
 static void test_run_alloc__turns_go_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(turns);
+    sweep_allocs(multi_turn);
 }
 
 static void test_run_alloc__samples_ahead_go_on_after_each_failure(void **state)
 {
     (void)state;
-    sweep(beside);
+    sweep_allocs(asynchronous);
 }
 
-/* Own rollouts are made again, compared and followed, foreign ones are hashed and scored. */
+/*
+ * Rollouts from files: those of the same run are sampled again, compared and trained on; those of
+ * another recipe (`foreign`) are hashed and scored.
+ */
 static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
 {
     const run_pair write[] = {{"dtype", "fp32"},
@@ -163,22 +170,22 @@ static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **
 
     (void)state;
     assert_ok(run_with("writer", write, NULL));
-    sweep(own);
-    sweep(foreign);
+    sweep_allocs(own);
+    sweep_allocs(foreign);
 }
 
-/* Whoever is told about a run: a failure there ends it at its beginning, or is a line. */
+/* Dashboards: a failure there ends the run at its start, or is a warning. */
 static void test_run_alloc__dashboards_go_on_after_each_failure(void **state)
 {
     char board[400], file[400];
-    const run_pair told[] = {
+    const run_pair dashboards[] = {
         {"dtype", "fp32"},         {"threads", "1"}, {"tensorboard-dir", board},
         {"prometheus-file", file}, {"sink", "cat"},  {NULL, NULL}};
 
     (void)state;
     (void)snprintf(board, sizeof board, "%s/board", run_below(SCENARIO_RUN));
     (void)snprintf(file, sizeof file, "%s/run.prom", run_below(SCENARIO_RUN));
-    sweep(told);
+    sweep_allocs(dashboards);
 }
 
 static int setup(void **state)

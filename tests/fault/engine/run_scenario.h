@@ -1,8 +1,8 @@
 /*
- * run_scenario.h - a whole training run that something disturbs once, and that is started again.
+ * run_scenario.h - a complete training run that a fault disturbs once, and that is started again.
  *
- * After the failure the ledger verifies; and the run, started again in the same folder, ends with
- * the chain and the content of one that was never disturbed. The far backend
+ * After the fault the ledger must verify, and the run, started again in the same folder, must end
+ * with the chain and the content of a run that was never disturbed. The fake GPU
  * (tests/device/fake_gpu.h) stands in for CUDA.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -14,30 +14,34 @@
 #include "tests/fault/faulty.h"
 #include "tests/run.h"
 
-#define SCENARIO_RUN "run" /* the name of it */
+#define SCENARIO_RUN "run" /* name of the run and of its folder */
 
 const invar_backend *invar_backend_cuda(void)
 {
     return invar_far_backend();
 }
 
-/* run_tiny with `own` over it, and with all files that a run can write while it trains. */
-static inline invar_recipe *scenario_recipe(const run_pair *own)
+/*
+ * The recipe of run_tiny with the keys `keys`, and with all files that a run can write while it
+ * trains.
+ */
+static inline invar_recipe *scenario_recipe(const run_pair *keys)
 {
     char checkpoints[400], rollouts[400] = "";
-    const run_pair places[] = {{"save", checkpoints},
-                               {"load", checkpoints},
-                               {"save-interval", "1"},
-                               {"save-debug-rollout-data", rollouts},
-                               {NULL, NULL}};
+    const run_pair files[] = {{"save", checkpoints},
+                              {"load", checkpoints},
+                              {"save-interval", "1"},
+                              {"save-debug-rollout-data", rollouts},
+                              {NULL, NULL}};
 
     (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run_below(SCENARIO_RUN));
-    if (!run_has(own, "load-debug-rollout-data")) // those it need not write again
+    // A run that reads rollouts from files need not write them.
+    if (!run_has(keys, "load-debug-rollout-data"))
         (void)snprintf(rollouts, sizeof rollouts, "%s/{rollout_id}.jsonl", run_below(SCENARIO_RUN));
-    return run_recipe(run_below(SCENARIO_RUN), own, places);
+    return run_recipe(run_below(SCENARIO_RUN), keys, files);
 }
 
-/* The run from its beginning, undisturbed. */
+/* Trains the run from its beginning without a fault, and returns what it recorded. */
 static inline run_memory scenario_whole(const invar_recipe *recipe)
 {
     assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
@@ -47,8 +51,8 @@ static inline run_memory scenario_whole(const invar_recipe *recipe)
 }
 
 /*
- * The run from its beginning. Its fail_at-th allocation fails, if that is not 0; whatever else
- * disturbs it, the far backend has been told. *f has then counted the blocks of the heap.
+ * Trains the run from its beginning. Its fail_at-th allocation fails (0 for none), and the fake GPU
+ * fails as configured before the call. *f then holds the counts of the heap.
  */
 static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *recipe, int fail_at)
 {
@@ -64,9 +68,12 @@ static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *rec
     return status;
 }
 
-/* What the disturbed run left verifies, and goes on to the bits of the whole one. */
-static inline void scenario_go_on(const invar_recipe *recipe, const run_memory *whole,
-                                  const char *disturbance)
+/*
+ * Starts the disturbed run again. It must reach the bits of the undisturbed one. `disturbance` is
+ * used in messages only.
+ */
+static inline void scenario_check_resume(const invar_recipe *recipe, const run_memory *undisturbed,
+                                         const char *disturbance)
 {
     run_memory after;
 
@@ -74,7 +81,7 @@ static inline void scenario_go_on(const invar_recipe *recipe, const run_memory *
     invar_far_begin(0);
     assert_ok(run_train(recipe));
     after = run_memory_of(SCENARIO_RUN);
-    if (!run_same(&after, whole))
+    if (!run_same(&after, undisturbed))
         fail_msg("%s: the run went on to other bits", disturbance);
 }
 

@@ -1,5 +1,7 @@
 /*
- * serve_alloc.c - every allocation of a request and its reply fails once.
+ * serve_alloc.c - every allocation of a completion request and its response fails once.
+ *
+ * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,13 +11,13 @@
 #include "engine/sample/serve/completion_response.h"
 #include "tests/fault/faulty.h"
 
-#define TALK                                                                                       \
+#define CHAT_BODY                                                                                  \
     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},{"        \
     "\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","       \
     "\"arguments\":\"{}\"}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]," \
     "\"logprobs\":true,\"return_token_ids\":true,\"stop\":[\"zz\"],\"stop_token_ids\":[1]}"
-#define TEXT "{\"prompt\":[\"ab\",[1,2]],\"n\":2,\"echo\":true,\"logprobs\":0,\"stop\":\"zz\"}"
-#define CALL "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"
+#define TEXT_BODY "{\"prompt\":[\"ab\",[1,2]],\"n\":2,\"echo\":true,\"logprobs\":0,\"stop\":\"zz\"}"
+#define TOOL_CALL "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"
 
 /* Made with the usual allocator, before it is replaced. */
 static invar_tokenizer *tokenizer;
@@ -34,30 +36,33 @@ static int teardown(void **state)
     return 0;
 }
 
-/* What prompt_encoder.h and a rollout would have made. */
-static invar_status fill(invar_completion_request *ask, invar_generation_request *ticket)
+/* Stands in for prompt_encoder.h and a rollout: fills in the prompts and the sampled choices. */
+static invar_status fill_choices(invar_completion_request *request,
+                                 invar_generation_request *generation)
 {
     int64_t count;
 
-    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
-        INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
-        *ask->prompts = (invar_completion_prompt){.text = "ab"};
-        ask->n_prompts = 1;
+    if (request->kind == INVAR_COMPLETION_REQUEST_CHAT) {
+        INVAR_TRY(invar_alloc((void **)&request->prompts, 1, sizeof *request->prompts, "a prompt"));
+        *request->prompts = (invar_completion_prompt){.text = "ab"};
+        request->n_prompts = 1;
     }
-    for (int64_t i = 0; i < ask->n_prompts; i++)
-        if (ask->prompts[i].text)
-            INVAR_TRY(invar_tokenizer_encode(&ask->prompts[i].ids, &ask->prompts[i].n_ids,
+    for (int64_t i = 0; i < request->n_prompts; i++)
+        if (request->prompts[i].text)
+            INVAR_TRY(invar_tokenizer_encode(&request->prompts[i].ids, &request->prompts[i].n_ids,
                                              tokenizer, "ab", 2));
-    INVAR_TRY(invar_generation_request_init(ticket, ask->n_prompts, ask->n));
-    for (int64_t i = 0; i < ask->n_prompts; i++) {
-        ticket->prompts[i].tokens = ask->prompts[i].ids;
-        ticket->prompts[i].count = 2;
-        INVAR_TRY(invar_alloc((void **)&ticket->prompts[i].logp, 1, sizeof(float), "log-probs"));
-        ticket->prompts[i].logp[0] = -1.0f;
+    INVAR_TRY(invar_generation_request_init(generation, request->n_prompts, request->n));
+    for (int64_t i = 0; i < request->n_prompts; i++) {
+        generation->prompts[i].tokens = request->prompts[i].ids;
+        generation->prompts[i].count = 2;
+        INVAR_TRY(
+            invar_alloc((void **)&generation->prompts[i].logp, 1, sizeof(float), "log-probs"));
+        generation->prompts[i].logp[0] = -1.0f;
     }
-    for (int64_t i = 0; i < ask->n_prompts * ask->n; i++) {
-        invar_generation_choice *c = &ticket->choices[i];
-        INVAR_TRY(invar_tokenizer_encode(&c->tokens, &count, tokenizer, CALL, strlen(CALL)));
+    for (int64_t i = 0; i < request->n_prompts * request->n; i++) {
+        invar_generation_choice *c = &generation->choices[i];
+        INVAR_TRY(
+            invar_tokenizer_encode(&c->tokens, &count, tokenizer, TOOL_CALL, strlen(TOOL_CALL)));
         INVAR_TRY(invar_alloc((void **)&c->logp, (size_t)count, sizeof *c->logp, "log-probs"));
         memset(c->logp, 0, (size_t)count * sizeof *c->logp);
         c->count = count;
@@ -66,67 +71,68 @@ static invar_status fill(invar_completion_request *ask, invar_generation_request
     return INVAR_OK;
 }
 
-static invar_status write_reply(const invar_completion_request *ask,
-                                const invar_generation_request *ticket, bool events)
+static invar_status write_response(const invar_completion_request *request,
+                                   const invar_generation_request *generation, bool events)
 {
-    static const invar_server_info facts = {.model = "m", .numerics = "ieee", .format = "fp32"};
+    static const invar_server_info info = {.model = "m", .numerics = "ieee", .format = "fp32"};
     invar_json_text text = {0};
-    invar_completion_response reply;
-    invar_status status = invar_completion_response_init(&reply, ask, ticket, &facts, tokenizer);
+    invar_completion_response response;
+    invar_status status =
+        invar_completion_response_init(&response, request, generation, &info, tokenizer);
 
     if (status == INVAR_OK)
-        status = invar_completion_response_copy(&reply);
+        status = invar_completion_response_copy(&response);
     if (status == INVAR_OK)
-        status = events ? invar_completion_response_events(&text, &reply, true)
-                        : invar_completion_response_write(&text, &reply);
-    invar_completion_response_release(&reply);
+        status = events ? invar_completion_response_events(&text, &response, true)
+                        : invar_completion_response_write(&text, &response);
+    invar_completion_response_release(&response);
     invar_json_text_release(&text);
     return status;
 }
 
-static invar_status live(invar_completion_kind kind, const char *body)
+static invar_status exercise_request(invar_completion_kind kind, const char *body)
 {
     static const int32_t ids[] = {2};
     const invar_sampling_params sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .stop_ids = ids, .n_stop_ids = 1};
-    invar_generation_request ticket = {0};
-    invar_completion_request ask;
+    invar_generation_request generation = {0};
+    invar_completion_request request;
     invar_status status =
-        invar_completion_request_read(&ask, kind, body, strlen(body), &sampling, NULL);
-    bool has_ticket = status == INVAR_OK;
+        invar_completion_request_read(&request, kind, body, strlen(body), &sampling, NULL);
+    bool has_generation = status == INVAR_OK;
 
-    if (has_ticket)
-        status = fill(&ask, &ticket);
+    if (has_generation)
+        status = fill_choices(&request, &generation);
     if (status == INVAR_OK)
-        status = write_reply(&ask, &ticket, false);
+        status = write_response(&request, &generation, false);
     if (status == INVAR_OK)
-        status = write_reply(&ask, &ticket, true);
-    if (has_ticket)
-        invar_generation_request_release(&ticket);
-    invar_completion_request_release(&ask);
+        status = write_response(&request, &generation, true);
+    if (has_generation)
+        invar_generation_request_release(&generation);
+    invar_completion_request_release(&request);
     return status;
 }
 
-static invar_status live_text(void)
+static invar_status exercise_text(void)
 {
-    return live(INVAR_COMPLETION_REQUEST_TEXT, TEXT);
+    return exercise_request(INVAR_COMPLETION_REQUEST_TEXT, TEXT_BODY);
 }
 
-static invar_status live_chat(void)
+static invar_status exercise_chat(void)
 {
-    return live(INVAR_COMPLETION_REQUEST_CHAT, TALK);
+    return exercise_request(INVAR_COMPLETION_REQUEST_CHAT, CHAT_BODY);
 }
 
 static void test_serve_alloc__a_text_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_text);
+    fail_each_allocation(exercise_text);
 }
 
 static void test_serve_alloc__a_chat_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each_allocation(live_chat);
+    fail_each_allocation(exercise_chat);
 }
 
 int main(void)

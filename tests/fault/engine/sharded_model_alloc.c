@@ -1,6 +1,9 @@
 /*
- * sharded_model_alloc.c - every allocation of ranks that make, hash, score, step and collect a
- * model that they divide fails once, on one of them.
+ * sharded_model_alloc.c - every allocation of ranks that share one model fails once.
+ *
+ * Two ranks shard a model by tensor, pipeline or context parallelism and initialize, hash, score,
+ * step and collect it. After a failure on one rank both return, the failing one with INVAR_E_NOMEM,
+ * and leave no block (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,22 +37,22 @@ static int teardown(void **state)
     return 0;
 }
 
-/* One unit a sample, so that ranks may divide the rows. */
-static invar_status score(const invar_model *model)
+/* Each sample is a unit of its own, so that ranks can divide the rows. */
+static invar_status score_samples(const invar_model *model)
 {
     const invar_trainer_options options = {
         .plan = {1, 1, SAMPLES, 0}, .temperature = 1.0f, .layout = model->layout};
     invar_trainer *trainer;
     invar_status status;
-    float now[TOKENS];
+    float logp[TOKENS];
 
     INVAR_TRY(invar_trainer_new(&trainer, &dev, &options));
-    status = invar_trainer_score(trainer, model, samples.items, SAMPLES, now, NULL);
+    status = invar_trainer_score(trainer, model, samples.items, SAMPLES, logp, NULL);
     invar_trainer_free(trainer);
     return status;
 }
 
-static invar_status step(invar_model *model, invar_grads *grads)
+static invar_status optimizer_step(invar_model *model, invar_grads *grads)
 {
     const invar_adamw_options adamw = {.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     float norm, clip;
@@ -64,9 +67,9 @@ static invar_status step(invar_model *model, invar_grads *grads)
     return status;
 }
 
-static invar_status collect(const invar_model *model)
+static invar_status collect_full_params(const invar_model *model)
 {
-    invar_full_param_reader whole = {.capacity = 0};
+    invar_full_param_reader reader = {.capacity = 0};
     invar_full_masters masters = {.tensors = NULL};
     invar_status status = invar_full_masters_collect(&masters, model);
     const float *values;
@@ -75,14 +78,14 @@ static invar_status collect(const invar_model *model)
         const invar_full_param_source source = {
             model, i, masters.tensors ? &masters.tensors[i] : invar_param_f32(&model->params[i]),
             masters.tensors ? NULL : &model->dev};
-        status = invar_full_param_reader_read(&values, &whole, &source, 0, model->params[i].stack);
+        status = invar_full_param_reader_read(&values, &reader, &source, 0, model->params[i].stack);
     }
     invar_full_masters_release(&masters);
-    invar_full_param_reader_release(&whole);
+    invar_full_param_reader_release(&reader);
     return status;
 }
 
-static invar_status use(invar_model *model)
+static invar_status use_model(invar_model *model)
 {
     invar_digest hash;
     invar_grads *grads;
@@ -90,14 +93,14 @@ static invar_status use(invar_model *model)
 
     INVAR_TRY(invar_model_init(model, 1, &dev));
     INVAR_TRY(invar_model_hash(&hash, model, &dev));
-    INVAR_TRY(score(model));
+    INVAR_TRY(score_samples(model));
     INVAR_TRY(invar_grads_new(&grads, model));
-    status = step(model, grads);
+    status = optimizer_step(model, grads);
     invar_grads_free(grads);
-    return status == INVAR_OK ? collect(model) : status;
+    return status == INVAR_OK ? collect_full_params(model) : status;
 }
 
-static invar_status part(rank_run *run)
+static invar_status exercise_part(rank_run *run)
 {
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     invar_model *model = NULL;
@@ -112,17 +115,17 @@ static invar_status part(rank_run *run)
     if (status == INVAR_OK)
         status = invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &layout, &dev);
     if (status == INVAR_OK)
-        status = use(model);
+        status = use_model(model);
     invar_model_free(model);
     invar_layout_release(&layout);
     return status;
 }
 
-static invar_status ranks(void)
+static invar_status exercise_ranks(void)
 {
     rank_run runs[MAX_RANKS];
 
-    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, part, NULL));
+    INVAR_TRY(try_ranks(runs, RANKS, 0, 0, exercise_part, NULL));
     return ranks_status(runs, RANKS);
 }
 
@@ -131,7 +134,7 @@ static void test_divided_alloc__tensor(void **state)
     (void)state;
     sizes = (invar_layout_sizes){
         .tensor = 2, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .sequence = true};
-    fail_each_allocation(ranks);
+    fail_each_allocation(exercise_ranks);
 }
 
 static void test_divided_alloc__pipeline(void **state)
@@ -139,7 +142,7 @@ static void test_divided_alloc__pipeline(void **state)
     (void)state;
     sizes =
         (invar_layout_sizes){.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 1};
-    fail_each_allocation(ranks);
+    fail_each_allocation(exercise_ranks);
 }
 
 static void test_divided_alloc__context(void **state)
@@ -147,7 +150,7 @@ static void test_divided_alloc__context(void **state)
     (void)state;
     sizes = (invar_layout_sizes){
         .tensor = 1, .expert_tensor = 1, .context = 2, .pipeline = 1, .virtual_stages = 1};
-    fail_each_allocation(ranks);
+    fail_each_allocation(exercise_ranks);
 }
 
 int main(void)

@@ -1,6 +1,8 @@
 /*
  * tokenizer_alloc.c - every allocation of tokenizers and chat templates fails once.
  *
+ * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
@@ -15,23 +17,23 @@
 
 static char folder[] = INVAR_TEST_WORK "/tokenizer-alloc-XXXXXX";
 
-static invar_status there_and_back(const invar_tokenizer *tokenizer, const char *text)
+static invar_status encode_and_decode(const invar_tokenizer *tokenizer, const char *text)
 {
     invar_status status;
     int64_t count;
     int32_t *ids;
-    char *back;
+    char *decoded;
     size_t bytes;
 
     INVAR_TRY(invar_tokenizer_encode(&ids, &count, tokenizer, text, strlen(text)));
-    status = invar_tokenizer_decode(&back, &bytes, tokenizer, ids, count, false);
+    status = invar_tokenizer_decode(&decoded, &bytes, tokenizer, ids, count, false);
     invar_free(ids);
     if (status == INVAR_OK)
-        invar_free(back);
+        invar_free(decoded);
     return status;
 }
 
-static invar_status live_parts(const tokenizer_json *parts)
+static invar_status exercise_tokenizer(const tokenizer_json *parts)
 {
     static const char text[] =
         "e\xCC\x81t\xC3\xA9 abc<s>ab cccccccccccccccccccccccccccccccccccccccc"
@@ -44,13 +46,13 @@ static invar_status live_parts(const tokenizer_json *parts)
     invar_status status;
 
     INVAR_TRY(invar_tokenizer_parse(&tokenizer, &source));
-    status = there_and_back(tokenizer, text);
+    status = encode_and_decode(tokenizer, text);
     invar_tokenizer_free(tokenizer);
     return status;
 }
 
-/* Goes through composition, a prefix, added tokens and words that are one token. */
-static invar_status live_bytes(void)
+/* Covers composition, a prefix space, added tokens and words that are one token. */
+static invar_status exercise_bytes(void)
 {
     static const tokenizer_json parts = {
         .normalizer = "{\"type\":\"NFC\"}",
@@ -58,11 +60,11 @@ static invar_status live_bytes(void)
         .model = ",\"ignore_merges\":true",
         .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]"};
 
-    return live_parts(&parts);
+    return exercise_tokenizer(&parts);
 }
 
-/* Goes through every kind of normalizer, a metaspace, and a decoder that changes tokens. */
-static invar_status live_characters(void)
+/* Covers every kind of normalizer, a metaspace, and a decoder that changes tokens. */
+static invar_status exercise_characters(void)
 {
     static const tokenizer_json parts = {
         .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKD\"},"
@@ -77,32 +79,32 @@ static invar_status live_characters(void)
                                      "\"single_word\":false,\"lstrip\":true,\"rstrip\":true,"
                                      "\"normalized\":true,\"special\":true") "]"};
 
-    return live_parts(&parts);
+    return exercise_tokenizer(&parts);
 }
 
-/* Goes through a decoder that spells bytes of the joined tokens. */
-static invar_status live_joined(void)
+/* Covers a decoder that maps the joined tokens to bytes. */
+static invar_status exercise_joined(void)
 {
     static const tokenizer_json parts = {
         .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]",
         .decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\","
                    "\"pattern\":{\"String\":\"b\"},\"content\":\"bb\"},{\"type\":\"ByteLevel\"}]}"};
 
-    return live_parts(&parts);
+    return exercise_tokenizer(&parts);
 }
 
-static invar_status live_alphabet(void)
+static invar_status exercise_alphabet(void)
 {
     invar_tokenizer *tokenizer;
     invar_status status;
 
     INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, "abc"));
-    status = there_and_back(tokenizer, "cab");
+    status = encode_and_decode(tokenizer, "cab");
     invar_tokenizer_free(tokenizer);
     return status;
 }
 
-static invar_status live_template(void)
+static invar_status exercise_template(void)
 {
     invar_chat_template *chat;
     invar_status status;
@@ -113,17 +115,17 @@ static invar_status live_template(void)
     status = invar_chat_template_render(&text, &bytes, chat, "[{\"content\": \"a\"}]", "", false);
     invar_free(text);
     invar_chat_template_close(chat);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child is left
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child process is left
     return status;
 }
 
 static void test_fault_tokenizer__survives_lack_of_memory(void **state)
 {
     (void)state;
-    fail_each_allocation(live_bytes);
-    fail_each_allocation(live_characters);
-    fail_each_allocation(live_joined);
-    fail_each_allocation(live_alphabet);
+    fail_each_allocation(exercise_bytes);
+    fail_each_allocation(exercise_characters);
+    fail_each_allocation(exercise_joined);
+    fail_each_allocation(exercise_alphabet);
 }
 
 static void test_fault_template__survives_lack_of_memory(void **state)
@@ -134,7 +136,7 @@ static void test_fault_template__survives_lack_of_memory(void **state)
     assert_non_null(mkdtemp(folder));
     assert_ok(invar_path_join(path, sizeof path, folder, "chat_template.jinja"));
     assert_ok(invar_file_write(path, "{{ x }}", 7));
-    fail_each_allocation(live_template);
+    fail_each_allocation(exercise_template);
     assert_ok(invar_held_folder_remove(folder));
 }
 

@@ -1,8 +1,10 @@
 /*
  * ledger_alloc.c - every n-th allocation of the ledger, and of SQLite below it, fails.
  *
- * For each n a ledger lives through the scenario. The call that fails must say that there is no
- * memory, and nothing acknowledged may be lost; every block must have been given back.
+ * For each n a ledger runs through the scenario of ledger_scenario.h. The call that fails must
+ * report that there is no memory, nothing acknowledged may be lost, every block must be freed, and
+ * the ledger must end with the content of an undisturbed one. Control: more than half of the trials
+ * must have failed a call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,34 +17,34 @@
 /* ---- allocators that fail once --------------------------------------------------------------- */
 
 typedef struct heap {
-    int64_t n; /* the call that fails, from 1; 0: none */
+    int64_t n; /* number of the call that fails, from 1; 0 if none fails */
     int64_t calls;
-    int64_t struck;
-    int64_t live; /* blocks */
+    int64_t n_failed; /* calls that failed */
+    int64_t live;     /* blocks allocated and not freed */
 } heap;
 
-static heap ours, sqlites;
+static heap our_heap, sqlite_heap;
 
-static bool strikes(heap *h)
+static bool should_fail(heap *h)
 {
-    bool now;
+    bool fails;
 
     if (h->n == 0)
         return false;
-    now = ++h->calls == h->n;
-    h->struck += now;
-    return now;
+    fails = ++h->calls == h->n;
+    h->n_failed += fails;
+    return fails;
 }
 
-static void arm(heap *h, int64_t n)
+static void arm_fault(heap *h, int64_t n)
 {
     h->n = n;
-    h->calls = h->struck = 0;
+    h->calls = h->n_failed = 0;
 }
 
-static void heal(void)
+static void clear_fault(void)
 {
-    ours.n = sqlites.n = 0;
+    our_heap.n = sqlite_heap.n = 0;
 }
 
 static void *our_alloc(size_t bytes, void *payload)
@@ -50,17 +52,17 @@ static void *our_alloc(size_t bytes, void *payload)
     void *block = NULL;
 
     (void)payload;
-    if (strikes(&ours) || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
+    if (should_fail(&our_heap) || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
         return NULL;
-    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
-    ours.live++;
+    memset(block, 0xA5, bytes); // finds code that relies on zeroed memory
+    our_heap.live++;
     return block;
 }
 
 static void our_free(void *block, void *payload)
 {
     (void)payload;
-    ours.live--;
+    our_heap.live--;
     free(block);
 }
 
@@ -68,21 +70,21 @@ static sqlite3_mem_methods system_memory;
 
 static void *sqlite_alloc(int bytes)
 {
-    void *block = strikes(&sqlites) ? NULL : system_memory.xMalloc(bytes);
+    void *block = should_fail(&sqlite_heap) ? NULL : system_memory.xMalloc(bytes);
 
-    sqlites.live += block != NULL;
+    sqlite_heap.live += block != NULL;
     return block;
 }
 
 static void sqlite_release(void *block)
 {
-    sqlites.live -= block != NULL;
+    sqlite_heap.live -= block != NULL;
     system_memory.xFree(block);
 }
 
 static void *sqlite_resize(void *block, int bytes)
 {
-    return strikes(&sqlites) ? NULL : system_memory.xRealloc(block, bytes);
+    return should_fail(&sqlite_heap) ? NULL : system_memory.xRealloc(block, bytes);
 }
 
 static void install(void)
@@ -102,7 +104,7 @@ static void install(void)
     invar_allocator_set(&allocator);
 }
 
-/* In place of the system's: the disk is not what is tested here, and waiting for it takes long. */
+/* Replaces the system's call: the disk is not tested here, and waiting for it takes long. */
 __attribute__((visibility("default"))) int fdatasync(int fd)
 {
     (void)fd;
@@ -120,7 +122,7 @@ __attribute__((visibility("default"))) int fsync(int fd)
 static char folder[] = INVAR_TEST_WORK "/ledger_alloc-XXXXXX";
 static char path[sizeof folder + 16];
 static scenario_result expected;
-static int64_t kept; /* blocks that SQLite keeps for the whole process */
+static int64_t sqlite_kept_blocks; /* blocks that SQLite keeps for the life of the process */
 
 static int set_up(void **state)
 {
@@ -133,8 +135,8 @@ static int set_up(void **state)
     scenario_init(&s, path);
     assert_ok(scenario_run(&s));
     expected = scenario_check_whole(&s);
-    assert_int_equal(ours.live, 0);
-    kept = sqlites.live;
+    assert_int_equal(our_heap.live, 0);
+    sqlite_kept_blocks = sqlite_heap.live;
     return 0;
 }
 
@@ -142,7 +144,7 @@ static int tear_down(void **state)
 {
     (void)state;
     assert_int_equal(sqlite3_shutdown(), SQLITE_OK);
-    assert_int_equal(sqlites.live, 0);
+    assert_int_equal(sqlite_heap.live, 0);
     invar_allocator_set(NULL);
     return 0;
 }
@@ -152,8 +154,8 @@ static void check_result(const scenario *s)
     scenario_result result = scenario_check_whole(s);
 
     assert_memory_equal(&result.content, &expected.content, sizeof expected.content);
-    assert_int_equal(ours.live, 0);
-    assert_int_equal(sqlites.live, kept);
+    assert_int_equal(our_heap.live, 0);
+    assert_int_equal(sqlite_heap.live, sqlite_kept_blocks);
 }
 
 static bool fail_and_recover(heap *h, int64_t n, int64_t *failed)
@@ -162,19 +164,19 @@ static bool fail_and_recover(heap *h, int64_t n, int64_t *failed)
     invar_status status;
 
     scenario_init(&s, path);
-    arm(h, n);
+    arm_fault(h, n);
     invar_error_clear();
     status = scenario_run(&s);
-    heal();
+    clear_fault();
     if (status != INVAR_OK) {
         assert_fails(status, INVAR_E_NOMEM, "no memory");
         (*failed)++;
     }
-    assert_int_equal(ours.live, 0);
-    assert_int_equal(sqlites.live, kept);
+    assert_int_equal(our_heap.live, 0);
+    assert_int_equal(sqlite_heap.live, sqlite_kept_blocks);
     scenario_recover(&s);
     check_result(&s);
-    return h->struck > 0;
+    return h->n_failed > 0;
 }
 
 static bool fail_and_repeat(heap *h, int64_t n, int64_t *failed)
@@ -183,16 +185,19 @@ static bool fail_and_repeat(heap *h, int64_t n, int64_t *failed)
     scenario_result result;
 
     scenario_init(&s, path);
-    arm(h, n);
-    *failed += scenario_repeat(&s, heal);
-    heal();
+    arm_fault(h, n);
+    *failed += scenario_repeat(&s, clear_fault);
+    clear_fault();
     result = scenario_check_whole(&s);
     assert_int_equal(result.entries, expected.entries);
     check_result(&s);
-    return h->struck > 0;
+    return h->n_failed > 0;
 }
 
-/* n = 1, 2 ... until the scenario ends before the n-th allocation; in steps below `stride`. */
+/*
+ * Calls `try` for n = 1, 2, ... in steps of at most `stride`, until the scenario ends before the
+ * n-th allocation.
+ */
 static void sweep(heap *h, const char *name, int64_t stride,
                   bool (*try)(heap *h, int64_t n, int64_t *failed))
 {
@@ -210,26 +215,28 @@ static void sweep(heap *h, const char *name, int64_t stride,
 static void test_ledger_alloc__ours(void **state)
 {
     (void)state;
-    sweep(&ours, "invar_alloc", invar_test_count(7, 1), fail_and_recover);
+    sweep(&our_heap, "invar_alloc", invar_test_count(7, 1), fail_and_recover);
 }
 
 static void test_ledger_alloc__ours_repeated(void **state)
 {
     (void)state;
-    sweep(&ours, "invar_alloc, repeated", invar_test_count(7, 1), fail_and_repeat);
+    sweep(&our_heap, "invar_alloc, repeated", invar_test_count(7, 1), fail_and_repeat);
 }
 
-/* There are many, most of them in the check of the schema. */
+/*
+ * SQLite makes many allocations, most of them in the check of the schema, so the steps are large.
+ */
 static void test_ledger_alloc__sqlites(void **state)
 {
     (void)state;
-    sweep(&sqlites, "SQLite", invar_test_count(3989, 29), fail_and_recover);
+    sweep(&sqlite_heap, "SQLite", invar_test_count(3989, 29), fail_and_recover);
 }
 
 static void test_ledger_alloc__sqlites_repeated(void **state)
 {
     (void)state;
-    sweep(&sqlites, "SQLite, repeated", invar_test_count(3989, 29), fail_and_repeat);
+    sweep(&sqlite_heap, "SQLite, repeated", invar_test_count(3989, 29), fail_and_repeat);
 }
 
 /* ---- an older version ------------------------------------------------------------------------ */
@@ -260,38 +267,38 @@ static invar_status use_old(const invar_ledger_options *options)
     return status;
 }
 
-/* It is read, a writer brings it to this version, and it is read again. */
+/* A ledger of format 1 is read, upgraded by a writer, and read again; the n-th allocation fails. */
 static bool fail_and_use_old(heap *h, int64_t n, int64_t *failed)
 {
     const invar_ledger_options write = {.write = true};
     invar_status status;
 
     copy_old();
-    arm(h, n);
+    arm_fault(h, n);
     invar_error_clear();
     status = use_old(NULL);
     if (status == INVAR_OK)
         status = use_old(&write);
     if (status == INVAR_OK)
         status = use_old(NULL);
-    heal();
+    clear_fault();
     if (status != INVAR_OK) {
         assert_fails(status, INVAR_E_NOMEM, "no memory");
         (*failed)++;
     }
-    assert_int_equal(ours.live, 0);
-    assert_int_equal(sqlites.live, kept);
-    assert_ok(use_old(NULL)); // whatever version it has now
+    assert_int_equal(our_heap.live, 0);
+    assert_int_equal(sqlite_heap.live, sqlite_kept_blocks);
+    assert_ok(use_old(NULL)); // the upgrade happened or not, and either version must open
     assert_ok(use_old(&write));
-    return h->struck > 0;
+    return h->n_failed > 0;
 }
 
 static void test_ledger_alloc__older_version(void **state)
 {
     (void)state;
     (void)snprintf(old, sizeof old, "%s/old.db", folder);
-    sweep(&ours, "invar_alloc, older version", invar_test_count(31, 1), fail_and_use_old);
-    sweep(&sqlites, "SQLite, older version", invar_test_count(9973, 97), fail_and_use_old);
+    sweep(&our_heap, "invar_alloc, older version", invar_test_count(31, 1), fail_and_use_old);
+    sweep(&sqlite_heap, "SQLite, older version", invar_test_count(9973, 97), fail_and_use_old);
 }
 
 int main(void)

@@ -1,9 +1,10 @@
 /*
  * ledger_flip.c - single bits of a ledger's files are flipped, and the files are cut short.
  *
- * A reader of this file's own, plain SQL on the raw file, dumps every table and index before and
- * after. Whenever the dump changes, or fails, the ledger must refuse to open or verify must name a
- * bad row. How much of that SQLite's own integrity check notices is counted beside it.
+ * An independent reader in this file, plain SQL on the raw file, dumps every table and index before
+ * and after the damage. Whenever the dump changes, or fails, the ledger must refuse to open or
+ * verify must report a problem. For comparison, the test also counts how much of that damage
+ * SQLite's own integrity check finds. Control: the undamaged files verify.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -63,9 +64,9 @@ static void write_file(const char *path, const unsigned char *data, size_t count
     assert_int_equal(fclose(file), 0);
 }
 
-/* ---- a reader that knows nothing of ledgers -------------------------------------------------- */
+/* ---- an independent reader ------------------------------------------------------------------- */
 
-/* Tables in the order of storage, then what only an index says. */
+/* Every table in the order of storage, then the columns that only an index holds. */
 static const char *const dumps[] = {
     "PRAGMA application_id",
     "PRAGMA user_version",
@@ -108,7 +109,7 @@ static const char *const dumps[] = {
 static void hash_column(invar_hasher *hasher, sqlite3_stmt *stmt, int i)
 {
     int type = sqlite3_column_type(stmt, i), length;
-    const void *data = sqlite3_column_blob(stmt, i); // of a number: its text
+    const void *data = sqlite3_column_blob(stmt, i); // the text of a number
 
     length = sqlite3_column_bytes(stmt, i);
     invar_hasher_update(hasher, &type, sizeof type);
@@ -131,7 +132,7 @@ static bool dump_one(invar_hasher *hasher, sqlite3 *db, const char *sql)
             hash_column(hasher, stmt, i);
     }
     sqlite3_finalize(stmt);
-    invar_hasher_update(hasher, sql, 8); // between one dump and the next
+    invar_hasher_update(hasher, sql, 8); // separates one dump from the next
     return rc == SQLITE_DONE;
 }
 
@@ -146,7 +147,7 @@ static sqlite3 *open_raw(const char *path)
     return db;
 }
 
-/* False: not everything can be read. */
+/* Writes the digest of all dumps. Returns false if a part of the file cannot be read. */
 static bool dump(invar_digest *out, const char *path)
 {
     sqlite3 *db = open_raw(path);
@@ -175,7 +176,7 @@ static bool integrity_check_finds(const char *path)
     return !ok;
 }
 
-/* Refused at opening, or named by verify. */
+/* Returns true if the ledger refuses to open, or verify reports a problem. */
 static bool ledger_finds(const char *path)
 {
     invar_ledger_verify_result verdict;
@@ -195,14 +196,14 @@ static bool ledger_finds(const char *path)
     return status != INVAR_OK || verdict.problems > 0;
 }
 
-/* ---- what becomes of a damaged file ---------------------------------------------------------- */
+/* ---- results of damage ----------------------------------------------------------------------- */
 
 typedef struct tally {
     int64_t tried, changed, named, checked, unchanged_named;
 } tally;
 
-/* `path` holds a damaged copy of a file whose dump was `before`. */
-static void judge(tally *t, const char *path, const invar_digest *before, const char *what)
+/* Counts one trial. `path` holds a damaged copy of a file whose dump was `before`. */
+static void tally_trial(tally *t, const char *path, const invar_digest *before, const char *what)
 {
     invar_digest after;
     bool changed = !dump(&after, path) || !invar_digest_equal(&after, before);
@@ -217,7 +218,7 @@ static void judge(tally *t, const char *path, const invar_digest *before, const 
         print_error("%s changed what a reader sees, and nobody noticed\n", what);
 }
 
-static void report(const char *name, const char *damage, const tally *t)
+static void report_tally(const char *name, const char *damage, const tally *t)
 {
     print_message("%s: %d of %d %s changed content, verify named %d, integrity_check %d; "
                   "of %d that changed none verify named %d\n",
@@ -226,14 +227,14 @@ static void report(const char *name, const char *damage, const tally *t)
     assert_int_equal(t->named, t->changed);
 }
 
-static void check_untouched(invar_digest *before, const char *path)
+static void check_undamaged(invar_digest *before, const char *path)
 {
     assert_true(dump(before, path));
     assert_false(integrity_check_finds(path));
     assert_false(ledger_finds(path));
 }
 
-/* Random flips, until so many have changed what a reader sees. */
+/* Flips random bits, one per trial, until `wanted` of them have changed what the reader sees. */
 static void flip_bits(const char *name, int64_t wanted, uint64_t seed)
 {
     bytes file = read_file(path_of(name));
@@ -242,23 +243,23 @@ static void flip_bits(const char *name, int64_t wanted, uint64_t seed)
     invar_digest before;
     tally t = {0};
 
-    check_untouched(&before, path_of(name));
+    check_undamaged(&before, path_of(name));
     while (t.changed < wanted) {
         uint64_t random = (uint64_t)invar_test_random(seed, 2 * (uint64_t)t.tried) << 32 |
                           invar_test_random(seed, 2 * (uint64_t)t.tried + 1);
-        size_t at = random / 8 % file.count;
+        size_t offset = random / 8 % file.count;
         unsigned bit = (unsigned)(random % 8);
-        file.data[at] ^= (unsigned char)(1u << bit);
+        file.data[offset] ^= (unsigned char)(1u << bit);
         write_file(damaged, file.data, file.count);
-        (void)snprintf(what, sizeof what, "%s: bit %u of byte %zu", name, bit, at);
-        judge(&t, damaged, &before, what);
-        file.data[at] ^= (unsigned char)(1u << bit);
+        (void)snprintf(what, sizeof what, "%s: bit %u of byte %zu", name, bit, offset);
+        tally_trial(&t, damaged, &before, what);
+        file.data[offset] ^= (unsigned char)(1u << bit);
     }
-    report(name, "flips", &t);
+    report_tally(name, "flips", &t);
     free(file.data);
 }
 
-static void cut_short(const char *name, int64_t cuts, uint64_t seed)
+static void cut_file(const char *name, int64_t cuts, uint64_t seed)
 {
     bytes file = read_file(path_of(name));
     const char *damaged = path_of("damaged.db");
@@ -266,23 +267,26 @@ static void cut_short(const char *name, int64_t cuts, uint64_t seed)
     invar_digest before;
     tally t = {0};
 
-    check_untouched(&before, path_of(name));
+    check_undamaged(&before, path_of(name));
     for (int64_t i = 0; i < cuts; i++) {
         size_t length = invar_test_random(seed, (uint64_t)i) % file.count;
         if (i % 2)
-            length -= length % 4096; // whole pages
+            length -= length % 4096; // cut at a page boundary
         write_file(damaged, file.data, length);
         (void)snprintf(what, sizeof what, "%s: its first %zu bytes", name, length);
-        judge(&t, damaged, &before, what);
+        tally_trial(&t, damaged, &before, what);
     }
-    report(name, "cuts", &t);
+    report_tally(name, "cuts", &t);
     assert_true(t.changed > cuts / 2);
     free(file.data);
 }
 
 /* ---- the ledgers ----------------------------------------------------------------------------- */
 
-/* "whole.db": every table but one has rows; "short.db": a copy without old detail has that one. */
+/*
+ * Writes two ledgers. In whole.db every table but `pruned` has rows; short.db is a copy without old
+ * detail, whose table `pruned` has rows.
+ */
 static int make_ledgers(void **state)
 {
     const invar_ledger_retention keep = {.last_steps = 3, .every_n_steps = 0};
@@ -320,13 +324,16 @@ static void test_ledger_flip__in_a_shortened_copy_too(void **state)
 static void test_ledger_flip__every_cut_is_named(void **state)
 {
     (void)state;
-    cut_short("whole.db", invar_test_count(30, 500), 3);
+    cut_file("whole.db", invar_test_count(30, 500), 3);
 }
 
-/* ---- the log beside the file ----------------------------------------------------------------- */
+/* ---- the write-ahead log --------------------------------------------------------------------- */
 
-/* A writer that has not closed: the file, and its log with all steps. */
-static void make_live(bytes *file, bytes *log)
+/*
+ * Copies the files of a ledger whose writer has not closed it: the database, and its write-ahead
+ * log with all steps.
+ */
+static void make_open_ledger(bytes *file, bytes *log)
 {
     const invar_ledger_options create = {.create = true};
     scenario s;
@@ -342,7 +349,11 @@ static void make_live(bytes *file, bytes *log)
     scenario_close(&s);
 }
 
-/* SQLite takes of a log what is whole. So a run lost its last steps, at most, and goes on. */
+/*
+ * Opens a ledger with a damaged log. SQLite uses the valid prefix of a log, so the run may have
+ * lost its last steps only, and must resume. Returns the number of steps left plus the one
+ * appended.
+ */
 static int64_t check_prefix(const char *path)
 {
     invar_ledger_verify_result verdict;
@@ -371,31 +382,31 @@ static int64_t check_prefix(const char *path)
 
 static void damage_log(int64_t trials, bool cut, uint64_t seed)
 {
-    int64_t most = 0, least = SCENARIO_STEPS;
+    int64_t max_steps = 0, min_steps = SCENARIO_STEPS;
     bytes file, log;
     scenario s;
 
-    make_live(&file, &log);
+    make_open_ledger(&file, &log);
     for (int64_t i = 0; i <= trials; i++) {
-        size_t at = invar_test_random(seed, (uint64_t)i) % log.count, length = log.count;
+        size_t offset = invar_test_random(seed, (uint64_t)i) % log.count, length = log.count;
         unsigned char mask = (unsigned char)(1u << invar_test_random(seed + 1, (uint64_t)i) % 8);
         int64_t steps;
         if (cut)
-            length = i == 0 ? length : i == 1 ? 0 : at;
+            length = i == 0 ? length : i == 1 ? 0 : offset;
         else
-            log.data[at] ^= mask;
-        scenario_init(&s, path_of("damaged.db")); // removes the files of the one before
+            log.data[offset] ^= mask;
+        scenario_init(&s, path_of("damaged.db")); // removes the files of the previous trial
         write_file(s.path, file.data, file.count);
         write_file(path_of("damaged.db-wal"), log.data, length);
         steps = check_prefix(s.path);
-        most = steps > most ? steps : most;
-        least = steps < least ? steps : least;
+        max_steps = steps > max_steps ? steps : max_steps;
+        min_steps = steps < min_steps ? steps : min_steps;
         if (!cut)
-            log.data[at] ^= mask;
+            log.data[offset] ^= mask;
     }
     print_message("log %s: from %d to %d steps of %d are left, always the first\n",
-                  cut ? "cut" : "with a flip", (int)least, (int)most, SCENARIO_STEPS);
-    assert_true(least < most);
+                  cut ? "cut" : "with a flip", (int)min_steps, (int)max_steps, SCENARIO_STEPS);
+    assert_true(min_steps < max_steps);
     free(file.data);
     free(log.data);
 }

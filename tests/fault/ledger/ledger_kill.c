@@ -1,9 +1,10 @@
 /*
  * ledger_kill.c - the writer is killed at random moments.
  *
- * A child writes as fast as it can and tells the chain of each acknowledged step through a pipe. It
- * is killed (SIGKILL), anywhere between opening and the thousandth step, and again, and again: the
- * next child resumes the same run. Nothing that was told may be missing afterwards.
+ * A child writes as fast as it can and reports the chain of each acknowledged step through a pipe.
+ * It is killed (SIGKILL) at a random moment after its start, and the next child resumes the same
+ * run, again and again. No step that was reported may be missing afterwards, and at most one step
+ * may be stored beyond those.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,18 +22,21 @@ static char folder[] = INVAR_TEST_WORK "/ledger_kill-XXXXXX";
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-typedef struct told {
+typedef struct step_report {
     int64_t step;
     invar_digest chain;
-} told;
+} step_report;
 
-/* Any failure of the child is a failure of the test: the exit code tells. */
+/*
+ * Writes steps until it is killed. It returns only after a failure, with an exit code for the child
+ * that names the failing call.
+ */
 static int write_until_killed(const char *path, int64_t after, int pipe_out)
 {
     invar_ledger *ledger;
     invar_ledger_summary summary;
     bool resumed;
-    told t;
+    step_report t;
 
     if (invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}) != INVAR_OK)
         return 2;
@@ -59,10 +63,10 @@ static int write_until_killed(const char *path, int64_t after, int pipe_out)
 
 /* ---- the parent ------------------------------------------------------------------------------ */
 
-typedef struct record {
-    int64_t steps; /* acknowledged */
+typedef struct progress {
+    int64_t steps; /* acknowledged steps */
     invar_digest chain;
-} record;
+} progress;
 
 static int64_t now_us(void)
 {
@@ -72,16 +76,20 @@ static int64_t now_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* Reads what the child tells: until `end_us`, or, 0, until the pipe is closed and empty. */
-static void listen(record *r, int pipe_in, int64_t end_us)
+/*
+ * Reads the reports of the child until `end_us`; if `end_us` is 0, until the pipe is closed and
+ * empty.
+ */
+static void read_reports(progress *r, int pipe_in, int64_t end_us)
 {
     for (;;) {
         struct pollfd ready = {.fd = pipe_in, .events = POLLIN};
-        int64_t left = end_us ? end_us - now_us() : 1000000;
-        told t;
-        if (left <= 0 || poll(&ready, 1, (int)(left / 1000) + 1) <= 0)
+        int64_t left_us = end_us ? end_us - now_us() : 1000000;
+        step_report t;
+        if (left_us <= 0 || poll(&ready, 1, (int)(left_us / 1000) + 1) <= 0)
             return;
-        if (read(pipe_in, &t, sizeof t) != sizeof t) // whole: it is smaller than PIPE_BUF
+        // A read is never partial, because a report is smaller than PIPE_BUF.
+        if (read(pipe_in, &t, sizeof t) != sizeof t)
             return;
         assert_int_equal(t.step, r->steps);
         r->steps++;
@@ -89,8 +97,8 @@ static void listen(record *r, int pipe_in, int64_t end_us)
     }
 }
 
-/* One life of a writer, of `us` microseconds. */
-static void live(record *r, const char *path, int64_t us)
+/* Runs a writer for `us` microseconds, kills it and reads its reports. */
+static void run_and_kill(progress *r, const char *path, int64_t us)
 {
     int ends[2], status;
     pid_t child;
@@ -103,17 +111,20 @@ static void live(record *r, const char *path, int64_t us)
         _exit(write_until_killed(path, r->steps - 1, ends[1]));
     }
     close(ends[1]);
-    listen(r, ends[0], now_us() + us);
+    read_reports(r, ends[0], now_us() + us);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
-    listen(r, ends[0], 0); // what was told before it died
+    read_reports(r, ends[0], 0); // reports from before its death
     close(ends[0]);
     if (!WIFSIGNALED(status))
         fail_msg("the writer ended by itself with %d", WEXITSTATUS(status));
 }
 
-/* What the ledger holds beyond what was told: at most the one step that was being told. */
-static int64_t check(const record *r, const char *path)
+/*
+ * Checks the ledger. Returns the number of steps that it holds beyond the reported ones: at most
+ * the one whose report was interrupted.
+ */
+static int64_t check_ledger(const progress *r, const char *path)
 {
     invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
@@ -140,22 +151,22 @@ static int64_t check(const record *r, const char *path)
     return more;
 }
 
-/* Lives of one ledger, killed `kills` times; `longest_us` is the longest of them. */
+/* Runs `kills` writers of one ledger, each killed after less than `longest_us` microseconds. */
 static void kill_often(const char *name, int64_t kills, uint64_t longest_us, uint64_t seed)
 {
     char path[600];
-    record r = {0, {{0}}};
-    int64_t untold = 0, empty = 0;
+    progress r = {0, {{0}}};
+    int64_t unreported = 0, empty = 0;
 
     (void)snprintf(path, sizeof path, "%s/%s.db", folder, name);
     for (int64_t i = 0; i < kills; i++) {
-        live(&r, path, (int64_t)(invar_test_random(seed, (uint64_t)i) % longest_us));
-        untold += check(&r, path);
+        run_and_kill(&r, path, (int64_t)(invar_test_random(seed, (uint64_t)i) % longest_us));
+        unreported += check_ledger(&r, path);
         empty += r.steps == 0;
     }
     print_message("%s: %d kills, %d steps acknowledged, none lost; %d were stored and not told, "
                   "%d kills before the first\n",
-                  name, (int)kills, (int)r.steps, (int)untold, (int)empty);
+                  name, (int)kills, (int)r.steps, (int)unreported, (int)empty);
 }
 
 static int set_up(void **state)
@@ -164,7 +175,7 @@ static int set_up(void **state)
     return mkdtemp(folder) ? 0 : 1;
 }
 
-/* 10 kills by default, 200 under `full`. */
+/* Kills the writer 10 times by default, 200 times under full. */
 static void test_ledger_kill__loses_nothing(void **state)
 {
     uint64_t seed = (uint64_t)now_us();
@@ -176,7 +187,7 @@ static void test_ledger_kill__loses_nothing(void **state)
         (void)snprintf(name, sizeof name, "long%d", (int)i);
         kill_often(name, 7, 200000, seed++);
     }
-    // short lives meet the making of the file itself, each time of a new one
+    // Short runs are killed while the file of a new ledger is made.
     for (int64_t i = 0; i < invar_test_count(3, 60); i++) {
         (void)snprintf(name, sizeof name, "short%d", (int)i);
         kill_often(name, 1, 20000, seed++);

@@ -1,11 +1,11 @@
 /*
- * ledger_scenario.h - the life of a ledger, call by call, for tests that let calls fail.
+ * ledger_scenario.h - the calls of a ledger's life, in order, for tests that let calls fail.
  *
- * A scenario is a list of calls. They create a ledger, write steps and what stands beside them,
- * end, open it again and go on. What it writes is a function of the step, so every chain and the
- * content are known. A test lets one call fail and then asks that the ledger has lost nothing that
- * was acknowledged, and goes on writing: after a new start (scenario_recover) or with the same
- * object (scenario_repeat).
+ * The scenario creates a ledger, writes steps, evaluations, checkpoints and events, closes it,
+ * opens it again and continues. Everything written is a function of the step, so every chain and
+ * the content are known. A test lets one call fail and then checks that the ledger has lost nothing
+ * that was acknowledged and can continue: with a new object (scenario_recover) or with the same one
+ * (scenario_repeat).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,13 +25,13 @@
 
 typedef struct scenario {
     const char *path;
-    invar_ledger *ledger;                /* NULL: not open */
-    bool begun;                          /* the run is acknowledged */
-    int64_t steps;                       /* acknowledged */
-    invar_digest chains[SCENARIO_STEPS]; /* of these */
+    invar_ledger *ledger;                /* NULL if it is not open */
+    bool begun;                          /* the beginning of the run is acknowledged */
+    int64_t steps;                       /* number of acknowledged steps */
+    invar_digest chains[SCENARIO_STEPS]; /* chains of the acknowledged steps */
 } scenario;
 
-/* ---- what is written ------------------------------------------------------------------------- */
+/* ---- content --------------------------------------------------------------------------------- */
 
 static inline invar_digest scenario_digest(int64_t step, int64_t what)
 {
@@ -42,7 +42,10 @@ static inline invar_digest scenario_digest(int64_t step, int64_t what)
     return out;
 }
 
-/* The chain after a step, by definition; the last point is not part of the root. */
+/*
+ * Computes the chain after a step by its definition. The last point has level 1 and is not part of
+ * the root.
+ */
 static inline invar_digest scenario_chain(int64_t step)
 {
     invar_digest chain = {{0}}, digests[SCENARIO_POINTS - 1], root;
@@ -135,7 +138,7 @@ static inline invar_status scenario_evaluate(invar_ledger *ledger, int64_t step)
     return invar_ledger_add_evaluation(ledger, "gsm8k", &result, 1);
 }
 
-/* After these steps there is an evaluation. */
+/* Returns true if the scenario adds an evaluation after this step. */
 static inline bool scenario_evaluates(int64_t step)
 {
     return step == 1 || step == SCENARIO_STEPS - 1;
@@ -185,7 +188,7 @@ static inline invar_status scenario_checkpoint(scenario *s, bool complete)
                     : invar_ledger_checkpoint_intent(s->ledger, &made);
 }
 
-/* Success is the acknowledgement, and is written down. */
+/* Appends the next step. Success acknowledges it, so its chain is kept for later checks. */
 static inline invar_status scenario_append_next(scenario *s)
 {
     int64_t step;
@@ -228,9 +231,9 @@ static inline invar_status scenario_do(scenario *s, scenario_call call)
     return INVAR_OK;
 }
 
-/* ---- life with a failure --------------------------------------------------------------------- */
+/* ---- runs with a failure --------------------------------------------------------------------- */
 
-/* A new ledger at this path; what was there is removed. */
+/* Prepares the scenario for a new ledger at `path`; files of an earlier one are removed. */
 static inline void scenario_init(scenario *s, const char *path)
 {
     static const char *const parts[] = {"", "-wal", "-shm", "-journal", "-lock"};
@@ -244,7 +247,7 @@ static inline void scenario_init(scenario *s, const char *path)
     }
 }
 
-/* Ends with the first call that fails. */
+/* Makes the calls until one fails, and closes the ledger. */
 static inline invar_status scenario_run(scenario *s)
 {
     invar_status status = INVAR_OK;
@@ -255,8 +258,11 @@ static inline invar_status scenario_run(scenario *s)
     return status;
 }
 
-/* Repeats a call that failed: `heal` takes the fault away. Yields how many failed. */
-static inline int scenario_repeat(scenario *s, void (*heal)(void))
+/*
+ * Makes all calls. A call that fails is repeated after `clear_fault` has removed the fault. Returns
+ * the number of failed calls.
+ */
+static inline int scenario_repeat(scenario *s, void (*clear_fault)(void))
 {
     int failures = 0;
 
@@ -264,7 +270,7 @@ static inline int scenario_repeat(scenario *s, void (*heal)(void))
         if (scenario_do(s, scenario_calls[i]) == INVAR_OK)
             continue;
         failures++;
-        heal();
+        clear_fault();
         assert_ok(scenario_do(s, scenario_calls[i]));
     }
     return failures;
@@ -275,7 +281,7 @@ typedef struct scenario_result {
     int64_t entries;
 } scenario_result;
 
-/* Opens what is there; it is clean, complete up to the last step, and says so. */
+/* Checks that the ledger verifies, is finished and has all steps and the right chain. */
 static inline scenario_result scenario_check_whole(const scenario *s)
 {
     invar_ledger_verify_result verdict;
@@ -298,7 +304,10 @@ static inline scenario_result scenario_check_whole(const scenario *s)
     return out;
 }
 
-/* Every acknowledged step is there with the chain that was acknowledged. */
+/*
+ * Checks that every acknowledged step exists with the chain that was acknowledged. *run_out is
+ * whether the run exists.
+ */
 static inline void scenario_check_kept(const scenario *s, invar_ledger *ledger, bool *run_out)
 {
     invar_ledger_verify_result verdict;
@@ -318,7 +327,7 @@ static inline void scenario_check_kept(const scenario *s, invar_ledger *ledger, 
     }
 }
 
-/* What a new process does after the failure: nothing is lost, and the run is brought to its end. */
+/* Continues as a new process would after the failure: nothing is lost, and the run is completed. */
 static inline void scenario_recover(const scenario *s)
 {
     invar_ledger *ledger;

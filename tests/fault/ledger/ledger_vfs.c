@@ -1,9 +1,11 @@
 /*
  * ledger_vfs.c - the disk fails at every n-th call of SQLite.
  *
- * A VFS between SQLite and the system counts calls and lets one of them fail, or it and all after
- * it: an I/O error, a full disk, a write of which only a part arrives. For each n a ledger lives
- * through a scenario; the call that fails must say so, and nothing acknowledged may be lost.
+ * A VFS between SQLite and the system counts calls and lets one of them fail, or that one and all
+ * later ones: an I/O error, a full disk, a write of which only a half arrives. For each n a ledger
+ * runs through the scenario of ledger_scenario.h. The call that fails must return INVAR_E_IO with
+ * the path, nothing acknowledged may be lost, and the ledger must end with the content of an
+ * undisturbed one. Control: more than half of the trials must have failed a call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,54 +17,54 @@
 /* ---- the VFS --------------------------------------------------------------------------------- */
 
 typedef enum fault_kind {
-    FAULT_IO,   /* any call */
-    FAULT_FULL, /* writes and new shared memory */
-    FAULT_SHORT /* writes, after the first half */
+    FAULT_IO,   /* any call fails */
+    FAULT_FULL, /* writes and new shared memory fail */
+    FAULT_SHORT /* a write fails after its first half */
 } fault_kind;
 
 static struct {
     fault_kind kind;
-    bool lasting;   /* all after the n-th fail, too */
-    int64_t n;      /* from 1; 0: none */
-    int64_t calls;  /* that could have failed */
-    int64_t struck; /* that did */
-    int64_t open;   /* files */
+    bool lasting;     /* all calls after the n-th fail, too */
+    int64_t n;        /* number of the call that fails, from 1; 0 if none fails */
+    int64_t calls;    /* calls that could have failed */
+    int64_t n_failed; /* calls that failed */
+    int64_t open;     /* open files */
 } disk;
 
-static void arm(fault_kind kind, bool lasting, int64_t n)
+static void arm_fault(fault_kind kind, bool lasting, int64_t n)
 {
     disk.kind = kind;
     disk.lasting = lasting;
     disk.n = n;
-    disk.calls = disk.struck = 0;
+    disk.calls = disk.n_failed = 0;
 }
 
-static void heal(void)
+static void clear_fault(void)
 {
     disk.n = 0;
 }
 
-static bool strikes(void)
+static bool should_fail(void)
 {
-    bool now;
+    bool fails;
 
     if (disk.n == 0)
         return false;
     disk.calls++;
-    now = disk.lasting ? disk.calls >= disk.n : disk.calls == disk.n;
-    disk.struck += now;
-    return now;
+    fails = disk.lasting ? disk.calls >= disk.n : disk.calls == disk.n;
+    disk.n_failed += fails;
+    return fails;
 }
 
-/* For calls that take no space. */
+/* Result of a call that needs no disk space: `code` if it must fail. */
 static int io_fault(int code)
 {
-    return disk.kind == FAULT_IO && strikes() ? code : SQLITE_OK;
+    return disk.kind == FAULT_IO && should_fail() ? code : SQLITE_OK;
 }
 
 typedef struct shim_file {
     sqlite3_file base;
-    sqlite3_file *real; /* behind this struct */
+    sqlite3_file *real; /* the system's file, in the memory after this struct */
 } shim_file;
 
 static sqlite3_file *real_file(sqlite3_file *file)
@@ -87,7 +89,7 @@ static int shim_write(sqlite3_file *file, const void *data, int bytes, sqlite3_i
 {
     sqlite3_file *real = real_file(file);
 
-    if (!strikes())
+    if (!should_fail())
         return real->pMethods->xWrite(real, data, bytes, offset);
     if (disk.kind == FAULT_SHORT && bytes > 1)
         real->pMethods->xWrite(real, data, bytes / 2, offset);
@@ -101,7 +103,10 @@ static int shim_truncate(sqlite3_file *file, sqlite3_int64 size)
     return real_file(file)->pMethods->xTruncate(real_file(file), size);
 }
 
-/* Does not reach the disk: what is tested is the death of a process, and fsync is slow. */
+/*
+ * Never reaches the disk: the test covers the death of a process, not of the machine, and fsync is
+ * slow.
+ */
 static int shim_sync(sqlite3_file *file, int flags)
 {
     (void)file, (void)flags;
@@ -115,7 +120,7 @@ static int shim_size(sqlite3_file *file, sqlite3_int64 *out)
     return real_file(file)->pMethods->xFileSize(real_file(file), out);
 }
 
-/* Locks do not fail: SQLite takes that for a second user, and waits. */
+/* Locks never fail: SQLite would take a failure for a second user, and wait. */
 static int shim_lock(sqlite3_file *file, int level)
 {
     return real_file(file)->pMethods->xLock(real_file(file), level);
@@ -148,7 +153,7 @@ static int shim_traits(sqlite3_file *file)
 
 static int shim_shm_map(sqlite3_file *file, int page, int bytes, int extend, void volatile **out)
 {
-    if (disk.kind != FAULT_SHORT && extend && strikes())
+    if (disk.kind != FAULT_SHORT && extend && should_fail())
         return SQLITE_IOERR_SHMMAP;
     return real_file(file)->pMethods->xShmMap(real_file(file), page, bytes, extend, out);
 }
@@ -169,7 +174,7 @@ static int shim_shm_unmap(sqlite3_file *file, int delete)
 }
 
 static const sqlite3_io_methods methods = {
-    .iVersion = 2, // without memory maps
+    .iVersion = 2, // version 2 has no memory maps
     .xClose = shim_close,
     .xRead = shim_read,
     .xWrite = shim_write,
@@ -280,17 +285,20 @@ static void check_result(const scenario *s)
     assert_int_equal(disk.open, 0);
 }
 
-/* The process ends with the failure; the next one goes on. False: the fault was out of reach. */
+/*
+ * The process ends with the failure, and the next one continues. Returns false if the scenario
+ * ended before the n-th call.
+ */
 static bool fail_and_recover(fault_kind kind, bool lasting, int64_t n, int64_t *failed)
 {
     scenario s;
     invar_status status;
 
     scenario_init(&s, ledger_path());
-    arm(kind, lasting, n);
+    arm_fault(kind, lasting, n);
     invar_error_clear();
     status = scenario_run(&s);
-    heal();
+    clear_fault();
     if (status != INVAR_OK) {
         check_message(status);
         (*failed)++;
@@ -298,28 +306,34 @@ static bool fail_and_recover(fault_kind kind, bool lasting, int64_t n, int64_t *
     assert_int_equal(disk.open, 0);
     scenario_recover(&s);
     check_result(&s);
-    return disk.struck > 0;
+    return disk.n_failed > 0;
 }
 
-/* The same object repeats the call. Nothing of the failed one is left. */
+/*
+ * Repeats a failed call on the same object; the failure must have left nothing behind. Returns
+ * false if the scenario ended before the n-th call.
+ */
 static bool fail_and_repeat(fault_kind kind, bool lasting, int64_t n, int64_t *failed)
 {
     scenario s;
     scenario_result result;
 
     scenario_init(&s, ledger_path());
-    arm(kind, lasting, n);
-    *failed += scenario_repeat(&s, heal);
-    heal();
+    arm_fault(kind, lasting, n);
+    *failed += scenario_repeat(&s, clear_fault);
+    clear_fault();
     result = scenario_check_whole(&s);
     assert_int_equal(result.entries, expected.entries);
     check_result(&s);
-    return disk.struck > 0;
+    return disk.n_failed > 0;
 }
 
 typedef bool (*trial)(fault_kind kind, bool lasting, int64_t n, int64_t *failed);
 
-/* n = 1, 2 ... until the scenario ends before the n-th call; by default in larger steps. */
+/*
+ * Calls `try` for n = 1, 2, ... until the scenario ends before the n-th call; every n under full,
+ * by default in larger steps.
+ */
 static void sweep(fault_kind kind, const char *name, trial try)
 {
     for (int lasting = 0; lasting < 2; lasting++) {

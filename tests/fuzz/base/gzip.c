@@ -1,5 +1,6 @@
 /*
- * gzip.c - fuzz target: any bytes expand to at most what is allowed, or are an error with a name.
+ * gzip.c - fuzz target: any bytes expand to at most the limit, or are rejected with the file's
+ * name.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,18 +11,19 @@
 #include "base/alloc.h"
 #include "tests/fuzz/fuzz.h"
 
-#define MOST 65536
+#define MAX_BYTES 65536
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *message;
     size_t bytes;
     char *text;
-    invar_status status = invar_gzip_expand(&text, &bytes, "fuzz", (const char *)data, size, MOST);
+    invar_status status =
+        invar_gzip_expand(&text, &bytes, "fuzz", (const char *)data, size, MAX_BYTES);
 
     if (status == INVAR_OK) {
         INVAR_CHECK(invar_gzip_is((const char *)data, size));
-        INVAR_CHECK(bytes <= MOST && text[bytes] == '\0');
+        INVAR_CHECK(bytes <= MAX_BYTES && text[bytes] == '\0');
         invar_free(text);
         return 0;
     }

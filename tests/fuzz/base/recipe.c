@@ -1,9 +1,9 @@
 /*
  * recipe.c - fuzz target: the recipe reader on any bytes.
  *
- * The input is read as a file, as several that include each other, and its lines are set as flags'
- * values. Whatever the bytes are, the reader must refuse them with a proper message or accept them;
- * what it accepted must come back from its canonical text and from its flat text unchanged.
+ * The input is read as one file, as several files that include each other, and line by line as
+ * values of flags. The reader must reject it with a proper message or accept it. An accepted recipe
+ * must be read back unchanged from its canonical text and from its flattened text.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -69,7 +69,7 @@ static const invar_recipe_key keys[KEY_COUNT] = {
 
 static const invar_recipe_schema schema = {.keys = keys, .count = KEY_COUNT};
 
-static invar_recipe *fresh(void)
+static invar_recipe *new_recipe(void)
 {
     invar_recipe *recipe;
 
@@ -77,7 +77,10 @@ static invar_recipe *fresh(void)
     return recipe;
 }
 
-/* A refusal has a code, begins with the place, and is one line without control characters. */
+/*
+ * Checks a rejection: it has its code, begins with `place`, and is one line without control
+ * characters.
+ */
 static void check_refusal(invar_status status, const char *place)
 {
     const char *message = invar_error_last()->message;
@@ -91,28 +94,28 @@ static void check_refusal(invar_status status, const char *place)
 
 static void check_round_trip(const invar_recipe *recipe)
 {
-    invar_recipe *again = fresh();
+    invar_recipe *reread = new_recipe();
     invar_recipe_entry a, b;
     char *first, *second;
     size_t first_bytes, second_bytes;
 
     INVAR_CHECK(invar_recipe_canonical(&first, &first_bytes, recipe) == INVAR_OK);
-    INVAR_CHECK(invar_recipe_parse(again, "canonical", first, first_bytes) == INVAR_OK);
-    INVAR_CHECK(invar_recipe_canonical(&second, &second_bytes, again) == INVAR_OK);
+    INVAR_CHECK(invar_recipe_parse(reread, "canonical", first, first_bytes) == INVAR_OK);
+    INVAR_CHECK(invar_recipe_canonical(&second, &second_bytes, reread) == INVAR_OK);
     INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
     for (int i = 0; i < KEY_COUNT; i++) {
         invar_recipe_entry_get(&a, recipe, i);
-        invar_recipe_entry_get(&b, again, i);
+        invar_recipe_entry_get(&b, reread, i);
         INVAR_CHECK(!a.text == !b.text && (!a.text || strcmp(a.text, b.text) == 0));
     }
     invar_free(first);
     invar_free(second);
-    invar_recipe_free(again);
+    invar_recipe_free(reread);
 }
 
 static void fuzz_file(const uint8_t *data, size_t size)
 {
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
     invar_status status = invar_recipe_parse(recipe, "fuzz", (const char *)data, size);
 
     if (status == INVAR_OK)
@@ -124,12 +127,12 @@ static void fuzz_file(const uint8_t *data, size_t size)
 
 /* ---- several files --------------------------------------------------------------------------- */
 
-/* The input, cut at its NULs: the first file is the recipe, the others are called 1, 2, ... */
+/* The input, cut at its NUL bytes: the first part is the recipe, the others are files 1, 2, ... */
 typedef struct files {
     const char *at, *end;
 } files;
 
-static void cut(files *out, const files *all, int number)
+static void file_part(files *out, const files *all, int number)
 {
     const char *nul = NULL;
 
@@ -143,43 +146,43 @@ static void cut(files *out, const files *all, int number)
     out->end = nul ? nul : all->end;
 }
 
-static invar_status open_piece(char **out, size_t *bytes_out, void *payload, const char *path)
+static invar_status open_part(char **out, size_t *bytes_out, void *payload, const char *path)
 {
-    files piece;
+    files part;
 
     if (path[0] < '1' || path[0] > '9' || path[1])
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is none", path);
-    cut(&piece, payload, path[0] - '0');
-    *bytes_out = (size_t)(piece.end - piece.at);
+    file_part(&part, payload, path[0] - '0');
+    *bytes_out = (size_t)(part.end - part.at);
     INVAR_TRY(invar_alloc((void **)out, *bytes_out + 1, 1, "a file"));
-    memcpy(*out, piece.at, *bytes_out);
+    memcpy(*out, part.at, *bytes_out);
     (*out)[*bytes_out] = '\0';
     return INVAR_OK;
 }
 
-/* A file that is included may also be missing. */
+/* Like check_refusal, but an included file may also be missing. */
 static void check_failure(invar_status status)
 {
     check_refusal(status == INVAR_E_NOTFOUND ? INVAR_E_INVALID : status, "");
 }
 
-/* What can be read from several files is the same as one text. */
+/* Checks that a recipe of several files has the values of its flattened text. */
 static void fuzz_files(const uint8_t *data, size_t size)
 {
     files all = {(const char *)data, (const char *)data + size}, first;
-    invar_recipe *whole = fresh(), *flat = fresh();
+    invar_recipe *whole = new_recipe(), *flat = new_recipe();
     invar_status status;
     char *text;
     size_t bytes;
     bool read;
 
-    cut(&first, &all, 0);
+    file_part(&first, &all, 0);
     bytes = (size_t)(first.end - first.at);
-    status = invar_recipe_parse_with_includes(whole, "fuzz", first.at, bytes, open_piece, &all);
+    status = invar_recipe_parse_with_includes(whole, "fuzz", first.at, bytes, open_part, &all);
     read = status == INVAR_OK;
     if (!read)
         check_failure(status);
-    status = invar_recipe_flatten_text(&text, &bytes, "fuzz", first.at, bytes, open_piece, &all);
+    status = invar_recipe_flatten_text(&text, &bytes, "fuzz", first.at, bytes, open_part, &all);
     if (status != INVAR_OK) {
         check_failure(status);
         INVAR_CHECK(!read && !text);
@@ -198,11 +201,14 @@ static void fuzz_files(const uint8_t *data, size_t size)
     invar_recipe_free(flat);
 }
 
-/* Lines go to the keys in turn: as a whole to one, and what follows the = to another. */
+/*
+ * Sets the keys from the lines of the input: alternately to the complete line and to the text after
+ * "= ". Each line is also used as the name of a key.
+ */
 static void fuzz_flags(const uint8_t *data, size_t size)
 {
     const char *at = (const char *)data, *end = at + size;
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
     char value[256];
 
     for (int i = 0; i < KEY_COUNT && at < end; i++) {

@@ -1,9 +1,10 @@
 /*
- * folder_memory.c - fuzz target: what a folder remembers of its files, on any bytes.
+ * folder_memory.c - fuzz target: the record of the files that bisect wrote to a folder, on any
+ * bytes.
  *
- * The input is read as it is, and, with the digest that it should have in front of it, as the
- * records alone; in those a line ends a record, so that the corpus can be text. What is accepted
- * must be a list that can be laid: sorted, and no path leaves the folder.
+ * The input is read twice: as it is, and as records after a head with the right digest. In the
+ * second case newlines become the NULs that end a record, so that the corpus can be text. An
+ * accepted list can be written to a folder: it is sorted, and no path leads out of the folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,9 +15,9 @@
 #include "bisect/git/files.h"
 #include "tests/fuzz/fuzz.h"
 
-#define MOST 65536
+#define MAX_BYTES 65536
 
-static void check(const char *text, size_t bytes)
+static void check_parse(const char *text, size_t bytes)
 {
     invar_files files = {NULL, 0, 0, NULL};
     bool found;
@@ -36,21 +37,21 @@ static void check(const char *text, size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char text[MOST + 64], body[MOST + 1];
+    static char text[MAX_BYTES + 64], body[MAX_BYTES + 1];
     char hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
     int head;
 
-    size = size < MOST ? size : MOST;
+    size = size < MAX_BYTES ? size : MAX_BYTES;
     memcpy(body, data, size);
-    body[size] = '\0'; // as invar_file_read leaves it
-    check(body, size);
+    body[size] = '\0'; // ends in a NUL, like the result of invar_file_read
+    check_parse(body, size);
     for (size_t i = 0; i < size; i++)
         body[i] = body[i] == '\n' ? '\0' : body[i];
     invar_hash_bytes(&digest, body, size);
     invar_digest_format(hex, &digest);
     head = snprintf(text, sizeof text, "invar-files 1 %s\n", hex);
     memcpy(text + head, body, size + 1);
-    check(text, (size_t)head + size);
+    check_parse(text, (size_t)head + size);
     return 0;
 }

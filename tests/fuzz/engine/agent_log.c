@@ -1,10 +1,10 @@
 /*
- * agent_log.c - fuzz target: sessions of agents, in the file of a rollout and in a ledger.
+ * agent_log.c - fuzz target: agent sessions, in the journal of a rollout and in a ledger.
  *
- * The input is read as the lines behind a first one that fits, and as the record of one session.
- * What is accepted has tokens of the vocabulary within the context, keeps to its limits, makes a
- * sample, is written and read again, and must be the same. The corpus is of a real run of
- * tests/e2e/agents.
+ * The input is read as the lines after a valid head of a journal, and as the record of one session.
+ * An accepted session has tokens of the vocabulary within the context, keeps its limits, has a
+ * valid number of branches, and is written and read again to the same bytes. The corpus is from a
+ * run of tests/e2e/agents.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -51,22 +51,22 @@ static void check_branches(const invar_agent_session *s)
     INVAR_CHECK(!s->end || branches <= BRANCHES);
 }
 
-static void check_again(const invar_agent_session *s)
+static void check_round_trip(const invar_agent_session *s)
 {
     invar_json_text first = {0}, second = {0};
-    invar_agent_session again = {0};
+    invar_agent_session reread = {0};
 
     invar_agent_session_write(&first, s);
     INVAR_CHECK(first.status == INVAR_OK);
-    INVAR_CHECK(invar_agent_session_read(&again, first.data, first.bytes, &limits, "fuzz") ==
+    INVAR_CHECK(invar_agent_session_read(&reread, first.data, first.bytes, &limits, "fuzz") ==
                 INVAR_OK);
-    invar_agent_session_write(&second, &again);
+    invar_agent_session_write(&second, &reread);
     INVAR_CHECK(first.bytes == second.bytes && memcmp(first.data, second.data, first.bytes) == 0);
-    INVAR_CHECK(again.rewarded == s->rewarded && !again.error == !s->error);
+    INVAR_CHECK(reread.rewarded == s->rewarded && !reread.error == !s->error);
     INVAR_CHECK(!s->rewarded || isfinite(s->reward));
     invar_json_text_release(&first);
     invar_json_text_release(&second);
-    invar_agent_session_release(&again);
+    invar_agent_session_release(&reread);
 }
 
 static void check_session(const invar_agent_session *s)
@@ -74,7 +74,7 @@ static void check_session(const invar_agent_session *s)
     check_calls(s);
     check_branches(s);
     if (s->end)
-        check_again(s);
+        check_round_trip(s);
 }
 
 static void read_file(const uint8_t *data, size_t size)

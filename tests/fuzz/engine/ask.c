@@ -1,8 +1,7 @@
 /*
- * ask.c - fuzz target: the body of a request to complete texts or chats.
+ * ask.c - fuzz target: the body of a completion request, for texts and for chats.
  *
- * Whatever the bytes are, they are refused with one printable line, or all that they have given is
- * in range and holds together.
+ * The body is rejected with one printable line, or all its fields are in range and consistent.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,26 +34,27 @@ static void check_sampling(const invar_sampling_params *p)
         INVAR_CHECK(p->stop_ids[i] >= 0);
 }
 
-static void check_prompts(const invar_completion_request *ask)
+static void check_prompts(const invar_completion_request *request)
 {
-    INVAR_CHECK(ask->n >= 1 && ask->n_prompts * ask->n <= INVAR_COMPLETION_REQUEST_MAX_CHOICES);
-    for (int64_t i = 0; i < ask->n_prompts; i++) {
-        const invar_completion_prompt *p = &ask->prompts[i];
+    INVAR_CHECK(request->n >= 1 &&
+                request->n_prompts * request->n <= INVAR_COMPLETION_REQUEST_MAX_CHOICES);
+    for (int64_t i = 0; i < request->n_prompts; i++) {
+        const invar_completion_prompt *p = &request->prompts[i];
         INVAR_CHECK(!p->text == !!p->ids);
         for (int64_t n = 0; n < p->n_ids; n++)
             INVAR_CHECK(p->ids[n] >= 0);
     }
 }
 
-/* As a chat template reads them. */
-static void check_messages(const invar_completion_request *ask)
+/* Checks the fields that a chat template reads. */
+static void check_messages(const invar_completion_request *request)
 {
     const json_t *message;
     size_t i;
 
-    INVAR_CHECK(json_array_size(ask->messages) > 0 && ask->n_prompts == 0);
-    INVAR_CHECK(!ask->tools || json_is_array(ask->tools));
-    json_array_foreach(ask->messages, i, message)
+    INVAR_CHECK(json_array_size(request->messages) > 0 && request->n_prompts == 0);
+    INVAR_CHECK(!request->tools || json_is_array(request->tools));
+    json_array_foreach(request->messages, i, message)
     {
         INVAR_CHECK(json_is_string(json_object_get(message, "role")));
         INVAR_CHECK(json_is_string(json_object_get(message, "content")));
@@ -71,19 +71,20 @@ static void fuzz(invar_completion_kind kind, const char *data, size_t size)
                                             .n_stop_ids = 2,
                                             .stop = stops,
                                             .n_stop = 1};
-    invar_completion_request ask;
-    invar_status status = invar_completion_request_read(&ask, kind, data, size, &sampling, NULL);
+    invar_completion_request request;
+    invar_status status =
+        invar_completion_request_read(&request, kind, data, size, &sampling, NULL);
 
     if (status != INVAR_OK) {
         check_refusal(status);
     } else {
-        check_sampling(&ask.sampling);
-        check_prompts(&ask);
-        INVAR_CHECK(!ask.include_usage || ask.stream);
+        check_sampling(&request.sampling);
+        check_prompts(&request);
+        INVAR_CHECK(!request.include_usage || request.stream);
         if (kind == INVAR_COMPLETION_REQUEST_CHAT)
-            check_messages(&ask);
+            check_messages(&request);
     }
-    invar_completion_request_release(&ask);
+    invar_completion_request_release(&request);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,9 +1,10 @@
 /*
- * checkpoint_state.c - fuzz target: the texts of a checkpoint, and checkpoints with such texts.
+ * checkpoint_state.c - fuzz target: state.json and hashes.xxh of a checkpoint.
  *
- * The input is a state.json and a hashes.xxh. What is accepted as a state is written and read again
- * to the same text; a list of hashes is accepted in one form only. A state is also put into a
- * checkpoint whose other files are good and whose hashes fit: it must be refused, or be loadable.
+ * The input is read as a state.json and as a hashes.xxh. An accepted state is written and read
+ * again to the same text; a list of hashes is accepted in one form only. A state is also put into a
+ * checkpoint whose other files are valid and whose hashes fit: the checkpoint must be rejected or
+ * can be loaded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +29,7 @@ static void check_failure(invar_status status)
 
 static void fuzz_state(const char *text, size_t size)
 {
-    invar_checkpoint_index index, again;
+    invar_checkpoint_index index, reread;
     size_t first_bytes, second_bytes;
     char *first, *second;
     invar_status status = invar_checkpoint_index_parse(&index, "fuzz", text, size);
@@ -38,20 +39,20 @@ static void fuzz_state(const char *text, size_t size)
         return;
     }
     INVAR_CHECK(invar_checkpoint_index_text(&first, &first_bytes, &index) == INVAR_OK);
-    INVAR_CHECK(invar_checkpoint_index_parse(&again, "fuzz", first, first_bytes) == INVAR_OK);
-    INVAR_CHECK(invar_checkpoint_index_text(&second, &second_bytes, &again) == INVAR_OK);
+    INVAR_CHECK(invar_checkpoint_index_parse(&reread, "fuzz", first, first_bytes) == INVAR_OK);
+    INVAR_CHECK(invar_checkpoint_index_text(&second, &second_bytes, &reread) == INVAR_OK);
     INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
-    INVAR_CHECK(memcmp(&index.state, &again.state, sizeof index.state) == 0);
-    INVAR_CHECK(index.n_entries == again.n_entries && index.n_sets == again.n_sets);
+    INVAR_CHECK(memcmp(&index.state, &reread.state, sizeof index.state) == 0);
+    INVAR_CHECK(index.n_entries == reread.n_entries && index.n_sets == reread.n_sets);
     invar_free(first);
     invar_free(second);
     invar_checkpoint_index_release(&index);
-    invar_checkpoint_index_release(&again);
+    invar_checkpoint_index_release(&reread);
 }
 
 static void fuzz_hashes(const char *text, size_t size)
 {
-    static char again[INVAR_CHECKPOINT_HASHES_SIZE];
+    static char reread[INVAR_CHECKPOINT_HASHES_SIZE];
     static invar_checkpoint_files files;
     invar_status status = invar_checkpoint_files_parse(&files, "fuzz", text, size);
 
@@ -59,8 +60,8 @@ static void fuzz_hashes(const char *text, size_t size)
         check_failure(status);
         return;
     }
-    INVAR_CHECK(invar_checkpoint_files_text(again, &files) == size);
-    INVAR_CHECK(memcmp(again, text, size) == 0);
+    INVAR_CHECK(invar_checkpoint_files_text(reread, &files) == size);
+    INVAR_CHECK(memcmp(reread, text, size) == 0);
 }
 
 /* ---- a checkpoint ---------------------------------------------------------------------------- */
@@ -70,7 +71,7 @@ static void remove_save(void)
     INVAR_CHECK(invar_held_folder_remove(save) == INVAR_OK);
 }
 
-/* Files that many states of the corpus want. */
+/* Writes a checkpoint with files that many states of the corpus name. */
 static void make_save(void)
 {
     static float a[6] = {1, 2, 3, 4, 5, 6};
@@ -89,7 +90,7 @@ static void make_save(void)
     atexit(remove_save);
 }
 
-static void put(const char *name, const void *data, size_t size)
+static void put_file(const char *name, const void *data, size_t size)
 {
     char path[FUZZ_PATH_SIZE + 64];
 
@@ -97,7 +98,7 @@ static void put(const char *name, const void *data, size_t size)
     fuzz_write(path, data, size);
 }
 
-/* Hashes of the files that the state wants, as far as there are such files. */
+/* Writes the hashes of the files that the state names, if they exist. */
 static void put_hashes(const invar_checkpoint_index *index)
 {
     static char text[INVAR_CHECKPOINT_HASHES_SIZE];
@@ -112,20 +113,20 @@ static void put_hashes(const invar_checkpoint_index *index)
         if (invar_file_hash(&files.files[i].hash, &bytes, path) != INVAR_OK)
             invar_error_clear();
     }
-    put(INVAR_CHECKPOINT_HASHES, text, invar_checkpoint_files_text(text, &files));
+    put_file(INVAR_CHECKPOINT_HASHES, text, invar_checkpoint_files_text(text, &files));
 }
 
 static void load_all(invar_checkpoint *c, const invar_checkpoint_index *index)
 {
     for (int64_t i = 0; i < index->n_entries; i++) {
         const invar_checkpoint_entry *e = &index->entries[i];
-        int64_t room[64]; // all tensors of the files fit
-        invar_tensor t = {.data = room, .rank = e->rank};
+        int64_t buffer[64]; // has space for every tensor of the files
+        invar_tensor t = {.data = buffer, .rank = e->rank};
         t.dtype = e->type == INVAR_SAFETENSORS_I64 ? INVAR_DTYPE_I64 : INVAR_DTYPE_F32;
         memcpy(t.shape, e->shape, sizeof t.shape);
         t.row_stride = invar_tensor_row_elements(&t);
         if (invar_checkpoint_load(&t, c, e->set, e->name) != INVAR_OK)
-            check_failure(invar_error_last()->status); // another digest
+            check_failure(invar_error_last()->status); // the state has another digest
     }
 }
 
@@ -138,7 +139,7 @@ static void fuzz_checkpoint(const char *text, size_t size)
         return;
     if (!save[0])
         make_save();
-    put(INVAR_CHECKPOINT_STATE, text, size);
+    put_file(INVAR_CHECKPOINT_STATE, text, size);
     put_hashes(&index);
     if (invar_checkpoint_open(&c, save, NULL) == INVAR_OK) {
         load_all(c, &index);

@@ -1,8 +1,8 @@
 /*
- * dataset.c - fuzz target of data sets: any bytes are a data set, or an error with a line.
+ * dataset.c - fuzz target: any bytes are a data set, or are rejected with the line.
  *
- * What is accepted must hold together: tokens that decode to the text, lines in order, answers only
- * when they are asked for, and a digest that does not depend on how often it is read.
+ * An accepted data set is consistent: tokens decode to the text, lines are in order, answers exist
+ * only if they are requested, and a second read gives the same digest.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,11 +18,11 @@
 
 static const invar_tokenizer *tokenizer(void)
 {
-    static invar_tokenizer *made;
+    static invar_tokenizer *result;
 
-    if (!made)
-        INVAR_CHECK(invar_tokenizer_alphabet(&made, ALPHABET) == INVAR_OK);
-    return made;
+    if (!result)
+        INVAR_CHECK(invar_tokenizer_alphabet(&result, ALPHABET) == INVAR_OK);
+    return result;
 }
 
 static void check_refusal(invar_status status)
@@ -51,7 +51,7 @@ static void check_prompt(const invar_prompt *p, const invar_dataset_options *opt
 
 static void fuzz(const invar_dataset_options *options, const char *data, size_t size)
 {
-    invar_dataset *dataset, *again;
+    invar_dataset *dataset, *reread;
     invar_digest a, b;
     int64_t line = -1;
     invar_status status = invar_dataset_parse(&dataset, options, tokenizer(), data, size);
@@ -67,12 +67,12 @@ static void fuzz(const invar_dataset_options *options, const char *data, size_t 
         line = p->line;
         check_prompt(p, options);
     }
-    INVAR_CHECK(invar_dataset_parse(&again, options, tokenizer(), data, size) == INVAR_OK);
+    INVAR_CHECK(invar_dataset_parse(&reread, options, tokenizer(), data, size) == INVAR_OK);
     invar_dataset_hash(&a, dataset);
-    invar_dataset_hash(&b, again);
+    invar_dataset_hash(&b, reread);
     INVAR_CHECK(invar_digest_equal(&a, &b));
     invar_dataset_close(dataset);
-    invar_dataset_close(again);
+    invar_dataset_close(reread);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,8 +1,8 @@
 /*
- * facts.c - fuzz target: the facts of INVAR_FACTS on any bytes.
+ * facts.c - fuzz target: the environment variable INVAR_FACTS, on any bytes.
  *
- * Whatever the bytes are, they are refused with a proper message or accepted; what was accepted,
- * written again, is the same text but for a last line end.
+ * The text is rejected with a proper message, or the accepted facts, written again, are the same
+ * text except for a newline at the end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,20 +22,20 @@ static void check_refusal(invar_status status)
         INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-/* Takes `word` off the text. */
-static void expect(const char **at, const char *end, const char *word)
+/* Skips `word`, which must come next in the text. */
+static void skip_word(const char **text, const char *end, const char *word)
 {
     size_t bytes = strlen(word);
 
-    INVAR_CHECK((size_t)(end - *at) >= bytes && memcmp(*at, word, bytes) == 0);
-    *at += bytes;
+    INVAR_CHECK((size_t)(end - *text) >= bytes && memcmp(*text, word, bytes) == 0);
+    *text += bytes;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const char *at = (const char *)data, *end = at + size;
+    const char *text = (const char *)data, *end = text + size;
     invar_user_facts facts;
-    invar_status status = invar_user_facts_parse(&facts, at, size);
+    invar_status status = invar_user_facts_parse(&facts, text, size);
 
     if (status != INVAR_OK) {
         check_refusal(status);
@@ -44,14 +44,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     INVAR_CHECK(facts.count <= INVAR_USER_FACTS_MAX);
     for (size_t i = 0; i < facts.count; i++) {
         if (i > 0)
-            expect(&at, end, "\n");
-        expect(&at, end, facts.items[i].scope);
-        expect(&at, end, ".");
-        expect(&at, end, facts.items[i].key);
-        expect(&at, end, "=");
-        expect(&at, end, facts.items[i].value);
+            skip_word(&text, end, "\n");
+        skip_word(&text, end, facts.items[i].scope);
+        skip_word(&text, end, ".");
+        skip_word(&text, end, facts.items[i].key);
+        skip_word(&text, end, "=");
+        skip_word(&text, end, facts.items[i].value);
     }
-    INVAR_CHECK(at == end || (at + 1 == end && *at == '\n'));
+    INVAR_CHECK(text == end || (text + 1 == end && *text == '\n'));
     invar_user_facts_release(&facts);
     return 0;
 }

@@ -1,8 +1,8 @@
 /*
- * import.c - fuzz target: a launch script of any bytes becomes a recipe, or is refused.
+ * import.c - fuzz target: a launch script of any bytes becomes a recipe, or is rejected.
  *
- * A recipe that comes out reads back to the same values, whatever its comments quote, and is
- * accepted exactly where the import says so.
+ * The written recipe is read back to the same values, whatever its comments quote, and it passes
+ * the check of recipes if and only if the import reported no error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +27,7 @@ static void check_same(const invar_recipe *a, const invar_recipe *b)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     invar_import import;
-    invar_recipe *again;
+    invar_recipe *reread;
     char *text = NULL;
     size_t bytes = 0;
     FILE *stream;
@@ -40,11 +40,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     INVAR_CHECK(stream);
     invar_import_write(stream, &import);
     fclose(stream);
-    INVAR_CHECK(invar_recipe_new(&again, invar_config_schema()) == INVAR_OK);
-    INVAR_CHECK(invar_recipe_parse(again, "made.ini", text, bytes) == INVAR_OK);
-    check_same(import.recipe, again);
-    INVAR_CHECK((invar_config_check(again) == INVAR_OK) == (import.error[0] == '\0'));
-    invar_recipe_free(again);
+    INVAR_CHECK(invar_recipe_new(&reread, invar_config_schema()) == INVAR_OK);
+    INVAR_CHECK(invar_recipe_parse(reread, "made.ini", text, bytes) == INVAR_OK);
+    check_same(import.recipe, reread);
+    INVAR_CHECK((invar_config_check(reread) == INVAR_OK) == (import.error[0] == '\0'));
+    invar_recipe_free(reread);
     free(text);
     invar_import_release(&import);
     return 0;

@@ -1,9 +1,9 @@
 /*
  * model_config.c - fuzz target: config.json and generation_config.json on any bytes.
  *
- * The input is the first file, and after a NUL the second. It is refused with a proper message, or
- * gives a spec that passes its check and comes back from the config.json that is written for it.
- * The first file with another type of weights has all other keys and values of the first file.
+ * The input is the first file, and after a NUL the second. It is rejected with a proper message, or
+ * gives a spec that passes its check and is read back the same from the config.json written for it.
+ * Setting another weight type in the first file keeps all its other keys and values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,7 @@
 
 static void check_round_trip(const invar_model_spec *spec, const char *folder, const char *path)
 {
-    invar_model_spec again;
+    invar_model_spec reread;
     char *text, *second;
     size_t bytes, second_bytes;
 
@@ -26,18 +26,18 @@ static void check_round_trip(const invar_model_spec *spec, const char *folder, c
     INVAR_CHECK(invar_model_spec_json(&text, &bytes, spec, "float32") == INVAR_OK);
     INVAR_CHECK(bytes == strlen(text));
     fuzz_write(path, text, bytes);
-    INVAR_CHECK(invar_model_spec_read(&again, folder, "") == INVAR_OK);
-    INVAR_CHECK(again.family == spec->family && again.window == spec->window);
-    INVAR_CHECK(memcmp(&again.norm_eps, &spec->norm_eps, sizeof spec->norm_eps) == 0);
-    INVAR_CHECK(memcmp(again.sparse, spec->sparse, sizeof spec->sparse) == 0);
-    INVAR_CHECK(again.n_eos == spec->n_eos);
-    INVAR_CHECK(invar_model_spec_json(&second, &second_bytes, &again, "float32") == INVAR_OK);
+    INVAR_CHECK(invar_model_spec_read(&reread, folder, "") == INVAR_OK);
+    INVAR_CHECK(reread.family == spec->family && reread.window == spec->window);
+    INVAR_CHECK(memcmp(&reread.norm_eps, &spec->norm_eps, sizeof spec->norm_eps) == 0);
+    INVAR_CHECK(memcmp(reread.sparse, spec->sparse, sizeof spec->sparse) == 0);
+    INVAR_CHECK(reread.n_eos == spec->n_eos);
+    INVAR_CHECK(invar_model_spec_json(&second, &second_bytes, &reread, "float32") == INVAR_OK);
     INVAR_CHECK(bytes == second_bytes && memcmp(text, second, bytes) == 0);
     invar_free(text);
     invar_free(second);
 }
 
-/* Parses `text`, and leaves out the type of the weights. */
+/* Parses `text` and removes the keys of the weight type. */
 static json_t *without_type(const char *text, size_t bytes)
 {
     json_t *object;
@@ -57,10 +57,10 @@ static void check_other_type(const uint8_t *data, size_t size)
     memcpy(from, data, size);
     from[size] = '\0';
     if (invar_hf_config(&to, &bytes, from, size, INVAR_DTYPE_BF16) == INVAR_OK) {
-        json_t *before = without_type(from, size), *after = without_type(to, bytes);
-        INVAR_CHECK(json_equal(before, after));
-        json_decref(before);
-        json_decref(after);
+        json_t *original = without_type(from, size), *converted = without_type(to, bytes);
+        INVAR_CHECK(json_equal(original, converted));
+        json_decref(original);
+        json_decref(converted);
         invar_free(to);
     }
     invar_free(from);

@@ -1,9 +1,10 @@
 /*
- * pack.c - fuzz target: packs of any recipe and any manifest, in an archive that is whole.
+ * pack.c - fuzz target: packs with any recipe and any manifest, in a valid archive.
  *
- * The input is the recipe, and from the first '{' on the manifest, in which '#' stands for the size
- * of the recipe and '@' for its hash: otherwise nearly every recipe would be refused for one. A
- * pack is refused as damaged, or no path of it leads out of the folder.
+ * The input is the recipe, and from the first '{' on the manifest. In the manifest '#' stands for
+ * the size of the recipe and '@' for its hash; without this nearly every recipe would be rejected
+ * for one of them. A pack is rejected as damaged or unsupported, or none of its paths leads out of
+ * the folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,9 +19,9 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 
-/* The manifest with what stands in it for the recipe. */
-static void expand(invar_json_text *out, const char *manifest, size_t size, const char *recipe,
-                   size_t recipe_size)
+/* Writes the manifest with the size and the hash of the recipe filled in. */
+static void expand_manifest(invar_json_text *out, const char *manifest, size_t size,
+                            const char *recipe, size_t recipe_size)
 {
     char count[24], hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest hash;
@@ -29,8 +30,8 @@ static void expand(invar_json_text *out, const char *manifest, size_t size, cons
     invar_digest_format(hex, &hash);
     (void)snprintf(count, sizeof count, "%zu", recipe_size);
     for (size_t i = 0; i < size; i++) {
-        const char *piece = manifest[i] == '#' ? count : manifest[i] == '@' ? hex : NULL;
-        invar_json_text_append(out, piece ? piece : manifest + i, piece ? strlen(piece) : 1);
+        const char *filled = manifest[i] == '#' ? count : manifest[i] == '@' ? hex : NULL;
+        invar_json_text_append(out, filled ? filled : manifest + i, filled ? strlen(filled) : 1);
     }
     INVAR_CHECK(out->status == INVAR_OK);
 }
@@ -42,7 +43,7 @@ static void write_pack(const char *path, const char *data, size_t size)
     invar_json_text manifest = {0};
     invar_tar_writer *tar;
 
-    expand(&manifest, data + recipe_size, size - recipe_size, data, recipe_size);
+    expand_manifest(&manifest, data + recipe_size, size - recipe_size, data, recipe_size);
     INVAR_CHECK(invar_tar_writer_open(&tar, path) == INVAR_OK);
     INVAR_CHECK(invar_tar_add(tar, "ledger.db", "x", 1) == INVAR_OK);
     INVAR_CHECK(invar_tar_add(tar, "recipe.ini", data, recipe_size) == INVAR_OK);

@@ -1,9 +1,9 @@
 /*
- * plugin_reply.c - fuzz target: what a plug-in's program says, and what a ledger gives back for it.
+ * plugin_reply.c - fuzz target: lines of a plug-in program, and replies that a ledger has stored.
  *
- * The input is read as a first line, and as the reply to each kind of question, live and stored.
- * Whatever the bytes are, they are refused with one printable line that names the plug-in, or all
- * values that they have given are finite and in range; those then survive the plain form.
+ * The input is read as the greeting and as the reply to each kind of call, live and stored. It is
+ * rejected with one printable line that names the plug-in, or all its values are finite and in
+ * range. Accepted values are packed and read back the same.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,15 +28,15 @@ static void check_refusal(invar_status status)
         INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-typedef struct answer {
+typedef struct reply {
     double reward[COUNT];
     invar_reward_parts parts[COUNT];
     uint8_t verdict[COUNT];
     float dlogp[COUNT], loss[COUNT];
     int64_t lines[COUNT];
-} answer;
+} reply;
 
-static void release_parts(answer *a)
+static void release_parts(reply *a)
 {
     for (int i = 0; i < COUNT; i++)
         invar_reward_parts_release(&a->parts[i]);
@@ -52,7 +52,7 @@ static void check_parts(const invar_reward_parts *parts)
     }
 }
 
-static void check_answer(const invar_plugin_call *call)
+static void check_reply(const invar_plugin_call *call)
 {
     for (int i = 0; i < COUNT; i++) {
         INVAR_CHECK(!call->reward || isfinite(call->reward[i]));
@@ -64,30 +64,30 @@ static void check_answer(const invar_plugin_call *call)
     }
 }
 
-/* Packed and read again into other arrays, the answer is the same. */
-static void check_plain(const invar_plugin_call *call, const answer *first)
+/* Packs the reply and reads it into other arrays: every value must be the same. */
+static void check_round_trip(const invar_plugin_call *call, const reply *first)
 {
-    answer again = {.reward = {0}};
+    reply reread = {.reward = {0}};
     invar_plugin_call second = *call;
     char *data;
     size_t bytes;
 
-    second.reward = call->reward ? again.reward : NULL;
-    second.parts = call->parts ? again.parts : NULL;
-    second.verdict = call->verdict ? again.verdict : NULL;
-    second.dlogp = call->dlogp ? again.dlogp : NULL;
-    second.loss = call->loss ? again.loss : NULL;
-    second.lines = call->lines ? again.lines : NULL;
+    second.reward = call->reward ? reread.reward : NULL;
+    second.parts = call->parts ? reread.parts : NULL;
+    second.verdict = call->verdict ? reread.verdict : NULL;
+    second.dlogp = call->dlogp ? reread.dlogp : NULL;
+    second.loss = call->loss ? reread.loss : NULL;
+    second.lines = call->lines ? reread.lines : NULL;
     INVAR_CHECK(invar_plugin_call_pack(&data, &bytes, call) == INVAR_OK);
     INVAR_CHECK(invar_plugin_call_read(&second, data, bytes, false) == INVAR_OK);
-    INVAR_CHECK(memcmp(first->reward, again.reward, sizeof again.reward) == 0);
+    INVAR_CHECK(memcmp(first->reward, reread.reward, sizeof reread.reward) == 0);
     for (int i = 0; i < COUNT; i++)
-        INVAR_CHECK(invar_reward_parts_equal(&first->parts[i], &again.parts[i]));
-    release_parts(&again);
-    INVAR_CHECK(memcmp(first->verdict, again.verdict, sizeof again.verdict) == 0);
-    INVAR_CHECK(memcmp(first->dlogp, again.dlogp, sizeof again.dlogp) == 0);
-    INVAR_CHECK(memcmp(first->loss, again.loss, sizeof again.loss) == 0);
-    INVAR_CHECK(memcmp(first->lines, again.lines, sizeof again.lines) == 0);
+        INVAR_CHECK(invar_reward_parts_equal(&first->parts[i], &reread.parts[i]));
+    release_parts(&reread);
+    INVAR_CHECK(memcmp(first->verdict, reread.verdict, sizeof reread.verdict) == 0);
+    INVAR_CHECK(memcmp(first->dlogp, reread.dlogp, sizeof reread.dlogp) == 0);
+    INVAR_CHECK(memcmp(first->loss, reread.loss, sizeof reread.loss) == 0);
+    INVAR_CHECK(memcmp(first->lines, reread.lines, sizeof reread.lines) == 0);
     invar_free(data);
 }
 
@@ -100,38 +100,38 @@ static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
     const invar_plugin_wanted wanted = {.count = COUNT, .lines = LINES};
     const bool filters = (kind & (INVAR_PLUGIN_KIND_FILTER | INVAR_PLUGIN_KIND_BUFFER_FILTER)) != 0;
     const invar_plugin_event event = {.hook = INVAR_PLUGIN_BEFORE_TRAIN_STEP};
-    answer got = {.reward = {0}};
+    reply result = {.reward = {0}};
     double factor = 1.0;
     invar_plugin_call call = {.plugin = "judge", .kind = kind, .step = 1, .id = 7};
     invar_status status;
 
     if (kind == INVAR_PLUGIN_KIND_LOSS) {
         call.tokens = &tokens;
-        call.dlogp = got.dlogp;
-        call.loss = got.loss;
+        call.dlogp = result.dlogp;
+        call.loss = result.loss;
     } else if (kind == INVAR_PLUGIN_KIND_PROMPTS) {
         call.prompt_request = &wanted;
-        call.lines = got.lines;
+        call.lines = result.lines;
     } else if (kind != INVAR_PLUGIN_KIND_HOOK) {
         call.samples = samples;
         call.count = COUNT;
         call.buffer = kind == INVAR_PLUGIN_KIND_BUFFER_FILTER ? &buffer : NULL;
-        call.verdict = filters ? got.verdict : NULL;
-        call.reward = filters ? NULL : got.reward;
-        call.parts = call.reward ? got.parts : NULL;
+        call.verdict = filters ? result.verdict : NULL;
+        call.reward = filters ? NULL : result.reward;
+        call.parts = call.reward ? result.parts : NULL;
     }
-    call.measures = kind == INVAR_PLUGIN_KIND_HOOK ? got.parts : NULL;
+    call.measures = kind == INVAR_PLUGIN_KIND_HOOK ? result.parts : NULL;
     call.factor = &factor;
     call.event = kind == INVAR_PLUGIN_KIND_HOOK ? &event : NULL;
     status = invar_plugin_call_read(&call, data, size, live);
     if (status == INVAR_OK) {
-        check_parts(&got.parts[0]);
+        check_parts(&result.parts[0]);
         INVAR_CHECK(isfinite((float)factor));
-        check_answer(&call);
-        check_plain(&call, &got);
+        check_reply(&call);
+        check_round_trip(&call, &result);
     } else
         check_refusal(status);
-    release_parts(&got);
+    release_parts(&result);
 }
 
 static void fuzz_greeting(const char *data, size_t size)
@@ -147,8 +147,11 @@ static void fuzz_greeting(const char *data, size_t size)
     INVAR_CHECK(strlen(title) < sizeof title && kinds <= INVAR_PLUGIN_KINDS);
 }
 
-/* What follows a turn is an end or an insertion, never both, and has what it says. */
-static void check_next(const invar_turn_action *next)
+/*
+ * Checks the action after a turn: it is an end or an insertion, never both, and its fields are
+ * valid.
+ */
+static void check_turn_action(const invar_turn_action *next)
 {
     INVAR_CHECK(!next->end || (!next->text && !next->tokens && next->max_tokens == 0));
     INVAR_CHECK(next->end || (!next->text != !next->tokens && !next->rewarded));
@@ -162,7 +165,7 @@ static void check_next(const invar_turn_action *next)
     check_parts(&next->parts);
 }
 
-static void fuzz_turns(bool live, const char *data, size_t size)
+static void fuzz_turn_actions(bool live, const char *data, size_t size)
 {
     invar_turn_action next[COUNT] = {{.end = false}};
     const invar_plugin_call call = {.plugin = "judge",
@@ -176,7 +179,7 @@ static void fuzz_turns(bool live, const char *data, size_t size)
         check_refusal(status);
     for (int i = 0; i < COUNT; i++) {
         if (status == INVAR_OK)
-            check_next(&next[i]);
+            check_turn_action(&next[i]);
         invar_turn_action_release(&next[i]);
     }
 }
@@ -190,7 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_reply(kind, true, (const char *)data, size);
         fuzz_reply(kind, false, (const char *)data, size);
     }
-    fuzz_turns(true, (const char *)data, size);
-    fuzz_turns(false, (const char *)data, size);
+    fuzz_turn_actions(true, (const char *)data, size);
+    fuzz_turn_actions(false, (const char *)data, size);
     return 0;
 }

@@ -1,9 +1,9 @@
 /*
  * reward.c - fuzz target: every built-in reward on any response, label and metadata.
  *
- * The input is cut at its first two bytes 0x1E: response, label, metadata. Whatever they are, a
- * reward is a number in its range, or there is an error; the same input gives the same number, and
- * a boxed answer equals itself.
+ * The input is cut at its first two bytes 0x1E: response, label, metadata. Each reward is a number
+ * in its range or an error. The same input gives the same number, and a boxed answer is right if it
+ * is also the label.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +15,8 @@
 #include "engine/rl/reward/answer_text.h"
 #include "tests/fuzz/fuzz.h"
 
-/* A NUL-terminated copy, for label and metadata. */
-static char *copy(const uint8_t *data, size_t size)
+/* Returns a NUL-terminated copy, for label and metadata. */
+static char *copy_text(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
 
@@ -26,14 +26,14 @@ static char *copy(const uint8_t *data, size_t size)
     return text;
 }
 
-static size_t cut(const uint8_t *data, size_t size)
+static size_t part_length(const uint8_t *data, size_t size)
 {
     const uint8_t *mark = size ? memchr(data, 0x1E, size) : NULL;
 
     return mark ? (size_t)(mark - data) : size;
 }
 
-static void judge(const invar_rl_sample *sample)
+static void check_rewards(const invar_rl_sample *sample)
 {
     for (int i = 0; i < 2 * INVAR_REWARD_COUNT; i++) {
         double first = -9, second = -9;
@@ -49,8 +49,11 @@ static void judge(const invar_rl_sample *sample)
     }
 }
 
-/* What stands in the box, given as the label, is right: unless it is empty or no answer at all. */
-static void judge_itself(const invar_rl_sample *sample)
+/*
+ * Uses the text of the box as the label, which must make the response right. Skips a box that is
+ * empty, too long or cannot be a label.
+ */
+static void check_boxed_answer(const invar_rl_sample *sample)
 {
     invar_str_view response = {sample->response, sample->response_bytes}, box;
     invar_rl_sample other = *sample;
@@ -60,7 +63,7 @@ static void judge_itself(const invar_rl_sample *sample)
     if (!invar_str_view_boxed(&box, response) || box.length == 0 || box.length > 1000 ||
         memchr(box.text, '\0', box.length) || invar_str_view_find(box, 0, "\\boxed") < box.length)
         return;
-    label = copy((const uint8_t *)box.text, box.length);
+    label = copy_text((const uint8_t *)box.text, box.length);
     other.label = label;
     other.metadata = "{}";
     INVAR_CHECK(invar_reward_of(&value, INVAR_REWARD_MATH, false, &other) == INVAR_OK);
@@ -70,9 +73,10 @@ static void judge_itself(const invar_rl_sample *sample)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    size_t response = cut(data, size), at = response < size ? response + 1 : size;
-    size_t label = cut(data + at, size - at), rest = at + label < size ? at + label + 1 : size;
-    char *label_text = copy(data + at, label), *metadata = copy(data + rest, size - rest);
+    size_t response = part_length(data, size), at = response < size ? response + 1 : size;
+    size_t label = part_length(data + at, size - at),
+           rest = at + label < size ? at + label + 1 : size;
+    char *label_text = copy_text(data + at, label), *metadata = copy_text(data + rest, size - rest);
     int32_t tokens[] = {1, -2, 3};
     invar_rl_sample sample = {.tokens = tokens,
                               .n_tokens = 3,
@@ -81,8 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .label = label_text,
                               .metadata = metadata[0] ? metadata : "{}"};
 
-    judge(&sample);
-    judge_itself(&sample);
+    check_rewards(&sample);
+    check_boxed_answer(&sample);
     free(label_text);
     free(metadata);
     return 0;

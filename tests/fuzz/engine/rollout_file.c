@@ -1,8 +1,8 @@
 /*
- * rollout_file.c - fuzz target: a rollout file whose last line fits, whatever is before it.
+ * rollout_file.c - fuzz target: a rollout file with a valid trailer, whatever its other lines.
  *
- * The input is the file without its last line, which is made here. What is accepted is written and
- * read again, and must be the same.
+ * The input is the file without its last line, which rollout_text.h adds. An accepted file is
+ * written and read again to the same bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,39 +37,39 @@ static void check_samples(const invar_rollout_file *data)
     }
 }
 
-/* The canonical bytes of what was read, and of what is read from those, are the same. */
+/* Writes, reads and writes the samples again. Both files must have the same bytes. */
 static void check_round_trip(const invar_rollout_file *data)
 {
     char path[64], *first, *second;
     size_t first_bytes, second_bytes;
-    invar_rollout_file again;
+    invar_rollout_file reread;
 
     snprintf(path, sizeof path, "fuzz-rollout-%d", (int)getpid());
     INVAR_CHECK(invar_rollout_file_write(path, &data->header, data->samples.items,
                                          data->samples.count) == INVAR_OK);
     INVAR_CHECK(invar_file_read(&first, &first_bytes, path, 1 << 24) == INVAR_OK);
-    INVAR_CHECK(invar_rollout_file_read(&again, path) == INVAR_OK);
-    INVAR_CHECK(invar_rollout_file_write(path, &again.header, again.samples.items,
-                                         again.samples.count) == INVAR_OK);
+    INVAR_CHECK(invar_rollout_file_read(&reread, path) == INVAR_OK);
+    INVAR_CHECK(invar_rollout_file_write(path, &reread.header, reread.samples.items,
+                                         reread.samples.count) == INVAR_OK);
     INVAR_CHECK(invar_file_read(&second, &second_bytes, path, 1 << 24) == INVAR_OK);
     INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
     unlink(path);
-    invar_rollout_file_release(&again);
+    invar_rollout_file_release(&reread);
     invar_free(first);
     invar_free(second);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    invar_rollout_file read;
+    invar_rollout_file parsed;
     size_t bytes;
     char *text = rollout_text(&bytes, data, size);
-    invar_status status = invar_rollout_file_parse(&read, "fuzz", text, bytes);
+    invar_status status = invar_rollout_file_parse(&parsed, "fuzz", text, bytes);
 
     if (status == INVAR_OK) {
-        check_samples(&read);
-        check_round_trip(&read);
-        invar_rollout_file_release(&read);
+        check_samples(&parsed);
+        check_round_trip(&parsed);
+        invar_rollout_file_release(&parsed);
     } else {
         check_refusal(status);
     }

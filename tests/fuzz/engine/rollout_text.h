@@ -1,5 +1,5 @@
 /*
- * rollout_text.h - a rollout file whose last line fits, for fuzz targets.
+ * rollout_text.h - makes a rollout file with a valid trailer from any bytes, for fuzz targets.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,10 @@
 #include "base/alloc.h"
 #include "engine/sample/rollout/file/trailer.h"
 
-/* The input and its last line; without that nearly every input would be refused. invar_free. */
+/*
+ * Appends the trailer (number of lines and SHA-256) to the input; without a valid one nearly every
+ * input would be rejected. The caller frees the result with invar_free.
+ */
 static inline char *rollout_text(size_t *bytes_out, const uint8_t *data, size_t size)
 {
     invar_sha256 sha;

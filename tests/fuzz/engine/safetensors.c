@@ -1,9 +1,10 @@
 /*
  * safetensors.c - fuzz target: the reader of safetensors on any bytes.
  *
- * The input is a file; it is also a header (up to the first newline) and data, to which the right
- * length is given, so that mutations reach what lies behind it. A file is refused with a proper
- * message, or its tensors cover its data exactly, can be read, and come back from the writer.
+ * The input is read as a file. It is also split into a header (up to the first newline) and data,
+ * and read with the right header length, so that mutations reach the code after the length check. A
+ * file is rejected with a proper message, or its tensors cover its data exactly, can be read, and
+ * are written and read again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,13 +37,13 @@ static void read_all(const invar_safetensors *file, size_t size)
         INVAR_CHECK(invar_safetensors_at(file, 0)->offset + used == size);
 }
 
-/* The same tensors, unless the writer wants them in another order. */
+/* Writes the same tensors and reads them again. The writer may reject their order. */
 static void write_again(const invar_safetensors *file)
 {
     int64_t count = invar_safetensors_count(file);
     invar_safetensor *list = malloc(((size_t)count + 1) * sizeof *list);
     invar_safetensors_writer *writer;
-    invar_safetensors *again;
+    invar_safetensors *reread;
     char path[FUZZ_PATH_SIZE];
     invar_status status;
 
@@ -63,11 +64,11 @@ static void write_again(const invar_safetensors *file)
     }
     if (status == INVAR_OK) {
         INVAR_CHECK(invar_safetensors_commit(writer) == INVAR_OK);
-        INVAR_CHECK(invar_safetensors_open(&again, path) == INVAR_OK);
-        INVAR_CHECK(invar_safetensors_count(again) == count);
+        INVAR_CHECK(invar_safetensors_open(&reread, path) == INVAR_OK);
+        INVAR_CHECK(invar_safetensors_count(reread) == count);
         for (int64_t i = 0; i < count; i++)
-            INVAR_CHECK(strcmp(invar_safetensors_at(again, i)->name, list[i].name) == 0);
-        invar_safetensors_close(again);
+            INVAR_CHECK(strcmp(invar_safetensors_at(reread, i)->name, list[i].name) == 0);
+        invar_safetensors_close(reread);
     }
     invar_safetensors_writer_close(writer);
     free(list);
@@ -95,16 +96,17 @@ static void read_file(const void *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *newline = size ? memchr(data, '\n', size) : NULL;
-    size_t header = newline ? (size_t)(newline - data) : size, rest = newline ? header + 1 : size;
-    uint8_t *whole = malloc(8 + size);
+    size_t header = newline ? (size_t)(newline - data) : size,
+           data_start = newline ? header + 1 : size;
+    uint8_t *file_bytes = malloc(8 + size);
 
     read_file(data, size);
-    INVAR_CHECK(whole);
+    INVAR_CHECK(file_bytes);
     for (int i = 0; i < 8; i++)
-        whole[i] = (uint8_t)((uint64_t)header >> 8 * i & 255);
-    memcpy(whole + 8, data, header);
-    memcpy(whole + 8 + header, data + rest, size - rest);
-    read_file(whole, 8 + header + size - rest);
-    free(whole);
+        file_bytes[i] = (uint8_t)((uint64_t)header >> 8 * i & 255);
+    memcpy(file_bytes + 8, data, header);
+    memcpy(file_bytes + 8 + header, data + data_start, size - data_start);
+    read_file(file_bytes, 8 + header + size - data_start);
+    free(file_bytes);
     return 0;
 }

@@ -1,9 +1,10 @@
 /*
- * schedule.c - fuzz target: the recorded schedule of a run, in its file and in a ledger.
+ * schedule.c - fuzz target: the recorded schedule of an asynchronous run, in its file and in a
+ * ledger.
  *
- * The input is read as the lines of a file behind a head that fits, as a whole file, and as what a
- * ledger has. What is accepted has ticks without a gap, numbers that ascend and tokens that never
- * become fewer; it is written and read again, and must be the same. The corpus is of real runs.
+ * The input is read as the lines of a file after a valid head, as a complete file, and as the text
+ * in a ledger. An accepted schedule has consecutive ticks and ascending groups and samples, and is
+ * written and read again to the same bytes. The corpus is from real runs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,10 +43,10 @@ static void write_all(invar_json_text *out, const invar_schedule_log *ticks)
     INVAR_CHECK(out->status == INVAR_OK);
 }
 
-static void check(const invar_schedule_log *ticks, invar_status status)
+static void check_schedule(const invar_schedule_log *ticks, invar_status status)
 {
     invar_json_text first = {0}, second = {0};
-    invar_schedule_log again = {0};
+    invar_schedule_log reread = {0};
 
     INVAR_CHECK(status == INVAR_OK || status == INVAR_E_CORRUPT);
     if (status != INVAR_OK) {
@@ -53,14 +54,14 @@ static void check(const invar_schedule_log *ticks, invar_status status)
         return;
     }
     write_all(&first, ticks);
-    INVAR_CHECK(invar_schedule_log_read(&again, first.bytes ? first.data : "", first.bytes,
+    INVAR_CHECK(invar_schedule_log_read(&reread, first.bytes ? first.data : "", first.bytes,
                                         "fuzz") == INVAR_OK);
-    write_all(&second, &again);
+    write_all(&second, &reread);
     INVAR_CHECK(first.bytes == second.bytes &&
                 (first.bytes == 0 || memcmp(first.data, second.data, first.bytes) == 0));
     INVAR_CHECK(ticks->count == 0 ||
-                invar_schedule_log_end(ticks) == invar_schedule_log_end(&again));
-    invar_schedule_log_release(&again);
+                invar_schedule_log_end(ticks) == invar_schedule_log_end(&reread));
+    invar_schedule_log_release(&reread);
     invar_json_text_release(&first);
     invar_json_text_release(&second);
 }
@@ -71,7 +72,7 @@ static void read_file(const char *text, size_t bytes)
     invar_schedule_log_head found;
     invar_status status = invar_schedule_log_read_file(&ticks, &found, text, bytes, "fuzz");
 
-    check(&ticks, status);
+    check_schedule(&ticks, status);
     invar_schedule_log_release(&ticks);
 }
 
@@ -86,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text + sizeof head - 1, data, size);
     read_file(text, sizeof head - 1 + size);
     read_file(text + sizeof head - 1, size);
-    check(&ticks, invar_schedule_log_read(&ticks, text + sizeof head - 1, size, "fuzz"));
+    check_schedule(&ticks, invar_schedule_log_read(&ticks, text + sizeof head - 1, size, "fuzz"));
     invar_schedule_log_release(&ticks);
     invar_free(text);
     return 0;

@@ -1,8 +1,9 @@
 /*
- * tar.c - fuzz target: archives whose header sums fit, whatever else is in them.
+ * tar.c - fuzz target: archives with valid header checksums, whatever else is in them.
  *
- * The sums are made here: otherwise nearly every input would be refused for one. An archive is
- * refused with a proper message, or the writer makes the same bytes of what was unpacked.
+ * This file fills in the checksums; otherwise nearly every input would be rejected for one. An
+ * archive is rejected with a proper message, or writing the unpacked files again gives the same
+ * bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +19,7 @@
 
 #define BLOCK 512
 
-static void put_sum(uint8_t *header)
+static void put_checksum(uint8_t *header)
 {
     unsigned sum = 0;
 
@@ -28,13 +29,13 @@ static void put_sum(uint8_t *header)
     snprintf((char *)header + 148, 7, "%06o", sum % 262144);
 }
 
-/* Follows the sizes from header to header. */
-static void put_sums(uint8_t *data, size_t size)
+/* Fills in the checksum of each header, following the sizes from header to header. */
+static void put_checksums(uint8_t *data, size_t size)
 {
     for (size_t at = 0; at + BLOCK <= size && data[at];) {
         char digits[12] = "";
         memcpy(digits, data + at + 124, 11);
-        put_sum(data + at);
+        put_checksum(data + at);
         at += BLOCK + (strtoull(digits, NULL, 8) % (1 << 20) + BLOCK - 1) / BLOCK * BLOCK;
     }
 }
@@ -48,7 +49,7 @@ static void write_again(const invar_tar_list *list, const char *folder, const ui
     size_t count;
 
     fuzz_path(path, "again");
-    remove(path); // one without members is nothing that a pack would replace
+    remove(path); // the writer replaces only an archive with members
     INVAR_CHECK(invar_tar_writer_open(&writer, path) == INVAR_OK);
     for (int64_t i = 0; i < list->count; i++) {
         INVAR_CHECK(invar_path_join(member, sizeof member, folder, list->items[i].name) ==
@@ -74,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     INVAR_CHECK(copy);
     if (size > 0)
         memcpy(copy, data, size);
-    put_sums(copy, size);
+    put_checksums(copy, size);
     fuzz_path(path, "archive");
     fuzz_path(folder, "unpacked");
     fuzz_write(path, copy, size);

@@ -1,8 +1,8 @@
 /*
- * teacher_answer.c - fuzz target: what a teacher's server answers.
+ * teacher_answer.c - fuzz target: the response of a teacher's server.
  *
- * Whatever the bytes are, they are refused with one printable line that names the key, or all
- * numbers are log-probabilities, and the server's name for its model is printable.
+ * It is rejected with one printable line that names the key, or all its numbers are
+ * log-probabilities and the fingerprint of the server's model is printable.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 #include "engine/ext/server/remote_teacher.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { COUNT = 4, FIRST = 1 };
+enum { COUNT = 4, FIRST_TOKEN = 1 };
 
 static const char *text_of(size_t *bytes_out, const void *payload, int32_t token)
 {
@@ -33,12 +33,14 @@ static void check_line(const char *line)
 static void fuzz(double temperature, const char *earlier, const char *data, size_t size)
 {
     static const int32_t tokens[COUNT] = {0, 1, 2, 3};
-    const invar_token_text_fn words = {text_of, NULL, COUNT};
-    const invar_logprob_request q = {tokens, COUNT, FIRST, 3};
-    const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, earlier};
-    char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
-    float logp[COUNT - FIRST];
-    invar_status status = invar_remote_teacher_read(logp, print, &e, &q, data, size);
+    const invar_token_text_fn token_text = {text_of, NULL, COUNT};
+    const invar_logprob_request request = {tokens, COUNT, FIRST_TOKEN, 3};
+    const invar_logprob_expectation expectation = {"opd-teacher-url", temperature, &token_text,
+                                                   earlier};
+    char fingerprint[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
+    float logp[COUNT - FIRST_TOKEN];
+    invar_status status =
+        invar_remote_teacher_read(logp, fingerprint, &expectation, &request, data, size);
 
     if (status != INVAR_OK) {
         INVAR_CHECK(status == INVAR_E_CORRUPT || (status == INVAR_E_STATE && earlier));
@@ -46,11 +48,11 @@ static void fuzz(double temperature, const char *earlier, const char *data, size
         check_line(invar_error_last()->message);
         return;
     }
-    for (int i = 0; i < COUNT - FIRST; i++)
+    for (int i = 0; i < COUNT - FIRST_TOKEN; i++)
         INVAR_CHECK(isfinite(logp[i]) && logp[i] <= 0.0011f);
-    INVAR_CHECK(memchr(print, '\0', sizeof print));
-    check_line(print);
-    INVAR_CHECK(!earlier || strcmp(print, earlier) == 0);
+    INVAR_CHECK(memchr(fingerprint, '\0', sizeof fingerprint));
+    check_line(fingerprint);
+    INVAR_CHECK(!earlier || strcmp(fingerprint, earlier) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

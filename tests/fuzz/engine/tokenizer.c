@@ -1,9 +1,10 @@
 /*
  * tokenizer.c - fuzz target: tokenizer.json, tokenizer_config.json and a text of any bytes.
  *
- * The input is these three with a byte 0xFF between them, which no UTF-8 has. Whatever the first
- * two are, they are refused with a proper message or make a tokenizer whose ids are in range and
- * whose streamed text is its decoded text. A tokenizer of our own must give every text back.
+ * The input is these three, separated by 0xFF, a byte that UTF-8 never has. The first two are
+ * rejected with a proper message, or make a tokenizer whose ids are in range and whose streamed
+ * text is its decoded text. Control: a valid tokenizer of this file must decode every text to
+ * itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +17,8 @@
 #include "tests/fuzz/scratch.h"
 #include "tests/tokenizer_json.h"
 
-/* Cuts the first part off, without the mark; "" where there is no more. */
-static const char *part(size_t *bytes_out, const uint8_t **data, size_t *size)
+/* Cuts off the part before the first mark and the mark. Returns "" if nothing is left. */
+static const char *next_part(size_t *bytes_out, const uint8_t **data, size_t *size)
 {
     const char *begin = (const char *)*data;
     const uint8_t *mark = *size ? memchr(*data, 0xFF, *size) : NULL;
@@ -35,7 +36,7 @@ static void check_stream(const invar_tokenizer *t, const int32_t *ids, int64_t c
 
     for (int64_t i = 0; i < count; i++) {
         INVAR_CHECK(invar_text_stream_push(&stream, t, ids[i], skip) == INVAR_OK);
-        // what is settled stays
+        // text reported as stable does not change
         INVAR_CHECK(stream.stable_bytes <= stream.bytes && stream.stable_bytes <= bytes);
         INVAR_CHECK(stream.stable_bytes == 0 ||
                     memcmp(stream.text, text, stream.stable_bytes) == 0);
@@ -45,12 +46,12 @@ static void check_stream(const invar_tokenizer *t, const int32_t *ids, int64_t c
     invar_text_stream_release(&stream);
 }
 
-/* `exact`: decoding gives the text back. */
-static void use(const invar_tokenizer *t, const char *text, size_t bytes, bool exact)
+/* Encodes and decodes the text. If `exact` is set, decoding must give the same text. */
+static void round_trip(const invar_tokenizer *t, const char *text, size_t bytes, bool exact)
 {
     int32_t *ids;
     int64_t count;
-    char *back;
+    char *decoded;
     size_t length;
     invar_status status = invar_tokenizer_encode(&ids, &count, t, text, bytes);
 
@@ -62,15 +63,15 @@ static void use(const invar_tokenizer *t, const char *text, size_t bytes, bool e
     for (int64_t i = 0; i < count; i++)
         INVAR_CHECK(ids[i] >= 0 && ids[i] < invar_tokenizer_size(t));
     for (int skip = 0; skip < 2; skip++) {
-        INVAR_CHECK(invar_tokenizer_decode(&back, &length, t, ids, count, skip) == INVAR_OK);
-        INVAR_CHECK(!exact || (length == bytes && memcmp(back, text, bytes) == 0));
-        check_stream(t, ids, count, skip, back, length);
-        invar_free(back);
+        INVAR_CHECK(invar_tokenizer_decode(&decoded, &length, t, ids, count, skip) == INVAR_OK);
+        INVAR_CHECK(!exact || (length == bytes && memcmp(decoded, text, bytes) == 0));
+        check_stream(t, ids, count, skip, decoded, length);
+        invar_free(decoded);
     }
     invar_free(ids);
 }
 
-static const invar_tokenizer *our_own(void)
+static const invar_tokenizer *byte_tokenizer(void)
 {
     static invar_tokenizer *t;
     static char json[TOKENIZER_JSON_SIZE];
@@ -91,18 +92,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *text;
     size_t bytes;
 
-    source.json = part(&source.json_bytes, &data, &size);
-    source.config = part(&source.config_bytes, &data, &size);
-    text = part(&bytes, &data, &size);
+    source.json = next_part(&source.json_bytes, &data, &size);
+    source.config = next_part(&source.config_bytes, &data, &size);
+    text = next_part(&bytes, &data, &size);
     if (source.config_bytes == 0)
         source.config = NULL;
-    use(our_own(), text, bytes, true);
+    round_trip(byte_tokenizer(), text, bytes, true);
     status = invar_tokenizer_parse(&t, &source);
     if (status != INVAR_OK) {
         fuzz_check_failure(status);
         return 0;
     }
-    use(t, text, bytes, false);
+    round_trip(t, text, bytes, false);
     invar_tokenizer_free(t);
     return 0;
 }

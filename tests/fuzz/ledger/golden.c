@@ -1,8 +1,8 @@
 /*
  * golden.c - fuzz target: the reader of goldens on any bytes.
  *
- * Whatever the bytes are, they are refused with a proper message, or they are exactly what would be
- * written for their content. What was read is compared with itself and accepted once more.
+ * The bytes are rejected with a proper message, or are exactly the text that is written for their
+ * content. An accepted golden is compared with itself and gets one more acceptance.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +26,7 @@ static void check_refusal(invar_status status)
 static void check_golden(const invar_golden *golden, const uint8_t *data, size_t size)
 {
     invar_golden_comparison c;
-    invar_golden *more;
+    invar_golden *accepted;
     char *text;
     size_t bytes;
 
@@ -38,10 +38,11 @@ static void check_golden(const invar_golden *golden, const uint8_t *data, size_t
     INVAR_CHECK(c.ops_differ == 0 && c.same_identity && c.same_manifest);
     if (golden->n_accepted == INVAR_GOLDEN_ACCEPTED)
         return;
-    INVAR_CHECK(invar_golden_accept(&more, golden, golden, "somebody") == INVAR_OK);
-    INVAR_CHECK(more->n_accepted == golden->n_accepted + 1);
-    INVAR_CHECK(more->first_line == golden->first_line + 1 && more->n_steps == golden->n_steps);
-    invar_golden_free(more);
+    INVAR_CHECK(invar_golden_accept(&accepted, golden, golden, "somebody") == INVAR_OK);
+    INVAR_CHECK(accepted->n_accepted == golden->n_accepted + 1);
+    INVAR_CHECK(accepted->first_line == golden->first_line + 1 &&
+                accepted->n_steps == golden->n_steps);
+    invar_golden_free(accepted);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

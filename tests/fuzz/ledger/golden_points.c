@@ -1,8 +1,8 @@
 /*
  * golden_points.c - fuzz target: the reader of a golden's points on any bytes.
  *
- * Whatever the bytes are, they are refused with a proper message, or they are exactly what would be
- * written for their content, and differ nowhere from themselves.
+ * The bytes are rejected with a proper message, or are exactly the text that is written for their
+ * content. A comparison of the points with themselves finds no difference.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,16 +14,16 @@
 
 static void check_points(const invar_golden_points *points, const uint8_t *data, size_t size)
 {
-    invar_golden_divergence place;
+    invar_golden_divergence divergence;
     char *text;
     size_t bytes;
 
     INVAR_CHECK(invar_golden_points_print(&text, &bytes, points) == INVAR_OK);
     INVAR_CHECK(bytes == size && memcmp(text, data, size) == 0);
     invar_free(text);
-    INVAR_CHECK(invar_golden_localise(&place, points, points, 0) == INVAR_OK);
-    INVAR_CHECK(!place.known && place.n_changes == 0 && place.different == 0);
-    INVAR_CHECK(place.equal == (points->n_values ? (int64_t)points->n_points : 0));
+    INVAR_CHECK(invar_golden_localise(&divergence, points, points, 0) == INVAR_OK);
+    INVAR_CHECK(!divergence.known && divergence.n_changes == 0 && divergence.different == 0);
+    INVAR_CHECK(divergence.equal == (points->n_values ? (int64_t)points->n_points : 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,8 +1,8 @@
 /*
- * kept_sample.c - fuzz target: what a ledger has kept of a sample becomes bounded lists that fit to
- * each other, or is refused with a reason.
+ * kept_sample.c - fuzz target: the stored bytes of a sample, as the report reads them.
  *
- * Bytes that do not begin as gzip's are packed first, so that what is inside is reached.
+ * They become lists of bounded and equal length, or are rejected with a reason. Bytes that do not
+ * begin like gzip are packed first, so that mutations reach the JSON inside.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -41,21 +41,21 @@ static void check_lists(const json_t *object)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_t *object = json_object();
-    const char *bytes = (const char *)data, *why;
+    const char *bytes = (const char *)data, *reason;
     size_t expanded;
-    char *packed = NULL;
+    char *packed_bytes = NULL;
 
     if (!invar_gzip_is(bytes, size)) {
-        INVAR_CHECK(invar_gzip_pack(&packed, &size, bytes, size) == INVAR_OK);
-        bytes = packed;
+        INVAR_CHECK(invar_gzip_pack(&packed_bytes, &size, bytes, size) == INVAR_OK);
+        bytes = packed_bytes;
     }
     INVAR_CHECK(object);
-    INVAR_CHECK(invar_report_add_kept(object, &why, &expanded, bytes, size, TOKENS) == INVAR_OK);
-    if (why)
+    INVAR_CHECK(invar_report_add_kept(object, &reason, &expanded, bytes, size, TOKENS) == INVAR_OK);
+    if (reason)
         INVAR_CHECK(json_object_size(object) == 0);
     else
         check_lists(object);
     json_decref(object);
-    invar_free(packed);
+    invar_free(packed_bytes);
     return 0;
 }

@@ -1,8 +1,8 @@
 /*
- * ledger_build.c - fuzz target: what the build says about itself, as any bytes.
+ * ledger_build.c - fuzz target: the provenance files of a program, with any bytes.
  *
- * The input is PROGRAM.build and PROGRAM.build.diff at once. It must never be a failure, and every
- * fact that comes of it must be one line of text.
+ * The input is both PROGRAM.build and PROGRAM.build.diff. Reading them must never fail. Each fact
+ * has a unique key and is one line of text; a diff is stored only if the build is known.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

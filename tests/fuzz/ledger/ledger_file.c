@@ -2,11 +2,14 @@
  * ledger_file.c - fuzz target: a ledger's file, and its WAL, with any bytes changed.
  *
  * An input is a list of changes to a small valid ledger that is made when the program starts:
- *   byte 0       bit 0: with the WAL beside the file; bit 1: also as a writer; the rest: the query
- *   then records offset (3 bytes, little-endian, modulo the size), n (1 byte), new bytes:
- *                n below 0x80: n % 16 + 1 bytes are replaced; else the files end there
- * So most inputs get past the first page: printf '\0\0\240\0\3abcd' changes 4 bytes of page 11.
- * What verify finds nothing wrong with must have the content of the valid ledger.
+ *
+ *   - byte 0: bit 0 keeps the WAL beside the file, bit 1 also opens it as a writer, and the other
+ *     bits choose the query
+ *   - then records of offset (3 bytes, little-endian, modulo the size), n (1 byte) and new bytes:
+ *     if n < 0x80, n % 16 + 1 bytes are replaced; else the files end at the offset
+ *
+ * So most inputs get past the first page: printf '\0\0\240\0\3abcd' changes 4 bytes of page 11. A
+ * file in which verify finds no problem must have the content of the valid ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,34 +23,37 @@
 
 enum { WITH_WAL = 1, WRITE = 2 };
 
-/* What both files hold while a writer is there, one behind the other. */
+/* Both files while a writer has the ledger open: the database file, then the WAL. */
 static struct {
     uint8_t *bytes;
     size_t file_size, wal_size;
-    invar_ledger *ledger; /* the file without the WAL, to compare with */
-    invar_digest content; /* of that */
+    invar_ledger *ledger; /* ledger of the file without the WAL, to compare with */
+    invar_digest content; /* content of that ledger */
 } valid;
 
 static char path[FUZZ_PATH_SIZE], wal_path[FUZZ_PATH_SIZE];
 
-/* One step is in the WAL only: the files are copied before the writer closes them. */
+/*
+ * Makes the valid ledger. One step is in the WAL only, because the files are copied before the
+ * writer closes them.
+ */
 static void make_valid(void)
 {
-    char whole[FUZZ_PATH_SIZE], whole_wal[FUZZ_PATH_SIZE];
+    char valid_path[FUZZ_PATH_SIZE], valid_wal_path[FUZZ_PATH_SIZE];
     uint8_t *file, *wal;
     invar_ledger *writer;
 
     fuzz_path(path, "ledger.db");
     fuzz_path(wal_path, "ledger.db-wal");
-    fuzz_path(whole, "valid.db");
-    fuzz_path(whole_wal, "valid.db-wal");
-    INVAR_CHECK(invar_test_ledger_write(whole, &fuzz_spec) == INVAR_OK);
-    INVAR_CHECK(invar_ledger_open(&writer, whole, &(invar_ledger_options){.write = true}) ==
+    fuzz_path(valid_path, "valid.db");
+    fuzz_path(valid_wal_path, "valid.db-wal");
+    INVAR_CHECK(invar_test_ledger_write(valid_path, &fuzz_spec) == INVAR_OK);
+    INVAR_CHECK(invar_ledger_open(&writer, valid_path, &(invar_ledger_options){.write = true}) ==
                 INVAR_OK);
     INVAR_CHECK(invar_test_ledger_resume(writer, &fuzz_spec, fuzz_spec.steps) == INVAR_OK);
     INVAR_CHECK(invar_test_ledger_step(writer, &fuzz_spec, 2, fuzz_spec.steps) == INVAR_OK);
-    file = fuzz_read(&valid.file_size, whole);
-    wal = fuzz_read(&valid.wal_size, whole_wal);
+    file = fuzz_read(&valid.file_size, valid_path);
+    wal = fuzz_read(&valid.wal_size, valid_wal_path);
     invar_ledger_close(writer);
     INVAR_CHECK(valid.file_size > 0 && valid.wal_size > 0);
     valid.bytes = malloc(valid.file_size + valid.wal_size);
@@ -57,12 +63,12 @@ static void make_valid(void)
     free(file);
     free(wal);
 
-    fuzz_write(whole, valid.bytes, valid.file_size);
-    INVAR_CHECK(invar_ledger_open(&valid.ledger, whole, NULL) == INVAR_OK);
+    fuzz_write(valid_path, valid.bytes, valid.file_size);
+    INVAR_CHECK(invar_ledger_open(&valid.ledger, valid_path, NULL) == INVAR_OK);
     INVAR_CHECK(invar_ledger_content_hash(&valid.content, valid.ledger, 1) == INVAR_OK);
 }
 
-static void write_changed(const uint8_t *data, size_t size, bool with_wal)
+static void write_changed_files(const uint8_t *data, size_t size, bool with_wal)
 {
     size_t total = valid.file_size + (with_wal ? valid.wal_size : 0), end = total;
     uint8_t *bytes = malloc(total);
@@ -70,14 +76,14 @@ static void write_changed(const uint8_t *data, size_t size, bool with_wal)
     INVAR_CHECK(bytes);
     memcpy(bytes, valid.bytes, total);
     while (size >= 5) {
-        size_t at = (data[0] | (size_t)data[1] << 8 | (size_t)data[2] << 16) % total;
+        size_t offset = (data[0] | (size_t)data[1] << 8 | (size_t)data[2] << 16) % total;
         size_t count = data[3] % 16 + 1u;
 
         count = count < size - 4 ? count : size - 4;
         if (data[3] >= 0x80)
-            end = at;
+            end = offset;
         else
-            memcpy(bytes + at, data + 4, count < total - at ? count : total - at);
+            memcpy(bytes + offset, data + 4, count < total - offset ? count : total - offset);
         data += 4 + count;
         size -= 4 + count;
     }
@@ -97,13 +103,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (!valid.bytes)
         make_valid();
-    write_changed(data + (size > 0), size - (size > 0), flags & WITH_WAL);
+    write_changed_files(data + (size > 0), size - (size > 0), flags & WITH_WAL);
     status = invar_ledger_open(&ledger, path, NULL);
     if (status != INVAR_OK) {
         fuzz_check_failure(status);
     } else {
         bool clean = fuzz_use(ledger, valid.ledger, flags >> 2);
-        // a damaged WAL ends earlier, which makes a valid ledger of fewer steps
+        // a damaged WAL ends earlier, which leaves a valid ledger of fewer steps
         if (clean && !(flags & WITH_WAL)) {
             INVAR_CHECK(invar_ledger_content_hash(&content, ledger, 1) == INVAR_OK);
             INVAR_CHECK(invar_digest_equal(&content, &valid.content));

@@ -1,11 +1,11 @@
 /*
- * ledger_rows.c - fuzz target: a ledger whose file is sound and whose values are anything.
+ * ledger_rows.c - fuzz target: a ledger whose file is sound and whose values are arbitrary.
  *
  * An input is a list of records: a column out of all columns (2 bytes) and a row (1 byte), both
- * modulo what there is, a value (1 byte, see `values`), and a byte that the value may use. SQLite
- * itself writes them, with the triggers and checks of the schema switched off, so that nothing but
- * our own code can notice. What verify finds nothing wrong with must have the content that the
- * ledger had before.
+ * modulo their number, a value (1 byte, see `values`), and a byte that the value may use. SQLite
+ * itself writes them, with the triggers and checks of the schema switched off, so that only Invar's
+ * code can find them. A ledger in which verify finds no problem must have the content that it had
+ * before.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +20,7 @@
 
 enum { RECORD = 5, MAX_COLUMNS = 256, TEXT_SIZE = 4096 };
 
-/* What a column becomes; ?1 is the record's last byte. */
+/* New values of a column; ?1 is the record's last byte. */
 static const char *const values[] = {
     "9223372036854775807",
     "-9223372036854775808",
@@ -48,7 +48,7 @@ static struct {
     size_t size;
     invar_ledger *ledger;
     invar_digest content;
-    char tables[MAX_COLUMNS][64], columns[MAX_COLUMNS][64]; /* one element a column */
+    char tables[MAX_COLUMNS][64], columns[MAX_COLUMNS][64]; /* one element per column */
     int count;
 } valid;
 
@@ -77,36 +77,39 @@ static void list_columns(const char *from)
 
 static void make_valid(void)
 {
-    char whole[FUZZ_PATH_SIZE];
+    char valid_path[FUZZ_PATH_SIZE];
 
     fuzz_path(path, "ledger.db");
-    fuzz_path(whole, "valid.db");
-    INVAR_CHECK(invar_test_ledger_write(whole, &fuzz_spec) == INVAR_OK);
-    valid.bytes = fuzz_read(&valid.size, whole);
-    INVAR_CHECK(invar_ledger_open(&valid.ledger, whole, NULL) == INVAR_OK);
+    fuzz_path(valid_path, "valid.db");
+    INVAR_CHECK(invar_test_ledger_write(valid_path, &fuzz_spec) == INVAR_OK);
+    valid.bytes = fuzz_read(&valid.size, valid_path);
+    INVAR_CHECK(invar_ledger_open(&valid.ledger, valid_path, NULL) == INVAR_OK);
     INVAR_CHECK(invar_ledger_content_hash(&valid.content, valid.ledger, 1) == INVAR_OK);
-    list_columns(whole);
+    list_columns(valid_path);
 }
 
-/* One row: the one that has all the values of the row at the offset ?2. */
+/* Writes an UPDATE of the rows that equal, in all columns, the row at the offset ?2. */
 static void print_update(char out[TEXT_SIZE], int column, const char *value)
 {
     const char *table = valid.tables[column];
-    char all[TEXT_SIZE / 4] = "";
+    char all_columns[TEXT_SIZE / 4] = "";
     size_t used = 0;
 
     for (int i = 0; i < valid.count; i++)
         if (strcmp(valid.tables[i], table) == 0)
-            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used > 0 ? ", " : "",
-                                     valid.columns[i]);
+            used += (size_t)snprintf(all_columns + used, sizeof all_columns - used, "%s%s",
+                                     used > 0 ? ", " : "", valid.columns[i]);
     snprintf(out, TEXT_SIZE,
              "UPDATE OR IGNORE %s SET %s = %s WHERE (%s) IS "
              "(SELECT %s FROM %s LIMIT 1 OFFSET ?2 %% (SELECT max(1, count(*)) FROM %s))",
-             table, valid.columns[column], value, all, all, table, table);
+             table, valid.columns[column], value, all_columns, all_columns, table, table);
 }
 
-/* STRICT tables refuse a value of another type; then the record changes nothing. */
-static void change(sqlite3 *db, const uint8_t *record)
+/*
+ * Applies one record. STRICT tables reject a value of another type; then the record changes
+ * nothing.
+ */
+static void apply_record(sqlite3 *db, const uint8_t *record)
 {
     char text[TEXT_SIZE];
     sqlite3_stmt *stmt;
@@ -129,7 +132,7 @@ static void write_changed(const uint8_t *data, size_t size)
     sqlite3_exec(db, "PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF; BEGIN", NULL,
                  NULL, NULL);
     for (; size >= RECORD; data += RECORD, size -= RECORD)
-        change(db, data);
+        apply_record(db, data);
     INVAR_CHECK(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK);
     INVAR_CHECK(sqlite3_close(db) == SQLITE_OK);
 }

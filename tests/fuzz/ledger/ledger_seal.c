@@ -1,8 +1,8 @@
 /*
- * ledger_seal.c - fuzz target: the line of a seal, as any bytes.
+ * ledger_seal.c - fuzz target: the line of a seal, on any bytes.
  *
- * An input that begins with '+' is a list of changes (position, new byte) to the true line of a
- * small ledger; any other is the line itself. Only the true line may pass.
+ * An input that begins with '+' is a list of changes (position, new byte) to the true seal of a
+ * small ledger; any other input is the line itself. Only the true line may pass the check.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,8 +28,8 @@ static void make_ledger(void)
     INVAR_CHECK(invar_ledger_seal_check(ledger, seal) == INVAR_OK);
 }
 
-/* White space at the end of a line is no part of it. */
-static bool is_true(const char *line)
+/* Returns true if `line` is the true seal, apart from white space at its end. */
+static bool is_true_seal(const char *line)
 {
     size_t length = strlen(seal);
 
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         line[size] = '\0';
     }
     status = invar_ledger_seal_check(ledger, line);
-    INVAR_CHECK((status == INVAR_OK) == is_true(line));
+    INVAR_CHECK((status == INVAR_OK) == is_true_seal(line));
     if (status != INVAR_OK) {
         INVAR_CHECK(status == INVAR_E_INVALID || status == INVAR_E_NOTFOUND ||
                     status == INVAR_E_MISMATCH);

@@ -1,8 +1,8 @@
 /*
- * ledger_sql.c - fuzz target: the text of a query that may only read, as any bytes.
+ * ledger_sql.c - fuzz target: the text of a read-only query, on any bytes.
  *
- * Whatever it says, the ledger's file keeps its bytes, no other file appears beside it, and the
- * time limit holds.
+ * Whatever the query is, the ledger's file keeps its bytes, no other file appears in its folder,
+ * and the time limit holds.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +16,12 @@
 #include "tests/fuzz/scratch.h"
 #include "tests/ledger.h"
 
-enum { LIMIT_MS = 50, GRACE_MS = 10000 }; // grace: a sanitizer, a busy machine
+enum { LIMIT_MS = 50, GRACE_MS = 10000 }; // the grace is for sanitizers and busy machines
 
 static char path[FUZZ_PATH_SIZE];
 static invar_ledger *ledger;
-static invar_digest before;
-static int files;
+static invar_digest initial_digest;
+static int n_files;
 
 static void hash_file(invar_digest *out)
 {
@@ -32,7 +32,10 @@ static void hash_file(invar_digest *out)
     free(data);
 }
 
-/* The folder of the process becomes the current one, so that relative names lead there, too. */
+/*
+ * Makes the ledger in the scratch folder and changes to that folder, so that a query with relative
+ * names reaches it, too.
+ */
 static void make_ledger(void)
 {
     fuzz_path(path, "");
@@ -40,8 +43,8 @@ static void make_ledger(void)
     fuzz_path(path, "ledger.db");
     INVAR_CHECK(invar_test_ledger_write(path, &(invar_test_ledger){.steps = 3}) == INVAR_OK);
     INVAR_CHECK(invar_ledger_open(&ledger, path, NULL) == INVAR_OK);
-    hash_file(&before);
-    files = fuzz_count();
+    hash_file(&initial_digest);
+    n_files = fuzz_count();
 }
 
 static int64_t now_ms(void)
@@ -52,8 +55,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Looks at every byte, so that a sanitizer sees a value that is not there. */
-static invar_status take_row(void *payload, const char *const *columns,
+/* Reads every byte, so that a sanitizer finds uninitialized or freed values. */
+static invar_status read_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
     invar_digest *digest = payload;
@@ -88,14 +91,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                                         .arguments = arguments,
                                                                         .n_arguments = 2,
                                                                         .limit_ms = LIMIT_MS,
-                                                                        .row = take_row,
+                                                                        .row = read_row,
                                                                         .payload = &row});
     INVAR_CHECK(now_ms() - start < LIMIT_MS + GRACE_MS);
     if (status != INVAR_OK)
         fuzz_check_failure(status);
     hash_file(&after);
-    INVAR_CHECK(invar_digest_equal(&before, &after));
-    INVAR_CHECK(fuzz_count() == files);
+    INVAR_CHECK(invar_digest_equal(&initial_digest, &after));
+    INVAR_CHECK(fuzz_count() == n_files);
     free(text);
     return 0;
 }

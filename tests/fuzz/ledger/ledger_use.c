@@ -1,5 +1,5 @@
 /*
- * ledger_use.c - all that can be done with a ledger, for targets that damage one.
+ * ledger_use.c - all reading commands on a ledger, for targets that damage one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,25 +14,25 @@
 #include "ledger/view/report/report.h"
 #include "tests/fuzz/scratch.h"
 
-enum { SECONDS = 60, QUERY_MS = 100 };
+enum { TIMEOUT_S = 60, QUERY_MS = 100 };
 
 const invar_test_ledger fuzz_spec = {
     .steps = 10, .crash = 6, .resume = 5, .faults = {{.kind = INVAR_TEST_DIRTY}}};
 
-static void check(invar_status status)
+static void check_status(invar_status status)
 {
     if (status != INVAR_OK)
         fuzz_check_failure(status);
 }
 
-static invar_status take_run(void *payload, const invar_ledger_summary *summary)
+static invar_status count_run(void *payload, const invar_ledger_summary *summary)
 {
     (void)summary;
     ++*(int64_t *)payload;
     return INVAR_OK;
 }
 
-static invar_status take_row(void *payload, const char *const *columns,
+static invar_status read_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
     int64_t *bytes = payload;
@@ -42,8 +42,8 @@ static invar_status take_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* With the values that a hurried user would give. */
-static void ask(invar_ledger *ledger, int index)
+/* Runs a named query with 1 for all its parameters. */
+static void run_query(invar_ledger *ledger, int index)
 {
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
     invar_ledger_query query;
@@ -53,26 +53,26 @@ static void ask(invar_ledger *ledger, int index)
     for (int i = 0; i < query.n_params; i++)
         arguments[i] = (invar_ledger_argument){query.params[i].name,
                                                {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}};
-    check(invar_ledger_select(ledger,
-                              &(invar_ledger_select_request){.sql = query.sql,
-                                                             .arguments = arguments,
-                                                             .n_arguments = (size_t)query.n_params,
-                                                             .limit_ms = QUERY_MS,
-                                                             .row = take_row,
-                                                             .payload = &bytes}));
+    check_status(invar_ledger_select(
+        ledger, &(invar_ledger_select_request){.sql = query.sql,
+                                               .arguments = arguments,
+                                               .n_arguments = (size_t)query.n_params,
+                                               .limit_ms = QUERY_MS,
+                                               .row = read_row,
+                                               .payload = &bytes}));
 }
 
-static void compare(FILE *sink, invar_ledger *a, invar_ledger *b)
+static void compare_runs(FILE *sink, invar_ledger *a, invar_ledger *b)
 {
     invar_diff *diff;
     invar_status status = invar_diff_runs(&diff, a, 1, b, 1);
 
-    check(status);
+    check_status(status);
     if (status != INVAR_OK)
         return;
-    check(invar_diff_print(sink, diff, true));
-    check(invar_diff_json(sink, diff));
-    check(invar_diff_html(sink, diff));
+    check_status(invar_diff_print(sink, diff, true));
+    check_status(invar_diff_json(sink, diff));
+    check_status(invar_diff_html(sink, diff));
     invar_diff_free(diff);
 }
 
@@ -86,17 +86,17 @@ bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query)
     FILE *sink = fopen("/dev/null", "w");
 
     INVAR_CHECK(sink);
-    alarm(SECONDS);
-    check(invar_ledger_runs(ledger, take_run, &runs));
-    check(invar_ledger_seal(line, ledger, 1));
-    ask(ledger, query);
-    compare(sink, ledger, ledger);
-    compare(sink, ledger, other);
-    check(invar_export_csv(sink, ledger, 1));
-    check(invar_export_jsonl(sink, ledger, 1));
-    check(invar_report_write(sink, both, 2, &(invar_report_options){0}));
+    alarm(TIMEOUT_S);
+    check_status(invar_ledger_runs(ledger, count_run, &runs));
+    check_status(invar_ledger_seal(line, ledger, 1));
+    run_query(ledger, query);
+    compare_runs(sink, ledger, ledger);
+    compare_runs(sink, ledger, other);
+    check_status(invar_export_csv(sink, ledger, 1));
+    check_status(invar_export_jsonl(sink, ledger, 1));
+    check_status(invar_report_write(sink, both, 2, &(invar_report_options){0}));
     status = invar_ledger_verify(&verdict, ledger, NULL, NULL);
-    check(status);
+    check_status(status);
     alarm(0);
     fclose(sink);
     return status == INVAR_OK && verdict.problems == 0 && runs == 1;
@@ -107,14 +107,14 @@ void fuzz_write_on(const char *path)
     invar_ledger *ledger;
     invar_status status = invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true});
 
-    check(status);
+    check_status(status);
     if (status != INVAR_OK)
         return;
-    alarm(SECONDS);
+    alarm(TIMEOUT_S);
     status = invar_test_ledger_resume(ledger, &fuzz_spec, fuzz_spec.steps);
     if (status == INVAR_OK)
         status = invar_test_ledger_step(ledger, &fuzz_spec, 2, fuzz_spec.steps);
-    check(status);
+    check_status(status);
     alarm(0);
     invar_ledger_close(ledger);
 }

@@ -1,5 +1,5 @@
 /*
- * ledger_use.h - all that can be done with a ledger, for targets that damage one.
+ * ledger_use.h - all reading commands on a ledger, for targets that damage one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,17 +11,18 @@
 #include "ledger/ledger.h"
 #include "tests/ledger.h"
 
-/* A small run with something in every table, built from modified sources, resumed once. */
+/* A small run with rows in every table, built from modified sources and resumed once. */
 extern const invar_test_ledger fuzz_spec;
 
 /*
- * Lists, seals, asks the named query of that index, compares (with itself, and with `other`),
- * exports, reports and verifies the run 1. Aborts when a failure has no proper message, or when it
- * takes a minute: a call that does not end is a finding, too. True when verify found nothing.
+ * Lists, seals, queries (the named query at index `query`), compares (with itself and with
+ * `other`), exports, reports and verifies run 1. Aborts if a failure has no proper message, or if a
+ * part takes more than a minute: a call that does not return is a finding, too. Returns true if
+ * verify found no problem.
  */
 bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query);
 
-/* Resumes the run as its writer, and appends a step. */
+/* Resumes the run as its writer and appends a step. A failure must have a proper message. */
 void fuzz_write_on(const char *path);
 
 #endif

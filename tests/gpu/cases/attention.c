@@ -19,8 +19,8 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
-#define MOST_WORK (INT64_C(1) << 23) /* multiply-adds of one case, except for edge shapes */
-#define MOST_SAMPLES 5
+#define MAX_WORK (INT64_C(1) << 23) /* multiply-adds of one case, except for edge shapes */
+#define MAX_SAMPLES 5
 
 typedef struct form {
     int64_t dim;
@@ -29,7 +29,7 @@ typedef struct form {
     int64_t window;
     int64_t kv_span;
     int64_t q_span;
-    int64_t lengths[MOST_SAMPLES]; /* lengths of samples or sequences; 0 after the last one */
+    int64_t lengths[MAX_SAMPLES]; /* lengths of samples or sequences; 0 after the last one */
 } form;
 
 static const form edges[] = {
@@ -62,9 +62,9 @@ static const form edges[] = {
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
 /* State while a case is made. */
-typedef struct maker {
+typedef struct case_builder {
     invar_case *c;
-    invar_dice dice;
+    invar_case_rng rng;
     form f;
     invar_dtype dtype;
     int64_t samples; /* some of them empty */
@@ -74,61 +74,61 @@ typedef struct maker {
                     domain */
     bool special;
     invar_attention_shape shape;
-} maker;
+} case_builder;
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
-static void draw_lengths(maker *m)
+static void draw_lengths(case_builder *m)
 {
-    int64_t work = MOST_WORK;
+    int64_t work = MAX_WORK;
 
-    m->samples = 1 + invar_roll(&m->dice, MOST_SAMPLES);
+    m->samples = 1 + invar_case_random(&m->rng, MAX_SAMPLES);
     for (int64_t i = 0; i < m->samples; i++) {
-        int64_t most = INVAR_PICK(&m->dice, 1, 20, 140, 300), length;
+        int64_t most = INVAR_CASE_PICK(&m->rng, 1, 20, 140, 300), length;
         int64_t room = (int64_t)sqrt((double)work / (double)(m->f.dim * m->f.heads));
-        length = invar_roll(&m->dice, 8) == 0 ? 0 : 1 + invar_roll(&m->dice, most);
+        length = invar_case_random(&m->rng, 8) == 0 ? 0 : 1 + invar_case_random(&m->rng, most);
         length = length < room ? length : room;
         work -= length * length * m->f.dim * m->f.heads;
         m->f.lengths[i] = length;
     }
 }
 
-static void draw_form(maker *m)
+static void draw_form(case_builder *m)
 {
     form *f = &m->f;
     int64_t block;
 
     memset(f, 0, sizeof *f);
-    f->dim = INVAR_PICK(&m->dice, 64, 128, 64, 128, 16, 32, 80, 96, 256, 24, 7, 144);
-    f->kv_heads = INVAR_PICK(&m->dice, 1, 1, 2, 3);
-    f->heads = f->kv_heads * INVAR_PICK(&m->dice, 1, 2, 3, 4, 8);
+    f->dim = INVAR_CASE_PICK(&m->rng, 64, 128, 64, 128, 16, 32, 80, 96, 256, 24, 7, 144);
+    f->kv_heads = INVAR_CASE_PICK(&m->rng, 1, 1, 2, 3);
+    f->heads = f->kv_heads * INVAR_CASE_PICK(&m->rng, 1, 2, 3, 4, 8);
     block = invar_attention_block(f->dim);
-    f->window = invar_roll(&m->dice, 3) == 0 ? 1 + invar_roll(&m->dice, 200) : 0;
-    f->kv_span = invar_roll(&m->dice, 2) ? block * INVAR_PICK(&m->dice, 1, 1, 2, 3) : 0;
-    f->q_span = invar_roll(&m->dice, 2) ? block * INVAR_PICK(&m->dice, 1, 1, 2, 3) : 0;
+    f->window = invar_case_random(&m->rng, 3) == 0 ? 1 + invar_case_random(&m->rng, 200) : 0;
+    f->kv_span = invar_case_random(&m->rng, 2) ? block * INVAR_CASE_PICK(&m->rng, 1, 1, 2, 3) : 0;
+    f->q_span = invar_case_random(&m->rng, 2) ? block * INVAR_CASE_PICK(&m->rng, 1, 1, 2, 3) : 0;
     draw_lengths(m);
 }
 
-static maker begin(invar_case *c, uint64_t seed)
+static case_builder new_builder(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | invar_case_stream(c->op)}};
+    case_builder m = {.c = c, .rng = {seed << 8 | invar_case_stream(c->op)}};
 
-    m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    m.dtype = invar_case_random(&m.rng, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     m.scale = 1.0f;
     if (seed < EDGES) {
         m.f = edges[seed];
         m.samples = 1;
-        while (m.samples < MOST_SAMPLES && m.f.lengths[m.samples] > 0)
+        while (m.samples < MAX_SAMPLES && m.f.lengths[m.samples] > 0)
             m.samples++;
     } else {
         draw_form(&m);
-        m.gap = invar_roll(&m.dice, 2) ? INVAR_PICK(&m.dice, 8, 16, 1, 5) : 0;
-        m.scale = (float)INVAR_PICK(&m.dice, 1, 1, 1, 1, 1, 10, 10, 500);
-        m.special = m.dtype == INVAR_DTYPE_BF16 && invar_roll(&m.dice, 4) == 0;
+        m.gap = invar_case_random(&m.rng, 2) ? INVAR_CASE_PICK(&m.rng, 8, 16, 1, 5) : 0;
+        m.scale = (float)INVAR_CASE_PICK(&m.rng, 1, 1, 1, 1, 1, 10, 10, 500);
+        m.special = m.dtype == INVAR_DTYPE_BF16 && invar_case_random(&m.rng, 4) == 0;
     }
     for (int64_t i = 0; i < m.samples; i++)
         m.tokens += m.f.lengths[i];
-    m.shape = (invar_attention_shape){invar_roll(&m.dice, 5) == 0 ? 0.25f : 0.0f, m.f.window,
+    m.shape = (invar_attention_shape){invar_case_random(&m.rng, 5) == 0 ? 0.25f : 0.0f, m.f.window,
                                       m.f.kv_span, m.f.q_span};
     snprintf(c->text, sizeof c->text,
              "%s, T %" PRId64 " in %" PRId64 ", heads %" PRId64 "/%" PRId64 ", D %" PRId64
@@ -141,7 +141,7 @@ static maker begin(invar_case *c, uint64_t seed)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static invar_row_offsets segments_of(maker *m, const int64_t *counts)
+static invar_row_offsets segments_of(case_builder *m, const int64_t *counts)
 {
     int64_t *start = invar_case_take(m->c, (size_t)(m->samples + 1) * sizeof *start);
 
@@ -151,7 +151,7 @@ static invar_row_offsets segments_of(maker *m, const int64_t *counts)
     return (invar_row_offsets){start, m->samples};
 }
 
-static const int64_t *lengths_of(maker *m)
+static const int64_t *lengths_of(case_builder *m)
 {
     int64_t *lengths = invar_case_take(m->c, (size_t)m->samples * sizeof *lengths);
 
@@ -159,31 +159,31 @@ static const int64_t *lengths_of(maker *m)
     return lengths;
 }
 
-static invar_tensor heads_view(const maker *m, int64_t rows, int64_t heads)
+static invar_tensor heads_view(const case_builder *m, int64_t rows, int64_t heads)
 {
     return invar_tensor_3d(NULL, m->dtype, rows, heads, m->f.dim);
 }
 
-static invar_tensor output(maker *m, int64_t rows, int64_t heads)
+static invar_tensor output(case_builder *m, int64_t rows, int64_t heads)
 {
     return invar_case_tensor(m->c, heads_view(m, rows, heads), m->gap);
 }
 
-static invar_tensor input(maker *m, int64_t rows, int64_t heads, float scale)
+static invar_tensor input(case_builder *m, int64_t rows, int64_t heads, float scale)
 {
-    return invar_case_normal(m->c, heads_view(m, rows, heads), m->gap, &m->dice, scale);
+    return invar_case_normal(m->c, heads_view(m, rows, heads), m->gap, &m->rng, scale);
 }
 
 /* Fills with values, some of them not finite, zero, huge or tiny. */
-static invar_tensor values(maker *m, int64_t rows)
+static invar_tensor values(case_builder *m, int64_t rows)
 {
     static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, 0x1p100f, -0x1p-130f};
     invar_tensor v = input(m, rows, m->f.kv_heads, 1.0f);
 
     for (int i = 0; m->special && rows > 0 && i < 4; i++) {
-        int64_t row = invar_roll(&m->dice, rows);
-        int64_t col = invar_roll(&m->dice, m->f.kv_heads * m->f.dim);
-        int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
+        int64_t row = invar_case_random(&m->rng, rows);
+        int64_t col = invar_case_random(&m->rng, m->f.kv_heads * m->f.dim);
+        int64_t which = invar_case_random(&m->rng, sizeof odd / sizeof odd[0]);
         invar_tensor_row_store(&v, row, col, 1, &odd[which]);
     }
     return v;
@@ -191,7 +191,7 @@ static invar_tensor values(maker *m, int64_t rows)
 
 /* ---- packed ---------------------------------------------------------------------------------- */
 
-static void fill_forward(maker *m, invar_attention_fwd_args *a, bool lse2)
+static void fill_forward(case_builder *m, invar_attention_fwd_args *a, bool lse2)
 {
     a->q = input(m, m->tokens, m->f.heads, m->scale);
     a->k = input(m, m->tokens, m->f.kv_heads, m->scale);
@@ -206,9 +206,9 @@ static void fill_forward(maker *m, invar_attention_fwd_args *a, bool lse2)
 
 static void make_forward(invar_case *c, uint64_t seed)
 {
-    maker m = begin(c, seed);
+    case_builder m = new_builder(c, seed);
 
-    fill_forward(&m, &c->args.attention_fwd, invar_roll(&m.dice, 4) > 0);
+    fill_forward(&m, &c->args.attention_fwd, invar_case_random(&m.rng, 4) > 0);
 }
 
 /* Computes o and lse2 with the forward of the CPU. */
@@ -219,7 +219,7 @@ static void make_backward(invar_case *c, uint64_t seed)
     invar_attention_fwd_args *made = &forward.args.attention_fwd;
     invar_attention_bwd_args *a = &c->args.attention_bwd;
     bool cut = seed >= INVAR_CASE_CUT;
-    maker m = begin(c, cut ? seed - INVAR_CASE_CUT : seed);
+    case_builder m = new_builder(c, cut ? seed - INVAR_CASE_CUT : seed);
 
     fill_forward(&m, made, true);
     if (invar_case_run(&cpu, &forward) != INVAR_OK) {
@@ -238,17 +238,17 @@ static void make_backward(invar_case *c, uint64_t seed)
     a->dk = output(&m, m.tokens, m.f.kv_heads);
     a->dv = output(&m, m.tokens, m.f.kv_heads);
     if (cut) {
-        a->head_shards = (int32_t)INVAR_PICK(&m.dice, 2, 4, 8);
-        a->head_atom = INVAR_PICK(&m.dice, 1, 1, 2);
+        a->head_shards = (int32_t)INVAR_CASE_PICK(&m.rng, 2, 4, 8);
+        a->head_atom = INVAR_CASE_PICK(&m.rng, 1, 1, 2);
     }
 }
 
 /* ---- paged ----------------------------------------------------------------------------------- */
 
 /* Makes a cache of NaN, and pages in random order; page numbers after the end are invalid. */
-static invar_kv_pages empty_cache(maker *m)
+static invar_kv_pages empty_cache(case_builder *m)
 {
-    int64_t size = INVAR_PICK(&m->dice, 1, 8, 16, 16, 24, 64, 128, 256), most = 0, count;
+    int64_t size = INVAR_CASE_PICK(&m->rng, 1, 8, 16, 16, 24, 64, 128, 256), most = 0, count;
     invar_kv_pages cache;
     int32_t *order;
 
@@ -264,7 +264,7 @@ static invar_kv_pages empty_cache(maker *m)
         invar_case_tensor(m->c, invar_tensor_2d(NULL, INVAR_DTYPE_I32, m->samples, most), m->gap);
     order = invar_case_take(m->c, (size_t)count * sizeof *order);
     for (int64_t i = 0; i < count; i++) {
-        int64_t j = invar_roll(&m->dice, i + 1);
+        int64_t j = invar_case_random(&m->rng, i + 1);
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
@@ -276,8 +276,8 @@ static invar_kv_pages empty_cache(maker *m)
 }
 
 /* Copies the row of position p of sequence s from t (T, HKV, D) to its slot. */
-static void put(const invar_kv_pages *cache, const invar_tensor *to, int64_t s, int64_t p,
-                const invar_tensor *t, int64_t row)
+static void write_slot(const invar_kv_pages *cache, const invar_tensor *to, int64_t s, int64_t p,
+                       const invar_tensor *t, int64_t row)
 {
     int64_t element = invar_dtype_bits(t->dtype) / 8, count = invar_tensor_row_elements(t);
     int64_t size = to->shape[1];
@@ -288,23 +288,23 @@ static void put(const invar_kv_pages *cache, const invar_tensor *to, int64_t s, 
 }
 
 /* Chooses how many of each sequence's last positions are rows of the call. */
-static void draw_rows(maker *m, int64_t rows[MOST_SAMPLES])
+static void draw_rows(case_builder *m, int64_t rows[MAX_SAMPLES])
 {
-    int64_t most = INVAR_PICK(&m->dice, 1, 1, 7, 64, 100, 1000);
+    int64_t most = INVAR_CASE_PICK(&m->rng, 1, 1, 7, 64, 100, 1000);
 
     for (int64_t i = 0; i < m->samples; i++) {
         int64_t length = m->f.lengths[i];
         rows[i] = length < most ? length : most;
-        if (invar_roll(&m->dice, 6) == 0)
-            rows[i] = invar_roll(&m->dice, length + 1);
+        if (invar_case_random(&m->rng, 6) == 0)
+            rows[i] = invar_case_random(&m->rng, length + 1);
     }
 }
 
 static void make_paged(invar_case *c, uint64_t seed)
 {
     invar_attention_paged_args *a = &c->args.attention_paged;
-    maker m = begin(c, seed);
-    int64_t rows[MOST_SAMPLES], row = 0;
+    case_builder m = new_builder(c, seed);
+    int64_t rows[MAX_SAMPLES], row = 0;
     invar_tensor k = input(&m, m.tokens, m.f.kv_heads, m.scale), v = values(&m, m.tokens);
 
     draw_rows(&m, rows);
@@ -314,8 +314,8 @@ static void make_paged(invar_case *c, uint64_t seed)
             // positions before the window of the first row are never read
             if (m.f.window > 0 && p + m.f.window <= m.f.lengths[s] - rows[s])
                 continue;
-            put(&a->cache, &a->cache.k, s, p, &k, row);
-            put(&a->cache, &a->cache.v, s, p, &v, row);
+            write_slot(&a->cache, &a->cache.k, s, p, &k, row);
+            write_slot(&a->cache, &a->cache.v, s, p, &v, row);
         }
     a->rows = segments_of(&m, rows);
     a->lengths = lengths_of(&m);
@@ -327,8 +327,8 @@ static void make_paged(invar_case *c, uint64_t seed)
 static void make_write(invar_case *c, uint64_t seed)
 {
     invar_kv_write_args *a = &c->args.kv_write;
-    maker m = begin(c, seed);
-    int64_t rows[MOST_SAMPLES];
+    case_builder m = new_builder(c, seed);
+    int64_t rows[MAX_SAMPLES];
 
     draw_rows(&m, rows);
     a->cache = empty_cache(&m);
@@ -338,7 +338,7 @@ static void make_write(invar_case *c, uint64_t seed)
     a->v = values(&m, a->rows.offsets[m.samples]);
 }
 
-static void make(invar_case *c, uint64_t seed)
+static void make_case(invar_case *c, uint64_t seed)
 {
     switch (c->op) {
     case INVAR_OP_ATTENTION_FWD: make_forward(c, seed); return;
@@ -348,4 +348,4 @@ static void make(invar_case *c, uint64_t seed)
     }
 }
 
-const invar_case_family invar_cases_attention = {make, EDGES};
+const invar_case_family invar_cases_attention = {make_case, EDGES};

@@ -13,27 +13,27 @@
 #include "kernels-deterministic/math/philox.h"
 #include "kernels-deterministic/tensor_row.h"
 
-/* ---- dice ------------------------------------------------------------------------------------ */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
-/* splitmix64 */
-static uint64_t next_word(invar_dice *dice)
+/* The generator splitmix64. */
+static uint64_t next_word(invar_case_rng *rng)
 {
-    uint64_t z = dice->state += UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t z = rng->state += UINT64_C(0x9E3779B97F4A7C15);
 
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
     return z ^ (z >> 31);
 }
 
-int64_t invar_roll(invar_dice *dice, int64_t bound)
+int64_t invar_case_random(invar_case_rng *rng, int64_t bound)
 {
-    return bound > 0 ? (int64_t)(next_word(dice) % (uint64_t)bound) : 0;
+    return bound > 0 ? (int64_t)(next_word(rng) % (uint64_t)bound) : 0;
 }
 
 /* Returns an approximately normal number: the sum of four uniforms. */
-static float next_normal(invar_dice *dice, float scale)
+static float next_normal(invar_case_rng *rng, float scale)
 {
-    uint64_t w = next_word(dice);
+    uint64_t w = next_word(rng);
     int32_t sum = 0;
 
     for (int i = 0; i < 4; i++)
@@ -43,7 +43,7 @@ static float next_normal(invar_dice *dice, float scale)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void must(invar_status status)
+static void abort_on_error(invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -55,8 +55,8 @@ void *invar_case_take(invar_case *c, size_t bytes)
 {
     invar_case_block *block = NULL;
 
-    must(invar_alloc((void **)&block, 1, sizeof *block, "a block of a case"));
-    must(invar_alloc(&block->data, bytes > 0 ? bytes : 1, 1, "memory of a case"));
+    abort_on_error(invar_alloc((void **)&block, 1, sizeof *block, "a block of a case"));
+    abort_on_error(invar_alloc(&block->data, bytes > 0 ? bytes : 1, 1, "memory of a case"));
     memset(block->data, 0xFF, bytes > 0 ? bytes : 1);
     block->bytes = bytes;
     block->next = c->blocks;
@@ -79,7 +79,7 @@ invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap)
     int64_t rows = view.shape[0];
 
     view.row_stride += gap;
-    // rows of int4 are whole bytes
+    // rows of int4 have a number of complete bytes
     if (view.dtype == INVAR_DTYPE_INT4)
         view.row_stride += view.row_stride % 2;
     view.data = invar_case_take(c, (size_t)(rows * view.row_stride) *
@@ -89,7 +89,7 @@ invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap)
     return view;
 }
 
-invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_case_rng *rng,
                                float scale)
 {
     invar_tensor t = invar_case_tensor(c, view, gap);
@@ -98,14 +98,14 @@ invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, in
 
     for (int64_t i = 0; i < t.shape[0]; i++)
         for (int64_t j = 0; j < cols; j++) {
-            float value = next_normal(dice, scale);
+            float value = next_normal(rng, scale);
             // a vector is one row
             invar_tensor_row_store(&t, vector ? 0 : i, vector ? i : j, 1, &value);
         }
     return t;
 }
 
-invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_case_rng *rng,
                               int64_t bound)
 {
     invar_tensor t = invar_case_tensor(c, view, gap);
@@ -113,11 +113,12 @@ invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, inv
 
     for (int64_t i = 0; i < t.shape[0]; i++)
         for (int64_t j = 0; j < cols; j++)
-            ((int32_t *)t.data)[i * t.row_stride + j] = (int32_t)invar_roll(dice, bound);
+            ((int32_t *)t.data)[i * t.row_stride + j] = (int32_t)invar_case_random(rng, bound);
     return t;
 }
 
-invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *dice, float scale)
+invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_case_rng *rng,
+                                  float scale)
 {
     invar_device cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE};
     invar_case plain = {.op = INVAR_OP_QUANTIZE};
@@ -125,24 +126,25 @@ invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *
 
     plain.args.quantize.q = q;
     plain.args.quantize.x = invar_case_normal(
-        &plain, invar_tensor_2d(NULL, INVAR_DTYPE_F32, q.shape[0], q.shape[1]), 0, dice, scale);
-    must(invar_case_run(&cpu, &plain));
+        &plain, invar_tensor_2d(NULL, INVAR_DTYPE_F32, q.shape[0], q.shape[1]), 0, rng, scale);
+    abort_on_error(invar_case_run(&cpu, &plain));
     invar_case_free(&plain);
     return q;
 }
 
 invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
-                                      invar_dice *dice)
+                                      invar_case_rng *rng)
 {
     int64_t *start = invar_case_take(c, (size_t)(count + 1) * sizeof *start);
-    int64_t least = empty ? 0 : 1, spare = rows - least * count;
+    int64_t min_rows = empty ? 0 : 1, remaining = rows - min_rows * count;
 
     start[0] = 0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t more = i + 1 < count ? invar_roll(dice, 2 * spare / (count - i) + 1) : spare;
-        more = more > spare ? spare : more;
-        start[i + 1] = start[i] + least + more;
-        spare -= more;
+        int64_t extra =
+            i + 1 < count ? invar_case_random(rng, 2 * remaining / (count - i) + 1) : remaining;
+        extra = extra > remaining ? remaining : extra;
+        start[i + 1] = start[i] + min_rows + extra;
+        remaining -= extra;
     }
     return (invar_row_offsets){start, count};
 }
@@ -194,20 +196,20 @@ void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64
 
 invar_status invar_case_run(const invar_device *dev, const invar_case *c)
 {
-    invar_device own = *dev;
+    invar_device case_device = *dev;
     size_t bytes = 0;
     invar_status status;
 
-    own.numerics = c->numerics;
-    own.scratch = NULL;
-    INVAR_TRY(invar_op_workspace(&bytes, &own, c->op, &c->args));
-    INVAR_TRY(invar_device_arena(&own.scratch, dev, "scratch of a case"));
-    status = invar_arena_plan_scratch(own.scratch, bytes);
+    case_device.numerics = c->numerics;
+    case_device.scratch = NULL;
+    INVAR_TRY(invar_op_workspace(&bytes, &case_device, c->op, &c->args));
+    INVAR_TRY(invar_device_arena(&case_device.scratch, dev, "scratch of a case"));
+    status = invar_arena_plan_scratch(case_device.scratch, bytes);
     if (status == INVAR_OK)
-        status = invar_arena_reserve(own.scratch);
+        status = invar_arena_reserve(case_device.scratch);
     if (status == INVAR_OK)
-        status = invar_op_run(&own, c->op, &c->args);
-    invar_arena_free(own.scratch);
+        status = invar_op_run(&case_device, c->op, &c->args);
+    invar_arena_free(case_device.scratch);
     return status;
 }
 
@@ -242,15 +244,15 @@ invar_digest invar_case_digest(const invar_case *c)
 }
 
 /* A printed line: an op, or the calls of an op from a seed on. */
-typedef struct line {
+typedef struct case_series {
     invar_op op;
     const char *name;
     uint64_t first_seed;
-} line;
+} case_series;
 
-static invar_status one_line(const line *l, invar_numerics numerics, int count,
-                             invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
-                             void *payload)
+static invar_status print_cases(const case_series *series, invar_numerics numerics, int count,
+                                invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
+                                void *payload)
 {
     char text[INVAR_DIGEST_HEX_SIZE];
     invar_hasher hasher;
@@ -260,19 +262,19 @@ static invar_status one_line(const line *l, invar_numerics numerics, int count,
     for (int seed = 0; seed < count; seed++) {
         invar_status status;
         invar_case c;
-        invar_case_make(&c, l->op, numerics, l->first_seed + (uint64_t)seed);
+        invar_case_make(&c, series->op, numerics, series->first_seed + (uint64_t)seed);
         status = run(payload, &c, (uint64_t)seed);
         digest = invar_case_digest(&c);
         if (status != INVAR_OK)
-            fprintf(stderr, "%s %s seed %d, %s: %s\n", l->name, invar_numerics_name(numerics), seed,
-                    c.text, invar_error_last()->message);
+            fprintf(stderr, "%s %s seed %d, %s: %s\n", series->name, invar_numerics_name(numerics),
+                    seed, c.text, invar_error_last()->message);
         invar_case_free(&c);
         INVAR_TRY(status);
         invar_hasher_update(&hasher, &digest, sizeof digest);
     }
     invar_hasher_final(&digest, &hasher);
     invar_digest_format(text, &digest);
-    printf("%s %s %d %s\n", l->name, invar_numerics_name(numerics), count, text);
+    printf("%s %s %d %s\n", series->name, invar_numerics_name(numerics), count, text);
     fflush(stdout);
     return INVAR_OK;
 }
@@ -281,7 +283,7 @@ invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
                               void *payload)
 {
-    static const line more[] = {
+    static const case_series extra[] = {
         {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_MORE},
         {INVAR_OP_LINEAR_DW, "linear.dw.fresh", INVAR_CASE_MORE},
         {INVAR_OP_MOE_LINEAR_DW, "moe.linear.dw.fresh", INVAR_CASE_MORE},
@@ -315,13 +317,15 @@ invar_status invar_case_lines(int count, const char *only,
     };
     invar_status first = INVAR_OK;
 
-    for (int n = 0; n < INVAR_OP_COUNT + (int)(sizeof more / sizeof *more); n++) {
-        line l = n < INVAR_OP_COUNT ? (line){(invar_op)n, invar_op_name((invar_op)n), 0}
-                                    : more[n - INVAR_OP_COUNT];
-        if (only && strcmp(only, l.name) != 0)
+    for (int n = 0; n < INVAR_OP_COUNT + (int)(sizeof extra / sizeof *extra); n++) {
+        case_series series = n < INVAR_OP_COUNT
+                                 ? (case_series){(invar_op)n, invar_op_name((invar_op)n), 0}
+                                 : extra[n - INVAR_OP_COUNT];
+        if (only && strcmp(only, series.name) != 0)
             continue;
-        for (int i = 0; i < (invar_op_depends_on_numerics(l.op) ? INVAR_NUMERICS_COUNT : 1); i++) {
-            invar_status status = one_line(&l, (invar_numerics)i, count, run, payload);
+        for (int i = 0; i < (invar_op_depends_on_numerics(series.op) ? INVAR_NUMERICS_COUNT : 1);
+             i++) {
+            invar_status status = print_cases(&series, (invar_numerics)i, count, run, payload);
             first = first == INVAR_OK ? status : first;
         }
     }

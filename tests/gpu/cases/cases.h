@@ -33,17 +33,17 @@ typedef struct invar_case {
 } invar_case;
 
 /* A random stream; every (seed, op) has its own. */
-typedef struct invar_dice {
+typedef struct invar_case_rng {
     uint64_t state;
-} invar_dice;
+} invar_case_rng;
 
 /* Returns the next value of the stream, in [0, bound). */
-int64_t invar_roll(invar_dice *dice, int64_t bound);
+int64_t invar_case_random(invar_case_rng *rng, int64_t bound);
 
-/* Returns one of the listed values: INVAR_PICK(dice, 1, 7, 64). */
-#define INVAR_PICK(dice, ...)                                                                      \
-    (((const int64_t[]){__VA_ARGS__})[invar_roll(                                                  \
-        (dice), (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))])
+/* Returns one of the listed values: INVAR_CASE_PICK(rng, 1, 7, 64). */
+#define INVAR_CASE_PICK(rng, ...)                                                                  \
+    (((const int64_t[]){__VA_ARGS__})[invar_case_random(                                           \
+        (rng), (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))])
 
 /* Allocates memory that belongs to the case, aligned to INVAR_ALIGN, all bytes 0xFF. */
 void *invar_case_take(invar_case *c, size_t bytes);
@@ -58,17 +58,18 @@ invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap);
  * Like invar_case_tensor, filled with normal numbers (f32, bf16) or with indices in [0, bound)
  * (i32).
  */
-invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_case_rng *rng,
                                float scale);
-invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_case_rng *rng,
                               int64_t bound);
 
 /* Makes a contiguous quantized tensor from normal numbers with the CPU's op quantise. */
-invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *dice, float scale);
+invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_case_rng *rng,
+                                  float scale);
 
 /* Makes `count` segments over `rows` rows; some are empty if `empty` is set. */
 invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
-                                      invar_dice *dice);
+                                      invar_case_rng *rng);
 
 /*
  * Returns the random stream of an op. It stays the same if ops are added or removed, so that
@@ -160,7 +161,10 @@ typedef struct invar_case_parts {
 invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev,
                                   const invar_case *c) INVAR_MUST_USE;
 
-/* After the case has run: *differs_out = an output that differs from that of the parts, or NULL. */
+/*
+ * Compares the outputs with those of the parts; the case must have run. *differs_out is an output
+ * that differs, or NULL.
+ */
 invar_status invar_case_parts_compare(const invar_fused_part_output **differs_out,
                                       const invar_case_parts *parts,
                                       const invar_device *dev) INVAR_MUST_USE;

@@ -21,7 +21,7 @@ typedef struct form {
     int64_t experts;
     int64_t slots;
     int64_t groups;
-    int64_t kept; /* groups that a token may use */
+    int64_t n_kept_groups; /* groups that a token may use */
     int64_t cols;
 } form;
 
@@ -36,58 +36,60 @@ static const form edges[] = {
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
 /* State while a case is made. */
-typedef struct maker {
+typedef struct case_builder {
     invar_case *c;
-    invar_dice dice;
+    invar_case_rng rng;
     form f;
     int64_t gap; /* elements between rows */
-} maker;
+} case_builder;
 
-static maker begin(invar_case *c, uint64_t seed)
+static case_builder new_builder(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | invar_case_stream(c->op)}};
+    case_builder m = {.c = c, .rng = {seed << 8 | invar_case_stream(c->op)}};
 
     if (seed < EDGES) {
         m.f = edges[seed];
     } else {
-        int64_t group = INVAR_PICK(&m.dice, 1, 2, 4, 16, 32, 37);
-        m.f.tokens = 1 + invar_roll(&m.dice, INVAR_PICK(&m.dice, 3, 40, 300));
-        m.f.groups = INVAR_PICK(&m.dice, 1, 1, 2, 4, 8);
+        int64_t group = INVAR_CASE_PICK(&m.rng, 1, 2, 4, 16, 32, 37);
+        m.f.tokens = 1 + invar_case_random(&m.rng, INVAR_CASE_PICK(&m.rng, 3, 40, 300));
+        m.f.groups = INVAR_CASE_PICK(&m.rng, 1, 1, 2, 4, 8);
         m.f.experts = m.f.groups * group;
-        m.f.kept = 1 + invar_roll(&m.dice, m.f.groups);
-        m.f.slots = 1 + invar_roll(&m.dice, m.f.kept * group < 9 ? m.f.kept * group : 9);
-        m.f.cols = INVAR_PICK(&m.dice, 1, 8, 30, 64, 128, 256, 264, 1024, 4096);
+        m.f.n_kept_groups = 1 + invar_case_random(&m.rng, m.f.groups);
+        m.f.slots = 1 + invar_case_random(
+                            &m.rng, m.f.n_kept_groups * group < 9 ? m.f.n_kept_groups * group : 9);
+        m.f.cols = INVAR_CASE_PICK(&m.rng, 1, 8, 30, 64, 128, 256, 264, 1024, 4096);
         while (m.f.tokens > 1 && m.f.tokens * m.f.slots * m.f.cols > INT64_C(1) << 17)
             m.f.tokens /= 2;
-        m.gap = invar_roll(&m.dice, 2) ? INVAR_PICK(&m.dice, 8, 16, 1, 5) : 0;
+        m.gap = invar_case_random(&m.rng, 2) ? INVAR_CASE_PICK(&m.rng, 8, 16, 1, 5) : 0;
     }
     snprintf(c->text, sizeof c->text,
              "T %" PRId64 ", E %" PRId64 ", S %" PRId64 ", groups %" PRId64 "/%" PRId64
              ", D %" PRId64 ", gap %" PRId64,
-             m.f.tokens, m.f.experts, m.f.slots, m.f.kept, m.f.groups, m.f.cols, m.gap);
+             m.f.tokens, m.f.experts, m.f.slots, m.f.n_kept_groups, m.f.groups, m.f.cols, m.gap);
     return m;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static invar_dtype storage(maker *m)
+static invar_dtype storage(case_builder *m)
 {
-    return invar_roll(&m->dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    return invar_case_random(&m->rng, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
 }
 
-static invar_tensor output(maker *m, invar_dtype dtype, int64_t rows, int64_t cols)
+static invar_tensor output(case_builder *m, invar_dtype dtype, int64_t rows, int64_t cols)
 {
     return invar_case_tensor(m->c, invar_tensor_2d(NULL, dtype, rows, cols), m->gap);
 }
 
-static invar_tensor input(maker *m, invar_dtype dtype, int64_t rows, int64_t cols, float scale)
+static invar_tensor input(case_builder *m, invar_dtype dtype, int64_t rows, int64_t cols,
+                          float scale)
 {
-    return invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), m->gap, &m->dice,
+    return invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), m->gap, &m->rng,
                              scale);
 }
 
 /* Replaces each value x by f(x). */
-static void change(const invar_tensor *t, float (*f)(float))
+static void map_values(const invar_tensor *t, float (*f)(float))
 {
     for (int64_t i = 0; i < t->shape[0]; i++)
         for (int64_t j = 0; j < t->shape[1]; j++) {
@@ -98,7 +100,7 @@ static void change(const invar_tensor *t, float (*f)(float))
         }
 }
 
-static float coarse(float x)
+static float round_to_quarters(float x)
 {
     return floorf(x * 4.0f) * 0.25f;
 }
@@ -109,15 +111,15 @@ static float positive(float x)
 }
 
 /* Draws distinct experts for each token. */
-static invar_tensor choice(maker *m)
+static invar_tensor distinct_experts(case_builder *m)
 {
     invar_tensor ids = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
 
     for (int64_t t = 0; t < m->f.tokens; t++) {
         int32_t *row = (int32_t *)ids.data + t * ids.row_stride;
         for (int64_t s = 0; s < m->f.slots; s++) {
-            // the s-th of the experts that are not taken yet
-            int64_t id = invar_roll(&m->dice, m->f.experts), earlier = 0;
+            // a random expert, or the next one that is not taken yet
+            int64_t id = invar_case_random(&m->rng, m->f.experts), earlier = 0;
             while (earlier < s) {
                 if (row[earlier] == id) {
                     id = (id + 1) % m->f.experts;
@@ -133,13 +135,13 @@ static invar_tensor choice(maker *m)
 }
 
 /* Fills each of the T * S rows once, in random order. */
-static invar_tensor permutation(maker *m)
+static invar_tensor permutation(case_builder *m)
 {
     invar_tensor rows = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
     int32_t *at = rows.data;
 
     for (int64_t i = 0; i < m->f.tokens * m->f.slots; i++) {
-        int64_t j = invar_roll(&m->dice, i + 1);
+        int64_t j = invar_case_random(&m->rng, i + 1);
         int64_t to = i / m->f.slots * rows.row_stride + i % m->f.slots;
         int64_t from = j / m->f.slots * rows.row_stride + j % m->f.slots;
         at[to] = at[from];
@@ -148,37 +150,37 @@ static invar_tensor permutation(maker *m)
     return rows;
 }
 
-static invar_moe_router router(maker *m)
+static invar_moe_router router(case_builder *m)
 {
-    invar_moe_router r = {.scoring = (invar_moe_scoring)invar_roll(&m->dice, 2),
+    invar_moe_router r = {.scoring = (invar_moe_scoring)invar_case_random(&m->rng, 2),
                           .groups = (int32_t)m->f.groups,
-                          .groups_kept = (int32_t)m->f.kept,
+                          .groups_kept = (int32_t)m->f.n_kept_groups,
                           .group_score_top = 1,
-                          .normalise = (int32_t)invar_roll(&m->dice, 2),
-                          .normalise_eps = invar_roll(&m->dice, 2) ? 1e-20f : 0.0f,
-                          .scale = invar_roll(&m->dice, 2) ? 1.0f : 2.5f};
+                          .normalise = (int32_t)invar_case_random(&m->rng, 2),
+                          .normalise_eps = invar_case_random(&m->rng, 2) ? 1e-20f : 0.0f,
+                          .scale = invar_case_random(&m->rng, 2) ? 1.0f : 2.5f};
 
     if (m->f.experts / m->f.groups >= 2)
-        r.group_score_top = 1 + (int32_t)invar_roll(&m->dice, 2);
+        r.group_score_top = 1 + (int32_t)invar_case_random(&m->rng, 2);
     return r;
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static void make_route_fwd(maker *m)
+static void make_route_fwd(case_builder *m)
 {
     invar_moe_route_fwd_args *a = &m->c->args.moe_route_fwd;
-    float scale = invar_roll(&m->dice, 4) == 0 ? 60.0f : 2.0f;
+    float scale = invar_case_random(&m->rng, 4) == 0 ? 60.0f : 2.0f;
 
     a->router = router(m);
     a->logits = input(m, INVAR_DTYPE_F32, m->f.tokens, m->f.experts, scale);
-    if (invar_roll(&m->dice, 2))
-        change(&a->logits, coarse);
-    if (invar_roll(&m->dice, 2))
+    if (invar_case_random(&m->rng, 2))
+        map_values(&a->logits, round_to_quarters);
+    if (invar_case_random(&m->rng, 2))
         a->bias = invar_case_normal(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_F32, m->f.experts), 0,
-                                    &m->dice, 0.1f);
-    if (invar_roll(&m->dice, 3) == 0) {
-        a->replay = choice(m);
+                                    &m->rng, 0.1f);
+    if (invar_case_random(&m->rng, 3) == 0) {
+        a->replay = distinct_experts(m);
         // the scores of all replayed experts may be 0, and the bits of 0 / 0 are not promised
         a->router.normalise_eps += 0x1p-149f;
     }
@@ -187,31 +189,31 @@ static void make_route_fwd(maker *m)
     a->scores = output(m, INVAR_DTYPE_F32, m->f.tokens, m->f.experts);
 }
 
-static void make_route_bwd(maker *m)
+static void make_route_bwd(case_builder *m)
 {
     invar_moe_route_bwd_args *a = &m->c->args.moe_route_bwd;
 
     a->router = router(m);
     a->scores = input(m, INVAR_DTYPE_F32, m->f.tokens, m->f.experts, 0.5f);
-    change(&a->scores, positive);
+    map_values(&a->scores, positive);
     a->dweights = input(m, INVAR_DTYPE_F32, m->f.tokens, m->f.slots, 1.0f);
-    a->ids = choice(m);
+    a->ids = distinct_experts(m);
     a->dlogits = output(m, storage(m), m->f.tokens, m->f.experts);
 }
 
-static void make_plan(maker *m)
+static void make_plan(case_builder *m)
 {
     invar_moe_plan_args *a = &m->c->args.moe_plan;
 
     a->experts = m->f.experts;
-    a->ids = choice(m);
+    a->ids = distinct_experts(m);
     a->slot_row = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
     a->row_token = invar_case_tensor(
         m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, m->f.tokens * m->f.slots), 0);
     a->expert_start = invar_case_take(m->c, (size_t)(m->f.experts + 1) * sizeof(int64_t));
 }
 
-static void make_gather_fwd(maker *m)
+static void make_gather_fwd(case_builder *m)
 {
     invar_moe_gather_fwd_args *a = &m->c->args.moe_gather_fwd;
     invar_dtype dtype = storage(m);
@@ -219,11 +221,11 @@ static void make_gather_fwd(maker *m)
 
     a->x = input(m, dtype, m->f.tokens, m->f.cols, 1.0f);
     a->out = output(m, dtype, rows, m->f.cols);
-    a->row_token = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows), 0, &m->dice,
+    a->row_token = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows), 0, &m->rng,
                                     m->f.tokens);
 }
 
-static void make_gather_bwd(maker *m)
+static void make_gather_bwd(case_builder *m)
 {
     invar_moe_gather_bwd_args *a = &m->c->args.moe_gather_bwd;
 
@@ -232,19 +234,19 @@ static void make_gather_bwd(maker *m)
     a->slot_row = permutation(m);
 }
 
-static void make_combine_fwd(maker *m)
+static void make_combine_fwd(case_builder *m)
 {
     invar_moe_combine_fwd_args *a = &m->c->args.moe_combine_fwd;
 
     a->y = input(m, storage(m), m->f.tokens * m->f.slots, m->f.cols, 1.0f);
     a->weights = input(m, INVAR_DTYPE_F32, m->f.tokens, m->f.slots, 1.0f);
     a->slot_row = permutation(m);
-    if (invar_roll(&m->dice, 2))
+    if (invar_case_random(&m->rng, 2))
         a->shared = input(m, storage(m), m->f.tokens, m->f.cols, 1.0f);
     a->out = output(m, storage(m), m->f.tokens, m->f.cols);
 }
 
-static void make_combine_bwd(maker *m)
+static void make_combine_bwd(case_builder *m)
 {
     invar_moe_combine_bwd_args *a = &m->c->args.moe_combine_bwd;
 
@@ -256,9 +258,9 @@ static void make_combine_bwd(maker *m)
     a->dweights = output(m, INVAR_DTYPE_F32, m->f.tokens, m->f.slots);
 }
 
-static void make(invar_case *c, uint64_t seed)
+static void make_case(invar_case *c, uint64_t seed)
 {
-    maker m = begin(c, seed);
+    case_builder m = new_builder(c, seed);
 
     switch (c->op) {
     case INVAR_OP_MOE_ROUTE_FWD: make_route_fwd(&m); return;
@@ -273,4 +275,4 @@ static void make(invar_case *c, uint64_t seed)
     make_combine_bwd(&m);
 }
 
-const invar_case_family invar_cases_moe = {make, EDGES};
+const invar_case_family invar_cases_moe = {make_case, EDGES};

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "tests/gpu/cases/cases.h"
 
-static invar_status take_side(invar_case_parts *p, const invar_device *dev)
+static invar_status alloc_side(invar_case_parts *p, const invar_device *dev)
 {
     const invar_fused_parts *list = &p->list;
     void *fill;
@@ -31,7 +31,7 @@ invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev
     invar_fused_parts_plan(&out->list, c->op, &c->args, NULL, NULL);
     if (out->list.count == 0)
         return INVAR_OK;
-    INVAR_TRY(take_side(out, dev));
+    INVAR_TRY(alloc_side(out, dev));
     invar_fused_parts_plan(&out->list, c->op, &c->args, out->side, out->host_side);
     INVAR_TRY(invar_fused_parts_copy_accumulators(dev, &out->list));
     for (int i = 0; i < out->list.count; i++) {
@@ -50,8 +50,8 @@ void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev)
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
-static invar_status fetch(void **out, const invar_device *dev, const void *from, size_t bytes,
-                          bool host)
+static invar_status fetch_bytes(void **out, const invar_device *dev, const void *from, size_t bytes,
+                                bool host)
 {
     INVAR_TRY(invar_alloc(out, bytes, 1, "what a call wrote"));
     if (bytes > 0 && host)
@@ -74,11 +74,11 @@ static invar_status fetch_tensor(invar_tensor *out, const invar_device *dev, con
 {
     *out = *t;
     out->data = out->scale = NULL;
-    INVAR_TRY(fetch(&out->data, dev, t->data, span_of(t), host));
-    return fetch(&out->scale, dev, t->scale, invar_tensor_scale_bytes(t), host);
+    INVAR_TRY(fetch_bytes(&out->data, dev, t->data, span_of(t), host));
+    return fetch_bytes(&out->scale, dev, t->scale, invar_tensor_scale_bytes(t), host);
 }
 
-static bool same(const invar_tensor *a, const invar_tensor *b)
+static bool tensors_equal(const invar_tensor *a, const invar_tensor *b)
 {
     size_t bits = (size_t)invar_dtype_bits(a->dtype);
     size_t row = (size_t)invar_tensor_row_elements(a) * bits / 8;
@@ -90,15 +90,15 @@ static bool same(const invar_tensor *a, const invar_tensor *b)
     return memcmp(a->scale, b->scale, invar_tensor_scale_bytes(a)) == 0;
 }
 
-static invar_status compare(bool *same_out, const invar_device *dev,
-                            const invar_fused_part_output *o)
+static invar_status compare_output(bool *same_out, const invar_device *dev,
+                                   const invar_fused_part_output *o)
 {
     invar_tensor fused, side = {0};
     invar_status status = fetch_tensor(&fused, dev, &o->fused, o->field->host);
 
     if (status == INVAR_OK)
         status = fetch_tensor(&side, dev, &o->reference, o->host);
-    *same_out = status == INVAR_OK && same(&fused, &side);
+    *same_out = status == INVAR_OK && tensors_equal(&fused, &side);
     invar_free(fused.data);
     invar_free(fused.scale);
     invar_free(side.data);
@@ -113,7 +113,7 @@ invar_status invar_case_parts_compare(const invar_fused_part_output **differs_ou
     for (int i = 0; i < parts->list.outputs && !*differs_out; i++) {
         const invar_fused_part_output *o = &parts->list.output[i];
         bool equal;
-        INVAR_TRY(compare(&equal, dev, o));
+        INVAR_TRY(compare_output(&equal, dev, o));
         *differs_out = equal ? NULL : o;
     }
     return INVAR_OK;

@@ -17,7 +17,7 @@
 #include "tests/gpu/cases/cases.h"
 
 /* maximum of elements per tensor, except for edge shapes */
-#define MOST_ELEMENTS (INT64_C(1) << 17)
+#define MAX_ELEMENTS (INT64_C(1) << 17)
 
 typedef struct form {
     int64_t rows;
@@ -34,9 +34,9 @@ static const form edges[] = {
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
 /* State while a case is made. */
-typedef struct maker {
+typedef struct case_builder {
     invar_case *c;
-    invar_dice dice;
+    invar_case_rng rng;
     form f;
     invar_dtype dtype;
     int64_t gap;   /* elements between rows */
@@ -46,45 +46,45 @@ typedef struct maker {
     bool cut;          /* heads are split into shards */
     bool blocks;       /* block_sums instead of dweight */
     bool many_heads;   /* many short heads, aligned */
-} maker;
+} case_builder;
 
-static maker begin(invar_case *c, uint64_t seed)
+static case_builder new_builder(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c,
-               .dice = {seed << 8 | invar_case_stream(c->op)},
-               .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
-               .cut = seed >= INVAR_CASE_CUT,
-               .blocks = c->op == INVAR_OP_RMSNORM_BWD && seed >= INVAR_CASE_MORE &&
-                         seed < INVAR_CASE_ATOMS,
-               .many_heads = seed >= INVAR_CASE_SHARDS};
+    case_builder m = {.c = c,
+                      .rng = {seed << 8 | invar_case_stream(c->op)},
+                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
+                      .cut = seed >= INVAR_CASE_CUT,
+                      .blocks = c->op == INVAR_OP_RMSNORM_BWD && seed >= INVAR_CASE_MORE &&
+                                seed < INVAR_CASE_ATOMS,
+                      .many_heads = seed >= INVAR_CASE_SHARDS};
 
     seed -= m.cut            ? INVAR_CASE_CUT
             : m.short_blocks ? INVAR_CASE_SHORT
             : m.blocks       ? INVAR_CASE_MORE
                              : 0;
-    m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    m.dtype = invar_case_random(&m.rng, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     if (m.blocks) {
-        m.cut = invar_roll(&m.dice, 2);
-        m.many_heads = seed >= EDGES && invar_roll(&m.dice, 2);
+        m.cut = invar_case_random(&m.rng, 2);
+        m.many_heads = seed >= EDGES && invar_case_random(&m.rng, 2);
     }
     if (m.many_heads) {
-        m.f.heads = INVAR_PICK(&m.dice, 8, 16, 16, 11, 32);
-        m.f.cols = INVAR_PICK(&m.dice, 64, 128, 128, 40, 256);
-        m.f.rows = 1 + invar_roll(&m.dice, INVAR_PICK(&m.dice, 3, 40, 140));
-        m.gap = 8 * invar_roll(&m.dice, 3);
-        m.shift = 8 * invar_roll(&m.dice, 2);
+        m.f.heads = INVAR_CASE_PICK(&m.rng, 8, 16, 16, 11, 32);
+        m.f.cols = INVAR_CASE_PICK(&m.rng, 64, 128, 128, 40, 256);
+        m.f.rows = 1 + invar_case_random(&m.rng, INVAR_CASE_PICK(&m.rng, 3, 40, 140));
+        m.gap = 8 * invar_case_random(&m.rng, 3);
+        m.shift = 8 * invar_case_random(&m.rng, 2);
     } else if (seed < EDGES) {
         m.f = edges[seed];
     } else {
-        m.f.heads = INVAR_PICK(&m.dice, 1, 1, 2, 3, 8);
-        m.f.cols = INVAR_PICK(&m.dice, 1, 2, 7, 8, 24, 64, 100, 128, 250, 256, 264, 1000, 1024,
-                              2048, 3000, 4096, 4100, 5120, 10000);
-        m.f.rows = 1 + invar_roll(&m.dice, INVAR_PICK(&m.dice, 2, 20, 140, 700));
-        while (m.f.rows > 1 && m.f.rows * m.f.heads * m.f.cols > MOST_ELEMENTS)
+        m.f.heads = INVAR_CASE_PICK(&m.rng, 1, 1, 2, 3, 8);
+        m.f.cols = INVAR_CASE_PICK(&m.rng, 1, 2, 7, 8, 24, 64, 100, 128, 250, 256, 264, 1000, 1024,
+                                   2048, 3000, 4096, 4100, 5120, 10000);
+        m.f.rows = 1 + invar_case_random(&m.rng, INVAR_CASE_PICK(&m.rng, 2, 20, 140, 700));
+        while (m.f.rows > 1 && m.f.rows * m.f.heads * m.f.cols > MAX_ELEMENTS)
             m.f.rows /= 2;
-        m.gap = invar_roll(&m.dice, 2) ? INVAR_PICK(&m.dice, 8, 16, 64, 1, 5) : 0;
-        m.shift = invar_roll(&m.dice, 3) == 0 ? INVAR_PICK(&m.dice, 8, 4, 1, 3) : 0;
-        m.special = invar_roll(&m.dice, 3) == 0;
+        m.gap = invar_case_random(&m.rng, 2) ? INVAR_CASE_PICK(&m.rng, 8, 16, 64, 1, 5) : 0;
+        m.shift = invar_case_random(&m.rng, 3) == 0 ? INVAR_CASE_PICK(&m.rng, 8, 4, 1, 3) : 0;
+        m.special = invar_case_random(&m.rng, 3) == 0;
     }
     snprintf(c->text, sizeof c->text,
              "%s, %" PRId64 " x %" PRId64 " x %" PRId64 ", gap %" PRId64 ", shift %" PRId64 "%s",
@@ -96,7 +96,7 @@ static maker begin(invar_case *c, uint64_t seed)
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Makes a view in a buffer that begins m->shift elements earlier; rank 1 has no gaps. */
-static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
+static invar_tensor shifted_view(case_builder *m, invar_tensor view, bool filled, float scale)
 {
     bool vector = view.rank == 1;
     invar_tensor wide = vector ? invar_tensor_1d(NULL, view.dtype, view.shape[0] + m->shift)
@@ -104,7 +104,7 @@ static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
                                                  invar_tensor_row_elements(&view) + m->shift);
     int64_t gap = vector ? 0 : m->gap;
 
-    wide = filled ? invar_case_normal(m->c, wide, gap, &m->dice, scale)
+    wide = filled ? invar_case_normal(m->c, wide, gap, &m->rng, scale)
                   : invar_case_tensor(m->c, wide, gap);
     view.data = (char *)wide.data + m->shift * invar_dtype_bits(view.dtype) / 8;
     view.row_stride = wide.row_stride;
@@ -112,38 +112,38 @@ static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
 }
 
 /* Inserts a few special values: zeros, subnormal and large numbers. */
-static void sprinkle(maker *m, const invar_tensor *t)
+static void insert_special_values(case_builder *m, const invar_tensor *t)
 {
     static const float values[] = {0.0f, -0.0f, 1e15f, -1e15f, 1e-41f, -1e-41f};
     int64_t cols = t->rank == 1 ? t->shape[0] : invar_tensor_row_elements(t);
     int64_t rows = t->rank == 1 ? 1 : t->shape[0];
 
     for (int i = 0; i < 12 && rows > 0 && cols > 0; i++) {
-        int64_t row = invar_roll(&m->dice, rows), col = invar_roll(&m->dice, cols);
+        int64_t row = invar_case_random(&m->rng, rows), col = invar_case_random(&m->rng, cols);
         invar_tensor_row_store(t, row, col, 1, &values[i % 6]);
     }
 }
 
-static invar_tensor input(maker *m, invar_tensor view, float scale)
+static invar_tensor input(case_builder *m, invar_tensor view, float scale)
 {
-    invar_tensor t = place(m, view, true, scale);
+    invar_tensor t = shifted_view(m, view, true, scale);
 
     if (m->special)
-        sprinkle(m, &t);
+        insert_special_values(m, &t);
     return t;
 }
 
-static invar_tensor output(maker *m, invar_tensor view)
+static invar_tensor output(case_builder *m, invar_tensor view)
 {
-    return place(m, view, false, 0.0f);
+    return shifted_view(m, view, false, 0.0f);
 }
 
-static invar_tensor matrix(const maker *m)
+static invar_tensor matrix(const case_builder *m)
 {
     return invar_tensor_2d(NULL, m->dtype, m->f.rows, m->f.cols);
 }
 
-static invar_tensor heads(const maker *m)
+static invar_tensor heads(const case_builder *m)
 {
     return invar_tensor_3d(NULL, m->dtype, m->f.rows, m->f.heads, m->f.cols);
 }
@@ -153,18 +153,19 @@ static invar_tensor vector(invar_dtype dtype, int64_t n)
     return invar_tensor_1d(NULL, dtype, n);
 }
 
-static invar_row_offsets units(maker *m)
+static invar_row_offsets units(case_builder *m)
 {
-    int64_t many = INVAR_PICK(&m->dice, 5, 5, 5, 700), most = m->f.rows < many ? m->f.rows : many;
-    int64_t count = 1 + invar_roll(&m->dice, most);
-    bool empty = m->f.rows == 0 || invar_roll(&m->dice, 2);
+    int64_t many = INVAR_CASE_PICK(&m->rng, 5, 5, 5, 700),
+            most = m->f.rows < many ? m->f.rows : many;
+    int64_t count = 1 + invar_case_random(&m->rng, most);
+    bool empty = m->f.rows == 0 || invar_case_random(&m->rng, 2);
 
-    return invar_case_segments(m->c, m->f.rows, count, empty, &m->dice);
+    return invar_case_segments(m->c, m->f.rows, count, empty, &m->rng);
 }
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-static void make_token_sum(maker *m)
+static void make_token_sum(case_builder *m)
 {
     invar_token_sum_args *a = &m->c->args.token_sum;
 
@@ -173,12 +174,12 @@ static void make_token_sum(maker *m)
     a->units = units(m);
 }
 
-static invar_tensor blocks(const maker *m, const invar_row_offsets *of)
+static invar_tensor blocks(const case_builder *m, const invar_row_offsets *of)
 {
     return invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_max(of, m->f.rows), m->f.cols);
 }
 
-static void make_token_fold(maker *m)
+static void make_token_fold(case_builder *m)
 {
     invar_token_fold_args *a = &m->c->args.token_fold;
 
@@ -194,30 +195,30 @@ static void make_token_fold(maker *m)
  * Makes a quantized view without memory: complete blocks near the extents of the form, or short
  * ones.
  */
-static invar_tensor quantized_view(maker *m)
+static invar_tensor quantized_view(case_builder *m)
 {
     invar_dtype dtype =
-        (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
+        (invar_dtype)INVAR_CASE_PICK(&m->rng, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
     int64_t block = invar_dtype_scale_block(dtype);
-    bool square = dtype == INVAR_DTYPE_FP8 && invar_roll(&m->dice, 2);
+    bool square = dtype == INVAR_DTYPE_FP8 && invar_case_random(&m->rng, 2);
     bool whole = !m->short_blocks || dtype == INVAR_DTYPE_INT4;
     int64_t rows = square && whole ? (m->f.rows + 127) / 128 * 128 : m->f.rows;
     invar_tensor view =
         invar_tensor_quantized(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
                                whole ? (m->f.cols + block - 1) / block * block : m->f.cols);
 
-    if (square && !whole) // now and then experts
-        view.scale_period = (int32_t)INVAR_PICK(&m->dice, 0, 0, 1, 40, 128, 130, 300);
+    if (square && !whole) // sometimes weights of experts
+        view.scale_period = (int32_t)INVAR_CASE_PICK(&m->rng, 0, 0, 1, 40, 128, 130, 300);
     return view;
 }
 
-static void make_quantize(maker *m)
+static void make_quantize(case_builder *m)
 {
     invar_quantize_args *a = &m->c->args.quantize;
-    bool rounds = invar_roll(&m->dice, 5) == 0;
+    bool rounds = invar_case_random(&m->rng, 5) == 0;
     invar_tensor q =
         rounds ? invar_tensor_2d(NULL, INVAR_DTYPE_BF16, m->f.rows, m->f.cols) : quantized_view(m);
-    float scale = (float[]){1.0f, 1e-30f, 1e6f}[invar_roll(&m->dice, 3)];
+    float scale = (float[]){1.0f, 1e-30f, 1e6f}[invar_case_random(&m->rng, 3)];
 
     a->q = invar_case_tensor(m->c, q, m->gap);
     a->x =
@@ -225,122 +226,124 @@ static void make_quantize(maker *m)
               scale);
 }
 
-static void make_dequantize(maker *m)
+static void make_dequantize(case_builder *m)
 {
     invar_dequantize_args *a = &m->c->args.dequantize;
     invar_tensor q = quantized_view(m);
 
-    a->q = invar_case_quantized(m->c, q, &m->dice, 1.0f);
+    a->q = invar_case_quantized(m->c, q, &m->rng, 1.0f);
     a->x = output(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]));
 }
 
 /* ---- embedding and addition ------------------------------------------------------------------ */
 
-static void make_embedding_fwd(maker *m)
+static void make_embedding_fwd(case_builder *m)
 {
     invar_embedding_fwd_args *a = &m->c->args.embedding_fwd;
-    int64_t ids = 1 + invar_roll(&m->dice, 200);
+    int64_t ids = 1 + invar_case_random(&m->rng, 200);
 
     a->table = input(m, invar_tensor_2d(NULL, m->dtype, ids, m->f.cols), 1.0f);
     a->out = output(m, matrix(m));
-    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, ids);
+    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->rng, ids);
 }
 
-static void make_embedding_bwd(maker *m)
+static void make_embedding_bwd(case_builder *m)
 {
     invar_embedding_bwd_args *a = &m->c->args.embedding_bwd;
-    int64_t ids = INVAR_PICK(&m->dice, 1, 3, 40, 700), used = 1 + invar_roll(&m->dice, ids);
+    int64_t ids = INVAR_CASE_PICK(&m->rng, 1, 3, 40, 700),
+            used = 1 + invar_case_random(&m->rng, ids);
 
     a->dtable = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, ids, m->f.cols), 1.0f);
     a->dout = input(m, matrix(m), 1.0f);
-    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, used);
+    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->rng, used);
     a->units = units(m);
 }
 
-static void make_add(maker *m)
+static void make_add(case_builder *m)
 {
     invar_add_args *a = &m->c->args.add;
 
     a->a = input(m, matrix(m), 1.0f);
     a->b = input(m, matrix(m), 1.0f);
-    switch (invar_roll(&m->dice, 3)) {
+    switch (invar_case_random(&m->rng, 3)) {
     case 0: a->out = a->a; break;
     case 1: a->out = a->b; break;
     default: a->out = output(m, matrix(m));
     }
 }
 
-static void make_scale(maker *m)
+static void make_scale(case_builder *m)
 {
     invar_scale_args *a = &m->c->args.scale;
     invar_tensor x = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, m->f.rows, m->f.cols), 1.0f);
 
     a->x = x;
-    a->y = m->dtype == INVAR_DTYPE_F32 && invar_roll(&m->dice, 2) ? x : output(m, matrix(m));
-    a->factor = (float)INVAR_PICK(&m->dice, 0, 1, 2, -3) / (float)INVAR_PICK(&m->dice, 1, 7, 8);
+    a->y = m->dtype == INVAR_DTYPE_F32 && invar_case_random(&m->rng, 2) ? x : output(m, matrix(m));
+    a->factor =
+        (float)INVAR_CASE_PICK(&m->rng, 0, 1, 2, -3) / (float)INVAR_CASE_PICK(&m->rng, 1, 7, 8);
 }
 
-static void make_shards_fold(maker *m)
+static void make_shards_fold(case_builder *m)
 {
     invar_shards_fold_args *a = &m->c->args.shards_fold;
 
-    a->shards = (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8);
+    a->shards = (int32_t)INVAR_CASE_PICK(&m->rng, 1, 2, 4, 8);
     a->x = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, a->shards * m->f.rows, m->f.cols), 1.0f);
     a->y = output(m, matrix(m));
-    if (invar_roll(&m->dice, 2)) {
+    if (invar_case_random(&m->rng, 2)) {
         a->residual = input(m, matrix(m), 1.0f);
-        a->y = invar_roll(&m->dice, 2) ? a->residual : a->y;
+        a->y = invar_case_random(&m->rng, 2) ? a->residual : a->y;
     }
 }
 
 /* ---- norm, rotary embedding, activation ------------------------------------------------------ */
 
-static invar_dtype weight_type(maker *m)
+static invar_dtype weight_type(case_builder *m)
 {
-    return invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : m->dtype;
+    return invar_case_random(&m->rng, 2) ? INVAR_DTYPE_F32 : m->dtype;
 }
 
 /* Half of the calls with an even head dim have a rotation. */
-static invar_rope_args rotation(maker *m)
+static invar_rope_args rotation(case_builder *m)
 {
-    int64_t positions = 1 + invar_roll(&m->dice, 500);
+    int64_t positions = 1 + invar_case_random(&m->rng, 500);
     invar_tensor table = invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, m->f.cols / 2);
 
-    if (m->f.cols % 2 != 0 || invar_roll(&m->dice, 2))
+    if (m->f.cols % 2 != 0 || invar_case_random(&m->rng, 2))
         return (invar_rope_args){.positions = {0}};
     return (invar_rope_args){.positions = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows),
-                                                           0, &m->dice, positions),
-                             .cosine = place(m, table, true, 1.0f),
-                             .sine = place(m, table, true, 1.0f)};
+                                                           0, &m->rng, positions),
+                             .cosine = shifted_view(m, table, true, 1.0f),
+                             .sine = shifted_view(m, table, true, 1.0f)};
 }
 
 /* Some rows have squares that overflow, in bf16: their results are NaN. */
-static void overflow(maker *m, const invar_tensor *x)
+static void insert_overflowing_rows(case_builder *m, const invar_tensor *x)
 {
     const float large = 0x1p65f;
 
     if (!m->special || m->dtype != INVAR_DTYPE_BF16)
         return;
     for (int i = 0; i < 3 && x->shape[0] > 0 && x->shape[1] > 0; i++) {
-        int64_t column = invar_roll(&m->dice, invar_tensor_row_elements(x));
-        int64_t row = invar_roll(&m->dice, x->shape[0]);
+        int64_t column = invar_case_random(&m->rng, invar_tensor_row_elements(x));
+        int64_t row = invar_case_random(&m->rng, x->shape[0]);
         invar_tensor_row_store(x, row, column, 1, &large);
     }
 }
 
-static void make_rmsnorm_fwd(maker *m)
+static void make_rmsnorm_fwd(case_builder *m)
 {
     invar_rmsnorm_fwd_args *a = &m->c->args.rmsnorm_fwd;
 
     a->x = input(m, heads(m), 1.0f);
-    a->y = invar_roll(&m->dice, 2) ? a->x : output(m, heads(m));
+    a->y = invar_case_random(&m->rng, 2) ? a->x : output(m, heads(m));
     a->weight = input(m, vector(weight_type(m), m->f.cols), 1.0f);
-    a->eps = invar_roll(&m->dice, 2) ? 1e-6f : 1e-5f;
+    a->eps = invar_case_random(&m->rng, 2) ? 1e-6f : 1e-5f;
     a->rotation = rotation(m);
-    overflow(m, &a->x);
+    insert_overflowing_rows(m, &a->x);
 }
 
-static void make_rmsnorm_bwd(maker *m)
+static void make_rmsnorm_bwd(case_builder *m)
 {
     invar_rmsnorm_bwd_args *a = &m->c->args.rmsnorm_bwd;
 
@@ -352,65 +355,65 @@ static void make_rmsnorm_bwd(maker *m)
     a->units = units(m);
     if (m->blocks)
         a->block_sums = output(m, blocks(m, &a->units));
-    else if (invar_roll(&m->dice, 4) != 0)
+    else if (invar_case_random(&m->rng, 4) != 0)
         a->dweight = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
     a->rotation = rotation(m);
-    if (invar_roll(&m->dice, 2)) {
+    if (invar_case_random(&m->rng, 2)) {
         a->residual = input(m, heads(m), 1.0f);
-        a->dx = invar_roll(&m->dice, 2) ? a->residual : a->dx;
+        a->dx = invar_case_random(&m->rng, 2) ? a->residual : a->dx;
     }
     if (!invar_tensor_present(&a->dweight) && !m->blocks)
-        overflow(m, &a->x);
+        insert_overflowing_rows(m, &a->x);
     if (m->cut) {
-        a->head_shards = (int32_t)INVAR_PICK(&m->dice, 2, 4, 8);
-        a->head_atom = INVAR_PICK(&m->dice, 1, 1, 2);
+        a->head_shards = (int32_t)INVAR_CASE_PICK(&m->rng, 2, 4, 8);
+        a->head_atom = INVAR_CASE_PICK(&m->rng, 1, 1, 2);
     }
 }
 
-static void make_rope_table(maker *m)
+static void make_rope_table(case_builder *m)
 {
     invar_rope_table_args *a = &m->c->args.rope_table;
-    int64_t half = INVAR_PICK(&m->dice, 64, 32, 48, 1, 5, 128);
+    int64_t half = INVAR_CASE_PICK(&m->rng, 64, 32, 48, 1, 5, 128);
     invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, m->f.rows, half);
 
     a->cosine = output(m, view);
     a->sine = output(m, view);
-    a->theta = (double)INVAR_PICK(&m->dice, 10000, 1000000, 500000, 1, 70000000000000);
-    if (invar_roll(&m->dice, 2)) {
+    a->theta = (double)INVAR_CASE_PICK(&m->rng, 10000, 1000000, 500000, 1, 70000000000000);
+    if (invar_case_random(&m->rng, 2)) {
         a->scaling = INVAR_ROPE_LLAMA3;
-        a->factor = (double)INVAR_PICK(&m->dice, 8, 32, 1);
+        a->factor = (double)INVAR_CASE_PICK(&m->rng, 8, 32, 1);
         a->low_freq_factor = 1.0;
         a->high_freq_factor = 4.0;
-        a->original_context = (double)INVAR_PICK(&m->dice, 8192, 100);
+        a->original_context = (double)INVAR_CASE_PICK(&m->rng, 8192, 100);
     }
 }
 
-static void make_rope(maker *m, invar_rope_fwd_args *a)
+static void make_rope(case_builder *m, invar_rope_fwd_args *a)
 {
-    int64_t positions = 1 + invar_roll(&m->dice, 500), half = (m->f.cols + 1) / 2;
+    int64_t positions = 1 + invar_case_random(&m->rng, 500), half = (m->f.cols + 1) / 2;
     invar_tensor view = invar_tensor_3d(NULL, m->dtype, m->f.rows, m->f.heads, 2 * half);
     invar_tensor table = invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, half);
 
     a->x = input(m, view, 1.0f);
-    a->y = invar_roll(&m->dice, 2) ? a->x : output(m, view);
+    a->y = invar_case_random(&m->rng, 2) ? a->x : output(m, view);
     a->cosine = input(m, table, 1.0f);
     a->sine = input(m, table, 1.0f);
     a->positions =
-        invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, positions);
+        invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->rng, positions);
 }
 
 /* Sometimes draws enough elements that a kernel prefers a table to arithmetic. */
-static void make_large(maker *m)
+static void make_large(case_builder *m)
 {
-    if (invar_roll(&m->dice, 40) == 0)
+    if (invar_case_random(&m->rng, 40) == 0)
         m->f = (form){1400, 1, m->short_blocks ? 3080 : 3072};
 }
 
 /* Sometimes draws a quantized format for the outputs. */
-static invar_dtype codes_type(maker *m)
+static invar_dtype codes_type(case_builder *m)
 {
-    invar_dtype type = (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8,
-                                               INVAR_DTYPE_INT4, INVAR_DTYPE_NONE);
+    invar_dtype type = (invar_dtype)INVAR_CASE_PICK(&m->rng, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8,
+                                                    INVAR_DTYPE_INT4, INVAR_DTYPE_NONE);
     bool whole = !m->short_blocks || type == INVAR_DTYPE_INT4;
 
     if (type == INVAR_DTYPE_NONE ||
@@ -419,7 +422,7 @@ static invar_dtype codes_type(maker *m)
     return type;
 }
 
-static invar_tensor codes(maker *m, invar_dtype type)
+static invar_tensor codes(case_builder *m, invar_dtype type)
 {
     invar_tensor view = matrix(m);
 
@@ -429,14 +432,14 @@ static invar_tensor codes(maker *m, invar_dtype type)
     return invar_case_tensor(m->c, view, m->gap);
 }
 
-static void make_swiglu_fwd(maker *m)
+static void make_swiglu_fwd(case_builder *m)
 {
     invar_swiglu_fwd_args *a = &m->c->args.swiglu_fwd;
 
     make_large(m);
-    a->gate = input(m, matrix(m), invar_roll(&m->dice, 3) ? 4.0f : 100.0f);
+    a->gate = input(m, matrix(m), invar_case_random(&m->rng, 3) ? 4.0f : 100.0f);
     a->up = input(m, matrix(m), 1.0f);
-    switch (invar_roll(&m->dice, 3)) {
+    switch (invar_case_random(&m->rng, 3)) {
     case 0: a->y = a->gate; break;
     case 1: a->y = a->up; break;
     default: a->y = output(m, matrix(m));
@@ -444,11 +447,11 @@ static void make_swiglu_fwd(maker *m)
     a->y_q = codes(m, codes_type(m));
 }
 
-static void make_swiglu_bwd(maker *m)
+static void make_swiglu_bwd(case_builder *m)
 {
     invar_swiglu_bwd_args *a = &m->c->args.swiglu_bwd;
     invar_tensor in[3];
-    int64_t first = invar_roll(&m->dice, 3);
+    int64_t first = invar_case_random(&m->rng, 3);
     invar_dtype type;
 
     make_large(m);
@@ -457,8 +460,8 @@ static void make_swiglu_bwd(maker *m)
     a->dy = in[0];
     a->gate = in[1];
     a->up = in[2];
-    a->dgate = invar_roll(&m->dice, 2) ? in[first] : output(m, matrix(m));
-    a->dup = invar_roll(&m->dice, 2) ? in[(first + 1) % 3] : output(m, matrix(m));
+    a->dgate = invar_case_random(&m->rng, 2) ? in[first] : output(m, matrix(m));
+    a->dup = invar_case_random(&m->rng, 2) ? in[(first + 1) % 3] : output(m, matrix(m));
     type = codes_type(m);
     a->dgate_q = codes(m, type);
     a->dup_q = codes(m, type);
@@ -468,7 +471,7 @@ static void make_swiglu_bwd(maker *m)
 
 static void make(invar_case *c, uint64_t seed)
 {
-    maker m = begin(c, seed);
+    case_builder m = new_builder(c, seed);
 
     switch (c->op) {
     case INVAR_OP_TOKEN_SUM: make_token_sum(&m); return;

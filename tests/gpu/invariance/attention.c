@@ -4,7 +4,7 @@
  * A decoded row against prefill, at every length; chunks; pages of any size; prefill and decode in
  * one batch; packs; prefixes of samples; forward and backward. Every byte is compared with the
  * sample computed alone, in one chunk. Includes the cases in which other engines failed
- * (docs/testing.md).
+ * (docs/testing.md). Controls: other key spans, and two samples packed as one, must differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -226,7 +226,7 @@ static void test_attention__bits_invariant_to_pack(void **state)
 /*
  * Attention is causal: o, lse2 and dq of the first rows do not depend on the number of later rows.
  */
-static void check_beginnings(invar_sweep *s, const form *f)
+static void check_prefixes(invar_sweep *s, const form *f)
 {
     bool tensor = f->numerics == SM90 && (f->dim == 64 || f->dim == 128);
     int64_t length = invar_sweep_size(s, tensor ? 700 : 400, 140);
@@ -254,12 +254,12 @@ static void check_beginnings(invar_sweep *s, const form *f)
 static void test_attention__bits_invariant_to_length(void **state)
 {
     (void)state;
-    for_forms(check_beginnings);
+    for_forms(check_prefixes);
 }
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-enum { CACHED = 3, MOST_SEQUENCES = 5000 };
+enum { CACHED = 3, MAX_SEQUENCES = 5000 };
 
 /* Samples whose keys are all in pages, and the expected rows, computed in one chunk. */
 typedef struct cached {
@@ -336,12 +336,12 @@ static void cached_free(cached *c)
 /* Runs a call with these sequences; every row must equal that of its sample. */
 static void check_call(cached *c, const sequence *sequences, int64_t count, const char *what)
 {
-    static int64_t start[MOST_SEQUENCES + 1], keys[MOST_SEQUENCES];
+    static int64_t start[MAX_SEQUENCES + 1], keys[MAX_SEQUENCES];
     int32_t *pages = malloc((size_t)(count * c->max_pages) * sizeof *pages);
     int mark = invar_sweep_mark(c->s);
     invar_attention_paged_args args = {.cache = c->cache, .shape = c->f->shape};
 
-    assert_true(count <= MOST_SEQUENCES && pages);
+    assert_true(count <= MAX_SEQUENCES && pages);
     for (int64_t i = 0; i < count; i++) {
         const sequence *q = &sequences[i];
 
@@ -376,7 +376,7 @@ static void check_call(cached *c, const sequence *sequences, int64_t count, cons
 
 /* ---- decode and prefill ---------------------------------------------------------------------- */
 
-/* Each length with one row alone, with few rows as for drafts, and all lengths in one batch. */
+/* Checks each length with one row, with few rows as for drafts, and all lengths in one batch. */
 static void check_decode(cached *c)
 {
     sequence *all = malloc((size_t)c->length * sizeof *all);
@@ -433,7 +433,7 @@ static void test_attention_paged__decode_and_chunks_are_prefill(void **state)
 
 /* ---- prefill beside decode ------------------------------------------------------------------- */
 
-/* Random parts of random samples in one batch: decode, drafts, chunks, complete prefills. */
+/* Checks random parts of random samples in one batch: decode, drafts, chunks, complete prefills. */
 static void check_mixtures(invar_sweep *s, const form *f)
 {
     int64_t most = invar_sweep_size(s, f->numerics == SM90 ? 4200 : 700, 160);
@@ -441,14 +441,16 @@ static void check_mixtures(invar_sweep *s, const form *f)
     uint64_t n = 0;
 
     for (int64_t call = 0; call < invar_sweep_size(s, 24, 4); call++) {
-        static const int64_t usual[] = {1, 511, 2048, 4097, 130, 64}; // prefixes of SGLang's tests
+        static const int64_t prompt_lengths[] = {1,    511, 2048,
+                                                 4097, 130, 64}; // prefixes of SGLang's tests
         sequence sequences[16];
         int64_t count = 1 + invar_test_random(7, n++) % 16;
 
         for (int64_t i = 0; i < count; i++) {
             sequence *q = &sequences[i];
-            int64_t length = invar_test_random(7, n++) % 2 ? usual[invar_test_random(7, n++) % 6]
-                                                           : 1 + invar_test_random(7, n++) % most;
+            int64_t length = invar_test_random(7, n++) % 2
+                                 ? prompt_lengths[invar_test_random(7, n++) % 6]
+                                 : 1 + invar_test_random(7, n++) % most;
             uint32_t kind = invar_test_random(7, n++) % 4;
 
             q->sample = (int)(invar_test_random(7, n++) % CACHED);
@@ -468,7 +470,7 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
     for_forms(check_mixtures);
 }
 
-/* One decoded row over many keys, before and after a prefill that grows by one row at a time. */
+/* Decodes one row over many keys, together with a prefill that grows by one row at a time. */
 static void test_attention_paged__decode_beside_growing_prefill(void **state)
 {
     invar_sweep *s = invar_sweep_begin(SM90);
@@ -511,7 +513,7 @@ static void test_attention__controls_are_seen(void **state)
     pack_run(s, &split, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
         assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));
-    // the same rows as one sample see five keys more
+    // control: as one sample, the rows see five keys more
     pack_run_one(s, &f, &p, true);
     for (int i = 0; i < RESULTS; i++)
         assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));

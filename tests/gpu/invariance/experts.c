@@ -3,8 +3,9 @@
  *
  * A row of an expert equals the dense layer with that expert's weights, for any number of rows of
  * this and the other experts. A token of a layer equals the token alone, for any order of the
- * tokens and any other tokens, forward and backward; weights get the gradients of their own tokens,
- * unit by unit.
+ * tokens and any other tokens, forward and backward; weights get the gradients of their own
+ * tokens, unit by unit. Controls that must differ: a chain in two halves, rows at another expert,
+ * and one unit instead of several.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +18,7 @@
 #define F32 INVAR_DTYPE_F32
 #define I32 INVAR_DTYPE_I32
 
-enum { MOST_EXPERTS = 64 };
+enum { MAX_EXPERTS = 64 };
 
 /* ---- grouped and dense products -------------------------------------------------------------- */
 
@@ -25,7 +26,7 @@ enum { MOST_EXPERTS = 64 };
 typedef struct pools {
     invar_sweep *s;
     const invar_test_format *format;
-    int64_t experts, most, n, k;          /* `most` rows in each pool */
+    int64_t experts, max_rows, n, k;      /* `max_rows` rows in each pool */
     invar_tensor x, dy;                   /* (E * most, k), (E * most, n): before quantization */
     invar_tensor w;                       /* (E * n, k) */
     invar_tensor expected_y, expected_dx; /* on the heap */
@@ -33,28 +34,28 @@ typedef struct pools {
 } pools;
 
 static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t experts,
-                       int64_t most, int64_t n, int64_t k)
+                       int64_t max_rows, int64_t n, int64_t k)
 {
-    pools p = {.s = s, .format = format, .experts = experts, .most = most, .n = n, .k = k};
+    pools p = {.s = s, .format = format, .experts = experts, .max_rows = max_rows, .n = n, .k = k};
     invar_tensor plain = invar_sweep_normal(s, format->storage, experts * n, k, 1), xq, dyq;
 
     p.w = invar_sweep_quantized(s, &plain, format->w, true);
-    p.x = invar_sweep_normal(s, format->storage, experts * most, k, 2);
-    p.dy = invar_sweep_normal(s, format->storage, experts * most, n, 3);
-    p.rows_x = invar_sweep_2d(s, format->storage, experts * most, k);
-    p.rows_dy = invar_sweep_2d(s, format->storage, experts * most, n);
-    p.y = invar_sweep_2d(s, F32, experts * most, n);
-    p.dx = invar_sweep_2d(s, F32, experts * most, k);
+    p.x = invar_sweep_normal(s, format->storage, experts * max_rows, k, 2);
+    p.dy = invar_sweep_normal(s, format->storage, experts * max_rows, n, 3);
+    p.rows_x = invar_sweep_2d(s, format->storage, experts * max_rows, k);
+    p.rows_dy = invar_sweep_2d(s, format->storage, experts * max_rows, n);
+    p.y = invar_sweep_2d(s, F32, experts * max_rows, n);
+    p.dx = invar_sweep_2d(s, F32, experts * max_rows, k);
     xq = invar_sweep_quantized(s, &p.x, format->x, false);
     dyq = invar_sweep_quantized(s, &p.dy, format->x, false);
     for (int64_t e = 0; e < experts; e++) {
         invar_tensor w = invar_tensor_rows(&p.w, e * n, n);
-        invar_linear_fwd_args fwd = {.y = invar_tensor_rows(&p.y, e * most, most),
-                                     .x = invar_tensor_rows(&xq, e * most, most),
+        invar_linear_fwd_args fwd = {.y = invar_tensor_rows(&p.y, e * max_rows, max_rows),
+                                     .x = invar_tensor_rows(&xq, e * max_rows, max_rows),
                                      .w = w,
                                      .k_shards = 1};
-        invar_linear_dx_args bwd = {.dx = invar_tensor_rows(&p.dx, e * most, most),
-                                    .parts = {{invar_tensor_rows(&dyq, e * most, most), w}},
+        invar_linear_dx_args bwd = {.dx = invar_tensor_rows(&p.dx, e * max_rows, max_rows),
+                                    .parts = {{invar_tensor_rows(&dyq, e * max_rows, max_rows), w}},
                                     .n_parts = 1,
                                     .k_shards = 1};
 
@@ -69,7 +70,7 @@ static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t 
 /* Runs the first counts[e] rows of each pool in one grouped product. */
 static void check_counts(pools *p, const int64_t *counts, const char *what)
 {
-    int64_t start[MOST_EXPERTS + 1] = {0};
+    int64_t start[MAX_EXPERTS + 1] = {0};
     int mark = invar_sweep_mark(p->s);
     invar_moe_linear_fwd_args fwd = {.w = p->w, .k_shards = 1};
     invar_moe_linear_dx_args bwd = {.n_parts = 1, .k_shards = 1};
@@ -77,8 +78,8 @@ static void check_counts(pools *p, const int64_t *counts, const char *what)
 
     for (int64_t e = 0; e < p->experts; e++) {
         start[e + 1] = start[e] + counts[e];
-        invar_sweep_copy_rows(p->s, &p->rows_x, start[e], &p->x, e * p->most, counts[e]);
-        invar_sweep_copy_rows(p->s, &p->rows_dy, start[e], &p->dy, e * p->most, counts[e]);
+        invar_sweep_copy_rows(p->s, &p->rows_x, start[e], &p->x, e * p->max_rows, counts[e]);
+        invar_sweep_copy_rows(p->s, &p->rows_dy, start[e], &p->dy, e * p->max_rows, counts[e]);
     }
     x = invar_tensor_rows(&p->rows_x, 0, start[p->experts]);
     dy = invar_tensor_rows(&p->rows_dy, 0, start[p->experts]);
@@ -96,9 +97,10 @@ static void check_counts(pools *p, const int64_t *counts, const char *what)
         invar_tensor y = invar_tensor_rows(&p->y, start[e], counts[e]);
         invar_tensor dx = invar_tensor_rows(&p->dx, start[e], counts[e]);
 
-        invar_sweep_assert(p->s, &y, &p->expected_y, e * p->most, "%s y, %s, %d rows of expert %d",
-                           p->format->name, what, (int)counts[e], (int)e);
-        invar_sweep_assert(p->s, &dx, &p->expected_dx, e * p->most,
+        invar_sweep_assert(p->s, &y, &p->expected_y, e * p->max_rows,
+                           "%s y, %s, %d rows of expert %d", p->format->name, what, (int)counts[e],
+                           (int)e);
+        invar_sweep_assert(p->s, &dx, &p->expected_dx, e * p->max_rows,
                            "%s dx, %s, %d rows of expert %d", p->format->name, what, (int)counts[e],
                            (int)e);
     }
@@ -112,9 +114,9 @@ static int64_t count_of(const pools *p, int kind, int64_t e, int64_t n)
     case 0: return 0;
     case 1: return 1;
     case 2: return n;
-    case 3: return p->most;
-    case 4: return e % 2 ? p->most : 0;
-    default: return (int64_t)(invar_test_random(5, (uint64_t)(e + 64 * n)) % (uint32_t)p->most);
+    case 3: return p->max_rows;
+    case 4: return e % 2 ? p->max_rows : 0;
+    default: return (int64_t)(invar_test_random(5, (uint64_t)(e + 64 * n)) % (uint32_t)p->max_rows);
     }
 }
 
@@ -131,9 +133,9 @@ static void check_pools(invar_numerics numerics, const invar_test_format *format
     pools p = pools_new(s, format, invar_sweep_size(s, fast ? 32 : 8, 4),
                         invar_sweep_size(s, 160, 17), side, invar_sweep_size(s, 2 * side, 128));
 
-    for (size_t i = 0; i < sizeof edges / sizeof *edges && edges[i] <= p.most; i++)
+    for (size_t i = 0; i < sizeof edges / sizeof *edges && edges[i] <= p.max_rows; i++)
         for (int kind = 0; kind < 6; kind++) {
-            int64_t counts[MOST_EXPERTS];
+            int64_t counts[MAX_EXPERTS];
 
             for (int64_t e = 0; e < p.experts; e++)
                 counts[e] = count_of(&p, kind, e, edges[i]);
@@ -167,7 +169,7 @@ static const struct gradients {
                  {32, 3000, 7, true},  {4, 9000, 0, false}, {4, 9000, 7, true}};
 
 /* The first columns; the columns after them must not change. */
-static invar_tensor narrowed(invar_tensor t, int64_t cols)
+static invar_tensor first_columns(invar_tensor t, int64_t cols)
 {
     t.shape[1] = cols;
     return t;
@@ -184,9 +186,9 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
     int64_t rows_of_dw = invar_sweep_size(s, fast ? 256 : 72, 40), n = rows_of_dw - g->less;
     int64_t stride = invar_sweep_size(s, 384, 24), k = stride - g->less;
     const int64_t unit[] = {0, 1, tokens / 3, tokens / 3 + 20, tokens - 7, tokens};
-    int64_t start[MOST_EXPERTS + 1] = {0}, cut[MOST_EXPERTS][UNITS + 1], rows = 0;
+    int64_t start[MAX_EXPERTS + 1] = {0}, cut[MAX_EXPERTS][UNITS + 1], rows = 0;
     int mark = invar_sweep_mark(s);
-    invar_moe_linear_dw_args grouped = {0};
+    invar_moe_linear_dw_args grouped_product = {0};
     invar_tensor all = invar_sweep_2d(s, F32, experts * n, stride), expected;
     invar_tensor dw = invar_sweep_2d(s, F32, n, stride);
     int32_t *row_token = malloc((size_t)tokens * sizeof *row_token);
@@ -208,22 +210,24 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
             cut[e][u] = rows - start[e];
         start[e + 1] = rows;
     }
-    grouped.dw = narrowed(all, k);
-    grouped.dy = narrowed(invar_sweep_normal(s, format->storage, rows, rows_of_dw, 6), n);
-    grouped.x = narrowed(invar_sweep_normal(s, format->storage, rows, stride, 7), k);
-    grouped.fresh = g->fresh;
-    grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
-    invar_sweep_put(s, &grouped.row_token, row_token);
-    grouped.experts = (invar_row_offsets){invar_sweep_numbers(s, start, experts + 1), experts};
-    grouped.units = (invar_row_offsets){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
+    grouped_product.dw = first_columns(all, k);
+    grouped_product.dy =
+        first_columns(invar_sweep_normal(s, format->storage, rows, rows_of_dw, 6), n);
+    grouped_product.x = first_columns(invar_sweep_normal(s, format->storage, rows, stride, 7), k);
+    grouped_product.fresh = g->fresh;
+    grouped_product.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
+    invar_sweep_put(s, &grouped_product.row_token, row_token);
+    grouped_product.experts =
+        (invar_row_offsets){invar_sweep_numbers(s, start, experts + 1), experts};
+    grouped_product.units = (invar_row_offsets){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
     invar_sweep_fill(s, &all, g->fresh ? 7.0f : 0.0f);
-    invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DW, &grouped);
+    invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DW, &grouped_product);
     expected = invar_sweep_get(s, &all);
     for (int64_t e = 0; e < experts; e++) {
         int64_t count = start[e + 1] - start[e];
-        invar_linear_dw_args dense = {.dw = narrowed(dw, k),
-                                      .dy = invar_tensor_rows(&grouped.dy, start[e], count),
-                                      .x = invar_tensor_rows(&grouped.x, start[e], count),
+        invar_linear_dw_args dense = {.dw = first_columns(dw, k),
+                                      .dy = invar_tensor_rows(&grouped_product.dy, start[e], count),
+                                      .x = invar_tensor_rows(&grouped_product.x, start[e], count),
                                       .units = {invar_sweep_numbers(s, cut[e], UNITS + 1), UNITS},
                                       .fresh = g->fresh};
 
@@ -334,8 +338,8 @@ typedef struct rows {
     invar_row_offsets experts;
 } rows;
 
-static void grouped(const layer *l, const rows *r, const invar_tensor *y, const invar_tensor *x,
-                    const invar_tensor *w)
+static void grouped_product(const layer *l, const rows *r, const invar_tensor *y,
+                            const invar_tensor *x, const invar_tensor *w)
 {
     invar_moe_linear_fwd_args args = {
         *y, invar_sweep_quantized(l->s, x, l->format->x, false), *w, r->experts, 1, 0};
@@ -348,7 +352,7 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
     invar_sweep *s = l->s;
     invar_dtype storage = l->format->storage;
     int64_t count = t->in[X].shape[0], all = count * l->slots;
-    int64_t zeros[MOST_EXPERTS + 1] = {0};
+    int64_t zeros[MAX_EXPERTS + 1] = {0};
     rows r = {.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, all)),
               .slot_row = invar_sweep_2d(s, I32, count, l->slots),
               .x = invar_sweep_2d(s, storage, all, l->width),
@@ -376,10 +380,10 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
     invar_sweep_run(s, INVAR_OP_MOE_ROUTE_FWD, &choose);
     invar_sweep_run(s, INVAR_OP_MOE_PLAN, &plan);
     invar_sweep_run(s, INVAR_OP_MOE_GATHER_FWD, &gather);
-    grouped(l, &r, &r.gate, &r.x, &l->gate);
-    grouped(l, &r, &r.up, &r.x, &l->up);
+    grouped_product(l, &r, &r.gate, &r.x, &l->gate);
+    grouped_product(l, &r, &r.up, &r.x, &l->up);
     invar_sweep_run(s, INVAR_OP_SWIGLU_FWD, &swiglu);
-    grouped(l, &r, &r.y, &r.act, &l->down);
+    grouped_product(l, &r, &r.y, &r.act, &l->down);
     invar_sweep_run(s, INVAR_OP_MOE_COMBINE_FWD, &combine);
     return r;
 }
@@ -533,9 +537,7 @@ static void test_experts__layer_bits_invariant_to_tokens(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/*
- * Control: rows at another expert, and a layer whose token depends on its neighbors, must differ.
- */
+/* Control: products in two half chains, and rows at another expert, must differ. */
 static void test_experts__controls_are_seen(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);

@@ -5,7 +5,8 @@
  * Every number of rows from 1 to 300 and some larger ones, every position in a batch, any
  * neighbors, any split of a batch, for every format: y and dx of a row have the same bytes, and
  * some rows of the full batch equal the CPU's. The shapes are those that other engines are tested
- * with, or failed with (docs/testing.md).
+ * with, or failed with (docs/testing.md). Controls that must differ: a chain in two halves, one
+ * unit instead of several, and a result that was not written.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,17 +17,17 @@
 
 #include "tests/gpu/invariance/sweep.h"
 
-/* ---- some rows by the CPU -------------------------------------------------------------------- */
+/* ---- comparison of some rows with the CPU ---------------------------------------------------- */
 
 enum { CPU_ROWS = 3 };
 
-/* The first row, one in the middle, the last. */
+/* Returns the index of the first row, of one in the middle or of the last one. */
 static int64_t cpu_row(int64_t rows, int i)
 {
     return i == 0 ? 0 : i == 1 ? rows / 2 : rows - 1;
 }
 
-/* If the device is the CPU, there is nothing to compare with. */
+/* Returns whether the device is the CPU, so that there is nothing to compare with. */
 static bool is_cpu(const invar_sweep *s)
 {
     return s->dev.backend == invar_backend_cpu();
@@ -49,59 +50,61 @@ static void cpu_close(invar_device *cpu)
     invar_pool_free(cpu->pool);
 }
 
-static invar_tensor get_row(const invar_sweep *s, const invar_tensor *t, int64_t row)
+static invar_tensor download_row(const invar_sweep *s, const invar_tensor *t, int64_t row)
 {
     invar_tensor view = invar_tensor_rows(t, row, 1);
 
     return invar_sweep_get(s, &view);
 }
 
-/* The call whose results `expected` holds, on the heap. */
-static void check_forward_with_cpu(const invar_sweep *s, const invar_linear_fwd_args *whole,
+/*
+ * Computes some rows of the call `full` on the CPU and compares them with its results, on the heap.
+ */
+static void check_forward_with_cpu(const invar_sweep *s, const invar_linear_fwd_args *full,
                                    const invar_tensor *expected, const char *what)
 {
     invar_device cpu;
-    invar_linear_fwd_args args = *whole;
+    invar_linear_fwd_args args = *full;
 
     if (is_cpu(s))
         return;
     cpu = cpu_open(s);
-    args.w = invar_sweep_get(s, &whole->w);
-    if (whole->bias.data)
-        args.bias = invar_sweep_get(s, &whole->bias);
+    args.w = invar_sweep_get(s, &full->w);
+    if (full->bias.data)
+        args.bias = invar_sweep_get(s, &full->bias);
     for (int i = 0; i < CPU_ROWS; i++) {
-        int64_t at = cpu_row(whole->x.shape[0], i);
+        int64_t at = cpu_row(full->x.shape[0], i);
         invar_tensor row = invar_tensor_rows(expected, at, 1);
 
-        args.x = get_row(s, &whole->x, at);
+        args.x = download_row(s, &full->x, at);
         args.y = invar_test_tensor(invar_tensor_2d(NULL, row.dtype, 1, row.shape[1]));
         assert_ok(invar_linear_fwd(&cpu, &args));
         invar_assert_bits_tensor(&row, &args.y, what);
         invar_test_free(&args.x, &args.y);
     }
     invar_test_free(&args.w);
-    if (whole->bias.data)
+    if (full->bias.data)
         invar_test_free(&args.bias);
     cpu_close(&cpu);
 }
 
-static void check_backward_with_cpu(const invar_sweep *s, const invar_linear_dx_args *whole,
+static void check_backward_with_cpu(const invar_sweep *s, const invar_linear_dx_args *full,
                                     const invar_tensor *expected, const char *what)
 {
     invar_device cpu;
-    invar_linear_dx_args args = *whole;
+    invar_linear_dx_args args = *full;
 
     if (is_cpu(s))
         return;
     cpu = cpu_open(s);
     for (int p = 0; p < args.n_parts; p++)
-        args.parts[p].w = invar_sweep_get(s, &whole->parts[p].w);
+        args.parts[p].w = invar_sweep_get(s, &full->parts[p].w);
     for (int i = 0; i < CPU_ROWS; i++) {
-        int64_t at = cpu_row(whole->dx.shape[0], i);
+        int64_t at = cpu_row(full->dx.shape[0], i);
         invar_tensor row = invar_tensor_rows(expected, at, 1);
 
         for (int p = 0; p < args.n_parts; p++)
-            args.parts[p].dy = get_row(s, &whole->parts[p].dy, at);
+            args.parts[p].dy = download_row(s, &full->parts[p].dy, at);
         args.dx = invar_test_tensor(invar_tensor_2d(NULL, row.dtype, 1, row.shape[1]));
         assert_ok(invar_linear_dx(&cpu, &args));
         invar_assert_bits_tensor(&row, &args.dx, what);
@@ -121,7 +124,7 @@ typedef struct layer {
     invar_sweep *s;
     const invar_test_format *format;
     int64_t rows, n, k;
-    invar_tensor plain_x, plain_dy; /* before quantization */
+    invar_tensor plain_x, plain_dy; /* values before quantization */
     invar_tensor x, dy, w;
     invar_tensor y, dx;                   /* results of the current call */
     invar_tensor expected_y, expected_dx; /* results of the full batch, on the heap */
@@ -263,9 +266,9 @@ static void test_linear__bits_invariant_to_rows(void **state)
     for (int i = 0; i < INVAR_TEST_FORMATS; i++) {
         const invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
         bool plain = invar_test_formats[i].x == INVAR_DTYPE_F32;
-        int64_t most = invar_sweep_size(s, plain ? 700 : 4096, 36);
+        int64_t max_rows = invar_sweep_size(s, plain ? 700 : 4096, 36);
         int64_t n = invar_sweep_size(s, plain ? 256 : 2048, 128);
-        layer l = layer_new(&invar_test_formats[i], INVAR_NUMERICS_SM90, most, n,
+        layer l = layer_new(&invar_test_formats[i], INVAR_NUMERICS_SM90, max_rows, n,
                             invar_sweep_size(s, plain ? 1024 : 4096, 256));
 
         sweep_rows(&l);
@@ -314,8 +317,8 @@ static const struct {
 };
 
 /* Numbers of rows of the tests of TransformerEngine, vLLM, LLM-42 and Marlin. */
-static const int64_t picked[] = {1,  2,  4,  8,   9,   12,  16,  17,  32,  33,
-                                 64, 65, 73, 128, 129, 256, 257, 512, 1024};
+static const int64_t row_counts[] = {1,  2,  4,  8,   9,   12,  16,  17,  32,  33,
+                                     64, 65, 73, 128, 129, 256, 257, 512, 1024};
 
 /* f32 has no tensor cores; the largest weights are tested in two formats only. */
 static int64_t most_work(const invar_sweep *s, const invar_test_format *format)
@@ -328,7 +331,7 @@ static int64_t most_work(const invar_sweep *s, const invar_test_format *format)
                                                                          : INT64_C(1) << 35;
 }
 
-static void test_linear__shapes_of_others(void **state)
+static void test_linear__invariant_at_published_model_shapes(void **state)
 {
     const invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
 
@@ -342,8 +345,9 @@ static void test_linear__shapes_of_others(void **state)
             if (!format_fits(format, shapes[i].n, shapes[i].k) || work > most_work(s, format))
                 continue;
             l = layer_new(format, INVAR_NUMERICS_SM90, shapes[i].rows, shapes[i].n, shapes[i].k);
-            for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= l.rows; r++)
-                check_slice(&l, (l.rows - picked[r]) / 2, picked[r]);
+            for (size_t r = 0;
+                 r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= l.rows; r++)
+                check_slice(&l, (l.rows - row_counts[r]) / 2, row_counts[r]);
             layer_free(&l);
         }
 }
@@ -360,72 +364,73 @@ static void test_linear__evenly_spaced_inputs(void **state)
 
         for (int again = 0; again < 10; again++)
             check_slice(&l, 0, 1);
-        for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= l.rows; r++)
-            check_slice(&l, l.rows - picked[r], picked[r]);
+        for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= l.rows;
+             r++)
+            check_slice(&l, l.rows - row_counts[r], row_counts[r]);
         layer_free(&l);
     }
 }
 
-/* ---- place and neighbors --------------------------------------------------------------------- */
+/* ---- position and neighbors ------------------------------------------------------------------ */
 
-/* Places row 0 of the batch at `place` of m rows of `filler`, quantized with them. */
-static void check_place(layer *l, const invar_tensor *filler, int64_t m, int64_t place)
+/* Puts row 0 of the batch at `position` of m rows of `filler`, and quantizes them together. */
+static void check_position(layer *l, const invar_tensor *filler, int64_t m, int64_t position)
 {
     int mark = invar_sweep_mark(l->s);
     invar_tensor plain = invar_tensor_rows(filler, 0, m), x, dx, y, dy;
     invar_tensor wide = invar_tensor_rows(filler + 1, 0, m);
 
-    invar_sweep_copy_rows(l->s, &plain, place, &l->plain_x, 0, 1);
-    invar_sweep_copy_rows(l->s, &wide, place, &l->plain_dy, 0, 1);
+    invar_sweep_copy_rows(l->s, &plain, position, &l->plain_x, 0, 1);
+    invar_sweep_copy_rows(l->s, &wide, position, &l->plain_dy, 0, 1);
     x = invar_sweep_quantized(l->s, &plain, l->format->x, false);
     dy = invar_sweep_quantized(l->s, &wide, l->format->x, false);
     y = invar_tensor_rows(&l->y, 0, m);
     dx = invar_tensor_rows(&l->dx, 0, m);
     forward(l->s, &y, &x, &l->w, 1);
     backward(l->s, &dx, &dy, &l->w);
-    y = invar_tensor_rows(&y, place, 1);
-    dx = invar_tensor_rows(&dx, place, 1);
+    y = invar_tensor_rows(&y, position, 1);
+    dx = invar_tensor_rows(&dx, position, 1);
     invar_sweep_assert(l->s, &y, &l->expected_y, 0, "%s y, place %d of %d", l->format->name,
-                       (int)place, (int)m);
+                       (int)position, (int)m);
     invar_sweep_assert(l->s, &dx, &l->expected_dx, 0, "%s dx, place %d of %d", l->format->name,
-                       (int)place, (int)m);
-    // the last row of the filler was not used
-    invar_sweep_copy_rows(l->s, &plain, place, filler, filler->shape[0] - 1, 1);
-    invar_sweep_copy_rows(l->s, &wide, place, filler + 1, filler->shape[0] - 1, 1);
+                       (int)position, (int)m);
+    // restores this row of the filler from its last row, which was not used
+    invar_sweep_copy_rows(l->s, &plain, position, filler, filler->shape[0] - 1, 1);
+    invar_sweep_copy_rows(l->s, &wide, position, filler + 1, filler->shape[0] - 1, 1);
     invar_sweep_release(l->s, mark);
 }
 
-static void test_linear__bits_invariant_to_place_and_neighbours(void **state)
+static void test_linear__bits_invariant_to_position_and_neighbors(void **state)
 {
     static const int64_t counts[] = {1, 2, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257};
     const float fillers[] = {NAN, INFINITY, 3e38f, 1e-40f, -0.0f};
     const invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
-    int64_t most = invar_sweep_size(s, 257, 33), step = invar_sweep_size(s, 1, 5);
+    int64_t max_rows = invar_sweep_size(s, 257, 33), step = invar_sweep_size(s, 1, 5);
 
     (void)state;
     for (int i = 0; i < INVAR_TEST_FORMATS; i++) {
         const invar_test_format *format = &invar_test_formats[i];
         int64_t n = invar_sweep_size(s, 1024, 128), k = invar_sweep_size(s, 1024, 256);
-        layer l = layer_new(format, INVAR_NUMERICS_SM90, most, n, k);
+        layer l = layer_new(format, INVAR_NUMERICS_SM90, max_rows, n, k);
 
         for (int kind = 0; kind < invar_sweep_size(s, 5, 2); kind++) {
             int mark = invar_sweep_mark(l.s);
-            invar_tensor filler[] = {invar_sweep_2d(l.s, format->storage, most + 1, k),
-                                     invar_sweep_2d(l.s, format->storage, most + 1, n)};
+            invar_tensor filler[] = {invar_sweep_2d(l.s, format->storage, max_rows + 1, k),
+                                     invar_sweep_2d(l.s, format->storage, max_rows + 1, n)};
 
             invar_sweep_fill(l.s, &filler[0], fillers[kind]);
             invar_sweep_fill(l.s, &filler[1], fillers[kind]);
-            for (size_t c = 0; c < sizeof counts / sizeof *counts && counts[c] <= most; c++)
-                for (int64_t place = 0; place < counts[c]; place += step)
-                    if (kind == 0 || place % 5 == kind || place + step >= counts[c])
-                        check_place(&l, filler, counts[c], place);
+            for (size_t c = 0; c < sizeof counts / sizeof *counts && counts[c] <= max_rows; c++)
+                for (int64_t position = 0; position < counts[c]; position += step)
+                    if (kind == 0 || position % 5 == kind || position + step >= counts[c])
+                        check_position(&l, filler, counts[c], position);
             invar_sweep_release(l.s, mark);
         }
         layer_free(&l);
     }
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 static void test_linear__bits_invariant_to_chunks(void **state)
 {
@@ -465,13 +470,14 @@ static void test_linear__bits_of_narrow_results(void **state)
         invar_sweep_run(l.s, INVAR_OP_LINEAR_FWD, &args);
         expected = invar_sweep_get(l.s, &y);
         check_forward_with_cpu(l.s, &args, &expected, l.format->name);
-        for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= l.rows; r++) {
-            args.x = invar_tensor_rows(&l.x, l.rows - picked[r], picked[r]);
-            args.y = invar_tensor_rows(&y, 0, picked[r]);
+        for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= l.rows;
+             r++) {
+            args.x = invar_tensor_rows(&l.x, l.rows - row_counts[r], row_counts[r]);
+            args.y = invar_tensor_rows(&y, 0, row_counts[r]);
             invar_sweep_zero(l.s, &args.y);
             invar_sweep_run(l.s, INVAR_OP_LINEAR_FWD, &args);
-            invar_sweep_assert(l.s, &args.y, &expected, l.rows - picked[r], "%s, bf16, %d rows",
-                               l.format->name, (int)picked[r]);
+            invar_sweep_assert(l.s, &args.y, &expected, l.rows - row_counts[r], "%s, bf16, %d rows",
+                               l.format->name, (int)row_counts[r]);
         }
         invar_test_free(&expected);
         layer_free(&l);
@@ -529,7 +535,7 @@ static void check_fused(fused *f, int64_t m)
     act = many;
     act.n_more = 1;
     act.act = at[ACT];
-    if (m % 2) // what the activation is made of is wanted, or not
+    if (m % 2) // the inputs of the activation are outputs as well, or not
         act.y = act.more[0].y = (invar_tensor){0};
     many.more[1] = (invar_linear_output){.y = at[THIRD], .w = f->w[THIRD]};
     many.n_more = 2;
@@ -546,7 +552,7 @@ static void check_fused(fused *f, int64_t m)
                            f->l.format->name, i, (int)m);
 }
 
-static void test_linear__fused_calls_are_separate_ones(void **state)
+static void test_linear__fused_calls_equal_separate_ones(void **state)
 {
     const invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
 
@@ -557,8 +563,9 @@ static void test_linear__fused_calls_are_separate_ones(void **state)
 
         for (int64_t m = 1; m <= invar_sweep_size(s, 70, 10); m++)
             check_fused(&f, m);
-        for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= f.l.rows; r++)
-            check_fused(&f, picked[r]);
+        for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= f.l.rows;
+             r++)
+            check_fused(&f, row_counts[r]);
         for (int n = 0; n < FUSED; n++)
             invar_test_free(&f.expected[n]);
         layer_free(&f.l);
@@ -576,31 +583,32 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
     for (int i = 1; i < INVAR_TEST_FORMATS; i++) {
         const invar_test_format *format = &invar_test_formats[i];
         int mark = invar_sweep_mark(s);
-        invar_linear_dx_args whole = {.n_parts = 3, .k_shards = 1}, part;
+        invar_linear_dx_args full = {.n_parts = 3, .k_shards = 1}, part;
         invar_tensor expected;
 
-        whole.dx = invar_sweep_2d(s, INVAR_DTYPE_F32, rows, k);
+        full.dx = invar_sweep_2d(s, INVAR_DTYPE_F32, rows, k);
         for (int p = 0; p < 3; p++) {
             uint64_t seed = 5 + 2 * (uint64_t)p;
             invar_tensor dy = invar_sweep_normal(s, format->storage, rows, widths[p], seed);
             invar_tensor w = invar_sweep_normal(s, format->storage, widths[p], k, seed + 1);
 
-            whole.parts[p].dy = invar_sweep_quantized(s, &dy, format->x, false);
-            whole.parts[p].w = invar_sweep_quantized(s, &w, format->w, true);
+            full.parts[p].dy = invar_sweep_quantized(s, &dy, format->x, false);
+            full.parts[p].w = invar_sweep_quantized(s, &w, format->w, true);
         }
-        invar_sweep_run(s, INVAR_OP_LINEAR_DX, &whole);
-        expected = invar_sweep_get(s, &whole.dx);
-        check_backward_with_cpu(s, &whole, &expected, format->name);
-        part = whole;
-        for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= rows; r++) {
-            part.dx = invar_tensor_rows(&whole.dx, 0, picked[r]);
+        invar_sweep_run(s, INVAR_OP_LINEAR_DX, &full);
+        expected = invar_sweep_get(s, &full.dx);
+        check_backward_with_cpu(s, &full, &expected, format->name);
+        part = full;
+        for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= rows;
+             r++) {
+            part.dx = invar_tensor_rows(&full.dx, 0, row_counts[r]);
             for (int p = 0; p < 3; p++)
                 part.parts[p].dy =
-                    invar_tensor_rows(&whole.parts[p].dy, rows - picked[r], picked[r]);
+                    invar_tensor_rows(&full.parts[p].dy, rows - row_counts[r], row_counts[r]);
             invar_sweep_zero(s, &part.dx);
             invar_sweep_run(s, INVAR_OP_LINEAR_DX, &part);
-            invar_sweep_assert(s, &part.dx, &expected, rows - picked[r], "%s, three parts, %d rows",
-                               format->name, (int)picked[r]);
+            invar_sweep_assert(s, &part.dx, &expected, rows - row_counts[r],
+                               "%s, three parts, %d rows", format->name, (int)row_counts[r]);
         }
         invar_test_free(&expected);
         invar_sweep_release(s, mark);
@@ -612,7 +620,7 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
 /*
  * Column slices of x and w, as in tensor parallelism, added by the tree, equal the sharded product.
  */
-static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
+static void check_separate_shards(invar_sweep *s, int32_t count, int64_t atoms)
 {
     const int64_t rows = invar_sweep_size(s, 1024, 20), n = invar_sweep_size(s, 2048, 64);
     const int64_t atom = invar_sweep_size(s, 1536, 64);
@@ -625,7 +633,7 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
 
     forward_atoms(s, &y, &x, &w, count, atom);
     expected = invar_sweep_get(s, &y);
-    for (int64_t half = 0; half < 2; half++) { // half of the batch, then all
+    for (int64_t half = 0; half < 2; half++) { // first half of the batch, then all of it
         int64_t m = half ? rows : rows / 2, a = 0;
         invar_tensor sum = invar_tensor_rows(&shards, 0, m);
 
@@ -640,10 +648,10 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
             xs = invar_tensor_rows(&xs, 0, m);
             forward(s, &ys, &xs, &ws, 1);
         }
-        for (int32_t apart = 1; apart < count; apart *= 2) // the tree: neighbors first
-            for (int32_t v = 0; v < count; v += 2 * apart) {
+        for (int32_t stride = 1; stride < count; stride *= 2) // the tree: neighbors first
+            for (int32_t v = 0; v < count; v += 2 * stride) {
                 invar_tensor left = invar_tensor_rows(&shards, v * m, m);
-                invar_tensor right = invar_tensor_rows(&shards, (v + apart) * m, m);
+                invar_tensor right = invar_tensor_rows(&shards, (v + stride) * m, m);
                 invar_add_args add = {left, left, right};
                 invar_sweep_run(s, INVAR_OP_ADD, &add);
             }
@@ -653,14 +661,14 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
     invar_sweep_release(s, mark);
 }
 
-static void test_linear__shards_apart_are_the_sharded_product(void **state)
+static void test_linear__separate_shards_are_the_sharded_product(void **state)
 {
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
 
     (void)state;
-    check_shards_apart(s, 4, 4);
-    check_shards_apart(s, 8, 11);
-    check_shards_apart(s, 8, 6); // two shards are empty
+    check_separate_shards(s, 4, 4);
+    check_separate_shards(s, 8, 11);
+    check_separate_shards(s, 8, 6); // two shards are empty
 }
 
 /* ---- gradients of weights -------------------------------------------------------------------- */
@@ -778,16 +786,16 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
         layer l = layer_new(bf16, INVAR_NUMERICS_SM90, invar_sweep_size(s, 2100, 90),
                             invar_sweep_size(s, outputs[i][0], outputs[i][0] / 64),
                             invar_sweep_size(s, outputs[i][1], outputs[i][1] / 64));
-        layer turned = l;
+        layer transposed = l;
         invar_tensor dw = invar_sweep_2d(s, INVAR_DTYPE_F32, l.n, l.k), got;
         invar_tensor other = invar_sweep_2d(s, INVAR_DTYPE_F32, l.k, l.n), across;
         int64_t start[UNITS + 1];
 
-        turned.dy = l.x;
-        turned.x = l.dy;
+        transposed.dy = l.x;
+        transposed.x = l.dy;
         cut_units(start, l.rows);
         accumulate(&l, &dw, start, 0, UNITS);
-        accumulate(&turned, &other, start, 0, UNITS);
+        accumulate(&transposed, &other, start, 0, UNITS);
         got = invar_sweep_get(s, &dw);
         across = invar_sweep_get(s, &other);
         for (int64_t r = 0; r < l.n; r++)
@@ -798,7 +806,7 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
         check_weights_with_cpu(&l, &got, start);
         // control: all tokens as one unit
         invar_sweep_zero(s, &other);
-        accumulate(&turned, &other, (const int64_t[]){0, l.rows}, 0, 1);
+        accumulate(&transposed, &other, (const int64_t[]){0, l.rows}, 0, 1);
         assert_false(invar_sweep_same(s, &other, &across, 0));
         invar_test_free(&got, &across);
         layer_free(&l);
@@ -830,14 +838,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear__bits_invariant_to_rows),
         cmocka_unit_test(test_linear__bits_invariant_to_rows_ieee),
-        cmocka_unit_test(test_linear__shapes_of_others),
+        cmocka_unit_test(test_linear__invariant_at_published_model_shapes),
         cmocka_unit_test(test_linear__evenly_spaced_inputs),
-        cmocka_unit_test(test_linear__bits_invariant_to_place_and_neighbours),
+        cmocka_unit_test(test_linear__bits_invariant_to_position_and_neighbors),
         cmocka_unit_test(test_linear__bits_invariant_to_chunks),
         cmocka_unit_test(test_linear__bits_of_narrow_results),
-        cmocka_unit_test(test_linear__fused_calls_are_separate_ones),
+        cmocka_unit_test(test_linear__fused_calls_equal_separate_ones),
         cmocka_unit_test(test_linear_dx__bits_invariant_to_rows_with_parts),
-        cmocka_unit_test(test_linear__shards_apart_are_the_sharded_product),
+        cmocka_unit_test(test_linear__separate_shards_are_the_sharded_product),
         cmocka_unit_test(test_linear_dw__bits_invariant_to_micro_batches),
         cmocka_unit_test(test_linear_dw__bits_invariant_to_tiles),
         cmocka_unit_test(test_linear__control_split_chain_is_seen),

@@ -1,8 +1,9 @@
 /*
  * repeats.c - the same call 1000 times, while another stream keeps the GPU busy.
  *
- * For every op that sums over tokens: a sum whose order depends on the schedule would differ.
- * Results are hashed on the device, so that nothing waits between two calls.
+ * A sum over tokens whose order depends on the schedule of the GPU would give other bits in some
+ * calls. Results are hashed on the device, so that nothing waits between two calls. Control: one
+ * changed bit of an input changes every result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,14 +15,14 @@
 #define BF16 INVAR_DTYPE_BF16
 #define I32 INVAR_DTYPE_I32
 
-enum { MOST_RESULTS = 3, MOST_REPEATS = 1000 };
+enum { MAX_RESULTS = 3, MAX_REPEATS = 1000 };
 
-/* A call and its outputs. */
+/* A call that is repeated, and its results. */
 typedef struct repeated {
     const char *name;
     invar_op op;
     const void *args;
-    invar_tensor results[MOST_RESULTS];
+    invar_tensor results[MAX_RESULTS];
     int n_results;
 } repeated;
 
@@ -33,13 +34,13 @@ typedef struct noise {
     invar_tensor x, w, y;
 } noise;
 
-static noise *noise_begin(const invar_sweep *beside)
+static noise *noise_begin(const invar_sweep *background)
 {
     static noise n;
 
     if (!n.s.dev.backend) {
-        n.s.large = beside->large;
-        n.s.dev = beside->dev;
+        n.s.large = background->large;
+        n.s.dev = background->dev;
         n.s.dev.context = NULL;
         assert_ok(invar_device_open(&n.s.dev));
         n.x = invar_sweep_normal(&n.s, BF16, invar_sweep_size(&n.s, 700, 3), 1024, 1);
@@ -67,8 +68,7 @@ static void noise_run(noise *n, uint64_t number)
 /* Runs the call once and writes the digests of its results to slot `number`. */
 static void run_once(invar_sweep *s, const repeated *r, invar_digest *digests, int64_t number)
 {
-    invar_hash_tree_args hash = {digests + number * MOST_RESULTS, r->results, r->n_results, 1,
-                                 NULL};
+    invar_hash_tree_args hash = {digests + number * MAX_RESULTS, r->results, r->n_results, 1, NULL};
 
     for (int i = 0; i < r->n_results; i++)
         invar_sweep_zero(s, &r->results[i]);
@@ -79,17 +79,17 @@ static void run_once(invar_sweep *s, const repeated *r, invar_digest *digests, i
 /* Runs the repetitions. `change` alters a bit of an input; the results must differ afterwards. */
 static void check_repeats(invar_sweep *s, const repeated *r, const invar_tensor *change)
 {
-    static invar_digest got[(MOST_REPEATS + 1) * MOST_RESULTS];
-    int64_t count = invar_sweep_size(s, MOST_REPEATS, 5);
-    size_t bytes = (size_t)((count + 1) * MOST_RESULTS) * sizeof *got;
+    static invar_digest got[(MAX_REPEATS + 1) * MAX_RESULTS];
+    int64_t count = invar_sweep_size(s, MAX_REPEATS, 5);
+    size_t bytes = (size_t)((count + 1) * MAX_RESULTS) * sizeof *got;
     int mark = invar_sweep_mark(s);
     invar_digest *digests =
-        invar_sweep_2d(s, I32, count + 1, (int64_t)(MOST_RESULTS * sizeof *got / 4)).data;
-    noise *beside = noise_begin(s);
+        invar_sweep_2d(s, I32, count + 1, (int64_t)(MAX_RESULTS * sizeof *got / 4)).data;
+    noise *background = noise_begin(s);
     unsigned char byte;
 
     for (int64_t i = 0; i < count; i++) {
-        noise_run(beside, (uint64_t)i);
+        noise_run(background, (uint64_t)i);
         run_once(s, r, digests, i);
     }
     assert_ok(invar_device_download(&s->dev, &byte, change->data, 1));
@@ -103,9 +103,9 @@ static void check_repeats(invar_sweep *s, const repeated *r, const invar_tensor 
         const invar_digest *first = &got[n];
 
         for (int64_t i = 1; i < count; i++)
-            if (!invar_digest_equal(&got[i * MOST_RESULTS + n], first))
+            if (!invar_digest_equal(&got[i * MAX_RESULTS + n], first))
                 fail_msg("%s: result %d of call %d is another", r->name, n, (int)i);
-        assert_false(invar_digest_equal(&got[count * MOST_RESULTS + n], first)); // the control
+        assert_false(invar_digest_equal(&got[count * MAX_RESULTS + n], first)); // control
     }
     invar_sweep_release(s, mark);
 }
@@ -147,7 +147,7 @@ static void check_attention(invar_sweep *s, const form *f)
     invar_sweep_fill_normal(s, &bwd.v, 3, 1.0f);
     invar_sweep_fill_normal(s, &bwd.d_o, 4, 1.0f);
     invar_sweep_run(s, INVAR_OP_ATTENTION_FWD, &fwd);
-    check_repeats(s, &r, &bwd.k); // every query sees it
+    check_repeats(s, &r, &bwd.k); // every query depends on this key
     invar_sweep_release(s, mark);
 }
 
@@ -187,7 +187,7 @@ static void test_linear_dw__repeats(void **state)
     dense.x = grouped.x = invar_sweep_normal(s, BF16, rows, 2 * n, 2);
     dense.dw = r.results[0] = invar_sweep_2d(s, F32, n, 2 * n);
     check_repeats(s, &r, &dense.x);
-    // half of the tokens go to one expert, the other half to another
+    // the first half of the tokens have two rows each, at two of three experts
     for (int64_t i = 0; i < rows; i++)
         tokens[i] = (int32_t)(i < rows / 2 ? i : i - rows / 2);
     grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
@@ -222,7 +222,7 @@ static void test_token_sums__repeats(void **state)
         .dx = dx, .dweight = sum, .weight = weight, .units = units, .eps = 1e-6f};
     repeated calls[] = {
         {"token.sum", INVAR_OP_TOKEN_SUM, &add, {sum}, 1},
-        {"embedding.bwd", INVAR_OP_EMBEDDING_BWD, &scatter, {table}, 1}, // many rows for each id
+        {"embedding.bwd", INVAR_OP_EMBEDDING_BWD, &scatter, {table}, 1}, // many rows per id
         {"rmsnorm.bwd", INVAR_OP_RMSNORM_BWD, &norm, {dx, sum}, 2}};
 
     (void)state;
@@ -246,10 +246,10 @@ static void test_low_precision__repeats(void **state)
 
     (void)state;
     for (int i = 2; i < INVAR_TEST_FORMATS; i++)
-        for (int few = 0; few < 2; few++) {
+        for (int few_rows = 0; few_rows < 2; few_rows++) {
             const invar_test_format *f = &invar_test_formats[i];
             int mark = invar_sweep_mark(s);
-            int64_t rows = few ? 3 : invar_sweep_size(s, 400, 20);
+            int64_t rows = few_rows ? 3 : invar_sweep_size(s, 400, 20);
             invar_tensor dy = invar_sweep_normal(s, BF16, rows, n, 1);
             invar_tensor w = invar_sweep_normal(s, BF16, n, 2 * n, 2);
             invar_linear_dx_args args = {

@@ -1,9 +1,11 @@
 /*
- * rollout.c - generation end to end: the determinism tests of other engines, with exact comparison.
+ * rollout.c - generation end to end: the determinism tests of other engines, with exact
+ * comparison.
  *
  * Equal requests get the same response, a request gets its response in any batch, and generated
  * tokens have the same log-probs when scored at once, however prompts are shared, split or cached.
- * The model is in device memory; the engine is the one used for training.
+ * The model is in device memory; the engine is the one used for training. Control: another draw or
+ * another prompt gets another response.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,24 +13,24 @@
 #include "tests/gpu/invariance/sweep.h"
 #include "tests/unit/engine/sample/rollout/prompts.h"
 
-enum { MOST_PROMPT = 4097, MOST_SAMPLES = 1000, MOST_SCORES = 40000 };
+enum { MAX_PROMPT = 4097, MAX_SAMPLES = 1000, MAX_SCORES = 40000 };
 
-typedef struct subject {
+typedef struct rollout_subject {
     invar_sweep *s;
     const invar_device *dev;
     invar_model *model;
     char name[64];
-} subject;
+} rollout_subject;
 
-static subject subject_new(invar_test_model kind, invar_format format)
+static rollout_subject subject_new(invar_test_model kind, invar_format format)
 {
-    subject u = {.s = invar_sweep_begin(INVAR_NUMERICS_SM90)};
+    rollout_subject u = {.s = invar_sweep_begin(INVAR_NUMERICS_SM90)};
     invar_model_spec spec = invar_test_spec(kind, true);
 
     u.dev = &u.s->dev;
     (void)snprintf(u.name, sizeof u.name, "%s %s", invar_test_model_name(kind),
                    invar_format_name(format));
-    spec.max_positions = MOST_PROMPT + 100;
+    spec.max_positions = MAX_PROMPT + 100;
     if (u.s->large) {
         spec.hidden = 256;
         spec.kv_heads = 2;
@@ -49,9 +51,9 @@ static invar_sampling_params sampling_of(float temperature, int64_t response)
         .seed = 42, .temperature = temperature, .top_p = 1.0f, .max_response = response};
 }
 
-static void generate(const subject *u, invar_rl_samples *samples,
-                     const invar_rollout_exec_options *limits,
-                     const invar_sampling_params *sampling)
+static void generate_samples(const rollout_subject *u, invar_rl_samples *samples,
+                             const invar_rollout_exec_options *limits,
+                             const invar_sampling_params *sampling)
 {
     invar_rollout *rollout;
 
@@ -61,23 +63,23 @@ static void generate(const subject *u, invar_rl_samples *samples,
 }
 
 /* Makes a prompt from a seed. */
-static void add(const subject *u, invar_rl_samples *samples, uint64_t seed, int64_t length,
-                int64_t group, uint32_t draw)
+static void add_prompt(const rollout_subject *u, invar_rl_samples *samples, uint64_t seed,
+                       int64_t length, int64_t group, uint32_t draw)
 {
-    static int32_t prompt[MOST_PROMPT];
+    static int32_t prompt[MAX_PROMPT];
 
     for (int64_t i = 0; i < length; i++)
         prompt[i] = (int32_t)(invar_test_random(seed, (uint64_t)i) % u->model->spec.vocab);
     assert_ok(prompts_add(samples, prompt, length, group, draw));
 }
 
-static void for_subjects(void (*check)(const subject *u))
+static void for_subjects(void (*check)(const rollout_subject *u))
 {
     bool large = invar_sweep_begin(INVAR_NUMERICS_SM90)->large;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
         for (int experts = 0; experts < 2; experts++) {
-            subject u;
+            rollout_subject u;
 
             if (!large && (format + experts) % 4 != 1)
                 continue; // bf16; f32 and int4 with experts
@@ -92,10 +94,10 @@ static void for_subjects(void (*check)(const subject *u))
 /* ---- equal requests -------------------------------------------------------------------------- */
 
 /* Many requests with one prompt and one draw get the response of the request alone. */
-static void check_equal(const subject *u)
+static void check_equal(const rollout_subject *u)
 {
     static const float temperatures[] = {0.0f, 0.6f};
-    int64_t count = invar_sweep_size(u->s, MOST_SAMPLES, 30);
+    int64_t count = invar_sweep_size(u->s, MAX_SAMPLES, 30);
 
     for (int t = 0; t < 2; t++)
         for (int shared = 0; shared < 2; shared++) {
@@ -104,11 +106,11 @@ static void check_equal(const subject *u)
             const invar_rollout_exec_options limits = {.no_prefix_sharing = !shared};
             invar_rl_samples samples = {0}, alone = {0};
 
-            add(u, &alone, 1, 9, 0, 5);
-            generate(u, &alone, &limits, &sampling);
+            add_prompt(u, &alone, 1, 9, 0, 5);
+            generate_samples(u, &alone, &limits, &sampling);
             for (int64_t i = 0; i < count; i++)
-                add(u, &samples, 1, 9, 0, 5);
-            generate(u, &samples, &limits, &sampling);
+                add_prompt(u, &samples, 1, 9, 0, 5);
+            generate_samples(u, &samples, &limits, &sampling);
             for (int64_t i = 0; i < count; i++)
                 if (!prompts_equal(&samples.items[i], &alone.items[0]))
                     fail_msg("%s: request %d of %d has another answer", u->name, (int)i,
@@ -118,7 +120,7 @@ static void check_equal(const subject *u)
         }
 }
 
-static void test_rollout__equal_requests_have_one_answer(void **state)
+static void test_rollout__equal_requests_get_one_response(void **state)
 {
     (void)state;
     for_subjects(check_equal);
@@ -127,7 +129,7 @@ static void test_rollout__equal_requests_have_one_answer(void **state)
 /* ---- a request among others ------------------------------------------------------------------ */
 
 /* A request at a random position of random batches gets the same response. */
-static void check_needle(const subject *u)
+static void check_among_others(const rollout_subject *u)
 {
     const invar_sampling_params sampling = sampling_of(0.6f, invar_sweep_size(u->s, 16, 4));
     const invar_rollout_exec_options limits = {0};
@@ -135,8 +137,8 @@ static void check_needle(const subject *u)
     invar_rl_samples alone = {0};
     uint64_t n = 0;
 
-    add(u, &alone, 1, longest / 3, 0, 5);
-    generate(u, &alone, &limits, &sampling);
+    add_prompt(u, &alone, 1, longest / 3, 0, 5);
+    generate_samples(u, &alone, &limits, &sampling);
     for (int trial = 0; trial < invar_sweep_size(u->s, 5, 2); trial++) {
         int64_t count = large + invar_test_random(9, n++) % large;
         int64_t place = invar_test_random(9, n++) % count;
@@ -146,11 +148,11 @@ static void check_needle(const subject *u)
             int64_t length = 1 + invar_test_random(9, n++) % longest;
 
             if (i == place)
-                add(u, &samples, 1, longest / 3, i, 5);
+                add_prompt(u, &samples, 1, longest / 3, i, 5);
             else
-                add(u, &samples, 100 + n, length, i, (uint32_t)i);
+                add_prompt(u, &samples, 100 + n, length, i, (uint32_t)i);
         }
-        generate(u, &samples, &limits, &sampling);
+        generate_samples(u, &samples, &limits, &sampling);
         if (!prompts_equal(&samples.items[place], &alone.items[0]))
             fail_msg("%s: place %d of %d: another answer", u->name, (int)place, (int)count);
         invar_rl_samples_reset(&samples);
@@ -161,7 +163,7 @@ static void check_needle(const subject *u)
 static void test_rollout__request_among_others(void **state)
 {
     (void)state;
-    for_subjects(check_needle);
+    for_subjects(check_among_others);
 }
 
 /* ---- long prompts ---------------------------------------------------------------------------- */
@@ -170,7 +172,7 @@ static void test_rollout__request_among_others(void **state)
  * Prompts of several lengths, each several times: shared or not, in any chunks and pages, with
  * drafts.
  */
-static void check_prompts(const subject *u)
+static void check_prompts(const rollout_subject *u)
 {
     static const int64_t lengths[] = {1, 511, 2048, 4097}, small[] = {1, 17, 40, 33};
     static const invar_rollout_exec_options ways[] = {
@@ -187,9 +189,9 @@ static void check_prompts(const subject *u)
     invar_rl_samples expected = {0};
 
     for (int64_t i = 0; i < 12; i++)
-        add(u, &expected, 50 + (uint64_t)(i / 3), u->s->large ? lengths[i / 3] : small[i / 3],
-            i / 3, (uint32_t)i);
-    generate(u, &expected, &usual, &sampling);
+        add_prompt(u, &expected, 50 + (uint64_t)(i / 3),
+                   u->s->large ? lengths[i / 3] : small[i / 3], i / 3, (uint32_t)i);
+    generate_samples(u, &expected, &usual, &sampling);
     for (int way = 0; way < 8; way++) {
         invar_rollout_exec_options limits = ways[way];
         invar_rl_samples samples = {0};
@@ -202,14 +204,14 @@ static void check_prompts(const subject *u)
         (void)snprintf(what, sizeof what, "%s, way %d", u->name, way);
         if (limits.speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
             limits.speculation.model = u->model; // all of its drafts are accepted
-        generate(u, &samples, &limits, &sampling);
+        generate_samples(u, &samples, &limits, &sampling);
         prompts_assert_equal(&samples, &expected, what);
         invar_rl_samples_reset(&samples);
     }
     invar_rl_samples_reset(&expected);
 }
 
-static void test_rollout__prompts_shared_and_cut(void **state)
+static void test_rollout__prompts_shared_and_chunked(void **state)
 {
     (void)state;
     for_subjects(check_prompts);
@@ -218,14 +220,14 @@ static void test_rollout__prompts_shared_and_cut(void **state)
 /* ---- generated and scored -------------------------------------------------------------------- */
 
 /* Scores through the cache, in chunks. */
-static void score_cached(const subject *u, const invar_rl_samples *samples, int64_t chunk,
+static void score_cached(const rollout_subject *u, const invar_rl_samples *samples, int64_t chunk,
                          float temperature, const char *what)
 {
-    static float logp[MOST_SCORES];
+    static float logp[MAX_SCORES];
     const invar_rollout_exec_options limits = {.prefill_chunk = chunk};
-    const int32_t *tokens[MOST_SAMPLES];
-    float *out[MOST_SAMPLES];
-    int64_t n[MOST_SAMPLES], next = 0;
+    const int32_t *tokens[MAX_SAMPLES];
+    float *out[MAX_SAMPLES];
+    int64_t n[MAX_SAMPLES], next = 0;
     invar_rollout *rollout;
 
     for (int64_t i = 0; i < samples->count; i++) {
@@ -234,7 +236,7 @@ static void score_cached(const subject *u, const invar_rl_samples *samples, int6
         out[i] = logp + next;
         next += n[i] - 1;
     }
-    assert_true(next <= MOST_SCORES);
+    assert_true(next <= MAX_SCORES);
     assert_ok(invar_rollout_new(&rollout, u->model, NULL, u->dev, &limits));
     assert_ok(invar_rollout_score(rollout, tokens, n, samples->count, temperature, out));
     invar_rollout_free(rollout);
@@ -246,10 +248,10 @@ static void score_cached(const subject *u, const invar_rl_samples *samples, int6
 }
 
 /* Scores as training does, in micro-batches. */
-static void score_packed(const subject *u, const invar_rl_samples *samples, int64_t micro_batch,
-                         float temperature, const char *what)
+static void score_packed(const rollout_subject *u, const invar_rl_samples *samples,
+                         int64_t micro_batch, float temperature, const char *what)
 {
-    static float logp[MOST_SCORES], entropy[MOST_SCORES];
+    static float logp[MAX_SCORES], entropy[MAX_SCORES];
     const invar_trainer_options options = {
         .plan = {1, 1, micro_batch, 0}, .temperature = temperature, .replay = u->model};
     const float *next = logp;
@@ -266,7 +268,7 @@ static void score_packed(const subject *u, const invar_rl_samples *samples, int6
     }
 }
 
-static void check_scores(const subject *u)
+static void check_scores(const rollout_subject *u)
 {
     static const int64_t chunks[] = {0, 1, 7, 64, 100};
     const invar_sampling_params sampling = sampling_of(0.7f, invar_sweep_size(u->s, 60, 12));
@@ -274,8 +276,9 @@ static void check_scores(const subject *u)
     invar_rl_samples samples = {0};
 
     for (int64_t i = 0; i < invar_sweep_size(u->s, 32, 5); i++)
-        add(u, &samples, 200 + (uint64_t)i, 1 + i * invar_sweep_size(u->s, 13, 3), i, (uint32_t)i);
-    generate(u, &samples, &limits, &sampling);
+        add_prompt(u, &samples, 200 + (uint64_t)i, 1 + i * invar_sweep_size(u->s, 13, 3), i,
+                   (uint32_t)i);
+    generate_samples(u, &samples, &limits, &sampling);
     for (int i = 0; i < 5; i++)
         score_cached(u, &samples, chunks[i], sampling.temperature, u->name);
     for (int64_t micro_batch = 1; micro_batch <= samples.count; micro_batch *= 3)
@@ -292,16 +295,16 @@ static void test_rollout__generated_is_scored(void **state)
 /* ---- controls -------------------------------------------------------------------------------- */
 
 /* Control: another draw or another prompt gets another response. */
-static void check_controls(const subject *u)
+static void check_controls(const rollout_subject *u)
 {
     const invar_sampling_params sampling = sampling_of(0.6f, 8);
     const invar_rollout_exec_options limits = {0};
     invar_rl_samples samples = {0};
 
-    add(u, &samples, 1, 9, 0, 5);
-    add(u, &samples, 1, 9, 0, 6);
-    add(u, &samples, 2, 9, 1, 5);
-    generate(u, &samples, &limits, &sampling);
+    add_prompt(u, &samples, 1, 9, 0, 5);
+    add_prompt(u, &samples, 1, 9, 0, 6);
+    add_prompt(u, &samples, 2, 9, 1, 5);
+    generate_samples(u, &samples, &limits, &sampling);
     for (int i = 1; i < 3; i++)
         assert_false(prompts_equal(&samples.items[i], &samples.items[0]));
     invar_rl_samples_reset(&samples);
@@ -316,9 +319,9 @@ static void test_rollout__controls_are_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rollout__equal_requests_have_one_answer),
+        cmocka_unit_test(test_rollout__equal_requests_get_one_response),
         cmocka_unit_test(test_rollout__request_among_others),
-        cmocka_unit_test(test_rollout__prompts_shared_and_cut),
+        cmocka_unit_test(test_rollout__prompts_shared_and_chunked),
         cmocka_unit_test(test_rollout__generated_is_scored),
         cmocka_unit_test(test_rollout__controls_are_seen),
     };

@@ -1,8 +1,9 @@
 /*
- * rows.c - ops on rows are bit-invariant, with as many rows as a GPU processes at a time.
+ * rows.c - ops on rows are bit-invariant at the numbers of rows that a GPU processes at a time.
  *
- * One row at every position of a large batch, the same rows in parts of any size, log-probabilities
- * and samples of a complete vocabulary in any order: the results are the same bytes.
+ * Each result must be the same bytes for one row at every position of a large batch, for the same
+ * rows in parts of any size, and for log-probs and samples of a complete vocabulary in any order.
+ * Controls: scales that belong to several rows, and all tokens as one unit, change results.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +17,7 @@
 #define BF16 INVAR_DTYPE_BF16
 #define I32 INVAR_DTYPE_I32
 
-enum { MOST_TENSORS = 5, HEAD = 64, VOCABULARY = 500, POSITIONS = 500 };
+enum { MAX_TENSORS = 5, HEAD = 64, VOCABULARY = 500, POSITIONS = 500 };
 
 /* Operands of a call other than its rows. */
 typedef struct constants {
@@ -26,7 +27,7 @@ typedef struct constants {
 typedef struct row_op {
     const char *name;
     int outputs, tensors; /* outputs come first */
-    invar_tensor views[MOST_TENSORS];
+    invar_tensor views[MAX_TENSORS];
     void (*run)(invar_sweep *s, const invar_tensor *t, const constants *c);
 } row_op;
 
@@ -162,7 +163,7 @@ static void check_copies(invar_sweep *s, const row_op *op, const constants *c,
                          const invar_tensor *t, const invar_tensor *expected, int64_t probe)
 {
     int64_t rows = t[0].shape[0];
-    invar_tensor many[MOST_TENSORS], part[MOST_TENSORS];
+    invar_tensor many[MAX_TENSORS], part[MAX_TENSORS];
 
     for (int i = op->outputs; i < op->tensors; i++) {
         invar_sweep_copy_rows(s, &t[i], 0, &t[i], probe, 1);
@@ -186,7 +187,7 @@ static void check_op(invar_sweep *s, const row_op *op, const constants *c, int64
     static const int64_t counts[] = {1,   2,   3,   7,   8,    31,   32,   33,   128, 129,
                                      255, 256, 257, 300, 1000, 1024, 1025, 4097, 9999};
     int mark = invar_sweep_mark(s);
-    invar_tensor t[MOST_TENSORS], part[MOST_TENSORS], expected[MOST_TENSORS];
+    invar_tensor t[MAX_TENSORS], part[MAX_TENSORS], expected[MAX_TENSORS];
 
     for (int i = 0; i < op->tensors; i++) {
         invar_tensor view = op->views[i];
@@ -412,7 +413,7 @@ static void test_rows__controls_are_seen(void **state)
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-enum { MOST_UNITS = 8192, IDS = 20, SUMS = 3 };
+enum { MAX_UNITS = 8192, IDS = 20, SUMS = 3 };
 
 /* Inputs of three sums over tokens: of a bias, a norm's weight, the rows of a table. */
 typedef struct token_sums {
@@ -424,7 +425,7 @@ typedef struct token_sums {
 static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start, int64_t first,
                       int64_t end)
 {
-    static int64_t own[MOST_UNITS + 1];
+    static int64_t own[MAX_UNITS + 1];
     int64_t row = start[first], rows = start[end] - row, d = t->x.shape[1];
     invar_tensor x = invar_tensor_rows(&t->x, row, rows), dy = invar_tensor_rows(&t->dy, row, rows);
     invar_tensor dx = invar_tensor_rows(&t->dx, row, rows);
@@ -452,7 +453,7 @@ static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start,
 /* Many short units and a few long ones, in any micro-batches; and a control. */
 static void check_sums(invar_dtype dtype)
 {
-    static int64_t start[MOST_UNITS + 1];
+    static int64_t start[MAX_UNITS + 1];
     static const char *const ops[SUMS] = {"token.sum", "rmsnorm.bwd", "embedding.bwd"};
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
     int mark = invar_sweep_mark(s);
@@ -473,23 +474,23 @@ static void check_sums(invar_dtype dtype)
         int64_t next = start[units] + (units % 50 == 49 ? 300 : 1 + units % 3);
         start[units + 1] = next < rows ? next : rows;
     }
-    for (int way = 0; way < 5; way++) { // all at once, in parts, as one unit
+    for (int variant = 0; variant < 5; variant++) { // all at once, in parts, as one unit
         const int64_t one[] = {0, rows};
         for (int i = 0; i < SUMS; i++)
             invar_sweep_zero(s, &t.sum[i]);
-        if (way == 4)
+        if (variant == 4)
             sum_units(s, &t, one, 0, 1);
-        for (int64_t first = 0, end; way < 4 && first < units; first = end) {
-            end = first + 1 + invar_test_random((uint64_t)way, (uint64_t)first) % (units / 2);
-            end = way == 0 || end > units ? units : end;
+        for (int64_t first = 0, end; variant < 4 && first < units; first = end) {
+            end = first + 1 + invar_test_random((uint64_t)variant, (uint64_t)first) % (units / 2);
+            end = variant == 0 || end > units ? units : end;
             sum_units(s, &t, start, first, end);
         }
         for (int i = 0; i < SUMS; i++) {
-            if (way == 0)
+            if (variant == 0)
                 whole[i] = invar_sweep_get(s, &t.sum[i]);
-            else if (way < 4)
-                invar_sweep_assert(s, &t.sum[i], &whole[i], 0, "%s, way %d", ops[i], way);
-            else if (dtype == F32) // few sums of bf16 are rounded
+            else if (variant < 4)
+                invar_sweep_assert(s, &t.sum[i], &whole[i], 0, "%s, way %d", ops[i], variant);
+            else if (dtype == F32) // few bf16 sums are rounded, so not all differ
                 assert_false(invar_sweep_same(s, &t.sum[i], &whole[i], 0));
         }
     }

@@ -49,7 +49,7 @@ int64_t invar_sweep_size(const invar_sweep *s, int64_t large, int64_t small)
     return s->large ? large : small;
 }
 
-static void *take(invar_sweep *s, size_t bytes)
+static void *alloc_block(invar_sweep *s, size_t bytes)
 {
     void *block = NULL;
 
@@ -87,9 +87,9 @@ static size_t row_bytes(const invar_tensor *t)
 
 invar_tensor invar_sweep_tensor(invar_sweep *s, invar_tensor view)
 {
-    view.data = take(s, tensor_bytes(&view));
+    view.data = alloc_block(s, tensor_bytes(&view));
     if (invar_tensor_scale_bytes(&view) > 0)
-        view.scale = take(s, invar_tensor_scale_bytes(&view));
+        view.scale = alloc_block(s, invar_tensor_scale_bytes(&view));
     return view;
 }
 
@@ -99,7 +99,8 @@ invar_tensor invar_sweep_2d(invar_sweep *s, invar_dtype dtype, int64_t rows, int
 }
 
 /*
- * Approximately normal numbers: the sum of four uniforms from splitmix64, with all bits of an f32.
+ * Returns an approximately normal number: the sum of four uniforms from splitmix64, with all bits
+ * of an f32.
  */
 static float next_normal(uint64_t *state, float scale)
 {
@@ -114,7 +115,7 @@ static float next_normal(uint64_t *state, float scale)
     return (float)sum * 0x1.bb67aep-16f * scale;
 }
 
-#define PERIOD 1048583 // a prime: rows of no usual length are alike
+#define PERIOD 1048583 // a prime, so that rows of common lengths differ
 
 /*
  * Makes PERIOD elements with `next` on the heap and uploads them repeatedly until the tensor is
@@ -124,7 +125,7 @@ static void fill_with(const invar_sweep *s, const invar_tensor *t,
                       float (*next)(uint64_t *state, float scale), uint64_t state, float scale)
 {
     int64_t count = t->shape[0] * t->row_stride;
-    size_t bytes = tensor_bytes(t), made = PERIOD * (size_t)invar_dtype_bits(t->dtype) / 8;
+    size_t bytes = tensor_bytes(t), period_bytes = PERIOD * (size_t)invar_dtype_bits(t->dtype) / 8;
     char *host = malloc(bytes + 1);
 
     assert_non_null(host);
@@ -137,8 +138,8 @@ static void fill_with(const invar_sweep *s, const invar_tensor *t,
         else
             memcpy(host + i * 2, &narrow, 2);
     }
-    for (size_t at = made; at < bytes; at += made)
-        memcpy(host + at, host, bytes - at < made ? bytes - at : made);
+    for (size_t at = period_bytes; at < bytes; at += period_bytes)
+        memcpy(host + at, host, bytes - at < period_bytes ? bytes - at : period_bytes);
     invar_sweep_put(s, t, host);
     free(host);
 }
@@ -199,7 +200,7 @@ invar_tensor invar_sweep_quantized(invar_sweep *s, const invar_tensor *plain, in
 
 const int64_t *invar_sweep_numbers(invar_sweep *s, const int64_t *values, int64_t count)
 {
-    void *block = take(s, (size_t)count * sizeof *values);
+    void *block = alloc_block(s, (size_t)count * sizeof *values);
 
     assert_ok(invar_device_upload(&s->dev, block, values, (size_t)count * sizeof *values));
     return block;
@@ -254,7 +255,7 @@ int invar_sweep_report(void **state)
  */
 static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
                                 const invar_tensor *expected, int64_t first,
-                                const unsigned char **have)
+                                const unsigned char **actual_out)
 {
     static unsigned char *host;
     static size_t host_bytes;
@@ -274,7 +275,7 @@ static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
         assert_non_null(host);
     }
     assert_ok(invar_device_download(&s->dev, host, got->data, bytes));
-    *have = host;
+    *actual_out = host;
     if (memcmp(host, want, bytes) == 0)
         return -1;
     for (size_t i = 0; i < bytes; i++)
@@ -286,16 +287,16 @@ static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
 bool invar_sweep_same(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
                       int64_t first)
 {
-    const unsigned char *have;
+    const unsigned char *actual_out;
 
-    return first_difference(s, got, expected, first, &have) < 0;
+    return first_difference(s, got, expected, first, &actual_out) < 0;
 }
 
 void invar_sweep_assert(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
                         int64_t first, const char *what, ...)
 {
-    const unsigned char *have, *want = expected->data;
-    int64_t at = first_difference(s, got, expected, first, &have), row, element, bytes;
+    const unsigned char *actual_out, *want = expected->data;
+    int64_t at = first_difference(s, got, expected, first, &actual_out), row, element, bytes;
     uint32_t a = 0, b = 0;
     char text[200];
     va_list list;
@@ -308,7 +309,7 @@ void invar_sweep_assert(const invar_sweep *s, const invar_tensor *got, const inv
     bytes = invar_dtype_bits(got->dtype) >= 8 ? invar_dtype_bits(got->dtype) / 8 : 1;
     row = at / (int64_t)row_bytes(got);
     element = at % (int64_t)row_bytes(got) / bytes;
-    memcpy(&a, have + at / bytes * bytes, (size_t)(bytes < 4 ? bytes : 4));
+    memcpy(&a, actual_out + at / bytes * bytes, (size_t)(bytes < 4 ? bytes : 4));
     want += first * (int64_t)row_bytes(expected);
     memcpy(&b, want + at / bytes * bytes, (size_t)(bytes < 4 ? bytes : 4));
     fail_msg("%s %s: row %" PRId64 " of %" PRId64 ", element %" PRId64 ": %08x, expected %08x",

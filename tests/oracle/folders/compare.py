@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-# compare.py INVAR FOLDER ... - the folders of make.py, read by Invar, against transformers.
+# compare.py INVAR FOLDER ... - compares Invar's reading of the folders of make.py with
+# transformers.
 #
-# Below each FOLDER every NAME.json stands beside a Hugging Face folder NAME. Tokens must be equal;
+# In each FOLDER every NAME.json belongs to a Hugging Face folder NAME. Tokens must be equal;
 # log-probabilities, computed in fp32 on both sides, may differ by LIMIT. Needs no transformers.
+# Control: expected values shifted by one token must differ by more.
 # SPDX-License-Identifier: Apache-2.0
 """Tokens and log-probabilities of folders that versions of transformers wrote."""
 import importlib.util
@@ -17,7 +19,8 @@ invar = pathlib.Path(sys.argv[1]).resolve()
 
 
 def run(verb, folder, *flags, lines=()):
-    """What a verb prints, a JSON object a line; its last flag may name a file of such lines."""
+    """Returns the output of a command, one JSON object per line; its last flag may need a file of
+    `lines`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
         file.flush()
@@ -49,7 +52,7 @@ def distance(got, expected):
 
 
 def compare(folder, expected):
-    """The largest difference, and that of log-probabilities which belong elsewhere."""
+    """Returns the largest difference from the expected values, unshifted and shifted by one."""
     tokens, right = zip(*expected["samples"])
     got = [line["logprobs"] for line in
            run("score", folder, "--tokens", lines=[{"tokens": t} for t in tokens])]

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# live.sh INVAR FOLDER - Hugging Face folders of five versions of transformers, there and back.
+# live.sh INVAR FOLDER - Hugging Face folders of five versions of transformers, in both directions.
 #
 # Installs each version beside the virtual environment in FOLDER that the other oracles use, too,
-# lets it save models of every family that it has (make.py), and compares what Invar makes of them
-# (compare.py). Then Invar exports: every folder converted, and a run that starts from it with
-# save-hf. The version that wrote the folder loads both; tokens and log-probabilities must be what
-# they were after a conversion, and Invar's after a run.
+# lets it save models of every family that it has (make.py), and compares Invar's tokens and
+# log-probabilities (compare.py). Then Invar exports: every folder converted, and a run with save-hf
+# that starts from it. The version that wrote the folder loads both. After a conversion tokens and
+# log-probabilities must be unchanged; after a run they must be Invar's. Control: training must have
+# changed them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,14 +17,15 @@ invar=$1 folder=$2
 venv "$folder" -r "$here/../requirements.txt"
 newest=$(sed -n 's/^transformers==//p' "$here/../requirements.txt")
 
-# with VERSION ARGUMENT ...: Python with this version of transformers.
+# with VERSION ARGUMENT ...: runs Python with this version of transformers.
 with() {
     local version=$1
     shift
     PYTHONPATH=$folder/transformers-$version "$python" -W ignore "$@"
 }
 
-# install VERSION TOKENIZERS: transformers and what it needs other versions of; the rest is shared.
+# install VERSION TOKENIZERS: installs transformers and the packages that need other versions; the
+# others are shared.
 install() {
     local to=$folder/transformers-$1
     [[ -e $to/done ]] || {

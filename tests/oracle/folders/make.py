@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# make.py OUT [NAME ...] - small models and tokenizers as the installed transformers saves them.
-# make.py --again OUT    - what the installed transformers makes of folders that are there.
+# make.py OUT [NAME ...] - writes small models and tokenizers with the installed transformers.
+# make.py --again OUT    - computes NAME.json of existing folders with the installed transformers.
 #
-# Writes a Hugging Face folder OUT/NAME per case, as those who fine-tune a model do: loaded, then
-# saved by save_pretrained of model and tokenizer with nothing but their defaults. OUT/NAME.json has
+# Writes a Hugging Face folder OUT/NAME per case, as after fine-tuning: loaded, then saved by
+# save_pretrained of model and tokenizer with their defaults. OUT/NAME.json has
 # texts with their tokens, and token sequences with the log-probabilities that transformers computes
 # from the folder. A family that this version of transformers does not have is left out. compare.py
 # reads the result.
@@ -27,7 +27,7 @@ LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
 if tuple(map(int, transformers.__version__.split(".")[:2])) < (4, 45):
     LLAMA3_ROPE = None
 
-# name: class, what it adds to the sizes, type of the files, largest shard
+# name: class, additional configuration, type of the files, largest shard
 CASES = {
     "llama-fp32": ("Llama", {}, "float32", "1GB"),
     "llama-fp16-tied": ("Llama", dict(tie_word_embeddings=True, rms_norm_eps=1e-5), "float16",
@@ -46,7 +46,7 @@ CASES = {
                               "bfloat16", "12KB"),
 }
 
-# Small vocabularies learn these well; the rest is spelled in bytes.
+# Small vocabularies learn these words; other text is spelled in bytes.
 CORPUS = ["The quick brown fox jumps over the lazy dog, again and again.",
           "def add(a, b):\n    return a + b\n", "1 + 1 = 2, 12 + 30 = 42, 3 * 14 = 42"] * 4
 TEXTS = ["The dog jumps.", "  two spaces,\ttab\n\nlines ", "1234 + 5 = 1239", "naïve façade 東京 🙂",
@@ -61,7 +61,7 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def make_tokenizer(kind):
-    """A byte-level BPE, in the class and with the pattern that the family's own ones have."""
+    """Returns a byte-level BPE with the class and the pattern of the family's own tokenizers."""
     split, level = tokenizers.pre_tokenizers.Split, tokenizers.pre_tokenizers.ByteLevel
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     cls, pattern = transformers.PreTrainedTokenizerFast, LLAMA3_PATTERN
@@ -82,7 +82,7 @@ def make_tokenizer(kind):
 
 
 def make_model(kind, extra, dtype, vocab):
-    """Weights that matter: attention far from uniform, norms not 1, biases not 0."""
+    """Returns a model with weights that matter: attention not uniform, norms not 1, bias not 0."""
     config = getattr(transformers, kind + "Config")(vocab_size=vocab, bos_token_id=0,
                                                     eos_token_id=2, **SIZES, **extra)
     model = getattr(transformers, kind + "ForCausalLM")(config)
@@ -96,7 +96,7 @@ def make_model(kind, extra, dtype, vocab):
 
 
 def score(folder, samples):
-    """Log-probabilities of every token but the first, in float32, from what was saved."""
+    """Returns log-probabilities of every token but the first, in float32, from the saved folder."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, torch_dtype=torch.float32, attn_implementation="eager").eval()
     out = []
@@ -118,7 +118,7 @@ def make(name):
 
 
 def expect(name):
-    """NAME.json, from the folder alone."""
+    """Writes NAME.json from the folder alone."""
     again = transformers.AutoTokenizer.from_pretrained(name)
     torch.manual_seed(sum(name.encode()))
     samples = [torch.randint(0, len(again), (n,)).tolist() for n in (2, 7, 33, 90)]
@@ -134,7 +134,7 @@ def expect(name):
 
 def main():
     again = sys.argv[1] == "--again"
-    os.chdir(sys.argv[1 + again])  # configurations keep the path that a model was loaded from
+    os.chdir(sys.argv[1 + again])  # configurations store the path that a model was loaded from
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)

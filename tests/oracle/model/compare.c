@@ -1,10 +1,12 @@
 /*
- * compare.c - whole models against what transformers and PyTorch computed in float64.
+ * compare.c - complete models against the results of transformers and PyTorch in float64.
  *
  *   test.oracle.model [FOLDER]
  *
- * FOLDER (tests/oracle/model) has one Hugging Face folder per case, and fixtures.bin. Prints the
- * largest errors. README.md says what the cases are.
+ * FOLDER (default tests/oracle/model) has one Hugging Face folder per case, and fixtures.bin. The
+ * test compares log-probabilities, gradients and one AdamW step, and prints the largest errors.
+ * README.md describes the cases. Controls: a change of 2 % in any parameter, another loss, and a
+ * shifted comparison must be outside the limits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +45,7 @@ static struct report {
 } reports[MAX_REPORT];
 static int n_reports;
 
-static void note(const invar_subject *s, const char *what, double error, double limit)
+static void report_error(const invar_subject *s, const char *what, double error, double limit)
 {
     struct report *r = &reports[n_reports++];
 
@@ -67,7 +69,10 @@ static int64_t count_of(const invar_tensor *t)
 
 /* ---- log-probabilities ----------------------------------------------------------------------- */
 
-/* Absolute errors. `moved` is what the mean would be if every row were compared with the next. */
+/*
+ * Absolute errors of log-probabilities and entropies. `moved` is the mean error if every row is
+ * compared with the next, for a control.
+ */
 typedef struct score_error {
     double worst, mean, entropy, moved;
 } score_error;
@@ -86,9 +91,9 @@ static score_error score_errors(const invar_subject *s, double temperature)
     expected_entropy = invar_subject_data(s, name, INVAR_ORACLE_F64, s->rows);
     invar_subject_score(s, (float)temperature, logp, entropy);
     for (int64_t i = 0; i < s->rows; i++) {
-        double off = fabs((double)logp[i] - expected[i]);
-        e.worst = fmax(e.worst, off);
-        e.mean += off / (double)s->rows;
+        double difference = fabs((double)logp[i] - expected[i]);
+        e.worst = fmax(e.worst, difference);
+        e.mean += difference / (double)s->rows;
         e.moved += fabs((double)logp[i] - expected[(i + 1) % s->rows]) / (double)s->rows;
         e.entropy = fmax(e.entropy, fabs((double)entropy[i] - expected_entropy[i]));
     }
@@ -108,7 +113,7 @@ static void test_fp32__log_probabilities(void **state)
 
             snprintf(what, sizeof what, "log-probs at %.1f, %s", temperatures[t],
                      invar_numerics_name((invar_numerics)numerics));
-            note(&s, what, fmax(e.worst, e.entropy), LOGP_LIMIT);
+            report_error(&s, what, fmax(e.worst, e.entropy), LOGP_LIMIT);
             assert_true(e.worst <= LOGP_LIMIT && e.entropy <= LOGP_LIMIT);
         }
         invar_subject_release(&s);
@@ -116,8 +121,8 @@ static void test_fp32__log_probabilities(void **state)
 }
 
 /*
- * So that the comparison can fail: 2 % on every second element of any one parameter must be outside
- * the limit. (All elements would not do: a norm behind q_proj or k_proj takes their scale away.)
+ * Control: 2 % on every second element of any one parameter must be outside the limit. (A factor on
+ * all elements would not show, because the norms after q_proj and k_proj remove their scale.)
  */
 static void test_fp32__sees_every_parameter(void **state)
 {
@@ -142,8 +147,8 @@ static void test_fp32__sees_every_parameter(void **state)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* The place of a parameter in the fixtures. */
-static int64_t place_of(const invar_subject *s, const char *name)
+/* Returns the index of a parameter in the fixtures. */
+static int64_t index_of_param(const invar_subject *s, const char *name)
 {
     char full[100];
     const invar_oracle_tensor *t;
@@ -154,18 +159,18 @@ static int64_t place_of(const invar_subject *s, const char *name)
     assert_non_null(t);
     at = t->data;
     end = at + t->count;
-    for (int64_t place = 0; at < end; place++) {
+    for (int64_t param_index = 0; at < end; param_index++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t length = (size_t)((stop ? stop : end) - at);
         if (length == strlen(name) && memcmp(at, name, length) == 0)
-            return place;
+            return param_index;
         at += length + 1;
     }
     fail_msg("the fixtures have no parameter %s", name);
     return -1;
 }
 
-static int64_t parameters_of(const invar_subject *s)
+static int64_t count_params(const invar_subject *s)
 {
     char full[100];
     const invar_oracle_tensor *t;
@@ -179,31 +184,34 @@ static int64_t parameters_of(const invar_subject *s)
     return count;
 }
 
-/* The largest error of a parameter's gradient; `least_out` gets the smallest. */
+/* Returns the largest relative error of a parameter's gradient; *least_out gets the smallest. */
 static double grad_errors(const invar_subject *s, const char *kind, const invar_grads *grads,
-                          double *least_out)
+                          double *min_out)
 {
-    double worst = 0, least = INFINITY;
+    double worst = 0, min_error = INFINITY;
     const float *sketches;
     char name[40];
 
-    assert_int_equal(parameters_of(s), s->model->n_params);
+    assert_int_equal(count_params(s), s->model->n_params);
     snprintf(name, sizeof name, "grad.%s", kind);
     sketches =
         invar_subject_data(s, name, INVAR_ORACLE_F32, s->model->n_params * INVAR_SUBJECT_SKETCH);
     for (int64_t i = 0; i < s->model->n_params; i++) {
         const invar_param *p = &s->model->params[i];
-        const float *sketch = sketches + place_of(s, p->name) * INVAR_SUBJECT_SKETCH;
+        const float *sketch = sketches + index_of_param(s, p->name) * INVAR_SUBJECT_SKETCH;
         double e =
             invar_subject_sketch_error(sketch, grads->tensors[i].data, NULL, count_of(&p->master));
         worst = fmax(worst, e);
-        least = fmin(least, e);
+        min_error = fmin(min_error, e);
     }
-    *least_out = least;
+    *min_out = min_error;
     return worst;
 }
 
-/* The same for the cases whose gradients are in the fixtures whole; 0 for the others. */
+/*
+ * Like grad_errors, for the parameters whose complete gradient is in the fixtures; 0 if there is
+ * none.
+ */
 static double whole_errors(const invar_subject *s, const invar_grads *grads)
 {
     double worst = 0;
@@ -224,14 +232,15 @@ static double whole_errors(const invar_subject *s, const invar_grads *grads)
     return worst;
 }
 
-static double train(invar_subject *s, invar_subject_loss how, invar_grads **grads)
+static double train_and_compare_loss(invar_subject *s, invar_subject_loss options,
+                                     invar_grads **grads)
 {
     char name[40];
     const float *expected;
 
-    snprintf(name, sizeof name, "%s.loss", how.kind);
+    snprintf(name, sizeof name, "%s.loss", options.kind);
     expected = invar_subject_data(s, name, INVAR_ORACLE_F32, 1);
-    return fabs(invar_subject_train(s, &how, grads) - (double)expected[0]);
+    return fabs(invar_subject_train(s, &options, grads) - (double)expected[0]);
 }
 
 static void assert_same_grads(const invar_subject *s, const invar_grads *a, const invar_grads *b)
@@ -244,36 +253,38 @@ static void test_fp32__gradients(void **state)
 {
     static const char *const kinds[] = {"sample", "token"};
     invar_subject s;
-    invar_grads *grads[2], *again;
-    double least;
+    invar_grads *grads[2], *recomputed;
+    double min_error;
 
     invar_subject_init(&s, oracle, folder, *state, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE);
     for (int k = 0; k < 2; k++) {
-        double loss = train(&s, (invar_subject_loss){.kind = kinds[k]}, &grads[k]);
-        double worst = grad_errors(&s, kinds[k], grads[k], &least);
+        double loss = train_and_compare_loss(&s, (invar_subject_loss){.kind = kinds[k]}, &grads[k]);
+        double worst = grad_errors(&s, kinds[k], grads[k], &min_error);
         char what[40];
 
         snprintf(what, sizeof what, "gradients of %s", kinds[k]);
-        note(&s, what, worst, GRAD_LIMIT);
+        report_error(&s, what, worst, GRAD_LIMIT);
         assert_true(loss <= LOSS_LIMIT);
         assert_true(worst <= GRAD_LIMIT);
-        // micro-batches and recompute are free
-        train(&s, (invar_subject_loss){.kind = kinds[k], .micro = 4 - k, .recompute = true},
-              &again);
-        assert_same_grads(&s, grads[k], again);
-        invar_grads_free(again);
+        // micro-batches and recomputation must not change bits
+        train_and_compare_loss(
+            &s, (invar_subject_loss){.kind = kinds[k], .micro = 4 - k, .recompute = true},
+            &recomputed);
+        assert_same_grads(&s, grads[k], recomputed);
+        invar_grads_free(recomputed);
     }
     if (whole_errors(&s, grads[0]) > 0)
-        note(&s, "gradients, whole", whole_errors(&s, grads[0]), GRAD_LIMIT);
+        report_error(&s, "gradients, whole", whole_errors(&s, grads[0]), GRAD_LIMIT);
     assert_true(whole_errors(&s, grads[0]) <= GRAD_LIMIT);
 
-    // deliberate mistakes: no parameter has the gradient of the other loss, or of a part of it
-    grad_errors(&s, "sample", grads[1], &least);
-    assert_true(least > 10 * GRAD_LIMIT);
-    train(&s, (invar_subject_loss){.kind = "token", .no_entropy = true}, &again);
-    grad_errors(&s, "token", again, &least);
-    assert_true(least > GRAD_LIMIT);
-    invar_grads_free(again);
+    // Controls: no parameter has the gradient of the other loss, or of the loss without entropy.
+    grad_errors(&s, "sample", grads[1], &min_error);
+    assert_true(min_error > 10 * GRAD_LIMIT);
+    train_and_compare_loss(&s, (invar_subject_loss){.kind = "token", .no_entropy = true},
+                           &recomputed);
+    grad_errors(&s, "token", recomputed, &min_error);
+    assert_true(min_error > GRAD_LIMIT);
+    invar_grads_free(recomputed);
     for (int k = 0; k < 2; k++)
         invar_grads_free(grads[k]);
     invar_subject_release(&s);
@@ -281,12 +292,12 @@ static void test_fp32__gradients(void **state)
 
 /* ---- a step of the optimizer ----------------------------------------------------------------- */
 
-static invar_tensor flat(const invar_tensor *t)
+static invar_tensor flat_view(const invar_tensor *t)
 {
     return invar_tensor_1d(t->data, INVAR_DTYPE_F32, count_of(t));
 }
 
-/* AdamW from fresh moments on a copy of the master; the error of the change. */
+/* Runs AdamW from zero moments on a copy of the master weights. Returns the error of the change. */
 static double step_error(const invar_subject *s, int64_t i, const invar_grads *grads, float clip,
                          const float *sketch)
 {
@@ -295,10 +306,10 @@ static double step_error(const invar_subject *s, int64_t i, const invar_grads *g
     invar_tensor like = invar_tensor_1d(NULL, INVAR_DTYPE_F32, count);
     invar_tensor master = invar_test_copy(&p->master), m = invar_test_tensor(like),
                  v = invar_test_tensor(like);
-    invar_adamw_args args = {.master = flat(&master),
+    invar_adamw_args args = {.master = flat_view(&master),
                              .m = m,
                              .v = v,
-                             .grad = flat(&grads->tensors[i]),
+                             .grad = flat_view(&grads->tensors[i]),
                              .clip = clip,
                              .lr = 1e-3f,
                              .beta1 = 0.9f,
@@ -328,7 +339,7 @@ static void test_fp32__step(void **state)
     invar_grad_norm_args args = {.norm = &norm, .clip = &clip};
 
     invar_subject_init(&s, oracle, folder, *state, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE);
-    train(&s, (invar_subject_loss){.kind = "sample"}, &grads);
+    train_and_compare_loss(&s, (invar_subject_loss){.kind = "sample"}, &grads);
     args.grads = grads->tensors;
     args.count = s.model->n_params;
     args.max_norm = *(const float *)invar_subject_data(&s, "max_norm", INVAR_ORACLE_F32, 1);
@@ -341,11 +352,11 @@ static void test_fp32__step(void **state)
         invar_subject_data(&s, "step", INVAR_ORACLE_F32, s.model->n_params * INVAR_SUBJECT_SKETCH);
     for (int64_t i = 0; i < s.model->n_params; i++) {
         const float *sketch =
-            sketches + place_of(&s, s.model->params[i].name) * INVAR_SUBJECT_SKETCH;
+            sketches + index_of_param(&s, s.model->params[i].name) * INVAR_SUBJECT_SKETCH;
         worst = fmax(worst, step_error(&s, i, grads, clip, sketch));
     }
-    note(&s, "norm of the gradients", norm_error, GRAD_LIMIT);
-    note(&s, "AdamW", worst, STEP_LIMIT);
+    report_error(&s, "norm of the gradients", norm_error, GRAD_LIMIT);
+    report_error(&s, "AdamW", worst, STEP_LIMIT);
     assert_true(worst <= STEP_LIMIT);
     invar_grads_free(grads);
     invar_subject_release(&s);
@@ -354,9 +365,10 @@ static void test_fp32__step(void **state)
 /* ---- lower precision ------------------------------------------------------------------------- */
 
 /*
- * No oracle of its own: the ops have theirs. The mean error of log-probabilities against float64
- * stays below a bound that a wrong scale, layout or weight would exceed by far; the models have
- * weights far larger than trained ones, so that errors are large too.
+ * Lower precisions have no oracle of their own here; the ops have theirs. The mean error of
+ * log-probabilities against float64 must stay below a bound that a wrong scale, layout or weight
+ * would exceed by far. The models have weights far larger than trained ones, so errors are large,
+ * too.
  */
 static const struct format_limit {
     invar_format format;
@@ -386,15 +398,15 @@ static void test_low_precision__log_probabilities(void **state)
             e = score_errors(&s, 1.0);
             snprintf(what, sizeof what, "mean of log-probs, %s, %s", invar_format_name(format),
                      invar_numerics_name((invar_numerics)numerics));
-            note(&s, what, e.mean, format_limits[f].mean);
+            report_error(&s, what, e.mean, format_limits[f].mean);
             assert_true(e.mean <= format_limits[f].mean);
-            assert_true(e.moved > format_limits[f].mean); // so that the comparison can fail
+            assert_true(e.moved > format_limits[f].mean); // Control: the comparison can fail.
             invar_subject_release(&s);
         }
     }
 }
 
-/* Every format runs on at least one case, or the test above says nothing of it. */
+/* Checks that every format runs on at least one case, because the test above skips the others. */
 static void test_low_precision__every_format_is_there(void **state)
 {
     (void)state;
@@ -408,7 +420,7 @@ static void test_low_precision__every_format_is_there(void **state)
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-/* Runs last: whatever the file holds was compared or taken as an input. */
+/* Runs last: every tensor of the file must have been compared or used as an input. */
 static void test_oracle__uses_every_tensor(void **state)
 {
     (void)state;

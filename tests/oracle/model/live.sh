@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# live.sh COMPARE FOLDER - the oracle of whole models once more, with transformers at hand.
+# live.sh COMPARE FOLDER - runs the oracle of complete models again, with transformers installed.
 #
-# Installs what ../requirements.txt names into a virtual environment in FOLDER (some GB), computes
-# the committed fixtures anew, then makes larger models from a random seed and runs COMPARE on them.
+# Installs the packages of ../requirements.txt into a virtual environment in FOLDER (some GB),
+# computes the committed fixtures again, then makes models from a random seed, small and large, and
+# runs COMPARE on them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,5 +1,5 @@
 /*
- * subject.c - one model of the oracle: its folder, its fixtures, and the engine's results on them.
+ * subject.c - one model of the oracle with its fixtures, and the engine's results on it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,7 +43,7 @@ double invar_subject_number(const invar_subject *s, const char *kind, const char
                                        : (double)*(const int64_t *)t->data;
 }
 
-static invar_row_offsets segments(const invar_subject *s, const char *name)
+static invar_row_offsets row_offsets_of(const invar_subject *s, const char *name)
 {
     char full[200];
     const invar_oracle_tensor *t;
@@ -90,7 +90,7 @@ void invar_subject_init(invar_subject *s, const invar_oracle *oracle, const char
     assert_ok(invar_model_new(&s->model, &spec, format, NULL, &s->dev));
     assert_ok(invar_hf_load(s->model, dir, &s->dev));
 
-    s->samples = segments(s, "samples");
+    s->samples = row_offsets_of(s, "samples");
     s->rows = s->samples.offsets[s->samples.count];
     s->tokens = invar_subject_data(s, "tokens", INVAR_ORACLE_I32, s->rows);
     s->targets = invar_subject_data(s, "targets", INVAR_ORACLE_I32, s->rows);
@@ -110,7 +110,7 @@ void invar_subject_release(invar_subject *s)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The samples [first, last) as rows of their own; `start` has room for their boundaries. */
+/* Packs the samples [first, last). `start` has capacity for their offsets. */
 static invar_packed_rows pack(const invar_subject *s, int64_t first, int64_t last, int64_t *start)
 {
     int64_t row0 = s->samples.offsets[first];
@@ -146,11 +146,11 @@ void invar_subject_score(const invar_subject *s, float temperature, float *logp,
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* What the losses of one kind need, besides the model. */
+/* Inputs of one kind of loss, besides the model. */
 typedef struct batch {
     invar_rl_options options;
     invar_rl_batch arrays;
-    const int64_t *prompt; /* (samples) */
+    const int64_t *prompt; /* (samples) number of prompt tokens */
     float *advantage;      /* (tokens) */
     float temperature;
 } batch;
@@ -179,7 +179,7 @@ static void read_options(batch *b, const invar_subject *s, const char *kind)
 
 static void read_batch(batch *b, const invar_subject *s, const char *kind)
 {
-    invar_row_offsets response = segments(s, "response");
+    invar_row_offsets response = row_offsets_of(s, "response");
     int64_t tokens = response.offsets[response.count];
     char name[40];
 
@@ -201,11 +201,12 @@ static void read_batch(batch *b, const invar_subject *s, const char *kind)
     assert_ok(invar_rl_advantages(b->advantage, NULL, &b->arrays, &b->options));
 }
 
-/* The samples [first, last) of the batch: forward, loss, backward. */
-static void train_part(const invar_subject *s, const invar_subject_loss *how, const batch *b,
-                       invar_loss *loss, int64_t first, int64_t last, invar_grads *grads)
+/* Runs forward, loss and backward of the samples [first, last) of the batch. */
+static void train_micro_batch(const invar_subject *s, const invar_subject_loss *options_of_loss,
+                              const batch *b, invar_loss *loss, int64_t first, int64_t last,
+                              invar_grads *grads)
 {
-    invar_pass_options options = {.train = true, .recompute = how->recompute};
+    invar_pass_options options = {.train = true, .recompute = options_of_loss->recompute};
     int64_t start[16], units[16], n = 0, capacity = b->arrays.offsets[b->arrays.samples];
     invar_packed_rows rows =
         pack(s, INVAR_SUBJECT_FIRST + first, INVAR_SUBJECT_FIRST + last, start);
@@ -233,7 +234,8 @@ static void train_part(const invar_subject *s, const invar_subject_loss *how, co
     assert_ok(invar_pass_run(pass, s->model, &rows));
     assert_ok(invar_pass_head(pass, &head, logp, entropy));
     assert_ok(invar_loss_run(loss, first, last - first, logp, entropy, dlogp, dentropy));
-    assert_ok(invar_pass_backward(pass, dlogp, how->no_entropy ? NULL : dentropy, grads));
+    assert_ok(
+        invar_pass_backward(pass, dlogp, options_of_loss->no_entropy ? NULL : dentropy, grads));
     invar_pass_free(pass);
     free(row);
     free(targets);
@@ -253,20 +255,23 @@ static double loss_value(invar_loss *loss)
     return 0;
 }
 
-double invar_subject_train(invar_subject *s, const invar_subject_loss *how, invar_grads **grads)
+double invar_subject_train(invar_subject *s, const invar_subject_loss *options_of_loss,
+                           invar_grads **grads)
 {
     batch b;
     invar_loss *loss;
     double value;
 
-    read_batch(&b, s, how->kind);
+    read_batch(&b, s, options_of_loss->kind);
     assert_ok(invar_loss_new(&loss, &b.arrays, &b.options, b.advantage, NULL));
     assert_ok(invar_grads_new(grads, s->model));
     assert_ok(invar_grads_zero(*grads));
     for (int64_t first = 0; first < b.arrays.samples;) {
-        int64_t left = b.arrays.samples - first;
-        int64_t count = how->micro > 0 && how->micro < left ? how->micro : left;
-        train_part(s, how, &b, loss, first, first + count, *grads);
+        int64_t samples_left = b.arrays.samples - first;
+        int64_t count = options_of_loss->micro > 0 && options_of_loss->micro < samples_left
+                            ? options_of_loss->micro
+                            : samples_left;
+        train_micro_batch(s, options_of_loss, &b, loss, first, first + count, *grads);
         first += count;
     }
     assert_ok(invar_grads_finalize(*grads, s->model, &s->dev));
@@ -278,8 +283,8 @@ double invar_subject_train(invar_subject *s, const invar_subject_loss *how, inva
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* 16 signs of element i as bits; tests/oracle/model.py has the same. */
-static uint32_t signs(int64_t i)
+/* Returns 16 signs of element i as bits; tests/oracle/model.py computes the same. */
+static uint32_t sign_bits(int64_t i)
 {
     uint32_t h = (uint32_t)i * UINT32_C(2654435761);
 
@@ -295,25 +300,25 @@ double invar_subject_sketch_error(const float *sketch, const float *got, const f
 
     for (int64_t i = 0; i < count; i++) {
         double value = (double)got[i] - (before ? (double)before[i] : 0.0);
-        uint32_t bits = signs(i);
+        uint32_t bits = sign_bits(i);
         for (int j = 0; j < INVAR_SUBJECT_SKETCH - 1; j++)
             projection[j] += bits >> j & 1 ? -value : value;
     }
     for (int j = 0; j < INVAR_SUBJECT_SKETCH - 1; j++) {
-        double off = projection[j] - (double)sketch[1 + j];
-        squares += off * off;
+        double squared_error = projection[j] - (double)sketch[1 + j];
+        squares += squared_error * squared_error;
     }
     return sqrt(squares / (INVAR_SUBJECT_SKETCH - 1)) / (double)sketch[0];
 }
 
 double invar_subject_whole_error(const float *expected, const float *got, int64_t count)
 {
-    double off = 0, norm = 0;
+    double squared_error = 0, norm = 0;
 
     for (int64_t i = 0; i < count; i++) {
         double d = (double)got[i] - (double)expected[i];
-        off += d * d;
+        squared_error += d * d;
         norm += (double)expected[i] * (double)expected[i];
     }
-    return sqrt(off / norm);
+    return sqrt(squared_error / norm);
 }

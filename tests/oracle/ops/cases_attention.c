@@ -6,13 +6,13 @@
 #include "tests/oracle/ops/cases.h"
 
 /*
- * Limits beyond those of one rounding. f32: a probability times (dp - delta) inherits its error at
- * the size of dp, not of the difference. bf16: probabilities
- * and, in the backward, their gradients are rounded too, and delta comes from the rounded o. No
- * bounds: what random seeds show, with room. The worst element of o is one whose values nearly
- * cancel: every weight of its row is rounded, the largest too, each by up to 2^-8 of its product.
- * But lse2 has a bound: in bf16 the polynomial of exponentials, which ieee takes, is wrong by up to
- * 1.0137e-4, so lse2 by 1.463e-4, and the root mean square of lse2 is above 2.4 (here about 6).
+ * Limits beyond one rounding. f32: the product of a probability and (dp - delta) has an error of
+ * the size of dp, not of the difference. bf16: probabilities and, in the backward, their gradients
+ * are rounded as well, and delta comes from the rounded o. These are not bounds, but the largest
+ * errors of random seeds with a margin. The worst element of o is one whose values nearly cancel,
+ * because every weight of its row is rounded, each by up to 2^-8 of its product. LSE2 is a bound:
+ * in bf16 the polynomial of exponentials, which ieee uses, is wrong by up to 1.0137e-4, so lse2 by
+ * 1.463e-4, and the root mean square of lse2 is above 2.4 (here about 6).
  */
 #define OUTPUT ((invar_oracle_limit){{0x1p-17, 0x1p-20}, {0x1p-5, 0x1p-8}})
 #define LSE2 ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1p-14, 0x1p-15}})
@@ -89,9 +89,9 @@ static void write_and_read(invar_oracle_run *r, const problem *p, const invar_kv
                                                                            .shape = p->shape}));
 }
 
-/* The rows [first, first + rows) of sample s, whose positions go up to `length`. */
-static void chunk(invar_oracle_run *r, const problem *p, const invar_kv_pages *cache,
-                  const invar_tensor *o, int64_t s, int64_t first, int64_t rows, int64_t length)
+/* Runs the rows [first, first + rows) of sample s, whose keys are in the cache up to `length`. */
+static void run_chunk(invar_oracle_run *r, const problem *p, const invar_kv_pages *cache,
+                      const invar_tensor *o, int64_t s, int64_t first, int64_t rows, int64_t length)
 {
     problem part = {.q = invar_tensor_rows(&p->q, first, rows),
                     .k = invar_tensor_rows(&p->k, first, rows),
@@ -104,8 +104,11 @@ static void chunk(invar_oracle_run *r, const problem *p, const invar_kv_pages *c
     write_and_read(r, &part, &pages, &o_part, (invar_row_offsets){start, 1}, &length);
 }
 
-/* Chunks of `size` rows, sample by sample; size 0: all samples whole, in one call. */
-static void paged(invar_oracle_run *r, const problem *p, int64_t size)
+/*
+ * Runs prefill chunks of `size` rows, sample by sample; size 0 runs all samples complete, in one
+ * call.
+ */
+static void run_paged(invar_oracle_run *r, const problem *p, int64_t size)
 {
     const int64_t *shape = invar_oracle_fixture(r, "k_cache")->shape, *start = p->samples.offsets;
     invar_tensor view = invar_tensor_4d(NULL, r->storage, shape[0], shape[1], shape[2], shape[3]);
@@ -125,7 +128,7 @@ static void paged(invar_oracle_run *r, const problem *p, int64_t size)
     for (int64_t s = 0; size > 0 && s < p->samples.count; s++)
         for (int64_t row = start[s]; row < start[s + 1]; row += size) {
             int64_t rows = start[s + 1] - row < size ? start[s + 1] - row : size;
-            chunk(r, p, &cache, &o, s, row, rows, row + rows - start[s]);
+            run_chunk(r, p, &cache, &o, s, row, rows, row + rows - start[s]);
         }
     invar_oracle_expect(r, "attention.paged", "o", &o, OUTPUT);
     invar_oracle_expect_equal(r, "k_cache", &cache.k);
@@ -134,29 +137,32 @@ static void paged(invar_oracle_run *r, const problem *p, int64_t size)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-static void reject(invar_oracle_run *r, problem wrong)
+static void reject_problem(invar_oracle_run *r, problem wrong)
 {
     invar_attention_fwd_args fwd = forward(r, &wrong);
 
     invar_oracle_reject(r, "o", &fwd.o, OUTPUT);
 }
 
-/* Scores without their scale, one key too many in the window, samples that see each other. */
-static void controls(invar_oracle_run *r, const problem *p)
+/*
+ * Negative controls: scores without their scale, one key too many in the window, and samples that
+ * attend to each other.
+ */
+static void reject_mistakes(invar_oracle_run *r, const problem *p)
 {
     int64_t whole[2] = {0, p->q.shape[0]};
     problem wrong = *p;
 
     wrong.shape.scale = 1.0f;
-    reject(r, wrong);
+    reject_problem(r, wrong);
     wrong = *p;
     wrong.shape.window++;
     if (p->shape.window > 0)
-        reject(r, wrong);
+        reject_problem(r, wrong);
     wrong = *p;
     wrong.samples = (invar_row_offsets){whole, 1};
     if (p->samples.count > 1)
-        reject(r, wrong);
+        reject_problem(r, wrong);
 }
 
 void invar_oracle_attention(invar_oracle_run *r)
@@ -164,11 +170,11 @@ void invar_oracle_attention(invar_oracle_run *r)
     problem p = load(r);
 
     packed(r, &p);
-    controls(r, &p);
+    reject_mistakes(r, &p);
     if (invar_oracle_has(r, "k_cache")) {
-        paged(r, &p, 0);
-        paged(r, &p, 1);
-        paged(r, &p, 50);
+        run_paged(r, &p, 0);
+        run_paged(r, &p, 1);
+        run_paged(r, &p, 50);
     }
     p.shape.kv_span = p.shape.q_span = invar_attention_block(p.q.shape[2]);
     packed(r, &p);

@@ -15,7 +15,7 @@ static invar_tensor vector(invar_oracle_run *r, int64_t n)
     return invar_oracle_output(r, invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
 }
 
-/* A logit of size 40 that is wrong by 2^-24 of itself makes its probability wrong by 2^-18.7. */
+/* A logit of 40 with an error of 2^-24 of itself makes its probability wrong by 2^-18.7. */
 #define DLOGITS ((invar_oracle_limit){{0x1p-17, 0x1p-19}, {0x1.04p-8, 0x1p-8}})
 
 void invar_oracle_logprob(invar_oracle_run *r)
@@ -52,7 +52,10 @@ void invar_oracle_logprob(invar_oracle_run *r)
 
 #define DRAWS 20000
 
-/* Tokens without probability are never drawn; of the others, five standard deviations and five. */
+/*
+ * Checks sampled frequencies: a token without probability is never drawn; any other count may
+ * differ from its expectation by five standard deviations plus five.
+ */
 static void expect_frequencies(const invar_oracle_run *r, const char *name,
                                const invar_tensor *tokens, int64_t vocabulary)
 {
@@ -91,7 +94,7 @@ void invar_oracle_sample(invar_oracle_run *r)
     }
     assert_ok(invar_sample(&r->dev, &args));
     invar_oracle_expect_bits(r, "best", tokens.data, sizeof(int32_t)); // all rows are equal
-    // the filters join one after the other, in the order of the contract
+    // the filters apply one after the other, in the order of the contract
     args.temperature = (float)invar_oracle_number(r, "temperature");
     assert_ok(invar_sample(&r->dev, &args));
     expect_frequencies(r, "after_temperature", &tokens, vocabulary);
@@ -111,7 +114,7 @@ void invar_oracle_sample(invar_oracle_run *r)
 #define STEPS 3
 #define PARAMETERS 2
 
-/* The tensor "stem.i" of the fixtures. */
+/* Returns the tensor "stem.i" of the fixtures. */
 static invar_tensor given_of(invar_oracle_run *r, const char *stem, int i)
 {
     char name[48];

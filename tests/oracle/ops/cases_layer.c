@@ -1,7 +1,7 @@
 /*
- * cases_layer.c - a whole layer against Qwen3DecoderLayer, over packed samples.
+ * cases_layer.c - a complete layer against Qwen3DecoderLayer, over packed samples.
  *
- * Every op takes what the op before it has stored, as in training.
+ * Every op reads what the previous op has stored, as in training.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -94,7 +94,7 @@ invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_r
 
 /* ---- norms and rotation ---------------------------------------------------------------------- */
 
-/* Rows of heads that are `dim` wide. */
+/* Views the rows as heads that are `dim` wide. */
 static invar_tensor by_head(const invar_tensor *t, int64_t dim)
 {
     return invar_tensor_3d(t->data, t->dtype, t->shape[0], t->shape[1] / dim, dim);
@@ -130,16 +130,16 @@ static invar_tensor norm_back(invar_oracle_run *r, const char *name, const invar
     return dx;
 }
 
-/* What the backward of the layer needs from its forward; units are samples. */
+/* Values of the forward that the backward of the layer needs; each sample is a unit. */
 typedef struct layer {
     invar_row_offsets samples;
     invar_tensor x, norm_in, norm_post, norm_q, norm_k, wq, wk, wv, wo;
-    invar_tensor h, q_raw, k_raw; /* before the norms of q and k */
+    invar_tensor h, q_raw, k_raw; /* q and k are values before their norms */
     invar_attention_fwd_args attention;
-    invar_tensor x_mid, h_mid; /* after the attention's residual; that, normed */
+    invar_tensor x_mid, h_mid; /* x after the attention's residual, and its norm */
     invar_oracle_mlp mlp;
     invar_rope_fwd_args rope; /* tables and positions */
-    int64_t dim;              /* of a head */
+    int64_t dim;              /* columns of one head */
 } layer;
 
 static void make_rope(layer *l, invar_oracle_run *r)
@@ -221,7 +221,7 @@ static void forward(layer *l, invar_oracle_run *r)
     invar_oracle_expect(r, r->name, "y", &y, INVAR_ORACLE_BLOCK);
 }
 
-/* From the gradient of the attention's output to that of its input, h. */
+/* Computes the gradient of h, the attention's input, from that of its output. */
 static invar_tensor attention_backward(const layer *l, invar_oracle_run *r, const invar_tensor *d_o)
 {
     const invar_attention_fwd_args *a = &l->attention;

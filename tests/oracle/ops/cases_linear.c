@@ -13,7 +13,9 @@
 
 /* ---- conversions ----------------------------------------------------------------------------- */
 
-/* All 256 codes of a format; which NaN a NaN becomes is our own choice. */
+/*
+ * Compares all 256 codes of a format. Any NaN is accepted for a NaN, because Invar chooses its own.
+ */
 static void convert_codes(const invar_oracle_run *r, const char *name, float (*convert)(uint8_t))
 {
     const float *expected = invar_oracle_data(r, name, INVAR_ORACLE_F32, 256);
@@ -75,7 +77,7 @@ static invar_tensor quantized(invar_oracle_run *r, const invar_tensor *x, invar_
     return invar_oracle_own(r, invar_test_quantized(&r->dev, x, dtype, weight));
 }
 
-/* `block` columns share a scale of `size` bytes. */
+/* Compares codes and scales. `scales` has the columns per scale and the bytes of a scale. */
 static void expect_quantized(const invar_oracle_run *r, const char *name, const invar_tensor *q)
 {
     static const struct {
@@ -128,7 +130,7 @@ static void forward(invar_oracle_run *r, const invar_tensor *x, const invar_tens
     }
 }
 
-/* dx in one part, and in two that share the input as gate and up do. */
+/* Compares dx in one part, and in two parts that share the input, like gate and up. */
 static void input_gradient(invar_oracle_run *r, const invar_tensor *dy, const invar_tensor *w)
 {
     int64_t half = dy->shape[1] / 2;
@@ -146,7 +148,7 @@ static void input_gradient(invar_oracle_run *r, const invar_tensor *dy, const in
                                             invar_tensor_rows(w, i * half, half)};
     assert_ok(invar_linear_dx(&r->dev, &args));
     invar_oracle_expect(r, "linear.dx", "dx", &dx, INVAR_ORACLE_ROUNDED);
-    // control: the parts in the wrong order
+    // Control: the parts exchanged.
     args.parts[0].w = invar_tensor_rows(w, half, half);
     args.parts[1].w = invar_tensor_rows(w, 0, half);
     assert_ok(invar_linear_dx(&r->dev, &args));
@@ -173,9 +175,9 @@ void invar_oracle_linear(invar_oracle_run *r)
 /* ---- low precision --------------------------------------------------------------------------- */
 
 /*
- * The tensor core cuts the products of fp8 and their sum after 13 bits behind the largest exponent:
- * 33 terms lose up to 2^-13 of that each, about half of it on average, and signs cancel. The other
- * formats multiply as bf16 does.
+ * The tensor core truncates the products of fp8 and their sum 13 bits below the largest exponent:
+ * each of 33 terms loses up to 2^-13 of it, about half of that on average, and signs cancel. The
+ * other formats multiply as bf16 does.
  */
 #define FP8_SM90 ((invar_oracle_limit){{0x1p-9, 0x1p-11}, {0x1p-8 + 0x1p-9, 0x1p-8 + 0x1p-11}})
 

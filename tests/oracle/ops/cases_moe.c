@@ -29,7 +29,7 @@ static invar_tensor floats(invar_oracle_run *r, int64_t rows, int64_t cols)
     return invar_oracle_output(r, invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, cols));
 }
 
-/* Routes `logits` into `slots` experts each; the expert bias is taken where the case has one. */
+/* Routes `logits` to `slots` experts each, with the expert bias if the case has one. */
 static invar_moe_route_fwd_args route(invar_oracle_run *r, const invar_tensor *logits,
                                       int64_t slots, const invar_tensor *replay)
 {
@@ -74,7 +74,8 @@ void invar_oracle_route(invar_oracle_run *r)
     invar_oracle_expect(r, "moe.route.bwd", "dlogits", &dlogits, INVAR_ORACLE_ROUNDED);
 
     out = route(r, &logits, replay.shape[1], &replay);
-    invar_oracle_expect_equal(r, "ids", &out.ids); // what it would have chosen
+    // the ids that it would have chosen without the replay
+    invar_oracle_expect_equal(r, "ids", &out.ids);
     invar_oracle_expect(r, "moe.route.fwd", "replay.weights", &out.weights, INVAR_ORACLE_IN_F32);
     dlogits = route_back(r, &dweights, &replay, &out.scores);
     invar_oracle_expect(r, "moe.route.bwd", "replay.dlogits", &dlogits, INVAR_ORACLE_ROUNDED);
@@ -82,13 +83,13 @@ void invar_oracle_route(invar_oracle_run *r)
 
 /* ---- permutation, grouped linear, combination ------------------------------------------------ */
 
-typedef struct plan {
+typedef struct moe_plan {
     invar_tensor row_token, slot_row;
     int64_t start[17];
     invar_row_offsets experts;
-} plan;
+} moe_plan;
 
-static void make_plan(plan *p, invar_oracle_run *r, const invar_tensor *ids, int64_t experts)
+static void make_plan(moe_plan *p, invar_oracle_run *r, const invar_tensor *ids, int64_t experts)
 {
     int64_t rows = ids->shape[0] * ids->shape[1];
 
@@ -103,7 +104,7 @@ static void make_plan(plan *p, invar_oracle_run *r, const invar_tensor *ids, int
                                                              .experts = experts}));
 }
 
-static void gather(invar_oracle_run *r, const plan *p)
+static void gather(invar_oracle_run *r, const moe_plan *p)
 {
     invar_tensor x = invar_oracle_given(r, "x"), dout = invar_oracle_given(r, "dgathered_given");
     invar_tensor out = invar_oracle_like(r, &dout), dx = invar_oracle_like(r, &x);
@@ -114,7 +115,7 @@ static void gather(invar_oracle_run *r, const plan *p)
     invar_oracle_expect(r, "moe.gather.bwd", "dx", &dx, INVAR_ORACLE_ROUNDED);
 }
 
-static void grouped_linear(invar_oracle_run *r, const plan *p)
+static void grouped_linear(invar_oracle_run *r, const moe_plan *p)
 {
     invar_tensor x = invar_oracle_given(r, "gathered"), w = invar_oracle_given(r, "w");
     invar_tensor dy = invar_oracle_given(r, "dy"), y = invar_oracle_like(r, &dy);
@@ -143,7 +144,7 @@ static void grouped_linear(invar_oracle_run *r, const plan *p)
     invar_oracle_expect(r, "moe.linear.dw", "dw", &dw, INVAR_ORACLE_IN_F32);
 }
 
-static void combine(invar_oracle_run *r, const plan *p)
+static void combine(invar_oracle_run *r, const moe_plan *p)
 {
     invar_tensor y = invar_oracle_given(r, "y_given"), weights = invar_oracle_given(r, "weights");
     invar_tensor dout = invar_oracle_given(r, "dout"), out = invar_oracle_like(r, &dout);
@@ -170,7 +171,7 @@ static void combine(invar_oracle_run *r, const plan *p)
 void invar_oracle_moe_ops(invar_oracle_run *r)
 {
     invar_tensor ids = invar_oracle_given(r, "ids");
-    plan p;
+    moe_plan p;
 
     make_plan(&p, r, &ids, (int64_t)invar_oracle_number(r, "experts"));
     invar_oracle_expect_equal(r, "row_token", &p.row_token);
@@ -182,10 +183,10 @@ void invar_oracle_moe_ops(invar_oracle_run *r)
     combine(r, &p);
 }
 
-/* ---- whole blocks ---------------------------------------------------------------------------- */
+/* ---- complete blocks ------------------------------------------------------------------------- */
 
-/* The products of one kind over all experts. */
-static invar_tensor expert_linear(invar_oracle_run *r, const plan *p, const invar_tensor *x,
+/* Computes one of the linear layers (gate, up or down) of all experts. */
+static invar_tensor expert_linear(invar_oracle_run *r, const moe_plan *p, const invar_tensor *x,
                                   const invar_tensor *w)
 {
     invar_tensor y = invar_oracle_storage(r, x->shape[0], w->shape[0] / p->experts.count);
@@ -196,8 +197,8 @@ static invar_tensor expert_linear(invar_oracle_run *r, const plan *p, const inva
     return y;
 }
 
-static invar_tensor expert_dx(invar_oracle_run *r, const plan *p, const invar_linear_part *parts,
-                              int32_t n_parts)
+static invar_tensor expert_dx(invar_oracle_run *r, const moe_plan *p,
+                              const invar_linear_part *parts, int32_t n_parts)
 {
     invar_moe_linear_dx_args args = {.n_parts = n_parts, .experts = p->experts, .k_shards = 1};
 
@@ -207,7 +208,7 @@ static invar_tensor expert_dx(invar_oracle_run *r, const plan *p, const invar_li
     return args.dx;
 }
 
-static void expect_expert_dw(invar_oracle_run *r, const char *name, const plan *p,
+static void expect_expert_dw(invar_oracle_run *r, const char *name, const moe_plan *p,
                              const invar_tensor *dy, const invar_tensor *x, const invar_tensor *w)
 {
     invar_tensor dw = invar_oracle_sum(r, w);
@@ -222,44 +223,44 @@ static void expect_expert_dw(invar_oracle_run *r, const char *name, const plan *
     invar_oracle_expect(r, r->name, name, &dw, INVAR_ORACLE_BLOCK);
 }
 
-/* What the backward of a block needs from its forward. */
-typedef struct block {
+/* Values of the forward that the backward of a block needs. */
+typedef struct moe_block {
     invar_tensor x, wrouter, wgate, wup, wdown;
     invar_moe_route_fwd_args routing;
-    plan plan;
-    invar_tensor rows, gate, up, act, y; /* permuted */
+    moe_plan moe_plan;
+    invar_tensor rows, gate, up, act, y; /* rows sorted by expert */
     invar_oracle_mlp shared;
-} block;
+} moe_block;
 
-static void block_forward(block *b, invar_oracle_run *r)
+static void block_forward(moe_block *b, invar_oracle_run *r)
 {
     const invar_oracle_tensor *ids = invar_oracle_fixture(r, "ids");
     invar_tensor out, logits;
     invar_moe_combine_fwd_args args;
 
-    *b = (block){.x = invar_oracle_given(r, "x"),
-                 .wrouter = invar_oracle_given(r, "wrouter"),
-                 .wgate = invar_oracle_given(r, "wgate"),
-                 .wup = invar_oracle_given(r, "wup"),
-                 .wdown = invar_oracle_given(r, "wdown")};
+    *b = (moe_block){.x = invar_oracle_given(r, "x"),
+                     .wrouter = invar_oracle_given(r, "wrouter"),
+                     .wgate = invar_oracle_given(r, "wgate"),
+                     .wup = invar_oracle_given(r, "wup"),
+                     .wdown = invar_oracle_given(r, "wdown")};
     logits = floats(r, b->x.shape[0], b->wrouter.shape[0]);
     assert_ok(invar_linear_fwd(
         &r->dev, &(invar_linear_fwd_args){.y = logits, .x = b->x, .w = b->wrouter, .k_shards = 1}));
     b->routing = route(r, &logits, ids->shape[1], NULL);
     invar_oracle_expect_equal(r, "ids", &b->routing.ids);
-    make_plan(&b->plan, r, &b->routing.ids, logits.shape[1]);
-    b->rows = invar_oracle_storage(r, b->plan.row_token.shape[0], b->x.shape[1]);
-    assert_ok(invar_moe_gather_fwd(&r->dev,
-                                   &(invar_moe_gather_fwd_args){b->rows, b->x, b->plan.row_token}));
-    b->gate = expert_linear(r, &b->plan, &b->rows, &b->wgate);
-    b->up = expert_linear(r, &b->plan, &b->rows, &b->wup);
+    make_plan(&b->moe_plan, r, &b->routing.ids, logits.shape[1]);
+    b->rows = invar_oracle_storage(r, b->moe_plan.row_token.shape[0], b->x.shape[1]);
+    assert_ok(invar_moe_gather_fwd(
+        &r->dev, &(invar_moe_gather_fwd_args){b->rows, b->x, b->moe_plan.row_token}));
+    b->gate = expert_linear(r, &b->moe_plan, &b->rows, &b->wgate);
+    b->up = expert_linear(r, &b->moe_plan, &b->rows, &b->wup);
     b->act = invar_oracle_like(r, &b->gate);
     assert_ok(invar_swiglu_fwd(
         &r->dev, &(invar_swiglu_fwd_args){.y = b->act, .gate = b->gate, .up = b->up}));
-    b->y = expert_linear(r, &b->plan, &b->act, &b->wdown);
+    b->y = expert_linear(r, &b->moe_plan, &b->act, &b->wdown);
     out = invar_oracle_like(r, &b->x);
     args = (invar_moe_combine_fwd_args){
-        .out = out, .y = b->y, .weights = b->routing.weights, .slot_row = b->plan.slot_row};
+        .out = out, .y = b->y, .weights = b->routing.weights, .slot_row = b->moe_plan.slot_row};
     if (invar_oracle_has(r, "wgate_shared")) {
         invar_oracle_mlp_forward(&b->shared, r, &b->x, "_shared");
         args.shared = b->shared.y;
@@ -268,38 +269,39 @@ static void block_forward(block *b, invar_oracle_run *r)
     invar_oracle_expect(r, r->name, "y", &out, INVAR_ORACLE_BLOCK);
 }
 
-/* The gradient of the permuted rows; those of the weights are compared. */
-static invar_tensor experts_backward(const block *b, invar_oracle_run *r, const invar_tensor *dy)
+/* Returns the gradient of the permuted rows and compares the gradients of the weights. */
+static invar_tensor experts_backward(const moe_block *b, invar_oracle_run *r,
+                                     const invar_tensor *dy)
 {
     invar_tensor dact, dgate = invar_oracle_like(r, &b->gate), dup = invar_oracle_like(r, &b->up);
 
-    expect_expert_dw(r, "dwdown", &b->plan, dy, &b->act, &b->wdown);
-    dact = expert_dx(r, &b->plan, &(invar_linear_part){*dy, b->wdown}, 1);
+    expect_expert_dw(r, "dwdown", &b->moe_plan, dy, &b->act, &b->wdown);
+    dact = expert_dx(r, &b->moe_plan, &(invar_linear_part){*dy, b->wdown}, 1);
     assert_ok(invar_swiglu_bwd(
         &r->dev, &(invar_swiglu_bwd_args){
                      .dgate = dgate, .dup = dup, .dy = dact, .gate = b->gate, .up = b->up}));
-    expect_expert_dw(r, "dwgate", &b->plan, &dgate, &b->rows, &b->wgate);
-    expect_expert_dw(r, "dwup", &b->plan, &dup, &b->rows, &b->wup);
-    return expert_dx(r, &b->plan, (invar_linear_part[]){{dgate, b->wgate}, {dup, b->wup}}, 2);
+    expect_expert_dw(r, "dwgate", &b->moe_plan, &dgate, &b->rows, &b->wgate);
+    expect_expert_dw(r, "dwup", &b->moe_plan, &dup, &b->rows, &b->wup);
+    return expert_dx(r, &b->moe_plan, (invar_linear_part[]){{dgate, b->wgate}, {dup, b->wup}}, 2);
 }
 
-static void block_backward(const block *b, invar_oracle_run *r)
+static void block_backward(const moe_block *b, invar_oracle_run *r)
 {
     invar_row_offsets units = invar_oracle_segments(r, "units");
     invar_tensor dout = invar_oracle_given(r, "dy"), dy = invar_oracle_like(r, &b->y);
     invar_tensor dweights = invar_oracle_like(r, &b->routing.weights), drows, dlogits, part;
     invar_tensor dx = invar_oracle_like(r, &b->x);
 
-    assert_ok(invar_moe_combine_bwd(&r->dev,
-                                    &(invar_moe_combine_bwd_args){.dy = dy,
-                                                                  .dweights = dweights,
-                                                                  .dout = dout,
-                                                                  .y = b->y,
-                                                                  .weights = b->routing.weights,
-                                                                  .slot_row = b->plan.slot_row}));
+    assert_ok(invar_moe_combine_bwd(
+        &r->dev, &(invar_moe_combine_bwd_args){.dy = dy,
+                                               .dweights = dweights,
+                                               .dout = dout,
+                                               .y = b->y,
+                                               .weights = b->routing.weights,
+                                               .slot_row = b->moe_plan.slot_row}));
     drows = experts_backward(b, r, &dy);
-    assert_ok(
-        invar_moe_gather_bwd(&r->dev, &(invar_moe_gather_bwd_args){dx, drows, b->plan.slot_row}));
+    assert_ok(invar_moe_gather_bwd(&r->dev,
+                                   &(invar_moe_gather_bwd_args){dx, drows, b->moe_plan.slot_row}));
     dlogits = route_back(r, &dweights, &b->routing.ids, &b->routing.scores);
     invar_oracle_expect_dw(r, "dwrouter", &dlogits, &b->x, &b->wrouter, units);
     part = invar_oracle_dx(r, &(invar_linear_part){dlogits, b->wrouter}, 1);
@@ -313,7 +315,7 @@ static void block_backward(const block *b, invar_oracle_run *r)
 
 void invar_oracle_moe_block(invar_oracle_run *r)
 {
-    block b;
+    moe_block b;
 
     block_forward(&b, r);
     block_backward(&b, r);

@@ -47,7 +47,7 @@ void invar_oracle_rmsnorm(invar_oracle_run *r)
     invar_oracle_expect(r, "rmsnorm.bwd", "dweight", &dweight, INVAR_ORACLE_IN_F32);
 }
 
-/* The rows of `table` at the given positions. */
+/* Returns the rows of `table` at the given positions. */
 static invar_tensor rows_at(invar_oracle_run *r, const invar_tensor *table,
                             const invar_tensor *positions)
 {
@@ -92,7 +92,7 @@ void invar_oracle_rope(invar_oracle_run *r)
     invar_oracle_expect(r, "rope.table", "sine", &rows, limit);
 
     assert_ok(invar_rope_bwd(&r->dev, &rotate));
-    invar_oracle_reject(r, "y", &y, INVAR_ORACLE_ROUNDED); // control: the wrong direction
+    invar_oracle_reject(r, "y", &y, INVAR_ORACLE_ROUNDED); // Control: the wrong direction.
     assert_ok(invar_rope_fwd(&r->dev, &rotate));
     invar_oracle_expect(r, "rope.fwd", "y", &y, INVAR_ORACLE_ROUNDED);
     rotate.y = dx;

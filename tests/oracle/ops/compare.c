@@ -1,10 +1,11 @@
 /*
- * compare.c - every op against what PyTorch and transformers computed in float64.
+ * compare.c - every op against the results of PyTorch and transformers in float64.
  *
  *   test.oracle.compare [FILE]
  *
- * Runs the cases of FILE (tests/oracle/fixtures.bin) under both storage types and both numerics,
- * then prints the largest error of each result. README.md says what the cases are.
+ * Runs the cases of FILE (default tests/oracle/fixtures.bin) with both storage types and both
+ * numerics, then prints the largest error of each result. README.md describes the cases. Every
+ * comparison has a control: shifted expected values must be outside the limit (run.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -67,7 +68,7 @@ static void test_oracle__accuracy(void **state)
         }
 }
 
-/* Runs last: whatever the file holds was compared or taken as an input. */
+/* Runs last: every tensor of the file must have been compared or used as an input. */
 static void test_oracle__uses_every_tensor(void **state)
 {
     (void)state;
@@ -110,7 +111,10 @@ static const struct image {
            "b",
            3};
 
-/* Parses `size` bytes that end where their block of memory ends. */
+/*
+ * Parses `size` bytes in a block of exactly that size, so that a sanitizer finds reads past its
+ * end.
+ */
 static invar_status parse_copy(const void *bytes, size_t size)
 {
     void *copy = malloc(size + !size);
@@ -146,7 +150,7 @@ static void test_reader__refuses_every_truncation(void **state)
         assert_int_equal(parse_copy(&image, size), INVAR_E_CORRUPT);
 }
 
-/* Every byte set to every value: a proper end, and no access outside (a sanitizer looks on). */
+/* Sets every byte to every value: parsing must return a status and stay inside the block. */
 static void test_reader__survives_damage(void **state)
 {
     struct image damaged = image;
@@ -165,7 +169,7 @@ static void test_reader__survives_damage(void **state)
     }
 }
 
-static void refuse(struct image damaged, const char *message)
+static void check_rejected(struct image damaged, const char *message)
 {
     invar_oracle *o;
 
@@ -177,18 +181,18 @@ static void test_reader__names_what_is_wrong(void **state)
     struct image bad;
 
     (void)state;
-    bad = image, bad.magic[0] = 'X', refuse(bad, "no fixture file");
-    bad = image, bad.count = UINT32_MAX, refuse(bad, "more tensors");
-    bad = image, bad.count = 1, refuse(bad, "behind its last tensor");
-    bad = image, bad.origin_length = 3, refuse(bad, "does not end where");
-    bad = image, bad.origin_length = UINT32_MAX, refuse(bad, "ends too early");
-    bad = image, bad.a_type[0] = 'g', refuse(bad, "unknown type");
-    bad = image, bad.a_rank = 5, refuse(bad, "head is damaged");
-    bad = image, bad.a_shape = 0, refuse(bad, "extent out of range");
-    bad = image, bad.a_shape = -1, refuse(bad, "extent out of range");
-    bad = image, bad.a_shape = INT64_MAX, refuse(bad, "extent out of range");
-    bad = image, bad.a_shape = 13, refuse(bad, "ends too early");
-    bad = image, bad.b_name[0] = 'a', refuse(bad, "do not ascend");
+    bad = image, bad.magic[0] = 'X', check_rejected(bad, "no fixture file");
+    bad = image, bad.count = UINT32_MAX, check_rejected(bad, "more tensors");
+    bad = image, bad.count = 1, check_rejected(bad, "behind its last tensor");
+    bad = image, bad.origin_length = 3, check_rejected(bad, "does not end where");
+    bad = image, bad.origin_length = UINT32_MAX, check_rejected(bad, "ends too early");
+    bad = image, bad.a_type[0] = 'g', check_rejected(bad, "unknown type");
+    bad = image, bad.a_rank = 5, check_rejected(bad, "head is damaged");
+    bad = image, bad.a_shape = 0, check_rejected(bad, "extent out of range");
+    bad = image, bad.a_shape = -1, check_rejected(bad, "extent out of range");
+    bad = image, bad.a_shape = INT64_MAX, check_rejected(bad, "extent out of range");
+    bad = image, bad.a_shape = 13, check_rejected(bad, "ends too early");
+    bad = image, bad.b_name[0] = 'a', check_rejected(bad, "do not ascend");
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /*
- * run.c - one case of the oracle under one storage type and one numerics.
+ * run.c - runs one case of the oracle with one storage type and one numerics, and reports errors.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +29,7 @@ void invar_oracle_run_release(invar_oracle_run *r)
 
 /* ---- tensors of the run ---------------------------------------------------------------------- */
 
-static const invar_oracle_tensor *find(const invar_oracle_run *r, const char *name)
+static const invar_oracle_tensor *find_fixture(const invar_oracle_run *r, const char *name)
 {
     const invar_oracle_tensor *t;
     char path[128];
@@ -44,12 +44,12 @@ static const invar_oracle_tensor *find(const invar_oracle_run *r, const char *na
 
 bool invar_oracle_has(const invar_oracle_run *r, const char *name)
 {
-    return find(r, name) != NULL;
+    return find_fixture(r, name) != NULL;
 }
 
 const invar_oracle_tensor *invar_oracle_fixture(const invar_oracle_run *r, const char *name)
 {
-    const invar_oracle_tensor *t = find(r, name);
+    const invar_oracle_tensor *t = find_fixture(r, name);
 
     if (!t)
         fail_msg("the fixtures hold no %s of %s, %s", name, r->name, invar_dtype_name(r->storage));
@@ -142,7 +142,7 @@ static double expected_at(const invar_oracle_tensor *t, int64_t i)
                                        : (double)((const float *)t->data)[i];
 }
 
-/* The error against the expected values moved on by `shift` places. */
+/* Returns the error against the expected values shifted by `shift` elements. */
 static invar_oracle_error error_of(const invar_tensor *got, const invar_oracle_tensor *t,
                                    int64_t shift)
 {
@@ -163,27 +163,27 @@ static invar_oracle_error error_of(const invar_tensor *got, const invar_oracle_t
     return (invar_oracle_error){worst, sqrt(squared_errors / squares)};
 }
 
-static bool within(const invar_oracle_run *r, invar_oracle_error error, invar_oracle_limit limit)
+static bool is_within(const invar_oracle_run *r, invar_oracle_error error, invar_oracle_limit limit)
 {
-    invar_oracle_error most = r->storage == INVAR_DTYPE_F32 ? limit.f32 : limit.bf16;
+    invar_oracle_error max_error = r->storage == INVAR_DTYPE_F32 ? limit.f32 : limit.bf16;
 
-    return error.worst <= most.worst && error.norm <= most.norm;
+    return error.worst <= max_error.worst && error.norm <= max_error.norm;
 }
 
-/* A line of the report. */
-typedef struct line {
+/* One line of the report. */
+typedef struct report_line {
     char what[40];
     char name[32];
-    invar_oracle_error error[2][INVAR_NUMERICS_COUNT]; /* storage f32, bf16 */
+    invar_oracle_error error[2][INVAR_NUMERICS_COUNT]; /* [0] for storage f32, [1] for bf16 */
     invar_oracle_limit limit;
-} line;
+} report_line;
 
-static line lines[200];
+static report_line lines[200];
 static int n_lines;
 
-static line *line_of(const char *what, const char *name)
+static report_line *find_line(const char *what, const char *name)
 {
-    line *l = lines;
+    report_line *l = lines;
 
     while (l < lines + n_lines && (strcmp(l->what, what) != 0 || strcmp(l->name, name) != 0))
         l++;
@@ -201,10 +201,10 @@ static void keep_larger(invar_oracle_error *kept, invar_oracle_error error)
     kept->norm = fmax(kept->norm, error.norm);
 }
 
-static void record(const invar_oracle_run *r, const char *what, const char *name,
-                   invar_oracle_error error, invar_oracle_limit limit)
+static void report_error(const invar_oracle_run *r, const char *what, const char *name,
+                         invar_oracle_error error, invar_oracle_limit limit)
 {
-    line *l = line_of(what, name);
+    report_line *l = find_line(what, name);
 
     keep_larger(&l->error[r->storage == INVAR_DTYPE_BF16][r->dev.numerics], error);
     keep_larger(&l->limit.f32, limit.f32);
@@ -217,19 +217,19 @@ void invar_oracle_expect(const invar_oracle_run *r, const char *what, const char
     const invar_oracle_tensor *t = invar_oracle_fixture(r, name);
     invar_oracle_error error = error_of(got, t, 0);
 
-    record(r, what, name, error, limit);
-    if (!within(r, error, limit))
+    report_error(r, what, name, error, limit);
+    if (!is_within(r, error, limit))
         fail_msg("%s of %s (%s, %s, %s): error %.3g, in the norm %.3g: outside its limit", name,
                  what, r->name, invar_dtype_name(r->storage), invar_numerics_name(r->dev.numerics),
                  error.worst, error.norm);
-    if (t->count > 1 && within(r, error_of(got, t, 1), limit))
+    if (t->count > 1 && is_within(r, error_of(got, t, 1), limit))
         fail_msg("%s of %s (%s): a shifted result would pass", name, what, r->name);
 }
 
 void invar_oracle_reject(const invar_oracle_run *r, const char *name, const invar_tensor *got,
                          invar_oracle_limit limit)
 {
-    if (within(r, error_of(got, invar_oracle_fixture(r, name), 0), limit))
+    if (is_within(r, error_of(got, invar_oracle_fixture(r, name), 0), limit))
         fail_msg("%s (%s, %s): the wrong result passes", name, r->name,
                  invar_dtype_name(r->storage));
 }
@@ -267,7 +267,7 @@ void invar_oracle_report(const invar_oracle *oracle)
         "%s\n\n| op | result | f32, ieee | f32, sm90 | limit | bf16, ieee | bf16, sm90 | limit |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- |\n",
         oracle->origin);
-    for (const line *l = lines; l < lines + n_lines; l++) {
+    for (const report_line *l = lines; l < lines + n_lines; l++) {
         printf("| %s | %s |", l->what, l->name);
         print_cell(l->error[0][INVAR_NUMERICS_IEEE]);
         print_cell(l->error[0][INVAR_NUMERICS_SM90]);

@@ -1,9 +1,9 @@
 /*
- * run.h - one case of the oracle under one storage type and one numerics.
+ * run.h - runs one case of the oracle with one storage type and one numerics.
  *
- * A case has its name in the fixtures. Its tensor NAME is there as CASE/STORAGE/NAME, or CASE/NAME
- * where it is the same for every storage type. Tensors live until the run ends. A missing tensor,
- * and a result outside its limit, fail the test.
+ * The tensor NAME of a case is in the fixtures as CASE/STORAGE/NAME, or as CASE/NAME if it is the
+ * same for every storage type. Tensors live until the run is released. A missing tensor and a
+ * result outside its limit fail the test.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +17,7 @@
 
 typedef struct invar_oracle_run {
     const invar_oracle *oracle;
-    const char *name; /* of the case */
+    const char *name; /* name of the case */
     invar_dtype storage;
     invar_device dev;
     invar_tensor owned[INVAR_ORACLE_MAX_TENSORS];
@@ -30,72 +30,72 @@ void invar_oracle_run_release(invar_oracle_run *r);
 
 /* ---- tensors of the run ---------------------------------------------------------------------- */
 
-/* The tensor of the fixtures as it stands there. */
+/* Returns the tensor of the fixtures. */
 const invar_oracle_tensor *invar_oracle_fixture(const invar_oracle_run *r, const char *name);
 bool invar_oracle_has(const invar_oracle_run *r, const char *name);
 
-/* Its data, which must be `count` elements of this type. */
+/* Returns the data of a tensor, which must have `count` elements of this type. */
 const void *invar_oracle_data(const invar_oracle_run *r, const char *name, invar_oracle_type type,
                               int64_t count);
 
-/* An input of type f32, bf16 or i32. */
+/* Returns a copy of an input of type f32, bf16 or i32. */
 invar_tensor invar_oracle_given(invar_oracle_run *r, const char *name);
 
-/* An attribute: an i64 or f64 without extents. */
+/* Returns an attribute: an i64 or f64 without extents. */
 double invar_oracle_number(const invar_oracle_run *r, const char *name);
 
 invar_row_offsets invar_oracle_segments(const invar_oracle_run *r, const char *name);
 
-/* For results; filled with NaN. */
+/* Returns a tensor for a result, filled with NaN, with the shape and type of `view`. */
 invar_tensor invar_oracle_output(invar_oracle_run *r, invar_tensor view);
 
-/* The same, with the type and the shape of another tensor, or of storage type. */
+/* Like invar_oracle_output, with the type and shape of `model`, or with the storage type. */
 invar_tensor invar_oracle_like(invar_oracle_run *r, const invar_tensor *model);
 invar_tensor invar_oracle_storage(invar_oracle_run *r, int64_t rows, int64_t cols);
 
-/* f32 zeros in the shape of `model`, for gradients that accumulate. */
+/* Returns f32 zeros in the shape of `model`, for gradients that accumulate. */
 invar_tensor invar_oracle_sum(invar_oracle_run *r, const invar_tensor *model);
 
-/* Frees `t` when the run ends; returns it. */
+/* Makes the run free `t` when it is released, and returns `t`. */
 invar_tensor invar_oracle_own(invar_oracle_run *r, invar_tensor t);
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
 /*
- * The error of a tensor, twice: of its worst element, relative to that element or, where that is
- * larger, to the root mean square of all; and in the Euclidean norm, relative to the tensor's.
- * A wrong element shows in the first, a wrong factor in the second.
+ * Two errors of a tensor. `worst` is the largest error of an element, relative to that element or
+ * to the root mean square of all, whichever is larger. `norm` is the error in the Euclidean norm,
+ * relative to the norm of the tensor. A wrong element shows in `worst`, a wrong factor in `norm`.
  */
 typedef struct invar_oracle_error {
     double worst;
     double norm;
 } invar_oracle_error;
 
-/* The errors that are accepted in runs with the storage f32 and bf16. */
+/* The largest accepted errors of runs with storage f32 and bf16. */
 typedef struct invar_oracle_limit {
     invar_oracle_error f32;
     invar_oracle_error bf16;
 } invar_oracle_limit;
 
 /*
- * Compares with the expected result `name`; the error goes into the report as (what, name). So that
- * the comparison can fail, the expected values moved on by one place must be outside the limit.
+ * Compares `got` with the expected result `name`; the error is reported as (what, name). Control:
+ * the expected values shifted by one element must be outside the limit.
  */
 void invar_oracle_expect(const invar_oracle_run *r, const char *what, const char *name,
                          const invar_tensor *got, invar_oracle_limit limit);
 
-/* For negative controls: a deliberately wrong result must be outside the limit. */
+/* Negative control: a deliberately wrong result must be outside the limit. */
 void invar_oracle_reject(const invar_oracle_run *r, const char *name, const invar_tensor *got,
                          invar_oracle_limit limit);
 
-/* Equal to the bit, whatever the type; `got` holds `bytes` bytes. */
+/* Checks that `got`, which has `bytes` bytes of any type, equals the fixture bit for bit. */
 void invar_oracle_expect_bits(const invar_oracle_run *r, const char *name, const void *got,
                               size_t bytes);
-/* The same for a contiguous tensor's data. */
+/* Like invar_oracle_expect_bits, for the data of a contiguous tensor. */
 void invar_oracle_expect_equal(const invar_oracle_run *r, const char *name,
                                const invar_tensor *got);
 
-/* Prints the errors of all comparisons so far as a table in Markdown. */
+/* Prints the errors of all comparisons so far as a Markdown table. */
 void invar_oracle_report(const invar_oracle *oracle);
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-# compare.py INVAR BASES FOLDER ... - the adapters of make.py, read by Invar, against peft.
+# compare.py INVAR BASES FOLDER ... - compares Invar's reading of the adapters of make.py with peft.
 #
-# Below each FOLDER every NAME.json stands beside a folder NAME of peft. Log-probabilities, computed
-# by Invar in fp32, may differ by LIMIT. The base alone must be further away. Needs no peft.
+# In each FOLDER every NAME.json belongs to a peft folder NAME. Log-probabilities, computed by Invar
+# in fp32, may differ by LIMIT. Control: the base model alone must differ by more. Needs no peft.
 # SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of adapters that peft wrote."""
 import json
@@ -32,7 +32,7 @@ def distance(got, about):
 
 
 def more(about):
-    """What else a recipe has to say."""
+    """Returns the additional keys of the recipe."""
     return [word for key, value in about.items()
             if key in ("use_rslora", "rank_pattern", "alpha_pattern")
             for word in (f"--{key.replace('_', '-')}", json.dumps(value))]

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# live.sh INVAR FOLDER - adapters there and back: peft writes, Invar reads, trains and writes, peft
-# reads. Experts are modules in transformers 4, which this takes.
+# live.sh INVAR FOLDER - adapters in both directions: peft writes, Invar reads, trains and writes,
+# peft reads.
+#
+# Uses transformers 4, in which experts are modules.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# make.py BASES OUT   - adapters of models below BASES as the installed peft saves them.
-# make.py --again BASES OUT - what peft makes of the adapters that are in OUT.
+# make.py BASES OUT         - writes adapters of models in BASES with the installed peft.
+# make.py --again BASES OUT - computes OUT/NAME.json of the adapters in OUT with the installed peft.
 #
-# Writes a folder OUT/NAME per case, by save_pretrained of peft. OUT/NAME.json has its base, what a
-# recipe says of it, and token sequences with the log-probabilities that peft computes from it in
-# float64. compare.py reads the result.
+# Writes a folder OUT/NAME per case with save_pretrained of peft. OUT/NAME.json has its base, its
+# keys in a recipe, and token sequences with the log-probabilities that peft computes in float64.
+# compare.py reads the result.
 # SPDX-License-Identifier: Apache-2.0
 """Adapters of one version of peft."""
 import json
@@ -15,7 +15,7 @@ import peft
 import torch
 import transformers
 
-# name: base, rank, alpha, layers, what else the configuration has
+# name: base, rank, alpha, layers, additional configuration
 CASES = {
     "llama-all": ("llama-fp16-tied", 4, 8, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
                                             "up_proj", "down_proj"], {}),
@@ -34,7 +34,8 @@ def load(base):
 
 
 def adapt(model, rank, alpha, layers, more):
-    """B is random: one that is zero would prove nothing."""
+    """Returns an adapter with a random B; with a zero B, as peft starts, the test would prove
+    nothing."""
     adapted = peft.get_peft_model(model, peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM", **more))
     for name, value in adapted.named_parameters():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-# merged.py INVAR FOLDER EXPECTED - a folder with a merged adapter against what peft has of the
-# adapter (EXPECTED of make.py): log-probabilities in fp32 may differ by LIMIT.
+# merged.py INVAR FOLDER EXPECTED - compares a folder with a merged adapter with peft's adapter.
+#
+# EXPECTED is of make.py; log-probabilities in fp32 may differ by LIMIT.
 # SPDX-License-Identifier: Apache-2.0
 """Log-probabilities of a merged model."""
 import json

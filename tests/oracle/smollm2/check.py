@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# check.py HF WORK - what smollm2.sh let Invar compute in WORK, computed by transformers from HF.
+# check.py HF WORK - compares Invar's results in WORK (smollm2.sh) with transformers on the folder
+# HF.
 #
-# Here all is float64, there fp32. Tokens and greedy text must be equal, log-probabilities within
-# 1e-4. The two steps of GRPO start from the samples and rewards that Invar recorded; PyTorch makes
-# them once more, and the weights that Invar exported must have moved as its own did. The exported
-# folder is then scored like the first one.
+# transformers computes in float64, Invar in fp32. Tokens and greedy text must be equal,
+# log-probabilities within 1e-4. The two steps of GRPO start from the samples and rewards that Invar
+# recorded; PyTorch repeats them, and the weights that Invar exported must have moved like
+# PyTorch's. The exported folder is then scored like the first one.
 # SPDX-License-Identifier: Apache-2.0
 """A real model, end to end, against transformers."""
 import json
@@ -16,12 +17,12 @@ import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from fixture import Wide  # noqa: E402, the folder above has it
+from fixture import Wide  # noqa: E402, fixture.py is in the parent folder
 
 LOGPROBS = 1e-4
-SAMPLED = 1e-3  # the second step begins with weights that differ already
-MOVED = 2e-3  # of the norm of what two steps changed
-LR, EPS, DECAY, CLIP = 1e-4, 1e-4, 0.01, 1.0  # train.ini, and defaults of Invar
+SAMPLED = 1e-3  # larger limit: the second step begins with weights that differ already
+MOVED = 2e-3  # relative to the norm of the change of two steps
+LR, EPS, DECAY, CLIP = 1e-4, 1e-4, 0.01, 1.0  # the keys of train.ini, and defaults of Invar
 
 
 def lines(path):
@@ -29,19 +30,20 @@ def lines(path):
 
 
 def load(folder):
-    """What from_pretrained loads, in float64 throughout."""
+    """Loads a folder with from_pretrained, in float64 throughout."""
     saved = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
     model = transformers.AutoModelForCausalLM.from_config(
         saved.config, dtype=torch.float64, attn_implementation="eager").eval()
     model.load_state_dict(saved.state_dict())
-    # here it is <|im_end|>, which prompts have; PyTorch would give its embedding no gradient
+    # In this model it is <|im_end|>, which prompts contain; PyTorch would give its embedding no
+    # gradient.
     model.model.embed_tokens.padding_idx = None
     assert all(x.dtype == torch.float64 for x in [*model.parameters(), *model.buffers()])
     return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def logprobs(model, tokens):
-    """Of every token but the first; keeps the graph."""
+    """Returns the log-probability of every token but the first; keeps the graph."""
     logits = model(torch.tensor([tokens])).logits[0, :-1]
     return logits.log_softmax(-1)[torch.arange(len(tokens) - 1), tokens[1:]]
 
@@ -84,7 +86,7 @@ def check_logprobs(model, samples, scores, what):
 
 
 def advantages(samples):
-    """Rewards minus the mean of their group, over its standard deviation."""
+    """Returns rewards minus the mean of their group, divided by its standard deviation."""
     out = []
     for sample in samples:
         group = torch.tensor([s["reward"] for s in samples if s["group"] == sample["group"]])

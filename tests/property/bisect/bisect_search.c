@@ -1,9 +1,12 @@
 /*
- * bisect_search.c - what holds for the search in every history, on histories made at random.
+ * bisect_search.c - properties of the bisect search, on random histories.
  *
- * Weights are what a count of ancestors gives; the choice is what the rule in docs/bisect.md gives
- * when it is followed to the letter, and no commit is nearer to the middle; the number of trials
- * keeps to the logarithm; where a commit lies in the arrays does not matter.
+ * The weights must be the numbers of relevant ancestors, and the chosen commit must be the one of
+ * the rule in docs/bisect.md, which this file follows literally with bit sets. Further properties:
+ * no other commit is nearer to the middle, the number of trials stays within the logarithm, the
+ * order of the commits in the arrays does not matter, and the culprit is found or among the
+ * suspects. Controls: the rule is needed (array order or adding parents' weights would differ),
+ * and a wrong answer leads to another commit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,15 +15,18 @@
 #include "tests/unit/bisect/search/graph.h"
 
 static graph g, shuffled;
-static graph_walk walk, other;
-static uint64_t seed, draws;
+static graph_walk walk, shuffled_walk;
+static uint64_t seed, n_draws;
 
-static int32_t draw(int32_t below)
+static int32_t random_below(int32_t below)
 {
-    return (int32_t)(invar_test_random(seed, draws++) % (uint32_t)below);
+    return (int32_t)(invar_test_random(seed, n_draws++) % (uint32_t)below);
 }
 
-/* Up to GRAPH_TINY commits: lines, merges of two to four, further roots; dates in all manners. */
+/*
+ * Makes a graph of up to GRAPH_TINY commits: lines, merges of two to four parents, further roots,
+ * with ascending, equal, descending or random dates.
+ */
 static void make_graph(int32_t count, uint64_t number)
 {
     int32_t merges = (int32_t)(number % 4) * 3, window = 1 + (int32_t)(number / 4 % 3) * 10;
@@ -28,18 +34,20 @@ static void make_graph(int32_t count, uint64_t number)
     bool merged[GRAPH_COMMITS] = {false};
 
     seed = number;
-    draws = 0;
+    n_draws = 0;
     graph_clear(&g);
     for (int32_t i = 0; i < count; i++) {
         int32_t parents[GRAPH_TINY + 1], n = 0;
-        int64_t date[] = {i, 7, -i, i + draw(20)};
-        int32_t wanted = draw(10) < merges ? 2 + draw(3) : draw(15) == 0 ? 0 : 1;
+        int64_t date[] = {i, 7, -i, i + random_below(20)};
+        int32_t n_wanted = random_below(10) < merges ? 2 + random_below(3)
+                           : random_below(15) == 0   ? 0
+                                                     : 1;
 
-        for (int32_t p = i - 1; i == count - 1 && p >= 0; p--) // the last one reaches all
+        for (int32_t p = i - 1; i == count - 1 && p >= 0; p--) // the last commit reaches all others
             if (!merged[p])
                 parents[n++] = p;
-        for (; i < count - 1 && wanted > 0 && i > 0; wanted--) {
-            int32_t p = i - 1 - draw(i < window ? i : window);
+        for (; i < count - 1 && n_wanted > 0 && i > 0; n_wanted--) {
+            int32_t p = i - 1 - random_below(i < window ? i : window);
             bool new = true;
             for (int32_t k = 0; k < n; k++)
                 new = new &&parents[k] != p;
@@ -53,12 +61,12 @@ static void make_graph(int32_t count, uint64_t number)
     }
     if (number % 5 == 0)
         for (int32_t i = 0; i < count; i++)
-            g.commits[i].relevant = draw(3) > 0;
+            g.commits[i].relevant = random_below(3) > 0;
 }
 
 /* ---- the rule, to the letter ----------------------------------------------------------------- */
 
-static int32_t bits(uint64_t word)
+static int32_t count_bits(uint64_t word)
 {
     int32_t count = 0;
 
@@ -67,7 +75,7 @@ static int32_t bits(uint64_t word)
     return count;
 }
 
-static uint64_t relevant_ones(void)
+static uint64_t relevant_commits(void)
 {
     uint64_t word = 0;
 
@@ -76,26 +84,30 @@ static uint64_t relevant_ones(void)
     return word;
 }
 
-/* Candidates from the oldest: each time the newest that was met, of those the one met first. */
-static int32_t list_of(int32_t list[GRAPH_TINY], uint64_t candidates, int32_t bad)
+/*
+ * Lists the candidates, oldest first: repeatedly takes the newest commit that was reached, and of
+ * several equally new ones the one that was reached first.
+ */
+static int32_t list_candidates(int32_t list[GRAPH_TINY], uint64_t candidates, int32_t bad)
 {
-    int32_t open[GRAPH_TINY] = {bad}, n_open = 1, count = bits(candidates), at = count;
-    uint64_t met = UINT64_C(1) << bad;
+    int32_t pending[GRAPH_TINY] = {bad}, n_pending = 1, count = count_bits(candidates), at = count;
+    uint64_t known_commits = UINT64_C(1) << bad;
 
-    while (n_open > 0) {
+    while (n_pending > 0) {
         int32_t newest = 0, commit;
 
-        for (int32_t i = 1; i < n_open; i++)
-            if (g.commits[open[i]].date > g.commits[open[newest]].date)
+        for (int32_t i = 1; i < n_pending; i++)
+            if (g.commits[pending[i]].date > g.commits[pending[newest]].date)
                 newest = i;
-        commit = open[newest];
-        memmove(&open[newest], &open[newest + 1], (size_t)(--n_open - newest) * sizeof *open);
+        commit = pending[newest];
+        memmove(&pending[newest], &pending[newest + 1],
+                (size_t)(--n_pending - newest) * sizeof *pending);
         list[--at] = commit;
         for (int32_t n = 0; n < g.commits[commit].n_parents; n++) {
             int32_t parent = g.parents[g.commits[commit].parent + n];
-            if (candidates >> parent & ~met >> parent & 1) {
-                met |= UINT64_C(1) << parent;
-                open[n_open++] = parent;
+            if (candidates >> parent & ~known_commits >> parent & 1) {
+                known_commits |= UINT64_C(1) << parent;
+                pending[n_pending++] = parent;
             }
         }
     }
@@ -105,7 +117,7 @@ static int32_t list_of(int32_t list[GRAPH_TINY], uint64_t candidates, int32_t ba
 
 static int32_t weight_of(uint64_t candidates, int32_t commit)
 {
-    return bits(candidates & g.ancestors[commit] & relevant_ones());
+    return count_bits(candidates & g.ancestors[commit] & relevant_commits());
 }
 
 static int32_t parents_among(uint64_t candidates, int32_t commit)
@@ -119,18 +131,22 @@ static int32_t parents_among(uint64_t candidates, int32_t commit)
 
 static int32_t nearness(uint64_t candidates, int32_t commit)
 {
-    int32_t weight = weight_of(candidates, commit), all = bits(candidates & relevant_ones());
+    int32_t weight = weight_of(candidates, commit),
+            all = count_bits(candidates & relevant_commits());
 
     return weight < all - weight ? weight : all - weight;
 }
 
 static bool is_half(uint64_t candidates, int32_t commit)
 {
-    return g.commits[commit].relevant &&
-           abs(2 * weight_of(candidates, commit) - bits(candidates & relevant_ones())) <= 1;
+    return g.commits[commit].relevant && abs(2 * weight_of(candidates, commit) -
+                                             count_bits(candidates & relevant_commits())) <= 1;
 }
 
-/* A commit is known after its only parent; the list is gone through until all are. */
+/*
+ * Propagates "known" from commits without a single parent to their children, until all are known,
+ * and returns the first half that becomes known this way; -1 if there is none.
+ */
 static int32_t first_half_of_lines(const int32_t *list, int32_t count, uint64_t candidates)
 {
     uint64_t known = 0, before;
@@ -156,7 +172,7 @@ static int32_t first_half_of_lines(const int32_t *list, int32_t count, uint64_t 
 
 static int32_t choice_without_skips(uint64_t candidates, int32_t bad)
 {
-    int32_t list[GRAPH_TINY], count = list_of(list, candidates, bad), best = -1;
+    int32_t list[GRAPH_TINY], count = list_candidates(list, candidates, bad), best = -1;
 
     for (int32_t i = 0; i < count; i++)
         if (parents_among(candidates, list[i]) > 1 && is_half(candidates, list[i]))
@@ -169,15 +185,18 @@ static int32_t choice_without_skips(uint64_t candidates, int32_t bad)
     return best;
 }
 
-/* The next in the order of nearness, then ids, after `last` (-1: the first); -1: there is none. */
+/*
+ * Returns the commit after `last` in the order of nearness, then ids. `last` is -1 for the first
+ * one. Returns -1 if there is none.
+ */
 static int32_t next_rank(uint64_t candidates, int32_t last)
 {
     int32_t best = -1;
 
     for (int32_t i = 0; i < g.history.count; i++) {
-        if (!(candidates & relevant_ones() & UINT64_C(1) << i))
+        if (!(candidates & relevant_commits() & UINT64_C(1) << i))
             continue;
-        for (int32_t n = 0; n < 2; n++) { // after the last one, before the best so far
+        for (int32_t n = 0; n < 2; n++) { // after `last`, before the best so far
             int32_t a = n == 0 ? last : i, b = n == 0 ? i : best, near_a, near_b;
             if (a < 0 || b < 0)
                 continue;
@@ -195,14 +214,14 @@ static int32_t next_rank(uint64_t candidates, int32_t last)
 
 static int32_t choice_with_skips(uint64_t candidates, uint64_t skipped, int32_t bad)
 {
-    int32_t first = next_rank(candidates, -1), at = -1, last = -1, open;
+    int32_t first = next_rank(candidates, -1), at = -1, last = -1, pending;
     uint32_t number;
 
     if (!(skipped >> first & 1))
         return first;
-    open = bits(candidates & relevant_ones() & ~skipped);
-    number = ((uint32_t)open * 1103515245u + 12345u) >> 16 & 32767u;
-    for (int32_t left = open * (int32_t)number / 32768, root = 0;; root++)
+    pending = count_bits(candidates & relevant_commits() & ~skipped);
+    number = ((uint32_t)pending * 1103515245u + 12345u) >> 16 & 32767u;
+    for (int32_t left = pending * (int32_t)number / 32768, root = 0;; root++)
         if ((root + 1) * (root + 1) > (int32_t)number) {
             left = left * root / 181;
             do {
@@ -219,7 +238,10 @@ static int32_t choice_with_skips(uint64_t candidates, uint64_t skipped, int32_t 
 
 #define GRAPHS invar_test_count(600, 20000)
 
-/* At every moment of a search with random answers; some of them skips when `skips`. */
+/*
+ * Checks the weights and the choice in every state of a search with random answers. Some of these
+ * are skips if `skips`.
+ */
 static void check_choices(uint64_t number, bool skips)
 {
     uint64_t candidates, skipped = 0;
@@ -231,12 +253,13 @@ static void check_choices(uint64_t number, bool skips)
     assert_ok(invar_search_new(&search, &g.history));
     for (;;) {
         invar_status status = invar_search_next_commits(&next, search, 1);
-        int32_t answer = 1 + (int32_t)(invar_test_random(number, 7000 + draws++) % (skips ? 4 : 2));
+        int32_t answer =
+            1 + (int32_t)(invar_test_random(number, 7000 + n_draws++) % (skips ? 4 : 2));
 
-        if (status == INVAR_E_NOTFOUND && (candidates & relevant_ones()) == 0)
+        if (status == INVAR_E_NOTFOUND && (candidates & relevant_commits()) == 0)
             break;
         assert_int_equal(status, INVAR_OK);
-        assert_int_equal(next.candidates, bits(candidates & relevant_ones()));
+        assert_int_equal(next.candidates, count_bits(candidates & relevant_commits()));
         for (int32_t i = 0; i < g.history.count; i++)
             assert_int_equal(invar_search_weight(search, i), weight_of(candidates, i));
         expected = skipped ? choice_with_skips(candidates, skipped, bad)
@@ -247,7 +270,7 @@ static void check_choices(uint64_t number, bool skips)
         }
         assert_int_equal(next.commits[0], expected);
         for (int32_t i = 0; i < g.history.count && skipped == 0; i++)
-            assert_true(!(candidates & relevant_ones() & UINT64_C(1) << i) ||
+            assert_true(!(candidates & relevant_commits() & UINT64_C(1) << i) ||
                         nearness(candidates, i) <= nearness(candidates, expected));
         if (next.state == INVAR_SEARCH_FOUND) {
             assert_int_equal(expected, bad);
@@ -277,7 +300,10 @@ static void test_bisect_search__chooses_by_the_rule(void **state)
     }
 }
 
-/* Negative control: neither the order of the arrays nor adding up parents would do. */
+/*
+ * Control: neither the first commit of the best weight nor adding up the parents' weights gives the
+ * rule's result.
+ */
 static void test_bisect_search__the_rule_is_needed(void **state)
 {
     int64_t ties = 0, sums = 0;
@@ -303,7 +329,10 @@ static void test_bisect_search__the_rule_is_needed(void **state)
     assert_true(sums > 50);
 }
 
-/* The same graph with its commits in another order, parents first all the same. */
+/*
+ * Fills `shuffled` with the graph's commits in another order, still parents first. to[i] is the new
+ * index of commit i.
+ */
 static void shuffle(int32_t to[GRAPH_COMMITS])
 {
     int32_t count = g.history.count, placed = 0;
@@ -312,7 +341,8 @@ static void shuffle(int32_t to[GRAPH_COMMITS])
     for (int32_t i = 0; i < count; i++)
         to[i] = -1;
     while (placed < count) {
-        int32_t i = draw(count), ready = to[i] < 0 && (i < count - 1 || placed == count - 1);
+        int32_t i = random_below(count),
+                ready = to[i] < 0 && (i < count - 1 || placed == count - 1);
         for (int32_t k = 0; k < g.commits[i].n_parents; k++)
             ready = ready && to[g.parents[g.commits[i].parent + k]] >= 0;
         if (ready) {
@@ -335,37 +365,37 @@ static void shuffle(int32_t to[GRAPH_COMMITS])
     }
 }
 
-static void test_bisect_search__places_do_not_matter(void **state)
+static void test_bisect_search__array_order_does_not_matter(void **state)
 {
     int32_t to[GRAPH_COMMITS];
-    int64_t moved = 0;
+    int64_t n_moved = 0;
 
     (void)state;
     for (int64_t n = 1; n < GRAPHS; n += 2) {
         make_graph(1 + (int32_t)(n % GRAPH_TINY), (uint64_t)n);
         for (int32_t i = 0; i < g.history.count; i++)
             g.commits[i].relevant = true;
-        graph_plant(&g, draw(g.history.count));
+        graph_plant(&g, random_below(g.history.count));
         for (int32_t i = 0; i < g.history.count - 1; i++)
-            if (draw(4) == 0)
+            if (random_below(4) == 0)
                 g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
         shuffle(to);
         graph_search(&walk, &g, 1, 0);
-        graph_search(&other, &shuffled, 1, 0);
-        assert_int_equal(walk.n_trials, other.n_trials);
+        graph_search(&shuffled_walk, &shuffled, 1, 0);
+        assert_int_equal(walk.n_trials, shuffled_walk.n_trials);
         for (int32_t k = 0; k < walk.n_trials; k++) {
-            assert_int_equal(to[walk.trials[k]], other.trials[k]);
-            moved += walk.trials[k] != other.trials[k];
+            assert_int_equal(to[walk.trials[k]], shuffled_walk.trials[k]);
+            n_moved += walk.trials[k] != shuffled_walk.trials[k];
         }
-        assert_int_equal(walk.state, other.state);
-        assert_int_equal(walk.found < 0 ? -1 : to[walk.found], other.found);
+        assert_int_equal(walk.state, shuffled_walk.state);
+        assert_int_equal(walk.found < 0 ? -1 : to[walk.found], shuffled_walk.found);
     }
-    assert_true(moved > 0);
+    assert_true(n_moved > 0);
 }
 
 static void test_bisect_search__finds_the_culprit_or_suspects_it(void **state)
 {
-    int64_t found = 0, unsure = 0;
+    int64_t found = 0, n_suspected = 0;
 
     (void)state;
     for (int64_t n = 0; n < GRAPHS; n++) {
@@ -375,12 +405,13 @@ static void test_bisect_search__finds_the_culprit_or_suspects_it(void **state)
         make_graph(1 + (int32_t)(n % GRAPH_TINY), (uint64_t)n);
         for (int32_t i = 0; i < g.history.count; i++)
             g.commits[i].relevant = true;
-        culprit = draw(g.history.count);
-        skips = draw(3); // none, scattered, a range
-        jobs = 1 + draw(3) * draw(4);
+        culprit = random_below(g.history.count);
+        skips = random_below(3); // none, scattered, a range
+        jobs = 1 + random_below(3) * random_below(4);
         graph_plant(&g, culprit);
-        for (int32_t i = 0, from = draw(g.history.count); i < g.history.count - 1 && skips; i++)
-            if (skips == 1 ? draw(4) == 0 : i >= from && i < from + 20)
+        for (int32_t i = 0, from = random_below(g.history.count); i < g.history.count - 1 && skips;
+             i++)
+            if (skips == 1 ? random_below(4) == 0 : i >= from && i < from + 20)
                 g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
         graph_search(&walk, &g, jobs, (uint64_t)n);
 
@@ -392,39 +423,40 @@ static void test_bisect_search__finds_the_culprit_or_suspects_it(void **state)
         }
         for (int32_t k = 0; k < walk.n_suspects; k++)
             suspects |= UINT64_C(1) << walk.suspects[k];
-        assert_true((left & ~suspects) == 0); // all that the trials leave open
+        assert_true((left & ~suspects) == 0); // all commits that the trials leave open
         assert_true(jobs > 1 || suspects == left);
         assert_true(suspects >> culprit & 1);
         if (walk.state == INVAR_SEARCH_FOUND)
             assert_int_equal(walk.found, culprit);
         found += walk.state == INVAR_SEARCH_FOUND;
-        unsure += walk.state == INVAR_SEARCH_SUSPECTS;
+        n_suspected += walk.state == INVAR_SEARCH_SUSPECTS;
         assert_true(skips || walk.state == INVAR_SEARCH_FOUND);
     }
-    assert_true(found > 0 && unsure > 0);
+    assert_true(found > 0 && n_suspected > 0);
 }
 
-/* Negative control: one wrong answer, and another commit is blamed. */
-static void test_bisect_search__a_wrong_answer_blames_another(void **state)
+/* Control: after one wrong answer, another commit is found. */
+static void test_bisect_search__a_wrong_answer_finds_another(void **state)
 {
-    int64_t blamed = 0;
+    int64_t n_wrong = 0;
 
     (void)state;
     for (int64_t n = 0; n < 100; n++) {
-        int32_t culprit, liar;
+        int32_t culprit, wrong_commit;
 
         make_graph(50, (uint64_t)n);
         for (int32_t i = 0; i < 50; i++)
             g.commits[i].relevant = true;
-        culprit = draw(50);
+        culprit = random_below(50);
         graph_plant(&g, culprit);
         graph_search(&walk, &g, 1, 0);
-        liar = walk.trials[draw(walk.n_trials)];
-        g.verdict[liar] = INVAR_COMMIT_MARK_GOOD + INVAR_COMMIT_MARK_BAD - g.verdict[liar];
+        wrong_commit = walk.trials[random_below(walk.n_trials)];
+        g.verdict[wrong_commit] =
+            INVAR_COMMIT_MARK_GOOD + INVAR_COMMIT_MARK_BAD - g.verdict[wrong_commit];
         graph_search(&walk, &g, 1, 0);
-        blamed += walk.found != culprit;
+        n_wrong += walk.found != culprit;
     }
-    assert_int_equal(blamed, 100);
+    assert_int_equal(n_wrong, 100);
 }
 
 static int32_t log2_above(int32_t count)
@@ -436,7 +468,7 @@ static int32_t log2_above(int32_t count)
     return log;
 }
 
-/* With 2^k - 1 trials at a time, k of the halvings fall into one round. */
+/* A round of 2^k - 1 trials does the work of k halvings. */
 static void check_line(int32_t count, int32_t culprit)
 {
     graph_plant(&g, culprit);
@@ -457,12 +489,12 @@ static void test_bisect_search__lines_take_the_logarithm(void **state)
         for (int32_t culprit = 0; culprit < count; culprit++)
             check_line(count, culprit);
     }
-    graph_line(&g, 2047); // beyond 3071 git, and so we, take what is near enough
+    graph_line(&g, 2047); // above 3071 commits, git and invar accept a commit that is near enough
     for (int32_t culprit = 0; culprit < 2047; culprit += invar_test_full() ? 1 : 97)
         check_line(2047, culprit);
 }
 
-/* Near enough costs a trial at most. */
+/* Accepting a commit that is near enough costs at most one trial. */
 static void test_bisect_search__long_lines(void **state)
 {
     invar_search *search;
@@ -487,9 +519,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bisect_search__chooses_by_the_rule),
         cmocka_unit_test(test_bisect_search__the_rule_is_needed),
-        cmocka_unit_test(test_bisect_search__places_do_not_matter),
+        cmocka_unit_test(test_bisect_search__array_order_does_not_matter),
         cmocka_unit_test(test_bisect_search__finds_the_culprit_or_suspects_it),
-        cmocka_unit_test(test_bisect_search__a_wrong_answer_blames_another),
+        cmocka_unit_test(test_bisect_search__a_wrong_answer_finds_another),
         cmocka_unit_test(test_bisect_search__lines_take_the_logarithm),
         cmocka_unit_test(test_bisect_search__long_lines),
     };

@@ -1,8 +1,10 @@
 /*
- * fake_gpu_model.c - generation and scoring on a device whose memory the host cannot touch.
+ * fake_gpu_model.c - generation and scoring on the fake GPU have the bits of the CPU.
  *
- * Tokens, log-probabilities and routing have the CPU's bits, whatever is shared, hidden, cut into
- * pieces or run as a graph on the way: see tests/device/fake_gpu.h.
+ * The host cannot access the memory of the fake GPU (tests/device/fake_gpu.h). Tokens, log-probs
+ * and routing are compared for every kind of model and format, for several sampling parameters,
+ * and with CUDA graphs, without them, if they cannot be created, and with an audit. The number of
+ * times that the host waits for the device in a training step must be the minimum.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,16 +15,17 @@
 #include "tests/device/fake_gpu.h"
 #include "tests/unit/engine/sample/rollout/prompts.h"
 
-enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 12, TOKENS = 1024, MANY = 600 };
+enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 12, TOKENS = 1024, MANY_SAMPLES = 600 };
 
 static const int32_t ends[] = {96, 3, 17, 40, 3};
 
-typedef struct both {
+typedef struct model_pair {
     invar_device near, far;
     invar_model *near_model, *far_model;
-} both;
+} model_pair;
 
-static void both_new(both *b, invar_test_model kind, invar_format format, invar_numerics numerics)
+static void model_pair_new(model_pair *b, invar_test_model kind, invar_format format,
+                           invar_numerics numerics)
 {
     invar_test_device_init(&b->near, numerics, INVAR_CPU_PATH_SIMD, 2);
     invar_far_begin(0);
@@ -34,7 +37,7 @@ static void both_new(both *b, invar_test_model kind, invar_format format, invar_
     b->far_model = invar_test_model_new(kind, format, 3, &b->far);
 }
 
-static void both_free(both *b)
+static void model_pair_free(model_pair *b)
 {
     invar_model_free(b->near_model);
     invar_model_free(b->far_model);
@@ -44,9 +47,9 @@ static void both_free(both *b)
     invar_test_device_release(&b->near);
 }
 
-static void generate(invar_rl_samples *out, const invar_model *model, const invar_device *dev,
-                     const invar_rollout_exec_options *limits,
-                     const invar_sampling_params *sampling)
+static void generate_samples(invar_rl_samples *out, const invar_model *model,
+                             const invar_device *dev, const invar_rollout_exec_options *limits,
+                             const invar_sampling_params *sampling)
 {
     invar_rollout *rollout;
 
@@ -56,7 +59,7 @@ static void generate(invar_rl_samples *out, const invar_model *model, const inva
     invar_rollout_free(rollout);
 }
 
-/* The samples' own sequences through the cache. */
+/* Scores the sequences of the samples with the KV cache. */
 static void score_cached(float out[TOKENS], const invar_rl_samples *samples,
                          const invar_model *model, const invar_device *dev, int64_t chunk)
 {
@@ -90,23 +93,24 @@ static void score_packed(float out[2][TOKENS], const invar_rl_samples *samples,
     invar_trainer_free(trainer);
 }
 
-static void check(invar_test_model kind, invar_format format, invar_numerics numerics,
-                  const invar_rollout_exec_options *limits, const invar_sampling_params *sampling)
+static void check_bits(invar_test_model kind, invar_format format, invar_numerics numerics,
+                       const invar_rollout_exec_options *limits,
+                       const invar_sampling_params *sampling)
 {
     static float near[3][TOKENS], far[3][TOKENS];
     invar_rl_samples expected, got;
     invar_digest a, b;
     char what[100];
-    both m;
+    model_pair m;
 
     (void)snprintf(what, sizeof what, "%s %s %s", invar_test_model_name(kind),
                    invar_format_name(format), invar_numerics_name(numerics));
-    both_new(&m, kind, format, numerics);
+    model_pair_new(&m, kind, format, numerics);
     assert_ok(invar_model_hash(&a, m.near_model, &m.near));
     assert_ok(invar_model_hash(&b, m.far_model, &m.far));
     assert_true(invar_digest_equal(&a, &b));
-    generate(&expected, m.near_model, &m.near, limits, sampling);
-    generate(&got, m.far_model, &m.far, limits, sampling);
+    generate_samples(&expected, m.near_model, &m.near, limits, sampling);
+    generate_samples(&got, m.far_model, &m.far, limits, sampling);
     prompts_assert_equal(&got, &expected, what);
     memset(near, 0, sizeof near);
     memset(far, 0, sizeof far);
@@ -117,17 +121,17 @@ static void check(invar_test_model kind, invar_format format, invar_numerics num
     invar_assert_bits_f32(far[0], near[0], 3 * TOKENS, what);
     invar_rl_samples_reset(&expected);
     invar_rl_samples_reset(&got);
-    both_free(&m);
+    model_pair_free(&m);
 }
 
-static const invar_sampling_params usual = {.seed = 11,
-                                            .temperature = 0.8f,
-                                            .top_p = 1.0f,
-                                            .max_response = RESPONSE,
-                                            .stop_ids = ends,
-                                            .n_stop_ids = 5};
+static const invar_sampling_params default_sampling = {.seed = 11,
+                                                       .temperature = 0.8f,
+                                                       .top_p = 1.0f,
+                                                       .max_response = RESPONSE,
+                                                       .stop_ids = ends,
+                                                       .n_stop_ids = 5};
 
-static void test_far_model__every_kind_and_format(void **state)
+static void test_fake_gpu_model__every_kind_and_format(void **state)
 {
     const invar_rollout_exec_options limits = {
         .concurrency = 7, .prefill_chunk = 9, .page_size = 4};
@@ -135,19 +139,22 @@ static void test_far_model__every_kind_and_format(void **state)
 
     (void)state;
     for (int i = 0; i < INVAR_TEST_MODEL_COUNT * INVAR_FORMAT_COUNT; i += step)
-        check((invar_test_model)(i % INVAR_TEST_MODEL_COUNT),
-              (invar_format)(i / INVAR_TEST_MODEL_COUNT),
-              i % 2 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE, &limits, &usual);
+        check_bits((invar_test_model)(i % INVAR_TEST_MODEL_COUNT),
+                   (invar_format)(i / INVAR_TEST_MODEL_COUNT),
+                   i % 2 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE, &limits, &default_sampling);
 }
 
-/* Prompts that are shared or not, ends out of reach for a while, one token after another. */
-static void test_far_model__every_way_of_sampling(void **state)
+/*
+ * Several execution options and sampling parameters: without prefix sharing, stop ids that are
+ * excluded at first, greedy sampling.
+ */
+static void test_fake_gpu_model__every_sampling_parameter(void **state)
 {
-    static const invar_rollout_exec_options ways[] = {
+    static const invar_rollout_exec_options options_of[] = {
         {.concurrency = 64},
         {.concurrency = 3, .prefill_chunk = 2, .page_size = 1},
         {.page_size = 16, .no_prefix_sharing = true}};
-    invar_sampling_params sampling[3] = {usual, usual, usual};
+    invar_sampling_params sampling[3] = {default_sampling, default_sampling, default_sampling};
 
     (void)state;
     sampling[0].min_response = RESPONSE / 2;
@@ -157,33 +164,33 @@ static void test_far_model__every_way_of_sampling(void **state)
     sampling[2].top_p = 0.9f;
     sampling[2].min_p = 0.01f;
     for (int i = 0; i < 3; i++) {
-        check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE, &ways[i],
-              &sampling[i]);
-        check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, &ways[i],
-              &sampling[(i + 1) % 3]);
+        check_bits(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE, &options_of[i],
+                   &sampling[i]);
+        check_bits(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, &options_of[i],
+                   &sampling[(i + 1) % 3]);
     }
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* How decoding runs: as graphs, launched one by one, or graphs that cannot be made. */
-typedef enum decoding { GRAPHS, PLAIN, REFUSED, AUDITED, DECODINGS } decoding;
+/* How decode passes run: as graphs, op by op, with graphs that cannot be created, or audited. */
+typedef enum decode_mode { GRAPHS, PLAIN, REFUSED, AUDITED, DECODE_MODES } decode_mode;
 
-/* Two generations in a row by one rollout, whose second has the first one's graphs. */
+/* Generates twice with one rollout; the second time has the graphs of the first. */
 static void generate_twice(invar_rl_samples out[2], const invar_model *model,
                            const invar_device *dev, const invar_rollout_exec_options *limits,
-                           decoding how)
+                           decode_mode mode)
 {
     invar_rollout_exec_options own = *limits;
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = default_sampling;
     invar_rollout *rollout;
     invar_audit *audit = NULL;
 
-    own.no_graphs = how == PLAIN;
+    own.no_graphs = mode == PLAIN;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &own));
-    if (how == REFUSED)
+    if (mode == REFUSED)
         invar_far_refuse_graphs();
-    if (how == AUDITED) {
+    if (mode == AUDITED) {
         assert_ok(invar_audit_new(&audit, dev, &(invar_audit_options){.elements = 4}));
         invar_rollout_audit(rollout, audit);
     }
@@ -201,53 +208,56 @@ static void check_graphs(invar_test_model kind, const invar_rollout_exec_options
 {
     invar_rl_samples expected[2], got[2];
 
-    for (int how = 0; how < DECODINGS; how++) {
+    for (int mode = 0; mode < DECODE_MODES; mode++) {
         int64_t runs;
-        both m;
+        model_pair m;
 
-        both_new(&m, kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
-        if (how == 0)
+        model_pair_new(&m, kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
+        if (mode == 0)
             generate_twice(expected, m.near_model, &m.near, limits, PLAIN);
-        generate_twice(got, m.far_model, &m.far, limits, (decoding)how);
+        generate_twice(got, m.far_model, &m.far, limits, (decode_mode)mode);
         runs = invar_far_counted().graph_runs;
-        if ((how == GRAPHS) != (runs > 0))
-            fail_msg("decoding %d: %d graphs ran", how, (int)runs);
+        if ((mode == GRAPHS) != (runs > 0))
+            fail_msg("decoding %d: %d graphs ran", mode, (int)runs);
         for (int i = 0; i < 2; i++) {
             prompts_assert_equal(&got[i], &expected[i], "graphs");
             invar_rl_samples_reset(&got[i]);
         }
-        both_free(&m);
+        model_pair_free(&m);
         assert_int_equal(invar_far_counted().live_graphs, 0);
     }
     for (int i = 0; i < 2; i++)
         invar_rl_samples_reset(&expected[i]);
 }
 
-/* Sequences that end one after another, with pages to spare for fillers or none. */
-static void test_far_model__graphs_change_no_bit(void **state)
+/* Sequences end one after the other, with and without pages for the padding sequences of graphs. */
+static void test_fake_gpu_model__graphs_change_no_bit(void **state)
 {
-    static const invar_rollout_exec_options ways[] = {
+    static const invar_rollout_exec_options options_of[] = {
         {.concurrency = 16},
         {.concurrency = 10, .page_size = 2},
         {.page_size = 16, .pages = 9},
-        {.page_size = 1, .pages = 48},          // samples give way to others
-        {.concurrency = 5, .prefill_chunk = 1}, // passes that no token is drawn from
+        {.page_size = 1, .pages = 48},          // samples are preempted
+        {.concurrency = 5, .prefill_chunk = 1}, // passes without sampled tokens
     };
 
     (void)state;
     for (int i = 0; i < 5; i++) {
-        check_graphs(INVAR_TEST_MODEL_DENSE, &ways[i]);
+        check_graphs(INVAR_TEST_MODEL_DENSE, &options_of[i]);
         if (i == 0 || invar_test_full())
-            check_graphs(INVAR_TEST_MODEL_EXPERTS, &ways[i]);
+            check_graphs(INVAR_TEST_MODEL_EXPERTS, &options_of[i]);
     }
 }
 
-/* Sequences of one length: all passes but the first ones are graphs, whatever the model. */
-static void test_far_model__passes_that_are_alike_are_graphs(void **state)
+/*
+ * If all sequences have the same length, all passes except the first ones are graphs, for every
+ * model.
+ */
+static void test_fake_gpu_model__equal_passes_are_graphs(void **state)
 {
     static const int32_t prompt[] = {5, 6, 7};
     const invar_rollout_exec_options limits = {.page_size = 64};
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = default_sampling;
     int step = invar_test_full() ? 1 : 3;
 
     (void)state;
@@ -256,10 +266,10 @@ static void test_far_model__passes_that_are_alike_are_graphs(void **state)
         invar_rollout_counters counted;
         invar_rl_samples samples = {0};
         invar_rollout *rollout;
-        both m;
+        model_pair m;
 
-        both_new(&m, (invar_test_model)(i % INVAR_TEST_MODEL_COUNT),
-                 (invar_format)(i / INVAR_TEST_MODEL_COUNT), INVAR_NUMERICS_IEEE);
+        model_pair_new(&m, (invar_test_model)(i % INVAR_TEST_MODEL_COUNT),
+                       (invar_format)(i / INVAR_TEST_MODEL_COUNT), INVAR_NUMERICS_IEEE);
         for (uint32_t n = 0; n < 4; n++)
             assert_ok(prompts_add(&samples, prompt, 3, n, n));
         assert_ok(invar_rollout_new(&rollout, m.far_model, NULL, &m.far, &limits));
@@ -267,28 +277,29 @@ static void test_far_model__passes_that_are_alike_are_graphs(void **state)
         invar_rollout_get_counters(&counted, rollout);
         invar_rollout_free(rollout);
         invar_rl_samples_reset(&samples);
-        // the prompts, the first of its kind, one more where that has grown the scratch
+        // at most three passes are not: the prefill, the first decode pass, and one after the
+        // scratch grew
         if (counted.passes < RESPONSE || invar_far_counted().graph_runs < counted.passes - 3)
             fail_msg("%s: %d of %d passes were graphs",
                      invar_test_model_name((invar_test_model)(i % INVAR_TEST_MODEL_COUNT)),
                      (int)invar_far_counted().graph_runs, (int)counted.passes);
-        both_free(&m);
+        model_pair_free(&m);
     }
 }
 
 /* ---- draws ----------------------------------------------------------------------------------- */
 
-/* One prompt, and more samples of it than draw at a time. */
+/* Generates more samples of one prompt than are sampled in one call. */
 static void generate_many(invar_rl_samples *out, const invar_model *model, const invar_device *dev,
                           int64_t concurrency)
 {
     static const int32_t prompt[] = {5, 6, 7};
     const invar_rollout_exec_options limits = {.concurrency = concurrency};
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = default_sampling;
     invar_rollout *rollout;
 
     *out = (invar_rl_samples){0};
-    for (uint32_t i = 0; i < MANY; i++)
+    for (uint32_t i = 0; i < MANY_SAMPLES; i++)
         assert_ok(prompts_add(out, prompt, 3, 0, i));
     sampling.max_response = 2;
     sampling.min_response = 1;
@@ -297,53 +308,53 @@ static void generate_many(invar_rl_samples *out, const invar_model *model, const
     invar_rollout_free(rollout);
 }
 
-static void test_far_model__more_draws_than_fit(void **state)
+static void test_fake_gpu_model__more_draws_than_fit(void **state)
 {
-    invar_rl_samples few, near, far;
-    both m;
+    invar_rl_samples few_at_a_time, near, far;
+    model_pair m;
 
     (void)state;
-    both_new(&m, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
-    generate_many(&few, m.near_model, &m.near, 7);
-    generate_many(&near, m.near_model, &m.near, MANY);
-    generate_many(&far, m.far_model, &m.far, MANY);
-    prompts_assert_equal(&near, &few, "many at a time");
-    prompts_assert_equal(&far, &few, "many at a time, far");
-    invar_rl_samples_reset(&few);
+    model_pair_new(&m, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
+    generate_many(&few_at_a_time, m.near_model, &m.near, 7);
+    generate_many(&near, m.near_model, &m.near, MANY_SAMPLES);
+    generate_many(&far, m.far_model, &m.far, MANY_SAMPLES);
+    prompts_assert_equal(&near, &few_at_a_time, "many at a time");
+    prompts_assert_equal(&far, &few_at_a_time, "many at a time, far");
+    invar_rl_samples_reset(&few_at_a_time);
     invar_rl_samples_reset(&near);
     invar_rl_samples_reset(&far);
-    both_free(&m);
+    model_pair_free(&m);
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static invar_status sum_loss(void *payload, int64_t first, int64_t count, const float *now,
-                             const float *entropy, float *dnow, float *dentropy)
+static invar_status sum_loss(void *payload, int64_t first, int64_t count, const float *logps,
+                             const float *entropy, float *dlogps, float *dentropy)
 {
     int64_t tokens = invar_trainer_tokens((const invar_rl_sample *)payload + first, count);
 
-    (void)now, (void)entropy, (void)dentropy;
+    (void)logps, (void)entropy, (void)dentropy;
     for (int64_t i = 0; i < tokens; i++)
-        dnow[i] = -1.0f;
+        dlogps[i] = -1.0f;
     return INVAR_OK;
 }
 
-/* How often the host waits for the device in the last of two optimizer steps. */
-static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, invar_model *model,
-                             const invar_trainer_options *options, bool watched,
-                             int64_t *micro_batches_out)
+/* Returns how often the host waits for the device in the second of two optimizer steps. */
+static int64_t count_waits(const model_pair *m, const invar_rl_samples *samples, invar_model *model,
+                           const invar_trainer_options *options, bool probed,
+                           int64_t *micro_batches_out)
 {
     const invar_adamw_options adamw = {
         .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-8f, .clip_grad = 1.0f};
-    static float now[TOKENS];
+    static float logps[TOKENS];
     invar_trainer_loss loss = {.run = sum_loss, .payload = samples->items};
-    invar_trainer_result result = {.train_logp = now};
+    invar_trainer_result result = {.train_logp = logps};
     invar_optimizer *optimizer;
     invar_trainer *trainer;
     invar_grads *grads;
     invar_probe *probe;
     invar_point_namer view = {.prefix = ""};
-    const invar_forward_hooks show = {.on_value = invar_probe_on_value, .payload = &view};
+    const invar_forward_hooks hooks = {.on_value = invar_probe_on_value, .payload = &view};
     invar_probe_result points;
     float norm, clip;
     int64_t before = 0;
@@ -352,7 +363,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
                               &(invar_probe_options){.level = INVAR_PROBE_POINT, .dev = &m->far}));
     view.probe = probe;
     assert_ok(invar_trainer_new(&trainer, &m->far, options));
-    invar_trainer_set_hooks(trainer, watched ? &show : NULL);
+    invar_trainer_set_hooks(trainer, probed ? &hooks : NULL);
     assert_ok(invar_optimizer_new(&optimizer, model, 0));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < 2; step++) {
@@ -365,7 +376,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
         assert_ok(
             invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, true, &adamw, &m->far));
         assert_ok(invar_probe_finish(&points, probe));
-        assert_int_equal(points.count > 0, watched);
+        assert_int_equal(points.count > 0, probed);
     }
     *micro_batches_out = result.micro_batches;
     before = invar_far_counted().waits - before;
@@ -377,10 +388,10 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
 }
 
 /*
- * For log-probabilities and the choice of experts of each micro-batch, and for the norm; for what
- * is watched once, at the end.
+ * A step waits once per micro-batch for the log-probs and once for the expert ids, once for the
+ * norm, and, if it is probed, once for the digests.
  */
-static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
+static void test_fake_gpu_model__a_step_waits_for_what_is_recorded(void **state)
 {
     const invar_rollout_exec_options limits = {.concurrency = 7};
     const invar_trainer_options options[] = {
@@ -391,35 +402,35 @@ static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
     (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
         invar_rl_samples samples;
-        both m;
+        model_pair m;
 
-        both_new(&m, (invar_test_model)kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
-        generate(&samples, m.near_model, &m.near, &limits, &usual);
+        model_pair_new(&m, (invar_test_model)kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
+        generate_samples(&samples, m.near_model, &m.near, &limits, &default_sampling);
         for (int i = 0; i < 2 * (int)(sizeof options / sizeof *options); i++) {
-            bool watched = i % 2;
+            bool probed = i % 2;
             int64_t micro_batches;
             int64_t waits =
-                waits_of_step(&m, &samples, m.far_model, &options[i / 2], watched, &micro_batches);
+                count_waits(&m, &samples, m.far_model, &options[i / 2], probed, &micro_batches);
 
-            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1 + watched)
+            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1 + probed)
                 fail_msg("%s: %d waits in a step of %d micro-batches%s",
                          invar_test_model_name((invar_test_model)kind), (int)waits,
-                         (int)micro_batches, watched ? ", watched" : "");
+                         (int)micro_batches, probed ? ", watched" : "");
         }
         invar_rl_samples_reset(&samples);
-        both_free(&m);
+        model_pair_free(&m);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_model__every_kind_and_format),
-        cmocka_unit_test(test_far_model__every_way_of_sampling),
-        cmocka_unit_test(test_far_model__graphs_change_no_bit),
-        cmocka_unit_test(test_far_model__passes_that_are_alike_are_graphs),
-        cmocka_unit_test(test_far_model__more_draws_than_fit),
-        cmocka_unit_test(test_far_model__a_step_waits_for_what_is_recorded),
+        cmocka_unit_test(test_fake_gpu_model__every_kind_and_format),
+        cmocka_unit_test(test_fake_gpu_model__every_sampling_parameter),
+        cmocka_unit_test(test_fake_gpu_model__graphs_change_no_bit),
+        cmocka_unit_test(test_fake_gpu_model__equal_passes_are_graphs),
+        cmocka_unit_test(test_fake_gpu_model__more_draws_than_fit),
+        cmocka_unit_test(test_fake_gpu_model__a_step_waits_for_what_is_recorded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /*
- * fake_gpu_offload.c - moments in the host's memory that visit a device piece by piece.
+ * fake_gpu_offload.c - optimizer moments in host memory change no bit of AdamW.
  *
- * AdamW has the bits that it has with all moments on the device, however small the pieces are, and
- * the device has as much less of them as was promised. On the far backend: see
- * tests/device/fake_gpu.h.
+ * The moments are moved to the device in chunks (optimizer-cpu-offload). On the fake GPU
+ * (tests/device/fake_gpu.h), masters, weights and moments are compared with those of an optimizer
+ * that keeps its moments on the device, for chunks of any size and every format, and the device
+ * memory must be exactly the documented amount.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,11 +22,11 @@ enum { STEPS = 3 };
 
 static const invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
 
-typedef struct far_device {
+typedef struct device_pair {
     invar_device near, far;
-} far_device;
+} device_pair;
 
-static void device_init(far_device *d)
+static void device_init(device_pair *d)
 {
     invar_test_device_init(&d->near, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     invar_far_begin(0);
@@ -35,7 +36,7 @@ static void device_init(far_device *d)
     assert_ok(invar_device_open(&d->far));
 }
 
-static void device_release(far_device *d)
+static void device_release(device_pair *d)
 {
     assert_int_equal(invar_far_counted().live, 0);
     invar_device_close(&d->far);
@@ -62,9 +63,9 @@ static void fill_gradients(invar_grads *grads, const invar_model *model, int ste
     }
 }
 
-/* What a parameter is after the steps. */
-static void read_part(invar_tensor out[4], const invar_optimizer *o, const invar_param *p,
-                      int64_t i)
+/* Copies master, weight and both moments of a parameter to host memory. */
+static void read_param(invar_tensor out[4], const invar_optimizer *o, const invar_param *p,
+                       int64_t i)
 {
     const invar_tensor from[4] = {p->master, p->weight, o->m[i], o->v[i]};
 
@@ -78,67 +79,73 @@ static void read_part(invar_tensor out[4], const invar_optimizer *o, const invar
     }
 }
 
-typedef struct after {
-    invar_tensor (*of)[4]; /* (count) */
+/* State after the steps. */
+typedef struct step_state {
+    invar_tensor (
+        *param_tensors)[4]; /* (count) master, weight and both moments of each parameter */
     int64_t count;
-} after;
+} step_state;
 
-static void after_release(after *a)
+static void step_state_release(step_state *a)
 {
     for (int64_t i = 0; i < a->count; i++)
         for (int j = 0; j < 4; j++)
-            invar_test_free(&a->of[i][j]);
-    free(a->of);
+            invar_test_free(&a->param_tensors[i][j]);
+    free(a->param_tensors);
 }
 
-/* Some steps of a new model on the far device. */
-static after train(const invar_device *dev, invar_format format, size_t piece)
+/*
+ * Trains a new model for some steps. `chunk` is the size of a chunk in bytes; 0 keeps the moments
+ * on the device.
+ */
+static step_state train_steps(const invar_device *dev, invar_format format, size_t chunk)
 {
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, format, 5, dev);
     invar_optimizer *optimizer = NULL;
     invar_grads *grads = NULL;
-    after out = {.count = model->n_params};
+    step_state out = {.count = model->n_params};
     float norm, clip;
 
-    assert_ok(invar_optimizer_new(&optimizer, model, piece));
+    assert_ok(invar_optimizer_new(&optimizer, model, chunk));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < STEPS; step++) {
         fill_gradients(grads, model, step);
         assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, dev));
         assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 0.01f, true, &adamw, dev));
     }
-    out.of = calloc((size_t)out.count, sizeof *out.of);
-    assert_non_null(out.of);
+    out.param_tensors = calloc((size_t)out.count, sizeof *out.param_tensors);
+    assert_non_null(out.param_tensors);
     for (int64_t i = 0; i < out.count; i++)
-        read_part(out.of[i], optimizer, &model->params[i], i);
+        read_param(out.param_tensors[i], optimizer, &model->params[i], i);
     invar_grads_free(grads);
     invar_optimizer_free(optimizer);
     invar_model_free(model);
     return out;
 }
 
-static void test_far_offload__pieces_change_no_bit(void **state)
+static void test_fake_gpu_offload__chunks_change_no_bit(void **state)
 {
-    const size_t pieces[] = {INVAR_ALIGN * (size_t)invar_test_count(13, 1), 8192,
+    const size_t chunks[] = {INVAR_ALIGN * (size_t)invar_test_count(13, 1), 8192,
                              INVAR_OPTIMIZER_CHUNK_BYTES};
     static const char *const names[] = {"master", "weight", "m", "v"};
-    far_device d;
+    device_pair d;
 
     (void)state;
     device_init(&d);
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-        after whole = train(&d.far, (invar_format)format, 0);
+        step_state on_device = train_steps(&d.far, (invar_format)format, 0);
 
-        for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
-            after got = train(&d.far, (invar_format)format, pieces[p]);
+        for (size_t p = 0; p < sizeof chunks / sizeof *chunks; p++) {
+            step_state got = train_steps(&d.far, (invar_format)format, chunks[p]);
 
-            assert_int_equal(got.count, whole.count);
+            assert_int_equal(got.count, on_device.count);
             for (int64_t i = 0; i < got.count; i++)
                 for (int j = 0; j < 4; j++)
-                    invar_assert_bits_tensor(&got.of[i][j], &whole.of[i][j], names[j]);
-            after_release(&got);
+                    invar_assert_bits_tensor(&got.param_tensors[i][j],
+                                             &on_device.param_tensors[i][j], names[j]);
+            step_state_release(&got);
         }
-        after_release(&whole);
+        step_state_release(&on_device);
     }
     device_release(&d);
 }
@@ -149,23 +156,23 @@ static size_t aligned(size_t bytes)
 }
 
 /*
- * Without moments on the device there are the pieces: two of each, or one where one is all; with
- * them, digests of the masters.
+ * If the moments are in host memory, the device has two chunks per moment, or one of each if they
+ * fit; otherwise it has the moments and digests of the masters.
  */
-static void test_far_offload__takes_the_promised_memory(void **state)
+static void test_fake_gpu_offload__uses_the_documented_memory(void **state)
 {
-    static const size_t pieces[] = {0, INVAR_ALIGN, 8192, INVAR_OPTIMIZER_CHUNK_BYTES};
-    far_device d;
+    static const size_t chunks[] = {0, INVAR_ALIGN, 8192, INVAR_OPTIMIZER_CHUNK_BYTES};
+    device_pair d;
 
     (void)state;
     device_init(&d);
-    for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+    for (size_t p = 0; p < sizeof chunks / sizeof *chunks; p++) {
         invar_model *model =
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &d.far);
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
         size_t before, moments = 0, digests = (size_t)model->n_params * sizeof(invar_digest);
-        bool whole = pieces[p] == 0;
+        bool on_device = chunks[p] == 0;
 
         for (int64_t i = 0; i < model->n_params; i++)
             moments += 2 * aligned(bytes_of(&model->params[i]));
@@ -173,24 +180,24 @@ static void test_far_offload__takes_the_promised_memory(void **state)
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 0);
         before = invar_far_counted().bytes;
-        assert_ok(invar_optimizer_new(&optimizer, model, pieces[p]));
-        assert_int_equal(invar_far_counted().bytes - before, whole ? moments + aligned(digests)
-                                                             : pieces[p] > moments ? moments
-                                                                                   : 4 * pieces[p]);
+        assert_ok(invar_optimizer_new(&optimizer, model, chunks[p]));
+        assert_int_equal(invar_far_counted().bytes - before, on_device ? moments + aligned(digests)
+                                                             : chunks[p] > moments ? moments
+                                                                                   : 4 * chunks[p]);
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, &d.far));
-        assert_int_equal(invar_optimizer_device(optimizer) != NULL, whole);
-        assert_int_equal(invar_optimizer_can_hash(optimizer), whole);
+        assert_int_equal(invar_optimizer_device(optimizer) != NULL, on_device);
+        assert_int_equal(invar_optimizer_can_hash(optimizer), on_device);
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
-        assert_int_equal(invar_far_counted().opens, 1); // the device of the way back is closed
+        assert_int_equal(invar_far_counted().opens, 1); // the download context is closed
         invar_model_free(model);
     }
     device_release(&d);
 }
 
-static void test_far_offload__reset_is_a_new_one(void **state)
+static void test_fake_gpu_offload__reset_equals_a_new_optimizer(void **state)
 {
-    far_device d;
+    device_pair d;
     invar_model *model;
     invar_optimizer *optimizer = NULL;
     invar_grads *grads = NULL;
@@ -217,24 +224,24 @@ static void test_far_offload__reset_is_a_new_one(void **state)
     device_release(&d);
 }
 
-static invar_status no_work(void *payload, size_t first, size_t bytes,
-                            void *const there[INVAR_OFFLOAD_ARRAYS])
+static invar_status fail_if_called(void *payload, size_t first, size_t bytes,
+                                   void *const chunk_addresses[INVAR_OFFLOAD_ARRAYS])
 {
-    (void)payload, (void)first, (void)bytes, (void)there;
+    (void)payload, (void)first, (void)bytes, (void)chunk_addresses;
     fail_msg("there is nothing to work on");
     return INVAR_OK;
 }
 
-static void test_far_offload__nothing_to_move(void **state)
+static void test_fake_gpu_offload__nothing_to_move(void **state)
 {
-    void *const nowhere[INVAR_OFFLOAD_ARRAYS] = {NULL};
+    void *const no_addresses[INVAR_OFFLOAD_ARRAYS] = {NULL};
     invar_offload *offload;
-    far_device d;
+    device_pair d;
 
     (void)state;
     device_init(&d);
     assert_ok(invar_offload_new(&offload, &d.far, 0, INVAR_ALIGN));
-    assert_ok(invar_offload_run(offload, nowhere, no_work, NULL));
+    assert_ok(invar_offload_run(offload, no_addresses, fail_if_called, NULL));
     invar_offload_free(offload);
     device_release(&d);
 }
@@ -242,10 +249,10 @@ static void test_far_offload__nothing_to_move(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_offload__pieces_change_no_bit),
-        cmocka_unit_test(test_far_offload__takes_the_promised_memory),
-        cmocka_unit_test(test_far_offload__reset_is_a_new_one),
-        cmocka_unit_test(test_far_offload__nothing_to_move),
+        cmocka_unit_test(test_fake_gpu_offload__chunks_change_no_bit),
+        cmocka_unit_test(test_fake_gpu_offload__uses_the_documented_memory),
+        cmocka_unit_test(test_fake_gpu_offload__reset_equals_a_new_optimizer),
+        cmocka_unit_test(test_fake_gpu_offload__nothing_to_move),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,11 @@
 /*
- * fake_gpu_runs.c - whole runs on a device whose memory the host cannot touch have the CPU's bits.
+ * fake_gpu_runs.c - complete runs on memory that the host cannot access have the bits of the CPU.
  *
- * The far backend (tests/device/fake_gpu.h) stands in for CUDA: the recipes say device = cuda.
- * Every access of the engine to the device's memory that is no op and no copy ends the program.
+ * The fake GPU (tests/device/fake_gpu.h) stands in for CUDA: the recipes say device = cuda. An
+ * access of the engine to device memory other than by an op or a copy ends the program. Chains,
+ * points, statistics, dumps, checkpoints and restarts on another device are compared with runs on
+ * the CPU. Control of the asynchronous checkpoints: a tensor that is changed before it was copied
+ * makes the checkpoint unreadable.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +30,7 @@ static int setup(void **state)
     return run_setup(INVAR_TEST_WORK "/far_runs");
 }
 
-/* Extents that every format can have. */
+/* Sizes that every format supports. */
 static const run_pair wide[] = {{"hidden-size", "128"},     {"num-attention-heads", "2"},
                                 {"num-query-groups", "2"},  {"kv-channels", "64"},
                                 {"ffn-hidden-size", "128"}, {NULL, NULL}};
@@ -60,13 +63,14 @@ static const run_pair ppo[] = {{"advantage-estimator", "ppo"}, {"recompute-granu
 
 enum { LISTS = 4 };
 
-enum { STILL = 100 }; /* more milliseconds than a run leaves its device alone */
+/* Longest time in milliseconds that a run makes no call to its device. */
+enum { MAX_IDLE_MS = 100 };
 
-static int64_t delay; /* of the coming runs' copies beside them: see invar_far_delay */
+static int64_t delay; /* delay of the next runs' copies in milliseconds, see invar_far_delay */
 
-/* The run `name` on a device, with the pairs of all lists, later ones over earlier ones. */
-static invar_status train(const char *name, const char *device, const char *dtype,
-                          const run_pair *const lists[LISTS])
+/* Trains the run `name` on a device. The pairs of later lists override those of earlier ones. */
+static invar_status train_run(const char *name, const char *device, const char *dtype,
+                              const run_pair *const lists[LISTS])
 {
     run_pair all[64] = {{"device", device}, {"dtype", dtype}, {"threads", "1"}};
     invar_recipe *recipe;
@@ -82,25 +86,25 @@ static invar_status train(const char *name, const char *device, const char *dtyp
     invar_far_begin(0);
     invar_far_delay(delay);
     status = run_train(recipe);
-    assert_int_equal(invar_far_counted().live, 0); // all was given back
+    assert_int_equal(invar_far_counted().live, 0); // all device memory was freed
     assert_int_equal(invar_far_counted().opens, 0);
     assert_true((invar_far_counted().ops > 0) == (strcmp(device, "cuda") == 0));
     invar_recipe_free(recipe);
     return status;
 }
 
-static run_memory trained(const char *name, const char *device, const char *dtype,
-                          const run_pair *const lists[LISTS])
+static run_memory train_ok(const char *name, const char *device, const char *dtype,
+                           const run_pair *const lists[LISTS])
 {
-    if (train(name, device, dtype, lists) != INVAR_OK)
+    if (train_run(name, device, dtype, lists) != INVAR_OK)
         fail_msg("%s: %s", name, invar_error_last()->message);
     return run_memory_of(name);
 }
 
 /* ---- chains and statistics ------------------------------------------------------------------- */
 
-static invar_status take_stat(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status hash_integers(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
     (void)columns;
     for (int i = 0; values && i < count; i++)
@@ -108,7 +112,7 @@ static invar_status take_stat(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_digest stats_of(const char *name)
+static invar_digest hash_stats(const char *name)
 {
     invar_hasher hasher;
     invar_digest all;
@@ -116,13 +120,13 @@ static invar_digest stats_of(const char *name)
     invar_hasher_init(&hasher);
     run_select(name,
                "SELECT step, ord, nans, infs, absmax_bits, l2_bits FROM stat ORDER BY step, ord",
-               take_stat, &hasher);
+               hash_integers, &hasher);
     invar_hasher_final(&all, &hasher);
     return all;
 }
 
-static invar_status take_text(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status hash_texts(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
     (void)columns;
     for (int i = 0; values && i < count; i++)
@@ -130,8 +134,11 @@ static invar_status take_text(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Names, inputs and digests above level 0: no part of the chain, nor of what was logged. */
-static invar_digest points_of(const char *name)
+/*
+ * Returns a digest of names, inputs and digests of the points above level 0, which belong neither
+ * to the chain nor to the content.
+ */
+static invar_digest hash_points(const char *name)
 {
     invar_hasher hasher;
     invar_digest all;
@@ -141,7 +148,7 @@ static invar_digest points_of(const char *name)
     run_select(name,
                "SELECT name, cast(inputs AS TEXT), hash FROM digests WHERE level > 0 "
                "ORDER BY step, ord",
-               take_text, &hasher);
+               hash_texts, &hasher);
     invar_hasher_final(&all, &hasher);
     return all;
 }
@@ -154,40 +161,40 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
     run_memory cpu, far;
 
     (void)snprintf(far_name, sizeof far_name, "%s.%s.far", name, dtype);
-    far = trained(far_name, "cuda", dtype, lists);
+    far = train_ok(far_name, "cuda", dtype, lists);
     (void)snprintf(cpu_name, sizeof cpu_name, "%s.%s.cpu", name, dtype);
-    cpu = trained(cpu_name, "cpu", dtype, lists);
-    far_stats = stats_of(far_name);
-    cpu_stats = stats_of(cpu_name);
+    cpu = train_ok(cpu_name, "cpu", dtype, lists);
+    far_stats = hash_stats(far_name);
+    cpu_stats = hash_stats(cpu_name);
     assert_true(invar_digest_equal(&far_stats, &cpu_stats));
-    // every point but tokens, choices of experts and what is quantized
+    // every point except tokens, expert choices and quantized values
     assert_true((run_asked(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
                 (run_has(a, "debug-stats") || run_has(b, "debug-stats")));
-    far_points = points_of(far_name);
-    cpu_points = points_of(cpu_name);
+    far_points = hash_points(far_name);
+    cpu_points = hash_points(cpu_name);
     assert_true(cpu.last >= 1);
-    assert_true(invar_digest_equal(&cpu.identity, &far.identity)); // where it runs is free
+    assert_true(invar_digest_equal(&cpu.identity, &far.identity)); // the device is a free choice
     if (!run_same(&cpu, &far))
         fail_msg("%s in %s: other bits where memory is far", name, dtype);
     if (!invar_digest_equal(&cpu_points, &far_points))
         fail_msg("%s in %s: other digests of points where memory is far", name, dtype);
 }
 
-static void test_far_runs__dense_has_the_chain_of_the_cpu(void **state)
+static void test_fake_gpu_runs__dense_has_the_chain_of_the_cpu(void **state)
 {
     (void)state;
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
         check_chain("grpo", invar_format_name((invar_format)i), grpo, NULL);
 }
 
-static void test_far_runs__experts_have_the_chain_of_the_cpu(void **state)
+static void test_fake_gpu_runs__experts_have_the_chain_of_the_cpu(void **state)
 {
     (void)state;
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
         check_chain("experts", invar_format_name((invar_format)i), experts, i % 2 ? ppo : grpo);
 }
 
-static void test_far_runs__a_critic_has_the_chain_of_the_cpu(void **state)
+static void test_fake_gpu_runs__a_critic_has_the_chain_of_the_cpu(void **state)
 {
     (void)state;
     check_chain("ppo", "fp32", ppo, NULL);
@@ -209,7 +216,7 @@ static void assert_same_file(const char *a, const char *b)
     invar_free(text[1]);
 }
 
-static void test_far_runs__dumps_what_the_cpu_dumps(void **state)
+static void test_fake_gpu_runs__dumps_what_the_cpu_dumps(void **state)
 {
     static const char *const points[] = {
         "layer.1.expert.x",    "layer.0.route",           "layer.0.q", "head.dlogp", "train.logp",
@@ -218,8 +225,8 @@ static void test_far_runs__dumps_what_the_cpu_dumps(void **state)
     const run_pair *const lists[LISTS] = {wide, experts, dump, NULL};
 
     (void)state;
-    (void)trained("dump.cpu", "cpu", "bf16", lists);
-    (void)trained("dump.far", "cuda", "bf16", lists);
+    (void)train_ok("dump.cpu", "cpu", "bf16", lists);
+    (void)train_ok("dump.far", "cuda", "bf16", lists);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
         char a[100], b[100];
 
@@ -231,90 +238,90 @@ static void test_far_runs__dumps_what_the_cpu_dumps(void **state)
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* A run that goes from device to device has the chain of one that stays. */
-static void test_far_runs__goes_on_on_another_device(void **state)
+/* A run that moves between devices has the chain of one that stays on the CPU. */
+static void test_fake_gpu_runs__resume_on_another_device(void **state)
 {
     static const char *const devices[] = {"cuda", "cpu", "cuda"};
-    const run_pair places[] = {{"save", run_below("moving.ckpt")},
-                               {"load", run_below("moving.ckpt")},
-                               {"save-interval", "1"},
-                               {"num-rollout", "3"},
-                               {"save-hf", run_below("moving.hf/{rollout_id}")},
-                               {NULL, NULL}};
-    const run_pair stays[] = {{"num-rollout", "3"}, {NULL, NULL}};
-    const run_pair *const one[LISTS] = {wide, experts, ppo, stays};
-    run_memory whole = trained("staying", "cpu", "bf16", one), moved;
+    const run_pair checkpoint_pairs[] = {{"save", run_below("moving.ckpt")},
+                                         {"load", run_below("moving.ckpt")},
+                                         {"save-interval", "1"},
+                                         {"num-rollout", "3"},
+                                         {"save-hf", run_below("moving.hf/{rollout_id}")},
+                                         {NULL, NULL}};
+    const run_pair uninterrupted_pairs[] = {{"num-rollout", "3"}, {NULL, NULL}};
+    const run_pair *const uninterrupted_lists[LISTS] = {wide, experts, ppo, uninterrupted_pairs};
+    run_memory uninterrupted = train_ok("staying", "cpu", "bf16", uninterrupted_lists), moved;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
         run_pair part[8];
         const run_pair *const lists[LISTS] = {wide, experts, ppo, part};
 
-        memcpy(part, places, sizeof places);
+        memcpy(part, checkpoint_pairs, sizeof checkpoint_pairs);
         part[5] = (run_pair){"debug-exit-after-rollout", "1"};
         part[6] = (run_pair){NULL, NULL};
-        moved = trained("moving", devices[i], "bf16", lists);
+        moved = train_ok("moving", devices[i], "bf16", lists);
         assert_int_equal(moved.last, i);
     }
-    assert_true(run_same(&whole, &moved));
+    assert_true(run_same(&uninterrupted, &moved));
     assert_true(invar_path_exists(run_below("moving.hf/2/model.safetensors")));
 }
 
-/* How a run that saves after each of its three rollouts goes about it. */
-typedef struct way {
+/* Options of a run that saves after each of its three rollouts. */
+typedef struct save_variant {
     const char *name, *device, *async, *offload;
-} way;
+} save_variant;
 
-/* The state after each step has the bytes of the CPU's. */
-static void check_files(const char *name, const char *how, const char *const *files)
+/* Asserts that the checkpoint of each step has the same bytes as the one of the CPU run. */
+static void check_files(const char *name, const char *variant, const char *const *files)
 {
     for (int step = 0; step < 3; step++)
         for (const char *const *f = files; *f; f++) {
             char a[100], b[100];
 
             (void)snprintf(a, sizeof a, "%s.cpu.save/iter_%07d/%s", name, step, *f);
-            (void)snprintf(b, sizeof b, "%s.%s.save/iter_%07d/%s", name, how, step, *f);
+            (void)snprintf(b, sizeof b, "%s.%s.save/iter_%07d/%s", name, variant, step, *f);
             assert_same_file(run_below(a), run_below(b));
         }
 }
 
 /*
- * A checkpoint is copied and written while the run goes on, and has the bytes of one that it waited
- * for. The copies come as late as they may: had something changed what is saved without waiting for
- * them, they would have other bytes.
+ * A checkpoint is copied and written while the run continues, and must have the bytes of one that
+ * the run waited for. Copies are delayed as long as possible: if the run changed saved tensors
+ * without waiting for their copy, the bytes would differ.
  */
 static void check_saves(const char *name, const run_pair *own, const char *const *files)
 {
-    static const way ways[] = {{"cpu", "cpu", "true", "false"},
-                               {"behind", "cuda", "true", "false"},
-                               {"waits", "cuda", "false", "false"},
-                               {"offloaded", "cuda", "true", "true"}};
+    static const save_variant variants[] = {{"cpu", "cpu", "true", "false"},
+                                            {"behind", "cuda", "true", "false"},
+                                            {"waits", "cuda", "false", "false"},
+                                            {"offloaded", "cuda", "true", "true"}};
     run_memory first = {0}, memory;
 
-    delay = STILL;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        run_pair places[] = {{"save", NULL},
-                             {"save-interval", "1"},
-                             {"async-save", ways[i].async},
-                             {"optimizer-cpu-offload", ways[i].offload},
-                             {"num-rollout", "3"},
-                             {NULL, NULL}};
-        const run_pair *const lists[LISTS] = {wide, experts, own, places};
+    delay = MAX_IDLE_MS;
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        run_pair checkpoint_pairs[] = {{"save", NULL},
+                                       {"save-interval", "1"},
+                                       {"async-save", variants[i].async},
+                                       {"optimizer-cpu-offload", variants[i].offload},
+                                       {"num-rollout", "3"},
+                                       {NULL, NULL}};
+        const run_pair *const lists[LISTS] = {wide, experts, own, checkpoint_pairs};
         char run[50], save[60];
 
-        (void)snprintf(run, sizeof run, "%s.%s", name, ways[i].name);
+        (void)snprintf(run, sizeof run, "%s.%s", name, variants[i].name);
         (void)snprintf(save, sizeof save, "%s.save", run);
-        places[0].value = run_below(save);
-        memory = trained(run, ways[i].device, "bf16", lists);
+        checkpoint_pairs[0].value = run_below(save);
+        memory = train_ok(run, variants[i].device, "bf16", lists);
         if (i == 0)
             first = memory;
         assert_true(run_same(&first, &memory));
-        check_files(name, ways[i].name, files);
+        check_files(name, variants[i].name, files);
     }
     delay = 0;
 }
 
-static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
+static void test_fake_gpu_runs__async_checkpoints_have_the_same_bytes(void **state)
 {
     static const char *const of_critic[] = {"model.safetensors",  "model.exp_avg.safetensors",
                                             "critic.safetensors", "critic.exp_avg_sq.safetensors",
@@ -336,21 +343,21 @@ static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
     check_saves("reset", reset, of_reset);
 }
 
-/* ---- one checkpoint behind the back of a device ---------------------------------------------- */
+/* ---- one asynchronous checkpoint ------------------------------------------------------------- */
 
 enum { VALUES = 300 };
 
-typedef struct scene {
+typedef struct writer_fixture {
     invar_device dev;
-    void *values; /* (VALUES) of the device */
+    void *values; /* (VALUES) in device memory */
     invar_checkpoint_writer *writer;
     const char *save;
     invar_checkpoint_state state;
     invar_checkpoint_tensor tensor;
     invar_checkpoint_content content;
-} scene;
+} writer_fixture;
 
-static void set_values(scene *s, float value)
+static void set_values(writer_fixture *s, float value)
 {
     float values[VALUES];
 
@@ -359,9 +366,9 @@ static void set_values(scene *s, float value)
     assert_ok(invar_device_upload(&s->dev, s->values, values, sizeof values));
 }
 
-static void scene_begin(scene *s, const char *save)
+static void writer_fixture_init(writer_fixture *s, const char *save)
 {
-    *s = (scene){.dev = {.backend = invar_far_backend()}, .save = run_below(save)};
+    *s = (writer_fixture){.dev = {.backend = invar_far_backend()}, .save = run_below(save)};
     invar_far_begin(0);
     assert_ok(invar_device_open(&s->dev));
     assert_ok(invar_device_alloc(&s->dev, &s->values, VALUES * sizeof(float), "values"));
@@ -372,7 +379,7 @@ static void scene_begin(scene *s, const char *save)
     assert_ok(invar_checkpoint_writer_new(&s->writer, &s->dev));
 }
 
-static void scene_end(scene *s)
+static void writer_fixture_release(writer_fixture *s)
 {
     invar_checkpoint_writer_free(s->writer);
     invar_device_free(&s->dev, s->values);
@@ -380,8 +387,8 @@ static void scene_end(scene *s)
     assert_int_equal(invar_far_counted().opens, 0);
 }
 
-/* What becomes of a state that is changed while it is saved. */
-static invar_status save_and_change(scene *s, bool waits)
+/* Saves values and changes them, after the copy if `waits`. Returns the status of loading them. */
+static invar_status save_and_change(writer_fixture *s, bool waits)
 {
     float loaded[VALUES];
     invar_tensor into = invar_tensor_1d(loaded, INVAR_DTYPE_F32, VALUES);
@@ -389,7 +396,7 @@ static invar_status save_and_change(scene *s, bool waits)
     invar_status status;
 
     set_values(s, 1.0f);
-    invar_far_delay(waits ? STILL : INT64_MAX);
+    invar_far_delay(waits ? MAX_IDLE_MS : INT64_MAX);
     assert_ok(invar_checkpoint_writer_begin(s->writer, s->save, &s->content, NULL));
     if (waits)
         invar_checkpoint_writer_await_copy(s->writer);
@@ -405,26 +412,28 @@ static invar_status save_and_change(scene *s, bool waits)
     return status;
 }
 
-/* The control of the tests above: without a wait the copy has something else. */
-static void test_far_runs__a_change_waits_for_the_copy(void **state)
+/* Control: values that are changed before their copy do not load. */
+static void test_fake_gpu_runs__a_change_waits_for_the_copy(void **state)
 {
-    scene s;
+    writer_fixture s;
 
     (void)state;
-    scene_begin(&s, "changed.save");
+    writer_fixture_init(&s, "changed.save");
     assert_ok(save_and_change(&s, true));
     assert_fails(save_and_change(&s, false), INVAR_E_CORRUPT, "x");
     assert_ok(save_and_change(&s, true));
-    scene_end(&s);
+    writer_fixture_release(&s);
 }
 
-/* The device is lost while the thread copies: no checkpoint, and the next one is made as ever. */
-static void test_far_runs__a_copy_fails_its_checkpoint(void **state)
+/*
+ * The device is lost while a checkpoint is copied: the checkpoint fails, and the next one succeeds.
+ */
+static void test_fake_gpu_runs__a_failed_copy_fails_its_checkpoint(void **state)
 {
-    scene s;
+    writer_fixture s;
 
     (void)state;
-    scene_begin(&s, "failed.save");
+    writer_fixture_init(&s, "failed.save");
     set_values(&s, 1.0f);
     invar_far_delay(INT64_MAX);
     assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
@@ -436,18 +445,18 @@ static void test_far_runs__a_copy_fails_its_checkpoint(void **state)
                  "the device is lost");
     assert_false(invar_path_exists(s.save));
     assert_ok(save_and_change(&s, true));
-    // one that is given up while it is copied
-    invar_far_delay(STILL);
+    // the writer is freed during a copy
+    invar_far_delay(MAX_IDLE_MS);
     assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
-    scene_end(&s);
+    writer_fixture_release(&s);
 }
 
-/* ---- failures behind the run ----------------------------------------------------------------- */
+/* ---- failures of asynchronous checkpoints ---------------------------------------------------- */
 
 static pthread_t run_thread;
 
-/* No other thread gets a block as large as a state. */
-static void *refuse_others(size_t bytes, void *payload)
+/* Fails for blocks as large as a state in threads other than the run's. */
+static void *fail_in_other_threads(size_t bytes, void *payload)
 {
     void *block;
 
@@ -463,45 +472,49 @@ static void free_block(void *block, void *payload)
     free(block);
 }
 
-/* The host has no memory for the copy: the run ends with that, and goes on where there is some. */
-static void test_far_runs__a_copy_without_room_ends_the_run(void **state)
+/* Without host memory for the copy, the run fails; with enough memory it resumes. */
+static void test_fake_gpu_runs__no_memory_for_the_copy_ends_the_run(void **state)
 {
-    const invar_allocator refusing = {refuse_others, free_block, NULL};
-    const run_pair places[] = {{"save", run_below("short.save")},
-                               {"load", run_below("short.save")},
-                               {"save-interval", "1"},
-                               {"num-rollout", "3"},
-                               {NULL, NULL}};
-    const run_pair *const lists[LISTS] = {wide, places, NULL, NULL};
-    const run_pair three[] = {{"num-rollout", "3"}, {NULL, NULL}};
-    const run_pair *const alone[LISTS] = {wide, three, NULL, NULL};
-    run_memory whole = trained("long", "cpu", "bf16", alone), memory;
+    const invar_allocator failing_allocator = {fail_in_other_threads, free_block, NULL};
+    const run_pair checkpoint_pairs[] = {{"save", run_below("short.save")},
+                                         {"load", run_below("short.save")},
+                                         {"save-interval", "1"},
+                                         {"num-rollout", "3"},
+                                         {NULL, NULL}};
+    const run_pair *const lists[LISTS] = {wide, checkpoint_pairs, NULL, NULL};
+    const run_pair three_rollouts[] = {{"num-rollout", "3"}, {NULL, NULL}};
+    const run_pair *const three_rollout_lists[LISTS] = {wide, three_rollouts, NULL, NULL};
+    run_memory uninterrupted = train_ok("long", "cpu", "bf16", three_rollout_lists), memory;
 
     (void)state;
     run_thread = pthread_self();
-    invar_allocator_set(&refusing);
-    assert_fails(train("short", "cuda", "bf16", lists), INVAR_E_NOMEM,
+    invar_allocator_set(&failing_allocator);
+    assert_fails(train_run("short", "cuda", "bf16", lists), INVAR_E_NOMEM,
                  "the copy that a checkpoint is written from: no memory for");
     invar_allocator_set(NULL);
     assert_true(run_remember(&memory, run_below("short"))); // a ledger that verifies
     assert_false(invar_path_exists(run_below("short.save/iter_0000000")));
-    memory = trained("short", "cuda", "bf16", lists);
-    assert_true(run_same(&whole, &memory));
+    memory = train_ok("short", "cuda", "bf16", lists);
+    assert_true(run_same(&uninterrupted, &memory));
 }
 
-/* Moments in the host's memory: where they are is free, and may change from life to life. */
-static void test_far_runs__offloaded_moments_change_nothing(void **state)
+/*
+ * Optimizer moments may be in host memory. This is a free choice, which may change when a run
+ * resumes.
+ */
+static void test_fake_gpu_runs__offloaded_moments_change_nothing(void **state)
 {
     static const char *const offload[] = {"true", "false", "true"};
-    const run_pair stays[] = {{"num-rollout", "3"}, {NULL, NULL}};
-    const run_pair *const one[LISTS] = {wide, experts, ppo, stays};
-    const run_pair away[] = {{"num-rollout", "3"}, {"optimizer-cpu-offload", "true"}, {NULL, NULL}};
-    const run_pair *const other[LISTS] = {wide, experts, ppo, away};
-    run_memory whole = trained("resident", "cuda", "mxfp8", one), moved;
+    const run_pair uninterrupted_pairs[] = {{"num-rollout", "3"}, {NULL, NULL}};
+    const run_pair *const uninterrupted_lists[LISTS] = {wide, experts, ppo, uninterrupted_pairs};
+    const run_pair offloaded_pairs[] = {
+        {"num-rollout", "3"}, {"optimizer-cpu-offload", "true"}, {NULL, NULL}};
+    const run_pair *const offloaded_lists[LISTS] = {wide, experts, ppo, offloaded_pairs};
+    run_memory uninterrupted = train_ok("resident", "cuda", "mxfp8", uninterrupted_lists), moved;
 
     (void)state;
-    moved = trained("offloaded", "cuda", "mxfp8", other);
-    assert_true(run_same(&whole, &moved));
+    moved = train_ok("offloaded", "cuda", "mxfp8", offloaded_lists);
+    assert_true(run_same(&uninterrupted, &moved));
     for (int i = 0; i < 3; i++) {
         const run_pair part[] = {{"save", run_below("offload.ckpt")},
                                  {"load", run_below("offload.ckpt")},
@@ -512,13 +525,13 @@ static void test_far_runs__offloaded_moments_change_nothing(void **state)
                                  {NULL, NULL}};
         const run_pair *const lists[LISTS] = {wide, experts, ppo, part};
 
-        moved = trained("changing", "cuda", "mxfp8", lists);
+        moved = train_ok("changing", "cuda", "mxfp8", lists);
         assert_int_equal(moved.last, i);
     }
-    assert_true(run_same(&whole, &moved));
+    assert_true(run_same(&uninterrupted, &moved));
 }
 
-/* In the middle of the run something is in the way of its first checkpoint. */
+/* Creates a file, in the middle of the run, where its first checkpoint is written. */
 static void block_save(void *payload, const invar_train_progress *progress)
 {
     char path[500];
@@ -528,18 +541,18 @@ static void block_save(void *payload, const invar_train_progress *progress)
         assert_ok(invar_file_write(path, "", 0));
 }
 
-static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **state)
+static void test_fake_gpu_runs__async_checkpoints_fail_like_others(void **state)
 {
-    static const char *const ways[] = {"false", "true"};
+    static const char *const variants[] = {"false", "true"};
     invar_error errors[2];
 
     (void)state;
     for (int i = 0; i < 2; i++) {
         const char *save = run_below("blocked.ckpt");
-        const run_pair own[] = {{"device", "cuda"},      {"save", save},
-                                {"load", save},          {"save-interval", "1"},
-                                {"num-rollout", "3"},    {"num-steps-per-rollout", "1"},
-                                {"async-save", ways[i]}, {NULL, NULL}};
+        const run_pair own[] = {
+            {"device", "cuda"},          {"save", save},       {"load", save},
+            {"save-interval", "1"},      {"num-rollout", "3"}, {"num-steps-per-rollout", "1"},
+            {"async-save", variants[i]}, {NULL, NULL}};
         invar_recipe *recipe = run_recipe(run_below("blocked"), own, NULL);
         invar_train_options options = {.until = -1, .progress = block_save, .payload = &save};
         invar_train_summary summary;
@@ -552,7 +565,7 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
         invar_error_take(&errors[i]);
         assert_int_equal(invar_far_counted().live, 0);
         assert_true(run_remember(&memory, run_below("blocked"))); // a ledger that verifies
-        // the reason is gone: it begins again, since there was no checkpoint, and ends
+        // without the obstacle the run starts over, since there was no checkpoint, and completes
         assert_ok(invar_held_folder_remove(save));
         assert_ok(run_train(recipe));
         assert_true(run_remember(&memory, run_below("blocked")));
@@ -566,8 +579,8 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
     assert_int_equal(errors[0].native, errors[1].native);
 }
 
-/* Weights of another run's checkpoint and of a Hugging Face folder. */
-static void test_far_runs__starts_from_weights(void **state)
+/* Starts from the weights of a checkpoint and of a Hugging Face folder. */
+static void test_fake_gpu_runs__start_from_other_weights(void **state)
 {
     const run_pair save[] = {{"save", run_below("teacher.ckpt")},
                              {"save-hf", run_below("teacher.hf/{rollout_id}")},
@@ -577,7 +590,7 @@ static void test_far_runs__starts_from_weights(void **state)
                                  {{"ref-load", run_below("teacher.hf/1")}, {NULL, NULL}}};
 
     (void)state;
-    (void)trained("teacher", "cuda", "fp32", first);
+    (void)train_ok("teacher", "cuda", "fp32", first);
     for (int i = 0; i < 2; i++) {
         const run_pair *const lists[LISTS] = {wide, experts, from[i], NULL};
         char name[2][32];
@@ -585,8 +598,8 @@ static void test_far_runs__starts_from_weights(void **state)
 
         (void)snprintf(name[0], sizeof name[0], "from.%d.cpu", i);
         (void)snprintf(name[1], sizeof name[1], "from.%d.far", i);
-        cpu = trained(name[0], "cpu", "mxfp8", lists);
-        far = trained(name[1], "cuda", "mxfp8", lists);
+        cpu = train_ok(name[0], "cpu", "mxfp8", lists);
+        far = train_ok(name[1], "cuda", "mxfp8", lists);
         assert_true(run_same(&cpu, &far));
     }
 }
@@ -594,18 +607,18 @@ static void test_far_runs__starts_from_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_runs__dense_has_the_chain_of_the_cpu),
-        cmocka_unit_test(test_far_runs__experts_have_the_chain_of_the_cpu),
-        cmocka_unit_test(test_far_runs__a_critic_has_the_chain_of_the_cpu),
-        cmocka_unit_test(test_far_runs__dumps_what_the_cpu_dumps),
-        cmocka_unit_test(test_far_runs__goes_on_on_another_device),
-        cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_is_the_same),
-        cmocka_unit_test(test_far_runs__a_change_waits_for_the_copy),
-        cmocka_unit_test(test_far_runs__a_copy_fails_its_checkpoint),
-        cmocka_unit_test(test_far_runs__a_copy_without_room_ends_the_run),
-        cmocka_unit_test(test_far_runs__offloaded_moments_change_nothing),
-        cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_fails_like_any),
-        cmocka_unit_test(test_far_runs__starts_from_weights),
+        cmocka_unit_test(test_fake_gpu_runs__dense_has_the_chain_of_the_cpu),
+        cmocka_unit_test(test_fake_gpu_runs__experts_have_the_chain_of_the_cpu),
+        cmocka_unit_test(test_fake_gpu_runs__a_critic_has_the_chain_of_the_cpu),
+        cmocka_unit_test(test_fake_gpu_runs__dumps_what_the_cpu_dumps),
+        cmocka_unit_test(test_fake_gpu_runs__resume_on_another_device),
+        cmocka_unit_test(test_fake_gpu_runs__async_checkpoints_have_the_same_bytes),
+        cmocka_unit_test(test_fake_gpu_runs__a_change_waits_for_the_copy),
+        cmocka_unit_test(test_fake_gpu_runs__a_failed_copy_fails_its_checkpoint),
+        cmocka_unit_test(test_fake_gpu_runs__no_memory_for_the_copy_ends_the_run),
+        cmocka_unit_test(test_fake_gpu_runs__offloaded_moments_change_nothing),
+        cmocka_unit_test(test_fake_gpu_runs__async_checkpoints_fail_like_others),
+        cmocka_unit_test(test_fake_gpu_runs__start_from_other_weights),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

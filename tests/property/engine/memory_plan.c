@@ -1,6 +1,10 @@
 /*
- * memory_plan.c - whole runs take the memory that was planned for them, no more; and whatever a
- * device has, a run is refused before it begins or goes through, with one chain.
+ * memory_plan.c - runs allocate the device memory that was planned for them, and no more.
+ *
+ * Complete runs of several models and formats, on a device in host memory that counts allocations
+ * and on the fake GPU: the maximum may not exceed the plan, and the plan may not exceed it by more
+ * than 5 percent. With any limit of the memory, a run is either rejected before it allocates or
+ * creates anything, or it ends with the same chain as with all other limits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,11 +16,11 @@
 #include "tests/device/fake_gpu.h"
 #include "tests/run.h"
 
-/* ---- a near device with a limit -------------------------------------------------------------- */
+/* ---- a device in host memory with a limit ---------------------------------------------------- */
 
-static bool far; /* which device is cuda */
+static bool use_fake_gpu; /* device `cuda` is the fake GPU, not the counting one */
 
-static size_t room(const invar_device *dev)
+static size_t free_bytes_below_limit(const invar_device *dev)
 {
     (void)dev;
     return invar_counted.limit - invar_counted.taken;
@@ -26,16 +30,16 @@ const invar_backend *invar_backend_cuda(void)
 {
     static invar_backend table;
 
-    if (far)
+    if (use_fake_gpu)
         return invar_far_backend();
     table = *invar_backend_cpu();
     table.memory.alloc = invar_counted_take;
     table.memory.free = invar_counted_give;
-    table.memory.free_bytes = room;
+    table.memory.free_bytes = free_bytes_below_limit;
     return &table;
 }
 
-static void begin(size_t limit)
+static void reset_device(size_t limit)
 {
     invar_far_begin(0);
     invar_far_limit(limit);
@@ -43,14 +47,14 @@ static void begin(size_t limit)
     invar_counted.limit = limit;
 }
 
-static size_t most_taken(void)
+static size_t max_allocated(void)
 {
-    return far ? invar_far_counted().most : invar_counted.most;
+    return use_fake_gpu ? invar_far_counted().most : invar_counted.most;
 }
 
 static int64_t takes(void)
 {
-    return far ? invar_far_counted().takes : invar_counted.takes;
+    return use_fake_gpu ? invar_far_counted().takes : invar_counted.takes;
 }
 
 /* ---- planned and taken ----------------------------------------------------------------------- */
@@ -100,22 +104,22 @@ static const run_pair critic[] = {{"device", "cuda"},
                                   {"debug-determinism", "point"},
                                   {NULL, NULL}};
 
-static const run_pair *const kinds[] = {dense, experts, critic};
+static const run_pair *const recipes[] = {dense, experts, critic};
 
-static invar_recipe *recipe_of(const run_pair *kind, const char *dtype, const char *name)
+static invar_recipe *recipe_of(const run_pair *pairs, const char *dtype, const char *name)
 {
     run_pair all[64] = {{"dtype", dtype}};
     int count = 1;
 
     for (const run_pair *p = wide; p->key; p++)
         all[count++] = *p;
-    for (const run_pair *p = kind; p->key; p++)
+    for (const run_pair *p = pairs; p->key; p++)
         all[count++] = *p;
     all[count] = (run_pair){NULL, NULL};
     return run_recipe(run_below(name), all, NULL);
 }
 
-static void compare(const run_pair *kind, const char *dtype)
+static void compare_with_plan(const run_pair *pairs, const char *dtype)
 {
     static int number;
     char name[32];
@@ -123,28 +127,28 @@ static void compare(const run_pair *kind, const char *dtype)
     invar_recipe *recipe;
 
     (void)snprintf(name, sizeof name, "run%d", number++);
-    recipe = recipe_of(kind, dtype, name);
-    begin(PLENTY);
+    recipe = recipe_of(pairs, dtype, name);
+    reset_device(PLENTY);
     assert_ok(invar_memory_planning_run(&plan, recipe, 0));
-    assert_int_equal(takes(), 0); // a plan takes nothing
+    assert_int_equal(takes(), 0); // planning allocates nothing
     assert_ok(run_train(recipe));
-    if (most_taken() > plan.plan.need || (double)plan.plan.need > 1.05 * (double)most_taken())
+    if (max_allocated() > plan.plan.need || (double)plan.plan.need > 1.05 * (double)max_allocated())
         fail_msg("%s %s: %zu bytes were planned, %zu were taken", name, dtype, plan.plan.need,
-                 most_taken());
+                 max_allocated());
     invar_memory_planning_release(&plan);
     invar_recipe_free(recipe);
 }
 
-static void test_memory_plan__runs_take_what_was_planned(void **state)
+static void test_memory_plan__runs_allocate_what_was_planned(void **state)
 {
     (void)state;
     for (int device = 0; device < 2; device++) {
-        far = device == 1;
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-            compare(kinds[k], "bf16");
-        compare(dense, "fp32");
+        use_fake_gpu = device == 1;
+        for (size_t k = 0; k < sizeof recipes / sizeof *recipes; k++)
+            compare_with_plan(recipes[k], "bf16");
+        compare_with_plan(dense, "fp32");
         for (int f = 0; f < 3; f++)
-            compare(experts, (const char *const[]){"fp8", "mxfp8", "int4"}[f]);
+            compare_with_plan(experts, (const char *const[]){"fp8", "mxfp8", "int4"}[f]);
     }
 }
 
@@ -161,62 +165,65 @@ static const run_pair tight[] = {{"device", "cuda"},
                                  {"eval-prompt-data", "m task:max"},
                                  {NULL, NULL}};
 
-/* A run with so much memory; true: it went through, to `chain` where that is known. */
-static bool fits_in(size_t limit, invar_digest *chain, bool *known)
+/*
+ * Trains with `limit` bytes. Returns false if the run was rejected. Otherwise checks the chain
+ * against *chain if *known, and stores it.
+ */
+static bool run_with_limit(size_t limit, invar_digest *chain, bool *known)
 {
     static int number;
     char name[32];
-    run_memory found;
+    run_memory digests;
     invar_recipe *recipe;
     invar_status status;
 
     (void)snprintf(name, sizeof name, "limit%d", number++);
     recipe = recipe_of(tight, "bf16", name);
-    begin(limit);
+    reset_device(limit);
     status = run_train(recipe);
     invar_recipe_free(recipe);
     if (status != INVAR_OK) {
         invar_assert_status(status, INVAR_E_NOMEM, "a run in little memory", __FILE__, __LINE__);
         invar_assert_message("the run does not fit: it needs", __FILE__, __LINE__);
         assert_int_equal(takes(), 0);
-        assert_false(invar_path_exists(run_below(name))); // not even begun
+        assert_false(invar_path_exists(run_below(name))); // the run folder was not created
         return false;
     }
-    assert_true(most_taken() <= limit);
-    found = run_memory_of(name);
-    assert_true(!*known || invar_digest_equal(chain, &found.chain));
-    *chain = found.chain;
+    assert_true(max_allocated() <= limit);
+    digests = run_memory_of(name);
+    assert_true(!*known || invar_digest_equal(chain, &digests.chain));
+    *chain = digests.chain;
     *known = true;
     return true;
 }
 
-static void test_memory_plan__any_limit_is_refused_or_kept(void **state)
+static void test_memory_plan__any_limit_rejects_or_changes_no_bit(void **state)
 {
     invar_digest chain;
     bool known = false;
 
     (void)state;
     for (int device = 0; device < 2; device++) {
-        int refused = 0, kept = 0;
+        int n_rejected = 0, n_succeeded = 0;
         invar_memory_planning plan;
         invar_recipe *recipe;
         size_t most, step;
 
-        far = device == 1;
+        use_fake_gpu = device == 1;
         recipe = recipe_of(tight, "bf16", "planned");
-        begin(PLENTY);
+        reset_device(PLENTY);
         assert_ok(invar_memory_planning_run(&plan, recipe, 0));
         most = plan.plan.need + plan.plan.need / 32;
         invar_memory_planning_release(&plan);
         invar_recipe_free(recipe);
         step = most / (size_t)invar_test_count(12, 100);
         for (size_t limit = most; limit > step; limit -= step) {
-            bool went = fits_in(limit, &chain, &known);
-            assert_true(!went || refused == 0); // less memory never helps
-            kept += went;
-            refused += !went;
+            bool succeeded = run_with_limit(limit, &chain, &known);
+            assert_true(!succeeded || n_rejected == 0); // less memory is rejected too
+            n_succeeded += succeeded;
+            n_rejected += !succeeded;
         }
-        assert_true(kept >= 3 && refused >= 1);
+        assert_true(n_succeeded >= 3 && n_rejected >= 1);
     }
 }
 
@@ -229,8 +236,8 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_plan__runs_take_what_was_planned),
-        cmocka_unit_test(test_memory_plan__any_limit_is_refused_or_kept),
+        cmocka_unit_test(test_memory_plan__runs_allocate_what_was_planned),
+        cmocka_unit_test(test_memory_plan__any_limit_rejects_or_changes_no_bit),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

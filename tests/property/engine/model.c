@@ -1,9 +1,11 @@
 /*
- * model.c - bits of log-probabilities and gradients do not depend on how samples are executed.
+ * model.c - bits of log-probs and gradients do not depend on how samples are executed.
  *
- * Every kind of model in every format it can have, with and without adapters: packed together or
- * one by one, in micro-batches of any size, with activations kept or computed again, with logits in
- * pieces, on 1 to 3 threads.
+ * Every kind of model in every format it supports, with and without LoRA adapters: in
+ * micro-batches of any size, with activations stored or recomputed, with logits in head chunks of
+ * several sizes, on 1 to 3 threads. The reference is one micro-batch of all samples. Gradients of
+ * adapters are also compared with differences of losses. Controls: other tokens, other weights or
+ * other adapters change the log-probs, and no gradient is zero throughout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +21,7 @@
 
 /* How one run executes the same samples. */
 typedef struct execution {
-    int64_t micro_batch; /* samples */
+    int64_t micro_batch; /* number of samples */
     bool recompute;
     int64_t head_rows;
     bool poison;
@@ -31,7 +33,10 @@ typedef struct outcome {
     invar_grads *grads;
 } outcome;
 
-/* As a step leaves them to the next one: what needs no zeros is not read before it is written. */
+/*
+ * Poisons the gradients before zeroing them, as the previous step would leave them. Elements that
+ * zeroing leaves out must be written before they are read.
+ */
 static void new_gradients(invar_grads **out, const invar_model *model)
 {
     assert_ok(invar_grads_new(out, model));
@@ -39,19 +44,19 @@ static void new_gradients(invar_grads **out, const invar_model *model)
     assert_ok(invar_grads_zero(*out));
 }
 
-static void gradient(float *out, int64_t first, int64_t count, uint64_t seed, float scale)
+static void fill_gradient(float *out, int64_t first, int64_t count, uint64_t seed, float scale)
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = invar_test_normal(seed, (uint64_t)(first + i), scale);
 }
 
-static void run(outcome *out, const invar_model *model, const invar_rl_samples *samples,
-                const invar_device *dev, const execution *how)
+static void run_samples(outcome *out, const invar_model *model, const invar_rl_samples *samples,
+                        const invar_device *dev, const execution *exec)
 {
     invar_pass_options options = {.train = true,
-                                  .recompute = how->recompute,
-                                  .head_rows = how->head_rows,
-                                  .poison = how->poison};
+                                  .recompute = exec->recompute,
+                                  .head_rows = exec->head_rows,
+                                  .poison = exec->poison};
     invar_micro_batch batch = {0};
     invar_pass *pass = NULL;
     int64_t units[SAMPLES + 1];
@@ -61,9 +66,9 @@ static void run(outcome *out, const invar_model *model, const invar_rl_samples *
     out->tokens = 0;
     assert_ok(invar_pass_new(&pass, dev, &options));
     new_gradients(&out->grads, model);
-    for (int64_t first = 0; first < samples->count; first += how->micro_batch) {
+    for (int64_t first = 0; first < samples->count; first += exec->micro_batch) {
         int64_t left = samples->count - first;
-        int64_t count = how->micro_batch < left ? how->micro_batch : left;
+        int64_t count = exec->micro_batch < left ? exec->micro_batch : left;
         invar_micro_batch_plan plan = {first, count, units + first, count, 0.7f, 0, false};
         float dlogp[MAX_TOKENS], dentropy[MAX_TOKENS];
 
@@ -71,8 +76,8 @@ static void run(outcome *out, const invar_model *model, const invar_rl_samples *
         assert_ok(invar_pass_run(pass, model, &batch.rows));
         assert_ok(invar_pass_head(pass, &batch.head, out->logp + out->tokens,
                                   out->entropy + out->tokens));
-        gradient(dlogp, out->tokens, batch.head.count, 3, 1.0f);
-        gradient(dentropy, out->tokens, batch.head.count, 4, 0.1f);
+        fill_gradient(dlogp, out->tokens, batch.head.count, 3, 1.0f);
+        fill_gradient(dentropy, out->tokens, batch.head.count, 4, 0.1f);
         assert_ok(invar_pass_backward(pass, dlogp, dentropy, out->grads));
         out->tokens += batch.head.count;
     }
@@ -93,51 +98,52 @@ static void assert_same(const outcome *a, const outcome *b, const invar_model *m
     }
 }
 
-/* A gradient that is zero throughout would make every comparison of it empty. */
-static void assert_moves(const outcome *a, const invar_model *model)
+/* Fails if a gradient is zero throughout, which would make every comparison of it empty. */
+static void assert_not_zero(const outcome *a, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_tensor *t = &a->grads->tensors[i];
         const float *values = t->data;
-        int64_t count = t->shape[0] * t->row_stride, moved = 0;
+        int64_t count = t->shape[0] * t->row_stride, nonzero = 0;
         for (int64_t j = 0; j < count; j++)
-            moved += values[j] != 0.0f;
-        if (!moved)
+            nonzero += values[j] != 0.0f;
+        if (!nonzero)
             fail_msg("the gradient of %s is zero", model->params[i].name);
     }
 }
 
 #define RANK 5
 
-static invar_model *make(invar_test_model kind, invar_format format, bool adapted,
-                         const invar_device *dev)
+static invar_model *new_model(invar_test_model kind, invar_format format, bool adapted,
+                              const invar_device *dev)
 {
     return adapted ? invar_test_model_adapted(kind, format, 11, RANK, false, dev)
                    : invar_test_model_new(kind, format, 11, dev);
 }
 
-static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics, bool adapted)
+static void check_executions(invar_test_model kind, invar_format format, invar_numerics numerics,
+                             bool adapted)
 {
-    static const execution ways[] = {{1, false, 0, true},
-                                     {2, true, 0, true},
-                                     {SAMPLES, true, 1, true},
-                                     {3, false, 5, false},
-                                     {SAMPLES, false, 4, true}};
+    static const execution executions[] = {{1, false, 0, true},
+                                           {2, true, 0, true},
+                                           {SAMPLES, true, 1, true},
+                                           {3, false, 5, false},
+                                           {SAMPLES, false, 4, true}};
     invar_device dev;
     invar_rl_samples samples;
     outcome reference = {0};
     invar_model *model;
 
     invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 2);
-    model = make(kind, format, adapted, &dev);
+    model = new_model(kind, format, adapted, &dev);
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    run(&reference, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
-    assert_moves(&reference, model);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    run_samples(&reference, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
+    assert_not_zero(&reference, model);
+    for (size_t i = 0; i < sizeof executions / sizeof *executions; i++) {
         invar_device other;
         outcome got = {0};
         invar_test_device_init(&other, numerics, INVAR_CPU_PATH_SIMD, 1 + (int)i % 3);
-        run(&got, model, &samples, &other, &ways[i]);
+        run_samples(&got, model, &samples, &other, &executions[i]);
         assert_same(&got, &reference, model);
         invar_grads_free(got.grads);
         invar_test_device_release(&other);
@@ -148,37 +154,41 @@ static void sweep(invar_test_model kind, invar_format format, invar_numerics num
     invar_test_device_release(&dev);
 }
 
-static void sweep_all(bool adapted)
+static void check_all_executions(bool adapted)
 {
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
             for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
-                // the default runs every kind in f32 and every format of two kinds
-                bool low = kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
-                if (!invar_test_full() && format != INVAR_FORMAT_FP32 && !low)
+                // the default runs every kind in f32, and every format of two kinds
+                bool all_formats =
+                    kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
+                if (!invar_test_full() && format != INVAR_FORMAT_FP32 && !all_formats)
                     continue;
-                sweep((invar_test_model)kind, (invar_format)format, (invar_numerics)numerics,
-                      adapted);
+                check_executions((invar_test_model)kind, (invar_format)format,
+                                 (invar_numerics)numerics, adapted);
             }
 }
 
 static void test_model__bits_invariant_to_execution(void **state)
 {
     (void)state;
-    sweep_all(false);
+    check_all_executions(false);
 }
 
 static void test_model__bits_invariant_to_execution_with_adapters(void **state)
 {
     (void)state;
-    sweep_all(true);
+    check_all_executions(true);
 }
 
-/* The log-probabilities of a model without adapters whose weights come from the same seed. */
+/*
+ * Zero adapters must leave the log-probs of the model without adapters, whose weights come from the
+ * same seed. Control: adapters that are not zero change them.
+ */
 static void check_zero_adapters(invar_test_model kind, invar_format format)
 {
-    execution way = {.micro_batch = SAMPLES};
-    outcome plain = {0}, zero = {0}, moved = {0};
+    execution default_execution = {.micro_batch = SAMPLES};
+    outcome plain = {0}, zero = {0}, nonzero = {0};
     invar_model *base = NULL, *adapted, *other;
     invar_rl_samples samples;
     invar_device dev;
@@ -191,14 +201,14 @@ static void check_zero_adapters(invar_test_model kind, invar_format format)
     adapted->spec.lora.rank = RANK;
     assert_ok(invar_model_init(base, 11, &dev));
     invar_test_samples(&samples, SAMPLES, 20, base->spec.vocab, 5);
-    run(&plain, base, &samples, &dev, &way);
-    run(&zero, adapted, &samples, &dev, &way);
-    run(&moved, other, &samples, &dev, &way);
+    run_samples(&plain, base, &samples, &dev, &default_execution);
+    run_samples(&zero, adapted, &samples, &dev, &default_execution);
+    run_samples(&nonzero, other, &samples, &dev, &default_execution);
     invar_assert_bits_f32(zero.logp, plain.logp, plain.tokens, "adapters that are zero");
-    assert_true(invar_bits_differ(moved.logp, plain.logp, sizeof plain.logp));
+    assert_true(invar_bits_differ(nonzero.logp, plain.logp, sizeof plain.logp));
     invar_grads_free(plain.grads);
     invar_grads_free(zero.grads);
-    invar_grads_free(moved.grads);
+    invar_grads_free(nonzero.grads);
     invar_rl_samples_reset(&samples);
     invar_model_free(base);
     invar_model_free(adapted);
@@ -215,14 +225,14 @@ static void test_model__zero_adapters_leave_the_base(void **state)
         check_zero_adapters(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
 }
 
-/* What `run` takes the gradient of. */
+/* Returns the loss whose gradient run_samples computes. */
 static double loss_of(const invar_model *model, const invar_rl_samples *samples,
                       const invar_device *dev)
 {
     outcome got = {0};
     double loss = 0;
 
-    run(&got, model, samples, dev, &(execution){.micro_batch = SAMPLES});
+    run_samples(&got, model, samples, dev, &(execution){.micro_batch = SAMPLES});
     for (int64_t i = 0; i < got.tokens; i++)
         loss += (double)invar_test_normal(3, (uint64_t)i, 1.0f) * (double)got.logp[i] +
                 (double)invar_test_normal(4, (uint64_t)i, 0.1f) * (double)got.entropy[i];
@@ -230,27 +240,28 @@ static double loss_of(const invar_model *model, const invar_rl_samples *samples,
     return loss;
 }
 
-/* The largest element of a gradient against a difference of losses. */
-static void check_slope(invar_model *model, const invar_tensor *grad, int64_t param,
-                        const invar_rl_samples *samples, const invar_device *dev)
+/* Compares the largest element of a gradient with a difference of losses. */
+static void check_difference(invar_model *model, const invar_tensor *grad, int64_t param,
+                             const invar_rl_samples *samples, const invar_device *dev)
 {
     const double step = 4e-3;
     const float *d = grad->data;
-    float *values = model->params[param].master.data, old;
+    float *values = model->params[param].master.data, saved;
     int64_t at = 0;
-    double up, down, slope;
+    double up, down, difference;
 
     for (int64_t j = 0; j < grad->shape[0] * grad->row_stride; j++)
         at = fabsf(d[j]) > fabsf(d[at]) ? j : at;
-    old = values[at];
-    values[at] = old + (float)step;
+    saved = values[at];
+    values[at] = saved + (float)step;
     up = loss_of(model, samples, dev);
-    values[at] = old - (float)step;
+    values[at] = saved - (float)step;
     down = loss_of(model, samples, dev);
-    values[at] = old;
-    slope = (up - down) / (2 * step);
-    if (fabs(slope - (double)d[at]) > 0.02 * fabs(slope) + 0.01)
-        fail_msg("%s: gradient %g, difference %g", model->params[param].name, (double)d[at], slope);
+    values[at] = saved;
+    difference = (up - down) / (2 * step);
+    if (fabs(difference - (double)d[at]) > 0.02 * fabs(difference) + 0.01)
+        fail_msg("%s: gradient %g, difference %g", model->params[param].name, (double)d[at],
+                 difference);
 }
 
 static void test_model__accuracy_of_adapters_gradients(void **state)
@@ -265,11 +276,11 @@ static void test_model__accuracy_of_adapters_gradients(void **state)
         invar_device dev;
 
         invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-        model = make(kinds[k], INVAR_FORMAT_FP32, true, &dev);
+        model = new_model(kinds[k], INVAR_FORMAT_FP32, true, &dev);
         invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-        run(&got, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
+        run_samples(&got, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
         for (int64_t i = 0; i < model->n_params; i++)
-            check_slope(model, &got.grads->tensors[i], i, &samples, &dev);
+            check_difference(model, &got.grads->tensors[i], i, &samples, &dev);
         invar_grads_free(got.grads);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
@@ -277,28 +288,28 @@ static void test_model__accuracy_of_adapters_gradients(void **state)
     }
 }
 
-/* The control: other weights, or another neighbour inside the sample, move the bits. */
+/* Control: another token inside a sample, or another weight, changes the log-probs. */
 static void test_model__bits_follow_the_inputs(void **state)
 {
     invar_device dev;
     invar_rl_samples samples;
     outcome a = {0}, b = {0}, c = {0};
-    execution way = {.micro_batch = SAMPLES};
+    execution default_execution = {.micro_batch = SAMPLES};
     invar_model *model;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &dev);
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    run(&a, model, &samples, &dev, &way);
+    run_samples(&a, model, &samples, &dev, &default_execution);
     samples.items[3].tokens[0] ^= 1;
-    run(&b, model, &samples, &dev, &way);
+    run_samples(&b, model, &samples, &dev, &default_execution);
     assert_true(invar_bits_differ(a.logp, b.logp, sizeof a.logp));
     samples.items[3].tokens[0] ^= 1;
     ((float *)model->params[0].master.data)[samples.items[0].tokens[0] * model->spec.hidden] +=
         1.0f;
     assert_ok(invar_model_update_weights(model, &dev));
-    run(&c, model, &samples, &dev, &way);
+    run_samples(&c, model, &samples, &dev, &default_execution);
     assert_true(invar_bits_differ(a.logp, c.logp, sizeof a.logp));
     invar_grads_free(a.grads);
     invar_grads_free(b.grads);
@@ -308,7 +319,7 @@ static void test_model__bits_follow_the_inputs(void **state)
     invar_test_device_release(&dev);
 }
 
-/* Replaying the routing that the router chooses by itself changes nothing; another one does. */
+/* Replaying the experts that the router chose changes nothing; control: replaying others does. */
 static void test_model__routing_replays(void **state)
 {
     invar_device dev;
@@ -336,7 +347,7 @@ static void test_model__routing_replays(void **state)
     assert_ok(invar_pass_run(pass, model, &batch.rows));
     assert_ok(invar_pass_head(pass, &batch.head, replayed, NULL));
     invar_assert_bits_f32(replayed, own, batch.head.count, "replayed");
-    for (int64_t i = 0; i < batch.rows.count; i++) { // others, still distinct
+    for (int64_t i = 0; i < batch.rows.count; i++) { // other experts, still distinct
         chosen[2 * i] = (chosen[2 * i] + 1) % 6;
         chosen[2 * i + 1] = (chosen[2 * i] + 2) % 6;
     }
@@ -363,7 +374,7 @@ static void assert_no_gradients(invar_grads *grads, const invar_model *model,
     invar_grads_free(grads);
 }
 
-/* Without a backward, or without a row of the head, all gradients are zeros. */
+/* Without a backward, or without rows of the head, all gradients are zero. */
 static void test_model__nothing_to_learn_from(void **state)
 {
     static const int64_t none[1];

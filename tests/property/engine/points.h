@@ -1,5 +1,5 @@
 /*
- * points.h - the points of a pass, compared as a diff does: the first that differs names the op.
+ * points.h - compares the points of two passes: the first one that differs names the wrong op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,24 +11,24 @@
 #include "engine/model/probe/probe.h"
 #include "tests/support.h"
 
-enum { POINTS_MOST = 400 };
+enum { POINTS_MAX = 400 };
 
 typedef struct points {
-    invar_probe *probe; /* keeps their texts */
-    const invar_ledger_point *of;
+    invar_probe *probe; /* owns the texts of the points */
+    const invar_ledger_point *defs;
     int64_t count;
-    invar_digest digests[POINTS_MOST];
+    invar_digest digests[POINTS_MAX];
 } points;
 
-/* What the probe took; points_release frees it. */
+/* Takes the points of the probe. Release with points_release, which frees the probe. */
 static inline void points_finish(points *out, invar_probe *probe)
 {
     invar_probe_result result;
 
     assert_ok(invar_probe_finish(&result, probe));
-    assert_in_range(result.count, 6, POINTS_MOST);
+    assert_in_range(result.count, 6, POINTS_MAX);
     out->probe = probe;
-    out->of = result.points;
+    out->defs = result.points;
     out->count = result.count;
     memcpy(out->digests, result.digests, (size_t)result.count * sizeof *out->digests);
 }
@@ -43,14 +43,14 @@ static inline bool points_differ(const points *a, const points *b, int64_t point
     return !invar_digest_equal(&a->digests[point], &b->digests[point]);
 }
 
-/* The first point that differs; NULL: none does. */
+/* Returns the first point that differs; NULL if there is none. */
 static inline const invar_ledger_point *points_first(const points *a, const points *b)
 {
     assert_int_equal(a->count, b->count);
     for (int64_t i = 0; i < a->count; i++) {
-        assert_string_equal(a->of[i].name, b->of[i].name);
+        assert_string_equal(a->defs[i].name, b->defs[i].name);
         if (points_differ(a, b, i))
-            return &a->of[i];
+            return &a->defs[i];
     }
     return NULL;
 }
@@ -58,13 +58,16 @@ static inline const invar_ledger_point *points_first(const points *a, const poin
 static inline int64_t points_number(const points *p, const char *name)
 {
     for (int64_t i = 0; i < p->count; i++)
-        if (strcmp(p->of[i].name, name) == 0)
+        if (strcmp(p->defs[i].name, name) == 0)
             return i;
     fail_msg("there is no point %s", name);
     return -1;
 }
 
-/* Yields the first point that differs: it is of `op`, and nothing that it was made from differs. */
+/*
+ * Returns the first point that differs. Asserts that it belongs to `op`, and that its inputs are
+ * equal.
+ */
 static inline const invar_ledger_point *points_named(const points *right, const points *other,
                                                      const char *op, const char *what)
 {

@@ -1,9 +1,10 @@
 /*
- * rollout.c - a sample depends on its prompt, its coordinates and the weights, on nothing else.
+ * rollout.c - a sample depends on its prompt, its coordinates and the weights only.
  *
- * Tokens, log-probabilities and routing are compared bit by bit, whatever the number of sequences
- * at a time, the chunk, the pages, the threads, the neighbours and their order; and with the packed
- * forward of training. Whatever must matter (coordinates, seed, weights) is shown to.
+ * Tokens, log-probs and routing are compared bit by bit, for any number of concurrent sequences,
+ * prefill chunk, page size, number of pages and threads, with other neighbors in any order, and
+ * with pauses. Log-probs must also equal those of the packed forward pass of training and of
+ * scoring. Controls: other coordinates, seeds, temperatures and weights give other samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +14,7 @@
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 
-static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params baseline = PROMPTS_SAMPLING(RESPONSE);
 
 typedef struct setting {
     invar_test_model kind;
@@ -23,11 +24,11 @@ typedef struct setting {
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
-static int64_t rows_again; /* of all generations: samples gave way to others */
+static int64_t n_recomputed; /* rows recomputed after preemptions, of all generations */
 
-static void generate(invar_rl_samples *samples, const invar_model *model, const invar_device *dev,
-                     const invar_rollout_exec_options *limits,
-                     const invar_sampling_params *sampling)
+static void generate_samples(invar_rl_samples *samples, const invar_model *model,
+                             const invar_device *dev, const invar_rollout_exec_options *limits,
+                             const invar_sampling_params *sampling)
 {
     invar_rollout_counters counted;
     invar_rollout *rollout;
@@ -35,19 +36,19 @@ static void generate(invar_rl_samples *samples, const invar_model *model, const 
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
     assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
     invar_rollout_get_counters(&counted, rollout);
-    rows_again += counted.recomputed;
+    n_recomputed += counted.recomputed;
     invar_rollout_free(rollout);
 }
 
-static void generate_new(invar_rl_samples *samples, const invar_model *model,
-                         const invar_device *dev, const invar_rollout_exec_options *limits,
-                         const invar_sampling_params *sampling)
+static void generate_prompts(invar_rl_samples *samples, const invar_model *model,
+                             const invar_device *dev, const invar_rollout_exec_options *limits,
+                             const invar_sampling_params *sampling)
 {
     assert_ok(prompts_new(samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-    generate(samples, model, dev, limits, sampling);
+    generate_samples(samples, model, dev, limits, sampling);
 }
 
-static void describe(char *out, size_t size, const setting *s, const char *what)
+static void describe_setting(char *out, size_t size, const setting *s, const char *what)
 {
     snprintf(out, size, "%s %s %s: %s", invar_test_model_name(s->kind),
              invar_format_name(s->format), invar_numerics_name(s->numerics), what);
@@ -55,44 +56,44 @@ static void describe(char *out, size_t size, const setting *s, const char *what)
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-static void check_way(const invar_rl_samples *expected, const invar_model *model, const setting *s,
-                      const way *w)
+static void check_variant(const invar_rl_samples *expected, const invar_model *model,
+                          const setting *s, const rollout_variant *w)
 {
-    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = variant_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     char what[160], way_text[80];
 
-    way_describe(way_text, sizeof way_text, w);
-    describe(what, sizeof what, s, way_text);
+    variant_describe(way_text, sizeof way_text, w);
+    describe_setting(what, sizeof what, s, way_text);
     invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, w->threads);
-    generate_new(&samples, model, &dev, &limits, &usual);
+    generate_prompts(&samples, model, &dev, &limits, &baseline);
     prompts_assert_equal(&samples, expected, what);
     invar_rl_samples_reset(&samples);
     invar_test_device_release(&dev);
 }
 
-/* Every combination of the numbers, for one model. */
-static void check_all_ways(const invar_rl_samples *expected, const invar_model *model,
-                           const setting *s)
+/* Checks every combination of the options for one model. */
+static void check_all_variants(const invar_rl_samples *expected, const invar_model *model,
+                               const setting *s)
 {
     static const int64_t at_a_time[] = {1, 2, 5, 64}, chunks[] = {1, 3, 7, 512};
     static const int64_t page_sizes[] = {1, 2, 16, 64};
 
     for (int i = 0; i < 4 * 4 * 4 * 3 * 2 * 3; i++) {
-        way w = {.threads = 1 + i % 3,
-                 .tight = i / 3 % 3,
-                 .alone = i / 9 % 2,
-                 .concurrency = at_a_time[i / 18 % 4],
-                 .chunk = chunks[i / 72 % 4],
-                 .page_size = page_sizes[i / 288]};
-        check_way(expected, model, s, &w);
+        rollout_variant w = {.threads = 1 + i % 3,
+                             .few_pages = i / 3 % 3,
+                             .no_sharing = i / 9 % 2,
+                             .concurrency = at_a_time[i / 18 % 4],
+                             .chunk = chunks[i / 72 % 4],
+                             .page_size = page_sizes[i / 288]};
+        check_variant(expected, model, s, &w);
     }
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* All samples packed, as training has them: log-probabilities of responses, routing. */
+/* All samples packed as for training. */
 typedef struct packed {
     invar_packed_rows rows;
     invar_logit_rows head;
@@ -102,7 +103,7 @@ typedef struct packed {
     float logp[2048];
 } packed;
 
-static void pack(packed *p, const invar_rl_samples *samples, float temperature)
+static void pack_samples(packed *p, const invar_rl_samples *samples, float temperature)
 {
     int64_t t = 0, r = 0;
 
@@ -137,7 +138,10 @@ static void pack(packed *p, const invar_rl_samples *samples, float temperature)
                                  .temperature = temperature};
 }
 
-/* The tokens follow from training's logits and the coordinates (position, draw, rollout). */
+/*
+ * Checks that sampling from training's logits with the coordinates (position, draw, rollout) gives
+ * the same tokens.
+ */
 static void check_draws(packed *p, invar_pass *pass, const invar_device *dev,
                         const invar_sampling_params *sampling)
 {
@@ -164,7 +168,7 @@ static void check_training(const invar_rl_samples *samples, const invar_model *m
     const invar_pass_options options = {.train = true};
     invar_pass *pass;
 
-    pack(&p, samples, sampling->temperature == 0.0f ? 1.0f : sampling->temperature);
+    pack_samples(&p, samples, sampling->temperature == 0.0f ? 1.0f : sampling->temperature);
     assert_ok(invar_pass_new(&pass, dev, &options));
     assert_ok(invar_pass_run(pass, model, &p.rows));
     assert_ok(invar_pass_head(pass, &p.head, p.logp, NULL));
@@ -176,7 +180,7 @@ static void check_training(const invar_rl_samples *samples, const invar_model *m
             assert_memory_equal(s->routing, p.routing + p.start[i] * s->route_size,
                                 (size_t)((s->n_tokens - 1) * s->route_size) * sizeof *s->routing);
     }
-    if (sampling->min_response == 0) // else some draws leave out stop ids
+    if (sampling->min_response == 0) // otherwise stop ids are excluded at the first tokens
         check_draws(&p, pass, dev, sampling);
     invar_pass_free(pass);
 }
@@ -185,10 +189,10 @@ static void check_training(const invar_rl_samples *samples, const invar_model *m
 
 typedef float scores[64][LONGEST + RESPONSE];
 
-/* Scores of whole sequences; those of responses are what the rollout noted. */
-static void score(scores logp, const invar_rl_samples *samples, const invar_model *model,
-                  const invar_device *dev, const invar_rollout_exec_options *limits,
-                  const char *what)
+/* Scores complete sequences, and checks that responses have the log-probs of the rollout. */
+static void score_samples(scores logp, const invar_rl_samples *samples, const invar_model *model,
+                          const invar_device *dev, const invar_rollout_exec_options *limits,
+                          const char *what)
 {
     const int32_t *tokens[64];
     float *out[64];
@@ -201,7 +205,7 @@ static void score(scores logp, const invar_rl_samples *samples, const invar_mode
         out[i] = logp[i];
     }
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
-    assert_ok(invar_rollout_score(rollout, tokens, n, samples->count, usual.temperature, out));
+    assert_ok(invar_rollout_score(rollout, tokens, n, samples->count, baseline.temperature, out));
     for (int64_t i = 0; i < samples->count; i++) {
         const invar_rl_sample *s = &samples->items[i];
         invar_assert_bits_f32(logp[i] + s->prompt_tokens - 1, s->logp, invar_rl_sample_response(s),
@@ -213,26 +217,26 @@ static void score(scores logp, const invar_rl_samples *samples, const invar_mode
 static void check_scores(const invar_rl_samples *samples, const invar_model *model,
                          const invar_device *dev, const char *what)
 {
-    static const invar_rollout_exec_options others[] = {
+    static const invar_rollout_exec_options score_options[] = {
         {.prefill_chunk = 1, .concurrency = 5},
         {.prefill_chunk = 7, .page_size = 1, .concurrency = 3},
         {.prefill_chunk = 1, .concurrency = 64, .page_size = 2}};
-    const invar_rollout_exec_options usual_limits = {0};
-    scores whole, got;
+    const invar_rollout_exec_options default_options = {0};
+    scores expected_scores, got;
 
-    score(whole, samples, model, dev, &usual_limits, what);
+    score_samples(expected_scores, samples, model, dev, &default_options, what);
     for (int64_t i = 0; i < invar_test_count(1, 3); i++) {
-        score(got, samples, model, dev, &others[i], what);
+        score_samples(got, samples, model, dev, &score_options[i], what);
         for (int64_t n = 0; n < samples->count; n++)
-            invar_assert_bits_f32(got[n], whole[n], samples->items[n].n_tokens - 1, what);
+            invar_assert_bits_f32(got[n], expected_scores[n], samples->items[n].n_tokens - 1, what);
     }
 }
 
-/* ---- neighbours ------------------------------------------------------------------------------ */
+/* ---- neighbors ------------------------------------------------------------------------------- */
 
-/* Each of some samples alone, and all of them in reverse order. */
-static void check_neighbours(const invar_rl_samples *expected, const invar_model *model,
-                             const invar_device *dev, const char *what)
+/* Checks some samples alone, and all of them in reverse order. */
+static void check_neighbors(const invar_rl_samples *expected, const invar_model *model,
+                            const invar_device *dev, const char *what)
 {
     const invar_rollout_exec_options limits = {
         .concurrency = 5, .prefill_chunk = 4, .page_size = 3};
@@ -242,7 +246,7 @@ static void check_neighbours(const invar_rl_samples *expected, const invar_model
     for (int64_t i = 0; i <= last; i += invar_test_count(5, 1)) {
         const invar_rl_sample *e = &expected->items[i];
         assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw_index));
-        generate(&samples, model, dev, &limits, &usual);
+        generate_samples(&samples, model, dev, &limits, &baseline);
         if (!prompts_equal(&samples.items[0], e))
             fail_msg("%s: sample %d alone differs", what, (int)i);
         invar_rl_samples_reset(&samples);
@@ -251,7 +255,7 @@ static void check_neighbours(const invar_rl_samples *expected, const invar_model
         const invar_rl_sample *e = &expected->items[last - i];
         assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw_index));
     }
-    generate(&samples, model, dev, &limits, &usual);
+    generate_samples(&samples, model, dev, &limits, &baseline);
     for (int64_t i = 0; i <= last; i++)
         if (!prompts_equal(&samples.items[i], &expected->items[last - i]))
             fail_msg("%s: sample %d differs in reverse order", what, (int)(last - i));
@@ -260,7 +264,10 @@ static void check_neighbours(const invar_rl_samples *expected, const invar_model
 
 /* ---- pauses ---------------------------------------------------------------------------------- */
 
-/* The next pause of every sample, at random; those that are done are out of the way, at the end. */
+/*
+ * Sets a random next pause for every unfinished sample, moves these to the front and returns their
+ * number.
+ */
 static int64_t set_pauses(invar_rl_samples *samples, uint64_t seed)
 {
     int64_t left = 0;
@@ -278,7 +285,7 @@ static int64_t set_pauses(invar_rl_samples *samples, uint64_t seed)
     return left;
 }
 
-static const invar_rl_sample *with_draw(const invar_rl_samples *samples, uint32_t draw)
+static const invar_rl_sample *find_draw(const invar_rl_samples *samples, uint32_t draw)
 {
     int64_t i = 0;
 
@@ -287,27 +294,27 @@ static const invar_rl_sample *with_draw(const invar_rl_samples *samples, uint32_
     return &samples->items[i];
 }
 
-/* Samples that are left and gone on with, again and again, are those of one run. */
+/* Checks that samples which are paused and resumed again and again are those of one run. */
 static void check_pauses(const invar_rl_samples *expected, const invar_model *model,
-                         const setting *s, const way *w)
+                         const setting *s, const rollout_variant *w)
 {
-    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = variant_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     char what[160];
     int64_t left, runs = 0;
 
-    describe(what, sizeof what, s, "with pauses");
+    describe_setting(what, sizeof what, s, "with pauses");
     invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, w->threads);
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     while ((left = set_pauses(&samples, (uint64_t)runs)) > 0) {
         invar_rl_samples some = {samples.items, left, left};
-        generate(&some, model, &dev, &limits, &usual);
+        generate_samples(&some, model, &dev, &limits, &baseline);
         runs++;
     }
     assert_true(runs > 3);
     for (int64_t i = 0; i < expected->count; i++)
-        if (!prompts_equal(with_draw(&samples, expected->items[i].draw_index), &expected->items[i]))
+        if (!prompts_equal(find_draw(&samples, expected->items[i].draw_index), &expected->items[i]))
             fail_msg("%s: sample %d differs", what, (int)i);
     invar_rl_samples_reset(&samples);
     invar_test_device_release(&dev);
@@ -323,20 +330,20 @@ static void check_setting(const setting *s, int64_t number)
     invar_device dev;
     char what[160];
 
-    describe(what, sizeof what, s, "");
+    describe_setting(what, sizeof what, s, "");
     invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(s->kind, s->format, 3, &dev);
-    generate_new(&expected, model, &dev, &limits, &usual);
-    // the reduced sweep takes other ways for each setting
-    for (int64_t i = 0; i < invar_test_count(2, WAYS); i++)
-        check_way(&expected, model, s, &ways[(2 * number + i) % WAYS]);
-    check_training(&expected, model, &dev, &usual, what);
+    generate_prompts(&expected, model, &dev, &limits, &baseline);
+    // the reduced sweep uses other variants for each setting
+    for (int64_t i = 0; i < invar_test_count(2, VARIANTS); i++)
+        check_variant(&expected, model, s, &variants[(2 * number + i) % VARIANTS]);
+    check_training(&expected, model, &dev, &baseline, what);
     check_scores(&expected, model, &dev, what);
-    check_neighbours(&expected, model, &dev, what);
-    check_pauses(&expected, model, s, &ways[number % WAYS]);
+    check_neighbors(&expected, model, &dev, what);
+    check_pauses(&expected, model, s, &variants[number % VARIANTS]);
     if (invar_test_full() && s->format == INVAR_FORMAT_BF16 && s->numerics == INVAR_NUMERICS_IEEE &&
         s->kind >= INVAR_TEST_MODEL_WINDOW)
-        check_all_ways(&expected, model, s);
+        check_all_variants(&expected, model, s);
     invar_rl_samples_reset(&expected);
     invar_model_free(model);
     invar_test_device_release(&dev);
@@ -354,21 +361,21 @@ static void test_rollout__bits_do_not_depend_on_execution(void **state)
                              (invar_numerics)numerics};
                 bool usual_kind =
                     kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
-                // f32 products are the same under both; other kinds in one format
+                // f32 products do not depend on the numerics; other models run in one format
                 if (format == INVAR_FORMAT_FP32 && numerics != INVAR_NUMERICS_IEEE)
                     continue;
                 if (usual_kind || invar_test_full() || format == INVAR_FORMAT_BF16)
                     check_setting(&s, number);
             }
-    assert_true(rows_again > 100);
+    assert_true(n_recomputed > 100);
 }
 
-/* ---- one model, many questions --------------------------------------------------------------- */
+/* ---- one model, many sampling parameters ----------------------------------------------------- */
 
 typedef struct fixture {
     invar_device dev;
     invar_model *model;
-    invar_rl_samples usual; /* generated by default limits */
+    invar_rl_samples baseline; /* generated with the default options */
 } fixture;
 
 static int setup(void **state)
@@ -378,7 +385,7 @@ static int setup(void **state)
 
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     f.model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 3, &f.dev);
-    generate_new(&f.usual, f.model, &f.dev, &limits, &usual);
+    generate_prompts(&f.baseline, f.model, &f.dev, &limits, &baseline);
     *state = &f;
     return 0;
 }
@@ -387,20 +394,23 @@ static int teardown(void **state)
 {
     fixture *f = *state;
 
-    invar_rl_samples_reset(&f->usual);
+    invar_rl_samples_reset(&f->baseline);
     invar_model_free(f->model);
     invar_test_device_release(&f->dev);
     return 0;
 }
 
-/* The samples are worth comparing: of different lengths and ends, none like another. */
+/*
+ * The samples are worth comparing: they have different lengths and ends, and no two of a group are
+ * equal.
+ */
 static void test_rollout__samples_are_various(void **state)
 {
     const fixture *f = *state;
     int64_t stopped = 0, longest = 0;
 
-    for (int64_t i = 0; i < f->usual.count; i++) {
-        const invar_rl_sample *s = &f->usual.items[i];
+    for (int64_t i = 0; i < f->baseline.count; i++) {
+        const invar_rl_sample *s = &f->baseline.items[i];
         int64_t n = invar_rl_sample_response(s);
 
         assert_int_equal(s->route_size, 1 * 2);
@@ -415,13 +425,13 @@ static void test_rollout__samples_are_various(void **state)
                     assert_int_not_equal(s->tokens[s->prompt_tokens + t], prompts_ends[e]);
         }
         for (int64_t j = 0; j < i; j++)
-            assert_false(s->group == f->usual.items[j].group &&
-                         prompts_equal(s, &f->usual.items[j]));
+            assert_false(s->group == f->baseline.items[j].group &&
+                         prompts_equal(s, &f->baseline.items[j]));
     }
-    assert_true(stopped > 0 && longest > 0 && stopped + longest == f->usual.count);
+    assert_true(stopped > 0 && longest > 0 && stopped + longest == f->baseline.count);
 }
 
-/* What stands in the cache before a run, here NaN, is never read. */
+/* Old values in the cache, here NaN, are never read. */
 static void test_rollout__stale_pages_do_not_matter(void **state)
 {
     fixture *f = *state;
@@ -432,8 +442,8 @@ static void test_rollout__stale_pages_do_not_matter(void **state)
     assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits));
     for (int i = 0; i < 3; i++) {
         assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, f->model->spec.vocab));
-        assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
-        prompts_assert_equal(&samples, &f->usual, "a later run");
+        assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &baseline, NULL, NULL));
+        prompts_assert_equal(&samples, &f->baseline, "a later run");
         invar_rl_samples_reset(&samples);
         memset(rollout->cache->memory, 0xFF,
                (size_t)(rollout->cache->shape.pages *
@@ -447,45 +457,48 @@ static void test_rollout__arrival_is_the_order_of_completion(void **state)
     fixture *f = *state;
     bool seen[64] = {false};
 
-    for (int64_t i = 0; i < f->usual.count; i++) {
-        int64_t arrival = f->usual.items[i].arrival;
-        assert_in_range(arrival, 0, f->usual.count - 1);
+    for (int64_t i = 0; i < f->baseline.count; i++) {
+        int64_t arrival = f->baseline.items[i].arrival;
+        assert_in_range(arrival, 0, f->baseline.count - 1);
         assert_false(seen[arrival]);
         seen[arrival] = true;
     }
 }
 
-/* Log-probabilities are those of the whole vocabulary, whatever the filters. */
+/* Log-probs are those of the full vocabulary, regardless of the filters. */
 static void test_rollout__filters_do_not_change_log_probs(void **state)
 {
     fixture *f = *state;
     const invar_rollout_exec_options limits = {.concurrency = 5};
-    invar_sampling_params sampling[] = {usual, usual, usual, usual, usual};
+    invar_sampling_params sampling[] = {baseline, baseline, baseline, baseline, baseline};
 
     sampling[0].top_k = 5;
     sampling[1].top_p = 0.6f;
     sampling[2].min_p = 0.1f;
     sampling[3].temperature = 1.7f, sampling[3].top_k = 40, sampling[3].top_p = 0.9f;
-    sampling[4].min_response = RESPONSE / 2; // ends out of reach for a while
+    sampling[4].min_response = RESPONSE / 2; // stop ids are excluded at first
     for (int i = 0; i < 5; i++) {
         invar_rl_samples samples;
 
-        generate_new(&samples, f->model, &f->dev, &limits, &sampling[i]);
+        generate_prompts(&samples, f->model, &f->dev, &limits, &sampling[i]);
         check_training(&samples, f->model, &f->dev, &sampling[i], "filters");
         invar_rl_samples_reset(&samples);
     }
 }
 
-/* Temperature 0: the same response for all of a group, log-probabilities at temperature 1. */
+/*
+ * If the temperature is 0, all samples of a group have the same response, and log-probs have
+ * temperature 1.
+ */
 static void test_rollout__greedy(void **state)
 {
     fixture *f = *state;
     const invar_rollout_exec_options limits = {0};
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = baseline;
     invar_rl_samples samples;
 
     sampling.temperature = 0.0f;
-    generate_new(&samples, f->model, &f->dev, &limits, &sampling);
+    generate_prompts(&samples, f->model, &f->dev, &limits, &sampling);
     for (int64_t i = 1; i < samples.count; i++)
         if (samples.items[i].group == samples.items[i - 1].group)
             assert_true(prompts_equal(&samples.items[i], &samples.items[i - 1]));
@@ -493,9 +506,9 @@ static void test_rollout__greedy(void **state)
     invar_rl_samples_reset(&samples);
 }
 
-/* ---- what must matter ------------------------------------------------------------------------ */
+/* ---- inputs that must matter ----------------------------------------------------------------- */
 
-static int64_t differing(const invar_rl_samples *a, const invar_rl_samples *b)
+static int64_t count_differing(const invar_rl_samples *a, const invar_rl_samples *b)
 {
     int64_t n = 0;
 
@@ -515,29 +528,29 @@ static void assert_all_differ(fixture *f, const invar_sampling_params *sampling,
         samples.items[i].draw_index += draw_shift;
         samples.items[i].rollout += rollout_shift;
     }
-    generate(&samples, f->model, &f->dev, &limits, sampling);
-    assert_true(differing(&samples, &f->usual) > f->usual.count / 2);
+    generate_samples(&samples, f->model, &f->dev, &limits, sampling);
+    assert_true(count_differing(&samples, &f->baseline) > f->baseline.count / 2);
     invar_rl_samples_reset(&samples);
 }
 
 static void test_rollout__coordinates_matter(void **state)
 {
     fixture *f = *state;
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = baseline;
 
-    assert_all_differ(f, &usual, 1000, 0);
-    assert_all_differ(f, &usual, 0, 1);
+    assert_all_differ(f, &baseline, 1000, 0);
+    assert_all_differ(f, &baseline, 0, 1);
     sampling.seed++;
     assert_all_differ(f, &sampling, 0, 0);
-    sampling = usual;
+    sampling = baseline;
     sampling.purpose = INVAR_PURPOSE_EVAL;
     assert_all_differ(f, &sampling, 0, 0);
-    sampling = usual;
+    sampling = baseline;
     sampling.temperature = 0.81f;
     assert_all_differ(f, &sampling, 0, 0);
 }
 
-/* One weight changed by one bit shows in log-probabilities. */
+/* One bit of one weight changes log-probs. */
 static void test_rollout__weights_matter(void **state)
 {
     fixture *f = *state;
@@ -546,13 +559,13 @@ static void test_rollout__weights_matter(void **state)
     invar_rl_samples samples;
     uint32_t before;
 
-    // the first number of the embedding of a token that the first prompt begins with
-    weight += f->usual.items[0].tokens[0] * f->model->params[0].cols;
+    // an element of the embedding of the first prompt's first token
+    weight += f->baseline.items[0].tokens[0] * f->model->params[0].cols;
     before = *weight;
     *weight ^= 1u << 20;
     assert_ok(invar_model_update_weights(f->model, &f->dev));
-    generate_new(&samples, f->model, &f->dev, &limits, &usual);
-    assert_false(prompts_equal(&samples.items[0], &f->usual.items[0]));
+    generate_prompts(&samples, f->model, &f->dev, &limits, &baseline);
+    assert_false(prompts_equal(&samples.items[0], &f->baseline.items[0]));
     *weight = before;
     assert_ok(invar_model_update_weights(f->model, &f->dev));
     invar_rl_samples_reset(&samples);

@@ -1,11 +1,10 @@
 /*
- * rollout_open.c - a sample that joins others at any time is the one that it is alone.
+ * rollout_open.c - a sample that joins a running rollout is the one that it is alone.
  *
- * Groups with settings of their own join a rollout in random order and at random passes, beside
- * others that are dropped in the middle, in caches with hardly a page to spare. Each is compared
- * bit by bit with a run of its group alone, where nothing is guessed; in the crowd tokens are
- * guessed by look-up, by a draft model, or not at all. Settings of another group are shown to
- * matter.
+ * Groups with their own sampling parameters join an open rollout in random order and at random
+ * passes, next to others that are canceled in the middle, with hardly a page to spare, and with
+ * drafts of n-grams, of a draft model or none. Each is compared bit by bit with a run of its group
+ * alone without drafts. Control: the sampling parameters of another group give other samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,7 +19,7 @@ enum { GROUPS = 7, EACH = 4, LONGEST = 11, RESPONSE = 16, CONTEXT = LONGEST + RE
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-/* That of group g: no two are alike. */
+/* Returns the sampling parameters of group g. No two groups have equal ones. */
 static invar_sampling_params sampling_of(int64_t g)
 {
     invar_sampling_params p = PROMPTS_SAMPLING(RESPONSE);
@@ -62,7 +61,7 @@ static bool is_finished(const group *g)
     return true;
 }
 
-/* Every group by a run of its own. */
+/* Runs every group alone. */
 static void run_alone(invar_rl_samples *out, const invar_model *model, const invar_device *dev)
 {
     invar_rollout *rollout;
@@ -71,77 +70,83 @@ static void run_alone(invar_rl_samples *out, const invar_model *model, const inv
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &(invar_rollout_exec_options){0}));
     for (int64_t g = 0; g < GROUPS; g++) {
         const invar_sampling_params p = sampling_of(g);
-        group now = group_of(out, g);
-        assert_ok(invar_rollout_run(rollout, now.samples, now.count, &p, NULL, NULL));
+        group current = group_of(out, g);
+        assert_ok(invar_rollout_run(rollout, current.samples, current.count, &p, NULL, NULL));
     }
     invar_rollout_free(rollout);
 }
 
-/* ---- a crowd --------------------------------------------------------------------------------- */
+/* ---- a stream of groups ---------------------------------------------------------------------- */
 
-typedef struct crowd {
+typedef struct stream {
     invar_rollout *rollout;
     const invar_model *model;
     const invar_rl_samples *expected;
-    uint64_t seed, luck;
+    uint64_t seed, n_random; /* n_random counts the random numbers drawn */
     int64_t dropped;
-    invar_sampling_params sampling[GROUPS]; /* lives as long as the samples */
-} crowd;
+    invar_sampling_params sampling[GROUPS]; /* must outlive the samples */
+} stream;
 
-static int64_t pick(crowd *c, int64_t below)
+static int64_t random_below(stream *c, int64_t below)
 {
-    return invar_test_random(c->seed, c->luck++) % below;
+    return invar_test_random(c->seed, c->n_random++) % below;
 }
 
-static void step(crowd *c)
+static void run_pass(stream *c)
 {
     assert_ok(invar_rollout_step(c->rollout));
 }
 
-/* Every group joins once, in random order; some of them leave, and join anew as they were. */
-static void run_round(crowd *c, const char *what)
+/*
+ * Every group joins once, in random order. Before that, a copy of it joins and is canceled,
+ * possibly in the middle.
+ */
+static void run_all_groups(stream *c, const char *what)
 {
-    invar_rl_samples samples, spare;
+    invar_rl_samples samples, canceled;
     int64_t order[GROUPS];
     bool running = true;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, c->model->spec.vocab));
-    assert_ok(prompts_new(&spare, GROUPS, EACH, LONGEST, c->model->spec.vocab));
+    assert_ok(prompts_new(&canceled, GROUPS, EACH, LONGEST, c->model->spec.vocab));
     for (int64_t g = 0; g < GROUPS; g++)
         order[g] = g;
     for (int64_t g = GROUPS - 1; g > 0; g--) {
-        int64_t other = pick(c, g + 1), held = order[g];
+        int64_t other = random_below(c, g + 1), swapped = order[g];
         order[g] = order[other];
-        order[other] = held;
+        order[other] = swapped;
     }
     for (int64_t i = 0; i < GROUPS; i++) {
-        group now = group_of(&samples, order[i]), gone = group_of(&spare, order[i]);
+        group current = group_of(&samples, order[i]),
+              canceled_group = group_of(&canceled, order[i]);
 
-        assert_ok(invar_rollout_add(c->rollout, gone.samples, gone.count, &c->sampling[order[i]]));
-        for (int64_t n = pick(c, 4); n > 0; n--)
-            step(c);
-        c->dropped += !is_finished(&gone);
-        invar_rollout_cancel(c->rollout, gone.samples, gone.count);
-        assert_ok(invar_rollout_add(c->rollout, now.samples, now.count, &c->sampling[order[i]]));
-        for (int64_t n = pick(c, 5); n > 0; n--)
-            step(c);
+        assert_ok(invar_rollout_add(c->rollout, canceled_group.samples, canceled_group.count,
+                                    &c->sampling[order[i]]));
+        for (int64_t n = random_below(c, 4); n > 0; n--)
+            run_pass(c);
+        c->dropped += !is_finished(&canceled_group);
+        invar_rollout_cancel(c->rollout, canceled_group.samples, canceled_group.count);
+        assert_ok(
+            invar_rollout_add(c->rollout, current.samples, current.count, &c->sampling[order[i]]));
+        for (int64_t n = random_below(c, 5); n > 0; n--)
+            run_pass(c);
     }
-    invar_rl_samples_reset(&spare); // nobody looks at what was dropped
+    invar_rl_samples_reset(&canceled); // canceled samples are not compared
     for (int passes = 0; running; passes++) {
         running = false;
         for (int64_t g = 0; g < GROUPS; g++) {
-            group now = group_of(&samples, g);
-            running = running || !is_finished(&now);
+            group current = group_of(&samples, g);
+            running = running || !is_finished(&current);
         }
         if (running)
-            step(c);
+            run_pass(c);
         assert_true(passes < 10000);
     }
     prompts_assert_equal(&samples, c->expected, what);
     invar_rl_samples_reset(&samples);
 }
 
-/* Who guesses, as the number of the way says; the model itself is the draft. */
+/* Returns the speculation with a number. The draft model is the model itself. */
 static invar_speculation speculation_of(int64_t number, const invar_model *model)
 {
     const invar_speculation kinds[] = {
@@ -152,24 +157,25 @@ static invar_speculation speculation_of(int64_t number, const invar_model *model
     return kinds[number % 3];
 }
 
-static void run_crowd(const invar_rl_samples *expected, const invar_model *model,
-                      const invar_device *dev, const way *w, int64_t guesses, int rounds)
+static void run_stream(const invar_rl_samples *expected, const invar_model *model,
+                       const invar_device *dev, const rollout_variant *w, int64_t speculation_index,
+                       int rounds)
 {
-    invar_rollout_exec_options limits = way_limits(w, CONTEXT);
+    invar_rollout_exec_options limits = variant_limits(w, CONTEXT);
     invar_rollout_counters counted;
-    crowd c = {.model = model, .expected = expected, .seed = 31 + (uint64_t)(w - ways)};
+    stream c = {.model = model, .expected = expected, .seed = 31 + (uint64_t)(w - variants)};
     char what[160];
 
-    limits.speculation = speculation_of(guesses, model);
-    way_describe(what, sizeof what, w);
+    limits.speculation = speculation_of(speculation_index, model);
+    variant_describe(what, sizeof what, w);
     for (int64_t g = 0; g < GROUPS; g++)
         c.sampling[g] = sampling_of(g);
     assert_ok(invar_rollout_new(&c.rollout, model, NULL, dev, &limits));
     assert_ok(invar_rollout_open_stream(c.rollout, CONTEXT));
     for (int i = 0; i < rounds; i++)
-        run_round(&c, what);
+        run_all_groups(&c, what);
     assert_true(c.dropped > 0);
-    step(&c); // of nothing, which retires the last
+    run_pass(&c); // retires the last sequence
     assert_int_equal(c.rollout->cache->n_free, c.rollout->cache->shape.pages);
     invar_rollout_get_counters(&counted, c.rollout);
     assert_int_equal(counted.accepted > 0,
@@ -180,8 +186,8 @@ static void run_crowd(const invar_rl_samples *expected, const invar_model *model
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics,
-                  int64_t each_way, int rounds)
+static void check_variants(invar_test_model kind, invar_format format, invar_numerics numerics,
+                           int64_t variant_step, int rounds)
 {
     invar_rl_samples expected;
     invar_model *model;
@@ -191,30 +197,31 @@ static void sweep(invar_test_model kind, invar_format format, invar_numerics num
     model = invar_test_model_new(kind, format, 3, &dev);
     run_alone(&expected, model, &dev);
     invar_test_device_release(&dev);
-    for (int64_t i = 0; i < WAYS; i += each_way) {
-        invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, ways[i].threads);
-        for (int64_t guesses = 0; guesses < 3; guesses++)
-            run_crowd(&expected, model, &dev, &ways[i], i + guesses, rounds);
+    for (int64_t i = 0; i < VARIANTS; i += variant_step) {
+        invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, variants[i].threads);
+        for (int64_t speculation_index = 0; speculation_index < 3; speculation_index++)
+            run_stream(&expected, model, &dev, &variants[i], i + speculation_index, rounds);
         invar_test_device_release(&dev);
     }
     invar_model_free(model);
     invar_rl_samples_reset(&expected);
 }
 
-static void test_rollout_open__a_crowd_changes_nothing(void **state)
+static void test_rollout_open__other_groups_change_nothing(void **state)
 {
     bool full = invar_test_full();
 
     (void)state;
-    sweep(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, 1, full ? 60 : 8);
-    sweep(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, INVAR_NUMERICS_SM90, full ? 1 : 5,
-          full ? 30 : 4);
+    check_variants(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, 1,
+                   full ? 60 : 8);
+    check_variants(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, INVAR_NUMERICS_SM90, full ? 1 : 5,
+                   full ? 30 : 4);
     if (full)
-        sweep(INVAR_TEST_MODEL_WINDOW, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, 1, 20);
+        check_variants(INVAR_TEST_MODEL_WINDOW, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE, 1, 20);
 }
 
-/* Memory that the host cannot touch, and decoding by graphs. */
-static void test_rollout_open__far_device(void **state)
+/* On the fake GPU, whose memory the host cannot access, with decode graphs. */
+static void test_rollout_open__fake_gpu(void **state)
 {
     invar_rl_samples expected;
     invar_model *model;
@@ -228,9 +235,9 @@ static void test_rollout_open__far_device(void **state)
     far = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
     assert_ok(invar_device_open(&far));
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &far);
-    for (int64_t guesses = 0; guesses < 3; guesses++) {
-        run_crowd(&expected, model, &far, &ways[2], guesses, 2);
-        run_crowd(&expected, model, &far, &ways[7], guesses, 2);
+    for (int64_t speculation_index = 0; speculation_index < 3; speculation_index++) {
+        run_stream(&expected, model, &far, &variants[2], speculation_index, 2);
+        run_stream(&expected, model, &far, &variants[7], speculation_index, 2);
     }
     invar_model_free(model);
     invar_device_close(&far);
@@ -238,39 +245,39 @@ static void test_rollout_open__far_device(void **state)
     invar_test_device_release(&dev);
 }
 
-/* The control: with the settings of its neighbour a group is another one. */
-static void test_rollout_open__settings_are_its_own(void **state)
+/* Control: the parameters of another group give other samples. */
+static void test_rollout_open__other_parameters_change_samples(void **state)
 {
     invar_rl_samples expected, samples;
     const invar_sampling_params wrong = sampling_of(5);
     invar_rollout *rollout;
     invar_model *model;
     invar_device dev;
-    group now, alone;
+    group current, alone;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &dev);
     run_alone(&expected, model, &dev);
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-    now = group_of(&samples, 6);
+    current = group_of(&samples, 6);
     alone = group_of(&expected, 6);
     assert_ok(invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_exec_options){0}));
     assert_ok(invar_rollout_open_stream(rollout, CONTEXT));
-    assert_ok(invar_rollout_add(rollout, now.samples, now.count, &wrong));
-    while (!is_finished(&now))
+    assert_ok(invar_rollout_add(rollout, current.samples, current.count, &wrong));
+    while (!is_finished(&current))
         assert_ok(invar_rollout_step(rollout));
-    for (int64_t i = 0; i < now.count; i++)
-        assert_false(prompts_equal(&now.samples[i], &alone.samples[i]));
-    invar_rollout_free(rollout); // and closes it
+    for (int64_t i = 0; i < current.count; i++)
+        assert_false(prompts_equal(&current.samples[i], &alone.samples[i]));
+    invar_rollout_free(rollout); // this also closes the stream
     invar_model_free(model);
     invar_rl_samples_reset(&samples);
     invar_rl_samples_reset(&expected);
     invar_test_device_release(&dev);
 }
 
-/* What cannot join leaves no trace. */
-static void test_rollout_open__refusals(void **state)
+/* A request that is rejected leaves no trace. */
+static void test_rollout_open__rejected_requests(void **state)
 {
     const invar_sampling_params good = sampling_of(0);
     invar_sampling_params bad = good;
@@ -311,14 +318,14 @@ static void test_rollout_open__refusals(void **state)
 
 static bool has_token(const invar_rl_sample *s, int32_t token)
 {
-    for (int64_t i = 0; i < s->n_tokens - 1; i++) // the last one is put in nowhere
+    for (int64_t i = 0; i < s->n_tokens - 1; i++) // the last token is not an input
         if (s->tokens[i] == token)
             return true;
     return false;
 }
 
-/* A token whose embedding is damaged spoils the samples that have it, and no others. */
-static void test_rollout_open__not_finite_ends_alone(void **state)
+/* A damaged embedding aborts the samples that have this token, and changes no others. */
+static void test_rollout_open__not_finite_aborts_alone(void **state)
 {
     const invar_sampling_params p = sampling_of(0);
     invar_rl_samples samples, expected;
@@ -343,7 +350,7 @@ static void test_rollout_open__not_finite_ends_alone(void **state)
         ((float *)table->master.data)[token * model->spec.hidden + i] = NAN;
     assert_ok(invar_model_update_weights(model, &dev));
     assert_ok(invar_rollout_open_stream(rollout, CONTEXT));
-    for (int round = 0; round < 3; round++) { // also in pages that a spoilt one has had
+    for (int round = 0; round < 3; round++) { // later rounds use pages of an aborted sample
         assert_ok(prompts_new(&samples, 4, 1, LONGEST, model->spec.vocab));
         assert_ok(invar_rollout_add(rollout, samples.items, 4, &p));
         while (!is_finished(&(group){samples.items, 4}))
@@ -362,11 +369,11 @@ static void test_rollout_open__not_finite_ends_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rollout_open__a_crowd_changes_nothing),
-        cmocka_unit_test(test_rollout_open__far_device),
-        cmocka_unit_test(test_rollout_open__settings_are_its_own),
-        cmocka_unit_test(test_rollout_open__refusals),
-        cmocka_unit_test(test_rollout_open__not_finite_ends_alone),
+        cmocka_unit_test(test_rollout_open__other_groups_change_nothing),
+        cmocka_unit_test(test_rollout_open__fake_gpu),
+        cmocka_unit_test(test_rollout_open__other_parameters_change_samples),
+        cmocka_unit_test(test_rollout_open__rejected_requests),
+        cmocka_unit_test(test_rollout_open__not_finite_aborts_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

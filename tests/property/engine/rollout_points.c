@@ -1,10 +1,11 @@
 /*
- * rollout_points.c - the points of a rollout: they do not depend on its execution, and an op that
- * computes something else is named by the first one that differs.
+ * rollout_points.c - the points of a rollout do not depend on its execution, and name a wrong op.
  *
- * Digests of all points are compared, whatever the chunk, the pages, the number of sequences at a
- * time, the sharing of prompts, the threads and the device, with and without graphs, sampled or
- * given. Then every op of the paged forward is made wrong, while the tokens are given.
+ * Digests of all points are compared for any prefill chunk, pages, number of concurrent sequences,
+ * prefix sharing, threads and device, with and without graphs, for sampled and for given tokens
+ * (teacher forcing). Then faulty_op.h makes every op of the paged forward wrong while the tokens
+ * are given, and the first point that differs must belong to it. Control: without the points of
+ * level `full`, another op or none is named.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +18,7 @@
 
 enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32 };
 
-static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params default_sampling = PROMPTS_SAMPLING(RESPONSE);
 
 /* ---- a rollout that is watched --------------------------------------------------------------- */
 
@@ -56,28 +57,32 @@ static void finish(points *out, invar_probe *probe, invar_rollout_points *sequen
     points_finish(out, probe);
 }
 
-/* Samples that have their tokens are followed, others are sampled. */
-static void watch(points *out, invar_rl_samples *samples, const invar_model *model,
-                  const invar_device *dev, const invar_rollout_exec_options *limits, int64_t level,
-                  bool taped)
+/*
+ * Records the points of a rollout: samples that have a response are teacher-forced, others sampled.
+ */
+static void record_points(points *out, invar_rl_samples *samples, const invar_model *model,
+                          const invar_device *dev, const invar_rollout_exec_options *limits,
+                          int64_t level, bool graph_safe_hooks)
 {
     const invar_probe_options options = {.level = level, .dev = dev};
-    invar_rollout_hooks watcher = {.on_pass_end = invar_rollout_points_flush};
+    invar_rollout_hooks hooks = {.on_pass_end = invar_rollout_points_flush};
     invar_rollout_points *sequences;
     invar_rollout *rollout;
     invar_probe *probe;
 
     assert_ok(invar_probe_new(&probe, &options));
     assert_ok(invar_rollout_points_new(&sequences, &options));
-    watcher.probe = (invar_forward_hooks){
-        .on_value = invar_rollout_points_on_value, .payload = sequences, .graph_safe = taped};
+    hooks.probe = (invar_forward_hooks){.on_value = invar_rollout_points_on_value,
+                                        .payload = sequences,
+                                        .graph_safe = graph_safe_hooks};
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
-    invar_rollout_set_hooks(rollout, &watcher);
+    invar_rollout_set_hooks(rollout, &hooks);
     if (samples->items[0].finish == INVAR_FINISH_NONE)
-        assert_ok(invar_rollout_run(rollout, samples->items, samples->count, &usual, NULL, NULL));
+        assert_ok(invar_rollout_run(rollout, samples->items, samples->count, &default_sampling,
+                                    NULL, NULL));
     else
-        assert_ok(invar_rollout_teacher_force(rollout, samples->items, samples->count, &usual, NULL,
-                                              NULL));
+        assert_ok(invar_rollout_teacher_force(rollout, samples->items, samples->count,
+                                              &default_sampling, NULL, NULL));
     invar_rollout_free(rollout);
     finish(out, probe, sequences, samples);
     invar_rollout_points_free(sequences);
@@ -93,23 +98,24 @@ static void assert_same(const points *a, const points *b, const char *what)
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-static void check_way(const points *expected, const invar_model *model, const way *w, bool given)
+static void check_variant(const points *expected, const invar_model *model,
+                          const rollout_variant *w, bool given)
 {
-    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = variant_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     points got;
     char what[100];
 
-    way_describe(what, sizeof what, w);
+    variant_describe(what, sizeof what, w);
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, w->threads);
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-    watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
+    record_points(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
     assert_same(expected, &got, what);
     points_release(&got);
     if (given) {
         snprintf(what + strlen(what), sizeof what - strlen(what), ", given");
-        watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
+        record_points(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
         assert_same(expected, &got, what);
         points_release(&got);
     }
@@ -117,9 +123,12 @@ static void check_way(const points *expected, const invar_model *model, const wa
     invar_test_device_release(&dev);
 }
 
-/* On a device whose memory the host cannot touch: with graphs, without, without a tape. */
-static void check_far(const points *expected, const invar_device *near, invar_test_model kind,
-                      invar_format format)
+/*
+ * Checks the fake GPU, whose memory the host cannot access: with graphs, without them, and with
+ * hooks that are not graph safe.
+ */
+static void check_fake_gpu(const points *expected, const invar_device *near, invar_test_model kind,
+                           invar_format format)
 {
     static const char *const names[] = {"far", "far without graphs", "far without a tape"};
     invar_device dev = *near;
@@ -128,7 +137,7 @@ static void check_far(const points *expected, const invar_device *near, invar_te
     points got;
 
     for (int i = 0; i < 3; i++) {
-        // of 9 and of 11 sequences at a time passes have fillers
+        // passes of 9 and of 11 sequences are padded in graphs
         const invar_rollout_exec_options limits = {.concurrency = 12, .no_graphs = i == 1};
         invar_far_begin(0);
         dev.backend = invar_far_backend();
@@ -136,7 +145,7 @@ static void check_far(const points *expected, const invar_device *near, invar_te
         assert_ok(invar_device_open(&dev));
         model = invar_test_model_new(kind, format, 3, &dev);
         assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-        watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, i < 2);
+        record_points(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, i < 2);
         assert_same(expected, &got, names[i]);
         assert_int_equal(invar_far_counted().graph_runs > 0, i == 0);
         points_release(&got);
@@ -169,18 +178,18 @@ static void test_rollout_points__do_not_depend_on_execution(void **state)
         points expected;
 
         assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-        watch(&expected, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
-        for (int64_t n = 0; n < invar_test_count(3, WAYS); n++)
-            check_way(&expected, model, &ways[(i + 2 * n) % WAYS], n == 0);
-        check_far(&expected, dev, settings[i].kind, settings[i].format);
+        record_points(&expected, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+        for (int64_t n = 0; n < invar_test_count(3, VARIANTS); n++)
+            check_variant(&expected, model, &variants[(i + 2 * n) % VARIANTS], n == 0);
+        check_fake_gpu(&expected, dev, settings[i].kind, settings[i].format);
         points_release(&expected);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
     }
 }
 
-/* Of one sample it is another digest than of all, and of another sample another one. */
-static void test_rollout_points__are_of_the_samples_asked_for(void **state)
+/* Each point has another digest for one sample than for all, and for another sample. */
+static void test_rollout_points__depend_on_the_samples(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
@@ -190,15 +199,15 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
     points all, alone, other;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-    watch(&all, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    record_points(&all, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
     last = &samples.items[samples.count - 1];
     assert_ok(prompts_add(&one, last->tokens, last->prompt_tokens, last->group, last->draw_index));
-    watch(&alone, &one, model, dev, &limits, INVAR_PROBE_FULL, true);
+    record_points(&alone, &one, model, dev, &limits, INVAR_PROBE_FULL, true);
     for (int64_t i = 1; i < all.count; i++)
         assert_true(points_differ(&all, &alone, i));
     invar_rl_samples_reset(&samples);
     assert_ok(prompts_new(&samples, 1, 1, LONGEST, model->spec.vocab));
-    watch(&other, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    record_points(&other, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
     for (int64_t i = 1; i < all.count; i++)
         assert_true(points_differ(&other, &alone, i));
     points_release(&all);
@@ -211,35 +220,36 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* How many ops the rollout uses. */
-static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
+/* Tests every op, one after the other. Returns the number of ops that the rollout uses. */
+static int check_all_ops(invar_test_model kind, invar_format format, const invar_device *dev)
 {
     invar_model *model = invar_test_model_new(kind, format, 3, dev);
     const invar_rollout_exec_options limits = {.concurrency = 4, .prefill_chunk = 5};
-    invar_device bad = *dev;
+    invar_device faulty_device = *dev;
     invar_rl_samples samples;
     const invar_ledger_point *first;
     points right, other;
-    int used = 0;
+    int n_used = 0;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
-    watch(&right, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    record_points(&right, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
-        if (op == INVAR_OP_MOE_PLAN || op == INVAR_OP_HASH_LEAVES) // no numbers of a model
+        // results that are not numbers of the model
+        if (op == INVAR_OP_MOE_PLAN || op == INVAR_OP_HASH_LEAVES)
             continue;
-        bad.backend = invar_wrong_backend(op, NULL);
-        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        faulty_device.backend = invar_wrong_backend(op, NULL);
+        record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
         if (invar_wrong_calls()) {
             first = points_named(&right, &other, invar_op_name(op), invar_test_model_name(kind));
             assert_true(first->n_inputs > 0);
-            used++;
+            n_used++;
         }
         points_release(&other);
     }
     points_release(&right);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
-    return used;
+    return n_used;
 }
 
 static void test_rollout_points__name_every_op(void **state)
@@ -248,10 +258,10 @@ static void test_rollout_points__name_every_op(void **state)
     const invar_device *dev = *state;
 
     for (int64_t i = 0; i < SETTINGS; i++)
-        assert_int_equal(sweep(settings[i].kind, settings[i].format, dev), ops[i]);
+        assert_int_equal(check_all_ops(settings[i].kind, settings[i].format, dev), ops[i]);
 }
 
-/* A single call of the last pass; and without the finer points nobody can tell which op it was. */
+/* A single wrong call, in the last pass, is found. */
 static void test_rollout_points__name_a_single_call(void **state)
 {
     static const struct {
@@ -263,7 +273,7 @@ static void test_rollout_points__name_a_single_call(void **state)
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
     const invar_rollout_exec_options limits = {.concurrency = 4};
-    invar_device bad = *dev;
+    invar_device faulty_device = *dev;
     invar_rl_samples samples;
     const invar_ledger_point *first;
     points right[2], other;
@@ -271,23 +281,23 @@ static void test_rollout_points__name_a_single_call(void **state)
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     for (int level = INVAR_PROBE_POINT; level <= INVAR_PROBE_FULL; level++)
-        watch(&right[level - 1], &samples, model, dev, &limits, level, true);
+        record_points(&right[level - 1], &samples, model, dev, &limits, level, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bad.backend = invar_wrong_backend(cases[i].op, NULL);
-        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
+        record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
         points_release(&other);
         last = invar_wrong_calls() - 1;
-        bad.backend = invar_wrong_backend(cases[i].op, NULL);
+        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
         invar_wrong_after(last);
-        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
         assert_int_equal(invar_wrong_calls(), 1);
         first = points_named(&right[1], &other, invar_op_name(cases[i].op), "the last call");
         assert_string_equal(first->name, cases[i].point);
         assert_true(points_differ(&right[1], &other, points_number(&other, cases[i].point)));
         points_release(&other);
-        // the control
-        bad.backend = invar_wrong_backend(cases[i].op, NULL);
-        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_POINT, true);
+        // control: the points of level `point` name another op or none
+        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
+        record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_POINT, true);
         if (cases[i].coarse)
             assert_string_equal(points_first(&right[0], &other)->op, "linear.fwd");
         else
@@ -300,13 +310,13 @@ static void test_rollout_points__name_a_single_call(void **state)
     invar_model_free(model);
 }
 
-/* What is given stays within what could have been sampled. */
+/* Given samples must be ones that could have been sampled. */
 static void test_rollout_points__given_samples_are_checked(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
     const invar_rollout_exec_options limits = {0};
-    invar_sampling_params shorter = usual;
+    invar_sampling_params shorter = default_sampling;
     invar_rl_samples samples;
     invar_rollout *rollout;
     invar_rl_sample *s;
@@ -314,12 +324,13 @@ static void test_rollout_points__given_samples_are_checked(void **state)
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
-    assert_fails(
-        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL),
-        INVAR_E_INVALID, "expected a response");
-    assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
+    assert_fails(invar_rollout_teacher_force(rollout, samples.items, samples.count,
+                                             &default_sampling, NULL, NULL),
+                 INVAR_E_INVALID, "expected a response");
     assert_ok(
-        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL));
+        invar_rollout_run(rollout, samples.items, samples.count, &default_sampling, NULL, NULL));
+    assert_ok(invar_rollout_teacher_force(rollout, samples.items, samples.count, &default_sampling,
+                                          NULL, NULL));
     shorter.max_response = 1;
     assert_fails(
         invar_rollout_teacher_force(rollout, samples.items, samples.count, &shorter, NULL, NULL),
@@ -327,9 +338,9 @@ static void test_rollout_points__given_samples_are_checked(void **state)
     s = &samples.items[2];
     token = s->tokens[s->n_tokens - 1];
     s->tokens[s->n_tokens - 1] = (int32_t)model->spec.vocab;
-    assert_fails(
-        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL),
-        INVAR_E_INVALID, "in the response of sample 2");
+    assert_fails(invar_rollout_teacher_force(rollout, samples.items, samples.count,
+                                             &default_sampling, NULL, NULL),
+                 INVAR_E_INVALID, "in the response of sample 2");
     s->tokens[s->n_tokens - 1] = token;
     invar_rollout_free(rollout);
     invar_rl_samples_reset(&samples);
@@ -340,7 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rollout_points__do_not_depend_on_execution),
-        cmocka_unit_test(test_rollout_points__are_of_the_samples_asked_for),
+        cmocka_unit_test(test_rollout_points__depend_on_the_samples),
         cmocka_unit_test(test_rollout_points__name_every_op),
         cmocka_unit_test(test_rollout_points__name_a_single_call),
         cmocka_unit_test(test_rollout_points__given_samples_are_checked),

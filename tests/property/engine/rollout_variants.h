@@ -1,5 +1,5 @@
 /*
- * rollout_variants.h - ways to execute a rollout, none of which may matter.
+ * rollout_variants.h - execution options of a rollout that must not change a bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,37 +10,41 @@
 
 #include "engine/sample/rollout/rollout.h"
 
-/* `tight`: not one page more than the longest sequence needs, or (2) one. */
-typedef struct way {
+/* An execution of a rollout. */
+typedef struct rollout_variant {
     int threads;
     int64_t concurrency, chunk, page_size;
-    int tight;
-    bool alone; /* no prefix sharing */
-} way;
+    int few_pages; /* 0 for enough pages; 1 for the pages of the longest sequence, 2 for one more */
+    bool no_sharing; /* disables the sharing of prefixes */
+} rollout_variant;
 
-static const way ways[] = {
+static const rollout_variant variants[] = {
     {1, 1, 512, 16, 0, false}, {2, 2, 1, 1, 0, false},   {1, 5, 3, 2, 2, false},
     {3, 64, 7, 64, 0, true},   {1, 64, 1, 16, 1, false}, {2, 5, 512, 1, 2, false},
     {1, 2, 7, 2, 1, true},     {3, 64, 3, 16, 2, false},
 };
 
-#define WAYS ((int64_t)(sizeof ways / sizeof *ways))
+#define VARIANTS ((int64_t)(sizeof variants / sizeof *variants))
 
-/* For sequences of at most `longest` tokens, the last of which has no row in the cache. */
-static inline invar_rollout_exec_options way_limits(const way *w, int64_t longest)
+/*
+ * Returns the options for sequences of at most `longest` tokens. The last token has no row in the
+ * cache.
+ */
+static inline invar_rollout_exec_options variant_limits(const rollout_variant *w, int64_t longest)
 {
     return (invar_rollout_exec_options){
         .concurrency = w->concurrency,
         .prefill_chunk = w->chunk,
         .page_size = w->page_size,
-        .pages = w->tight ? (longest - 1 + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
-        .no_prefix_sharing = w->alone};
+        .pages =
+            w->few_pages ? (longest - 1 + w->page_size - 1) / w->page_size + w->few_pages - 1 : 0,
+        .no_prefix_sharing = w->no_sharing};
 }
 
-static inline void way_describe(char *out, size_t size, const way *w)
+static inline void variant_describe(char *out, size_t size, const rollout_variant *w)
 {
     snprintf(out, size, "%d threads, %d at a time, chunk %d, page %d, %d, %d", w->threads,
-             (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->tight, w->alone);
+             (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->few_pages, w->no_sharing);
 }
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * speculation.c - samples do not depend on what is guessed, how much of it, and by whom.
+ * speculation.c - speculative decoding changes no sample, whatever is drafted and by whom.
  *
- * Tokens, log-probabilities, routing and texts are compared bit by bit with a rollout in which
- * nothing is guessed. Guesses are those of the product, always right ones, always wrong ones, and
- * some whose rows are not finite. What must show is how many passes it took.
+ * Tokens, log-probs, routing and texts are compared bit by bit with a rollout without drafts.
+ * Drafts are those of the n-gram table and of a draft model, always right ones, partly wrong ones,
+ * random and fixed tokens, and some whose rows are not finite. Right drafts must save passes. The
+ * control is speculation_control.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,53 +16,58 @@
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20, LETTERS = 27 };
 
-static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params default_sampling = PROMPTS_SAMPLING(RESPONSE);
 
-typedef struct subject {
-    const invar_model *model, *draft; /* that guesses */
+/* Inputs of a rollout. */
+typedef struct rollout_inputs {
+    const invar_model *model, *draft; /* `draft` is the draft model */
     const invar_device *dev;
     const invar_tokenizer *tokenizer;
     const invar_sampling_params *sampling;
-    int32_t fixed; /* token of GUESS_FIXED */
-} subject;
+    int32_t fixed; /* token of DRAFT_FIXED */
+} rollout_inputs;
 
-static invar_rollout_counters generate(invar_rl_samples *out, const subject *on,
-                                       const invar_rollout_exec_options *limits, guess_maker *maker)
+static invar_rollout_counters generate_samples(invar_rl_samples *out, const rollout_inputs *inputs,
+                                               const invar_rollout_exec_options *limits,
+                                               draft_source *source)
 {
     invar_rollout_counters counted;
     invar_rollout *rollout;
 
-    assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, on->model->spec.vocab));
-    assert_ok(invar_rollout_new(&rollout, on->model, on->tokenizer, on->dev, limits));
-    if (maker && maker->kind != GUESS_NGRAM) {
-        maker->samples = out;
-        rollout->proposer = (invar_draft_proposer){guess_make, maker};
+    assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, inputs->model->spec.vocab));
+    assert_ok(invar_rollout_new(&rollout, inputs->model, inputs->tokenizer, inputs->dev, limits));
+    if (source && source->kind != DRAFT_NGRAM) {
+        source->samples = out;
+        rollout->proposer = (invar_draft_proposer){draft_propose, source};
     }
-    assert_ok(invar_rollout_run(rollout, out->items, out->count, on->sampling, NULL, NULL));
+    assert_ok(invar_rollout_run(rollout, out->items, out->count, inputs->sampling, NULL, NULL));
     invar_rollout_get_counters(&counted, rollout);
     invar_rollout_free(rollout);
     return counted;
 }
 
-static invar_speculation guessing(int64_t tokens, int64_t least)
+static invar_speculation ngram_speculation(int64_t tokens, int64_t least)
 {
     return (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, tokens, {least, least + 2}, NULL};
 }
 
-/* Guesses of a kind against the samples that are expected. */
-static invar_rollout_counters check(const invar_rl_samples *expected, const subject *on,
-                                    const invar_rollout_exec_options *limits, guess_kind kind,
-                                    int64_t tokens)
+/* Generates with drafts of a kind and compares with the expected samples. */
+static invar_rollout_counters check_drafts(const invar_rl_samples *expected,
+                                           const rollout_inputs *inputs,
+                                           const invar_rollout_exec_options *limits,
+                                           draft_kind kind, int64_t tokens)
 {
-    guess_maker maker = {
-        .kind = kind, .expected = expected, .vocab = on->model->spec.vocab, .fixed = on->fixed};
+    draft_source source = {.kind = kind,
+                           .expected = expected,
+                           .vocab = inputs->model->spec.vocab,
+                           .fixed = inputs->fixed};
     invar_rollout_exec_options own = *limits;
     invar_rollout_counters counted;
     invar_rl_samples samples;
     char what[80];
 
-    own.speculation = guessing(tokens, 1 + tokens % 3);
-    counted = generate(&samples, on, &own, &maker);
+    own.speculation = ngram_speculation(tokens, 1 + tokens % 3);
+    counted = generate_samples(&samples, inputs, &own, &source);
     (void)snprintf(what, sizeof what, "guesses %d, %d at a time", (int)kind, (int)tokens);
     prompts_assert_equal(&samples, expected, what);
     assert_true(counted.accepted >= 0 && counted.accepted <= counted.drafted);
@@ -69,8 +75,8 @@ static invar_rollout_counters check(const invar_rl_samples *expected, const subj
     return counted;
 }
 
-/* Guesses of another model; returns how many of 100 were drawn. */
-static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
+/* Generates with a draft model and compares. Returns the percentage of accepted draft tokens. */
+static int64_t check_draft(const invar_rl_samples *expected, const rollout_inputs *inputs,
                            const invar_model *draft, const invar_rollout_exec_options *limits,
                            int64_t tokens)
 {
@@ -81,7 +87,7 @@ static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
 
     own.speculation = (invar_speculation){
         .algorithm = INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = tokens, .model = draft};
-    counted = generate(&samples, on, &own, NULL);
+    counted = generate_samples(&samples, inputs, &own, NULL);
     (void)snprintf(what, sizeof what, "a draft model, %d at a time", (int)tokens);
     prompts_assert_equal(&samples, expected, what);
     assert_true(counted.drafted > 0 && counted.accepted <= counted.drafted);
@@ -91,23 +97,26 @@ static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-/* Every kind of guess, a draft model's too; of numbers those that come next, or in full all. */
-static void check_all(const subject *on, int64_t number)
+/*
+ * Checks every kind of draft, and a draft model. The number of draft tokens is the next one of a
+ * sequence; under `full` all numbers are used.
+ */
+static void check_all(const rollout_inputs *inputs, int64_t number)
 {
     const invar_rollout_exec_options plain = {0};
     invar_rl_samples expected;
 
-    generate(&expected, on, &plain, NULL);
-    for (int kind = 0; kind <= GUESS_KINDS; kind++)
+    generate_samples(&expected, inputs, &plain, NULL);
+    for (int kind = 0; kind <= DRAFT_KINDS; kind++)
         for (int64_t i = 0; i < invar_test_count(1, INVAR_SPECULATION_MAX); i++, number++) {
             const invar_rollout_exec_options limits =
-                way_limits(&ways[number % WAYS], LONGEST + RESPONSE);
+                variant_limits(&variants[number % VARIANTS], LONGEST + RESPONSE);
             int64_t tokens = 1 + number % INVAR_SPECULATION_MAX;
 
-            if (kind < GUESS_KINDS)
-                check(&expected, on, &limits, (guess_kind)kind, tokens);
+            if (kind < DRAFT_KINDS)
+                check_drafts(&expected, inputs, &limits, (draft_kind)kind, tokens);
             else
-                check_draft(&expected, on, on->draft, &limits, tokens);
+                check_draft(&expected, inputs, inputs->draft, &limits, tokens);
         }
     invar_rl_samples_reset(&expected);
 }
@@ -119,12 +128,12 @@ static void test_speculation__every_model_and_format(void **state)
     (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++, number++) {
-            bool some = format == INVAR_FORMAT_BF16 || kind == INVAR_TEST_MODEL_EXPERTS;
-            subject on = {.sampling = &usual, .fixed = 5};
+            bool included = format == INVAR_FORMAT_BF16 || kind == INVAR_TEST_MODEL_EXPERTS;
+            rollout_inputs inputs = {.sampling = &default_sampling, .fixed = 5};
             invar_model *model, *draft;
             invar_device dev;
 
-            if (!some && !invar_test_full())
+            if (!included && !invar_test_full())
                 continue;
             invar_test_device_init(&dev, number % 2 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE,
                                    INVAR_CPU_PATH_SIMD, 2);
@@ -132,10 +141,10 @@ static void test_speculation__every_model_and_format(void **state)
             draft =
                 invar_test_model_new(INVAR_TEST_MODEL_DENSE,
                                      number % 2 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16, 4, &dev);
-            on.model = model;
-            on.draft = draft;
-            on.dev = &dev;
-            check_all(&on, number * 13);
+            inputs.model = model;
+            inputs.draft = draft;
+            inputs.dev = &dev;
+            check_all(&inputs, number * 13);
             invar_model_free(draft);
             invar_model_free(model);
             invar_test_device_release(&dev);
@@ -146,7 +155,7 @@ static void test_speculation__every_model_and_format(void **state)
 
 typedef struct fixture {
     invar_device dev;
-    invar_model *model, *draft; /* that write letters */
+    invar_model *model, *draft; /* models whose tokens are letters */
     invar_tokenizer *tokenizer;
 } fixture;
 
@@ -178,98 +187,107 @@ static int teardown(void **state)
     return 0;
 }
 
-static void test_speculation__every_way_of_sampling(void **state)
+static void test_speculation__every_sampling_parameter(void **state)
 {
     static const char *const stop[] = {"ab", "q", "zz"};
     static const int32_t ends[] = {LETTERS - 1, 3};
     const fixture *f = *state;
-    invar_sampling_params ways_to[6];
+    invar_sampling_params sampling_params[6];
 
     for (int i = 0; i < 6; i++)
-        ways_to[i] = (invar_sampling_params){.seed = 4,
-                                             .temperature = 1.0f,
-                                             .top_p = 1.0f,
-                                             .max_response = RESPONSE,
-                                             .stop_ids = ends,
-                                             .n_stop_ids = 2};
-    ways_to[0].temperature = 0.0f;
-    ways_to[1].top_p = 0.7f;
-    ways_to[2].stop = stop, ways_to[2].n_stop = 3;
-    ways_to[3].stop = stop, ways_to[3].n_stop = 3, ways_to[3].min_response = 9;
-    ways_to[4].max_context = LONGEST + 3;
-    ways_to[5].top_k = 4, ways_to[5].min_p = 0.05f, ways_to[5].max_response = 3;
+        sampling_params[i] = (invar_sampling_params){.seed = 4,
+                                                     .temperature = 1.0f,
+                                                     .top_p = 1.0f,
+                                                     .max_response = RESPONSE,
+                                                     .stop_ids = ends,
+                                                     .n_stop_ids = 2};
+    sampling_params[0].temperature = 0.0f;
+    sampling_params[1].top_p = 0.7f;
+    sampling_params[2].stop = stop, sampling_params[2].n_stop = 3;
+    sampling_params[3].stop = stop, sampling_params[3].n_stop = 3,
+    sampling_params[3].min_response = 9;
+    sampling_params[4].max_context = LONGEST + 3;
+    sampling_params[5].top_k = 4, sampling_params[5].min_p = 0.05f,
+    sampling_params[5].max_response = 3;
     for (int i = 0; i < 6; i++) {
-        subject on = {.model = f->model,
-                      .draft = f->draft,
-                      .dev = &f->dev,
-                      .tokenizer = f->tokenizer,
-                      .sampling = &ways_to[i],
-                      .fixed = LETTERS - 1}; // an end, wherever it is guessed
-        check_all(&on, i * 7);
+        rollout_inputs inputs = {.model = f->model,
+                                 .draft = f->draft,
+                                 .dev = &f->dev,
+                                 .tokenizer = f->tokenizer,
+                                 .sampling = &sampling_params[i],
+                                 .fixed = LETTERS - 1}; // a stop id at every position
+        check_all(&inputs, i * 7);
     }
 }
 
-/* Right guesses save passes, random ones are hardly ever kept; greedy groups follow each other. */
-static void test_speculation__good_guesses_save_passes(void **state)
+/*
+ * Right drafts save passes, and random ones are hardly ever accepted. N-gram drafts are good
+ * because greedy samples of a group are equal.
+ */
+static void test_speculation__right_drafts_save_passes(void **state)
 {
     const fixture *f = *state;
     const invar_rollout_exec_options plain = {.concurrency = 5};
     const invar_sampling_params greedy = {
         .temperature = 0.0f, .top_p = 1.0f, .max_response = RESPONSE};
-    const subject on = {.model = f->model, .dev = &f->dev, .sampling = &greedy};
+    const rollout_inputs inputs = {.model = f->model, .dev = &f->dev, .sampling = &greedy};
     invar_rollout_counters without, with;
     invar_rl_samples expected;
 
-    without = generate(&expected, &on, &plain, NULL);
+    without = generate_samples(&expected, &inputs, &plain, NULL);
     assert_int_equal(without.drafted, 0);
-    with = check(&expected, &on, &plain, GUESS_KNOWS, 4);
+    with = check_drafts(&expected, &inputs, &plain, DRAFT_ORACLE, 4);
     assert_true(3 * with.passes < without.passes);
     assert_int_equal(with.accepted, with.drafted);
-    with = check(&expected, &on, &plain, GUESS_NGRAM, 4);
+    with = check_drafts(&expected, &inputs, &plain, DRAFT_NGRAM, 4);
     assert_true(with.accepted > with.drafted / 4 && 4 * with.passes < 3 * without.passes);
-    with = check(&expected, &on, &plain, GUESS_RANDOM, 4);
+    with = check_drafts(&expected, &inputs, &plain, DRAFT_RANDOM, 4);
     assert_true(with.drafted > 100 && with.accepted < with.drafted / 8);
     invar_rl_samples_reset(&expected);
 }
 
-/* A token whose embedding is no number: its row is nothing as long as it is not drawn. */
+/* A draft token whose embedding is NaN changes nothing, since it is never sampled. */
 static void test_speculation__rejected_rows_need_not_be_finite(void **state)
 {
     const fixture *f = *state;
     const invar_rollout_exec_options plain = {.page_size = 4};
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_LLAMA, INVAR_FORMAT_FP32, 3, &f->dev);
-    subject on = {.model = model, .dev = &f->dev, .sampling = &usual, .fixed = -1};
+    rollout_inputs inputs = {
+        .model = model, .dev = &f->dev, .sampling = &default_sampling, .fixed = -1};
     float *embedding = model->params[0].master.data;
     invar_rl_samples expected;
     bool occurs[1000] = {false};
 
     assert_true(model->spec.vocab <= 1000);
-    generate(&expected, &on, &plain, NULL);
+    generate_samples(&expected, &inputs, &plain, NULL);
     for (int64_t i = 0; i < expected.count; i++)
         for (int64_t t = 0; t < expected.items[i].n_tokens; t++)
             occurs[expected.items[i].tokens[t]] = true;
     for (int32_t t = 0; t < model->spec.vocab; t++)
-        on.fixed = occurs[t] ? on.fixed : t;
-    assert_true(on.fixed >= 0);
-    embedding[on.fixed * model->params[0].cols] = NAN;
+        inputs.fixed = occurs[t] ? inputs.fixed : t;
+    assert_true(inputs.fixed >= 0);
+    embedding[inputs.fixed * model->params[0].cols] = NAN;
     assert_ok(invar_model_update_weights(model, &f->dev));
-    assert_int_equal(check(&expected, &on, &plain, GUESS_FIXED, 3).accepted, 0);
+    assert_int_equal(check_drafts(&expected, &inputs, &plain, DRAFT_FIXED, 3).accepted, 0);
     invar_rl_samples_reset(&expected);
     invar_model_free(model);
 }
 
 /* ---- a draft model --------------------------------------------------------------------------- */
 
-/* Nothing is guessed behind the end of a response. */
+/* Without stop ids, no draft token lies after the end of a response. */
 static const invar_sampling_params endless = {
     .seed = 12, .temperature = 1.0f, .top_p = 0.9f, .max_response = RESPONSE};
 
-/* The model itself is always right, wherever its rows come from; another one is not. */
+/*
+ * The model as its own draft model is always right, however its rows are computed; another model is
+ * not.
+ */
 static void test_speculation__a_draft_model(void **state)
 {
     const invar_rollout_exec_options plain = {0};
-    subject on = {.sampling = &endless};
+    rollout_inputs inputs = {.sampling = &endless};
     invar_model *model, *draft;
     invar_device dev;
     invar_rl_samples expected;
@@ -278,14 +296,14 @@ static void test_speculation__a_draft_model(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &dev);
     draft = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 4, &dev);
-    on.model = model;
-    on.dev = &dev;
-    generate(&expected, &on, &plain, NULL);
-    for (int64_t i = 0; i < WAYS; i++) {
-        const invar_rollout_exec_options limits = way_limits(&ways[i], LONGEST + RESPONSE);
+    inputs.model = model;
+    inputs.dev = &dev;
+    generate_samples(&expected, &inputs, &plain, NULL);
+    for (int64_t i = 0; i < VARIANTS; i++) {
+        const invar_rollout_exec_options limits = variant_limits(&variants[i], LONGEST + RESPONSE);
 
-        assert_int_equal(check_draft(&expected, &on, model, &limits, 1 + i), 100);
-        assert_true(check_draft(&expected, &on, draft, &limits, 1 + i) < 50);
+        assert_int_equal(check_draft(&expected, &inputs, model, &limits, 1 + i), 100);
+        assert_true(check_draft(&expected, &inputs, draft, &limits, 1 + i) < 50);
     }
     invar_rl_samples_reset(&expected);
     invar_model_free(model);
@@ -295,12 +313,12 @@ static void test_speculation__a_draft_model(void **state)
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* On a device with graphs, passes with guesses are graphs, too. */
+/* On a device with graphs, passes with drafts are graphs as well. */
 static void test_speculation__graphs(void **state)
 {
     static const invar_rollout_exec_options limits[] = {
         {.concurrency = 16}, {.concurrency = 7, .page_size = 2}, {.page_size = 1, .pages = 48}};
-    subject near = {.sampling = &usual}, far = {.sampling = &usual};
+    rollout_inputs near = {.sampling = &default_sampling}, far = {.sampling = &default_sampling};
     invar_device dev, far_dev;
     invar_model *model, *far_model;
     invar_rl_samples expected;
@@ -316,17 +334,18 @@ static void test_speculation__graphs(void **state)
     far_model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &far_dev);
     near.model = model, near.dev = &dev;
     far.model = far_model, far.dev = &far_dev;
-    generate(&expected, &near, &limits[0], NULL);
+    generate_samples(&expected, &near, &limits[0], NULL);
     for (int i = 0; i < 3; i++)
-        for (int kind = 0; kind < GUESS_KINDS; kind++) {
+        for (int kind = 0; kind < DRAFT_KINDS; kind++) {
             int64_t runs = invar_far_counted().graph_runs;
-            check(&expected, &far, &limits[i], (guess_kind)kind, 1 + i);
-            // with hardly a page to spare, sequences have different numbers of rows
+            check_drafts(&expected, &far, &limits[i], (draft_kind)kind, 1 + i);
+            // sequences have different numbers of rows if pages are few, and then graphs do not
+            // repeat
             assert_true(i == 2 || invar_far_counted().graph_runs > runs);
         }
     invar_rl_samples_reset(&expected);
     near.sampling = far.sampling = &endless;
-    generate(&expected, &near, &limits[0], NULL);
+    generate_samples(&expected, &near, &limits[0], NULL);
     for (int i = 0; i < 3; i++)
         assert_int_equal(check_draft(&expected, &far, far_model, &limits[i], 1 + i), 100);
     invar_rl_samples_reset(&expected);
@@ -339,8 +358,8 @@ static void test_speculation__graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_speculation__every_way_of_sampling),
-        cmocka_unit_test(test_speculation__good_guesses_save_passes),
+        cmocka_unit_test(test_speculation__every_sampling_parameter),
+        cmocka_unit_test(test_speculation__right_drafts_save_passes),
         cmocka_unit_test(test_speculation__rejected_rows_need_not_be_finite),
         cmocka_unit_test(test_speculation__a_draft_model),
         cmocka_unit_test(test_speculation__graphs),

@@ -1,9 +1,10 @@
 /*
- * toy_family.c - a new kind of block is one file and one row: everything else follows.
+ * toy_family.c - a new model family needs one file for its block and one table row.
  *
- * tests/example_extension has a block that no product has, and the row of its family. Nothing else
- * knows of it, and yet it has parameters with names, gradients (compared with differences of the
- * loss), the same bits in every micro-batch and with recomputation, points, audits, and files.
+ * tests/example_extension adds a block and its family; no product code knows them. The family must
+ * have named parameters, gradients (compared with differences of the loss), the same bits in all
+ * micro-batches and with recomputation, points with the right op and inputs, audits, and Hugging
+ * Face files. Control: one unit for all samples gives other gradients.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +22,7 @@
 
 enum { SAMPLES = 4, LONGEST = 6, MOST = 64 };
 
-static invar_model *toy(invar_format format, const invar_device *dev)
+static invar_model *new_toy_model(invar_format format, const invar_device *dev)
 {
     bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, wide);
@@ -35,58 +36,61 @@ static invar_model *toy(invar_format format, const invar_device *dev)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-typedef struct learnt {
+/* Results of a step. */
+typedef struct step_result {
     invar_grads *grads;
-    float now[MOST];
-    double loss; /* the sum of log-probabilities */
-} learnt;
+    float logp[MOST];
+    double loss; /* sum of the log-probs */
+} step_result;
 
-static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
-                             const float *entropy, float *dnow, float *dentropy)
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *logp,
+                             const float *entropy, float *dlogp, float *dentropy)
 {
     const invar_rl_sample *samples = payload;
 
-    (void)now;
+    (void)logp;
     (void)entropy;
     (void)dentropy;
     for (int64_t i = 0; i < invar_trainer_tokens(samples + first, count); i++)
-        dnow[i] = 1;
+        dlogp[i] = 1;
     return INVAR_OK;
 }
 
-typedef struct way {
-    int64_t unit_rows; /* of samples whose gradients are one chain; 0: each has its own */
+/* How a step is executed. */
+typedef struct execution {
+    int64_t unit_rows; /* rows of a unit; 0 for one unit per sample */
     int64_t micro_batch;
     bool recompute;
     const invar_forward_hooks *probe;
     invar_audit *audit;
-} way;
+} execution;
 
-static void learn(learnt *out, const invar_model *model, const invar_device *dev, const way *how)
+static void run_step(step_result *out, const invar_model *model, const invar_device *dev,
+                     const execution *exec)
 {
     invar_trainer_options options = {
-        .plan = {how->unit_rows ? how->unit_rows : 1, 1, how->micro_batch, 0},
-        .recompute = how->recompute,
+        .plan = {exec->unit_rows ? exec->unit_rows : 1, 1, exec->micro_batch, 0},
+        .recompute = exec->recompute,
         .temperature = 1.0f};
-    invar_trainer_result result = {.train_logp = out->now};
+    invar_trainer_result result = {.train_logp = out->logp};
     invar_rl_samples samples = {0};
     invar_trainer_loss loss = {.run = run_loss};
     invar_trainer *trainer = NULL;
 
-    memset(out->now, 0, sizeof out->now);
+    memset(out->logp, 0, sizeof out->logp);
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     loss.payload = samples.items;
     assert_true(invar_trainer_tokens(samples.items, samples.count) <= MOST);
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_grads_zero(out->grads));
     assert_ok(invar_trainer_new(&trainer, dev, &options));
-    invar_trainer_set_hooks(trainer, how->probe);
-    invar_trainer_set_audit(trainer, how->audit);
+    invar_trainer_set_hooks(trainer, exec->probe);
+    invar_trainer_set_audit(trainer, exec->audit);
     assert_ok(invar_trainer_forward_backward(trainer, model, samples.items, samples.count, &loss,
                                              out->grads, &result));
     out->loss = 0;
     for (int i = 0; i < MOST; i++)
-        out->loss += out->now[i];
+        out->loss += out->logp[i];
     invar_trainer_free(trainer);
     invar_rl_samples_reset(&samples);
 }
@@ -95,16 +99,19 @@ static void learn(learnt *out, const invar_model *model, const invar_device *dev
 
 static double loss_of(const invar_model *model, const invar_device *dev)
 {
-    learnt l;
+    step_result l;
 
-    learn(&l, model, dev, &(way){.micro_batch = SAMPLES});
+    run_step(&l, model, dev, &(execution){.micro_batch = SAMPLES});
     invar_grads_free(l.grads);
     return l.loss;
 }
 
-/* Along a random direction in one parameter: by differences, and by the gradient. */
-static void slopes(double out[2], invar_model *model, int64_t param, const invar_grads *grads,
-                   const invar_device *dev)
+/*
+ * Computes two slopes along a random direction in one parameter: out[0] by differences of the loss,
+ * out[1] from the gradient.
+ */
+static void directional_slopes(double out[2], invar_model *model, int64_t param,
+                               const invar_grads *grads, const invar_device *dev)
 {
     const invar_param *p = &model->params[param];
     int64_t n = p->rows * (p->cols ? p->cols : 1);
@@ -135,29 +142,29 @@ static void slopes(double out[2], invar_model *model, int64_t param, const invar
 static void test_toy_family__gradients_are_differences_of_the_loss(void **state)
 {
     const invar_device *dev = *state;
-    invar_model *model = toy(INVAR_FORMAT_FP32, dev);
-    int large = 0;
-    learnt l;
+    invar_model *model = new_toy_model(INVAR_FORMAT_FP32, dev);
+    int n_large = 0;
+    step_result l;
 
-    learn(&l, model, dev, &(way){.micro_batch = SAMPLES});
+    run_step(&l, model, dev, &(execution){.micro_batch = SAMPLES});
     for (int64_t i = 0; i < model->n_params; i++) {
-        double of[2], scale;
-        slopes(of, model, i, l.grads, dev);
-        scale = fabs(of[0]) + fabs(of[1]);
-        if (fabs(of[0] - of[1]) > 0.02 * scale + 2e-3)
-            fail_msg("%s: %g by differences, %g by the gradient", model->params[i].name, of[0],
-                     of[1]);
-        large += scale > 0.05;
+        double results[2], scale;
+        directional_slopes(results, model, i, l.grads, dev);
+        scale = fabs(results[0]) + fabs(results[1]);
+        if (fabs(results[0] - results[1]) > 0.02 * scale + 2e-3)
+            fail_msg("%s: %g by differences, %g by the gradient", model->params[i].name, results[0],
+                     results[1]);
+        n_large += scale > 0.05;
     }
-    assert_true(large > model->n_params / 2); // they are not all small
+    assert_true(n_large > model->n_params / 2); // otherwise the comparison would prove little
     invar_grads_free(l.grads);
     invar_model_free(model);
 }
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
-/* Parameters whose gradients differ. */
-static int64_t differing(const learnt *a, const learnt *b, const invar_model *model)
+/* Returns the number of parameters whose gradients differ. */
+static int64_t count_differing(const step_result *a, const step_result *b, const invar_model *model)
 {
     int64_t count = 0;
 
@@ -166,27 +173,29 @@ static int64_t differing(const learnt *a, const learnt *b, const invar_model *mo
     return count;
 }
 
-static void test_toy_family__has_the_same_bits_in_every_way_to_run_it(void **state)
+static void test_toy_family__bits_invariant_to_execution(void **state)
 {
-    static const way ways[] = {
+    static const execution executions[] = {
         {.micro_batch = 1},
         {.micro_batch = 2, .recompute = true},
         {.micro_batch = SAMPLES},
-        {.micro_batch = SAMPLES, .unit_rows = MOST}}; // one chain over all samples: other sums
+        {.micro_batch = SAMPLES, .unit_rows = MOST}}; // a single unit, hence other sums
     const invar_device *dev = *state;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-        invar_model *model = toy((invar_format)format, dev);
-        learnt of[4];
+        invar_model *model = new_toy_model((invar_format)format, dev);
+        step_result results[4];
         for (int i = 0; i < 4; i++)
-            learn(&of[i], model, dev, &ways[i]);
+            run_step(&results[i], model, dev, &executions[i]);
         for (int i = 1; i < 4; i++)
-            invar_assert_bits_f32(of[i].now, of[0].now, MOST, invar_format_name(format));
-        assert_int_equal(differing(&of[1], &of[0], model), 0);
-        assert_int_equal(differing(&of[2], &of[0], model), 0);
-        assert_true(differing(&of[3], &of[0], model) > model->n_params / 2); // the control
+            invar_assert_bits_f32(results[i].logp, results[0].logp, MOST,
+                                  invar_format_name(format));
+        assert_int_equal(count_differing(&results[1], &results[0], model), 0);
+        assert_int_equal(count_differing(&results[2], &results[0], model), 0);
+        assert_true(count_differing(&results[3], &results[0], model) >
+                    model->n_params / 2); // control: one unit
         for (int i = 0; i < 4; i++)
-            invar_grads_free(of[i].grads);
+            invar_grads_free(results[i].grads);
         invar_model_free(model);
     }
 }
@@ -202,7 +211,7 @@ static const invar_ledger_point *find_point(const invar_probe_result *r, const c
     return NULL;
 }
 
-/* "op: input input" */
+/* Compares a point with "op: input input". */
 static void assert_point(const invar_probe_result *r, const char *name, const char *expected)
 {
     const invar_ledger_point *p = find_point(r, name);
@@ -218,23 +227,23 @@ static void assert_point(const invar_probe_result *r, const char *name, const ch
 static void test_toy_family__has_points(void **state)
 {
     const invar_device *dev = *state;
-    invar_model *model = toy(INVAR_FORMAT_BF16, dev);
+    invar_model *model = new_toy_model(INVAR_FORMAT_BF16, dev);
     invar_probe_options options = {.level = INVAR_PROBE_FULL};
     invar_point_namer view = {.prefix = ""};
-    invar_forward_hooks show = {.on_value = invar_probe_on_value, .payload = &view, .parts = true};
+    invar_forward_hooks hooks = {.on_value = invar_probe_on_value, .payload = &view, .parts = true};
     invar_probe_result points;
     invar_probe *probe = NULL;
-    learnt l;
+    step_result l;
 
     assert_ok(invar_probe_new(&probe, &options));
     view.probe = probe;
     invar_probe_begin(probe, NULL);
-    learn(&l, model, dev, &(way){.micro_batch = 2, .probe = &show});
+    run_step(&l, model, dev, &(execution){.micro_batch = 2, .probe = &hooks});
     assert_ok(invar_probe_finish(&points, probe));
     assert_point(&points, "layer.0.act.norm", "rmsnorm.fwd: layer.0.act");
     assert_point(&points, "layer.0.mlp", "linear.fwd: layer.0.side.act layer.0.half");
     assert_point(&points, "layer.0.dact", "rmsnorm.bwd: layer.0.dact.norm layer.0.act");
-    // the stream's gradient goes three ways: in the order of the backward
+    // the gradient of the residual stream has three parts, added in the order of the backward
     assert_point(&points, "layer.0.dattn.side.norm",
                  "rmsnorm.bwd: layer.0.dside.norm layer.0.attn");
     invar_probe_free(probe);
@@ -252,16 +261,16 @@ static invar_status found(void *payload, const invar_audit_finding *finding)
 static void test_toy_family__is_audited(void **state)
 {
     const invar_device *dev = *state;
-    invar_model *model = toy(INVAR_FORMAT_BF16, dev);
+    invar_model *model = new_toy_model(INVAR_FORMAT_BF16, dev);
     invar_audit_options options = {.elements = 200, .found = found};
     invar_audit *audit = NULL;
     int64_t checked, differ;
-    learnt l;
+    step_result l;
 
     assert_ok(invar_audit_new(&audit, dev, &options));
-    for (int64_t step = 0; step < 2; step++) { // the first one learns how many calls there are
+    for (int64_t step = 0; step < 2; step++) { // the first step counts the calls
         invar_audit_begin(audit, step, INVAR_AUDIT_TRAIN);
-        learn(&l, model, dev, &(way){.micro_batch = SAMPLES, .audit = audit});
+        run_step(&l, model, dev, &(execution){.micro_batch = SAMPLES, .audit = audit});
         invar_audit_end(audit);
         invar_grads_free(l.grads);
     }
@@ -274,11 +283,11 @@ static void test_toy_family__is_audited(void **state)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static void test_toy_family__comes_back_from_a_folder(void **state)
+static void test_toy_family__survives_save_and_load(void **state)
 {
     static const char folder[] = INVAR_TEST_WORK "/toy_family";
     const invar_device *dev = *state;
-    invar_model *model = toy(INVAR_FORMAT_BF16, dev), *again = NULL;
+    invar_model *model = new_toy_model(INVAR_FORMAT_BF16, dev), *reloaded = NULL;
     char name[INVAR_HF_NAME_SIZE];
     invar_digest hash[2];
     invar_model_spec spec;
@@ -288,12 +297,12 @@ static void test_toy_family__comes_back_from_a_folder(void **state)
     assert_ok(invar_hf_save(model, NULL, folder, INVAR_DTYPE_F32, 0, NULL));
     assert_ok(invar_model_spec_read(&spec, folder, ""));
     assert_int_equal(spec.family, INVAR_FAMILY_TOY);
-    assert_ok(invar_model_new(&again, &spec, INVAR_FORMAT_BF16, NULL, dev));
-    assert_ok(invar_hf_load(again, folder, dev));
+    assert_ok(invar_model_new(&reloaded, &spec, INVAR_FORMAT_BF16, NULL, dev));
+    assert_ok(invar_hf_load(reloaded, folder, dev));
     assert_ok(invar_model_hash(&hash[0], model, dev));
-    assert_ok(invar_model_hash(&hash[1], again, dev));
+    assert_ok(invar_model_hash(&hash[1], reloaded, dev));
     assert_true(invar_digest_equal(&hash[0], &hash[1]));
-    invar_model_free(again);
+    invar_model_free(reloaded);
     invar_model_free(model);
 }
 
@@ -301,10 +310,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_toy_family__gradients_are_differences_of_the_loss),
-        cmocka_unit_test(test_toy_family__has_the_same_bits_in_every_way_to_run_it),
+        cmocka_unit_test(test_toy_family__bits_invariant_to_execution),
         cmocka_unit_test(test_toy_family__has_points),
         cmocka_unit_test(test_toy_family__is_audited),
-        cmocka_unit_test(test_toy_family__comes_back_from_a_folder),
+        cmocka_unit_test(test_toy_family__survives_save_and_load),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

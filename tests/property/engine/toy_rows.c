@@ -1,9 +1,9 @@
 /*
- * toy_rows.c - a new estimator or reward is one function and one row: everything else follows.
+ * toy_rows.c - a new estimator or reward needs one function and one table row.
  *
- * tests/example_extension has an estimator and a reward that no product has. Nothing else knows of
- * them, and yet recipes choose them, rules and messages apply to them, and they compute. A control
- * has the same functions with other traits, and in each of these another answer.
+ * tests/example_extension adds an estimator and a reward; no product code knows them. Recipes can
+ * choose them, config rules and messages apply to them, and they compute the expected values.
+ * Control: the same functions with other traits give other results in each of these.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,21 +34,21 @@ static invar_recipe *recipe_of(const char *estimator, const char *const (*flags)
 
 static void test_toy_rows__recipes_choose_them(void **state)
 {
-    static const char *const fits[][2] = {{"n-samples-per-prompt", "2"}, {"gamma", "0.5"}};
-    static const char *const lonely[][2] = {{"n-samples-per-prompt", "1"}};
+    static const char *const valid[][2] = {{"n-samples-per-prompt", "2"}, {"gamma", "0.5"}};
+    static const char *const single_sample[][2] = {{"n-samples-per-prompt", "1"}};
     static const char *const unscaled[][2] = {{"n-samples-per-prompt", "2"},
                                               {"disable-grpo-std-normalization", "true"}};
-    invar_recipe *recipe = recipe_of("toy", fits, 2);
+    invar_recipe *recipe = recipe_of("toy", valid, 2);
 
     (void)state;
     assert_ok(invar_config_check(recipe));
     assert_int_equal(INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR),
                      INVAR_ESTIMATOR_TOY);
     invar_recipe_free(recipe);
-    recipe = recipe_of("toy", lonely, 1); // it compares within a group
+    recipe = recipe_of("toy", single_sample, 1); // the estimator compares samples within a group
     assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "the mean of its own group");
     invar_recipe_free(recipe);
-    recipe = recipe_of("toy", unscaled, 2); // and divides by nothing
+    recipe = recipe_of("toy", unscaled, 2); // the estimator does not divide by a standard deviation
     assert_fails(invar_config_check(recipe), INVAR_E_INVALID,
                  "advantage-estimator = grpo, gspo or toy_wrong");
     invar_recipe_free(recipe);
@@ -56,8 +56,8 @@ static void test_toy_rows__recipes_choose_them(void **state)
 
 static void test_toy_rows__messages_list_them(void **state)
 {
-    static const char *const needless[][2] = {{"n-samples-per-prompt", "2"}, {"lambd", "0.5"}};
-    invar_recipe *recipe = recipe_of("toy", needless, 2);
+    static const char *const unused_key[][2] = {{"n-samples-per-prompt", "2"}, {"lambd", "0.5"}};
+    invar_recipe *recipe = recipe_of("toy", unused_key, 2);
     invar_reward reward;
     bool boxed;
 
@@ -72,8 +72,8 @@ static void test_toy_rows__messages_list_them(void **state)
                  "math_verify, toy or toy_wrong");
 }
 
-/* Of a group of two samples, with rewards of 3 and 1. */
-static void estimate(float advantage[5], invar_estimator estimator)
+/* Computes the advantages of a group of two samples with rewards 3 and 1. */
+static void compute_advantages(float advantage[5], invar_estimator estimator)
 {
     static const int64_t start[] = {0, 3, 5}, group[] = {0, 0};
     static const uint8_t mask[] = {1, 0, 1, 1, 1};
@@ -97,7 +97,7 @@ static void test_toy_rows__compute(void **state)
     double value = 0;
 
     (void)state;
-    estimate(advantage, INVAR_ESTIMATOR_TOY);
+    compute_advantages(advantage, INVAR_ESTIMATOR_TOY);
     assert_memory_equal(advantage, expected, sizeof expected);
     assert_ok(invar_reward_of(&value, INVAR_REWARD_TOY, true, &sample));
     assert_true(value == 1.0);
@@ -106,15 +106,15 @@ static void test_toy_rows__compute(void **state)
     assert_true(invar_reward_needs_label(INVAR_REWARD_TOY));
 }
 
-/* Each of the answers above, turned round by the one trait that is another. */
-static void test_toy_rows__wrong_traits_are_noticed(void **state)
+/* Control: one other trait changes each result above. */
+static void test_toy_rows__other_traits_change_results(void **state)
 {
-    static const char *const lonely[][2] = {{"n-samples-per-prompt", "1"}};
+    static const char *const single_sample[][2] = {{"n-samples-per-prompt", "1"}};
     static const char *const unscaled[][2] = {{"n-samples-per-prompt", "2"},
                                               {"disable-grpo-std-normalization", "true"}};
     static const char *const discounted[][2] = {{"n-samples-per-prompt", "2"}, {"gamma", "0.5"}};
     static const float expected[] = {3.0f, 0.0f, 1.5f, 1.0f, 0.5f};
-    invar_recipe *recipe = recipe_of("toy_wrong", lonely, 1);
+    invar_recipe *recipe = recipe_of("toy_wrong", single_sample, 1);
     float advantage[5];
 
     (void)state;
@@ -126,7 +126,7 @@ static void test_toy_rows__wrong_traits_are_noticed(void **state)
     recipe = recipe_of("toy_wrong", discounted, 2);
     assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "reinforce_plus_plus, ppo or toy");
     invar_recipe_free(recipe);
-    estimate(advantage, INVAR_ESTIMATOR_TOY_WRONG);
+    compute_advantages(advantage, INVAR_ESTIMATOR_TOY_WRONG);
     assert_memory_equal(advantage, expected, sizeof expected);
     assert_false(invar_reward_needs_label(INVAR_REWARD_TOY_WRONG));
 }
@@ -137,7 +137,7 @@ int main(void)
         cmocka_unit_test(test_toy_rows__recipes_choose_them),
         cmocka_unit_test(test_toy_rows__messages_list_them),
         cmocka_unit_test(test_toy_rows__compute),
-        cmocka_unit_test(test_toy_rows__wrong_traits_are_noticed),
+        cmocka_unit_test(test_toy_rows__other_traits_change_results),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

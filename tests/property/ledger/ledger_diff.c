@@ -1,11 +1,11 @@
 /*
- * ledger_diff.c - the diff finds exactly the step and the point where a difference was put.
+ * ledger_diff.c - the diff reports exactly the step and the point at which runs differ.
  *
- * Every place of a small run in turn; then runs of random length that were interrupted, resumed and
- * changed at random, where a scan from the first step to the last says what is right. Then runs
- * that differ in any one thing that a step or an evaluation records: they are identical exactly
- * when the hashes of their contents are equal. The number of look-ups is bounded; how long they
- * take is printed, and never decides.
+ * Every step and point of a small run in turn; then runs of random length that were interrupted,
+ * resumed and changed at random, compared with a scan from the first step to the last. Then runs
+ * that differ in any one item that a step or an evaluation records: the diff must call them
+ * identical exactly if their content digests are equal. The number of look-ups is bounded; their
+ * time is only printed. Each random test checks that all verdicts occurred.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +28,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* A writer of a new file. A writer reads, too, and begins as many runs as one likes. */
+/* Opens a new ledger to write. A writer can also read, and can begin any number of runs. */
 static invar_ledger *open_write(const char *name)
 {
     char path[512];
@@ -39,7 +39,7 @@ static invar_ledger *open_write(const char *name)
     return ledger;
 }
 
-/* ---- every place ----------------------------------------------------------------------------- */
+/* ---- every step and point -------------------------------------------------------------------- */
 
 static void write_spec(invar_ledger *ledger, const invar_test_ledger *spec)
 {
@@ -48,7 +48,7 @@ static void write_spec(invar_ledger *ledger, const invar_test_ledger *spec)
         assert_ok(invar_test_ledger_step(ledger, spec, 0, step));
 }
 
-static void assert_place(const invar_diff *diff, int64_t step, const char *point)
+static void assert_divergence(const invar_diff *diff, int64_t step, const char *point)
 {
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
     assert_int_equal(diff->step, step);
@@ -74,7 +74,7 @@ static void test_ledger_diff__every_step_and_point(void **state)
             spec.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, step, point, 0, 1};
             write_spec(ledger, &spec);
             assert_ok(invar_diff_runs(&diff, ledger, 1, ledger, ++run));
-            assert_place(diff, step, point);
+            assert_divergence(diff, step, point);
             invar_diff_free(diff);
         }
     }
@@ -83,54 +83,58 @@ static void test_ledger_diff__every_step_and_point(void **state)
 
 /* ---- random runs ----------------------------------------------------------------------------- */
 
-enum { POINTS = 4, LIVES = 4 };
+enum { POINTS = 4, MAX_SEGMENTS = 4 };
 
-/* A run with up to four lives, whose bits change for good at a step, or for one life only. */
-typedef struct plan {
-    int64_t lives;
-    int64_t from[LIVES], to[LIVES]; /* the steps [from, to) of each life */
-    int64_t changed;                /* the first step with other bits; INT64_MAX: none */
-    int64_t slip_life, slip_step;   /* a life that had other bits at a step; -1: none */
-    int point;                      /* whose they are */
-} plan;
+/*
+ * A run of up to four segments, whose digests change from a step on, or at one step of one segment.
+ */
+typedef struct run_plan {
+    int64_t n_segments;
+    int64_t from[MAX_SEGMENTS], to[MAX_SEGMENTS]; /* each segment has the steps [from, to) */
+    int64_t changed; /* first step with other digests; INT64_MAX if there is none */
+    int64_t changed_segment,
+        changed_step; /* segment and step with other digests; -1 if there are none */
+    int point;        /* first point with other digests */
+} run_plan;
 
-typedef struct dice {
+typedef struct random_stream {
     uint64_t seed, n;
-} dice;
+} random_stream;
 
-/* In [0, below). */
-static int64_t roll(dice *d, int64_t below)
+/* Returns a random number in [0, below). */
+static int64_t random_below(random_stream *d, int64_t below)
 {
     return (int64_t)(invar_test_random(d->seed, d->n++) % (uint64_t)below);
 }
 
-static plan random_plan(dice *d)
+static run_plan random_plan(random_stream *d)
 {
-    plan p = {.changed = INT64_MAX, .slip_life = -1, .slip_step = -1};
-    int64_t furthest;
+    run_plan p = {.changed = INT64_MAX, .changed_segment = -1, .changed_step = -1};
+    int64_t n_steps;
 
-    p.to[0] = 1 + roll(d, 40);
-    p.lives = 1 + roll(d, LIVES);
-    furthest = p.to[0];
-    for (int64_t i = 1; i < p.lives; i++) {
-        p.from[i] = roll(d, furthest + 1);
-        p.to[i] = p.from[i] + 1 + roll(d, 20);
-        furthest = p.to[i] > furthest ? p.to[i] : furthest;
+    p.to[0] = 1 + random_below(d, 40);
+    p.n_segments = 1 + random_below(d, MAX_SEGMENTS);
+    n_steps = p.to[0];
+    for (int64_t i = 1; i < p.n_segments; i++) {
+        p.from[i] = random_below(d, n_steps + 1);
+        p.to[i] = p.from[i] + 1 + random_below(d, 20);
+        n_steps = p.to[i] > n_steps ? p.to[i] : n_steps;
     }
-    if (roll(d, 2))
-        p.changed = roll(d, furthest);
-    if (p.lives > 1 && roll(d, 4) == 0) {
-        p.slip_life = 1 + roll(d, p.lives - 1);
-        p.slip_step = p.from[p.slip_life] + roll(d, p.to[p.slip_life] - p.from[p.slip_life]);
+    if (random_below(d, 2))
+        p.changed = random_below(d, n_steps);
+    if (p.n_segments > 1 && random_below(d, 4) == 0) {
+        p.changed_segment = 1 + random_below(d, p.n_segments - 1);
+        p.changed_step = p.from[p.changed_segment] +
+                         random_below(d, p.to[p.changed_segment] - p.from[p.changed_segment]);
     }
-    p.point = (int)roll(d, POINTS);
+    p.point = (int)random_below(d, POINTS);
     return p;
 }
 
 static const int64_t shape[] = {1};
 
-/* Four points in a row, each computed from the one before. */
-static invar_status define(invar_ledger *ledger)
+/* Defines four points, each with the previous one as input. */
+static invar_status define_points(invar_ledger *ledger)
 {
     static const int64_t inputs[] = {0, 1, 2};
     static const char *const names[POINTS] = {"p.0", "p.1", "p.2", "p.3"};
@@ -151,88 +155,88 @@ static invar_status define(invar_ledger *ledger)
     return invar_ledger_define(ledger, points, POINTS);
 }
 
-static invar_status append(invar_ledger *ledger, int64_t step, bool other, int point)
+static invar_status append_step(invar_ledger *ledger, int64_t step, bool altered, int point)
 {
     invar_digest digests[POINTS];
-    invar_ledger_step now = {.step = step, .weights_version = step, .digests = digests};
+    invar_ledger_step record = {.step = step, .weights_version = step, .digests = digests};
 
     for (int i = 0; i < POINTS; i++) {
         int64_t words[2] = {step, i};
         invar_hash_bytes(&digests[i], words, sizeof words);
-        digests[i].bytes[0] ^= other && i >= point;
+        digests[i].bytes[0] ^= altered && i >= point;
     }
-    return invar_ledger_append(ledger, &now);
+    return invar_ledger_append(ledger, &record);
 }
 
-/* The run, or a segment of it that goes on with the step `from`. */
-static void start_life(invar_ledger *ledger, int64_t run, int64_t life, int64_t from)
+/* Begins the run, or resumes it with a new segment at the step `from`. */
+static void start_segment(invar_ledger *ledger, int64_t run, int64_t segment, int64_t from)
 {
-    invar_ledger_provenance bare = {.no_auto_facts = true};
-    invar_ledger_run begun = {.name = "random", .kind = "train", .circumstances = bare};
+    invar_ledger_provenance provenance = {.no_auto_facts = true};
+    invar_ledger_run run_options = {.name = "random", .kind = "train", .circumstances = provenance};
     invar_ledger_summary summary;
     invar_digest chain = {{0}};
     char number[24];
 
-    if (life == 0) {
-        assert_ok(invar_ledger_begin(ledger, &begun));
+    if (segment == 0) {
+        assert_ok(invar_ledger_begin(ledger, &run_options));
         return;
     }
     (void)snprintf(number, sizeof number, "%" PRId64, run);
     assert_ok(invar_ledger_find(&summary, ledger, number));
     if (from > 0)
         assert_ok(invar_ledger_chain_at(&chain, ledger, run, from - 1));
-    assert_ok(invar_ledger_resume(ledger, summary.uuid, from - 1, &chain, &bare));
+    assert_ok(invar_ledger_resume(ledger, summary.uuid, from - 1, &chain, &provenance));
 }
 
-static void live(invar_ledger *ledger, int64_t run, const plan *p, int64_t life)
+static void write_segment(invar_ledger *ledger, int64_t run, const run_plan *p, int64_t segment)
 {
-    start_life(ledger, run, life, p->from[life]);
-    assert_ok(define(ledger));
-    for (int64_t step = p->from[life]; step < p->to[life]; step++) {
-        bool slip = life == p->slip_life && step == p->slip_step;
-        assert_ok(append(ledger, step, (step >= p->changed) != slip, p->point));
+    start_segment(ledger, run, segment, p->from[segment]);
+    assert_ok(define_points(ledger));
+    for (int64_t step = p->from[segment]; step < p->to[segment]; step++) {
+        bool is_changed = segment == p->changed_segment && step == p->changed_step;
+        assert_ok(append_step(ledger, step, (step >= p->changed) != is_changed, p->point));
     }
 }
 
-static void write_plan(invar_ledger *ledger, int64_t run, const plan *p)
+static void write_plan(invar_ledger *ledger, int64_t run, const run_plan *p)
 {
-    for (int64_t i = 0; i < p->lives; i++)
-        live(ledger, run, p, i);
+    for (int64_t i = 0; i < p->n_segments; i++)
+        write_segment(ledger, run, p, i);
 }
 
-/* True when a life before this one did the step. */
-static bool done_before(const plan *p, int64_t life, int64_t step)
+/* Returns whether an earlier segment recorded the step. */
+static bool is_recorded_before(const run_plan *p, int64_t segment, int64_t step)
 {
-    for (int64_t i = 0; i < life; i++)
+    for (int64_t i = 0; i < segment; i++)
         if (step >= p->from[i] && step < p->to[i])
             return true;
     return false;
 }
 
-/* The step that the plan does twice with two results; -1: none. */
-static int64_t contradiction(const plan *p)
+/* Returns the step that two segments record with different digests; -1 if there is none. */
+static int64_t contradicting_step(const run_plan *p)
 {
-    if (p->slip_life < 0)
+    if (p->changed_segment < 0)
         return -1;
-    if (done_before(p, p->slip_life, p->slip_step))
-        return p->slip_step;
-    for (int64_t i = p->slip_life + 1; i < p->lives; i++)
-        if (p->slip_step >= p->from[i] && p->slip_step < p->to[i])
-            return p->slip_step;
+    if (is_recorded_before(p, p->changed_segment, p->changed_step))
+        return p->changed_step;
+    for (int64_t i = p->changed_segment + 1; i < p->n_segments; i++)
+        if (p->changed_step >= p->from[i] && p->changed_step < p->to[i])
+            return p->changed_step;
     return -1;
 }
 
-static int64_t length(const plan *p)
+static int64_t plan_length(const run_plan *p)
 {
-    int64_t furthest = 0;
+    int64_t n_steps = 0;
 
-    for (int64_t i = 0; i < p->lives; i++)
-        furthest = p->to[i] > furthest ? p->to[i] : furthest;
-    return furthest;
+    for (int64_t i = 0; i < p->n_segments; i++)
+        n_steps = p->to[i] > n_steps ? p->to[i] : n_steps;
+    return n_steps;
 }
 
-/* The first step with different chains by looking at every one; -1: none. */
-static int64_t scan(invar_ledger *ledger, int64_t a, int64_t b, int64_t steps)
+/* Returns the first step with different chains by comparing all of them; -1 if there is none. */
+static int64_t first_difference(invar_ledger *ledger, int64_t a, int64_t b, int64_t steps)
 {
     for (int64_t step = 0; step < steps; step++) {
         invar_digest x, y;
@@ -253,47 +257,53 @@ static int64_t log2_up(int64_t n)
     return bits;
 }
 
-/* How often each verdict came out: a generator that only makes equal runs tests nothing. */
-typedef struct census {
+/*
+ * Number of times that each verdict occurred. A generator that only makes equal runs would test
+ * nothing.
+ */
+typedef struct verdict_counts {
     int self, different, identical;
-} census;
+} verdict_counts;
 
-static void check_pair(census *seen, invar_ledger *ledger, int64_t run, const plan *p,
-                       const plan *q)
+static void check_pair(verdict_counts *counts, invar_ledger *ledger, int64_t run, const run_plan *p,
+                       const run_plan *q)
 {
-    int64_t common = length(p) < length(q) ? length(p) : length(q);
-    int64_t self_a = contradiction(p), self_b = contradiction(q);
+    int64_t common = plan_length(p) < plan_length(q) ? plan_length(p) : plan_length(q);
+    int64_t self_a = contradicting_step(p), self_b = contradicting_step(q);
     invar_diff *diff;
 
     write_plan(ledger, run, p);
     write_plan(ledger, run + 1, q);
     assert_ok(invar_diff_runs(&diff, ledger, run, ledger, run + 1));
     if (self_a >= 0 || self_b >= 0) {
-        seen->self++;
+        counts->self++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
         assert_int_equal(diff->self_contradicting_side, self_a >= 0 ? 'A' : 'B');
         assert_int_equal(diff->step, self_a >= 0 ? self_a : self_b);
         assert_int_equal(diff->culprit->ord, self_a >= 0 ? p->point : q->point);
     } else {
-        int64_t expected = scan(ledger, run, run + 1, common);
-        seen->different += expected >= 0;
-        seen->identical += expected < 0;
+        int64_t expected = first_difference(ledger, run, run + 1, common);
+        counts->different += expected >= 0;
+        counts->identical += expected < 0;
         assert_int_equal(diff->step, expected);
         assert_int_equal(diff->verdict, expected < 0 ? INVAR_DIFF_VERDICT_IDENTICAL
                                                      : INVAR_DIFF_VERDICT_DIFFERENT);
-        assert_int_equal(diff->only_a, length(p) - common);
-        assert_int_equal(diff->only_b, length(q) - common);
+        assert_int_equal(diff->only_a, plan_length(p) - common);
+        assert_int_equal(diff->only_b, plan_length(q) - common);
         assert_int_equal(diff->steps_compared, expected < 0 ? common : expected + 1);
-        assert_true(diff->lookups <= (p->lives + q->lives) * (2 * log2_up(64) + 4));
+        assert_true(diff->lookups <= (p->n_segments + q->n_segments) * (2 * log2_up(64) + 4));
     }
     invar_diff_free(diff);
 }
 
 static void test_ledger_diff__agrees_with_a_scan(void **state)
 {
-    enum { PAIRS = 50 }; // in a ledger: finding a run costs a look at each
+    enum {
+        PAIRS = 50
+    }; // per ledger, since finding a run takes time proportional to the number of
+        // runs
     int64_t ledgers = invar_test_count(2, 60), pairs = ledgers * PAIRS;
-    census seen = {0};
+    verdict_counts counts = {0};
 
     (void)state;
     for (int64_t k = 0; k < ledgers; k++) {
@@ -301,109 +311,118 @@ static void test_ledger_diff__agrees_with_a_scan(void **state)
         (void)snprintf(name, sizeof name, "random%" PRId64, k);
         invar_ledger *ledger = open_write(name);
         for (int64_t i = 0; i < PAIRS; i++) {
-            dice d = {.seed = (uint64_t)(900 + k * PAIRS + i)};
-            plan p = random_plan(&d), q = random_plan(&d);
-            check_pair(&seen, ledger, 1 + 2 * i, &p, &q);
+            random_stream d = {.seed = (uint64_t)(900 + k * PAIRS + i)};
+            run_plan p = random_plan(&d), q = random_plan(&d);
+            check_pair(&counts, ledger, 1 + 2 * i, &p, &q);
         }
         invar_ledger_close(ledger);
     }
-    assert_true(seen.self >= pairs / 20);
-    assert_true(seen.different >= pairs / 10);
-    assert_true(seen.identical >= pairs / 20);
+    assert_true(counts.self >= pairs / 20);
+    assert_true(counts.different >= pairs / 10);
+    assert_true(counts.identical >= pairs / 20);
 }
 
 /* ---- identical means equal contents ---------------------------------------------------------- */
 
-/* What a run does otherwise than usual, at one step. */
-typedef enum twist {
-    TWIST_NONE,
-    TWIST_POINT,
-    TWIST_BATCH,
-    TWIST_METRIC,
-    TWIST_METRIC_MORE,
-    TWIST_SAMPLE,
-    TWIST_SAMPLE_LESS,
-    TWIST_REPLY,
-    TWIST_EVAL,
-    TWIST_EVAL_MORE,
-    TWIST_EVAL_LESS,
-    TWISTS
-} twist;
+/* A difference in what a run records at one step. */
+typedef enum change {
+    CHANGE_NONE,
+    CHANGE_POINT,
+    CHANGE_BATCH,
+    CHANGE_METRIC,
+    CHANGE_METRIC_MORE,
+    CHANGE_SAMPLE,
+    CHANGE_SAMPLE_LESS,
+    CHANGE_REPLY,
+    CHANGE_EVAL,
+    CHANGE_EVAL_MORE,
+    CHANGE_EVAL_LESS,
+    CHANGES
+} change;
 
-typedef struct story {
-    int64_t lives;
-    int64_t from[LIVES], to[LIVES]; /* the steps [from, to) of each life; the last ends the run */
-    bool again[LIVES];              /* evaluates after a resume, before the first step */
-    twist twist;
-    int64_t step, life; /* where the twist is; in which life, -1: in all */
-} story;
+typedef struct history {
+    int64_t n_segments;
+    int64_t from[MAX_SEGMENTS],
+        to[MAX_SEGMENTS]; /* each segment has the steps [from, to); the last one ends
+                                       the run */
+    bool evaluates_at_start[MAX_SEGMENTS]; /* evaluates after a resume, before the first step */
+    change change;
+    int64_t step, segment; /* the change is in this step, and in this segment or, if -1, in all */
+} history;
 
-static story random_story(dice *d, int64_t steps)
+static history random_history(random_stream *d, int64_t steps)
 {
-    story s = {.lives = 1 + roll(d, LIVES), .twist = (twist)roll(d, TWISTS), .life = -1};
+    history s = {.n_segments = 1 + random_below(d, MAX_SEGMENTS),
+                 .change = (change)random_below(d, CHANGES),
+                 .segment = -1};
 
-    for (int64_t i = 0, done = 0; i < s.lives; i++) {
-        s.from[i] = i ? roll(d, done + 1) : 0;
-        s.to[i] = i + 1 == s.lives ? steps : s.from[i] + roll(d, steps - s.from[i] + 1);
-        s.again[i] = roll(d, 2);
+    for (int64_t i = 0, done = 0; i < s.n_segments; i++) {
+        s.from[i] = i ? random_below(d, done + 1) : 0;
+        s.to[i] =
+            i + 1 == s.n_segments ? steps : s.from[i] + random_below(d, steps - s.from[i] + 1);
+        s.evaluates_at_start[i] = random_below(d, 2);
         done = s.to[i] > done ? s.to[i] : done;
     }
-    s.step = s.twist >= TWIST_EVAL ? roll(d, steps + 1) - 1 : roll(d, steps);
-    if (roll(d, 3) == 0)
-        s.life = roll(d, s.lives);
+    s.step = s.change >= CHANGE_EVAL ? random_below(d, steps + 1) - 1 : random_below(d, steps);
+    if (random_below(d, 3) == 0)
+        s.segment = random_below(d, s.n_segments);
     return s;
 }
 
-static bool twisted(const story *s, twist what, int64_t life, int64_t step)
+static bool is_affected(const history *s, change what, int64_t segment, int64_t step)
 {
-    return s->twist == what && s->step == step && (s->life < 0 || s->life == life);
+    return s->change == what && s->step == step && (s->segment < 0 || s->segment == segment);
 }
 
-/* What every life evaluates after: the start, each third step, the last one. */
-static bool due(int64_t step, int64_t steps)
+/*
+ * Returns whether every segment evaluates after the step: the start, each third step, the last one.
+ */
+static bool is_evaluated(int64_t step, int64_t steps)
 {
     return step % 3 == 2 || step == -1 || step == steps - 1;
 }
 
-static void evaluate(invar_ledger *ledger, const story *s, int64_t life, int64_t step,
+static void evaluate(invar_ledger *ledger, const history *s, int64_t segment, int64_t step,
                      int64_t steps)
 {
-    invar_ledger_metric result = {"reward", twisted(s, TWIST_EVAL, life, step) ? 0.5 : 0.25};
+    invar_ledger_metric result = {"reward",
+                                  is_affected(s, CHANGE_EVAL, segment, step) ? 0.5 : 0.25};
 
-    if (due(step, steps) && !twisted(s, TWIST_EVAL_LESS, life, step))
+    if (is_evaluated(step, steps) && !is_affected(s, CHANGE_EVAL_LESS, segment, step))
         assert_ok(invar_ledger_add_evaluation(ledger, "a", &result, 1));
-    if (twisted(s, TWIST_EVAL_MORE, life, step))
+    if (is_affected(s, CHANGE_EVAL_MORE, segment, step))
         assert_ok(invar_ledger_add_evaluation(ledger, "b", &result, 1));
 }
 
-static void tell_step(invar_ledger *ledger, const story *s, int64_t life, int64_t step)
+static void write_step(invar_ledger *ledger, const history *s, int64_t segment, int64_t step)
 {
     invar_digest digest;
-    invar_ledger_metric metrics[] = {{"x", twisted(s, TWIST_METRIC, life, step)}, {"y", 1}};
+    invar_ledger_metric metrics[] = {{"x", is_affected(s, CHANGE_METRIC, segment, step)}, {"y", 1}};
     invar_ledger_sample samples[] = {
-        {.rng = "0", .finish_reason = "stop", .completion_order = life},
+        {.rng = "0", .finish_reason = "stop", .completion_order = segment},
         {.rng = "1", .finish_reason = "stop"}};
     invar_ledger_plugin_reply reply = {.plugin = "p", .data = "good", .bytes = 4};
-    invar_ledger_step now = {
+    invar_ledger_step record = {
         .step = step,
         .digests = &digest,
         .metrics = metrics,
-        .n_metrics = twisted(s, TWIST_METRIC_MORE, life, step) ? 2 : 1,
+        .n_metrics = is_affected(s, CHANGE_METRIC_MORE, segment, step) ? 2 : 1,
         .samples = samples,
-        .n_samples = twisted(s, TWIST_SAMPLE_LESS, life, step) ? 1 : 2,
+        .n_samples = is_affected(s, CHANGE_SAMPLE_LESS, segment, step) ? 1 : 2,
         .replies = &reply,
         .n_replies = 1,
     };
 
     invar_hash_bytes(&digest, &step, sizeof step);
-    digest.bytes[0] ^= twisted(s, TWIST_POINT, life, step);
-    now.batch.bytes[0] = twisted(s, TWIST_BATCH, life, step) ? 2 : 1; // zeros: not recorded
-    samples[1].reward = twisted(s, TWIST_SAMPLE, life, step) ? -0.0 : 0.0;
-    reply.data = twisted(s, TWIST_REPLY, life, step) ? "evil" : "good";
-    assert_ok(invar_ledger_append(ledger, &now));
+    digest.bytes[0] ^= is_affected(s, CHANGE_POINT, segment, step);
+    record.batch.bytes[0] =
+        is_affected(s, CHANGE_BATCH, segment, step) ? 2 : 1; // zeros mean not recorded
+    samples[1].reward = is_affected(s, CHANGE_SAMPLE, segment, step) ? -0.0 : 0.0;
+    reply.data = is_affected(s, CHANGE_REPLY, segment, step) ? "evil" : "good";
+    assert_ok(invar_ledger_append(ledger, &record));
 }
 
-static void tell(invar_ledger *ledger, int64_t run, const story *s, int64_t steps)
+static void write_history(invar_ledger *ledger, int64_t run, const history *s, int64_t steps)
 {
     static const invar_ledger_point point = {.name = "p",
                                              .phase = "forward",
@@ -414,72 +433,79 @@ static void tell(invar_ledger *ledger, int64_t run, const story *s, int64_t step
                                              .dims = 1,
                                              .shards = 1};
 
-    for (int64_t life = 0; life < s->lives; life++) {
-        start_life(ledger, run, life, s->from[life]);
+    for (int64_t segment = 0; segment < s->n_segments; segment++) {
+        start_segment(ledger, run, segment, s->from[segment]);
         assert_ok(invar_ledger_define(ledger, &point, 1));
-        if (life == 0 || s->again[life])
-            evaluate(ledger, s, life, s->from[life] - 1, steps);
-        for (int64_t step = s->from[life]; step < s->to[life]; step++) {
-            tell_step(ledger, s, life, step);
-            evaluate(ledger, s, life, step, steps);
+        if (segment == 0 || s->evaluates_at_start[segment])
+            evaluate(ledger, s, segment, s->from[segment] - 1, steps);
+        for (int64_t step = s->from[segment]; step < s->to[segment]; step++) {
+            write_step(ledger, s, segment, step);
+            evaluate(ledger, s, segment, step, steps);
         }
     }
 }
 
-/* True when a life has had a part in the twisted step: it did it, or evaluated after it. */
-static bool takes_part(const story *s, int64_t life, int64_t steps)
+/*
+ * Returns whether a segment recorded what the change affects: the step, or the evaluation after it.
+ */
+static bool records_change(const history *s, int64_t segment, int64_t steps)
 {
-    bool did = s->step >= s->from[life] && s->step < s->to[life];
-    bool at_start = s->step == s->from[life] - 1 && (life == 0 || s->again[life]);
+    bool has_step = s->step >= s->from[segment] && s->step < s->to[segment];
+    bool at_start =
+        s->step == s->from[segment] - 1 && (segment == 0 || s->evaluates_at_start[segment]);
 
-    return s->twist == TWIST_EVAL ? (did || at_start) && due(s->step, steps) : did;
+    return s->change == CHANGE_EVAL ? (has_step || at_start) && is_evaluated(s->step, steps)
+                                    : has_step;
 }
 
-/* Two lives of the story did the same in two ways; evaluating more or less is none. */
-static bool contradicts_itself(const story *s, int64_t steps)
+/*
+ * Returns whether two segments recorded the same item with different values. One evaluation more or
+ * less is no contradiction.
+ */
+static bool contradicts_itself(const history *s, int64_t steps)
 {
-    int usual = 0, other = 0;
+    int n_usual = 0, altered = 0;
 
-    if (s->twist == TWIST_NONE || s->twist > TWIST_EVAL)
+    if (s->change == CHANGE_NONE || s->change > CHANGE_EVAL)
         return false;
-    for (int64_t life = 0; life < s->lives; life++) {
-        if (takes_part(s, life, steps)) {
-            usual += s->life >= 0 && s->life != life;
-            other += s->life < 0 || s->life == life;
+    for (int64_t segment = 0; segment < s->n_segments; segment++) {
+        if (records_change(s, segment, steps)) {
+            n_usual += s->segment >= 0 && s->segment != segment;
+            altered += s->segment < 0 || s->segment == segment;
         }
     }
-    return usual && other;
+    return n_usual && altered;
 }
 
-typedef struct tally {
-    int self, identical, different[TWISTS];
-} tally;
+typedef struct change_counts {
+    int self, identical, different[CHANGES];
+} change_counts;
 
-static void check_stories(tally *seen, invar_ledger *ledger, int64_t run, const story stories[2],
-                          int64_t steps)
+static void check_histories(change_counts *counts, invar_ledger *ledger, int64_t run,
+                            const history histories[2], int64_t steps)
 {
-    bool self_a = contradicts_itself(&stories[0], steps);
-    bool self_b = contradicts_itself(&stories[1], steps);
+    bool self_a = contradicts_itself(&histories[0], steps);
+    bool self_b = contradicts_itself(&histories[1], steps);
     invar_digest contents[2];
     invar_diff *diff;
 
     for (int i = 0; i < 2; i++) {
-        tell(ledger, run + i, &stories[i], steps);
+        write_history(ledger, run + i, &histories[i], steps);
         assert_ok(invar_ledger_content_hash(&contents[i], ledger, run + i));
     }
     assert_ok(invar_diff_runs(&diff, ledger, run, ledger, run + 1));
     if (self_a || self_b) {
-        seen->self++;
+        counts->self++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
         assert_int_equal(diff->self_contradicting_side, self_a ? 'A' : 'B');
-        assert_int_equal(diff->step, stories[self_a ? 0 : 1].step);
+        assert_int_equal(diff->step, histories[self_a ? 0 : 1].step);
     } else if (invar_digest_equal(&contents[0], &contents[1])) {
-        seen->identical++;
+        counts->identical++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     } else {
-        seen->different[stories[0].twist]++;
+        counts->different[histories[0].change]++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
-        assert_true(diff->step == stories[0].step || diff->step == stories[1].step);
+        assert_true(diff->step == histories[0].step || diff->step == histories[1].step);
         assert_true(diff->n_points + diff->n_metrics + diff->n_samples > 0 ||
                     diff->replies_different > 0 || diff->same_batch == INVAR_TRISTATE_NO);
     }
@@ -490,7 +516,7 @@ static void test_ledger_diff__identical_is_equal_content(void **state)
 {
     enum { PAIRS = 50 };
     int64_t ledgers = invar_test_count(6, 80);
-    tally seen = {0};
+    change_counts counts = {0};
 
     (void)state;
     for (int64_t k = 0; k < ledgers; k++) {
@@ -498,19 +524,19 @@ static void test_ledger_diff__identical_is_equal_content(void **state)
         (void)snprintf(name, sizeof name, "stories%" PRId64, k);
         invar_ledger *ledger = open_write(name);
         for (int64_t i = 0; i < PAIRS; i++) {
-            dice d = {.seed = (uint64_t)(70000 + k * PAIRS + i)};
-            int64_t steps = 1 + roll(&d, 7);
-            story stories[2] = {random_story(&d, steps), random_story(&d, steps)};
-            if (roll(&d, 2))
-                stories[1].twist = TWIST_NONE;
-            check_stories(&seen, ledger, 1 + 2 * i, stories, steps);
+            random_stream d = {.seed = (uint64_t)(70000 + k * PAIRS + i)};
+            int64_t steps = 1 + random_below(&d, 7);
+            history histories[2] = {random_history(&d, steps), random_history(&d, steps)};
+            if (random_below(&d, 2))
+                histories[1].change = CHANGE_NONE;
+            check_histories(&counts, ledger, 1 + 2 * i, histories, steps);
         }
         invar_ledger_close(ledger);
     }
-    assert_true(seen.self >= 10);
-    assert_true(seen.identical >= 10);
-    for (int i = TWIST_POINT; i < TWISTS; i++)
-        assert_true(seen.different[i] > 0);
+    assert_true(counts.self >= 10);
+    assert_true(counts.identical >= 10);
+    for (int i = CHANGE_POINT; i < CHANGES; i++)
+        assert_true(counts.different[i] > 0);
 }
 
 /* ---- long runs ------------------------------------------------------------------------------- */
@@ -524,38 +550,41 @@ static double now_ms(void)
 }
 
 static void time_diff(invar_ledger *ledger, int64_t run, int64_t steps, int64_t expected,
-                      int64_t most)
+                      int64_t max_lookups)
 {
-    double start = now_ms(), took;
+    double start = now_ms(), elapsed;
     invar_diff *diff;
 
     assert_ok(invar_diff_runs(&diff, ledger, 1, ledger, run));
-    took = now_ms() - start;
+    elapsed = now_ms() - start;
     assert_int_equal(diff->step, expected);
-    assert_true(diff->lookups <= most);
+    assert_true(diff->lookups <= max_lookups);
     print_message("%" PRId64 " steps, first difference at %" PRId64 ": %" PRId64
                   " look-ups, %.2f ms for the whole diff\n",
-                  steps, diff->step, diff->lookups, took);
+                  steps, diff->step, diff->lookups, elapsed);
     invar_diff_free(diff);
 }
 
 static void test_ledger_diff__lookups_are_few(void **state)
 {
     int64_t steps = invar_test_count(2000, 200000), run = 1;
-    const int64_t places[] = {0, 1, steps / 3, steps - 2, steps - 1, INT64_MAX};
-    plan good = {.lives = 1, .to = {steps}, .changed = INT64_MAX, .slip_life = -1};
-    plan resumed = {.lives = 2, .from = {0, 5}, .to = {steps, steps}, .slip_life = -1};
+    const int64_t first_differences[] = {0, 1, steps / 3, steps - 2, steps - 1, INT64_MAX};
+    run_plan unchanged = {
+        .n_segments = 1, .to = {steps}, .changed = INT64_MAX, .changed_segment = -1};
+    run_plan resumed = {
+        .n_segments = 2, .from = {0, 5}, .to = {steps, steps}, .changed_segment = -1};
     invar_ledger *ledger = open_write("long");
 
     (void)state;
-    write_plan(ledger, run, &good);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        plan other = good;
-        other.changed = places[i];
-        write_plan(ledger, ++run, &other);
-        time_diff(ledger, run, steps, places[i] == INT64_MAX ? -1 : places[i], log2_up(steps) + 3);
+    write_plan(ledger, run, &unchanged);
+    for (size_t i = 0; i < sizeof first_differences / sizeof *first_differences; i++) {
+        run_plan altered = unchanged;
+        altered.changed = first_differences[i];
+        write_plan(ledger, ++run, &altered);
+        time_diff(ledger, run, steps, first_differences[i] == INT64_MAX ? -1 : first_differences[i],
+                  log2_up(steps) + 3);
     }
-    resumed.changed = steps / 2; // and all but five steps were done twice
+    resumed.changed = steps / 2; // all but five steps are recorded twice
     write_plan(ledger, ++run, &resumed);
     time_diff(ledger, run, steps, steps / 2, 2 * log2_up(steps) + 6);
     invar_ledger_close(ledger);

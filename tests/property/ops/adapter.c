@@ -1,60 +1,61 @@
 /*
- * adapter.c - a linear layer with an adapter, as the ops make it: one rounding, row by row.
+ * adapter.c - a linear layer with a LoRA adapter rounds its output once, row by row.
  *
- * Every format and numerics: rows alone have the bits of the batch, more threads change none, an
- * adapter that is zero leaves the layer as it is, and zeros that fill up the rank change nothing.
- * Controls: an adapter's output that is rounded before it is added, a factor behind the second
- * product, a merged weight.
+ * For every format and numerics: rows alone on three threads have the bits of the batch, a zero
+ * adapter gives the bits of the layer without adapter, and zeros that pad the rank change nothing.
+ * Controls that must differ: rounding the adapter's output before the addition (as peft does),
+ * scaling after the second product, and a merged weight.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/formats.h"
 
-enum { ROWS = 40, N = 160, K = 256, R = 16, FILLED = 32 };
+enum { ROWS = 40, N = 160, K = 256, R = 16, PADDED_RANK = 32 };
 
 #define FACTOR 1.3f
 
 typedef struct layer {
     const invar_test_format *format;
     invar_device dev;
-    invar_tensor plain_x, plain_w; /* before quantization */
+    invar_tensor plain_x, plain_w; /* values before quantization */
     invar_tensor x, w, a, b;
-    invar_tensor y; /* of all rows */
+    invar_tensor y; /* output of all rows */
 } layer;
 
-static invar_tensor make(invar_dtype dtype, int64_t rows, int64_t cols)
+static invar_tensor make_matrix(invar_dtype dtype, int64_t rows, int64_t cols)
 {
     return invar_test_tensor(invar_tensor_2d(NULL, dtype, rows, cols));
 }
 
-static void product(const invar_device *dev, const invar_tensor *y, const invar_tensor *x,
-                    const invar_tensor *w)
+static void matrix_product(const invar_device *dev, const invar_tensor *y, const invar_tensor *x,
+                           const invar_tensor *w)
 {
     assert_ok(
         invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = *y, .x = *x, .w = *w, .k_shards = 1}));
 }
 
-/* sums: what y is rounded from, the layer's own and the adapter's. */
+/* sums (2 * rows, N) f32: the layer's product and the adapter's, which y is rounded from. */
 static void adapted_sums(const layer *l, const invar_device *dev, const invar_tensor *sums,
                          int64_t first, int64_t rows)
 {
     invar_tensor x = invar_tensor_rows(&l->x, first, rows);
     invar_tensor plain = invar_tensor_rows(&l->plain_x, first, rows);
-    invar_tensor low = make(INVAR_DTYPE_F32, rows, l->a.shape[0]);
-    invar_tensor u = make(l->format->storage, rows, l->a.shape[0]);
+    invar_tensor low_rank = make_matrix(INVAR_DTYPE_F32, rows, l->a.shape[0]);
+    invar_tensor u = make_matrix(l->format->storage, rows, l->a.shape[0]);
     invar_tensor base = invar_tensor_rows(sums, 0, rows);
     invar_tensor added = invar_tensor_rows(sums, rows, rows);
 
-    product(dev, &base, &x, &l->w);
-    product(dev, &low, &plain, &l->a);
-    assert_ok(invar_scale(dev, &(invar_scale_args){.y = u, .x = low, .factor = FACTOR}));
-    product(dev, &added, &u, &l->b);
-    invar_test_free(&low, &u);
+    matrix_product(dev, &base, &x, &l->w);
+    matrix_product(dev, &low_rank, &plain, &l->a);
+    assert_ok(invar_scale(dev, &(invar_scale_args){.y = u, .x = low_rank, .factor = FACTOR}));
+    matrix_product(dev, &added, &u, &l->b);
+    invar_test_free(&low_rank, &u);
 }
 
-static void adapted(const layer *l, const invar_device *dev, const invar_tensor *y, int64_t first)
+static void run_adapted(const layer *l, const invar_device *dev, const invar_tensor *y,
+                        int64_t first)
 {
-    invar_tensor sums = make(INVAR_DTYPE_F32, 2 * y->shape[0], N);
+    invar_tensor sums = make_matrix(INVAR_DTYPE_F32, 2 * y->shape[0], N);
 
     adapted_sums(l, dev, &sums, first, y->shape[0]);
     assert_ok(invar_shards_fold(dev, &(invar_shards_fold_args){.y = *y, .x = sums, .shards = 2}));
@@ -71,8 +72,8 @@ static void set_up(layer *l, const invar_test_format *format, invar_numerics num
     l->b = invar_test_normal_2d(format->storage, N, R, 4);
     l->x = invar_test_quantized(&l->dev, &l->plain_x, format->x, false);
     l->w = invar_test_quantized(&l->dev, &l->plain_w, format->w, true);
-    l->y = make(format->storage, ROWS, N);
-    adapted(l, &l->dev, &l->y, 0);
+    l->y = make_matrix(format->storage, ROWS, N);
+    run_adapted(l, &l->dev, &l->y, 0);
 }
 
 static void tear_down(layer *l)
@@ -92,16 +93,16 @@ static void for_all(void (*check)(layer *l))
         }
 }
 
-static void rows_alone(layer *l)
+static void check_rows_alone(layer *l)
 {
     invar_device threads;
 
     invar_test_device_init(&threads, l->dev.numerics, INVAR_CPU_PATH_SIMD, 3);
     for (int64_t first = 0, m = 1; first < ROWS; first += m, m = first % 7 + 1) {
         int64_t rows = m < ROWS - first ? m : ROWS - first;
-        invar_tensor y = make(l->format->storage, rows, N);
+        invar_tensor y = make_matrix(l->format->storage, rows, N);
         invar_tensor expected = invar_tensor_rows(&l->y, first, rows);
-        adapted(l, &threads, &y, first);
+        run_adapted(l, &threads, &y, first);
         invar_assert_bits_tensor(&y, &expected, l->format->name);
         invar_test_free(&y);
     }
@@ -111,16 +112,16 @@ static void rows_alone(layer *l)
 static void test_adapter__bits_invariant_to_batch(void **state)
 {
     (void)state;
-    for_all(rows_alone);
+    for_all(check_rows_alone);
 }
 
-static void zero_adapter(layer *l)
+static void check_zero_adapter(layer *l)
 {
-    invar_tensor y = make(l->format->storage, ROWS, N), plain = invar_test_copy(&y);
+    invar_tensor y = make_matrix(l->format->storage, ROWS, N), plain = invar_test_copy(&y);
 
     invar_test_fill(&l->b, 0.0f);
-    adapted(l, &l->dev, &y, 0);
-    product(&l->dev, &plain, &l->x, &l->w);
+    run_adapted(l, &l->dev, &y, 0);
+    matrix_product(&l->dev, &plain, &l->x, &l->w);
     invar_assert_bits_tensor(&y, &plain, l->format->name);
     invar_test_free(&y, &plain);
 }
@@ -128,13 +129,13 @@ static void zero_adapter(layer *l)
 static void test_adapter__zero_leaves_the_layer(void **state)
 {
     (void)state;
-    for_all(zero_adapter);
+    for_all(check_zero_adapter);
 }
 
-/* The values of `from` in the first rows and columns of a tensor of zeros. */
-static invar_tensor filled_up(const invar_tensor *from, int64_t rows, int64_t cols)
+/* Returns a tensor of zeros with `from` in its first rows and columns. */
+static invar_tensor zero_padded(const invar_tensor *from, int64_t rows, int64_t cols)
 {
-    invar_tensor to = make(from->dtype, rows, cols);
+    invar_tensor to = make_matrix(from->dtype, rows, cols);
 
     invar_test_fill(&to, 0.0f);
     for (int64_t i = 0; i < from->shape[0]; i++)
@@ -143,14 +144,14 @@ static invar_tensor filled_up(const invar_tensor *from, int64_t rows, int64_t co
     return to;
 }
 
-static void filled_rank(layer *l)
+static void check_padded_rank(layer *l)
 {
-    invar_tensor y = make(l->format->storage, ROWS, N);
+    invar_tensor y = make_matrix(l->format->storage, ROWS, N);
     layer wide = *l;
 
-    wide.a = filled_up(&l->a, FILLED, K);
-    wide.b = filled_up(&l->b, N, FILLED);
-    adapted(&wide, &l->dev, &y, 0);
+    wide.a = zero_padded(&l->a, PADDED_RANK, K);
+    wide.b = zero_padded(&l->b, N, PADDED_RANK);
+    run_adapted(&wide, &l->dev, &y, 0);
     invar_assert_bits_tensor(&y, &l->y, l->format->name);
     invar_test_free(&wide.a, &wide.b, &y);
 }
@@ -158,13 +159,13 @@ static void filled_rank(layer *l)
 static void test_adapter__zeros_fill_up_the_rank(void **state)
 {
     (void)state;
-    for_all(filled_rank);
+    for_all(check_padded_rank);
 }
 
-/* y as peft has it: the adapter's output is rounded before it is added. */
+/* Control: y as peft computes it, with the adapter's output rounded before the addition. */
 static void rounded_twice(const layer *l, const invar_tensor *y)
 {
-    invar_tensor sums = make(INVAR_DTYPE_F32, 2 * ROWS, N);
+    invar_tensor sums = make_matrix(INVAR_DTYPE_F32, 2 * ROWS, N);
 
     adapted_sums(l, &l->dev, &sums, 0, ROWS);
     for (int64_t i = 0; i < ROWS; i++)
@@ -176,20 +177,21 @@ static void rounded_twice(const layer *l, const invar_tensor *y)
     invar_test_free(&sums);
 }
 
-/* y with the factor behind the second product. */
+/* Control: y with the factor applied after the second product. */
 static void late_factor(const layer *l, const invar_tensor *y)
 {
-    invar_tensor low = make(l->format->storage, ROWS, R);
-    invar_tensor base = make(INVAR_DTYPE_F32, ROWS, N), added = make(INVAR_DTYPE_F32, ROWS, N);
+    invar_tensor low_rank = make_matrix(l->format->storage, ROWS, R);
+    invar_tensor base = make_matrix(INVAR_DTYPE_F32, ROWS, N),
+                 added = make_matrix(INVAR_DTYPE_F32, ROWS, N);
 
-    product(&l->dev, &base, &l->x, &l->w);
-    product(&l->dev, &low, &l->plain_x, &l->a);
-    product(&l->dev, &added, &low, &l->b);
+    matrix_product(&l->dev, &base, &l->x, &l->w);
+    matrix_product(&l->dev, &low_rank, &l->plain_x, &l->a);
+    matrix_product(&l->dev, &added, &low_rank, &l->b);
     for (int64_t i = 0; i < ROWS; i++)
         for (int64_t j = 0; j < N; j++)
             invar_test_set(y, i, j,
                            invar_test_get(&base, i, j) + FACTOR * invar_test_get(&added, i, j));
-    invar_test_free(&low, &base, &added);
+    invar_test_free(&low_rank, &base, &added);
 }
 
 static void merged(const layer *l, const invar_tensor *y)
@@ -204,13 +206,13 @@ static void merged(const layer *l, const invar_tensor *y)
             invar_test_set(&w, n, k, sum);
         }
     codes = invar_test_quantized(&l->dev, &w, l->format->w, true);
-    product(&l->dev, y, &l->x, &codes);
+    matrix_product(&l->dev, y, &l->x, &codes);
     invar_test_free(&w, &codes);
 }
 
-static void other_orders(layer *l)
+static void check_controls(layer *l)
 {
-    invar_tensor y = make(l->format->storage, ROWS, N);
+    invar_tensor y = make_matrix(l->format->storage, ROWS, N);
 
     rounded_twice(l, &y);
     assert_int_equal(invar_tensors_differ(&l->y, &y), l->format->storage == INVAR_DTYPE_BF16);
@@ -224,7 +226,7 @@ static void other_orders(layer *l)
 static void test_adapter__controls_are_caught(void **state)
 {
     (void)state;
-    for_all(other_orders);
+    for_all(check_controls);
 }
 
 int main(void)

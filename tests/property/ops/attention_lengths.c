@@ -1,8 +1,10 @@
 /*
- * attention_lengths.c - what attention gives for a position does not depend on what follows it.
+ * attention_lengths.c - the results of attention at a position do not depend on later positions.
  *
- * Lengths around every edge of a group, a block or a span. Attention is causal, so o, lse2 and dq
- * of a short sample are the first rows of a long one, to the bit.
+ * Attention is causal, so o, lse2 and dq of a short sample are the first rows of a long one, bit
+ * by bit. The lengths lie around every edge of a group, block or span. The last rows are also
+ * compared with attention_expression.h, which writes the contract naively. Control: key blocks
+ * that start elsewhere change the naive result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,11 +29,12 @@ static const attention_form forms[] = {
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))
 
-/* The long sample is run once; each length repeats its beginning. */
-static attention_pack beginning(const attention_pack *whole, int64_t length)
+/* Returns a pack with the first `length` tokens of the long sample. */
+static attention_pack first_tokens(const attention_pack *longest_pack, int64_t length)
 {
-    attention_pack p = attention_pack_new(&whole->form, 1, &length);
-    const invar_tensor *from[] = {&whole->q, &whole->k, &whole->v, &whole->d_o};
+    attention_pack p = attention_pack_new(&longest_pack->form, 1, &length);
+    const invar_tensor *from[] = {&longest_pack->q, &longest_pack->k, &longest_pack->v,
+                                  &longest_pack->d_o};
     const invar_tensor *to[] = {&p.q, &p.k, &p.v, &p.d_o};
 
     for (int n = 0; n < 4; n++)
@@ -53,77 +56,80 @@ static void test_attention_lengths__bits_invariant_to_length(void **state)
 {
     (void)state;
     for (int64_t f = 0; f < invar_test_count(3, FORMS); f++) {
-        attention_pack whole = attention_sample(&forms[f], LONGEST, 3);
+        attention_pack longest_pack = attention_sample(&forms[f], LONGEST, 3);
         invar_device dev;
 
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
-        attention_forward(&dev, &whole);
+        attention_forward(&dev, &longest_pack);
         if (invar_test_full())
-            attention_backward(&dev, &whole);
+            attention_backward(&dev, &longest_pack);
         for (int64_t n = 0; n < LENGTHS; n++) {
-            attention_pack p = beginning(&whole, lengths[n]);
+            attention_pack p = first_tokens(&longest_pack, lengths[n]);
             char what[64];
 
             snprintf(what, sizeof what, "form %" PRId64 ", length %" PRId64, f, lengths[n]);
             attention_forward(&dev, &p);
-            assert_forward_bits(&p, 0, &whole, 0, lengths[n], what);
+            assert_forward_bits(&p, 0, &longest_pack, 0, lengths[n], what);
             if (invar_test_full()) {
                 attention_backward(&dev, &p);
-                assert_dq_bits(&p, &whole, lengths[n], what);
+                assert_dq_bits(&p, &longest_pack, lengths[n], what);
             }
             attention_pack_free(&p);
         }
         invar_test_device_release(&dev);
-        attention_pack_free(&whole);
+        attention_pack_free(&longest_pack);
     }
 }
 
-/* The last row of each length by the naive expression, and what a shifted block grid would give. */
+/*
+ * Compares the last row of each length with the naive expression. Control: shifted key blocks must
+ * change that expression.
+ */
 static void test_attention_lengths__last_row_matches_expression(void **state)
 {
     int64_t changed = 0;
 
     (void)state;
     for (int64_t f = 0; f < FORMS; f++) {
-        attention_pack whole = attention_sample(&forms[f], LONGEST, 3);
+        attention_pack longest_pack = attention_sample(&forms[f], LONGEST, 3);
         int64_t heads = forms[f].heads, width = heads * forms[f].dim;
         invar_device dev;
 
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
-        attention_forward(&dev, &whole);
+        attention_forward(&dev, &longest_pack);
         for (int64_t n = 0; n < LENGTHS; n++) {
-            expression right = expression_open(&whole, 0, TWIST_NONE);
-            expression wrong = expression_open(&whole, 0, TWIST_BLOCKS_SHIFTED);
+            expression right = expression_open(&longest_pack, 0, TWIST_NONE);
+            expression shifted = expression_open(&longest_pack, 0, TWIST_BLOCKS_SHIFTED);
             int64_t i = lengths[n] - 1;
             const float *o = right.o + i * width;
             char what[64];
 
-            right.length = wrong.length = lengths[n];
+            right.length = shifted.length = lengths[n];
             for (int64_t h = 0; h < heads; h++) {
                 expression_row(&right, i, h);
-                expression_row(&wrong, i, h);
+                expression_row(&shifted, i, h);
             }
             snprintf(what, sizeof what, "form %" PRId64 ", length %" PRId64, f, lengths[n]);
             for (int64_t j = 0; j < width; j++) {
-                float got = invar_test_get(&whole.o, i, j);
+                float got = invar_test_get(&longest_pack.o, i, j);
                 invar_assert_bits_f32(&got, &o[j], 1, what);
             }
-            // where blocks start shows in few bits of o, since rescaling is exact
-            changed += invar_bits_differ(o, wrong.o + i * width, (size_t)width * sizeof *o) ||
-                       invar_bits_differ(right.lse2 + i * heads, wrong.lse2 + i * heads,
+            // The start of the blocks changes few bits of o, because rescaling is exact.
+            changed += invar_bits_differ(o, shifted.o + i * width, (size_t)width * sizeof *o) ||
+                       invar_bits_differ(right.lse2 + i * heads, shifted.lse2 + i * heads,
                                          (size_t)heads * sizeof *right.lse2);
             expression_close(&right);
-            expression_close(&wrong);
+            expression_close(&shifted);
         }
         invar_test_device_release(&dev);
-        attention_pack_free(&whole);
+        attention_pack_free(&longest_pack);
     }
-    assert_true(changed > 0); // the sweep would see blocks that start elsewhere
+    assert_true(changed > 0); // otherwise the sweep could not detect shifted blocks
 }
 
 /*
- * dk and dv of a short sample are those of a long one whose further rows have no gradient: lengths
- * of queries move no group and no span.
+ * dk and dv of a short sample are those of a long one whose further rows have zero gradient: the
+ * number of queries moves no group and no span.
  */
 static void test_attention_lengths__gradients_ignore_rows_without_gradient(void **state)
 {
@@ -136,20 +142,21 @@ static void test_attention_lengths__gradients_ignore_rows_without_gradient(void 
 
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
         for (size_t n = 0; n < sizeof cuts / sizeof *cuts; n += (size_t)invar_test_count(2, 1)) {
-            attention_pack whole = attention_sample(&forms[f], longest, 3);
-            attention_pack part = beginning(&whole, cuts[n]);
-            invar_tensor silent = invar_tensor_rows(&whole.d_o, cuts[n], longest - cuts[n]);
+            attention_pack longest_pack = attention_sample(&forms[f], longest, 3);
+            attention_pack part = first_tokens(&longest_pack, cuts[n]);
+            invar_tensor later_d_o =
+                invar_tensor_rows(&longest_pack.d_o, cuts[n], longest - cuts[n]);
             invar_tensor dk, dv;
 
-            invar_test_fill(&silent, 0.0f);
-            attention_run(&dev, &whole);
+            invar_test_fill(&later_d_o, 0.0f);
+            attention_run(&dev, &longest_pack);
             attention_run(&dev, &part);
-            dk = invar_tensor_rows(&whole.dk, 0, cuts[n]);
-            dv = invar_tensor_rows(&whole.dv, 0, cuts[n]);
-            assert_dq_bits(&part, &whole, cuts[n], "dq");
+            dk = invar_tensor_rows(&longest_pack.dk, 0, cuts[n]);
+            dv = invar_tensor_rows(&longest_pack.dv, 0, cuts[n]);
+            assert_dq_bits(&part, &longest_pack, cuts[n], "dq");
             invar_assert_bits_tensor(&part.dk, &dk, "dk");
             invar_assert_bits_tensor(&part.dv, &dv, "dv");
-            attention_pack_free(&whole);
+            attention_pack_free(&longest_pack);
             attention_pack_free(&part);
         }
         invar_test_device_release(&dev);

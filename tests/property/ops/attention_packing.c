@@ -1,8 +1,10 @@
 /*
- * attention_packing.c - a sample's results do not depend on what it is packed with.
+ * attention_packing.c - a sample's results do not depend on the samples it is packed with.
  *
- * Its place in the pack, its neighbours (also NaN, infinite and huge ones), the cut into
- * micro-batches; forward and backward.
+ * Each sample is run alone, then at every position of a pack, in micro-batches, and next to
+ * samples of NaN, infinite and huge values; forward and backward must have the same bits. Poison
+ * inside a sample must not reach rows that mask it. Control: key blocks counted from the start of
+ * the pack instead of the sample change bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +26,7 @@ static const attention_form forms[] = {
 
 static const int64_t lengths[SAMPLES] = {129, 1, 64, 200, 17, 128};
 
-/* Each sample alone. */
+/* Runs each sample alone. */
 static void run_alone(attention_pack *alone, const attention_form *form, const invar_device *dev)
 {
     for (int64_t i = 0; i < SAMPLES; i++) {
@@ -33,7 +35,7 @@ static void run_alone(attention_pack *alone, const attention_form *form, const i
     }
 }
 
-/* Packs `count` samples, order[n] at place n, and compares each with its own run. */
+/* Packs `count` samples, order[n] at position n, and compares each with its own run. */
 static void check_pack(const attention_pack *alone, const invar_device *dev, const int64_t *order,
                        int64_t count, const char *what)
 {
@@ -59,8 +61,10 @@ static void free_all(attention_pack *alone)
         attention_pack_free(&alone[i]);
 }
 
-/* Rotations put every sample at every place; pieces of 1..SAMPLES are micro-batches. */
-static void test_attention_packing__bits_invariant_to_place_and_micro_batch(void **state)
+/*
+ * Rotations put every sample at every position; consecutive slices of the order are micro-batches.
+ */
+static void test_attention_packing__bits_invariant_to_position_and_micro_batch(void **state)
 {
     (void)state;
     for (int64_t f = 0; f < FORMS; f++) {
@@ -70,12 +74,12 @@ static void test_attention_packing__bits_invariant_to_place_and_micro_batch(void
 
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
         run_alone(alone, &forms[f], &dev);
-        for (int64_t turn = 0; turn < SAMPLES; turn += invar_test_count(3, 1)) {
+        for (int64_t rotation = 0; rotation < SAMPLES; rotation += invar_test_count(3, 1)) {
             int64_t order[SAMPLES];
 
             for (int64_t n = 0; n < SAMPLES; n++)
-                order[n] = (n + turn) % SAMPLES;
-            snprintf(what, sizeof what, "form %" PRId64 ", turn %" PRId64, f, turn);
+                order[n] = (n + rotation) % SAMPLES;
+            snprintf(what, sizeof what, "form %" PRId64 ", turn %" PRId64, f, rotation);
             check_pack(alone, &dev, order, SAMPLES, what);
         }
         for (int64_t size = 2; size < SAMPLES; size += invar_test_count(3, 1)) {
@@ -90,8 +94,11 @@ static void test_attention_packing__bits_invariant_to_place_and_micro_batch(void
     }
 }
 
-/* Poison before, between and after; few rows of it, since specials take the slow step. */
-static void test_attention_packing__bits_invariant_to_neighbours(void **state)
+/*
+ * Poisoned samples come before, between and after the others. They are short, since special values
+ * take the slow step.
+ */
+static void test_attention_packing__bits_invariant_to_neighbors(void **state)
 {
     const float poisons[] = {NAN, 3e38f, INFINITY, -INFINITY, -3e38f};
     static const int64_t packed[] = {7, 129, 21, 64, 2, 200, 17};
@@ -99,30 +106,30 @@ static void test_attention_packing__bits_invariant_to_neighbours(void **state)
     (void)state;
     for (int64_t n = 0; n < FORMS * invar_test_count(2, 5); n++) {
         attention_pack clean = attention_pack_new(&forms[n % FORMS], 7, packed);
-        attention_pack dirty = attention_pack_new(&forms[n % FORMS], 7, packed);
+        attention_pack poisoned = attention_pack_new(&forms[n % FORMS], 7, packed);
         invar_device dev;
 
         for (int64_t i = 0; i < 7; i++) {
             attention_fill(&clean, i, (uint64_t)i);
             if (i % 2 == 0)
-                attention_poison(&dirty, i, poisons[n / FORMS]);
+                attention_poison(&poisoned, i, poisons[n / FORMS]);
             else
-                attention_fill(&dirty, i, (uint64_t)i);
+                attention_fill(&poisoned, i, (uint64_t)i);
         }
         invar_test_device_init(&dev, clean.form.numerics, INVAR_CPU_PATH_SIMD, 2);
         attention_run(&dev, &clean);
-        attention_run(&dev, &dirty);
+        attention_run(&dev, &poisoned);
         for (int64_t i = 1; i < 7; i += 2) {
-            assert_forward_bits(&dirty, i, &clean, i, packed[i], "beside poison");
-            assert_backward_bits(&dirty, i, &clean, i, "beside poison");
+            assert_forward_bits(&poisoned, i, &clean, i, packed[i], "beside poison");
+            assert_backward_bits(&poisoned, i, &clean, i, "beside poison");
         }
         invar_test_device_release(&dev);
         attention_pack_free(&clean);
-        attention_pack_free(&dirty);
+        attention_pack_free(&poisoned);
     }
 }
 
-/* Blocks counted from the pack's start instead of the sample's would be seen. */
+/* Control: blocks shifted against the start of the sample give other bits. */
 static void test_attention_packing__shifted_blocks_are_caught(void **state)
 {
     (void)state;
@@ -146,14 +153,14 @@ static void test_attention_packing__shifted_blocks_are_caught(void **state)
 
 #define LENGTH 150
 
-static const attention_form small[] = {
+static const attention_form poison_forms[] = {
     {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 0, 0, 0}},
     {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 8, {0.0f, 20, 0, 0}},
     {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 1, 1, 16, {0.0f, 11, 128, 128}},
     {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 1, 16, {0.0f, 0, 128, 128}},
 };
 
-#define SMALL ((int64_t)(sizeof small / sizeof *small))
+#define POISON_FORMS ((int64_t)(sizeof poison_forms / sizeof *poison_forms))
 
 static void poison_rows(const invar_tensor *t, int64_t begin, int64_t end, float value)
 {
@@ -171,7 +178,7 @@ static void assert_rows(const invar_tensor *got, const invar_tensor *expected, i
     invar_assert_bits_tensor(&a, &b, what);
 }
 
-/* Keys and values from `cut` on are poison: rows before it do not see them. */
+/* Poisons keys and values from `cut` on, which rows before it do not see. */
 static void check_future(const attention_pack *clean, const invar_device *dev, int64_t cut,
                          float value)
 {
@@ -188,7 +195,7 @@ static void check_future(const attention_pack *clean, const invar_device *dev, i
     attention_pack_free(&p);
 }
 
-/* Queries and their gradients before `cut` are poison: keys from `cut` on are not seen by them. */
+/* Poisons queries and their gradients before `cut`, which do not see keys from `cut` on. */
 static void check_past_queries(const attention_pack *clean, const invar_device *dev, int64_t cut,
                                float value)
 {
@@ -203,23 +210,26 @@ static void check_past_queries(const attention_pack *clean, const invar_device *
     attention_pack_free(&p);
 }
 
-/* All of the rows before `cut` are poison: with a window, later rows leave it behind. */
+/*
+ * Poisons all tensors in the rows before `cut`: with a window, rows far enough after it do not see
+ * them.
+ */
 static void check_past(const attention_pack *clean, const invar_device *dev, int64_t cut,
                        float value)
 {
     attention_pack p = attention_sample(&clean->form, LENGTH, 9);
-    int64_t clear = cut + clean->form.shape.window - 1; // at most LENGTH
+    int64_t first_clear = cut + clean->form.shape.window - 1; // at most LENGTH
 
     poison_rows(&p.q, 0, cut, value);
     poison_rows(&p.k, 0, cut, value);
     poison_rows(&p.v, 0, cut, value);
     poison_rows(&p.d_o, 0, cut, value);
     attention_run(dev, &p);
-    assert_rows(&p.o, &clean->o, clear, LENGTH, "o behind the window");
-    assert_rows(&p.lse2, &clean->lse2, clear, LENGTH, "lse2 behind the window");
-    assert_rows(&p.dq, &clean->dq, clear, LENGTH, "dq behind the window");
-    assert_rows(&p.dk, &clean->dk, clear, LENGTH, "dk behind the window");
-    assert_rows(&p.dv, &clean->dv, clear, LENGTH, "dv behind the window");
+    assert_rows(&p.o, &clean->o, first_clear, LENGTH, "o behind the window");
+    assert_rows(&p.lse2, &clean->lse2, first_clear, LENGTH, "lse2 behind the window");
+    assert_rows(&p.dq, &clean->dq, first_clear, LENGTH, "dq behind the window");
+    assert_rows(&p.dk, &clean->dk, first_clear, LENGTH, "dk behind the window");
+    assert_rows(&p.dv, &clean->dv, first_clear, LENGTH, "dv behind the window");
     attention_pack_free(&p);
 }
 
@@ -229,11 +239,11 @@ static void test_attention_packing__masked_poison_changes_nothing(void **state)
     static const int64_t cuts[] = {1, 16, 37, 100, 127, 128, 131};
 
     (void)state;
-    for (int64_t f = 0; f < SMALL; f++) {
-        attention_pack clean = attention_sample(&small[f], LENGTH, 9);
+    for (int64_t f = 0; f < POISON_FORMS; f++) {
+        attention_pack clean = attention_sample(&poison_forms[f], LENGTH, 9);
         invar_device dev;
 
-        invar_test_device_init(&dev, small[f].numerics, INVAR_CPU_PATH_SIMD, 2);
+        invar_test_device_init(&dev, poison_forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
         attention_run(&dev, &clean);
         for (int64_t n = 0; n < 21; n += invar_test_count(5, 1)) {
             int64_t cut = cuts[n % 7];
@@ -241,7 +251,7 @@ static void test_attention_packing__masked_poison_changes_nothing(void **state)
 
             check_future(&clean, &dev, cut, value);
             check_past_queries(&clean, &dev, cut, value);
-            if (small[f].shape.window > 0)
+            if (poison_forms[f].shape.window > 0)
                 check_past(&clean, &dev, cut, value);
         }
         attention_pack_free(&clean);
@@ -252,8 +262,8 @@ static void test_attention_packing__masked_poison_changes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention_packing__bits_invariant_to_place_and_micro_batch),
-        cmocka_unit_test(test_attention_packing__bits_invariant_to_neighbours),
+        cmocka_unit_test(test_attention_packing__bits_invariant_to_position_and_micro_batch),
+        cmocka_unit_test(test_attention_packing__bits_invariant_to_neighbors),
         cmocka_unit_test(test_attention_packing__shifted_blocks_are_caught),
         cmocka_unit_test(test_attention_packing__masked_poison_changes_nothing),
     };

@@ -1,8 +1,10 @@
 /*
- * attention_paged.c - attention over a paged KV cache gives the bits of attention over the sample.
+ * attention_paged.c - attention over a paged KV cache has the bits of attention over the sample.
  *
- * Prefill in one piece, in chunks, token by token; pages of any size, in any order, with any stale
- * content; batches of prefill and decode in any mixture and order.
+ * A sample is prefilled at once, in chunks and token by token, with pages of several sizes in
+ * random order and stale values in unused rows; batches mix prefill and decode. Each row must
+ * equal the one of attention.fwd over its whole sample, or of the naive expression
+ * (attention_expression.h). Control: other key spans give other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,40 +15,41 @@
 
 #include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
 
-/* The cache of all samples of a pack; sample i keeps its pages in row i. */
+/* The cache of all samples of a pack. Row i of the page table belongs to sample i. */
 typedef struct paged {
     const attention_pack *pack;
     const invar_device *dev;
     invar_kv_pages cache;
-    int64_t done[ATTENTION_MAX_SAMPLES]; /* positions that are in the cache */
+    int64_t done[ATTENTION_MAX_SAMPLES]; /* number of positions that are in the cache */
 } paged;
 
-/* One sequence's part of a call. */
-typedef struct turn {
+/* The rows of one sequence in a call. */
+typedef struct seq_rows {
     int64_t sample;
     int64_t rows;
-} turn;
+} seq_rows;
 
-/* Pages in a random order, all filled with `stale`, two more than needed. */
+/* Makes a cache with two pages more than needed, in random order, all filled with `stale`. */
 static paged paged_new(const attention_pack *pack, const invar_device *dev, int64_t page_size,
                        float stale)
 {
     const attention_form *f = &pack->form;
     paged c = {.pack = pack, .dev = dev};
-    int64_t most = 0, n_pages;
+    int64_t max_pages = 0, n_pages;
     int32_t *pages;
 
     for (int64_t i = 0; i < pack->count; i++) {
         int64_t length = pack->start[i + 1] - pack->start[i];
-        most = length > most ? length : most;
+        max_pages = length > max_pages ? length : max_pages;
     }
-    most = (most + page_size - 1) / page_size;
-    n_pages = most * pack->count + 2;
+    max_pages = (max_pages + page_size - 1) / page_size;
+    n_pages = max_pages * pack->count + 2;
     c.cache.k = invar_test_strided(
         invar_tensor_4d(NULL, f->dtype, n_pages, page_size, f->kv_heads, f->dim), ATTENTION_GAP);
     c.cache.v =
         invar_test_tensor(invar_tensor_4d(NULL, f->dtype, n_pages, page_size, f->kv_heads, f->dim));
-    c.cache.pages = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_I32, pack->count, most));
+    c.cache.pages =
+        invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_I32, pack->count, max_pages));
     invar_test_fill(&c.cache.k, stale);
     invar_test_fill(&c.cache.v, stale);
     pages = malloc((size_t)n_pages * sizeof *pages);
@@ -56,7 +59,7 @@ static paged paged_new(const attention_pack *pack, const invar_device *dev, int6
         pages[i] = pages[j];
         pages[j] = (int32_t)i;
     }
-    memcpy(c.cache.pages.data, pages, (size_t)(most * pack->count) * sizeof *pages);
+    memcpy(c.cache.pages.data, pages, (size_t)(max_pages * pack->count) * sizeof *pages);
     free(pages);
     return c;
 }
@@ -76,8 +79,11 @@ static void copy_row(const invar_tensor *to, int64_t to_row, const invar_tensor 
            (size_t)(invar_tensor_row_elements(from) * element));
 }
 
-/* The next rows of some samples: into the cache, then through attention; o lands in out->o. */
-static void paged_call(paged *c, const attention_pack *out, const turn *turns, int64_t count)
+/*
+ * Writes the next rows of some samples to the cache, runs attention on them, and copies o to
+ * out->o.
+ */
+static void paged_call(paged *c, const attention_pack *out, const seq_rows *batch, int64_t count)
 {
     const attention_pack *p = c->pack;
     const attention_form *f = &p->form;
@@ -86,8 +92,8 @@ static void paged_call(paged *c, const attention_pack *out, const turn *turns, i
     invar_kv_pages cache = c->cache;
 
     for (int64_t n = 0; n < count; n++) {
-        start[n + 1] = start[n] + turns[n].rows;
-        lengths[n] = c->done[turns[n].sample] + turns[n].rows;
+        start[n + 1] = start[n] + batch[n].rows;
+        lengths[n] = c->done[batch[n].sample] + batch[n].rows;
     }
     pages.shape[0] = count;
     pages = invar_test_tensor(pages);
@@ -96,10 +102,10 @@ static void paged_call(paged *c, const attention_pack *out, const turn *turns, i
     k = invar_test_tensor(invar_tensor_3d(NULL, f->dtype, start[count], f->kv_heads, f->dim));
     v = invar_test_tensor(invar_tensor_3d(NULL, f->dtype, start[count], f->kv_heads, f->dim));
     for (int64_t n = 0; n < count; n++) {
-        int64_t row = p->start[turns[n].sample] + c->done[turns[n].sample];
+        int64_t row = p->start[batch[n].sample] + c->done[batch[n].sample];
 
-        copy_row(&pages, n, &c->cache.pages, turns[n].sample);
-        for (int64_t r = 0; r < turns[n].rows; r++) {
+        copy_row(&pages, n, &c->cache.pages, batch[n].sample);
+        for (int64_t r = 0; r < batch[n].rows; r++) {
             copy_row(&q, start[n] + r, &p->q, row + r);
             copy_row(&k, start[n] + r, &p->k, row + r);
             copy_row(&v, start[n] + r, &p->v, row + r);
@@ -114,11 +120,11 @@ static void paged_call(paged *c, const attention_pack *out, const turn *turns, i
         assert_ok(invar_attention_paged(c->dev, &attend));
     }
     for (int64_t n = 0; n < count; n++) {
-        int64_t row = p->start[turns[n].sample] + c->done[turns[n].sample];
+        int64_t row = p->start[batch[n].sample] + c->done[batch[n].sample];
 
-        for (int64_t r = 0; r < turns[n].rows; r++)
+        for (int64_t r = 0; r < batch[n].rows; r++)
             copy_row(&out->o, row + r, &o, start[n] + r);
-        c->done[turns[n].sample] += turns[n].rows;
+        c->done[batch[n].sample] += batch[n].rows;
     }
     invar_test_free(&pages, &q, &k, &v, &o);
 }
@@ -135,7 +141,7 @@ static const attention_form forms[] = {
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))
 
-/* One sample through the cache in chunks. */
+/* Runs one sample through the cache in chunks and compares o with attention.fwd. */
 static void run_chunks(const attention_pack *expected, const invar_device *dev, int64_t chunk,
                        int64_t page_size, float stale)
 {
@@ -145,7 +151,7 @@ static void run_chunks(const attention_pack *expected, const invar_device *dev, 
     char what[96];
 
     for (int64_t row = 0; row < length; row += chunk) {
-        turn t = {0, length - row < chunk ? length - row : chunk};
+        seq_rows t = {0, length - row < chunk ? length - row : chunk};
         paged_call(&c, &got, &t, 1);
     }
     snprintf(what, sizeof what, "dim %" PRId64 ", chunks of %" PRId64 ", pages of %" PRId64,
@@ -168,7 +174,7 @@ static void test_attention_paged__bits_invariant_to_chunks_and_pages(void **stat
 
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 1);
         attention_forward(&dev, &expected);
-        // by default each chunking with one page size, another one for each form
+        // without `full`, each chunk size runs with one page size, which differs by form
         for (int64_t n = 0; n < 15; n++)
             if (invar_test_full() || n / 5 == (n + f) % 3)
                 run_chunks(&expected, &dev, chunks[n % 5], page_sizes[n / 5], n % 2 ? NAN : 3e38f);
@@ -177,7 +183,10 @@ static void test_attention_paged__bits_invariant_to_chunks_and_pages(void **stat
     }
 }
 
-/* A split that follows the chunks would be seen: another span gives other bits. */
+/*
+ * Control: another key span gives other bits, so a split that followed the chunks would be
+ * detected.
+ */
 static void test_attention_paged__other_spans_are_caught(void **state)
 {
     (void)state;
@@ -187,7 +196,7 @@ static void test_attention_paged__other_spans_are_caught(void **state)
         invar_device dev;
 
         if (forms[f].shape.window == 17)
-            continue; // most rows see a single block
+            continue; // most rows see a single block, because this window is short
         other.shape.kv_span = other.shape.kv_span ? 0 : 128;
         right = attention_sample(&forms[f], 200, 21);
         wrong = attention_sample(&other, 200, 21);
@@ -202,7 +211,7 @@ static void test_attention_paged__other_spans_are_caught(void **state)
     }
 }
 
-/* With a window, pages that nobody sees any more are never read: their index may be gone. */
+/* Pages before a window are never read: their index may be invalid. */
 static void test_attention_paged__pages_behind_the_window_may_go(void **state)
 {
     attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 32, {0.0f, 20, 0, 0}};
@@ -216,7 +225,7 @@ static void test_attention_paged__pages_behind_the_window_may_go(void **state)
     attention_forward(&dev, &expected);
     c = paged_new(&expected, &dev, 16, NAN);
     for (int64_t row = 0; row < 200; row += 8) {
-        turn t = {0, 8};
+        seq_rows t = {0, 8};
 
         paged_call(&c, &got, &t, 1);
         // the next rows see positions from row + 8 - 19 on
@@ -235,8 +244,8 @@ static void test_attention_paged__pages_behind_the_window_may_go(void **state)
 #define SAMPLES 5
 
 /*
- * Five sequences at once, in random portions: long prefill beside decode, some absent, one with no
- * row, in random order. Every row has the bits of attention over its sample.
+ * Five sequences in random portions: long prefill together with decode, and sequences without rows,
+ * in random order. Every row must have the bits of attention over its sample.
  */
 static void test_attention_paged__bits_invariant_to_batch(void **state)
 {
@@ -247,7 +256,7 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
         attention_pack expected = attention_pack_new(&forms[f], SAMPLES, lengths);
         attention_pack got = attention_pack_new(&forms[f], SAMPLES, lengths);
         int64_t left = 0;
-        uint64_t draw = 0;
+        uint64_t n_draws = 0;
         invar_device dev;
         paged c;
 
@@ -259,19 +268,19 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
         attention_forward(&dev, &expected);
         c = paged_new(&expected, &dev, 16, NAN);
         while (left > 0) {
-            turn turns[SAMPLES];
-            int64_t count = 0, first = invar_test_random(5, draw++) % SAMPLES;
+            seq_rows batch[SAMPLES];
+            int64_t count = 0, first = invar_test_random(5, n_draws++) % SAMPLES;
 
             for (int64_t n = 0; n < SAMPLES; n++) {
                 int64_t i = (first + n) % SAMPLES, rest = lengths[i] - c.done[i];
-                uint32_t r = invar_test_random(5, draw++);
+                uint32_t r = invar_test_random(5, n_draws++);
                 int64_t rows = r % 3 == 0 ? 1 : r % 3 == 1 ? (int64_t)(r >> 8) % 60 : 0;
 
                 rows = rows < rest ? rows : rest;
-                turns[count++] = (turn){i, rows};
+                batch[count++] = (seq_rows){i, rows};
                 left -= rows;
             }
-            paged_call(&c, &got, turns, count);
+            paged_call(&c, &got, batch, count);
         }
         invar_assert_bits_tensor(&got.o, &expected.o, "random batches");
         paged_free(&c);
@@ -283,12 +292,13 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
 
 /*
  * vLLM #51902: a decode row changed when an unrelated prefill in its batch grew from 9 to 10
- * tokens, because the tile size followed the longest query. Here: alone, and beside 1 .. 70 tokens.
+ * tokens, because the tile size depended on the longest query. This test decodes a row alone and
+ * together with 1 to 70 tokens.
  */
 static void test_attention_paged__decode_beside_growing_prefill(void **state)
 {
     int64_t lengths[] = {invar_test_count(1500, 19802), 70}, last = lengths[0] - 1;
-    static const int64_t beside[] = {0, 1, 8, 9, 10, 11, 17, 64, 70};
+    static const int64_t prefill_rows[] = {0, 1, 8, 9, 10, 11, 17, 64, 70};
     static const attention_form kv19802[] = {
         {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
         {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
@@ -309,12 +319,12 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
         got = attention_pack_new(form, 2, lengths);
         right = expression_open(&p, 0, TWIST_NONE);
         wrong = expression_open(&p, 0, TWIST_NONE);
-        wrong.kv_span = 256; // a split of the keys, as vLLM's other tile size had it
+        wrong.kv_span = 256; // a split of the keys as by vLLM's other tile size
         for (int64_t h = 0; h < form->heads; h++) {
             expression_row(&right, last, h);
             expression_row(&wrong, last, h);
         }
-        if (form->dtype == INVAR_DTYPE_F32) // that would be seen, but bf16 rounds it away
+        if (form->dtype == INVAR_DTYPE_F32) // control; bf16 rounds the difference away
             assert_true(invar_bits_differ(right.o + last * 14 * 64, wrong.o + last * 14 * 64,
                                           14 * 64 * sizeof(float)));
         expected = invar_tensor_3d(right.o + last * 14 * 64, INVAR_DTYPE_F32, 1, 14, 64);
@@ -330,12 +340,12 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
 
             assert_ok(invar_kv_write(&dev, &write));
         }
-        for (size_t n = 0; n < sizeof beside / sizeof *beside; n++) {
-            turn turns[] = {{0, 1}, {1, beside[n]}};
+        for (size_t n = 0; n < sizeof prefill_rows / sizeof *prefill_rows; n++) {
+            seq_rows batch[] = {{0, 1}, {1, prefill_rows[n]}};
 
             c.done[0] = last;
             c.done[1] = 0;
-            paged_call(&c, &got, turns, 2);
+            paged_call(&c, &got, batch, 2);
             row = invar_tensor_rows(&got.o, last, 1);
             for (int64_t j = 0; j < 14 * 64; j++) {
                 float value = invar_test_get(&row, 0, j), exact = invar_test_get(&expected, 0, j);

@@ -1,5 +1,9 @@
 /*
- * attention_threads.c - the bits of attention do not depend on threads, code path or arena.
+ * attention_threads.c - the bits of attention do not depend on threads, CPU path or arena.
+ *
+ * Forward, backward and paged attention on 1 to 8 threads, with the SIMD and the portable path,
+ * give the bits of the SIMD path on one thread. Control: another key span (kv_span) changes the
+ * log-sum-exp, so a split of the keys that depended on the threads would be detected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +31,7 @@ static attention_pack new_pack(const attention_form *form)
     return p;
 }
 
-/* The pack's keys as a cache of one page per sample, and all rows as one prefill. */
+/* Runs paged attention with the pack's keys in a cache of one page per sample, as one prefill. */
 static void run_paged(const invar_device *dev, const attention_pack *p, const invar_tensor *o)
 {
     const attention_form *f = &p->form;
@@ -78,7 +82,7 @@ static void test_attention_threads__bits_invariant_to_threads_and_path(void **st
             char what[64];
 
             if (path == INVAR_CPU_PATH_PORTABLE && n >= invar_test_count(4, 8))
-                continue; // slow
+                continue; // the portable path is slow
             snprintf(what, sizeof what, "%d threads, %s", threads[n / 2],
                      n % 2 ? "SIMD" : "portable");
             invar_test_device_init(&dev, forms[f].numerics, path, threads[n / 2]);
@@ -89,7 +93,7 @@ static void test_attention_threads__bits_invariant_to_threads_and_path(void **st
     }
 }
 
-/* The arena of production: scratch holds what the last op left, not NaN. */
+/* Scratch of a production arena holds what the last op left, not the NaN of the debug arena. */
 static void test_attention_threads__bits_invariant_to_arena(void **state)
 {
     (void)state;
@@ -117,7 +121,10 @@ static void test_attention_threads__bits_invariant_to_arena(void **state)
     }
 }
 
-/* A split of keys that followed the threads would be seen: another span gives other bits. */
+/*
+ * Control: another key span gives other bits, so a split that depended on threads would be
+ * detected.
+ */
 static void test_attention_threads__other_spans_are_caught(void **state)
 {
     (void)state;

@@ -1,8 +1,9 @@
 /*
- * dw_overwrite.c - a gradient that is fresh has the bits of one that was zeroed before.
+ * dw_overwrite.c - a weight gradient that is overwritten equals one that is zeroed and added to.
  *
- * Random calls of linear.dw and moe.linear.dw (tests/gpu/cases), edge shapes, no rows and experts
- * without rows among them: once with NaNs in dw and `fresh`, once with zeros there and without.
+ * Random calls of linear.dw and moe.linear.dw (tests/gpu/cases), with edge shapes, no rows, and
+ * experts without rows, run twice: with `fresh` on a dw of NaN, and without it on a dw of zeros.
+ * Control: adding to a dw of NaN gives another digest.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,8 +21,8 @@ static void zero_rows(const invar_tensor *dw)
         memset((float *)dw->data + i * dw->row_stride, 0, (size_t)dw->shape[1] * sizeof(float));
 }
 
-/* The same call with a dw that is added to, and whether its elements are zeros. */
-static void add_to(invar_case *c, bool zeros)
+/* Turns off `fresh`, so that the call adds to dw, and zeroes dw if `zeros`. */
+static void clear_fresh(invar_case *c, bool zeros)
 {
     bool dense = c->op == INVAR_OP_LINEAR_DW;
 
@@ -30,7 +31,7 @@ static void add_to(invar_case *c, bool zeros)
         zero_rows(dense ? &c->args.linear_dw.dw : &c->args.moe_linear_dw.dw);
 }
 
-static invar_digest run(const invar_device *dev, invar_case *c)
+static invar_digest run_case(const invar_device *dev, invar_case *c)
 {
     invar_digest digest;
 
@@ -40,24 +41,24 @@ static invar_digest run(const invar_device *dev, invar_case *c)
     return digest;
 }
 
-static void compare(const invar_device *dev, invar_op op, uint64_t seed)
+static void compare_overwrite(const invar_device *dev, invar_op op, uint64_t seed)
 {
     invar_case fresh, zeroed, poisoned;
     invar_digest expected, got;
 
     invar_case_make(&fresh, op, dev->numerics, INVAR_CASE_MORE + seed);
     invar_case_make(&zeroed, op, dev->numerics, INVAR_CASE_MORE + seed);
-    add_to(&zeroed, true);
-    expected = run(dev, &zeroed);
-    got = run(dev, &fresh);
+    clear_fresh(&zeroed, true);
+    expected = run_case(dev, &zeroed);
+    got = run_case(dev, &fresh);
     if (memcmp(&got, &expected, sizeof got) != 0)
         fail_msg("%s, seed %" PRIu64 ", %s", invar_op_name(op), seed, fresh.text);
     if (seed != 1)
         return;
-    // the control: what dw held is seen where it is added to
+    // control: without `fresh`, the old values of dw change the result
     invar_case_make(&poisoned, op, dev->numerics, INVAR_CASE_MORE + seed);
-    add_to(&poisoned, false);
-    got = run(dev, &poisoned);
+    clear_fresh(&poisoned, false);
+    got = run_case(dev, &poisoned);
     assert_true(memcmp(&got, &expected, sizeof got) != 0);
 }
 
@@ -69,8 +70,8 @@ static void test_linear_dw__fresh_is_zeroed(void **state)
 
         invar_test_device_init(&dev, (invar_numerics)numerics, INVAR_CPU_PATH_SIMD, 2);
         for (uint64_t seed = 0; seed < CASES; seed++) {
-            compare(&dev, INVAR_OP_LINEAR_DW, seed);
-            compare(&dev, INVAR_OP_MOE_LINEAR_DW, seed);
+            compare_overwrite(&dev, INVAR_OP_LINEAR_DW, seed);
+            compare_overwrite(&dev, INVAR_OP_MOE_LINEAR_DW, seed);
         }
         invar_test_device_release(&dev);
     }

@@ -1,9 +1,10 @@
 /*
  * layers_rows.c - a row's result depends on that row alone.
  *
- * Every op whose output row belongs to one input row runs under all circumstances that must not
- * matter: the number of rows, the position among them, neighbours that are NaN or huge, strides,
- * threads, numerics and CPU path. Two controls, which depend on them, must be caught.
+ * Each op whose output row belongs to one input row runs with other numbers of rows, positions,
+ * strides, threads, numerics and CPU paths, and with neighbors that are NaN or huge; every result
+ * is compared with one run of all rows. Two controls must be detected: an op that divides by a
+ * mean over the batch, and one that sums a row in one accumulator per thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +14,7 @@
 
 enum { ROWS = 300, VOCABULARY = 40, POSITIONS = 64, HEAD = 64, MAX_TENSORS = 5 };
 
-/* What a call needs besides its rows. */
+/* Inputs of an op that are the same for all rows. */
 typedef struct constants {
     invar_tensor weight, head_weight, table, cosine, sine;
 } constants;
@@ -22,7 +23,7 @@ typedef struct row_op {
     const char *name;
     int outputs; /* the first ones of `views` */
     int tensors;
-    invar_tensor views[MAX_TENSORS]; /* with ROWS rows, without data */
+    invar_tensor views[MAX_TENSORS]; /* shapes with ROWS rows, without data */
     invar_status (*run)(const invar_device *dev, const invar_tensor *t, const constants *c);
 } row_op;
 
@@ -97,7 +98,7 @@ static invar_status run_dequantize(const invar_device *dev, const invar_tensor *
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* Divides by a mean over all rows: the batch shows. */
+/* Control: divides by a sum over all rows, so the result depends on the batch. */
 static invar_status run_batch_mean(const invar_device *dev, const invar_tensor *t,
                                    const constants *c)
 {
@@ -112,7 +113,7 @@ static invar_status run_batch_mean(const invar_device *dev, const invar_tensor *
     return INVAR_OK;
 }
 
-/* Sums a row in one accumulator a thread: the number of threads shows. */
+/* Control: sums a row in one accumulator per thread, so the result depends on the threads. */
 static invar_status run_split_sum(const invar_device *dev, const invar_tensor *t,
                                   const constants *c)
 {
@@ -136,8 +137,9 @@ static invar_status run_split_sum(const invar_device *dev, const invar_tensor *t
 typedef struct sweep {
     const invar_device *devices; /* (INVAR_TEST_DEVICES) */
     const row_op *op;
-    const constants *fixed;
-    invar_tensor base[MAX_TENSORS]; /* inputs, and the outputs expected of them */
+    const constants *row_inputs;
+    invar_tensor
+        expected_all[MAX_TENSORS]; /* inputs of all ROWS rows, and the outputs expected for them */
 } sweep;
 
 static invar_tensor with_rows(invar_tensor view, int64_t rows, int64_t gap)
@@ -146,8 +148,11 @@ static invar_tensor with_rows(invar_tensor view, int64_t rows, int64_t gap)
     return invar_test_strided(view, view.rank > 1 ? gap : 0);
 }
 
-/* NaN, or so large that a sum of two of them is infinite; index 0 where indices are asked for. */
-static void fill_neighbours(const invar_tensor *t, bool huge)
+/*
+ * Fills with 0 if the rows are indices, with 3e38 if `huge`, so that a sum of two is infinite;
+ * otherwise the NaN of a new tensor stays.
+ */
+static void fill_neighbors(const invar_tensor *t, bool huge)
 {
     if (t->dtype == INVAR_DTYPE_I32)
         invar_test_fill(t, 0.0f);
@@ -156,11 +161,11 @@ static void fill_neighbours(const invar_tensor *t, bool huge)
 }
 
 /*
- * A batch of `rows` rows with the base rows [first, first + count) at position `at`; the others are
- * neighbours. True when the rows come out as expected.
+ * Runs a batch of `rows` rows that has the base rows [first, first + count) at position `at` and
+ * neighbors elsewhere. Returns whether these rows have the expected results.
  */
-static bool same(const sweep *s, int64_t device, int64_t rows, int64_t at, int64_t first,
-                 int64_t count, int64_t gap, bool huge)
+static bool rows_match(const sweep *s, int64_t device, int64_t rows, int64_t at, int64_t first,
+                       int64_t count, int64_t gap, bool huge)
 {
     const row_op *op = s->op;
     invar_tensor t[MAX_TENSORS] = {{0}};
@@ -169,14 +174,14 @@ static bool same(const sweep *s, int64_t device, int64_t rows, int64_t at, int64
     for (int i = 0; i < op->tensors; i++) {
         t[i] = with_rows(op->views[i], rows, i < op->outputs ? gap + 4 : gap);
         if (i >= op->outputs) {
-            fill_neighbours(&t[i], huge);
-            invar_test_copy_rows(&t[i], at, &s->base[i], first, count);
+            fill_neighbors(&t[i], huge);
+            invar_test_copy_rows(&t[i], at, &s->expected_all[i], first, count);
         }
     }
-    assert_ok(op->run(&s->devices[device % INVAR_TEST_DEVICES], t, s->fixed));
+    assert_ok(op->run(&s->devices[device % INVAR_TEST_DEVICES], t, s->row_inputs));
     for (int i = 0; i < op->outputs; i++) {
         invar_tensor got = invar_tensor_rows(&t[i], at, count);
-        invar_tensor expected = invar_tensor_rows(&s->base[i], first, count);
+        invar_tensor expected = invar_tensor_rows(&s->expected_all[i], first, count);
         equal = equal && !invar_tensors_differ(&got, &expected);
     }
     for (int i = 0; i < op->tensors; i++)
@@ -185,54 +190,55 @@ static bool same(const sweep *s, int64_t device, int64_t rows, int64_t at, int64
 }
 
 static void sweep_init(sweep *s, const invar_device *devices, const row_op *op,
-                       const constants *fixed)
+                       const constants *row_inputs)
 {
     s->devices = devices;
     s->op = op;
-    s->fixed = fixed;
+    s->row_inputs = row_inputs;
     for (int i = 0; i < op->tensors; i++) {
-        s->base[i] = with_rows(op->views[i], ROWS, 0);
+        s->expected_all[i] = with_rows(op->views[i], ROWS, 0);
         if (i < op->outputs)
             continue;
-        if (s->base[i].dtype == INVAR_DTYPE_I32)
-            invar_test_fill_index(&s->base[i], (uint64_t)i, VOCABULARY);
-        else if (!s->base[i].scale)
-            invar_test_fill_normal(&s->base[i], (uint64_t)i, 1.0f);
+        if (s->expected_all[i].dtype == INVAR_DTYPE_I32)
+            invar_test_fill_index(&s->expected_all[i], (uint64_t)i, VOCABULARY);
+        else if (!s->expected_all[i].scale)
+            invar_test_fill_normal(&s->expected_all[i], (uint64_t)i, 1.0f);
     }
-    if (s->base[op->tensors - 1].scale) { // dequantize: from some quantized rows
+    if (s->expected_all[op->tensors - 1].scale) { // dequantize needs valid codes
         invar_tensor x = with_rows(op->views[0], ROWS, 0);
         invar_test_fill_normal(&x, 9, 1.0f);
-        assert_ok(invar_quantize(&devices[0], &(invar_quantize_args){s->base[1], x}));
+        assert_ok(invar_quantize(&devices[0], &(invar_quantize_args){s->expected_all[1], x}));
         invar_test_free(&x);
     }
-    assert_ok(op->run(&devices[0], s->base, fixed));
+    assert_ok(op->run(&devices[0], s->expected_all, row_inputs));
 }
 
 static void sweep_release(sweep *s)
 {
     for (int i = 0; i < s->op->tensors; i++)
-        invar_test_free(&s->base[i]);
+        invar_test_free(&s->expected_all[i]);
 }
 
-/* What the bits turn out to depend on; NULL when on nothing. */
-static const char *dependence(const invar_device *devices, const row_op *op, const constants *fixed)
+/* Returns the condition that the bits depend on; NULL if there is none. */
+static const char *dependence(const invar_device *devices, const row_op *op,
+                              const constants *row_inputs)
 {
     static const int64_t few[] = {1, 2, 3, 7, 16, 31, 64, 129, 255, ROWS};
     int64_t steps = invar_test_full() ? ROWS : (int64_t)(sizeof few / sizeof *few);
     const char *found = NULL;
     sweep s;
 
-    sweep_init(&s, devices, op, fixed);
+    sweep_init(&s, devices, op, row_inputs);
     for (int i = 0; i < INVAR_TEST_DEVICES && !found; i++)
-        if (!same(&s, i, ROWS, 0, 0, ROWS, 2 * i, false))
+        if (!rows_match(&s, i, ROWS, 0, 0, ROWS, 2 * i, false))
             found = "threads, numerics, CPU path or strides";
     for (int64_t i = 0; i < steps && !found; i++) {
         int64_t rows = invar_test_full() ? i + 1 : few[i];
-        if (!same(&s, i, rows, 0, (ROWS - rows) / 2, rows, 0, false))
+        if (!rows_match(&s, i, rows, 0, (ROWS - rows) / 2, rows, 0, false))
             found = "the number of rows";
     }
     for (int64_t at = 0; at < 19 && !found; at++)
-        if (!same(&s, at, 19, at, at * 15, 1, 6, at % 2))
+        if (!rows_match(&s, at, 19, at, at * 15, 1, 6, at % 2))
             found = "the position or the neighbours";
     sweep_release(&s);
     return found;
@@ -311,7 +317,7 @@ static void test_layers__controls_are_caught(void **state)
     assert_string_equal(dependence(*state, &split, NULL), "threads, numerics, CPU path or strides");
 }
 
-/* Rows of a 128x128 band share a scale; bands do not share anything. */
+/* Rows of a 128x128 band share scales, but a band depends on no other band. */
 static void test_quantize__bits_invariant_to_other_bands(void **state)
 {
     const invar_device *devices = *state;

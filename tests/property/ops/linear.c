@@ -1,9 +1,11 @@
 /*
- * linear.c - no bit of a linear layer depends on anything but its own row and column.
+ * linear.c - a bit of a linear layer depends on nothing but its own row and column.
  *
- * Sweeps over batch sizes, positions, neighbours, slices of columns, threads, code paths,
- * micro-batches and ranks that hold shards, for every format and numerics; each with a control that
- * reorders a reduction and must be seen.
+ * Sweeps over batch sizes, positions, neighbors, threads, CPU paths, micro-batches and ranks that
+ * hold logical shards, for every format and numerics, and compares with one run of the full batch.
+ * Controls that must differ: the products in reverse order, one unit instead of nine, a chain cut
+ * into two shards, shards added in another order than the tree's, and shards cut at equal k
+ * instead of atoms.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,14 +15,14 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/formats.h"
 
-/* More than one tile of rows and columns, more than two blocks of k, short last scale blocks. */
+/* More than one row and column tile, more than two blocks of k, and partial last scale blocks. */
 enum { ROWS = 300, N = 370, K = 736 };
 
-/* A batch of inputs and output gradients, the weights, and what the whole batch yields. */
+/* A batch of inputs and output gradients, the weights, and the results of the full batch. */
 typedef struct fixture {
     const invar_test_format *format;
     invar_device dev;
-    invar_tensor plain_x, plain_dy, plain_w; /* before quantization */
+    invar_tensor plain_x, plain_dy, plain_w; /* values before quantization */
     invar_tensor x, dy, w;
     invar_tensor y, dx;
 } fixture;
@@ -75,7 +77,7 @@ static void for_all(property check)
         }
 }
 
-/* Rows [first, first + m) alone give what they gave in the batch. */
+/* Checks that rows [first, first + m) alone give the bits that they have in the batch. */
 static void check_slice(fixture *f, int64_t first, int64_t m)
 {
     invar_tensor x = invar_tensor_rows(&f->x, first, m), dy = invar_tensor_rows(&f->dy, first, m);
@@ -91,7 +93,7 @@ static void check_slice(fixture *f, int64_t first, int64_t m)
     invar_test_free(&y, &dx);
 }
 
-static void batch_sizes(fixture *f)
+static void check_batch_sizes(fixture *f)
 {
     static const int64_t reduced[] = {1, 2, 5, 8, 13, 16, 17, 64, 65, 129, 241, 299};
 
@@ -107,11 +109,13 @@ static void batch_sizes(fixture *f)
 static void test_linear__bits_invariant_to_batch_size(void **state)
 {
     (void)state;
-    for_all(batch_sizes);
+    for_all(check_batch_sizes);
 }
 
-/* One row at a place of a batch whose other rows hold `filler`; its bits are those of row 0. */
-static void check_place(fixture *f, int64_t m, int64_t place, float filler)
+/*
+ * Checks that row 0, put at `position` of a batch whose other rows hold `filler`, keeps its bits.
+ */
+static void check_position(fixture *f, int64_t m, int64_t position, float filler)
 {
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, f->format->storage, m, K));
     invar_tensor dy = invar_test_tensor(invar_tensor_2d(NULL, f->format->storage, m, N));
@@ -123,45 +127,47 @@ static void check_place(fixture *f, int64_t m, int64_t place, float filler)
     invar_test_fill(&x, filler);
     invar_test_fill(&dy, filler);
     invar_tensor_row_load(line, &f->plain_x, 0, 0, K);
-    invar_tensor_row_store(&x, place, 0, K, line);
+    invar_tensor_row_store(&x, position, 0, K, line);
     invar_tensor_row_load(line, &f->plain_dy, 0, 0, N);
-    invar_tensor_row_store(&dy, place, 0, N, line);
+    invar_tensor_row_store(&dy, position, 0, N, line);
     qx = invar_test_quantized(&f->dev, &x, f->format->x, false);
     qdy = invar_test_quantized(&f->dev, &dy, f->format->x, false);
     forward(&f->dev, &y, &qx, &f->w);
     backward(&f->dev, &dx, &qdy, &f->w);
-    got = invar_tensor_rows(&y, place, 1), expected = invar_tensor_rows(&f->y, 0, 1);
+    got = invar_tensor_rows(&y, position, 1), expected = invar_tensor_rows(&f->y, 0, 1);
     invar_assert_bits_tensor(&got, &expected, f->format->name);
-    got = invar_tensor_rows(&dx, place, 1), expected = invar_tensor_rows(&f->dx, 0, 1);
+    got = invar_tensor_rows(&dx, position, 1), expected = invar_tensor_rows(&f->dx, 0, 1);
     invar_assert_bits_tensor(&got, &expected, f->format->name);
     invar_test_free(&x, &dy, &y, &dx, &qx, &qdy);
 }
 
-static void positions(fixture *f)
+static void check_positions(fixture *f)
 {
     static const float fillers[] = {0.0f, 1.0f, 3.0e38f, -INFINITY, NAN, 1e-40f};
     int64_t step = invar_test_count(11, 1), m = 33;
 
-    for (int64_t place = 0; place < m; place += step)
-        check_place(f, m, place, fillers[place / step % 6]);
-    // the second tile of rows starts at 240; NaN neighbours take the slow reference: once
-    for (int64_t place = invar_test_count(239, 0); place < ROWS; place += invar_test_count(60, 1))
-        check_place(f, ROWS, place, place == ROWS - 1 ? NAN : (float)(place % 2));
+    for (int64_t position = 0; position < m; position += step)
+        check_position(f, m, position, fillers[position / step % 6]);
+    // The second row tile starts at 240. Rows with NaN take the slow reference path, hence only
+    // one.
+    for (int64_t position = invar_test_count(239, 0); position < ROWS;
+         position += invar_test_count(60, 1))
+        check_position(f, ROWS, position, position == ROWS - 1 ? NAN : (float)(position % 2));
 }
 
-static void test_linear__bits_invariant_to_position_and_neighbours(void **state)
+static void test_linear__bits_invariant_to_position_and_neighbors(void **state)
 {
     (void)state;
-    for_all(positions);
+    for_all(check_positions);
 }
 
-static void threads_and_paths(fixture *f)
+static void check_threads_and_paths(fixture *f)
 {
     static const int threads[] = {1, 2, 3, 8};
 
     for (int path = 0; path < 2; path++)
         for (int i = 0; i < 4; i++) {
-            // the portable step is slow: a few rows say as much
+            // the portable step is slow, so a few rows must do
             int64_t m = path == INVAR_CPU_PATH_PORTABLE ? invar_test_count(9, ROWS) : ROWS;
             invar_device dev;
             invar_tensor x = invar_tensor_rows(&f->x, 0, m), dy = invar_tensor_rows(&f->dy, 0, m);
@@ -182,7 +188,7 @@ static void threads_and_paths(fixture *f)
 static void test_linear__bits_invariant_to_threads_and_path(void **state)
 {
     (void)state;
-    for_all(threads_and_paths);
+    for_all(check_threads_and_paths);
 }
 
 /* ---- gradients of weights under micro-batching ----------------------------------------------- */
@@ -210,33 +216,35 @@ static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS; i++) {
             fixture f;
-            invar_tensor whole = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
-            invar_tensor pieces = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
-            invar_tensor uncut = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            invar_tensor full = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            invar_tensor micro_batched =
+                invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            invar_tensor one_unit_dw =
+                invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
             const int64_t one_unit[] = {0, ROWS};
 
             set_up(&f, &invar_test_formats[i], (invar_numerics)numerics);
-            invar_test_fill(&whole, 0.0f);
-            accumulate(&f.dev, &whole, &f.dy, &f.x, 0, UNITS);
-            // ways to cut nine units into micro-batches of whole units; all under full
+            invar_test_fill(&full, 0.0f);
+            accumulate(&f.dev, &full, &f.dy, &f.x, 0, UNITS);
+            // Each bit of `cuts` ends a micro-batch after a unit; under `full` all 256 cuts run.
             for (unsigned cuts = 0; cuts < 1u << (UNITS - 1);
                  cuts += (unsigned)invar_test_count(51, 1)) {
                 int64_t first = 0;
-                invar_test_fill(&pieces, 0.0f);
+                invar_test_fill(&micro_batched, 0.0f);
                 for (int64_t u = 1; u <= UNITS; u++)
                     if (u == UNITS || cuts >> (u - 1) & 1) {
-                        accumulate(&f.dev, &pieces, &f.dy, &f.x, first, u - first);
+                        accumulate(&f.dev, &micro_batched, &f.dy, &f.x, first, u - first);
                         first = u;
                     }
-                invar_assert_bits_tensor(&pieces, &whole, f.format->name);
+                invar_assert_bits_tensor(&micro_batched, &full, f.format->name);
             }
-            // the control: the units are part of the expression
-            invar_test_fill(&uncut, 0.0f);
+            // control: units are part of the expression, so one unit must give other bits
+            invar_test_fill(&one_unit_dw, 0.0f);
             assert_ok(invar_linear_dw(
                 &f.dev, &(invar_linear_dw_args){
-                            .dw = uncut, .dy = f.dy, .x = f.x, .units = {one_unit, 1}}));
-            assert_true(invar_tensors_differ(&uncut, &whole));
-            invar_test_free(&whole, &pieces, &uncut);
+                            .dw = one_unit_dw, .dy = f.dy, .x = f.x, .units = {one_unit, 1}}));
+            assert_true(invar_tensors_differ(&one_unit_dw, &full));
+            invar_test_free(&full, &micro_batched, &one_unit_dw);
             tear_down(&f);
         }
 }
@@ -245,18 +253,24 @@ static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
 
 enum { SHARD_ROWS = 6, SHARD_N = 128, SHARD_ATOM = 128, MOST_SHARDS = INVAR_LINEAR_MAX_SHARDS };
 
-/* y or dx as several ranks make it: columns of x, or of dy, and what goes with them of w. */
-typedef struct layer_of_ranks {
+/*
+ * A forward product or a dx that is computed by several ranks: each has columns of x and w, or of
+ * dy and rows of w.
+ */
+typedef struct sharded_product {
     const invar_device *dev;
     const invar_test_format *format;
-    bool back;              /* dx of two parts, the second of 3 atoms */
-    invar_tensor in[2];     /* (SHARD_ROWS, K_p) before quantization: x, or dy of the parts */
-    invar_tensor weight[2]; /* w before quantization: (N, K), or (K_p, N) of the parts */
+    bool is_dx;             /* dx of two parts, the second of 3 atoms */
+    invar_tensor in[2];     /* (SHARD_ROWS, K_p) before quantization: x, or dy of each part */
+    invar_tensor weight[2]; /* w before quantization: (N, K), or (K_p, N) of each part */
     int64_t atoms[2];
-} layer_of_ranks;
+} sharded_product;
 
-/* Rows [row, row + rows) and atoms [first[p], end[p]) of each part; `shards` of them. */
-static void run_atoms(const layer_of_ranks *l, const invar_device *dev, const invar_tensor *out,
+/*
+ * Computes rows [row, row + rows of out) from atoms [first[p], end[p]) of each part, as `shards`
+ * logical shards.
+ */
+static void run_atoms(const sharded_product *l, const invar_device *dev, const invar_tensor *out,
                       int64_t row, const int64_t *first, const int64_t *end, int32_t shards,
                       int64_t atom)
 {
@@ -265,11 +279,11 @@ static void run_atoms(const layer_of_ranks *l, const invar_device *dev, const in
     invar_tensor operand[4];
     int count = 0;
 
-    for (int p = 0; p < (l->back ? 2 : 1); p++) {
+    for (int p = 0; p < (l->is_dx ? 2 : 1); p++) {
         int64_t k0 = first[p] * SHARD_ATOM, k = (end[p] - first[p]) * SHARD_ATOM;
         invar_tensor x = invar_tensor_columns(&l->in[p], k0, k);
-        invar_tensor w = l->back ? invar_tensor_rows(&l->weight[p], k0, k)
-                                 : invar_tensor_columns(&l->weight[p], k0, k);
+        invar_tensor w = l->is_dx ? invar_tensor_rows(&l->weight[p], k0, k)
+                                  : invar_tensor_columns(&l->weight[p], k0, k);
         if (k == 0)
             continue;
         x = invar_tensor_rows(&x, row, out->shape[0]);
@@ -277,14 +291,14 @@ static void run_atoms(const layer_of_ranks *l, const invar_device *dev, const in
         operand[count++] = fwd.w = invar_test_quantized(l->dev, &w, l->format->w, true);
         dx.parts[dx.n_parts++] = (invar_linear_part){fwd.x, fwd.w};
     }
-    invar_test_fill(out, count ? NAN : 0.0f); // a rank without atoms computes nothing: +0
+    invar_test_fill(out, count ? NAN : 0.0f); // a rank without atoms contributes +0
     if (count > 0)
-        assert_ok(l->back ? invar_linear_dx(dev, &dx) : invar_linear_fwd(dev, &fwd));
+        assert_ok(l->is_dx ? invar_linear_dx(dev, &dx) : invar_linear_fwd(dev, &fwd));
     for (int i = 0; i < count; i++)
         invar_test_free(&operand[i]);
 }
 
-/* The first atom of n in shard v. */
+/* Returns the first atom of shard v, out of n atoms. */
 static int64_t atom_of(int64_t n, int32_t shards, int64_t v)
 {
     int64_t a = 0;
@@ -294,7 +308,7 @@ static int64_t atom_of(int64_t n, int32_t shards, int64_t v)
     return a;
 }
 
-/* Sums of the shards in another order than the tree's. */
+/* Control: adding the shards in another order than the tree's must change bits. */
 static void check_other_orders(const float *shards, int32_t count, const float *expected)
 {
     bool ascending = false, descending = false, halves = false;
@@ -308,9 +322,9 @@ static void check_other_orders(const float *shards, int32_t count, const float *
         }
         for (int32_t v = 0; v < count; v++)
             lane[v] = shards[v * n + i];
-        for (int32_t apart = count / 2; apart > 0; apart /= 2)
-            for (int32_t v = 0; v < apart; v++)
-                lane[v] += lane[v + apart];
+        for (int32_t shard_sums = count / 2; shard_sums > 0; shard_sums /= 2)
+            for (int32_t v = 0; v < shard_sums; v++)
+                lane[v] += lane[v + shard_sums];
         ascending = ascending || up != expected[i];
         descending = descending || down != expected[i];
         halves = halves || lane[0] != expected[i];
@@ -318,7 +332,10 @@ static void check_other_orders(const float *shards, int32_t count, const float *
     assert_true(ascending && descending && halves);
 }
 
-/* What the ranks have, gathered: one (SHARD_ROWS, SHARD_N) after the other. */
+/*
+ * Folds the gathered sums of all ranks: `ranks` matrices (SHARD_ROWS, SHARD_N), one after the
+ * other.
+ */
 static void fold_ranks(const invar_device *dev, const invar_tensor *out, float *gathered,
                        int32_t ranks)
 {
@@ -329,30 +346,33 @@ static void fold_ranks(const invar_device *dev, const invar_tensor *out, float *
                  .shards = ranks}));
 }
 
-/* The whole, its rows apart and by more threads, and by every number of ranks. */
-static void check_ranks(const layer_of_ranks *l, int32_t shards)
+/*
+ * Compares one call for all shards with calls for a few rows on three threads, and with shards that
+ * are computed separately and folded first by rank, then across ranks, for every number of ranks.
+ */
+static void check_ranks(const sharded_product *l, int32_t shards)
 {
     static const int64_t none[2] = {0, 0};
     int64_t n = SHARD_ROWS * SHARD_N;
-    invar_tensor whole =
+    invar_tensor full =
         invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N));
-    invar_tensor other = invar_test_copy(&whole), apart, folded;
+    invar_tensor actual = invar_test_copy(&full), shard_sums, folded;
     invar_device threads;
 
-    apart = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n));
+    shard_sums = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n));
     folded = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n));
-    run_atoms(l, l->dev, &whole, 0, none, l->atoms, shards, SHARD_ATOM);
+    run_atoms(l, l->dev, &full, 0, none, l->atoms, shards, SHARD_ATOM);
     invar_test_device_init(&threads, l->dev->numerics, INVAR_CPU_PATH_SIMD, 3);
     for (int64_t row = 0, m = 1; row < SHARD_ROWS; row += m, m = row % 3 + 1) {
-        invar_tensor rows = invar_tensor_rows(&other, row, m);
+        invar_tensor rows = invar_tensor_rows(&actual, row, m);
         run_atoms(l, &threads, &rows, row, none, l->atoms, shards, SHARD_ATOM);
     }
     invar_test_device_release(&threads);
-    invar_assert_bits_tensor(&other, &whole, l->format->name);
+    invar_assert_bits_tensor(&actual, &full, l->format->name);
     for (int32_t v = 0; v < shards; v++) {
         int64_t first[2], end[2];
         invar_tensor out =
-            invar_tensor_2d((float *)apart.data + v * n, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N);
+            invar_tensor_2d((float *)shard_sums.data + v * n, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N);
         for (int p = 0; p < 2; p++) {
             first[p] = atom_of(l->atoms[p], shards, v);
             end[p] = atom_of(l->atoms[p], shards, v + 1);
@@ -362,52 +382,55 @@ static void check_ranks(const layer_of_ranks *l, int32_t shards)
     for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
         for (int32_t r = 0; r < ranks; r++)
             invar_test_fold((float *)folded.data + r * n,
-                            (float *)apart.data + r * (shards / ranks) * n, shards / ranks,
+                            (float *)shard_sums.data + r * (shards / ranks) * n, shards / ranks,
                             SHARD_ROWS * SHARD_N);
-        fold_ranks(l->dev, &other, folded.data, ranks);
-        invar_assert_bits_tensor(&other, &whole, l->format->name);
+        fold_ranks(l->dev, &actual, folded.data, ranks);
+        invar_assert_bits_tensor(&actual, &full, l->format->name);
     }
-    if (shards > 2 && l->atoms[0] >= shards) // with empty ones it may be the same order
-        check_other_orders(apart.data, shards, whole.data);
-    invar_test_free(&whole, &other, &apart, &folded);
+    if (shards > 2 && l->atoms[0] >= shards) // otherwise orders may agree
+        check_other_orders(shard_sums.data, shards, full.data);
+    invar_test_free(&full, &actual, &shard_sums, &folded);
 }
 
-/* The control: equal cuts, where atoms do not make them and the format allows them. */
-static void check_equal_cuts(const layer_of_ranks *l, int32_t shards)
+/*
+ * Control: shards of equal size give other bits, if the atoms do not divide evenly and the format
+ * allows such a cut.
+ */
+static void check_equal_cuts(const sharded_product *l, int32_t shards)
 {
     static const int64_t none[2] = {0, 0};
     int64_t k = l->atoms[0] * SHARD_ATOM;
-    invar_tensor whole =
+    invar_tensor full =
         invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N));
-    invar_tensor equal = invar_test_copy(&whole);
+    invar_tensor equal = invar_test_copy(&full);
 
-    run_atoms(l, l->dev, &whole, 0, none, l->atoms, shards, SHARD_ATOM);
+    run_atoms(l, l->dev, &full, 0, none, l->atoms, shards, SHARD_ATOM);
     run_atoms(l, l->dev, &equal, 0, none, l->atoms, shards, k / shards);
-    assert_int_equal(invar_tensors_differ(&whole, &equal), l->atoms[0] % shards != 0);
-    invar_test_free(&whole, &equal);
+    assert_int_equal(invar_tensors_differ(&full, &equal), l->atoms[0] % shards != 0);
+    invar_test_free(&full, &equal);
 }
 
 static void check_atoms(const invar_device *dev, const invar_test_format *format, int64_t atoms,
-                        bool back)
+                        bool is_dx)
 {
-    layer_of_ranks l = {.dev = dev, .format = format, .back = back, .atoms = {atoms, 3}};
+    sharded_product l = {.dev = dev, .format = format, .is_dx = is_dx, .atoms = {atoms, 3}};
 
     for (int p = 0; p < 2; p++) {
         int64_t k = l.atoms[p] * SHARD_ATOM;
         l.in[p] = invar_test_normal_2d(format->storage, SHARD_ROWS, k, 1 + (uint64_t)p);
-        l.weight[p] = back ? invar_test_normal_2d(format->storage, k, SHARD_N, 3 + (uint64_t)p)
-                           : invar_test_normal_2d(format->storage, SHARD_N, k, 3 + (uint64_t)p);
+        l.weight[p] = is_dx ? invar_test_normal_2d(format->storage, k, SHARD_N, 3 + (uint64_t)p)
+                            : invar_test_normal_2d(format->storage, SHARD_N, k, 3 + (uint64_t)p);
     }
     for (int32_t shards = 1; shards <= MOST_SHARDS; shards *= 2) {
         check_ranks(&l, shards);
-        if (!back && format->w != INVAR_DTYPE_FP8 && atoms * SHARD_ATOM / shards % 32 == 0)
+        if (!is_dx && format->w != INVAR_DTYPE_FP8 && atoms * SHARD_ATOM / shards % 32 == 0)
             check_equal_cuts(&l, shards);
     }
     for (int p = 0; p < 2; p++)
         invar_test_free(&l.in[p], &l.weight[p]);
 }
 
-/* As models have them: 8 atoms, 11, and fewer than there are shards. */
+/* The numbers of atoms of real models: 8, 11, and fewer than there are shards. */
 static void test_linear__bits_invariant_to_ranks(void **state)
 {
     (void)state;
@@ -415,11 +438,11 @@ static void test_linear__bits_invariant_to_ranks(void **state)
         invar_device dev;
         invar_test_device_init(&dev, (invar_numerics)(i % INVAR_NUMERICS_COUNT),
                                INVAR_CPU_PATH_SIMD, 1);
-        for (int back = 0; back < 2; back++) {
+        for (int is_dx = 0; is_dx < 2; is_dx++) {
             const invar_test_format *f = &invar_test_formats[i / INVAR_NUMERICS_COUNT];
-            check_atoms(&dev, f, 8, back);
-            check_atoms(&dev, f, 11, back);
-            check_atoms(&dev, f, 3, back);
+            check_atoms(&dev, f, 8, is_dx);
+            check_atoms(&dev, f, 11, is_dx);
+            check_atoms(&dev, f, 3, is_dx);
         }
         invar_test_device_release(&dev);
     }
@@ -427,8 +450,8 @@ static void test_linear__bits_invariant_to_ranks(void **state)
 
 /* ---- controls -------------------------------------------------------------------------------- */
 
-/* The same products added in another order: k reversed in both operands. */
-static void reversed_is_seen(fixture *f)
+/* Control: the same products, added in another order because k is reversed in both operands. */
+static void check_reversed_k(fixture *f)
 {
     invar_tensor x = invar_test_copy(&f->plain_x), w = invar_test_copy(&f->plain_w), qx, qw;
     invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
@@ -453,11 +476,14 @@ static void reversed_is_seen(fixture *f)
 static void test_linear__control_reversed_chain_is_seen(void **state)
 {
     (void)state;
-    for_all(reversed_is_seen);
+    for_all(check_reversed_k);
 }
 
-/* A chain cut in two and added is another expression: shards are part of the recipe. */
-static void shards_are_seen(fixture *f)
+/*
+ * Control: a chain cut into two shards is another expression, because shards are part of the
+ * contract.
+ */
+static void check_split_chain(fixture *f)
 {
     invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
 
@@ -471,14 +497,14 @@ static void shards_are_seen(fixture *f)
 static void test_linear__control_split_chain_is_seen(void **state)
 {
     (void)state;
-    for_all(shards_are_seen);
+    for_all(check_split_chain);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear__bits_invariant_to_batch_size),
-        cmocka_unit_test(test_linear__bits_invariant_to_position_and_neighbours),
+        cmocka_unit_test(test_linear__bits_invariant_to_position_and_neighbors),
         cmocka_unit_test(test_linear__bits_invariant_to_threads_and_path),
         cmocka_unit_test(test_linear_dw__bits_invariant_to_micro_batches),
         cmocka_unit_test(test_linear__bits_invariant_to_ranks),

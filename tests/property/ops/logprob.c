@@ -1,9 +1,9 @@
 /*
- * logprob.c - log-probabilities: what must not change a bit.
+ * logprob.c - a token's log-prob, entropy and gradient depend on its own row only.
  *
- * A token's results are those that it has alone, wherever it stands in a batch, whatever its
- * neighbours and the padding of the vocabulary hold, on every number of threads, code path and
- * numerics (the op has no dot-step).
+ * Results are compared with those of one batch on one thread: for micro-batches of several sizes,
+ * for neighbors and vocabulary padding of NaN, infinite and huge values, and for all thread
+ * counts, CPU paths and numerics. Control: a reversed vocabulary changes the sums.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +17,12 @@ typedef struct tokens {
     invar_logprob_bwd_args bwd;
 } tokens;
 
-static invar_tensor vector(invar_dtype dtype, int64_t n)
+static invar_tensor new_vector(invar_dtype dtype, int64_t n)
 {
     return invar_test_tensor(invar_tensor_1d(NULL, dtype, n));
 }
 
-/* Outputs are new; inputs are `count` rows of `like` from row `first` on. */
+/* Makes new outputs for `count` rows of the inputs of `like`, beginning with row `first`. */
 static tokens tokens_of(const tokens *like, int64_t first, int64_t count)
 {
     tokens t = *like;
@@ -31,10 +31,10 @@ static tokens tokens_of(const tokens *like, int64_t first, int64_t count)
     t.fwd.targets = invar_tensor_rows(&like->fwd.targets, first, count);
     t.bwd.dlogp = invar_tensor_rows(&like->bwd.dlogp, first, count);
     t.bwd.dentropy = invar_tensor_rows(&like->bwd.dentropy, first, count);
-    t.fwd.logp = vector(INVAR_DTYPE_F32, count);
-    t.bwd.entropy = t.fwd.entropy = vector(INVAR_DTYPE_F32, count);
-    t.bwd.max = t.fwd.max = vector(INVAR_DTYPE_F32, count);
-    t.bwd.logsum = t.fwd.logsum = vector(INVAR_DTYPE_F32, count);
+    t.fwd.logp = new_vector(INVAR_DTYPE_F32, count);
+    t.bwd.entropy = t.fwd.entropy = new_vector(INVAR_DTYPE_F32, count);
+    t.bwd.max = t.fwd.max = new_vector(INVAR_DTYPE_F32, count);
+    t.bwd.logsum = t.fwd.logsum = new_vector(INVAR_DTYPE_F32, count);
     t.bwd.logits = t.fwd.logits;
     t.bwd.targets = t.fwd.targets;
     t.bwd.dlogits = invar_test_tensor(
@@ -47,16 +47,16 @@ static void outputs_free(tokens *t)
     invar_test_free(&t->fwd.logp, &t->fwd.entropy, &t->fwd.max, &t->fwd.logsum, &t->bwd.dlogits);
 }
 
-/* Logits are padded with NaN: what invar_test_strided leaves between rows. */
+/* Makes inputs. invar_test_strided leaves NaN between the rows of logits as padding. */
 static tokens inputs_new(int64_t count, int64_t vocabulary, invar_dtype dlogits)
 {
     tokens t = {0};
 
     t.fwd.logits =
         invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, count, vocabulary), 64);
-    t.fwd.targets = vector(INVAR_DTYPE_I32, count);
-    t.bwd.dlogp = vector(INVAR_DTYPE_F32, count);
-    t.bwd.dentropy = vector(INVAR_DTYPE_F32, count);
+    t.fwd.targets = new_vector(INVAR_DTYPE_I32, count);
+    t.bwd.dlogp = new_vector(INVAR_DTYPE_F32, count);
+    t.bwd.dentropy = new_vector(INVAR_DTYPE_F32, count);
     t.bwd.dlogits.dtype = dlogits;
     t.fwd.temperature = t.bwd.temperature = 0.8f;
     invar_test_fill_normal(&t.fwd.logits, 1, 4.0f);
@@ -71,13 +71,13 @@ static void inputs_free(tokens *t)
     invar_test_free(&t->fwd.logits, &t->fwd.targets, &t->bwd.dlogp, &t->bwd.dentropy);
 }
 
-static void run(const invar_device *dev, const tokens *t)
+static void run_logprob(const invar_device *dev, const tokens *t)
 {
     assert_ok(invar_logprob_fwd(dev, &t->fwd));
     assert_ok(invar_logprob_bwd(dev, &t->bwd));
 }
 
-/* Rows of `whole` from `first` on equal those of `part`. */
+/* Asserts that the rows of `whole` from `first` on equal those of `part`. */
 static void assert_rows(const tokens *whole, int64_t first, const tokens *part)
 {
     const invar_tensor *a[] = {&whole->fwd.logp, &whole->fwd.entropy, &whole->fwd.max,
@@ -106,11 +106,11 @@ static void test_logprob__token_alone_equals_token_in_batch(void **state)
         tokens inputs = inputs_new(count, sizes[i / 2], storage[i % 2]);
         tokens whole = tokens_of(&inputs, 0, count);
 
-        run(&dev, &whole);
+        run_logprob(&dev, &whole);
         for (int64_t size = 1; size < count; size += 1 + size) // micro-batches of 1, 3, 7, ...
             for (int64_t first = 0; first + size <= count; first += size) {
                 tokens part = tokens_of(&inputs, first, size);
-                run(&dev, &part);
+                run_logprob(&dev, &part);
                 assert_rows(&whole, first, &part);
                 outputs_free(&part);
             }
@@ -120,7 +120,7 @@ static void test_logprob__token_alone_equals_token_in_batch(void **state)
     invar_test_device_release(&dev);
 }
 
-static void test_logprob__neighbours_change_nothing(void **state)
+static void test_logprob__neighbors_change_nothing(void **state)
 {
     static const float poison[] = {NAN, INFINITY, -3e38f};
     const int64_t count = 5, middle = 2;
@@ -137,8 +137,8 @@ static void test_logprob__neighbours_change_nothing(void **state)
             if (t != middle)
                 invar_test_fill(&row, poison[i / 2]);
         }
-        run(&dev, &alone);
-        run(&dev, &whole);
+        run_logprob(&dev, &alone);
+        run_logprob(&dev, &whole);
         assert_rows(&whole, middle, &alone);
         outputs_free(&alone);
         outputs_free(&whole);
@@ -159,13 +159,13 @@ static void test_logprob__threads_paths_and_numerics_change_nothing(void **state
         invar_device dev;
 
         invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-        run(&dev, &expected);
+        run_logprob(&dev, &expected);
         invar_test_device_release(&dev);
         for (int j = 0; j < 4 * 2 * 2; j++) {
             tokens got = tokens_of(&inputs, 0, count);
             invar_test_device_init(&dev, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2),
                                    threads[j / 4]);
-            run(&dev, &got);
+            run_logprob(&dev, &got);
             assert_rows(&expected, 0, &got);
             outputs_free(&got);
             invar_test_device_release(&dev);
@@ -175,7 +175,7 @@ static void test_logprob__threads_paths_and_numerics_change_nothing(void **state
     }
 }
 
-/* The control: the same logits in another order of the vocabulary are other sums. */
+/* Control: the same logits in reversed vocabulary order give other sums. */
 static void test_logprob__control_reordered_vocabulary_is_seen(void **state)
 {
     const int64_t count = 19, vocabulary = 3000;
@@ -185,7 +185,7 @@ static void test_logprob__control_reordered_vocabulary_is_seen(void **state)
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    run(&dev, &forwards);
+    run_logprob(&dev, &forwards);
     for (int64_t t = 0; t < count; t++) {
         int32_t *target = (int32_t *)inputs.fwd.targets.data + t;
         *target = (int32_t)vocabulary - 1 - *target;
@@ -197,8 +197,8 @@ static void test_logprob__control_reordered_vocabulary_is_seen(void **state)
         }
     }
     backwards = tokens_of(&inputs, 0, count);
-    run(&dev, &backwards);
-    invar_assert_bits_tensor(&backwards.fwd.max, &forwards.fwd.max, "max"); // the same values
+    run_logprob(&dev, &backwards);
+    invar_assert_bits_tensor(&backwards.fwd.max, &forwards.fwd.max, "max"); // in any order
     assert_true(invar_tensors_differ(&backwards.fwd.logsum, &forwards.fwd.logsum));
     assert_true(invar_tensors_differ(&backwards.fwd.entropy, &forwards.fwd.entropy));
     outputs_free(&forwards);
@@ -211,7 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logprob__token_alone_equals_token_in_batch),
-        cmocka_unit_test(test_logprob__neighbours_change_nothing),
+        cmocka_unit_test(test_logprob__neighbors_change_nothing),
         cmocka_unit_test(test_logprob__threads_paths_and_numerics_change_nothing),
         cmocka_unit_test(test_logprob__control_reordered_vocabulary_is_seen),
     };

@@ -1,9 +1,12 @@
 /*
- * moe.c - a whole mixture-of-experts layer, forward and backward: what must not change a bit.
+ * moe.c - free choices change no bit of a mixture-of-experts layer, forward and backward.
  *
- * router, plan, gather, gate and up, SwiGLU, down, combine, and all backwards. A token's results
- * must be those that it has alone; a gradient must be the sum of its units' in order; however
- * tokens are split over experts, batches, threads and code paths.
+ * The layer consists of router, plan, gather, gate and up, SwiGLU, down and combine, with all
+ * their backwards. A token in a batch must have the results that it has alone, and a gradient must
+ * be the sum over its units in order, for every split of tokens over experts, order, micro-batch,
+ * thread count, CPU path and replayed routing. Gradients are also compared with finite differences
+ * of a second implementation in double. Control: other units change every gradient and no result
+ * of a token.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +22,10 @@
 
 #define SCRATCH_BYTES ((size_t)1 << 25) // enough for a product on 8 threads with 4 shards
 
-/* Plain scratch: the debug twin would fill megabytes for each of some ten thousand ops. */
+/*
+ * Opens a device with plain scratch: the debug arena would fill megabytes for each of about ten
+ * thousand ops.
+ */
 static void device_init(invar_device *dev, invar_numerics numerics, invar_cpu_path path,
                         int threads)
 {
@@ -50,19 +56,22 @@ typedef struct layer {
     int64_t k_atom;
     invar_moe_router router;
     invar_tensor router_weight; /* (E, D) storage */
-    invar_tensor gate;          /* (E*F, D), as a product takes it */
-    invar_tensor up;            /* (E*F, D) */
-    invar_tensor down;          /* (E*D, F) */
+    invar_tensor gate;          /* (E*F, D), weight format */
+    invar_tensor up;            /* (E*F, D), weight format */
+    invar_tensor down;          /* (E*D, F), weight format */
 } layer;
 
 typedef struct batch {
     invar_tensor x;      /* (T, D) storage */
     invar_tensor dout;   /* (T, D) storage */
     invar_tensor shared; /* (T, D) storage */
-    invar_tensor replay; /* (T, S) i32, optional */
+    invar_tensor replay; /* (T, S) i32, optional: expert ids to use instead of the router's
+                            choice */
 } batch;
 
-/* What a run yields: first what belongs to a token, then what accumulates over tokens. */
+/*
+ * Results of a run: first those of single tokens, then the gradients that accumulate over tokens.
+ */
 enum {
     OUT,        /* (T, D) storage */
     DX_EXPERTS, /* (T, D) storage */
@@ -86,7 +95,7 @@ typedef struct results {
     invar_tensor at[RESULTS];
 } results;
 
-static invar_tensor make(invar_dtype dtype, int64_t rows, int64_t cols)
+static invar_tensor make_matrix(invar_dtype dtype, int64_t rows, int64_t cols)
 {
     return invar_test_tensor(invar_tensor_2d(NULL, dtype, rows, cols));
 }
@@ -94,7 +103,7 @@ static invar_tensor make(invar_dtype dtype, int64_t rows, int64_t cols)
 static invar_tensor make_weight(const invar_device *dev, const invar_test_format *f, int64_t rows,
                                 int64_t cols, uint64_t seed)
 {
-    invar_tensor plain = make(f->storage, rows, cols), w;
+    invar_tensor plain = make_matrix(f->storage, rows, cols), w;
 
     invar_test_fill_normal(&plain, seed, 1.0f / sqrtf((float)cols));
     w = invar_test_quantized(dev, &plain, f->w, true);
@@ -102,7 +111,7 @@ static invar_tensor make_weight(const invar_device *dev, const invar_test_format
     return w;
 }
 
-/* The smallest layer that a format and a number of shards allow. */
+/* Makes the smallest layer that the format and the number of shards allow. */
 static layer layer_new(const invar_test_format *f, int32_t k_shards, int64_t experts, int64_t slots)
 {
     int64_t block = f->w == INVAR_DTYPE_FP8 ? 128 : f->w == f->storage ? 16 : 32;
@@ -117,7 +126,7 @@ static layer layer_new(const invar_test_format *f, int32_t k_shards, int64_t exp
     invar_device dev;
 
     device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    l.router_weight = make(f->storage, experts, l.width);
+    l.router_weight = make_matrix(f->storage, experts, l.width);
     invar_test_fill_normal(&l.router_weight, 1, 0.5f);
     l.gate = make_weight(&dev, f, experts * l.hidden, l.width, 2);
     l.up = make_weight(&dev, f, experts * l.hidden, l.width, 3);
@@ -135,16 +144,16 @@ static results results_new(const layer *l, int64_t tokens)
 {
     invar_dtype storage = l->format->storage, f32 = INVAR_DTYPE_F32;
     results r = {.at = {
-                     [OUT] = make(storage, tokens, l->width),
-                     [DX_EXPERTS] = make(storage, tokens, l->width),
-                     [DX_ROUTER] = make(storage, tokens, l->width),
-                     [DLOGITS] = make(storage, tokens, l->experts),
-                     [WEIGHTS] = make(f32, tokens, l->slots),
-                     [IDS] = make(INVAR_DTYPE_I32, tokens, l->slots),
-                     [DROUTER] = make(f32, l->experts, l->width),
-                     [DGATE] = make(f32, l->experts * l->hidden, l->width),
-                     [DUP] = make(f32, l->experts * l->hidden, l->width),
-                     [DDOWN] = make(f32, l->experts * l->width, l->hidden),
+                     [OUT] = make_matrix(storage, tokens, l->width),
+                     [DX_EXPERTS] = make_matrix(storage, tokens, l->width),
+                     [DX_ROUTER] = make_matrix(storage, tokens, l->width),
+                     [DLOGITS] = make_matrix(storage, tokens, l->experts),
+                     [WEIGHTS] = make_matrix(f32, tokens, l->slots),
+                     [IDS] = make_matrix(INVAR_DTYPE_I32, tokens, l->slots),
+                     [DROUTER] = make_matrix(f32, l->experts, l->width),
+                     [DGATE] = make_matrix(f32, l->experts * l->hidden, l->width),
+                     [DUP] = make_matrix(f32, l->experts * l->hidden, l->width),
+                     [DDOWN] = make_matrix(f32, l->experts * l->width, l->hidden),
                  }};
 
     for (int i = TOKEN_RESULTS; i < RESULTS; i++)
@@ -168,7 +177,7 @@ static void assert_results(const results *got, const results *expected, const ch
     }
 }
 
-/* The results of tokens [first, first + count), with the gradients of all. */
+/* A view of the results of tokens [first, first + count), with the gradients of all tokens. */
 static results results_rows(const results *r, int64_t first, int64_t count)
 {
     results view = *r;
@@ -187,16 +196,16 @@ typedef struct temporaries {
     int count;
 } temporaries;
 
-static invar_tensor keep(temporaries *temps, invar_tensor t)
+static invar_tensor keep_temporary(temporaries *temps, invar_tensor t)
 {
     assert_true(temps->count < MAX_TEMPORARIES);
     return temps->at[temps->count++] = t;
 }
 
-static invar_tensor quantized(temporaries *temps, const invar_device *dev, const layer *l,
-                              const invar_tensor *plain)
+static invar_tensor quantize_input(temporaries *temps, const invar_device *dev, const layer *l,
+                                   const invar_tensor *plain)
 {
-    return keep(temps, invar_test_quantized(dev, plain, l->format->x, false));
+    return keep_temporary(temps, invar_test_quantized(dev, plain, l->format->x, false));
 }
 
 static void run_layer(const invar_device *dev, const layer *l, const batch *b,
@@ -208,21 +217,22 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b,
     int64_t *start = malloc((size_t)(l->experts + 1) * sizeof *start);
     const invar_row_offsets experts = {start, l->experts};
     temporaries temps = {.count = 0};
-    invar_tensor logits = keep(&temps, make(f32, tokens, l->experts));
-    invar_tensor scores = keep(&temps, make(f32, tokens, l->experts));
-    invar_tensor dweights = keep(&temps, make(f32, tokens, l->slots));
-    invar_tensor slot_row = keep(&temps, make(i32, tokens, l->slots));
-    invar_tensor row_token = keep(&temps, invar_test_tensor(invar_tensor_1d(NULL, i32, rows)));
-    invar_tensor x = keep(&temps, make(storage, rows, l->width));
-    invar_tensor dx = keep(&temps, make(storage, rows, l->width));
-    invar_tensor gate = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor dgate = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor up = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor dup = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor act = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor dact = keep(&temps, make(storage, rows, l->hidden));
-    invar_tensor y = keep(&temps, make(storage, rows, l->width));
-    invar_tensor dy = keep(&temps, make(storage, rows, l->width));
+    invar_tensor logits = keep_temporary(&temps, make_matrix(f32, tokens, l->experts));
+    invar_tensor scores = keep_temporary(&temps, make_matrix(f32, tokens, l->experts));
+    invar_tensor dweights = keep_temporary(&temps, make_matrix(f32, tokens, l->slots));
+    invar_tensor slot_row = keep_temporary(&temps, make_matrix(i32, tokens, l->slots));
+    invar_tensor row_token =
+        keep_temporary(&temps, invar_test_tensor(invar_tensor_1d(NULL, i32, rows)));
+    invar_tensor x = keep_temporary(&temps, make_matrix(storage, rows, l->width));
+    invar_tensor dx = keep_temporary(&temps, make_matrix(storage, rows, l->width));
+    invar_tensor gate = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor dgate = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor up = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor dup = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor act = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor dact = keep_temporary(&temps, make_matrix(storage, rows, l->hidden));
+    invar_tensor y = keep_temporary(&temps, make_matrix(storage, rows, l->width));
+    invar_tensor dy = keep_temporary(&temps, make_matrix(storage, rows, l->width));
     invar_tensor ids = invar_tensor_present(&b->replay) ? b->replay : at[IDS];
     invar_tensor xq, actq, dyq, dgateq, dupq;
 
@@ -239,13 +249,13 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b,
     assert_ok(
         invar_moe_plan(dev, &(invar_moe_plan_args){row_token, slot_row, start, ids, l->experts}));
     assert_ok(invar_moe_gather_fwd(dev, &(invar_moe_gather_fwd_args){x, b->x, row_token}));
-    xq = quantized(&temps, dev, l, &x);
+    xq = quantize_input(&temps, dev, l, &x);
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){gate, xq, l->gate, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){up, xq, l->up, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = act, .gate = gate, .up = up}));
-    actq = quantized(&temps, dev, l, &act);
+    actq = quantize_input(&temps, dev, l, &act);
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){y, actq, l->down, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_combine_fwd(
@@ -253,7 +263,7 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b,
 
     assert_ok(invar_moe_combine_bwd(
         dev, &(invar_moe_combine_bwd_args){dy, dweights, b->dout, y, at[WEIGHTS], slot_row}));
-    dyq = quantized(&temps, dev, l, &dy);
+    dyq = quantize_input(&temps, dev, l, &dy);
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dx(
@@ -262,8 +272,8 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b,
     assert_ok(invar_swiglu_bwd(
         dev,
         &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dact, .gate = gate, .up = up}));
-    dgateq = quantized(&temps, dev, l, &dgate);
-    dupq = quantized(&temps, dev, l, &dup);
+    dgateq = quantize_input(&temps, dev, l, &dgate);
+    dupq = quantize_input(&temps, dev, l, &dup);
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DGATE], dgate, x, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dw(
@@ -299,8 +309,9 @@ static int32_t *replay_row(const batch *b, int64_t token)
 static batch batch_new(const layer *l, int64_t tokens)
 {
     invar_dtype storage = l->format->storage;
-    batch b = {make(storage, tokens, l->width), make(storage, tokens, l->width),
-               make(storage, tokens, l->width), make(INVAR_DTYPE_I32, tokens, l->slots)};
+    batch b = {make_matrix(storage, tokens, l->width), make_matrix(storage, tokens, l->width),
+               make_matrix(storage, tokens, l->width),
+               make_matrix(INVAR_DTYPE_I32, tokens, l->slots)};
 
     invar_test_fill_normal(&b.x, 11, 1.0f);
     invar_test_fill_normal(&b.dout, 12, 1.0f);
@@ -321,7 +332,10 @@ static batch batch_rows(const batch *b, int64_t first, int64_t count)
     return view;
 }
 
-/* How tokens are split over experts. */
+/*
+ * How fill_replay splits tokens over experts: all to one, one after the other, only some experts
+ * used, random.
+ */
 typedef enum split { SPLIT_ONE, SPLIT_EACH, SPLIT_HOLES, SPLIT_RANDOM, SPLITS } split;
 
 static void fill_replay(const batch *b, const layer *l, split kind)
@@ -337,7 +351,7 @@ static void fill_replay(const batch *b, const layer *l, split kind)
         }
 }
 
-/* Units of one token each. */
+/* Returns units of one token each. */
 static invar_row_offsets single_units(int64_t tokens)
 {
     enum { MOST = 64 };
@@ -351,7 +365,7 @@ static invar_row_offsets single_units(int64_t tokens)
 
 /* ---- tokens alone ---------------------------------------------------------------------------- */
 
-/* Row `to` of dst = row `from` of src; both contiguous. */
+/* Copies row `from` of src to row `to` of dst; both are contiguous. */
 static void copy_row(const invar_tensor *dst, int64_t to, const invar_tensor *src, int64_t from)
 {
     int64_t bytes = src->shape[1] * invar_dtype_bits(src->dtype) / 8;
@@ -365,7 +379,7 @@ static void copy_token(const results *dst, int64_t to, const results *src, int64
         copy_row(&dst->at[i], to, &src->at[i], from);
 }
 
-/* The gradient of one more unit joins the running one. */
+/* Adds the gradient of one unit to the running gradient. */
 static void add_gradients(const results *dst, const results *src)
 {
     for (int i = TOKEN_RESULTS; i < RESULTS; i++) {
@@ -377,9 +391,9 @@ static void add_gradients(const results *dst, const results *src)
     }
 }
 
-/* Runs token t of the batch alone, as a unit of its own, and joins it to `sum`. */
-static void join_alone(const results *sum, const invar_device *dev, const layer *l, const batch *b,
-                       int64_t t)
+/* Runs token t of the batch alone, as one unit, and adds its results to `sum`. */
+static void add_token_alone(const results *sum, const invar_device *dev, const layer *l,
+                            const batch *b, int64_t t)
 {
     batch one = batch_rows(b, t, 1);
     results alone = results_new(l, 1);
@@ -390,7 +404,9 @@ static void join_alone(const results *sum, const invar_device *dev, const layer 
     results_free(&alone);
 }
 
-/* The whole batch, units of one token, equals its tokens run alone one after the other. */
+/*
+ * Checks that the batch, with units of one token, equals its tokens run alone one after the other.
+ */
 static void check_alone(const invar_device *dev, const layer *l, const batch *b, const char *what)
 {
     int64_t tokens = b->x.shape[0];
@@ -398,7 +414,7 @@ static void check_alone(const invar_device *dev, const layer *l, const batch *b,
 
     run_layer(dev, l, b, single_units(tokens), &whole);
     for (int64_t t = 0; t < tokens; t++)
-        join_alone(&sum, dev, l, b, t);
+        add_token_alone(&sum, dev, l, b, t);
     assert_results(&whole, &sum, what);
     results_free(&whole);
     results_free(&sum);
@@ -427,19 +443,19 @@ static void test_moe_layer__token_alone_equals_token_in_batch(void **state)
 
 /* ---- every split of tokens over experts ------------------------------------------------------ */
 
-/* Choice number `choice` of distinct experts, in every order. */
-static void choose(int32_t *ids, int64_t choice, int64_t experts, int64_t slots)
+/* Writes the choice-th ordered selection of `slots` distinct experts. */
+static void select_experts(int32_t *ids, int64_t choice, int64_t experts, int64_t slots)
 {
-    int32_t deck[8];
+    int32_t remaining[8];
 
     for (int32_t e = 0; e < experts; e++)
-        deck[e] = e;
+        remaining[e] = e;
     for (int64_t s = 0; s < slots; s++) {
         int64_t left = experts - s, pick = s + choice % left;
         choice /= left;
-        ids[s] = deck[pick];
-        deck[pick] = deck[s];
-        deck[s] = ids[s];
+        ids[s] = remaining[pick];
+        remaining[pick] = remaining[s];
+        remaining[s] = ids[s];
     }
 }
 
@@ -450,14 +466,14 @@ static void check_every_split(const invar_device *dev, const invar_test_format *
     const int64_t experts = 3, choices = slots == 1 ? 3 : 6;
     layer l = layer_new(f, 1, experts, slots);
     batch b = batch_new(&l, tokens);
-    results alone[MAX_ALONE]; // of token t with choice c: t * choices + c
+    results alone[MAX_ALONE]; // result of token t with choice c: t * choices + c
     int64_t splits = 1;
 
     assert_true(tokens * choices <= MAX_ALONE);
     for (int64_t i = 0; i < tokens * choices; i++) {
         batch one = batch_rows(&b, i / choices, 1);
         alone[i] = results_new(&l, 1);
-        choose(replay_row(&one, 0), i % choices, experts, slots);
+        select_experts(replay_row(&one, 0), i % choices, experts, slots);
         run_layer(dev, &l, &one, single_units(1), &alone[i]);
     }
     for (int64_t t = 0; t < tokens; t++)
@@ -466,7 +482,7 @@ static void check_every_split(const invar_device *dev, const invar_test_format *
         results whole = results_new(&l, tokens), sum = results_new(&l, tokens);
         for (int64_t t = 0, rest = n; t < tokens; t++, rest /= choices) {
             const results *one = &alone[t * choices + rest % choices];
-            choose(replay_row(&b, t), rest % choices, experts, slots);
+            select_experts(replay_row(&b, t), rest % choices, experts, slots);
             copy_token(&sum, t, one, 0);
             add_gradients(&sum, one);
         }
@@ -494,9 +510,12 @@ static void test_moe_layer__every_split_of_tokens_over_experts(void **state)
     }
 }
 
-/* ---- order and neighbours -------------------------------------------------------------------- */
+/* ---- order and neighbors --------------------------------------------------------------------- */
 
-/* Reversed and rotated batches: each token keeps its results. (Gradients are sums in order.) */
+/*
+ * Each token keeps its results in reversed and rotated batches. Gradients are sums in order, so
+ * they are not compared.
+ */
 static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
 {
     const int64_t tokens = 9;
@@ -505,16 +524,16 @@ static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
     for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS * INVAR_NUMERICS_COUNT; i++) {
         layer l = layer_new(&invar_test_formats[i / 2], 1, 4, 2);
         batch b = batch_new(&l, tokens), other = batch_new(&l, tokens);
-        results expected = results_new(&l, tokens), back = results_new(&l, tokens);
+        results expected = results_new(&l, tokens), restored = results_new(&l, tokens);
         invar_device dev;
 
         device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
         fill_replay(&b, &l, SPLIT_RANDOM);
         run_layer(&dev, &l, &b, single_units(tokens), &expected);
-        for (int64_t turn = 0; turn < tokens; turn += 4) {
+        for (int64_t rotation = 0; rotation < tokens; rotation += 4) {
             results got = results_new(&l, tokens);
             for (int64_t t = 0; t < tokens; t++) {
-                int64_t from = (turn + tokens - 1 - t) % tokens;
+                int64_t from = (rotation + tokens - 1 - t) % tokens;
                 copy_row(&other.x, t, &b.x, from);
                 copy_row(&other.dout, t, &b.dout, from);
                 copy_row(&other.shared, t, &b.shared, from);
@@ -522,13 +541,13 @@ static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
             }
             run_layer(&dev, &l, &other, single_units(tokens), &got);
             for (int64_t t = 0; t < tokens; t++)
-                copy_token(&back, (turn + tokens - 1 - t) % tokens, &got, t);
+                copy_token(&restored, (rotation + tokens - 1 - t) % tokens, &got, t);
             for (int j = 0; j < TOKEN_RESULTS; j++)
-                invar_assert_bits_tensor(&back.at[j], &expected.at[j], result_names[j]);
+                invar_assert_bits_tensor(&restored.at[j], &expected.at[j], result_names[j]);
             results_free(&got);
         }
         results_free(&expected);
-        results_free(&back);
+        results_free(&restored);
         batch_free(&b);
         batch_free(&other);
         layer_free(&l);
@@ -536,8 +555,11 @@ static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
     }
 }
 
-/* All other tokens NaN, or so large that they overflow: the one in the middle keeps its bits. */
-static void test_moe_layer__neighbours_change_nothing(void **state)
+/*
+ * The middle token keeps its bits if all other tokens are NaN, infinite or large enough to
+ * overflow.
+ */
+static void test_moe_layer__neighbors_change_nothing(void **state)
 {
     static const float poison[] = {NAN, INFINITY, 3e38f};
     const int64_t tokens = 5, middle = 2;
@@ -577,7 +599,7 @@ static void test_moe_layer__neighbours_change_nothing(void **state)
 static const int64_t unit_starts[] = {0, 3, 4, 4, 21, 26, 28};
 enum { UNITS = 6, UNIT_TOKENS = 28 };
 
-/* Runs the batch cut behind unit u wherever bit u of `cuts` is set. */
+/* Runs the batch as micro-batches: one ends after unit u if bit u of `cuts` is set. */
 static void run_cut(const invar_device *dev, const layer *l, const batch *b, unsigned cuts,
                     const results *r)
 {
@@ -624,8 +646,8 @@ static void test_moe_layer__micro_batches_change_nothing(void **state)
     }
 }
 
-/* The control: other units are another order of additions, and every gradient shows it. */
-static void test_moe_layer__control_of_units(void **state)
+/* Control: one unit instead of six is another order of additions, which changes every gradient. */
+static void test_moe_layer__other_units_change_gradients(void **state)
 {
     static const int64_t one[] = {0, UNIT_TOKENS};
 
@@ -668,7 +690,7 @@ static void check_devices(const invar_test_format *f, invar_numerics numerics, i
     results expected = results_new(&l, 21), replayed = results_new(&l, 21);
     invar_device dev;
 
-    invar_test_free(&b.replay); // the router chooses
+    invar_test_free(&b.replay); // without replay, the router chooses
     device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 1);
     run_layer(&dev, &l, &b, single_units(21), &expected);
     device_release(&dev);
@@ -695,7 +717,7 @@ static void test_moe_layer__threads_paths_and_replay_change_nothing(void **state
 {
     (void)state;
     for (int i = 0; i < INVAR_TEST_FORMATS * INVAR_NUMERICS_COUNT; i++) {
-        bool fp8 = invar_test_formats[i / 2].w == INVAR_DTYPE_FP8; // its shards are wide
+        bool fp8 = invar_test_formats[i / 2].w == INVAR_DTYPE_FP8; // fp8 needs wide shards
         int32_t most = fp8 ? (int32_t)invar_test_count(2, 4) : 4;
         for (int32_t k_shards = 1; k_shards <= most; k_shards *= 2)
             check_devices(&invar_test_formats[i / 2], (invar_numerics)(i % 2), k_shards);
@@ -704,17 +726,17 @@ static void test_moe_layer__threads_paths_and_replay_change_nothing(void **state
 
 /* ---- gradients against finite differences in double ------------------------------------------ */
 
-/* The f32 layer in double: parameters and inputs as one list, so that each can be moved. */
+/* The f32 layer in double. Parameters and inputs are one list, so that each value can be varied. */
 enum { P_X, P_ROUTER, P_GATE, P_UP, P_DOWN, PARAMETERS };
 
-typedef struct model {
+typedef struct double_layer {
     const layer *l;
     const batch *b;
     double *at[PARAMETERS];
     int64_t count[PARAMETERS];
-} model;
+} double_layer;
 
-static double *doubles(const invar_tensor *t, int64_t *count)
+static double *to_doubles(const invar_tensor *t, int64_t *count)
 {
     double *values = malloc((size_t)(t->shape[0] * t->shape[1]) * sizeof *values);
 
@@ -734,8 +756,8 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* dout . (output of expert e for x). */
-static double expert_value(const model *m, const double *x, int64_t e, const float *dout)
+/* Returns dout . (output of expert e for x). */
+static double expert_value(const double_layer *m, const double *x, int64_t e, const float *dout)
 {
     const layer *l = m->l;
     double act[64], sum = 0.0;
@@ -751,8 +773,8 @@ static double expert_value(const model *m, const double *x, int64_t e, const flo
     return sum;
 }
 
-/* Sum of dout * out, less the shared expert's part, which no parameter moves. */
-static double loss(const model *m)
+/* Returns the sum of dout * out without the shared expert, which depends on no parameter. */
+static double loss(const double_layer *m)
 {
     const layer *l = m->l;
     double total = 0.0;
@@ -776,7 +798,7 @@ static double loss(const model *m)
     return total;
 }
 
-static double slope(const model *m, int parameter, int64_t i)
+static double finite_difference(const double_layer *m, int parameter, int64_t i)
 {
     const double step = 1e-5;
     double *p = &m->at[parameter][i], before = *p, up, down;
@@ -791,12 +813,12 @@ static double slope(const model *m, int parameter, int64_t i)
 
 static void test_moe_layer__gradients_match_finite_differences(void **state)
 {
-    static const int of_parameter[PARAMETERS] = {DX_EXPERTS, DROUTER, DGATE, DUP, DDOWN};
+    static const int grad_of_parameter[PARAMETERS] = {DX_EXPERTS, DROUTER, DGATE, DUP, DDOWN};
     static const int64_t start[] = {0, 2, 3};
     layer l = layer_new(&invar_test_formats[0], 1, 3, 2);
     batch b = batch_new(&l, 3);
     results r = results_new(&l, 3);
-    model m = {.l = &l, .b = &b};
+    double_layer m = {.l = &l, .b = &b};
     const invar_tensor *source[PARAMETERS] = {&b.x, &l.router_weight, &l.gate, &l.up, &l.down};
     invar_device dev;
 
@@ -805,13 +827,13 @@ static void test_moe_layer__gradients_match_finite_differences(void **state)
     device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     run_layer(&dev, &l, &b, (invar_row_offsets){start, 2}, &r);
     for (int p = 0; p < PARAMETERS; p++)
-        m.at[p] = doubles(source[p], &m.count[p]);
+        m.at[p] = to_doubles(source[p], &m.count[p]);
     for (int p = 0; p < PARAMETERS; p++)
         for (int64_t i = 0; i < m.count[p]; i++) {
-            double got = (double)((const float *)r.at[of_parameter[p]].data)[i], exact;
+            double got = (double)((const float *)r.at[grad_of_parameter[p]].data)[i], exact;
             if (p == P_X)
                 got += (double)((const float *)r.at[DX_ROUTER].data)[i];
-            exact = slope(&m, p, i);
+            exact = finite_difference(&m, p, i);
             if (!(fabs(got - exact) <= 2e-5 + 1e-5 * fabs(exact)))
                 fail_msg("parameter %d, element %d: got %.9g, expected %.9g", p, (int)i, got,
                          exact);
@@ -830,9 +852,9 @@ int main(void)
         cmocka_unit_test(test_moe_layer__token_alone_equals_token_in_batch),
         cmocka_unit_test(test_moe_layer__every_split_of_tokens_over_experts),
         cmocka_unit_test(test_moe_layer__order_of_tokens_changes_no_token),
-        cmocka_unit_test(test_moe_layer__neighbours_change_nothing),
+        cmocka_unit_test(test_moe_layer__neighbors_change_nothing),
         cmocka_unit_test(test_moe_layer__micro_batches_change_nothing),
-        cmocka_unit_test(test_moe_layer__control_of_units),
+        cmocka_unit_test(test_moe_layer__other_units_change_gradients),
         cmocka_unit_test(test_moe_layer__threads_paths_and_replay_change_nothing),
         cmocka_unit_test(test_moe_layer__gradients_match_finite_differences),
     };

@@ -1,8 +1,11 @@
 /*
- * ranks.c - sums over heads as ranks of a tensor-parallel world make them: the bits of one rank.
+ * ranks.c - sums over heads have the same bits on one rank and on tensor-parallel ranks.
  *
- * A rank has the heads of its shards and nothing else. It computes these shards, folds them, and
- * the ranks' sums are folded once more. Products have the same test in linear.c.
+ * A rank has only the heads of its logical shards. It computes and folds these shards, and the
+ * sums of all ranks are folded once more; the result must equal the sum over all heads in one
+ * call. Covers the weight gradient of QK-norm, as a full sum and as token-block sums, and the
+ * gradients of keys and values. Control: one shard instead of several gives other bits. Products
+ * have the same test in linear.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,15 +15,15 @@
 #include "kernels-deterministic/math/shards.h"
 #include "tests/ops.h"
 
-#define ROWS 100 /* a block of tokens, a span */
+#define ROWS 100 /* more than one group of tokens, less than one block */
 #define D 16
 #define MOST INVAR_LINEAR_MAX_SHARDS
 
-/* Numbers of one result. */
+/* Number of values of one result. */
 #define WEIGHTS D
 #define KEYS (ROWS * D)
 
-/* The heads [first, end) of a tensor (T, H, D), in memory of their own. */
+/* Copies the heads [first, end) of a tensor (T, H, D) or (T, H). */
 static invar_tensor heads_of(const invar_tensor *t, int64_t first, int64_t end)
 {
     invar_tensor rows =
@@ -34,8 +37,8 @@ static invar_tensor heads_of(const invar_tensor *t, int64_t first, int64_t end)
     return t->rank == 3 ? invar_tensor_3d(own.data, t->dtype, t->shape[0], end - first, dim) : own;
 }
 
-/* shard[v] (count) of a sum; the tree by ranks against the whole, for every number of ranks. */
-static void check_folds(const float *shard, int64_t count, int32_t shards, const float *whole)
+/* Folds shard (shards, count) by ranks, for every number of ranks, and compares with `full`. */
+static void check_folds(const float *shard, int64_t count, int32_t shards, const float *full)
 {
     float of_rank[MOST * KEYS], folded[KEYS];
 
@@ -44,13 +47,16 @@ static void check_folds(const float *shard, int64_t count, int32_t shards, const
         for (int32_t r = 0; r < ranks; r++)
             invar_test_fold(of_rank + r * count, shard + r * own * count, own, count);
         invar_test_fold(folded, of_rank, ranks, count);
-        assert_memory_equal(folded, whole, (size_t)count * sizeof *folded);
+        assert_memory_equal(folded, full, (size_t)count * sizeof *folded);
     }
 }
 
 /* ---- the weight of QK-norm ------------------------------------------------------------------- */
 
-/* dx and the weight are the call's own; a rank without heads adds nothing. */
+/*
+ * Computes only the weight gradient: dx and the weight are temporary. A rank without heads adds
+ * nothing.
+ */
 static void run_norm(const invar_device *dev, const invar_rmsnorm_bwd_args *given)
 {
     invar_rmsnorm_bwd_args a = *given;
@@ -84,12 +90,12 @@ static void check_norm(const invar_device *dev, int64_t heads, int32_t shards)
 {
     invar_tensor view = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, heads, D);
     invar_tensor x = invar_test_tensor(view), dy = invar_test_tensor(view);
-    float whole[WEIGHTS], one[WEIGHTS], shard[MOST * WEIGHTS];
+    float full[WEIGHTS], one_shard[WEIGHTS], shard[MOST * WEIGHTS];
 
     invar_test_fill_normal(&x, 1, 1.0f);
     invar_test_fill_normal(&dy, 2, 1.0f);
-    norm_weight(dev, whole, &x, &dy, shards);
-    norm_weight(dev, one, &x, &dy, 1);
+    norm_weight(dev, full, &x, &dy, shards);
+    norm_weight(dev, one_shard, &x, &dy, 1);
     for (int32_t v = 0; v < shards; v++) {
         int64_t first = invar_shard_start(heads, 1, shards, v);
         int64_t end = invar_shard_start(heads, 1, shards, v + 1);
@@ -97,8 +103,8 @@ static void check_norm(const invar_device *dev, int64_t heads, int32_t shards)
         norm_weight(dev, shard + v * WEIGHTS, &own_x, &own_dy, 1);
         invar_test_free(&own_x, &own_dy);
     }
-    check_folds(shard, WEIGHTS, shards, whole);
-    assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
+    check_folds(shard, WEIGHTS, shards, full);
+    assert_int_equal(memcmp(full, one_shard, sizeof full) != 0, shards > 1); // control: one shard
     invar_test_free(&x, &dy);
 }
 
@@ -111,16 +117,16 @@ static void test_ranks__weight_of_a_norm_of_heads(void **state)
     }
 }
 
-/* ---- the same, as ranks gather it ------------------------------------------------------------ */
+/* ---- the same weight gradient from token-block sums that ranks gather ------------------------ */
 
 #define TOKENS 300
-#define BLOCKS 5 /* four, and a row behind them */
+#define BLOCKS 5 /* four blocks and a partial one */
 #define SUMS (BLOCKS * D)
 
 static const int64_t unit_start[] = {0, 30, 30, TOKENS};
 static const invar_row_offsets units = {unit_start, 3};
 
-/* The sums of blocks of the heads of shards [shard, shard + own). */
+/* Computes the token-block sums of the heads of the shards [shard, shard + own). */
 static void block_sums(const invar_device *dev, float *out, const invar_tensor *x,
                        const invar_tensor *dy, int32_t shard, int32_t own, int32_t shards)
 {
@@ -147,7 +153,7 @@ static void fold_shards(const invar_device *dev, float *out, float *shard, int32
                                   .shards = count}));
 }
 
-/* A gradient that has something already. */
+/* Initializes the gradient with values, since the fold adds to it. */
 static void begin_weight(float out[D])
 {
     for (int i = 0; i < D; i++)
@@ -158,8 +164,8 @@ static void check_blocks(const invar_device *dev, int64_t heads, int32_t shards)
 {
     invar_tensor view = invar_tensor_3d(NULL, INVAR_DTYPE_F32, TOKENS, heads, D);
     invar_tensor x = invar_test_tensor(view), dy = invar_test_tensor(view);
-    float whole[D], got[D], shard[MOST * SUMS], of_rank[MOST * SUMS], folded[SUMS];
-    invar_rmsnorm_bwd_args one_rank = {.dweight = invar_tensor_1d(whole, INVAR_DTYPE_F32, D),
+    float full[D], got[D], shard[MOST * SUMS], of_rank[MOST * SUMS], folded[SUMS];
+    invar_rmsnorm_bwd_args one_rank = {.dweight = invar_tensor_1d(full, INVAR_DTYPE_F32, D),
                                        .dy = dy,
                                        .x = x,
                                        .units = units,
@@ -167,7 +173,7 @@ static void check_blocks(const invar_device *dev, int64_t heads, int32_t shards)
 
     invar_test_fill_normal(&x, 1, 1.0f);
     invar_test_fill_normal(&dy, 2, 1.0f);
-    begin_weight(whole);
+    begin_weight(full);
     run_norm(dev, &one_rank);
     for (int32_t v = 0; v < shards; v++)
         block_sums(dev, shard + v * SUMS, &x, &dy, v, 1, shards);
@@ -176,7 +182,7 @@ static void check_blocks(const invar_device *dev, int64_t heads, int32_t shards)
         for (int32_t r = 0; r < ranks; r++) {
             fold_shards(dev, of_rank + r * SUMS, shard + r * own * SUMS, own);
             block_sums(dev, folded, &x, &dy, r * own, own, shards);
-            if (heads % shards == 0) // a rank cuts its heads as the whole does
+            if (heads % shards == 0) // the shards of a rank's heads are then those of all heads
                 assert_memory_equal(of_rank + r * SUMS, folded, sizeof folded);
         }
         fold_shards(dev, folded, of_rank, ranks);
@@ -187,12 +193,12 @@ static void check_blocks(const invar_device *dev, int64_t heads, int32_t shards)
                                      .sums = invar_tensor_2d(folded, INVAR_DTYPE_F32, BLOCKS, D),
                                      .units = units,
                                      .tokens = TOKENS}));
-        assert_memory_equal(got, whole, sizeof whole);
+        assert_memory_equal(got, full, sizeof full);
     }
     one_rank.head_shards = 1;
-    begin_weight(whole);
+    begin_weight(full);
     run_norm(dev, &one_rank);
-    assert_int_equal(memcmp(whole, got, sizeof whole) != 0, shards > 1); // the control
+    assert_int_equal(memcmp(full, got, sizeof full) != 0, shards > 1); // control: one shard
     invar_test_free(&x, &dy);
 }
 
@@ -211,7 +217,7 @@ typedef struct layer {
     invar_tensor q, k, v, o, lse2, d_o;
 } layer;
 
-/* dk and dv of the one kv head; a scale of 1 leaves them the sums that they are. */
+/* Computes dk and dv of the one kv head. With a scale of 1 they are plain sums over the heads. */
 static void key_gradients(const invar_device *dev, float *dk, float *dv, const layer *l,
                           int32_t shards)
 {
@@ -241,7 +247,7 @@ static void key_gradients(const invar_device *dev, float *dk, float *dv, const l
 static void check_keys(const invar_device *dev, int64_t heads, int32_t shards)
 {
     static const int64_t start[] = {0, ROWS};
-    static float dk[MOST * KEYS], dv[MOST * KEYS], whole[2][KEYS], one[2][KEYS];
+    static float dk[MOST * KEYS], dv[MOST * KEYS], full[2][KEYS], one_shard[2][KEYS];
     invar_tensor queries = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, heads, D);
     invar_tensor keys = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, 1, D);
     layer l = {invar_test_tensor(queries),
@@ -262,8 +268,8 @@ static void check_keys(const invar_device *dev, int64_t heads, int32_t shards)
                                                                    .v = l.v,
                                                                    .samples = {start, 1},
                                                                    .shape = {.scale = 1.0f}}));
-    key_gradients(dev, whole[0], whole[1], &l, shards);
-    key_gradients(dev, one[0], one[1], &l, 1);
+    key_gradients(dev, full[0], full[1], &l, shards);
+    key_gradients(dev, one_shard[0], one_shard[1], &l, 1);
     for (int32_t v = 0; v < shards; v++) {
         int64_t first = invar_shard_start(heads, 1, shards, v);
         int64_t end = invar_shard_start(heads, 1, shards, v + 1);
@@ -276,9 +282,9 @@ static void check_keys(const invar_device *dev, int64_t heads, int32_t shards)
         key_gradients(dev, dk + v * KEYS, dv + v * KEYS, &own, 1);
         invar_test_free(&own.q, &own.o, &own.lse2, &own.d_o);
     }
-    check_folds(dk, KEYS, shards, whole[0]);
-    check_folds(dv, KEYS, shards, whole[1]);
-    assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
+    check_folds(dk, KEYS, shards, full[0]);
+    check_folds(dv, KEYS, shards, full[1]);
+    assert_int_equal(memcmp(full, one_shard, sizeof full) != 0, shards > 1); // control: one shard
     invar_test_free(&l.q, &l.k, &l.v, &l.o, &l.lse2, &l.d_o);
 }
 

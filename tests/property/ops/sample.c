@@ -1,9 +1,10 @@
 /*
- * sample.c - sampling: what must not change a token.
+ * sample.c - a sampled token depends on its logits and random coordinates only.
  *
- * A row regenerates alone from its logits and its coordinates, wherever it stood in a batch, on
- * every number of threads, code path and numerics, whatever its neighbours and the padding of the
- * vocabulary hold.
+ * A row sampled alone gives the token that it has in a batch, at any position, with any number of
+ * threads, CPU path and numerics, and with NaN, infinite or huge values in its neighbors and in
+ * the padding of the vocabulary. Control: changing the seed, the purpose or any of the three
+ * coordinates changes the tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,11 +16,11 @@
 
 enum { ROWS = 24 };
 
-typedef struct draw {
+typedef struct sample_case {
     invar_sample_args args;
     invar_sample_coords coords[ROWS];
     int32_t tokens[ROWS];
-} draw;
+} sample_case;
 
 static const invar_sample_args filters[] = {
     {.temperature = 0.0f, .top_p = 1.0f},
@@ -31,10 +32,10 @@ static const invar_sample_args filters[] = {
 };
 enum { FILTERS = sizeof filters / sizeof *filters };
 
-/* Logits are padded with NaN: what invar_test_strided leaves between rows. */
-static draw *draw_new(const invar_sample_args *filter, int64_t vocabulary)
+/* Makes the inputs. invar_test_strided leaves NaN between the rows as padding. */
+static sample_case *sample_case_new(const invar_sample_args *filter, int64_t vocabulary)
 {
-    draw *d = malloc(sizeof *d);
+    sample_case *d = malloc(sizeof *d);
 
     assert_non_null(d);
     d->args = *filter;
@@ -50,14 +51,14 @@ static draw *draw_new(const invar_sample_args *filter, int64_t vocabulary)
     return d;
 }
 
-static void draw_free(draw *d)
+static void sample_case_free(sample_case *d)
 {
     invar_test_free(&d->args.logits);
     free(d);
 }
 
-static void run(const invar_sample_args *args, invar_numerics numerics, invar_cpu_path path,
-                int threads)
+static void run_sample(const invar_sample_args *args, invar_numerics numerics, invar_cpu_path path,
+                       int threads)
 {
     invar_device dev;
 
@@ -68,11 +69,11 @@ static void run(const invar_sample_args *args, invar_numerics numerics, invar_cp
 
 static void run_plain(const invar_sample_args *args)
 {
-    run(args, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    run_sample(args, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
 }
 
-/* Row i of the draw, alone. */
-static int32_t regenerate(const draw *d, int64_t i)
+/* Samples row i alone. */
+static int32_t sample_alone(const sample_case *d, int64_t i)
 {
     invar_sample_args one = d->args;
     int32_t token = -1;
@@ -84,19 +85,19 @@ static int32_t regenerate(const draw *d, int64_t i)
     return token;
 }
 
-static void test_sample__row_regenerates_alone(void **state)
+static void test_sample__row_alone_gives_the_same_token(void **state)
 {
     int64_t sizes[] = {50, 1000, 151936};
 
     (void)state;
     for (int i = 0; i < FILTERS * 3; i++) {
-        draw *d = draw_new(&filters[i / 3], sizes[i % 3]);
+        sample_case *d = sample_case_new(&filters[i / 3], sizes[i % 3]);
         int64_t step = i % 3 == 2 ? invar_test_count(11, 1) : 1;
 
         run_plain(&d->args);
         for (int64_t row = 0; row < ROWS; row += step)
-            assert_int_equal(regenerate(d, row), d->tokens[row]);
-        draw_free(d);
+            assert_int_equal(sample_alone(d, row), d->tokens[row]);
+        sample_case_free(d);
     }
 }
 
@@ -104,11 +105,12 @@ static void test_sample__order_of_rows_changes_no_row(void **state)
 {
     (void)state;
     for (int i = 0; i < FILTERS; i++) {
-        draw *d = draw_new(&filters[i], 700), *other = draw_new(&filters[i], 700);
+        sample_case *d = sample_case_new(&filters[i], 700),
+                    *other = sample_case_new(&filters[i], 700);
 
         run_plain(&d->args);
         for (int64_t row = 0; row < ROWS; row++) {
-            int64_t from = (row * 5 + 3) % ROWS; // 5 and 24 have no common factor
+            int64_t from = (row * 5 + 3) % ROWS; // a permutation: 24 is coprime to 5
             float *to = (float *)other->args.logits.data + row * other->args.logits.row_stride;
             memcpy(to, (const float *)d->args.logits.data + from * d->args.logits.row_stride,
                    700 * sizeof *to);
@@ -117,19 +119,19 @@ static void test_sample__order_of_rows_changes_no_row(void **state)
         run_plain(&other->args);
         for (int64_t row = 0; row < ROWS; row++)
             assert_int_equal(other->tokens[row], d->tokens[(row * 5 + 3) % ROWS]);
-        draw_free(d);
-        draw_free(other);
+        sample_case_free(d);
+        sample_case_free(other);
     }
 }
 
-static void test_sample__neighbours_change_nothing(void **state)
+static void test_sample__neighbors_change_nothing(void **state)
 {
     static const float poison[] = {NAN, INFINITY, -3e38f};
 
     (void)state;
     for (int i = 0; i < FILTERS * 3; i++) {
-        draw *d = draw_new(&filters[i / 3], 300);
-        int32_t alone = regenerate(d, 7);
+        sample_case *d = sample_case_new(&filters[i / 3], 300);
+        int32_t alone = sample_alone(d, 7);
 
         for (int64_t row = 0; row < ROWS; row++) {
             invar_tensor logits = invar_tensor_rows(&d->args.logits, row, 1);
@@ -138,7 +140,7 @@ static void test_sample__neighbours_change_nothing(void **state)
         }
         run_plain(&d->args);
         assert_int_equal(d->tokens[7], alone);
-        draw_free(d);
+        sample_case_free(d);
     }
 }
 
@@ -148,31 +150,32 @@ static void test_sample__threads_paths_and_numerics_change_nothing(void **state)
 
     (void)state;
     for (int i = 0; i < FILTERS; i++) {
-        draw *d = draw_new(&filters[i], 5000);
+        sample_case *d = sample_case_new(&filters[i], 5000);
         int32_t expected[ROWS];
 
         run_plain(&d->args);
         memcpy(expected, d->tokens, sizeof expected);
         for (int j = 0; j < 4 * 2 * 2; j++) {
             memset(d->tokens, 0xFF, sizeof d->tokens);
-            run(&d->args, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2), threads[j / 4]);
+            run_sample(&d->args, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2),
+                       threads[j / 4]);
             assert_memory_equal(d->tokens, expected, sizeof expected);
         }
-        draw_free(d);
+        sample_case_free(d);
     }
 }
 
-/* The control: every coordinate counts. Were one left out, these draws would be equal. */
-static void test_sample__control_of_coordinates(void **state)
+/* Control: the seed, the purpose and each coordinate change the tokens. */
+static void test_sample__every_coordinate_changes_tokens(void **state)
 {
-    draw *d = draw_new(&filters[1], 5000);
+    sample_case *d = sample_case_new(&filters[1], 5000);
     int32_t expected[ROWS];
 
     (void)state;
     run_plain(&d->args);
     memcpy(expected, d->tokens, sizeof expected);
     for (int i = 0; i < 5; i++) {
-        draw *other = draw_new(&filters[1], 5000);
+        sample_case *other = sample_case_new(&filters[1], 5000);
         other->args.seed += i == 0;
         other->args.purpose += i == 1;
         for (int row = 0; row < ROWS; row++) {
@@ -182,19 +185,19 @@ static void test_sample__control_of_coordinates(void **state)
         }
         run_plain(&other->args);
         assert_memory_not_equal(other->tokens, expected, sizeof expected);
-        draw_free(other);
+        sample_case_free(other);
     }
-    draw_free(d);
+    sample_case_free(d);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sample__row_regenerates_alone),
+        cmocka_unit_test(test_sample__row_alone_gives_the_same_token),
         cmocka_unit_test(test_sample__order_of_rows_changes_no_row),
-        cmocka_unit_test(test_sample__neighbours_change_nothing),
+        cmocka_unit_test(test_sample__neighbors_change_nothing),
         cmocka_unit_test(test_sample__threads_paths_and_numerics_change_nothing),
-        cmocka_unit_test(test_sample__control_of_coordinates),
+        cmocka_unit_test(test_sample__every_coordinate_changes_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,10 @@
 /*
- * selfcheck.c - the whole layer of the self-check under every free choice: one set of digests.
+ * selfcheck.c - the digests of the self-check do not depend on threads, CPU path or arena.
  *
- * On the far backend, too, whose memory only ops and copies can touch: there the digests are those
- * that travel with the binary.
+ * The self-check runs every op in one layer and reports a digest per result. On the fake GPU
+ * (tests/device/fake_gpu.h), whose memory only ops and copies can access, the digests must be the
+ * recorded ones (invar_selfcheck_golden), all of them. Control: a digest with one other bit is not
+ * recorded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,8 +36,8 @@ static invar_status collect(void *payload, invar_op op, const char *what,
     return INVAR_OK;
 }
 
-static void run(digests *out, invar_dtype storage, invar_numerics numerics, invar_cpu_path path,
-                int threads, bool debug)
+static void run_selfcheck(digests *out, invar_dtype storage, invar_numerics numerics,
+                          invar_cpu_path path, int threads, bool debug)
 {
     invar_device dev = {.backend = invar_backend_cpu(), .numerics = numerics, .cpu_path = path};
 
@@ -53,8 +55,8 @@ static void run(digests *out, invar_dtype storage, invar_numerics numerics, inva
     invar_pool_free(dev.pool);
 }
 
-/* In memory that the host cannot touch, and all of it given back. */
-static void run_far(digests *out, invar_dtype storage, invar_numerics numerics)
+/* Runs the self-check on the fake GPU and checks that all device memory is freed. */
+static void run_on_fake_gpu(digests *out, invar_dtype storage, invar_numerics numerics)
 {
     invar_device dev = {.backend = invar_far_backend(), .numerics = numerics};
 
@@ -82,10 +84,10 @@ static void assert_same(const digests *got, const digests *expected)
 static const struct {
     invar_dtype storage;
     invar_numerics numerics;
-} kinds[] = {{INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
-             {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
-             {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90}};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+} variants[] = {{INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
+                {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
+                {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90}};
+enum { VARIANTS = sizeof variants / sizeof *variants };
 
 static void test_selfcheck__bits_invariant_to_every_free_choice(void **state)
 {
@@ -93,25 +95,26 @@ static void test_selfcheck__bits_invariant_to_every_free_choice(void **state)
     static digests expected, got;
 
     (void)state;
-    for (int k = 0; k < KINDS; k++) {
-        run(&expected, kinds[k].storage, kinds[k].numerics, INVAR_CPU_PATH_SIMD, 1, false);
+    for (int k = 0; k < VARIANTS; k++) {
+        run_selfcheck(&expected, variants[k].storage, variants[k].numerics, INVAR_CPU_PATH_SIMD, 1,
+                      false);
         for (int t = 0; t < 4; t++)
             for (int path = 0; path < 2; path++) {
-                run(&got, kinds[k].storage, kinds[k].numerics, (invar_cpu_path)path, threads[t],
-                    t % 2 == 1);
+                run_selfcheck(&got, variants[k].storage, variants[k].numerics, (invar_cpu_path)path,
+                              threads[t], t % 2 == 1);
                 assert_same(&got, &expected);
             }
     }
 }
 
-/* Whether the line of a value is among the recorded ones. */
-static bool is_recorded(const digests *d, int at, int kind)
+/* Returns whether the recorded lines contain the digest with the index `at`. */
+static bool is_recorded(const digests *d, int at, int variant)
 {
     char line[192], hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &d->values[at]);
-    snprintf(line, sizeof line, "%s %s %s %d %s %s", invar_dtype_name(kinds[kind].storage),
-             invar_numerics_name(kinds[kind].numerics), invar_op_name(d->ops[at]),
+    snprintf(line, sizeof line, "%s %s %s %d %s %s", invar_dtype_name(variants[variant].storage),
+             invar_numerics_name(variants[variant].numerics), invar_op_name(d->ops[at]),
              invar_op_revision(d->ops[at]), hex, d->what[at]);
     for (const char *const *golden = invar_selfcheck_golden; *golden; golden++)
         if (strcmp(*golden, line) == 0)
@@ -125,8 +128,8 @@ static void test_selfcheck__far_memory_yields_the_recorded_values(void **state)
     int recorded = 0;
 
     (void)state;
-    for (int k = 0; k < KINDS; k++) {
-        run_far(&got, kinds[k].storage, kinds[k].numerics);
+    for (int k = 0; k < VARIANTS; k++) {
+        run_on_fake_gpu(&got, variants[k].storage, variants[k].numerics);
         for (int i = 0; i < got.count; i++) {
             if (!is_recorded(&got, i, k))
                 fail_msg("%s %s is not the recorded value", invar_op_name(got.ops[i]), got.what[i]);
@@ -136,20 +139,20 @@ static void test_selfcheck__far_memory_yields_the_recorded_values(void **state)
     for (const char *const *golden = invar_selfcheck_golden; *golden; golden++)
         recorded--;
     assert_int_equal(recorded, 0);
-    // the control: one bit of a digest is enough
+    // control: one other bit in a digest is not recorded
     got.values[0].bytes[0] ^= 1;
-    assert_false(is_recorded(&got, 0, KINDS - 1));
+    assert_false(is_recorded(&got, 0, VARIANTS - 1));
 }
 
-/* f32 operands use fmaf under every numerics, fp8 products do not. */
+/* Numerics change fp8 products only: f32 operands use fmaf under every numerics. */
 static void test_selfcheck__numerics_touch_only_the_step(void **state)
 {
     static digests ieee, sm90;
     int different = 0;
 
     (void)state;
-    run(&ieee, INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1, false);
-    run(&sm90, INVAR_DTYPE_F32, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1, false);
+    run_selfcheck(&ieee, INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1, false);
+    run_selfcheck(&sm90, INVAR_DTYPE_F32, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1, false);
     for (int i = 0; i < ieee.count; i++)
         if (!invar_digest_equal(&ieee.values[i], &sm90.values[i])) {
             assert_true(invar_op_depends_on_numerics(ieee.ops[i]));
@@ -164,12 +167,12 @@ static void test_selfcheck__covers_every_op(void **state)
     static digests d;
 
     (void)state;
-    run(&d, INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1, false);
+    run_selfcheck(&d, INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1, false);
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        bool seen = op == INVAR_OP_HASH_TREE; // every other value is seen through it
+        bool is_checked = op == INVAR_OP_HASH_TREE; // hash.tree makes the digests of all others
         for (int i = 0; i < d.count; i++)
-            seen = seen || d.ops[i] == (invar_op)op;
-        if (!seen)
+            is_checked = is_checked || d.ops[i] == (invar_op)op;
+        if (!is_checked)
             fail_msg("%s is not in the self-check", invar_op_name((invar_op)op));
     }
 }

@@ -1,8 +1,10 @@
 /*
- * subnormals.c - values near the end of the range: groups of zeros and masked keys change nothing.
+ * subnormals.c - zero products and masked keys change nothing, even for subnormal values.
  *
- * A zero product carries no exponent, so a chain whose accumulator is subnormal must rest through
- * groups of zeros. Networks rarely get there; the promise holds all the same.
+ * A zero product carries no exponent, so the accumulator of a dot chain must keep its bits through
+ * groups of zeros even if it is subnormal. Checks linear.fwd with zeros appended to the chain, and
+ * attention with later tokens appended, on both CPU paths. Controls: one tiny product at the end
+ * of the chain, and rows that see other tokens, must differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,8 +15,8 @@
 
 enum { WIDEST = 400 };
 
-/* Random signs and significands, exponent `e` to `e` + 3. */
-static float faint(uint64_t seed, uint64_t n, int e)
+/* Returns a value with random sign and significand, and an exponent from e to e + 3. */
+static float tiny(uint64_t seed, uint64_t n, int e)
 {
     uint32_t r = invar_test_random(seed, n);
 
@@ -22,8 +24,12 @@ static float faint(uint64_t seed, uint64_t n, int e)
                   e + (int)(r >> 8 & 3));
 }
 
-/* y of chains whose first 16 products are faint and whose other k - 16 are zeros, but the last. */
-static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_t k, float last)
+/*
+ * Returns y of chains whose first 16 products are tiny. The others are zeros, except that x ends
+ * with `last`.
+ */
+static invar_tensor tiny_product(invar_numerics numerics, invar_cpu_path path, int64_t k,
+                                 float last)
 {
     enum { M = 9, N = 11 };
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, M, k));
@@ -35,9 +41,9 @@ static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_
     invar_test_fill_normal(&w, 3, 1.0f);
     for (uint64_t p = 0; p < 16; p++) {
         for (int64_t i = 0; i < M; i++)
-            invar_test_set(&x, i, (int64_t)p, faint(1, (uint64_t)i * 16 + p, -70));
+            invar_test_set(&x, i, (int64_t)p, tiny(1, (uint64_t)i * 16 + p, -70));
         for (int64_t j = 0; j < N; j++)
-            invar_test_set(&w, j, (int64_t)p, faint(2, (uint64_t)j * 16 + p, -66));
+            invar_test_set(&w, j, (int64_t)p, tiny(2, (uint64_t)j * 16 + p, -66));
     }
     if (k > 16)
         for (int64_t i = 0; i < M; i++)
@@ -50,26 +56,28 @@ static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_
     return y;
 }
 
-static void test_faint__zeros_at_the_end_of_a_chain_change_nothing(void **state)
+static void test_subnormals__zeros_at_the_end_of_a_chain_change_nothing(void **state)
 {
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
         invar_tensor expected =
-            product((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 16, 0.0f);
+            tiny_product((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 16, 0.0f);
         int subnormal = 0;
 
         for (int64_t i = 0; i < expected.shape[0] * expected.shape[1]; i++)
             subnormal += fpclassify(((float *)expected.data)[i]) == FP_SUBNORMAL;
-        assert_true(subnormal > 0); // or the test would prove nothing
+        assert_true(subnormal > 0); // otherwise the test would prove nothing
         for (int path = 0; path < 2; path++)
             for (int64_t k = 16; k < WIDEST; k += 31) {
-                invar_tensor y = product((invar_numerics)numerics, (invar_cpu_path)path, k, 0.0f);
+                invar_tensor y =
+                    tiny_product((invar_numerics)numerics, (invar_cpu_path)path, k, 0.0f);
                 invar_assert_bits_tensor(&y, &expected, "y");
                 invar_test_free(&y);
             }
-        // the control: a last product as faint as the others is seen
+        // control: a last product as tiny as the others changes y
         for (int path = 0; path < 2; path++) {
-            invar_tensor y = product((invar_numerics)numerics, (invar_cpu_path)path, 47, 0x1p-130f);
+            invar_tensor y =
+                tiny_product((invar_numerics)numerics, (invar_cpu_path)path, 47, 0x1p-130f);
             assert_true(invar_tensors_differ(&y, &expected));
             invar_test_free(&y);
         }
@@ -77,8 +85,8 @@ static void test_faint__zeros_at_the_end_of_a_chain_change_nothing(void **state)
     }
 }
 
-/* o of one head over `length` tokens with faint values. */
-static invar_tensor attention(invar_numerics numerics, invar_cpu_path path, int64_t length)
+/* Returns o of one head over `length` tokens with tiny values. */
+static invar_tensor tiny_attention(invar_numerics numerics, invar_cpu_path path, int64_t length)
 {
     enum { D = 16 };
     const int64_t start[] = {0, length};
@@ -91,7 +99,7 @@ static invar_tensor attention(invar_numerics numerics, invar_cpu_path path, int6
     invar_test_fill_normal(&k, 2, 1.0f);
     for (int64_t t = 0; t < length; t++)
         for (int64_t d = 0; d < D; d++)
-            invar_test_set(&v, t, d, faint(3, (uint64_t)(t * D + d), -131));
+            invar_test_set(&v, t, d, tiny(3, (uint64_t)(t * D + d), -131));
     invar_test_device_init(&dev, numerics, path, 1);
     assert_ok(invar_attention_fwd(
         &dev, &(invar_attention_fwd_args){.o = o, .q = q, .k = k, .v = v, .samples = {start, 1}}));
@@ -100,38 +108,39 @@ static invar_tensor attention(invar_numerics numerics, invar_cpu_path path, int6
     return o;
 }
 
-static void test_faint__later_tokens_change_nothing(void **state)
+static void test_subnormals__later_tokens_change_nothing(void **state)
 {
     static const int64_t lengths[] = {1, 2, 8, 16, 17, 64, 128, 129, 200, 300};
 
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
-        invar_tensor whole = attention((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 300);
+        invar_tensor longest =
+            tiny_attention((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 300);
 
         for (int path = 0; path < 2; path++)
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
                 invar_tensor o =
-                    attention((invar_numerics)numerics, (invar_cpu_path)path, lengths[i]);
-                invar_tensor expected = invar_tensor_rows(&whole, 0, lengths[i]);
+                    tiny_attention((invar_numerics)numerics, (invar_cpu_path)path, lengths[i]);
+                invar_tensor expected = invar_tensor_rows(&longest, 0, lengths[i]);
                 invar_assert_bits_tensor(&o, &expected, "o");
                 invar_test_free(&o);
             }
-        // the control: rows that see different tokens differ, so equality is no accident
+        // control: rows that see different tokens differ, so the comparison is not trivial
         {
-            invar_tensor first = invar_tensor_rows(&whole, 0, 1);
-            invar_tensor second = invar_tensor_rows(&whole, 1, 1);
-            assert_true(invar_test_get(&whole, 0, 0) != 0.0f);
+            invar_tensor first = invar_tensor_rows(&longest, 0, 1);
+            invar_tensor second = invar_tensor_rows(&longest, 1, 1);
+            assert_true(invar_test_get(&longest, 0, 0) != 0.0f);
             assert_true(invar_tensors_differ(&first, &second));
         }
-        invar_test_free(&whole);
+        invar_test_free(&longest);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faint__zeros_at_the_end_of_a_chain_change_nothing),
-        cmocka_unit_test(test_faint__later_tokens_change_nothing),
+        cmocka_unit_test(test_subnormals__zeros_at_the_end_of_a_chain_change_nothing),
+        cmocka_unit_test(test_subnormals__later_tokens_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,9 @@
 /*
- * call.c - tests of ops by name: random calls of every op come to the bytes of the typed calls.
+ * call.c - tests of ops by name: random calls of every op give the bytes of the typed calls.
+ *
+ * A random case (tests/gpu/cases) is run once through the op's C function and once through
+ * invar_api_call, with its arguments spelled by name. Control: the number of calls that changed
+ * memory, so that equal bytes do not come from calls that did nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,28 +15,28 @@
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 
-enum { MOST_FIELDS = 80 };
+enum { MAX_FIELDS = 80 };
 
-/* A call in the words of the interface; what its tensors point to is kept here, too. */
-typedef struct spelled {
-    invar_api_argument arguments[MOST_FIELDS];
-    int64_t shapes[MOST_FIELDS][INVAR_MAX_RANK], strides[MOST_FIELDS][INVAR_MAX_RANK];
-    char names[MOST_FIELDS][48];
+/* Arguments of invar_api_call, and the storage of the names, shapes and strides they point to. */
+typedef struct spelled_call {
+    invar_api_argument arguments[MAX_FIELDS];
+    int64_t shapes[MAX_FIELDS][INVAR_MAX_RANK], strides[MAX_FIELDS][INVAR_MAX_RANK];
+    char names[MAX_FIELDS][48];
     int64_t count;
-    int64_t quantized; /* tensors */
-    bool can;          /* the interface has words for all of it */
-} spelled;
+    int64_t n_quantized; /* number of quantized tensors */
+    bool expressible;    /* false if an argument is a list of tensors, which has no spelling */
+} spelled_call;
 
-/* DLPack's codes of the types, and of their scales' types with these bits. */
-static const int32_t codes[INVAR_DTYPE_COUNT] = {
+/* DLPack type code of each data type; type code and bits of the scales of the quantized ones. */
+static const int32_t dlpack_codes[INVAR_DTYPE_COUNT] = {
     [INVAR_DTYPE_F32] = 2,    [INVAR_DTYPE_BF16] = 4, [INVAR_DTYPE_FP8] = 10,
     [INVAR_DTYPE_MXFP8] = 10, [INVAR_DTYPE_INT4] = 0,
 };
-static const int32_t scale_codes[INVAR_DTYPE_COUNT][2] = {
+static const int32_t dlpack_scale_codes[INVAR_DTYPE_COUNT][2] = {
     [INVAR_DTYPE_FP8] = {2, 32}, [INVAR_DTYPE_MXFP8] = {14, 8}, [INVAR_DTYPE_INT4] = {4, 16}};
 
-/* An argument that goes with the tensor `name`. */
-static invar_api_argument *spell_with(spelled *s, const char *name, const char *ending)
+/* Appends the integer argument `name` + `ending`, for instance "w.scale_rows". */
+static invar_api_argument *append_suffixed(spelled_call *s, const char *name, const char *ending)
 {
     invar_api_argument *a = &s->arguments[s->count];
 
@@ -41,24 +45,25 @@ static invar_api_argument *spell_with(spelled *s, const char *name, const char *
     return a;
 }
 
-static void spell_scales(spelled *s, const char *name, const invar_tensor *t)
+static void spell_scales(spelled_call *s, const char *name, const invar_tensor *t)
 {
     int64_t *shape = s->shapes[s->count];
-    invar_api_argument *a = spell_with(s, name, ".scale");
+    invar_api_argument *a = append_suffixed(s, name, ".scale");
 
     shape[0] = invar_tensor_bands(t);
     shape[1] = invar_tensor_scale_blocks(t);
     a->kind = INVAR_API_TENSOR;
     a->tensor = (invar_api_tensor){
-        t->scale, shape, NULL, 2, scale_codes[t->dtype][0], scale_codes[t->dtype][1], 0};
+        t->scale, shape, NULL, 2, dlpack_scale_codes[t->dtype][0], dlpack_scale_codes[t->dtype][1],
+        0};
     if (t->scale_rows != 1 || s->count % 2)
-        spell_with(s, name, ".scale_rows")->integer = t->scale_rows;
+        append_suffixed(s, name, ".scale_rows")->integer = t->scale_rows;
     if (t->scale_period != 0)
-        spell_with(s, name, ".scale_period")->integer = t->scale_period;
-    s->quantized++;
+        append_suffixed(s, name, ".scale_period")->integer = t->scale_period;
+    s->n_quantized++;
 }
 
-static void spell_tensor(spelled *s, invar_api_argument *a, const invar_tensor *t)
+static void spell_tensor(spelled_call *s, invar_api_argument *a, const invar_tensor *t)
 {
     int64_t *shape = s->shapes[s->count], *strides = s->strides[s->count], dense = 1;
 
@@ -68,16 +73,16 @@ static void spell_tensor(spelled *s, invar_api_argument *a, const invar_tensor *
         dense *= t->shape[i];
     }
     a->tensor = (invar_api_tensor){
-        t->data, shape, strides, t->rank, codes[t->dtype], invar_dtype_bits(t->dtype), 0};
+        t->data, shape, strides, t->rank, dlpack_codes[t->dtype], invar_dtype_bits(t->dtype), 0};
 }
 
-static void spell_field(spelled *s, const invar_field *f, const invar_op_args *args)
+static void spell_field(spelled_call *s, const invar_field *f, const invar_op_args *args)
 {
     invar_api_argument *a = &s->arguments[s->count];
     const void *in = invar_field_in(f, args);
     const invar_row_offsets *segments = in;
     invar_tensor vector;
-    int32_t narrow;
+    int32_t integer32;
     float real;
 
     *a = (invar_api_argument){.name = f->name, .kind = INVAR_API_TENSOR};
@@ -92,10 +97,10 @@ static void spell_field(spelled *s, const invar_field *f, const invar_op_args *a
         vector = invar_field_memory(f, args);
         spell_tensor(s, a, &vector);
         break;
-    case INVAR_FIELD_TENSORS: s->can = false; break;
+    case INVAR_FIELD_TENSORS: s->expressible = false; break;
     case INVAR_FIELD_I32:
-        memcpy(&narrow, in, sizeof narrow);
-        a->integer = narrow;
+        memcpy(&integer32, in, sizeof integer32);
+        a->integer = integer32;
         a->kind = INVAR_API_INTEGER;
         break;
     case INVAR_FIELD_I64:
@@ -117,32 +122,32 @@ static void spell_field(spelled *s, const invar_field *f, const invar_op_args *a
         spell_scales(s, f->name, in);
 }
 
-static void spell(spelled *s, const invar_case *c)
+static void spell_case(spelled_call *s, const invar_case *c)
 {
     int n;
     const invar_field *fields = invar_op_fields(&n, c->op);
 
-    *s = (spelled){.can = true};
-    assert_true(n <= MOST_FIELDS);
+    *s = (spelled_call){.expressible = true};
+    assert_true(n <= MAX_FIELDS);
     for (int i = 0; i < n; i++)
         if (invar_field_present(&fields[i], &c->args))
             spell_field(s, &fields[i], &c->args);
 }
 
-static bool same_memory(const invar_case *a, const invar_case *b)
+static bool memory_equal(const invar_case *a, const invar_case *b)
 {
     invar_digest x = invar_case_digest(a), y = invar_case_digest(b);
 
     return invar_digest_equal(&x, &y);
 }
 
-/* Every op that the interface has words for, on random calls; most of them change memory. */
+/* Random calls of every op whose arguments can be spelled by name. */
 static void test_api_call__has_the_bits_of_the_typed_call(void **state)
 {
     invar_device dev = *(const invar_device *)*state;
     invar_api_device *device[INVAR_NUMERICS_COUNT];
-    int64_t calls = 0, ops = 0, quantized = 0, seeds = invar_test_full() ? 400 : 10;
-    static spelled s;
+    int64_t calls = 0, ops = 0, n_quantized = 0, seeds = invar_test_full() ? 400 : 10;
+    static spelled_call s;
 
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
         assert_ok(
@@ -151,23 +156,23 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
         int64_t before = calls;
         for (int64_t seed = 0; seed < seeds; seed++) {
             invar_numerics numerics = (invar_numerics)(seed % INVAR_NUMERICS_COUNT);
-            invar_case mine, typed, untouched;
+            invar_case named, typed, untouched;
 
-            invar_case_make(&mine, (invar_op)op, numerics, (uint64_t)seed);
+            invar_case_make(&named, (invar_op)op, numerics, (uint64_t)seed);
             invar_case_make(&typed, (invar_op)op, numerics, (uint64_t)seed);
             invar_case_make(&untouched, (invar_op)op, numerics, (uint64_t)seed);
-            spell(&s, &mine);
-            if (s.can) {
+            spell_case(&s, &named);
+            if (s.expressible) {
                 dev.numerics = numerics;
                 assert_ok(invar_case_run(&dev, &typed));
                 assert_ok(invar_api_call(device[numerics], invar_op_name((invar_op)op), s.arguments,
                                          s.count));
-                if (!same_memory(&mine, &typed))
+                if (!memory_equal(&named, &typed))
                     fail_msg("%s, seed %d: %s: other bytes than the typed call",
-                             invar_op_name((invar_op)op), (int)seed, mine.text);
-                calls += !same_memory(&mine, &untouched);
-                quantized += s.quantized;
-                // every argument that is needed is missed
+                             invar_op_name((invar_op)op), (int)seed, named.text);
+                calls += !memory_equal(&named, &untouched);
+                n_quantized += s.n_quantized;
+                // leave out each argument: the call may fail, and then has a message
                 for (int64_t i = 0; i < s.count && seed == 0; i++) {
                     invar_api_argument last = s.arguments[s.count - 1], out = s.arguments[i];
                     s.arguments[i] = last;
@@ -177,14 +182,14 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
                     s.arguments[i] = out;
                 }
             }
-            invar_case_free(&mine);
+            invar_case_free(&named);
             invar_case_free(&typed);
             invar_case_free(&untouched);
         }
         ops += calls > before;
     }
-    assert_true(ops == INVAR_OP_COUNT - 2); // two have lists of tensors
-    assert_true(quantized > 50);
+    assert_true(ops == INVAR_OP_COUNT - 2); // two ops have lists of tensors
+    assert_true(n_quantized > 50);
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
         invar_api_device_close(device[n]);
 }

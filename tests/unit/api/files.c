@@ -1,6 +1,9 @@
 /*
- * files.c - tests of rollout files and packs for other programs: the bytes and the refusals are the
- * engine's, nothing is left behind.
+ * files.c - tests of the C API for rollout files and packs.
+ *
+ * The expected bytes of a rollout file are those of the engine's writer, also for input with other
+ * white space, escapes and number spellings. Invalid files fail with line and member and leave no
+ * output, and so does each failed allocation.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,10 +22,10 @@
 typedef char path_text[INVAR_PATH_SIZE];
 
 static char folder[] = INVAR_TEST_WORK "/api_files-XXXXXX";
-static char *text; /* (bytes) what the engine writes for a rollout */
+static char *text; /* (bytes) a rollout file in the engine's canonical form */
 static size_t bytes;
 
-static const char *below(path_text out, const char *name)
+static const char *in_folder(path_text out, const char *name)
 {
     assert_ok(invar_path_join(out, INVAR_PATH_SIZE, folder, name));
     return out;
@@ -30,37 +33,40 @@ static const char *below(path_text out, const char *name)
 
 /* ---- rollout files --------------------------------------------------------------------------- */
 
-/* The lines before the last one with each `from` replaced, signed anew; invar_free. */
-static char *respelt(size_t *bytes_out, const char *from, const char *to)
+/*
+ * Replaces each `from` in all lines but the last and computes the last line, the digest, again. The
+ * caller frees the result with invar_free.
+ */
+static char *respell(size_t *bytes_out, const char *from, const char *to)
 {
-    size_t room = 4 * bytes, used = 0, end = bytes - 1;
-    char *out = test_malloc(room), *signed_text;
+    size_t capacity = 4 * bytes, used = 0, end = bytes - 1;
+    char *out = test_malloc(capacity), *with_digest;
 
     while (text[end - 1] != '\n')
         end--;
-    for (size_t at = 0; at < end;) {
-        bool found = strncmp(text + at, from, strlen(from)) == 0;
-        const char *piece = found ? to : text + at;
+    for (size_t pos = 0; pos < end;) {
+        bool found = strncmp(text + pos, from, strlen(from)) == 0;
+        const char *chars = found ? to : text + pos;
         size_t length = found ? strlen(to) : 1;
-        assert_true(used + length <= room);
-        memcpy(out + used, piece, length);
+        assert_true(used + length <= capacity);
+        memcpy(out + used, chars, length);
         used += length;
-        at += found ? strlen(from) : 1;
+        pos += found ? strlen(from) : 1;
     }
-    assert_true(used != end || memcmp(out, text, end) != 0); // it was there
-    signed_text = rollout_text(bytes_out, (const uint8_t *)out, used);
+    assert_true(used != end || memcmp(out, text, end) != 0); // `from` occurs
+    with_digest = rollout_text(bytes_out, (const uint8_t *)out, used);
     test_free(out);
-    return signed_text;
+    return with_digest;
 }
 
-static void is_canonical(const char *data, uint64_t size)
+static void assert_canonical(const char *data, uint64_t size)
 {
     assert_int_equal(size, bytes);
     assert_memory_equal(data, text, bytes);
 }
 
-/* By all three functions. */
-static void gives_canonical(const char *lines, size_t count)
+/* Formats, reads and writes the lines: each of the three functions gives the canonical text. */
+static void assert_becomes_canonical(const char *lines, size_t count)
 {
     path_text path;
     uint64_t size;
@@ -68,19 +74,19 @@ static void gives_canonical(const char *lines, size_t count)
     char *out;
 
     assert_ok(invar_api_rollout_format(&out, &size, lines, count));
-    is_canonical(out, size);
+    assert_canonical(out, size);
     invar_api_free(out);
-    assert_ok(invar_file_write(below(path, "others.jsonl"), lines, count));
+    assert_ok(invar_file_write(in_folder(path, "others.jsonl"), lines, count));
     assert_ok(invar_api_rollout_read(&out, &size, path));
-    is_canonical(out, size);
+    assert_canonical(out, size);
     invar_api_free(out);
-    assert_ok(invar_api_rollout_write(below(path, "new/own.jsonl"), lines, count));
+    assert_ok(invar_api_rollout_write(in_folder(path, "new/own.jsonl"), lines, count));
     assert_ok(invar_file_read(&out, &written, path, 1 << 24));
-    is_canonical(out, written);
+    assert_canonical(out, written);
     invar_free(out);
 }
 
-static void test_api_files__gives_the_bytes_of_the_engine(void **state)
+static void test_api_files__matches_the_bytes_of_the_engine(void **state)
 {
     static const struct {
         const char *from, *to;
@@ -91,28 +97,28 @@ static void test_api_files__gives_the_bytes_of_the_engine(void **state)
                      {"\\u0009", "\\t"}};
 
     (void)state;
-    gives_canonical(text, bytes);
+    assert_becomes_canonical(text, bytes);
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         size_t count;
-        char *lines = respelt(&count, spellings[i].from, spellings[i].to);
-        gives_canonical(lines, count);
+        char *lines = respell(&count, spellings[i].from, spellings[i].to);
+        assert_becomes_canonical(lines, count);
         invar_free(lines);
     }
 }
 
-static void test_api_files__refuses_with_line_and_member(void **state)
+static void test_api_files__rejects_with_line_and_member(void **state)
 {
     path_text path;
     size_t other;
-    char *lines = respelt(&other, "\"draw\":1,", "\"draw\":true,"), *out;
+    char *lines = respell(&other, "\"draw\":1,", "\"draw\":true,"), *out;
     uint64_t size;
 
     (void)state;
     assert_fails(invar_api_rollout_format(&out, &size, lines, other), INVAR_E_CORRUPT,
                  "rollout:3: \"draw\" is not an integer");
     assert_null(out);
-    assert_fails(invar_api_rollout_write(below(path, "never.jsonl"), lines, other), INVAR_E_CORRUPT,
-                 "rollout:3: \"draw\"");
+    assert_fails(invar_api_rollout_write(in_folder(path, "never.jsonl"), lines, other),
+                 INVAR_E_CORRUPT, "rollout:3: \"draw\"");
     assert_false(invar_path_exists(path));
     assert_ok(invar_file_write(path, lines, other));
     assert_fails(invar_api_rollout_read(&out, &size, path), INVAR_E_CORRUPT,
@@ -124,7 +130,7 @@ static void test_api_files__refuses_with_line_and_member(void **state)
                      "rollout: cut off or changed");
     assert_fails(invar_api_rollout_read(&out, &size, "/no/such/file"), INVAR_E_NOTFOUND,
                  "/no/such");
-    assert_ok(invar_file_write(below(path, "precious"), "precious", 8));
+    assert_ok(invar_file_write(in_folder(path, "precious"), "precious", 8));
     assert_fails(invar_api_rollout_write(path, text, bytes), INVAR_E_INVALID, "is not replaced");
 }
 
@@ -156,27 +162,27 @@ static void write_pack(const char *path, const char *recipe, const char *listed)
     invar_tar_writer_close(tar);
 }
 
-static void test_api_files__unpacks_what_is_verified(void **state)
+static void test_api_files__verifies_packs_before_unpacking(void **state)
 {
     static const char good[] = "[model]\nname = a\n", bad[] = "[model]\nname = b\n",
-                      out_of_it[] = "[model]\nhf-checkpoint = ../x\n";
+                      outside_path[] = "[model]\nhf-checkpoint = ../x\n";
     path_text pack, to, file;
     size_t size;
     char *recipe;
 
     (void)state;
-    write_pack(below(pack, "pack"), good, good);
-    assert_ok(invar_held_folder_make(below(to, "unpacked")));
+    write_pack(in_folder(pack, "pack"), good, good);
+    assert_ok(invar_held_folder_make(in_folder(to, "unpacked")));
     assert_ok(invar_api_pack_unpack(pack, to));
-    assert_ok(invar_file_read(&recipe, &size, below(file, "unpacked/recipe.ini"), 1 << 20));
+    assert_ok(invar_file_read(&recipe, &size, in_folder(file, "unpacked/recipe.ini"), 1 << 20));
     assert_string_equal(recipe, good);
     invar_free(recipe);
-    assert_true(invar_path_exists(below(file, "unpacked/manifest.json")));
+    assert_true(invar_path_exists(in_folder(file, "unpacked/manifest.json")));
     write_pack(pack, bad, good);
     assert_ok(invar_held_folder_remove(to));
     assert_ok(invar_held_folder_make(to));
     assert_fails(invar_api_pack_unpack(pack, to), INVAR_E_CORRUPT, "\"recipe.ini\" is damaged");
-    write_pack(pack, out_of_it, out_of_it);
+    write_pack(pack, outside_path, outside_path);
     assert_ok(invar_held_folder_remove(to));
     assert_ok(invar_held_folder_make(to));
     assert_fails(invar_api_pack_unpack(pack, to), INVAR_E_CORRUPT, "is a path out of the pack");
@@ -184,7 +190,7 @@ static void test_api_files__unpacks_what_is_verified(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_status live_format(void)
+static invar_status format_rollout(void)
 {
     uint64_t size;
     char *out;
@@ -194,31 +200,31 @@ static invar_status live_format(void)
     return INVAR_OK;
 }
 
-static invar_status live_read(void)
+static invar_status read_rollout(void)
 {
     path_text path;
     uint64_t size;
     char *out;
 
-    INVAR_TRY(invar_api_rollout_read(&out, &size, below(path, "faulty.jsonl")));
+    INVAR_TRY(invar_api_rollout_read(&out, &size, in_folder(path, "faulty.jsonl")));
     invar_api_free(out);
     return INVAR_OK;
 }
 
-static invar_status live_write(void)
+static invar_status write_rollout(void)
 {
     path_text path;
 
-    return invar_api_rollout_write(below(path, "faulty.jsonl"), text, bytes);
+    return invar_api_rollout_write(in_folder(path, "faulty.jsonl"), text, bytes);
 }
 
-static invar_status live_unpack(void)
+static invar_status unpack_pack(void)
 {
     path_text path, to;
 
-    assert_ok(invar_held_folder_remove(below(to, "faulty")));
+    assert_ok(invar_held_folder_remove(in_folder(to, "faulty")));
     assert_ok(invar_held_folder_make(to));
-    return invar_api_pack_unpack(below(path, "faulty.pack"), to);
+    return invar_api_pack_unpack(in_folder(path, "faulty.pack"), to);
 }
 
 static void test_api_files__survives_each_failed_allocation(void **state)
@@ -226,11 +232,11 @@ static void test_api_files__survives_each_failed_allocation(void **state)
     path_text path;
 
     (void)state;
-    write_pack(below(path, "faulty.pack"), "[model]\nname = a\n", "[model]\nname = a\n");
-    fail_each_allocation(live_format);
-    fail_each_allocation(live_write);
-    fail_each_allocation(live_read);
-    fail_each_allocation(live_unpack);
+    write_pack(in_folder(path, "faulty.pack"), "[model]\nname = a\n", "[model]\nname = a\n");
+    fail_each_allocation(format_rollout);
+    fail_each_allocation(write_rollout);
+    fail_each_allocation(read_rollout);
+    fail_each_allocation(unpack_pack);
 }
 
 static int set_up(void **state)
@@ -258,9 +264,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_api_files__gives_the_bytes_of_the_engine),
-        cmocka_unit_test(test_api_files__refuses_with_line_and_member),
-        cmocka_unit_test(test_api_files__unpacks_what_is_verified),
+        cmocka_unit_test(test_api_files__matches_the_bytes_of_the_engine),
+        cmocka_unit_test(test_api_files__rejects_with_line_and_member),
+        cmocka_unit_test(test_api_files__verifies_packs_before_unpacking),
         cmocka_unit_test(test_api_files__survives_each_failed_allocation),
     };
 

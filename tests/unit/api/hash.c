@@ -1,6 +1,9 @@
 /*
- * hash.c - tests of tensors that other programs hash: the digests are the engine's, whatever the
- * strides, and a description that cannot be true is refused.
+ * hash.c - tests of the C API for tensor digests.
+ *
+ * The expected digest is that of the op hash.tree, or of a dense copy for tensors with other
+ * strides. Controls: one changed bit, and the bytes in memory order, give other digests. Tensor
+ * descriptions that cannot be valid are rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,14 +15,14 @@
 #include "tests/fault/faulty.h"
 #include "tests/ops.h"
 
-static void digest_of(uint8_t out[16], const invar_api_tensor *t, int32_t threads)
+static void hash_tensor(uint8_t out[16], const invar_api_tensor *t, int32_t threads)
 {
     assert_ok(invar_api_hash_tensors(out, t, 1, threads));
 }
 
 /* ---- the engine's digests -------------------------------------------------------------------- */
 
-static void test_api_hash__is_that_of_the_engine(void **state)
+static void test_api_hash__matches_the_op(void **state)
 {
     const invar_device *dev = *state;
     const int64_t shapes[][2] = {{1, 1}, {3, 5}, {64, 129}, {300, 77}, {0, 4}, {9000, 3}};
@@ -39,24 +42,27 @@ static void test_api_hash__is_that_of_the_engine(void **state)
                     invar_test_set(&x, row, col, (float)(row * 1000 + col));
             assert_ok(invar_hash_tree(dev, &args));
             for (int32_t threads = 1; threads <= 3; threads++) {
-                digest_of(digest, &t, threads);
+                hash_tensor(digest, &t, threads);
                 assert_memory_equal(digest, expected.bytes, 16);
             }
-            if (shapes[i][0] > 0) { // the control: one bit more
+            if (shapes[i][0] > 0) { // control: one changed bit
                 ((uint32_t *)x.data)[0] ^= 1;
-                digest_of(digest, &t, 1);
+                hash_tensor(digest, &t, 1);
                 assert_memory_not_equal(digest, expected.bytes, 16);
             }
             invar_test_free(&x);
         }
 }
 
-/* Every order of three indices, each also backwards: the digest of the copy that lies dense. */
-static void test_api_hash__does_not_see_strides(void **state)
+/*
+ * All orders of three indices, each index also reversed. The digest is the one of a dense copy; it
+ * does not depend on the strides.
+ */
+static void test_api_hash__ignores_strides(void **state)
 {
     enum { A = 3, B = 4, C = 5, ALL = A * B * C };
     const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    const int64_t extents[3] = {A, B, C}, lie[3] = {B * C, C, 1};
+    const int64_t extents[3] = {A, B, C}, dense_strides[3] = {B * C, C, 1};
     uint16_t memory[ALL], dense[ALL];
     uint8_t digest[16], expected[16];
 
@@ -64,14 +70,14 @@ static void test_api_hash__does_not_see_strides(void **state)
     for (int i = 0; i < ALL; i++)
         memory[i] = (uint16_t)(i * 257);
     for (int order = 0; order < 6; order++)
-        for (int back = 0; back < 8; back++) {
+        for (int reversed = 0; reversed < 8; reversed++) {
             int64_t shape[3], strides[3];
             uint16_t *first = memory;
             int n = 0;
             for (int i = 0; i < 3; i++) {
                 shape[i] = extents[orders[order][i]];
-                strides[i] = lie[orders[order][i]];
-                if (back >> i & 1) {
+                strides[i] = dense_strides[orders[order][i]];
+                if (reversed >> i & 1) {
                     first += (shape[i] - 1) * strides[i];
                     strides[i] = -strides[i];
                 }
@@ -80,26 +86,26 @@ static void test_api_hash__does_not_see_strides(void **state)
                 for (int64_t b = 0; b < shape[1]; b++)
                     for (int64_t c = 0; c < shape[2]; c++)
                         dense[n++] = first[a * strides[0] + b * strides[1] + c * strides[2]];
-            digest_of(digest, &(invar_api_tensor){first, shape, strides, 3, 1, 16, 0}, 1);
-            digest_of(expected, &(invar_api_tensor){dense, shape, NULL, 3, 1, 16, 0}, 1);
+            hash_tensor(digest, &(invar_api_tensor){first, shape, strides, 3, 1, 16, 0}, 1);
+            hash_tensor(expected, &(invar_api_tensor){dense, shape, NULL, 3, 1, 16, 0}, 1);
             assert_memory_equal(digest, expected, 16);
-            if (order > 0 || back > 0) { // the control: what lies in memory is something else
-                digest_of(expected, &(invar_api_tensor){memory, shape, NULL, 3, 1, 16, 0}, 1);
+            if (order > 0 || reversed > 0) { // control: the bytes in memory order differ
+                hash_tensor(expected, &(invar_api_tensor){memory, shape, NULL, 3, 1, 16, 0}, 1);
                 assert_memory_not_equal(digest, expected, 16);
             }
         }
-    // rows that are the same memory, as a broadcast has them
-    digest_of(digest,
-              &(invar_api_tensor){memory, (int64_t[]){2, 3}, (int64_t[]){0, 1}, 2, 1, 16, 0}, 1);
+    // broadcast: stride 0, so all rows are the same memory
+    hash_tensor(digest,
+                &(invar_api_tensor){memory, (int64_t[]){2, 3}, (int64_t[]){0, 1}, 2, 1, 16, 0}, 1);
     memcpy(dense, memory, 6);
     memcpy(dense + 3, memory, 6);
-    digest_of(expected, &(invar_api_tensor){dense, (int64_t[]){2, 3}, NULL, 2, 1, 16, 0}, 1);
+    hash_tensor(expected, &(invar_api_tensor){dense, (int64_t[]){2, 3}, NULL, 2, 1, 16, 0}, 1);
     assert_memory_equal(digest, expected, 16);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- invalid tensors ------------------------------------------------------------------------- */
 
-static void test_api_hash__refuses_what_cannot_be(void **state)
+static void test_api_hash__rejects_invalid_tensors(void **state)
 {
     const int64_t two[2] = {2, 2}, negative[2] = {2, -1}, huge[2] = {INT64_MAX, 4};
     uint8_t memory[64] = {0}, digest[16];
@@ -131,7 +137,7 @@ static invar_status hash_transposed(void)
     return (invar_status)invar_api_hash_tensors(digest, &t, 1, 2);
 }
 
-static void test_api_hash__survives_a_lack_of_memory(void **state)
+static void test_api_hash__survives_each_failed_allocation(void **state)
 {
     (void)state;
     fail_each_allocation(hash_transposed);
@@ -140,10 +146,10 @@ static void test_api_hash__survives_a_lack_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_api_hash__is_that_of_the_engine),
-        cmocka_unit_test(test_api_hash__does_not_see_strides),
-        cmocka_unit_test(test_api_hash__refuses_what_cannot_be),
-        cmocka_unit_test(test_api_hash__survives_a_lack_of_memory),
+        cmocka_unit_test(test_api_hash__matches_the_op),
+        cmocka_unit_test(test_api_hash__ignores_strides),
+        cmocka_unit_test(test_api_hash__rejects_invalid_tensors),
+        cmocka_unit_test(test_api_hash__survives_each_failed_allocation),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,5 +1,5 @@
 /*
- * alloc.c - tests of the one door to the heap.
+ * alloc.c - tests of the functions through which the program allocates all heap memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +37,7 @@ static void test_base_alloc__empty_blocks_are_valid_and_distinct(void **state)
     invar_free(NULL);
 }
 
-static void test_base_alloc__refuses_overflow(void **state)
+static void test_base_alloc__rejects_overflow(void **state)
 {
     void *block = state;
 
@@ -50,42 +50,42 @@ static void test_base_alloc__refuses_overflow(void **state)
                  "weights");
 }
 
-static void test_base_alloc__appended_text_is_whole_and_terminated(void **state)
+static void test_base_alloc__appended_text_is_terminated(void **state)
 {
     char *text = NULL, expected[1001] = "";
-    size_t used = 0, room = 0;
+    size_t used = 0, capacity = 0;
 
     (void)state;
     for (size_t bytes = 0; used + bytes < sizeof expected; bytes++) {
         memset(expected + used, 'a' + (int)(bytes % 26), bytes);
-        assert_ok(invar_alloc_append(&text, &used, &room, expected + used, bytes, "text"));
-        assert_in_range(used, 0, room - 1);
+        assert_ok(invar_alloc_append(&text, &used, &capacity, expected + used, bytes, "text"));
+        assert_in_range(used, 0, capacity - 1);
         assert_string_equal(text, expected);
     }
     assert_in_range(used, 900, 1000);
-    assert_fails(invar_alloc_append(&text, &used, &room, expected, SIZE_MAX - 2000, "text"),
+    assert_fails(invar_alloc_append(&text, &used, &capacity, expected, SIZE_MAX - 2000, "text"),
                  INVAR_E_NOMEM, "text");
     assert_string_equal(text, expected);
     invar_free(text);
 }
 
-typedef struct recorder {
-    size_t asked;
+typedef struct recording_allocator {
+    size_t requested_bytes;
     int frees;
     _Alignas(INVAR_ALIGN) char block[INVAR_ALIGN];
-} recorder;
+} recording_allocator;
 
 static void *record_alloc(size_t bytes, void *payload)
 {
-    recorder *r = payload;
+    recording_allocator *r = payload;
 
-    r->asked = bytes;
+    r->requested_bytes = bytes;
     return bytes <= sizeof r->block ? r->block : NULL;
 }
 
 static void record_free(void *block, void *payload)
 {
-    recorder *r = payload;
+    recording_allocator *r = payload;
 
     assert_ptr_equal(block, r->block);
     r->frees++;
@@ -93,7 +93,7 @@ static void record_free(void *block, void *payload)
 
 static void test_base_alloc__uses_the_allocator_that_is_set(void **state)
 {
-    recorder r = {0};
+    recording_allocator r = {0};
     invar_allocator allocator = {record_alloc, record_free, &r};
     void *block;
 
@@ -101,7 +101,7 @@ static void test_base_alloc__uses_the_allocator_that_is_set(void **state)
     invar_allocator_set(&allocator);
     assert_ok(invar_alloc(&block, 3, 5, "small"));
     assert_ptr_equal(block, r.block);
-    assert_int_equal(r.asked, 15);
+    assert_int_equal(r.requested_bytes, 15);
     invar_free(block);
     invar_free(NULL);
     assert_int_equal(r.frees, 1);
@@ -119,8 +119,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_alloc__blocks_are_aligned_and_writable),
         cmocka_unit_test(test_base_alloc__empty_blocks_are_valid_and_distinct),
-        cmocka_unit_test(test_base_alloc__refuses_overflow),
-        cmocka_unit_test(test_base_alloc__appended_text_is_whole_and_terminated),
+        cmocka_unit_test(test_base_alloc__rejects_overflow),
+        cmocka_unit_test(test_base_alloc__appended_text_is_terminated),
         cmocka_unit_test(test_base_alloc__uses_the_allocator_that_is_set),
     };
 

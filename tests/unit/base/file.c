@@ -1,5 +1,9 @@
 /*
- * file.c - tests of whole files, folders, and writing that is never half done.
+ * file.c - tests of reading and hashing files, atomic writes, output checks, paths and folders.
+ *
+ * A failed write leaves the old file, writes do not follow symbolic links, and interrupted system
+ * calls are repeated. This program replaces fsync, so that tests can interrupt it and check which
+ * files were synced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,10 +30,11 @@
 
 static char work[512];
 
-/* In the place of libc's: interrupted so many times, and remembers what was synced. */
-static int interruptions;
-static ino_t synced[64];
+static int interruptions; /* calls of fsync still to be interrupted; below 0, alarms counted */
+static ino_t synced[64];  /* (n_synced) inodes of the files that were synced */
 static size_t n_synced;
+
+/* Replaces fsync of libc. */
 
 int fsync(int fd)
 {
@@ -108,13 +113,13 @@ static void test_base_file__writes_and_reads_back(void **state)
     assert_false(invar_path_exists(in_work("whole.invar-tmp")));
 }
 
-static void test_base_file__says_what_an_output_may_replace(void **state)
+static void test_base_file__output_replaces_its_own_kind_only(void **state)
 {
     static const struct {
         const char *content;
         const char *mark;
-        size_t at;
-        bool fine;
+        size_t mark_offset;
+        bool replaceable;
     } cases[] = {{"", "kind", 0, true},         {"kind of file", "kind", 0, true},
                  {"ki", "kind", 0, true},       {"kin", "kind", 4, false},
                  {"0123kind", "kind", 4, true}, {"0123king", "kind", 4, false},
@@ -122,73 +127,77 @@ static void test_base_file__says_what_an_output_may_replace(void **state)
     const char *path = in_work("output");
 
     (void)state;
-    assert_ok(invar_path_check_output(path, "kind", 0)); // there is none
+    assert_ok(invar_path_check_output(path, "kind", 0)); // no file exists yet
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_ok(invar_file_write(path, cases[i].content, strlen(cases[i].content)));
-        if (cases[i].fine)
-            assert_ok(invar_path_check_output(path, cases[i].mark, cases[i].at));
+        if (cases[i].replaceable)
+            assert_ok(invar_path_check_output(path, cases[i].mark, cases[i].mark_offset));
         else
-            assert_fails(invar_path_check_output(path, cases[i].mark, cases[i].at), INVAR_E_INVALID,
-                         "a file of another kind lies there");
+            assert_fails(invar_path_check_output(path, cases[i].mark, cases[i].mark_offset),
+                         INVAR_E_INVALID, "a file of another kind lies there");
     }
     assert_ok(invar_file_write(in_work("db"), "SQLite format 3\0...", 19));
     assert_fails(invar_path_check_output(in_work("db"), NULL, 0), INVAR_E_INVALID,
                  "a ledger or another database lies there");
 }
 
-/* A user's name must be a file's or nobody's; a name of ours replaces whatever is no database. */
-static void test_base_file__an_output_takes_no_place_but_a_files(void **state)
+/*
+ * The path of an output must name a regular file or nothing. A write by the program itself replaces
+ * a symbolic link, and does not follow it.
+ */
+static void test_base_file__output_replaces_regular_files_only(void **state)
 {
-    const char *good = in_work("good link"), *dangling = in_work("dangling link");
+    const char *link = in_work("good link"), *dangling_link = in_work("dangling link");
     const char *pipe = in_work("odd pipe"), *folder = in_work("odd folder");
-    const char *stream = in_work("odd socket"), *target = in_work("led to");
+    const char *socket = in_work("odd socket"), *target = in_work("led to");
     const struct {
         const char *path, *kind;
-    } cases[] = {{good, "symbolic link, and is not replaced or followed"},
-                 {dangling, "symbolic link, and is not replaced or followed"},
+    } cases[] = {{link, "symbolic link, and is not replaced or followed"},
+                 {dangling_link, "symbolic link, and is not replaced or followed"},
                  {"/dev/stdout", "symbolic link"},
                  {pipe, "pipe, and is not replaced"},
-                 {stream, "socket, and is not replaced"},
+                 {socket, "socket, and is not replaced"},
                  {folder, "folder, and is not replaced"},
                  {"/dev/null", "device, and is not replaced"}};
 
     (void)state;
     assert_ok(invar_file_write(target, "mark", 4));
-    assert_int_equal(symlink(target, good), 0);
-    assert_int_equal(symlink(in_work("nowhere"), dangling), 0);
+    assert_int_equal(symlink(target, link), 0);
+    assert_int_equal(symlink(in_work("nowhere"), dangling_link), 0);
     assert_int_equal(mkfifo(pipe, 0600), 0);
     assert_int_equal(mkdir(folder, 0700), 0);
-    assert_int_equal(mknod(stream, S_IFSOCK | 0600, 0), 0);
+    assert_int_equal(mknod(socket, S_IFSOCK | 0600, 0), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(invar_path_check_output(cases[i].path, "mark", 0), INVAR_E_INVALID,
                      cases[i].kind);
     assert_ok(invar_path_check_output(target, "mark", 0));
     for (size_t i = 0; i < 2; i++) {
         assert_ok(invar_file_write(cases[i].path, "ours", 4));
-        assert_ok(invar_path_check_output(cases[i].path, "ours", 0)); // a file by now
+        assert_ok(invar_path_check_output(cases[i].path, "ours", 0)); // a regular file now
     }
     assert_content(target, "mark", 4);
 }
 
-static void test_base_file__checks_the_place_of_a_runs_output(void **state)
+static void test_base_file__checks_outputs_in_a_run_folder(void **state)
 {
-    const char *home = in_work("soon"), *inside = in_work("soon/trace"),
-               *far = in_work("far/trace");
+    const char *run_folder = in_work("soon"), *inside = in_work("soon/trace"),
+               *elsewhere = in_work("far/trace");
 
     (void)state;
     assert_fails(invar_path_check_writable(inside), INVAR_E_IO, "its folder does not exist");
-    assert_ok(invar_path_check_writable_in(inside, home));
-    assert_fails(invar_path_check_writable_in(far, home), INVAR_E_IO, "its folder does not exist");
-    assert_ok(invar_path_check_writable_in(in_work("beside"), home));
-    assert_int_equal(mkdir(home, 0700), 0);
+    assert_ok(invar_path_check_writable_in(inside, run_folder));
+    assert_fails(invar_path_check_writable_in(elsewhere, run_folder), INVAR_E_IO,
+                 "its folder does not exist");
+    assert_ok(invar_path_check_writable_in(in_work("beside"), run_folder));
+    assert_int_equal(mkdir(run_folder, 0700), 0);
     assert_int_equal(mkdir(inside, 0700), 0);
-    assert_fails(invar_path_check_writable_in(inside, home), INVAR_E_INVALID, "is a folder");
+    assert_fails(invar_path_check_writable_in(inside, run_folder), INVAR_E_INVALID, "is a folder");
 }
 
-static void test_base_file__checks_the_way_to_a_folder(void **state)
+static void test_base_file__checks_the_parents_of_a_folder(void **state)
 {
     const char *file = in_work("taken"), *link = in_work("nowhere-else");
-    char at[INVAR_PATH_SIZE];
+    char existing[INVAR_PATH_SIZE];
 
     (void)state;
     assert_ok(invar_file_write(file, "x", 1));
@@ -202,13 +211,13 @@ static void test_base_file__checks_the_way_to_a_folder(void **state)
     assert_fails(invar_path_check_writable(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
     assert_fails(invar_path_check_folder(in_work("nowhere-else/b")), INVAR_E_IO, "is no folder");
     assert_fails(invar_path_check_folder("/proc/x"), INVAR_E_IO, "/proc/x: cannot be written");
-    assert_ok(invar_path_standing(at, in_work("taken/b/c")));
-    assert_string_equal(at, file);
-    assert_ok(invar_path_standing(at, "none/of/these"));
-    assert_string_equal(at, ".");
+    assert_ok(invar_path_standing(existing, in_work("taken/b/c")));
+    assert_string_equal(existing, file);
+    assert_ok(invar_path_standing(existing, "none/of/these"));
+    assert_string_equal(existing, ".");
 }
 
-static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
+static void test_base_file__rejects_large_and_irregular_files(void **state)
 {
     const char *path = in_work("ten"), *pipe = in_work("pipe");
     char *got = work;
@@ -229,15 +238,15 @@ static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
     invar_free(got);
 }
 
-/* Counts what is taken; a count below 0 refuses. */
-static invar_status count_piece(void *payload, const void *piece, size_t bytes)
+/* Adds the bytes of each chunk to *payload; fails if it is negative. */
+static invar_status count_chunk(void *payload, const void *chunk, size_t bytes)
 {
     int64_t *count = payload;
 
     if (*count < 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "not this one");
     *count += (int64_t)bytes;
-    return piece ? INVAR_OK : INVAR_FAIL(INVAR_E_STATE, 0, "no piece");
+    return chunk ? INVAR_OK : INVAR_FAIL(INVAR_E_STATE, 0, "no piece");
 }
 
 static void test_base_file__hashes_files_of_any_size(void **state)
@@ -245,7 +254,7 @@ static void test_base_file__hashes_files_of_any_size(void **state)
     const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7};
     const char *path = in_work("hashed");
     char *data = malloc(sizes[5]);
-    invar_digest whole, got;
+    invar_digest expected, got;
     int64_t bytes = 7;
 
     (void)state;
@@ -254,20 +263,20 @@ static void test_base_file__hashes_files_of_any_size(void **state)
         data[i] = (char)invar_test_random(9, i / 4);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         assert_ok(invar_file_write(path, data, sizes[i]));
-        invar_hash_bytes(&whole, data, sizes[i]);
+        invar_hash_bytes(&expected, data, sizes[i]);
         assert_ok(invar_file_hash(&got, &bytes, path));
         assert_int_equal(bytes, sizes[i]);
-        assert_true(invar_digest_equal(&got, &whole));
+        assert_true(invar_digest_equal(&got, &expected));
     }
     free(data);
     int fd = open(path, O_RDONLY);
     int64_t count = 0;
-    assert_ok(invar_fd_hash(&got, &bytes, fd, path, count_piece, &count));
+    assert_ok(invar_fd_hash(&got, &bytes, fd, path, count_chunk, &count));
     assert_int_equal(count, sizes[5]);
-    assert_true(invar_digest_equal(&got, &whole));
+    assert_true(invar_digest_equal(&got, &expected));
     count = -1;
     assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
-    assert_fails(invar_fd_hash(&got, &bytes, fd, path, count_piece, &count), INVAR_E_STATE,
+    assert_fails(invar_fd_hash(&got, &bytes, fd, path, count_chunk, &count), INVAR_E_STATE,
                  "not this one");
     close(fd);
     assert_fails(invar_file_hash(&got, &bytes, in_work("none")), INVAR_E_NOTFOUND,
@@ -278,7 +287,7 @@ static void test_base_file__hashes_files_of_any_size(void **state)
                  "not a file");
 }
 
-/* A pipe that another process fills with `bytes` times an 'x'. */
+/* Reads a pipe into which another process writes `bytes` times an 'x'. */
 static void assert_stream(size_t bytes, size_t max_bytes, invar_status expected)
 {
     const char *path = in_work("stream");
@@ -407,7 +416,7 @@ static void on_alarm(int number)
     interruptions--;
 }
 
-/* A pipe that nobody has opened for writing makes open wait, and a timer interrupts it. */
+/* Opening a pipe blocks until a writer opens it. A timer interrupts the open meanwhile. */
 static void test_base_file__opens_again_after_a_signal(void **state)
 {
     const struct sigaction action = {.sa_handler = on_alarm};
@@ -434,7 +443,7 @@ static void test_base_file__opens_again_after_a_signal(void **state)
     assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
     assert_ok(invar_file_read_stream(&got, &bytes, path, 100));
     assert_int_equal(setitimer(ITIMER_REAL, &off, NULL), 0);
-    assert_true(interruptions < 0); // it was
+    assert_true(interruptions < 0); // at least one alarm came
     interruptions = 0;
     assert_string_equal(got, "late");
     invar_free(got);
@@ -444,22 +453,22 @@ static void test_base_file__opens_again_after_a_signal(void **state)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-static void test_base_file__knows_two_names_of_one_folder(void **state)
+static void test_base_file__detects_two_names_of_one_folder(void **state)
 {
-    char there[600], link[600], gone[600], slashes[610];
+    char folder[600], link[600], missing[600], slashes[610];
 
     (void)state;
-    (void)snprintf(there, sizeof there, "%s/one", work);
+    (void)snprintf(folder, sizeof folder, "%s/one", work);
     (void)snprintf(link, sizeof link, "%s/one.link", work);
-    (void)snprintf(gone, sizeof gone, "%s/gone", work);
-    (void)snprintf(slashes, sizeof slashes, "%s//", gone);
-    assert_ok(invar_held_folder_make(there));
-    assert_int_equal(symlink(there, link), 0);
-    assert_true(invar_path_same(there, link));
-    assert_false(invar_path_same(there, work));
-    assert_true(invar_path_same(gone, slashes));
-    assert_false(invar_path_same(gone, there));
-    assert_int_equal(invar_path_length(slashes), strlen(gone));
+    (void)snprintf(missing, sizeof missing, "%s/gone", work);
+    (void)snprintf(slashes, sizeof slashes, "%s//", missing);
+    assert_ok(invar_held_folder_make(folder));
+    assert_int_equal(symlink(folder, link), 0);
+    assert_true(invar_path_same(folder, link));
+    assert_false(invar_path_same(folder, work));
+    assert_true(invar_path_same(missing, slashes));
+    assert_false(invar_path_same(missing, folder));
+    assert_int_equal(invar_path_length(slashes), strlen(missing));
     assert_int_equal(invar_path_length("///"), 1);
 }
 
@@ -483,7 +492,7 @@ static void test_base_file__joins_paths(void **state)
     assert_fails(invar_held_folder_make(longer), INVAR_E_INVALID, "longer than 4095 bytes");
 }
 
-static void test_base_file__shows_paths_harmlessly(void **state)
+static void test_base_file__escapes_paths_in_messages(void **state)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], path[INVAR_PATH_SHOWN_SIZE + 200];
 
@@ -503,10 +512,10 @@ static void test_base_file__shows_paths_harmlessly(void **state)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* Who started in another folder sees where the file was looked for. */
-static void test_base_file__absent_files_have_their_whole_path(void **state)
+/* If a relative path does not exist, the message has the absolute one too. */
+static void test_base_file__reports_absolute_path_of_missing_files(void **state)
 {
-    char folder[INVAR_PATH_SIZE], expected[INVAR_PATH_SIZE + 64], whole[INVAR_PATH_WHOLE_SIZE];
+    char folder[INVAR_PATH_SIZE], expected[INVAR_PATH_SIZE + 64], hint[INVAR_PATH_WHOLE_SIZE];
     char long_path[INVAR_PATH_SIZE], *text;
     size_t bytes;
 
@@ -519,16 +528,16 @@ static void test_base_file__absent_files_have_their_whole_path(void **state)
                  "/absent/x: cannot be opened: no such file or folder");
     assert_null(strchr(invar_error_last()->message, '('));
     assert_int_equal(chdir("/"), 0);
-    invar_path_absolute_hint(whole, "a\nb");
+    invar_path_absolute_hint(hint, "a\nb");
     assert_int_equal(chdir(folder), 0);
-    assert_string_equal(whole, " (/a?b)");
+    assert_string_equal(hint, " (/a?b)");
     memset(long_path, 'x', sizeof long_path - 1);
     long_path[sizeof long_path - 1] = '\0';
-    invar_path_absolute_hint(whole, long_path); // no file has such a path
-    assert_string_equal(whole, "");
+    invar_path_absolute_hint(hint, long_path); // too long for an absolute path
+    assert_string_equal(hint, "");
     long_path[2000] = '\0';
-    invar_path_absolute_hint(whole, long_path);
-    assert_in_range(strlen(whole), 200, INVAR_PATH_WHOLE_SIZE - 1);
+    invar_path_absolute_hint(hint, long_path);
+    assert_in_range(strlen(hint), 200, INVAR_PATH_WHOLE_SIZE - 1);
 }
 
 static void test_base_file__makes_and_removes_folders(void **state)
@@ -553,7 +562,7 @@ static void test_base_file__makes_and_removes_folders(void **state)
     assert_fails(invar_held_folder_sync(in_work("a")), INVAR_E_NOTFOUND, "a: cannot be opened");
 }
 
-static void test_base_file__syncs_the_folder_of_a_new_one(void **state)
+static void test_base_file__syncs_the_parents_of_a_new_folder(void **state)
 {
     (void)state;
     n_synced = 0;
@@ -563,7 +572,7 @@ static void test_base_file__syncs_the_folder_of_a_new_one(void **state)
     assert_true(was_synced(in_work("new/folder")));
     n_synced = 0;
     assert_ok(invar_held_folder_make(in_work("new/folder")));
-    assert_int_equal(n_synced, 0); // nothing is new
+    assert_int_equal(n_synced, 0); // all folders existed
 }
 
 static void test_base_file__finds_a_folder_that_was_moved(void **state)
@@ -578,7 +587,7 @@ static void test_base_file__finds_a_folder_that_was_moved(void **state)
     assert_ok(invar_held_folder_refresh(&held));
     assert_string_equal(held.path, in_work("held"));
     assert_int_equal(rename(in_work("held"), in_work("moved")), 0);
-    assert_ok(invar_held_folder_make(in_work("held"))); // another one in its place
+    assert_ok(invar_held_folder_make(in_work("held"))); // a new folder under the old name
     assert_ok(invar_held_folder_refresh(&held));
     assert_true(strlen(held.path) > 6 && strcmp(strrchr(held.path, '/'), "/moved") == 0);
     assert_ok(invar_held_folder_remove(in_work("moved")));
@@ -587,22 +596,22 @@ static void test_base_file__finds_a_folder_that_was_moved(void **state)
     invar_held_folder_release(&held);
 }
 
-/* Another process moves it to and fro while it is looked for. */
+/* Another process keeps renaming the folder while its path is determined. */
 static void test_base_file__finds_a_folder_that_is_being_moved(void **state)
 {
-    char here[INVAR_PATH_SIZE], there[INVAR_PATH_SIZE];
+    char first_path[INVAR_PATH_SIZE], second_path[INVAR_PATH_SIZE];
     invar_held_folder held;
     pid_t mover;
 
     (void)state;
-    (void)snprintf(here, sizeof here, "%s", in_work("here"));
-    (void)snprintf(there, sizeof there, "%s", in_work("there"));
-    assert_ok(invar_held_folder_make(here));
-    assert_ok(invar_held_folder_open(&held, here));
+    (void)snprintf(first_path, sizeof first_path, "%s", in_work("here"));
+    (void)snprintf(second_path, sizeof second_path, "%s", in_work("there"));
+    assert_ok(invar_held_folder_make(first_path));
+    assert_ok(invar_held_folder_open(&held, first_path));
     mover = fork();
     assert_true(mover >= 0);
     for (int i = 0; mover == 0; i++)
-        if (rename(i % 2 ? there : here, i % 2 ? here : there) != 0)
+        if (rename(i % 2 ? second_path : first_path, i % 2 ? first_path : second_path) != 0)
             _exit(1);
     for (int i = 0; i < 20000; i++)
         assert_ok(invar_held_folder_refresh(&held));
@@ -615,11 +624,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_file__writes_and_reads_back),
-        cmocka_unit_test(test_base_file__says_what_an_output_may_replace),
-        cmocka_unit_test(test_base_file__an_output_takes_no_place_but_a_files),
-        cmocka_unit_test(test_base_file__checks_the_place_of_a_runs_output),
-        cmocka_unit_test(test_base_file__checks_the_way_to_a_folder),
-        cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
+        cmocka_unit_test(test_base_file__output_replaces_its_own_kind_only),
+        cmocka_unit_test(test_base_file__output_replaces_regular_files_only),
+        cmocka_unit_test(test_base_file__checks_outputs_in_a_run_folder),
+        cmocka_unit_test(test_base_file__checks_the_parents_of_a_folder),
+        cmocka_unit_test(test_base_file__rejects_large_and_irregular_files),
         cmocka_unit_test(test_base_file__hashes_files_of_any_size),
         cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),
         cmocka_unit_test(test_base_file__a_failed_write_leaves_the_old_file),
@@ -627,11 +636,11 @@ int main(void)
         cmocka_unit_test(test_base_file__a_link_in_place_of_the_partial_file_is_not_followed),
         cmocka_unit_test(test_base_file__syncs_again_after_a_signal),
         cmocka_unit_test(test_base_file__opens_again_after_a_signal),
-        cmocka_unit_test(test_base_file__syncs_the_folder_of_a_new_one),
-        cmocka_unit_test(test_base_file__knows_two_names_of_one_folder),
+        cmocka_unit_test(test_base_file__syncs_the_parents_of_a_new_folder),
+        cmocka_unit_test(test_base_file__detects_two_names_of_one_folder),
         cmocka_unit_test(test_base_file__joins_paths),
-        cmocka_unit_test(test_base_file__shows_paths_harmlessly),
-        cmocka_unit_test(test_base_file__absent_files_have_their_whole_path),
+        cmocka_unit_test(test_base_file__escapes_paths_in_messages),
+        cmocka_unit_test(test_base_file__reports_absolute_path_of_missing_files),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
         cmocka_unit_test(test_base_file__finds_a_folder_that_was_moved),
         cmocka_unit_test(test_base_file__finds_a_folder_that_is_being_moved),

@@ -2,7 +2,8 @@
  * hash.c - tests of digests, the tree hash and the chain, against the program xxhsum.
  *
  * Every expected digest comes from `xxhsum -H2` of Debian's package xxhash, run over files: leaves,
- * then the digests of each level as files again, up to the root. Nothing of base/hash.c takes part.
+ * then the digests of each level as files again, up to the root. The oracle uses no code of
+ * base/hash.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +20,7 @@
 #define LEAF INVAR_TREE_LEAF_BYTES
 #define FANOUT INVAR_TREE_FANOUT
 
-/* Random bytes that all cases take their data from: 1025 leaves and a little more. */
+/* (NOISE_BYTES) pseudo-random input of all cases: 1025 leaves and a little more */
 static uint8_t *noise;
 #define NOISE_BYTES ((size_t)(FANOUT + 1) * LEAF + 64)
 
@@ -59,7 +60,7 @@ static int tear_down(void **state)
 
 static void file_name(char *out, size_t size, int64_t number)
 {
-    snprintf(out, size, "%s/%08lld", folder, (long long)number); // sorts as it counts
+    snprintf(out, size, "%s/%08lld", folder, (long long)number); // the shell sorts by number
 }
 
 static void write_file(int64_t number, blob b)
@@ -74,7 +75,7 @@ static void write_file(int64_t number, blob b)
     assert_int_equal(fclose(stream), 0);
 }
 
-/* One process for all blobs. */
+/* Hashes all blobs with one process of xxhsum. */
 static void oracle_hash(invar_digest *out, const blob *blobs, int64_t count)
 {
     char command[sizeof folder + 64], name[sizeof folder + 32], text[80];
@@ -99,7 +100,7 @@ static void oracle_hash(invar_digest *out, const blob *blobs, int64_t count)
     }
 }
 
-/* The root above given leaf digests. */
+/* Computes the root of the leaf digests, level by level. */
 static void oracle_root(invar_digest *out, const invar_digest *leaves, int64_t count,
                         uint64_t bytes, uint64_t n_shards)
 {
@@ -134,7 +135,7 @@ static void oracle_root(invar_digest *out, const invar_digest *leaves, int64_t c
     invar_free(blobs);
 }
 
-/* Leaf digests of contiguous shards; the caller frees them. Returns how many. */
+/* Hashes the leaves of contiguous shards and returns their number. The caller frees *out. */
 static int64_t oracle_leaves(invar_digest **out, const blob *shards, int64_t n_shards)
 {
     int64_t count = 0, leaf = 0;
@@ -184,7 +185,7 @@ static void tree_of(invar_digest *out, invar_pool *pool, const invar_tree_shard 
 
 #define MAX_SHARDS 16
 
-/* Root, leaf count and leaves of contiguous shards, against the oracle. */
+/* Compares root, leaf count and leaves of contiguous shards with the oracle. */
 static void check_tree(const blob *blobs, int64_t n_shards)
 {
     invar_tree_shard shards[MAX_SHARDS];
@@ -219,7 +220,7 @@ static void check_tree(const blob *blobs, int64_t n_shards)
 
 static void test_base_hash__bytes_match_xxhsum(void **state)
 {
-    // the edges of XXH3's own cases and of our leaves
+    // sizes around the case distinctions of XXH3 and around the leaf size
     static const size_t sizes[] = {0,   1,   3,   4,    8,    9,     16,    17,    128,   129,
                                    240, 241, 256, 1024, 1025, 16383, 16384, 16385, 100000};
     enum { COUNT = sizeof sizes / sizeof sizes[0] };
@@ -238,24 +239,24 @@ static void test_base_hash__bytes_match_xxhsum(void **state)
     assert_digest(&got, &expected[0], "no bytes");
 }
 
-static void test_base_hash__pieces_give_the_same_digest(void **state)
+static void test_base_hash__chunked_updates_give_the_same_digest(void **state)
 {
-    static const size_t pieces[] = {1, 7, 64, 255, 256, 257, 1000, 5000};
+    static const size_t chunk_sizes[] = {1, 7, 64, 255, 256, 257, 1000, 5000};
     const size_t bytes = 20000;
-    invar_digest whole, got;
+    invar_digest expected, got;
     invar_hasher hasher;
 
     (void)state;
-    invar_hash_bytes(&whole, noise, bytes);
-    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+    invar_hash_bytes(&expected, noise, bytes);
+    for (size_t i = 0; i < sizeof chunk_sizes / sizeof chunk_sizes[0]; i++) {
         invar_hasher_init(&hasher);
-        for (size_t at = 0; at < bytes; at += pieces[i]) {
+        for (size_t offset = 0; offset < bytes; offset += chunk_sizes[i]) {
             invar_hasher_update(&hasher, NULL, 0);
-            invar_hasher_update(&hasher, noise + at,
-                                bytes - at < pieces[i] ? bytes - at : pieces[i]);
-            invar_hasher_final(&got, &hasher); // looking must not disturb
+            invar_hasher_update(&hasher, noise + offset,
+                                bytes - offset < chunk_sizes[i] ? bytes - offset : chunk_sizes[i]);
+            invar_hasher_final(&got, &hasher); // does not change the state of the hasher
         }
-        assert_digest(&got, &whole, "pieces");
+        assert_digest(&got, &expected, "pieces");
     }
 }
 
@@ -276,7 +277,7 @@ static void test_base_hash__chain_matches_xxhsum(void **state)
 
 static void test_base_hash__digest_text_round_trips(void **state)
 {
-    invar_digest digest, back;
+    invar_digest digest, read_back;
     char text[INVAR_DIGEST_HEX_SIZE];
 
     (void)state;
@@ -285,18 +286,18 @@ static void test_base_hash__digest_text_round_trips(void **state)
     assert_int_equal(digest.bytes[15], 0x7f);
     invar_digest_format(text, &digest);
     assert_string_equal(text, "99aa06d3014798d86001c324468d497f");
-    assert_ok(invar_digest_read(&back, "99aa06d3014798d86001c324468d497f"));
-    assert_true(invar_digest_equal(&back, &digest));
-    assert_fails(invar_digest_read(&back, "99aa06d3014798d86001c324468d497F"), INVAR_E_INVALID,
+    assert_ok(invar_digest_read(&read_back, "99aa06d3014798d86001c324468d497f"));
+    assert_true(invar_digest_equal(&read_back, &digest));
+    assert_fails(invar_digest_read(&read_back, "99aa06d3014798d86001c324468d497F"), INVAR_E_INVALID,
                  "not in lower-case digits");
-    assert_fails(invar_digest_read(&back, "99aa"), INVAR_E_INVALID, "32 hexadecimal");
-    assert_ok(invar_digest_parse(&back, "99AA06D3014798D86001C324468D497F"));
-    assert_true(invar_digest_equal(&digest, &back));
-    back.bytes[15] ^= 1;
-    assert_false(invar_digest_equal(&digest, &back));
+    assert_fails(invar_digest_read(&read_back, "99aa"), INVAR_E_INVALID, "32 hexadecimal");
+    assert_ok(invar_digest_parse(&read_back, "99AA06D3014798D86001C324468D497F"));
+    assert_true(invar_digest_equal(&digest, &read_back));
+    read_back.bytes[15] ^= 1;
+    assert_false(invar_digest_equal(&digest, &read_back));
 }
 
-static void test_base_hash__refuses_what_is_no_digest(void **state)
+static void test_base_hash__rejects_what_is_not_a_digest(void **state)
 {
     static const char *const texts[] = {"",
                                         "9",
@@ -398,7 +399,7 @@ static void test_base_hash__padding_between_rows_is_not_hashed(void **state)
         tree_of(&expected, NULL, &shard, 1);
         for (size_t padding = 0; padding < 300; padding += 149) {
             size_t stride = row_bytes + padding;
-            // no byte after the last row: a sanitizer sees a read past it
+            // no padding after the last row, so that AddressSanitizer detects a read past it
             assert_ok(invar_alloc((void **)&padded, (rows - 1) * stride + row_bytes, 1, "padded"));
             memset(padded, (int)(padding & 255), (rows - 1) * stride + row_bytes);
             for (size_t row = 0; row < rows; row++)
@@ -441,10 +442,10 @@ static void test_base_hash__tree_is_invariant_to_threads(void **state)
     invar_free(got_leaves);
 }
 
-/* The control: the smallest change is seen, in the root and in one leaf only. */
+/* Control: one flipped bit changes the root and exactly one leaf. */
 static void test_base_hash__one_bit_changes_the_root_and_one_leaf(void **state)
 {
-    size_t bytes = 40 * LEAF + 100, at = 17 * LEAF + 4321;
+    size_t bytes = 40 * LEAF + 100, offset = 17 * LEAF + 4321;
     invar_tree_shard shard = contiguous(noise, bytes);
     invar_tree_input in = {&shard, 1};
     invar_digest before, after, leaves_before[41], leaves_after[41];
@@ -452,16 +453,16 @@ static void test_base_hash__one_bit_changes_the_root_and_one_leaf(void **state)
     (void)state;
     tree_of(&before, NULL, &shard, 1);
     assert_ok(invar_tree_leaves(leaves_before, 41, NULL, &in));
-    noise[at] ^= 1;
+    noise[offset] ^= 1;
     tree_of(&after, NULL, &shard, 1);
     assert_ok(invar_tree_leaves(leaves_after, 41, NULL, &in));
-    noise[at] ^= 1;
+    noise[offset] ^= 1;
     assert_false(invar_digest_equal(&before, &after));
     for (int i = 0; i < 41; i++)
         assert_int_equal(invar_digest_equal(&leaves_before[i], &leaves_after[i]), i != 17);
 }
 
-/* The control: other boundaries, other roots. */
+/* Control: other shard boundaries must give another root. */
 static void test_base_hash__number_of_shards_changes_the_root(void **state)
 {
     invar_tree_shard one = contiguous(noise, 2 * LEAF);
@@ -477,7 +478,7 @@ static void test_base_hash__number_of_shards_changes_the_root(void **state)
     assert_false(invar_digest_equal(&b, &c));
 }
 
-static void test_base_hash__refuses_impossible_shards(void **state)
+static void test_base_hash__rejects_impossible_shards(void **state)
 {
     static const struct {
         invar_tree_shard shard;
@@ -507,7 +508,7 @@ static void test_base_hash__refuses_impossible_shards(void **state)
                  "-1 shards");
 }
 
-static void test_base_hash__refuses_too_little_room_for_leaves(void **state)
+static void test_base_hash__rejects_too_few_leaf_slots(void **state)
 {
     invar_tree_shard shard = contiguous(noise, LEAF + 1);
     invar_tree_input in = {&shard, 1};
@@ -519,22 +520,25 @@ static void test_base_hash__refuses_too_little_room_for_leaves(void **state)
     assert_ok(invar_tree_leaves(leaves, 2, NULL, &in));
 }
 
-/* Leaves of pieces, one after another, give the root of all shards at once. */
-static void test_base_hash__root_of_leaves_does_not_depend_on_the_pieces(void **state)
+/*
+ * Leaves computed for 1 to 6 shards at a time give the root of all shards. Controls: another number
+ * of shards and a changed leaf give other roots.
+ */
+static void test_base_hash__root_is_invariant_to_batches_of_shards(void **state)
 {
     invar_tree_shard shards[] = {contiguous(noise, LEAF + 1), contiguous(NULL, 0),
                                  {noise, 40, 1000, 1024},     contiguous(noise + 9, 3 * LEAF),
                                  contiguous(noise + 3, 1),    contiguous(noise + 1, 7 * LEAF - 1)};
     enum { COUNT = sizeof shards / sizeof shards[0] };
-    invar_digest whole, got, leaves[64];
+    invar_digest expected, got, leaves[64];
 
     (void)state;
-    tree_of(&whole, NULL, shards, COUNT);
-    for (int64_t piece = 1; piece <= COUNT; piece++) {
+    tree_of(&expected, NULL, shards, COUNT);
+    for (int64_t batch = 1; batch <= COUNT; batch++) {
         int64_t used = 0, count;
         uint64_t bytes = 0;
-        for (int64_t i = 0; i < COUNT; i += piece) {
-            invar_tree_input in = {shards + i, COUNT - i < piece ? COUNT - i : piece};
+        for (int64_t i = 0; i < COUNT; i += batch) {
+            invar_tree_input in = {shards + i, COUNT - i < batch ? COUNT - i : batch};
             assert_ok(invar_tree_leaf_count(&count, &in));
             assert_ok(invar_tree_leaves(leaves + used, count, NULL, &in));
             used += count;
@@ -542,16 +546,16 @@ static void test_base_hash__root_of_leaves_does_not_depend_on_the_pieces(void **
         for (int64_t i = 0; i < COUNT; i++)
             bytes += (uint64_t)shards[i].rows * shards[i].row_bytes;
         assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT));
-        assert_digest(&got, &whole, "root of pieces");
+        assert_digest(&got, &expected, "root of pieces");
         assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT + 1));
-        assert_false(invar_digest_equal(&got, &whole));
+        assert_false(invar_digest_equal(&got, &expected));
         leaves[used - 1].bytes[0] ^= 1;
         assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT));
-        assert_false(invar_digest_equal(&got, &whole));
+        assert_false(invar_digest_equal(&got, &expected));
     }
 }
 
-static void test_base_hash__refuses_leaves_that_no_tree_has(void **state)
+static void test_base_hash__rejects_impossible_leaf_counts(void **state)
 {
     static const struct {
         int64_t count;
@@ -572,10 +576,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_hash__bytes_match_xxhsum),
-        cmocka_unit_test(test_base_hash__pieces_give_the_same_digest),
+        cmocka_unit_test(test_base_hash__chunked_updates_give_the_same_digest),
         cmocka_unit_test(test_base_hash__chain_matches_xxhsum),
         cmocka_unit_test(test_base_hash__digest_text_round_trips),
-        cmocka_unit_test(test_base_hash__refuses_what_is_no_digest),
+        cmocka_unit_test(test_base_hash__rejects_what_is_not_a_digest),
         cmocka_unit_test(test_base_hash__tree_of_one_shard_matches_xxhsum),
         cmocka_unit_test(test_base_hash__tree_matches_xxhsum_around_the_fanout),
         cmocka_unit_test(test_base_hash__tree_of_shards_matches_xxhsum),
@@ -584,10 +588,10 @@ int main(void)
         cmocka_unit_test(test_base_hash__tree_is_invariant_to_threads),
         cmocka_unit_test(test_base_hash__one_bit_changes_the_root_and_one_leaf),
         cmocka_unit_test(test_base_hash__number_of_shards_changes_the_root),
-        cmocka_unit_test(test_base_hash__refuses_impossible_shards),
-        cmocka_unit_test(test_base_hash__refuses_too_little_room_for_leaves),
-        cmocka_unit_test(test_base_hash__root_of_leaves_does_not_depend_on_the_pieces),
-        cmocka_unit_test(test_base_hash__refuses_leaves_that_no_tree_has),
+        cmocka_unit_test(test_base_hash__rejects_impossible_shards),
+        cmocka_unit_test(test_base_hash__rejects_too_few_leaf_slots),
+        cmocka_unit_test(test_base_hash__root_is_invariant_to_batches_of_shards),
+        cmocka_unit_test(test_base_hash__rejects_impossible_leaf_counts),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,5 +1,5 @@
 /*
- * pool.c - tests of the thread pool. Each runs without a pool and with 1, 2, 3 and 8 threads.
+ * pool.c - tests of the thread pool. Most run without a pool and with 1, 2, 3 and 8 threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,18 +29,18 @@ static void with_every_pool(pool_case run)
     }
 }
 
-/* ---- each task once, on a worker of its own -------------------------------------------------- */
+/* ---- each task runs once, and a worker runs one task at a time ------------------------------- */
 
-typedef struct tally {
+typedef struct task_counts {
     _Atomic int runs[TASKS];
-    _Atomic int inside[MAX_THREADS];
-    _Atomic int collisions;
+    _Atomic int inside[MAX_THREADS]; /* tasks that a worker is running now */
+    _Atomic int collisions;          /* tasks of an invalid worker, or of one that was busy */
     int threads;
-} tally;
+} task_counts;
 
 static invar_status count_task(void *payload, int64_t task, int worker)
 {
-    tally *t = payload;
+    task_counts *t = payload;
 
     if (worker < 0 || worker >= t->threads || atomic_fetch_add(&t->inside[worker], 1) != 0)
         atomic_fetch_add(&t->collisions, 1);
@@ -54,7 +54,7 @@ static void each_task_once(invar_pool *pool)
     static const int64_t sizes[] = {0, 1, 2, 7, TASKS};
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        tally t = {.threads = invar_pool_threads(pool)};
+        task_counts t = {.threads = invar_pool_threads(pool)};
         assert_ok(invar_pool_run(pool, sizes[i], count_task, &t));
         for (int64_t task = 0; task < TASKS; task++)
             assert_int_equal(t.runs[task], task < sizes[i]);
@@ -68,18 +68,18 @@ static void test_base_pool__runs_each_task_once(void **state)
     with_every_pool(each_task_once);
 }
 
-/* ---- jobs follow each other ------------------------------------------------------------------ */
+/* ---- runs do not overlap --------------------------------------------------------------------- */
 
 static invar_status add_plain(void *payload, int64_t task, int worker)
 {
     int64_t *cells = payload;
 
     (void)worker;
-    cells[task] += task + 1; // not atomic: a sanitizer sees it when jobs overlap
+    cells[task] += task + 1; // not atomic: ThreadSanitizer reports a race if two runs overlap
     return INVAR_OK;
 }
 
-static void many_small_jobs(invar_pool *pool)
+static void many_small_runs(invar_pool *pool)
 {
     int64_t jobs = invar_test_count(1000, 50000), cells[18] = {0}, expected[18] = {0};
 
@@ -92,22 +92,23 @@ static void many_small_jobs(invar_pool *pool)
     assert_memory_equal(cells, expected, sizeof cells);
 }
 
-static void test_base_pool__many_small_jobs_do_not_overlap(void **state)
+static void test_base_pool__many_small_runs_do_not_overlap(void **state)
 {
     (void)state;
-    with_every_pool(many_small_jobs);
+    with_every_pool(many_small_runs);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-typedef struct failing {
+/* The task `first` and every third one after it fail. */
+typedef struct failing_tasks {
     int64_t first;
-    _Atomic int64_t runs;
-} failing;
+    _Atomic int64_t runs; /* tasks that have run */
+} failing_tasks;
 
 static invar_status fail_from(void *payload, int64_t task, int worker)
 {
-    failing *f = payload;
+    failing_tasks *f = payload;
 
     (void)worker;
     atomic_fetch_add(&f->runs, 1);
@@ -120,7 +121,7 @@ static invar_status fail_from(void *payload, int64_t task, int worker)
 static void lowest_failure(invar_pool *pool)
 {
     for (int64_t first = 0; first < 60; first += 11) {
-        failing f = {.first = first};
+        failing_tasks f = {.first = first};
         char text[32];
 
         snprintf(text, sizeof text, "task %d failed", (int)first);
@@ -139,20 +140,20 @@ static void test_base_pool__returns_the_lowest_failure(void **state)
 
 static void failure_is_not_kept(invar_pool *pool)
 {
-    failing f = {.first = 5};
+    failing_tasks f = {.first = 5};
 
     assert_fails(invar_pool_run(pool, 50, fail_from, &f), INVAR_E_CORRUPT, "task 5");
     f.first = 1000;
     assert_ok(invar_pool_run(pool, 50, fail_from, &f));
 }
 
-static void test_base_pool__failure_does_not_stay(void **state)
+static void test_base_pool__next_run_succeeds_after_a_failure(void **state)
 {
     (void)state;
     with_every_pool(failure_is_not_kept);
 }
 
-static void test_base_pool__refuses_impossible_thread_counts(void **state)
+static void test_base_pool__rejects_impossible_thread_counts(void **state)
 {
     static const int threads[] = {-1, 0, INVAR_POOL_MAX_THREADS + 1};
 
@@ -169,7 +170,7 @@ static void test_base_pool__pools_are_independent(void **state)
 {
     invar_pool *a, *b;
     int64_t cells[18] = {0};
-    tally t = {.threads = 3};
+    task_counts t = {.threads = 3};
 
     (void)state;
     assert_ok(invar_pool_new(&a, 2));
@@ -187,10 +188,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_pool__runs_each_task_once),
-        cmocka_unit_test(test_base_pool__many_small_jobs_do_not_overlap),
+        cmocka_unit_test(test_base_pool__many_small_runs_do_not_overlap),
         cmocka_unit_test(test_base_pool__returns_the_lowest_failure),
-        cmocka_unit_test(test_base_pool__failure_does_not_stay),
-        cmocka_unit_test(test_base_pool__refuses_impossible_thread_counts),
+        cmocka_unit_test(test_base_pool__next_run_succeeds_after_a_failure),
+        cmocka_unit_test(test_base_pool__rejects_impossible_thread_counts),
         cmocka_unit_test(test_base_pool__pools_are_independent),
     };
 

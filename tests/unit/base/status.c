@@ -45,7 +45,7 @@ static void test_base_status__long_message_is_cut(void **state)
     text[sizeof text - 1] = '\0';
     assert_fails(INVAR_FAIL(INVAR_E_IO, 0, "%s", text), INVAR_E_IO, "xxx");
     assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
-    text[1000] = '\0'; // two paths and what to do about them
+    text[1000] = '\0'; // room for two paths and a remedy
     assert_fails(INVAR_FAIL(INVAR_E_IO, 0, "%s", text), INVAR_E_IO, text);
 }
 
@@ -124,7 +124,7 @@ static void test_base_status__advice_follows_its_own_code_only(void **state)
     assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), INVAR_E_NOMEM);
     assert_string_equal(invar_error_last()->message, "the cache: no room; lower kv-pages");
     assert_int_equal(invar_error_last()->native, 7);
-    for (int i = 0; i < 300; i++) // what does not fit is cut
+    for (int i = 0; i < 300; i++) // longer messages are cut
         assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), status);
     assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
     assert_int_equal(invar_error_advise(INVAR_OK, INVAR_OK, "nothing"), INVAR_OK);
@@ -138,7 +138,7 @@ static void test_base_status__a_key_stands_before_the_message(void **state)
     assert_int_equal(invar_error_of_key(status, "chat-template-path"), INVAR_E_IO);
     assert_string_equal(invar_error_last()->message, "chat-template-path: a.jinja: no such file");
     assert_int_equal(invar_error_last()->native, 2);
-    for (int i = 0; i < 300; i++) // what does not fit is cut
+    for (int i = 0; i < 300; i++) // longer messages are cut
         assert_int_equal(invar_error_of_key(status, "chat-template-path"), status);
     assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
     assert_int_equal(invar_error_of_key(INVAR_OK, "nowhere"), INVAR_OK);
@@ -161,22 +161,22 @@ static void test_base_status__every_code_has_its_own_name(void **state)
 static void test_base_status__broken_invariant_aborts_with_one_line(void **state)
 {
     char text[512] = "";
-    int pipes[2], result;
+    int pipe_ends[2], result;
     pid_t child;
 
     (void)state;
     INVAR_CHECK(1 + 1 == 2);
-    assert_int_equal(pipe(pipes), 0);
+    assert_int_equal(pipe(pipe_ends), 0);
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        dup2(pipes[1], STDERR_FILENO);
+        dup2(pipe_ends[1], STDERR_FILENO);
         INVAR_CHECK(1 + 1 == 3);
         _exit(0);
     }
-    close(pipes[1]);
-    assert_true(read(pipes[0], text, sizeof text - 1) > 0);
-    close(pipes[0]);
+    close(pipe_ends[1]);
+    assert_true(read(pipe_ends[0], text, sizeof text - 1) > 0);
+    close(pipe_ends[0]);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT);
     assert_non_null(strstr(text, "1 + 1 == 3"));

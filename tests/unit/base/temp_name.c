@@ -1,5 +1,8 @@
 /*
- * temp_name.c - names beside a place, and what killed processes left under them.
+ * temp_name.c - tests of temporary names next to a path, with the process id as suffix.
+ *
+ * A new name removes files that dead processes left under their names. It keeps those of live
+ * processes, other names, and the targets of symbolic links.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,20 +22,21 @@ static char folder[] = "/tmp/invar-beside-XXXXXX";
 static const char *in_folder(const char *name, long pid)
 {
     static char path[2][INVAR_PATH_SIZE];
-    static int turn;
+    static int buffer_index;
 
-    turn = !turn;
-    (void)snprintf(path[turn], sizeof path[0], pid ? "%s/%s%ld" : "%s/%s", folder, name, pid);
-    return path[turn];
+    buffer_index = !buffer_index;
+    (void)snprintf(path[buffer_index], sizeof path[0], pid ? "%s/%s%ld" : "%s/%s", folder, name,
+                   pid);
+    return path[buffer_index];
 }
 
-static void put(const char *path)
+static void write_half(const char *path)
 {
     assert_ok(invar_file_write(path, "half", 4));
 }
 
-/* The number of a process that was there. */
-static long dead(void)
+/* Returns the process id of a child that has ended. */
+static long dead_process(void)
 {
     pid_t pid = fork();
 
@@ -54,45 +58,45 @@ static int remove_folder(void **state)
     return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
-static void test_base_beside__removes_what_is_nobodys(void **state)
+static void test_temp_name__removes_files_of_dead_processes(void **state)
 {
-    char out[INVAR_PATH_SIZE], place[INVAR_PATH_SIZE];
-    long gone = dead();
+    char out[INVAR_PATH_SIZE], target[INVAR_PATH_SIZE];
+    long dead_pid = dead_process();
 
     (void)state;
-    put(in_folder("page.new-", gone));
-    put(in_folder("page.new-", (long)getppid()));
-    put(in_folder("page.new-x", 0));
-    put(in_folder("page.new-0", 0));
-    put(in_folder("other.new-", gone));
+    write_half(in_folder("page.new-", dead_pid));
+    write_half(in_folder("page.new-", (long)getppid()));
+    write_half(in_folder("page.new-x", 0));
+    write_half(in_folder("page.new-0", 0));
+    write_half(in_folder("other.new-", dead_pid));
     assert_ok(invar_held_folder_make(in_folder("page.new-", (long)getpid())));
-    (void)snprintf(place, sizeof place, "%s", in_folder("page", 0));
-    assert_ok(invar_temp_name(out, place, "new"));
+    (void)snprintf(target, sizeof target, "%s", in_folder("page", 0));
+    assert_ok(invar_temp_name(out, target, "new"));
     assert_string_equal(out, in_folder("page.new-", (long)getpid()));
-    assert_false(invar_path_exists(in_folder("page.new-", gone)));
-    assert_false(invar_path_exists(out)); // a folder, of a process that had our number
+    assert_false(invar_path_exists(in_folder("page.new-", dead_pid)));
+    assert_false(invar_path_exists(out)); // left by an earlier process with this one's id
     assert_true(invar_path_exists(in_folder("page.new-", (long)getppid())));
     assert_true(invar_path_exists(in_folder("page.new-x", 0)));
     assert_true(invar_path_exists(in_folder("page.new-0", 0)));
-    assert_true(invar_path_exists(in_folder("other.new-", gone)));
+    assert_true(invar_path_exists(in_folder("other.new-", dead_pid)));
 }
 
-static void test_base_beside__follows_no_link(void **state)
+static void test_temp_name__follows_no_link(void **state)
 {
-    char out[INVAR_PATH_SIZE], place[INVAR_PATH_SIZE];
-    long gone = dead();
+    char out[INVAR_PATH_SIZE], target[INVAR_PATH_SIZE];
+    long dead_pid = dead_process();
 
     (void)state;
     assert_ok(invar_held_folder_make(in_folder("kept", 0)));
-    put(in_folder("kept/file", 0));
-    assert_int_equal(symlink(in_folder("kept", 0), in_folder("copy.partial-", gone)), 0);
-    (void)snprintf(place, sizeof place, "%s", in_folder("copy", 0));
-    assert_ok(invar_temp_name(out, place, "partial"));
-    assert_false(invar_path_exists(in_folder("copy.partial-", gone)));
+    write_half(in_folder("kept/file", 0));
+    assert_int_equal(symlink(in_folder("kept", 0), in_folder("copy.partial-", dead_pid)), 0);
+    (void)snprintf(target, sizeof target, "%s", in_folder("copy", 0));
+    assert_ok(invar_temp_name(out, target, "partial"));
+    assert_false(invar_path_exists(in_folder("copy.partial-", dead_pid)));
     assert_true(invar_path_exists(in_folder("kept/file", 0)));
 }
 
-static void test_base_beside__long_and_bare_paths(void **state)
+static void test_temp_name__long_and_bare_paths(void **state)
 {
     char out[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
 
@@ -108,9 +112,9 @@ static void test_base_beside__long_and_bare_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base_beside__removes_what_is_nobodys),
-        cmocka_unit_test(test_base_beside__follows_no_link),
-        cmocka_unit_test(test_base_beside__long_and_bare_paths),
+        cmocka_unit_test(test_temp_name__removes_files_of_dead_processes),
+        cmocka_unit_test(test_temp_name__follows_no_link),
+        cmocka_unit_test(test_temp_name__long_and_bare_paths),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

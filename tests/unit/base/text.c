@@ -1,5 +1,7 @@
 /*
- * text.c - which bytes are printable UTF-8, over every code point, and what a message shows.
+ * text.c - tests of UTF-8 over every code point, quoting, shell words and redacted URLs.
+ *
+ * An encoder after RFC 3629 in this file is the reference.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +12,7 @@
 
 #include "tests/support.h"
 
-/* The encoding of a code point by the book (RFC 3629); its length. */
+/* Encodes a code point as in RFC 3629, surrogates included. Returns the number of bytes. */
 static size_t encode(char out[4], uint32_t point)
 {
     if (point < 0x80) {
@@ -51,7 +53,7 @@ static void test_text__every_code_point(void **state)
     }
 }
 
-static void test_text__not_utf8(void **state)
+static void test_text__rejects_invalid_utf8(void **state)
 {
     static const char *const cases[] = {"\x80",
                                         "\xC0\x80",
@@ -82,12 +84,12 @@ static void assert_quote(const char *text, size_t size, const char *expected)
     assert_string_equal(out, expected);
 }
 
-static void test_text__quote(void **state)
+static void test_text__quotes_text(void **state)
 {
     (void)state;
     assert_quote("plain", 48, "plain");
     assert_quote("\x1b[2J\n", 48, "?[2J?");
-    assert_quote("a\u202Eb", 48, "a???b"); // byte by byte: what is no character has no length
+    assert_quote("a\u202Eb", 48, "a???b"); // one '?' per byte of an unprintable character
     assert_quote("gr\u00FCn", 48, "gr\u00FCn");
     assert_quote("0123456789", 8, "0123...");
     assert_quote("012\u20AC456789", 8, "012..."); // a character is not cut
@@ -117,7 +119,7 @@ static void test_text__words_for_a_shell(void **state)
     assert_word("\033[31m'", "'\\x1b[31m'\\'''");
 }
 
-static void test_text__join(void **state)
+static void test_text__joins_texts(void **state)
 {
     const char *const texts[] = {"ab", "", "cde"};
     char out[8] = "xxxxxxx";
@@ -134,7 +136,7 @@ static void test_text__join(void **state)
     assert_string_equal(out, "");
 }
 
-static void test_text__ends(void **state)
+static void test_text__has_suffix(void **state)
 {
     (void)state;
     assert_true(invar_text_has_suffix("model.safetensors", ".safetensors"));
@@ -144,8 +146,8 @@ static void test_text__ends(void **state)
     assert_false(invar_text_has_suffix("a.ini.new", ".ini"));
 }
 
-/* Values behind '?' and '#' are nobody's business; the rest is the address. */
-static void test_text__urls(void **state)
+/* Values after '?' and '#' may be secrets and are redacted. Redacting twice changes nothing. */
+static void test_text__redacts_urls(void **state)
 {
     static const char *const cases[][2] = {
         {"http://a/b", "http://a/b"},
@@ -165,7 +167,7 @@ static void test_text__urls(void **state)
         invar_text_redact_url(again, sizeof again, shown);
         assert_string_equal(again, shown);
     }
-    for (size_t from = 0; from < sizeof longest; from += 97) { // names, then values, of any length
+    for (size_t from = 0; from < sizeof longest; from += 97) { // a path, '?', only separators
         memset(longest, 'a', sizeof longest);
         memset(longest + from, '&', sizeof longest - from);
         longest[from] = '?';
@@ -179,12 +181,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text__every_code_point),
-        cmocka_unit_test(test_text__not_utf8),
-        cmocka_unit_test(test_text__quote),
+        cmocka_unit_test(test_text__rejects_invalid_utf8),
+        cmocka_unit_test(test_text__quotes_text),
         cmocka_unit_test(test_text__words_for_a_shell),
-        cmocka_unit_test(test_text__join),
-        cmocka_unit_test(test_text__ends),
-        cmocka_unit_test(test_text__urls),
+        cmocka_unit_test(test_text__joins_texts),
+        cmocka_unit_test(test_text__has_suffix),
+        cmocka_unit_test(test_text__redacts_urls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

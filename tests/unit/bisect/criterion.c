@@ -1,5 +1,8 @@
 /*
- * criterion.c - tests of what a trial is asked: bounds on metrics, chains, points of a ledger.
+ * criterion.c - tests of bisect criteria: bounds on metrics, chains and points of a ledger.
+ *
+ * Three ledgers serve as trials: a healthy run, one with a spike of grad_norm, and one that
+ * diverges at step 7. Each criterion must distinguish them, and only them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,23 +15,23 @@
 #include "tests/ledger.h"
 #include "tests/support.h"
 
-static char work[400] = INVAR_TEST_WORK "/question-XXXXXX";
-static char healthy[512], spiked[512], other[512];
+static char work_folder[400] = INVAR_TEST_WORK "/question-XXXXXX";
+static char healthy[512], spiked[512], diverged[512];
 
 static int set_up(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(work));
-    (void)snprintf(healthy, sizeof healthy, "%s/healthy.db", work);
-    (void)snprintf(spiked, sizeof spiked, "%s/spiked.db", work);
-    (void)snprintf(other, sizeof other, "%s/other.db", work);
+    assert_non_null(mkdtemp(work_folder));
+    (void)snprintf(healthy, sizeof healthy, "%s/healthy.db", work_folder);
+    (void)snprintf(spiked, sizeof spiked, "%s/spiked.db", work_folder);
+    (void)snprintf(diverged, sizeof diverged, "%s/other.db", work_folder);
     assert_ok(invar_test_ledger_write(healthy, &(invar_test_ledger){.steps = 20}));
     assert_ok(invar_test_ledger_write(
         spiked, &(invar_test_ledger){.steps = 20, .faults = {{INVAR_TEST_SPIKE, .step = 12}}}));
     assert_ok(invar_test_ledger_write(
-        other, &(invar_test_ledger){.steps = 30,
-                                    .faults = {{INVAR_TEST_DIVERGES, .step = 7,
-                                                .point = "layer.1.mlp.out", .value = 1}}}));
+        diverged, &(invar_test_ledger){.steps = 30,
+                                       .faults = {{INVAR_TEST_DIVERGES, .step = 7,
+                                                   .point = "layer.1.mlp.out", .value = 1}}}));
     return 0;
 }
 
@@ -90,7 +93,7 @@ static void test_question__tells_itself(void **state)
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-static const char *answer(const char *question, int64_t until, const char *ledger)
+static const char *evaluate(const char *question, int64_t until, const char *ledger)
 {
     static char value[INVAR_VALUE_SIZE];
     invar_criterion q;
@@ -104,14 +107,14 @@ static const char *answer(const char *question, int64_t until, const char *ledge
 static void test_question__a_bound_holds_at_some_step(void **state)
 {
     (void)state;
-    assert_string_equal(answer("train/grad_norm > 20", -1, healthy), "no");
-    assert_string_equal(answer("train/grad_norm > 20", -1, spiked), "yes");
-    assert_string_equal(answer("train/grad_norm > 20", 12, spiked), "yes");
-    assert_string_equal(answer("train/grad_norm > 20", 11, spiked), "no");
-    assert_string_equal(answer("train/grad_norm == 25", -1, spiked), "yes");
-    assert_string_equal(answer("train/grad_norm >= 25", -1, spiked), "yes");
-    assert_string_equal(answer("train/grad_norm > 25", -1, spiked), "no");
-    assert_string_equal(answer("train/logp_diff_max != 0", -1, healthy), "no");
+    assert_string_equal(evaluate("train/grad_norm > 20", -1, healthy), "no");
+    assert_string_equal(evaluate("train/grad_norm > 20", -1, spiked), "yes");
+    assert_string_equal(evaluate("train/grad_norm > 20", 12, spiked), "yes");
+    assert_string_equal(evaluate("train/grad_norm > 20", 11, spiked), "no");
+    assert_string_equal(evaluate("train/grad_norm == 25", -1, spiked), "yes");
+    assert_string_equal(evaluate("train/grad_norm >= 25", -1, spiked), "yes");
+    assert_string_equal(evaluate("train/grad_norm > 25", -1, spiked), "no");
+    assert_string_equal(evaluate("train/logp_diff_max != 0", -1, healthy), "no");
 }
 
 static void test_question__a_metric_has_short_names(void **state)
@@ -120,9 +123,10 @@ static void test_question__a_metric_has_short_names(void **state)
     char value[INVAR_VALUE_SIZE];
 
     (void)state;
-    assert_string_equal(answer("grad_norm > 20", -1, spiked), "yes");
-    assert_string_equal(answer("max_logp_diff != 0", -1, spiked), "no"); // logp_diff_max
-    assert_string_equal(answer("eval/gsm8k/reward < -5", -1, spiked), "no");
+    assert_string_equal(evaluate("grad_norm > 20", -1, spiked), "yes");
+    // Stands for train/logp_diff_max.
+    assert_string_equal(evaluate("max_logp_diff != 0", -1, spiked), "no");
+    assert_string_equal(evaluate("eval/gsm8k/reward < -5", -1, spiked), "no");
     assert_ok(invar_criterion_parse(&q, "grad_nrom > 20"));
     assert_fails(invar_criterion_evaluate(value, &q, spiked), INVAR_E_NOTFOUND,
                  "no metric 'grad_nrom'");
@@ -135,39 +139,39 @@ static void test_question__nan_is_no_number(void **state)
     char path[512];
 
     (void)state;
-    (void)snprintf(path, sizeof path, "%s/nan.db", work);
+    (void)snprintf(path, sizeof path, "%s/nan.db", work_folder);
     assert_ok(invar_test_ledger_write(
         path,
         &(invar_test_ledger){.steps = 10,
                              .faults = {{INVAR_TEST_NAN, .step = 5, .point = "layer.1.mlp.out"}}}));
-    assert_string_equal(answer("grad_norm == nan", -1, path), "yes");
-    assert_string_equal(answer("grad_norm == nan", 4, path), "no");
-    assert_string_equal(answer("grad_norm == nan", -1, healthy), "no");
-    assert_string_equal(answer("grad_norm > 1e300", -1, path), "no");
-    assert_string_equal(answer("grad_norm < -1e300", -1, path), "no");
+    assert_string_equal(evaluate("grad_norm == nan", -1, path), "yes");
+    assert_string_equal(evaluate("grad_norm == nan", 4, path), "no");
+    assert_string_equal(evaluate("grad_norm == nan", -1, healthy), "no");
+    assert_string_equal(evaluate("grad_norm > 1e300", -1, path), "no");
+    assert_string_equal(evaluate("grad_norm < -1e300", -1, path), "no");
 }
 
 static void test_question__is_settled_once_crossed(void **state)
 {
     invar_criterion q;
-    bool settled;
+    bool decided;
 
     (void)state;
     assert_ok(invar_criterion_parse(&q, "grad_norm > 20"));
-    assert_ok(invar_criterion_is_decided(&settled, &q, spiked));
-    assert_true(settled);
-    assert_ok(invar_criterion_is_decided(&settled, &q, healthy));
-    assert_false(settled);
-    assert_ok(invar_criterion_is_decided(&settled, &q, "/nowhere/at/all.db"));
-    assert_false(settled);
+    assert_ok(invar_criterion_is_decided(&decided, &q, spiked));
+    assert_true(decided);
+    assert_ok(invar_criterion_is_decided(&decided, &q, healthy));
+    assert_false(decided);
+    assert_ok(invar_criterion_is_decided(&decided, &q, "/nowhere/at/all.db"));
+    assert_false(decided);
     q = (invar_criterion){.kind = INVAR_CRITERION_CHAIN, .until = -1};
-    assert_ok(invar_criterion_is_decided(&settled, &q, spiked));
-    assert_false(settled);
+    assert_ok(invar_criterion_is_decided(&decided, &q, spiked));
+    assert_false(decided);
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-static void ask_chain(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t until)
+static void evaluate_chain(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t until)
 {
     invar_criterion q = {.kind = INVAR_CRITERION_CHAIN, .until = until, .layer = -1};
 
@@ -181,24 +185,24 @@ static void test_question__chains_part_at_a_step(void **state)
     int64_t step;
 
     (void)state;
-    assert_ok(invar_criterion_first_divergence(&step, healthy, other));
+    assert_ok(invar_criterion_first_divergence(&step, healthy, diverged));
     assert_int_equal(step, 7);
     assert_ok(invar_criterion_first_divergence(&step, healthy, healthy));
     assert_int_equal(step, -1);
     for (int64_t until = 0; until < 20; until++) {
-        ask_chain(a, healthy, until);
-        ask_chain(b, other, until);
+        evaluate_chain(a, healthy, until);
+        evaluate_chain(b, diverged, until);
         assert_int_equal(strcmp(a, b) == 0, until < 7);
     }
-    assert_ok(invar_criterion_last_step(&step, other));
+    assert_ok(invar_criterion_last_step(&step, diverged));
     assert_int_equal(step, 29);
-    ask_chain(a, other, -1);
-    ask_chain(b, other, 29);
+    evaluate_chain(a, diverged, -1);
+    evaluate_chain(b, diverged, 29);
     assert_string_equal(a, b);
 }
 
-static void ask_points(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t layer,
-                       const char *kind, const char *point, int64_t until)
+static void evaluate_points(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t layer,
+                            const char *kind, const char *point, int64_t until)
 {
     invar_criterion q = {.kind = INVAR_CRITERION_POINTS, .until = until, .layer = layer};
 
@@ -213,14 +217,14 @@ static void test_question__points_answer_for_themselves(void **state)
     invar_criterion none = {.kind = INVAR_CRITERION_POINTS, .until = -1, .layer = 99};
 
     (void)state;
-    ask_points(a, healthy, -1, "", "layer.1.mlp.out", 10);
-    ask_points(b, other, -1, "", "layer.1.mlp.out", 10);
+    evaluate_points(a, healthy, -1, "", "layer.1.mlp.out", 10);
+    evaluate_points(b, diverged, -1, "", "layer.1.mlp.out", 10);
     assert_string_not_equal(a, b);
-    ask_points(a, healthy, -1, "", "layer.1.mlp.out", 6);
-    ask_points(b, other, -1, "", "layer.1.mlp.out", 6);
+    evaluate_points(a, healthy, -1, "", "layer.1.mlp.out", 6);
+    evaluate_points(b, diverged, -1, "", "layer.1.mlp.out", 6);
     assert_string_equal(a, b);
-    ask_points(a, healthy, 0, "act", "", 7); // before the point that differs
-    ask_points(b, other, 0, "act", "", 7);
+    evaluate_points(a, healthy, 0, "act", "", 7); // points of layer 0 precede the fault
+    evaluate_points(b, diverged, 0, "act", "", 7);
     assert_string_equal(a, b);
     assert_fails(invar_criterion_evaluate(a, &none, healthy), INVAR_E_NOTFOUND, "no point");
 }

@@ -1,8 +1,9 @@
 /*
- * divergence.c - tests of the place where two runs part, from their ledgers.
+ * divergence.c - tests of locating the first divergence of two runs, and of refining it by reruns.
  *
- * The functions of the workshop are the test's own: invar_workspace_run remembers what it was asked
- * and hands out ledgers.
+ * Ledgers with a planted fault must diverge at its step and point; control: another fault, another
+ * point. This file replaces functions of the workspace: invar_workspace_run records its requests
+ * and returns prepared ledgers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,38 +15,38 @@
 #include "tests/ledger.h"
 #include "tests/support.h"
 
-static char work[400] = INVAR_TEST_WORK "/place-XXXXXX";
+static char work_folder[400] = INVAR_TEST_WORK "/place-XXXXXX";
 
 static int set_up(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(work));
+    assert_non_null(mkdtemp(work_folder));
     return 0;
 }
 
-/* A path that no call has returned before. */
-static const char *fresh(void)
+/* Returns a new path; it stays valid for four calls. */
+static const char *new_path(void)
 {
     static char paths[4][512];
     static int next;
     char *out = paths[next % 4];
 
-    (void)snprintf(out, sizeof paths[0], "%s/%d.db", work, next++);
+    (void)snprintf(out, sizeof paths[0], "%s/%d.db", work_folder, next++);
     return out;
 }
 
-static invar_divergence place_of(const invar_test_ledger *a, const invar_test_ledger *b)
+static invar_divergence compare_runs(const invar_test_ledger *a, const invar_test_ledger *b)
 {
-    const char *before = fresh(), *after = fresh();
-    invar_divergence place;
+    const char *before = new_path(), *after = new_path();
+    invar_divergence divergence;
 
     assert_ok(invar_test_ledger_write(before, a));
     assert_ok(invar_test_ledger_write(after, b));
-    assert_ok(invar_divergence_compare(&place, before, after));
-    assert_string_equal(place.ledger_before, before);
-    assert_string_equal(place.ledger_after, after);
-    assert_false(place.op_level);
-    return place;
+    assert_ok(invar_divergence_compare(&divergence, before, after));
+    assert_string_equal(divergence.ledger_before, before);
+    assert_string_equal(divergence.ledger_after, after);
+    assert_false(divergence.op_level);
+    return divergence;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -53,72 +54,72 @@ static invar_divergence place_of(const invar_test_ledger *a, const invar_test_le
 static void test_place__equal_runs_have_none(void **state)
 {
     invar_test_ledger spec = {.steps = 5};
-    invar_divergence place = place_of(&spec, &spec);
+    invar_divergence divergence = compare_runs(&spec, &spec);
 
     (void)state;
-    assert_false(place.known);
-    assert_string_equal(place.point, "");
-    assert_string_equal(place.before, "");
-    assert_int_equal(place.points_different, 0);
+    assert_false(divergence.known);
+    assert_string_equal(divergence.point, "");
+    assert_string_equal(divergence.before, "");
+    assert_int_equal(divergence.points_different, 0);
 }
 
 static void test_place__tensor(void **state)
 {
     invar_test_ledger a = {.steps = 12}, b = {.steps = 12};
-    invar_divergence place;
+    invar_divergence divergence;
 
     (void)state;
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 7, "layer.1.mlp.out", 0, 1};
-    place = place_of(&a, &b);
-    assert_true(place.known);
-    assert_int_equal(place.step, 7);
-    assert_string_equal(place.point, "layer.1.mlp.out");
-    assert_string_equal(place.phase, "forward");
-    assert_string_equal(place.op, "swiglu");
-    assert_string_equal(place.kind, "act");
-    assert_string_equal(place.shape, "[1024,64]");
-    assert_int_equal(place.layer, 1);
-    assert_int_equal(strlen(place.before), INVAR_DIGEST_HEX_SIZE - 1);
-    assert_string_not_equal(place.before, place.after);
-    assert_int_equal(place.points_different, 9);
-    assert_int_equal(place.points_equal, 6);
-    assert_non_null(strstr(place.headline, "first at step 7"));
+    divergence = compare_runs(&a, &b);
+    assert_true(divergence.known);
+    assert_int_equal(divergence.step, 7);
+    assert_string_equal(divergence.point, "layer.1.mlp.out");
+    assert_string_equal(divergence.phase, "forward");
+    assert_string_equal(divergence.op, "swiglu");
+    assert_string_equal(divergence.kind, "act");
+    assert_string_equal(divergence.shape, "[1024,64]");
+    assert_int_equal(divergence.layer, 1);
+    assert_int_equal(strlen(divergence.before), INVAR_DIGEST_HEX_SIZE - 1);
+    assert_string_not_equal(divergence.before, divergence.after);
+    assert_int_equal(divergence.points_different, 9);
+    assert_int_equal(divergence.points_equal, 6);
+    assert_non_null(strstr(divergence.headline, "first at step 7"));
 
-    // the other way round: the same place, the digests change sides
-    invar_divergence back = place_of(&b, &a);
-    assert_string_equal(back.point, place.point);
-    assert_string_equal(back.before, place.after);
-    assert_string_equal(back.after, place.before);
+    // In the opposite order the point is equal and the digests are exchanged.
+    invar_divergence reversed = compare_runs(&b, &a);
+    assert_string_equal(reversed.point, divergence.point);
+    assert_string_equal(reversed.before, divergence.after);
+    assert_string_equal(reversed.after, divergence.before);
 
-    // a control: another fault, another place
+    // Control: another fault gives another point.
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 3, "head.logits", 0, 1};
-    place = place_of(&a, &b);
-    assert_int_equal(place.step, 3);
-    assert_string_equal(place.point, "head.logits");
-    assert_int_equal(place.layer, -1);
+    divergence = compare_runs(&a, &b);
+    assert_int_equal(divergence.step, 3);
+    assert_string_equal(divergence.point, "head.logits");
+    assert_int_equal(divergence.layer, -1);
 }
 
-/* A finer point on both sides is where it begins, though no chain has it. */
+/* A finer point that both runs have is the origin, although chains do not cover it. */
 static void test_place__finer_points_count(void **state)
 {
     invar_test_ledger a = {.steps = 6, .finer = true}, b = a;
-    invar_divergence place;
+    invar_divergence divergence;
 
     (void)state;
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 4, "layer.0.norm.out", 0, 1};
-    place = place_of(&a, &b);
-    assert_string_equal(place.point, "layer.0.norm.out");
-    a.finer = false; // without it on one side: the first that both have
-    place = place_of(&a, &b);
-    assert_string_equal(place.point, "layer.0.attn.out");
+    divergence = compare_runs(&a, &b);
+    assert_string_equal(divergence.point, "layer.0.norm.out");
+    a.finer = false; // the first point that both runs have
+    divergence = compare_runs(&a, &b);
+    assert_string_equal(divergence.point, "layer.0.attn.out");
 }
 
 static void test_place__structure_alone(void **state)
 {
-    const char *before = fresh(), *after = fresh();
+    const char *before = new_path(), *after = new_path();
     const int64_t shapes[2] = {4, 8};
     const char *paths[2] = {before, after};
-    invar_divergence place;
+    invar_divergence divergence;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -142,77 +143,78 @@ static void test_place__structure_alone(void **state)
         assert_ok(invar_ledger_finish(ledger, 0, "done"));
         invar_ledger_close(ledger);
     }
-    assert_ok(invar_divergence_compare(&place, before, after));
-    assert_true(place.known);
-    assert_int_equal(place.step, 0);
-    assert_string_equal(place.kind, "structure");
-    assert_string_equal(place.point, "x");
-    assert_string_equal(place.op, "shape");
-    assert_string_equal(place.before, "");
+    assert_ok(invar_divergence_compare(&divergence, before, after));
+    assert_true(divergence.known);
+    assert_int_equal(divergence.step, 0);
+    assert_string_equal(divergence.kind, "structure");
+    assert_string_equal(divergence.point, "x");
+    assert_string_equal(divergence.op, "shape");
+    assert_string_equal(divergence.before, "");
 }
 
-/* What stands beside the tensors. */
+/* Divergences in metrics, samples and evaluations, with equal tensors. */
 static void test_place__records(void **state)
 {
     invar_test_ledger a = {.steps = 12}, b = {.steps = 12};
-    invar_divergence place;
+    invar_divergence divergence;
 
     (void)state;
     b.faults[0] = (invar_test_fault){.kind = INVAR_TEST_REWARD_SHIFT, .step = 5, .value = 0.5};
-    place = place_of(&a, &b);
-    assert_true(place.known);
-    assert_int_equal(place.step, 5);
-    assert_string_equal(place.kind, "metric");
-    assert_string_equal(place.point, "rollout/raw_reward");
-    assert_string_equal(place.before, "");
-    assert_int_equal(place.layer, -1);
+    divergence = compare_runs(&a, &b);
+    assert_true(divergence.known);
+    assert_int_equal(divergence.step, 5);
+    assert_string_equal(divergence.kind, "metric");
+    assert_string_equal(divergence.point, "rollout/raw_reward");
+    assert_string_equal(divergence.before, "");
+    assert_int_equal(divergence.layer, -1);
 
     b.faults[0] =
         (invar_test_fault){.kind = INVAR_TEST_LOGP_MISMATCH, .step = 4, .other = 2, .value = 0.25};
-    place = place_of(&a, &b);
-    assert_true(place.known);
-    assert_int_equal(place.step, 4);
-    assert_true(strcmp(place.kind, "metric") == 0 || strcmp(place.kind, "sample") == 0);
+    divergence = compare_runs(&a, &b);
+    assert_true(divergence.known);
+    assert_int_equal(divergence.step, 4);
+    assert_true(strcmp(divergence.kind, "metric") == 0 || strcmp(divergence.kind, "sample") == 0);
 
     b.faults[0] = (invar_test_fault){.kind = INVAR_TEST_EVAL_DROP, .step = 9};
-    place = place_of(&a, &b);
-    assert_string_equal(place.kind, "evaluation");
-    assert_int_equal(place.step, 9);
+    divergence = compare_runs(&a, &b);
+    assert_string_equal(divergence.kind, "evaluation");
+    assert_int_equal(divergence.step, 9);
 }
 
 static void test_place__what_is_no_ledger(void **state)
 {
-    const char *good = fresh(), *none = fresh(), *two = fresh();
-    invar_divergence place;
+    const char *good = new_path(), *none = new_path(), *two = new_path();
+    invar_divergence divergence;
 
     (void)state;
     assert_ok(invar_test_ledger_write(good, &(invar_test_ledger){.steps = 2}));
-    assert_fails(invar_divergence_compare(&place, good, none), INVAR_E_NOTFOUND, "");
-    assert_false(place.known);
-    assert_fails(invar_divergence_compare(&place, none, good), INVAR_E_NOTFOUND, "");
+    assert_fails(invar_divergence_compare(&divergence, good, none), INVAR_E_NOTFOUND, "");
+    assert_false(divergence.known);
+    assert_fails(invar_divergence_compare(&divergence, none, good), INVAR_E_NOTFOUND, "");
     assert_ok(invar_test_ledger_write(two, &(invar_test_ledger){.steps = 2}));
     assert_ok(invar_test_ledger_add(two, &(invar_test_ledger){.steps = 2}));
-    assert_int_not_equal(invar_divergence_compare(&place, good, two), INVAR_OK); // which of them?
-    assert_false(place.known);
+    // The ledger has two runs.
+    assert_int_not_equal(invar_divergence_compare(&divergence, good, two), INVAR_OK);
+    assert_false(divergence.known);
 }
 
 /* ---- refining -------------------------------------------------------------------------------- */
 
 enum { CALLS = 4 };
 
-/* What the stand-in does, and what it saw. */
+/* The replaced invar_workspace_run: its prepared results and the recorded requests. */
 static struct {
-    const char *ledgers[CALLS]; /* call by call */
+    const char *ledgers[CALLS]; /* ledger that each call returns */
     invar_run_outcome states[CALLS];
     invar_status status;
     int calls;
-    char flags[CALLS][400]; /* joined by blanks */
+    char flags[CALLS][400]; /* separated by blanks */
     char program[CALLS][16], name[CALLS][16];
     int64_t until[CALLS];
-    bool watched;
-} fake;
+    bool has_callback;
+} fake_runs;
 
-static char samples[400]; /* as the first call says where to */
+static char samples_path[400]; /* path of the samples in the first request that saves them */
 
 const char *invar_workspace_folder(const invar_workspace *workspace)
 {
@@ -223,31 +225,32 @@ const char *invar_workspace_folder(const invar_workspace *workspace)
 invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workspace, int lock,
                                  const invar_run_request *request)
 {
-    int i = fake.calls++;
+    int i = fake_runs.calls++;
 
     assert_null(workspace);
     assert_int_equal(lock, 17);
     assert_in_range(i, 0, CALLS - 1);
     for (const char *const *word = request->flags; *word; word++) {
-        size_t used = strlen(fake.flags[i]);
-        (void)snprintf(fake.flags[i] + used, sizeof fake.flags[i] - used, "%s%s", used ? " " : "",
-                       *word);
+        size_t used = strlen(fake_runs.flags[i]);
+        (void)snprintf(fake_runs.flags[i] + used, sizeof fake_runs.flags[i] - used, "%s%s",
+                       used ? " " : "", *word);
         if (strcmp(*word, "--save-debug-rollout-data") == 0)
-            (void)snprintf(samples, sizeof samples, "%s", word[1]);
+            (void)snprintf(samples_path, sizeof samples_path, "%s", word[1]);
     }
-    (void)snprintf(fake.program[i], sizeof fake.program[i], "%s", request->program);
-    (void)snprintf(fake.name[i], sizeof fake.name[i], "%s", request->name);
-    fake.until[i] = request->until;
-    fake.watched |= request->should_stop != NULL || request->payload != NULL;
+    (void)snprintf(fake_runs.program[i], sizeof fake_runs.program[i], "%s", request->program);
+    (void)snprintf(fake_runs.name[i], sizeof fake_runs.name[i], "%s", request->name);
+    fake_runs.until[i] = request->until;
+    fake_runs.has_callback |= request->should_stop != NULL || request->payload != NULL;
     memset(out, 0, sizeof *out);
-    out->state = fake.states[i];
+    out->state = fake_runs.states[i];
     if (out->state == INVAR_RUN_DONE)
-        (void)snprintf(out->ledger, sizeof out->ledger, "%s", fake.ledgers[i]);
-    return fake.status == INVAR_OK ? INVAR_OK
-                                   : INVAR_FAIL(fake.status, 0, "the stand-in has no disk");
+        (void)snprintf(out->ledger, sizeof out->ledger, "%s", fake_runs.ledgers[i]);
+    return fake_runs.status == INVAR_OK
+               ? INVAR_OK
+               : INVAR_FAIL(fake_runs.status, 0, "the stand-in has no disk");
 }
 
-static bool never(void *payload, const char *ledger)
+static bool never_stop(void *payload, const char *ledger)
 {
     (void)payload;
     (void)ledger;
@@ -256,75 +259,75 @@ static bool never(void *payload, const char *ledger)
 
 static const char *const some_flags[] = {"--debug-determinism", "point",  "--seed", "3",
                                          "--on-mismatch=stop",  "--lr=1", NULL};
-static const invar_run_request asked[2] = {{.program = "before",
-                                            .flags = some_flags,
-                                            .name = "1",
-                                            .until = 99,
-                                            .should_stop = never,
-                                            .payload = &fake},
-                                           {.program = "after", .name = "1", .until = 99}};
+static const invar_run_request requests[2] = {{.program = "before",
+                                               .flags = some_flags,
+                                               .name = "1",
+                                               .until = 99,
+                                               .should_stop = never_stop,
+                                               .payload = &fake_runs},
+                                              {.program = "after", .name = "1", .until = 99}};
 
-/* A place as the coarse runs give it, and fine ledgers to come. */
-static invar_divergence coarse(const char *fine_point)
+/* Returns the divergence of two coarse runs, and prepares ledgers of fine runs for later calls. */
+static invar_divergence coarse_divergence(const char *fine_point)
 {
     invar_test_ledger a = {.steps = 6}, b = {.steps = 6};
     const char *before, *after;
-    invar_divergence place;
+    invar_divergence divergence;
 
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 4, "layer.0.attn.out", 0, 1};
-    place = place_of(&a, &b);
-    assert_string_equal(place.point, "layer.0.attn.out");
+    divergence = compare_runs(&a, &b);
+    assert_string_equal(divergence.point, "layer.0.attn.out");
     a.finer = b.finer = true;
     b.faults[0].point = fine_point;
     if (!fine_point)
         b.faults[0].kind = INVAR_TEST_HEALTHY;
-    before = fresh();
-    after = fresh();
+    before = new_path();
+    after = new_path();
     assert_ok(invar_test_ledger_write(before, &a));
     assert_ok(invar_test_ledger_write(after, &b));
-    memset(&fake, 0, sizeof fake);
-    fake.ledgers[0] = before;
-    fake.ledgers[1] = after;
-    fake.ledgers[2] = before;
-    return place;
+    memset(&fake_runs, 0, sizeof fake_runs);
+    fake_runs.ledgers[0] = before;
+    fake_runs.ledgers[1] = after;
+    fake_runs.ledgers[2] = before;
+    return divergence;
 }
 
-/* Flags that end with the place of the samples. */
+/* Asserts the flags of a call: `expected`, followed by the path of the samples. */
 static void assert_flags(int call, const char *expected)
 {
-    char text[sizeof fake.flags[0] + sizeof samples];
+    char text[sizeof fake_runs.flags[0] + sizeof samples_path];
 
-    assert_ptr_equal(strstr(samples, "/shop/samples/"), samples);
-    assert_non_null(strstr(samples, "/{rollout_id}."));
-    (void)snprintf(text, sizeof text, "%s%s", expected, samples);
-    assert_string_equal(fake.flags[call], text);
+    assert_ptr_equal(strstr(samples_path, "/shop/samples/"), samples_path);
+    assert_non_null(strstr(samples_path, "/{rollout_id}."));
+    (void)snprintf(text, sizeof text, "%s%s", expected, samples_path);
+    assert_string_equal(fake_runs.flags[call], text);
 }
 
 static void test_refine__names_the_finer_point(void **state)
 {
-    invar_divergence place = coarse("layer.0.norm.out");
+    invar_divergence divergence = coarse_divergence("layer.0.norm.out");
 
     (void)state;
-    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-    assert_true(place.known && place.op_level);
-    assert_string_equal(place.point, "layer.0.norm.out");
-    assert_int_equal(place.step, 4);
-    assert_string_equal(place.ledger_before, fake.ledgers[0]);
-    assert_string_equal(place.ledger_after, fake.ledgers[1]);
-    assert_int_equal(fake.calls, 2);
-    assert_string_equal(fake.program[0], "before");
-    assert_string_equal(fake.program[1], "after");
+    assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+    assert_true(divergence.known && divergence.op_level);
+    assert_string_equal(divergence.point, "layer.0.norm.out");
+    assert_int_equal(divergence.step, 4);
+    assert_string_equal(divergence.ledger_before, fake_runs.ledgers[0]);
+    assert_string_equal(divergence.ledger_after, fake_runs.ledgers[1]);
+    assert_int_equal(fake_runs.calls, 2);
+    assert_string_equal(fake_runs.program[0], "before");
+    assert_string_equal(fake_runs.program[1], "after");
     assert_flags(0, "--seed 3 --lr=1 --debug-determinism full --on-mismatch record "
                     "--save-debug-rollout-data ");
-    assert_string_equal(fake.flags[1], "--debug-determinism full --on-mismatch record");
+    assert_string_equal(fake_runs.flags[1], "--debug-determinism full --on-mismatch record");
     for (int i = 0; i < 2; i++) {
-        assert_string_equal(fake.name[i], "fine");
-        assert_int_equal(fake.until[i], 4);
+        assert_string_equal(fake_runs.name[i], "fine");
+        assert_int_equal(fake_runs.until[i], 4);
     }
-    assert_false(fake.watched);
+    assert_false(fake_runs.has_callback);
 }
 
-/* A program that does not know the keys, a stop, and runs that agree leave what was known. */
+/* Failed, stopped or equal fine runs leave the coarse divergence unchanged. */
 static void test_refine__leaves_it_as_it_was(void **state)
 {
     static const struct {
@@ -335,94 +338,98 @@ static void test_refine__leaves_it_as_it_was(void **state)
         {{INVAR_RUN_DONE, INVAR_RUN_FAILED}, 2},
         {{INVAR_RUN_STOPPED}, 1},
         {{INVAR_RUN_DONE, INVAR_RUN_STOPPED}, 2},
-        {{INVAR_RUN_DONE, INVAR_RUN_DONE}, 2}, // equal this time
+        {{INVAR_RUN_DONE, INVAR_RUN_DONE}, 2}, // the fine runs are equal
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_divergence place = coarse(i == 4 ? NULL : "layer.0.norm.out"), old = place;
-        memcpy(fake.states, cases[i].states, sizeof fake.states);
-        assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-        assert_memory_equal(&place, &old, sizeof place);
-        assert_int_equal(fake.calls, cases[i].calls);
+        invar_divergence divergence = coarse_divergence(i == 4 ? NULL : "layer.0.norm.out"),
+                         old = divergence;
+        memcpy(fake_runs.states, cases[i].states, sizeof fake_runs.states);
+        assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+        assert_memory_equal(&divergence, &old, sizeof divergence);
+        assert_int_equal(fake_runs.calls, cases[i].calls);
     }
 }
 
-/* A program that cannot save its samples is run without. */
+/* A run that fails while saving samples is repeated without saving them. */
 static void test_refine__does_without_saving(void **state)
 {
-    invar_divergence place = coarse("layer.0.norm.out");
+    invar_divergence divergence = coarse_divergence("layer.0.norm.out");
 
     (void)state;
-    fake.states[0] = INVAR_RUN_FAILED;
-    fake.ledgers[2] = fake.ledgers[1];
-    fake.ledgers[1] = fake.ledgers[0];
-    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-    assert_int_equal(fake.calls, 3);
-    assert_string_equal(fake.program[1], "before");
-    assert_null(strstr(fake.flags[1], "rollout-data"));
-    assert_string_equal(fake.program[2], "after");
-    assert_string_equal(place.point, "layer.0.norm.out");
+    fake_runs.states[0] = INVAR_RUN_FAILED;
+    fake_runs.ledgers[2] = fake_runs.ledgers[1];
+    fake_runs.ledgers[1] = fake_runs.ledgers[0];
+    assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+    assert_int_equal(fake_runs.calls, 3);
+    assert_string_equal(fake_runs.program[1], "before");
+    assert_null(strstr(fake_runs.flags[1], "rollout-data"));
+    assert_string_equal(fake_runs.program[2], "after");
+    assert_string_equal(divergence.point, "layer.0.norm.out");
 }
 
-/* Other tokens: with those of the run before, the op behind them shows. */
+/*
+ * If the tokens differ, a third run with the samples of the first one shows the next differing op.
+ */
 static void test_refine__looks_behind_samples(void **state)
 {
-    invar_test_ledger behind = {
+    invar_test_ledger after_samples = {
         .steps = 6, .finer = true, .faults = {{INVAR_TEST_DIVERGES, 4, "layer.1.mlp.out", 0, 1}}};
     const char *third;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_divergence place = coarse("rollout.tokens");
-        char kept[2][512]; // fresh() has room for few
+        invar_divergence divergence = coarse_divergence("rollout.tokens");
+        char kept[2][512]; // new_path keeps only four paths
         for (int k = 0; k < 2; k++) {
-            (void)snprintf(kept[k], sizeof kept[k], "%s", fake.ledgers[k]);
-            fake.ledgers[k] = kept[k];
+            (void)snprintf(kept[k], sizeof kept[k], "%s", fake_runs.ledgers[k]);
+            fake_runs.ledgers[k] = kept[k];
         }
-        third = fresh();
-        assert_ok(invar_test_ledger_write(third, &behind));
-        fake.ledgers[2] = i == 2 ? kept[0] : third; // the last: equal with these samples
-        fake.states[2] = i == 1 ? INVAR_RUN_FAILED : INVAR_RUN_DONE;
-        assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-        assert_int_equal(fake.calls, 3);
-        assert_string_equal(fake.program[2], "after");
+        third = new_path();
+        assert_ok(invar_test_ledger_write(third, &after_samples));
+        // Last case: the third run equals the first.
+        fake_runs.ledgers[2] = i == 2 ? kept[0] : third;
+        fake_runs.states[2] = i == 1 ? INVAR_RUN_FAILED : INVAR_RUN_DONE;
+        assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+        assert_int_equal(fake_runs.calls, 3);
+        assert_string_equal(fake_runs.program[2], "after");
         assert_flags(2, "--debug-determinism full --on-mismatch record "
                         "--load-debug-rollout-data ");
-        assert_int_equal(fake.until[2], 4);
-        assert_true(place.known && place.op_level);
-        assert_string_equal(place.point, i == 0 ? "layer.1.mlp.out" : "rollout.tokens");
-        assert_string_equal(place.ledger_after, i == 0 ? third : kept[1]);
+        assert_int_equal(fake_runs.until[2], 4);
+        assert_true(divergence.known && divergence.op_level);
+        assert_string_equal(divergence.point, i == 0 ? "layer.1.mlp.out" : "rollout.tokens");
+        assert_string_equal(divergence.ledger_after, i == 0 ? third : kept[1]);
     }
 }
 
 static void test_refine__runs_nothing_for_nothing(void **state)
 {
-    invar_divergence place = coarse("layer.0.norm.out");
+    invar_divergence divergence = coarse_divergence("layer.0.norm.out");
 
     (void)state;
-    place.known = false;
-    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-    place.known = true;
-    place.step = -1;
-    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-    assert_int_equal(fake.calls, 0);
+    divergence.known = false;
+    assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+    divergence.known = true;
+    divergence.step = -1;
+    assert_ok(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]));
+    assert_int_equal(fake_runs.calls, 0);
 }
 
 static void test_refine__passes_failures_on(void **state)
 {
-    invar_divergence place = coarse("layer.0.norm.out"), old = place;
+    invar_divergence divergence = coarse_divergence("layer.0.norm.out"), old = divergence;
 
     (void)state;
-    fake.status = INVAR_E_IO;
-    assert_fails(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_IO,
-                 "no disk");
-    fake.status = INVAR_OK;
-    fake.calls = 0;
-    fake.ledgers[1] = "/nowhere/ledger.db";
-    assert_fails(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_NOTFOUND,
-                 "nowhere");
-    assert_memory_equal(&place, &old, sizeof place);
+    fake_runs.status = INVAR_E_IO;
+    assert_fails(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]),
+                 INVAR_E_IO, "no disk");
+    fake_runs.status = INVAR_OK;
+    fake_runs.calls = 0;
+    fake_runs.ledgers[1] = "/nowhere/ledger.db";
+    assert_fails(invar_divergence_refine(&divergence, NULL, 17, &requests[0], &requests[1]),
+                 INVAR_E_NOTFOUND, "nowhere");
+    assert_memory_equal(&divergence, &old, sizeof divergence);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /*
- * options.c - tests of command-line options and the words between them.
+ * options.c - tests of the parser for command-line options and the words between them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,18 +11,19 @@
 
 enum { MAX_WORDS = 16 };
 
-typedef struct line {
+/* Values of the options of `parse` below, and the split command line. */
+typedef struct parsed_line {
     bool flag;
     int64_t number, bare;
     double real;
     const char *text;
     char *argv[MAX_WORDS];
     int argc;
-    int words;
-} line;
+    int words; /* number of words; parsing moves them to the front of argv */
+} parsed_line;
 
-/* Reads a line of words that are separated by one space, each allowed `low` to `high` words. */
-static invar_status parse(line *l, const char *text, int low, int high)
+/* Parses a command line, split at single spaces, that may have `low` to `high` words. */
+static invar_status parse(parsed_line *l, const char *text, int low, int high)
 {
     static char copy[256];
     const invar_option options[] = {
@@ -57,7 +58,7 @@ static invar_status parse(line *l, const char *text, int low, int high)
 
 static void test_options__words_come_first_and_in_order(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_ok(parse(&l, "one --number 3 two --flag three --text=x", 0, 3));
@@ -72,7 +73,7 @@ static void test_options__words_come_first_and_in_order(void **state)
 
 static void test_options__two_dashes_end_options(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_ok(parse(&l, "--flag -- --number -x", 0, 2));
@@ -84,7 +85,7 @@ static void test_options__two_dashes_end_options(void **state)
 
 static void test_options__a_dash_is_a_word(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_ok(parse(&l, "-", 1, 1));
@@ -94,7 +95,7 @@ static void test_options__a_dash_is_a_word(void **state)
 
 static void test_options__count_of_words(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_fails(parse(&l, "--flag", 1, 1), INVAR_E_INVALID, "missing: expected RUN");
@@ -107,7 +108,7 @@ static void test_options__count_of_words(void **state)
 
 static void test_options__numbers(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_ok(parse(&l, "--number -5 --real 0.25", 0, 0));
@@ -123,10 +124,10 @@ static void test_options__numbers(void **state)
     assert_fails(parse(&l, "--fla", 0, 0), INVAR_E_INVALID, "unknown option '--fla'");
 }
 
-/* A word that is no number is not its value. */
+/* A next word that is not a number is not the value of --bare, which is then 1. */
 static void test_options__a_number_may_be_left_out(void **state)
 {
-    line l;
+    parsed_line l;
 
     (void)state;
     assert_ok(parse(&l, "--bare 7 word", 0, 1));

@@ -1,5 +1,7 @@
 /*
- * safe_text.c - tests of text that is safe to show, and of times for people.
+ * safe_text.c - tests of escaping, widths, wrapping and times for terminals.
+ *
+ * Escaping is checked on all pairs of bytes: no control character and no invalid UTF-8 gets out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +21,7 @@ static void assert_escaped(const char *text, const char *expected)
     assert_int_equal(length, strlen(expected));
 }
 
-static void test_plain__escapes_what_a_terminal_would_obey(void **state)
+static void test_safe_text__escapes_control_characters(void **state)
 {
     char out[64];
 
@@ -30,14 +32,14 @@ static void test_plain__escapes_what_a_terminal_would_obey(void **state)
     assert_escaped("a\r\n\tb\x7f", "a\\x0d\\x0a\\x09b\\x7f");
     assert_escaped("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80");
     assert_escaped("\xc2\x9b[31m", "\\xc2\\x9b[31m");                    // CSI in 8 bits
-    assert_escaped("\xff\xc0\xaf\xe2\x82", "\\xff\\xc0\\xaf\\xe2\\x82"); // no UTF-8
+    assert_escaped("\xff\xc0\xaf\xe2\x82", "\\xff\\xc0\\xaf\\xe2\\x82"); // not UTF-8
     assert_escaped("\xed\xa0\x80", "\\xed\\xa0\\x80");                   // half of a surrogate pair
     invar_safe_text_escape(out, sizeof out, "a\0b", 3);
     assert_string_equal(out, "a\\x00b");
 }
 
-/* Every byte, alone and behind another: the result has no control character and is UTF-8. */
-static void test_plain__no_pair_of_bytes_gets_through(void **state)
+/* All pairs of bytes: the result has no control character and is UTF-8. */
+static void test_safe_text__escapes_all_pairs_of_bytes(void **state)
 {
     (void)state;
     for (int first = 0; first < 256; first++)
@@ -47,7 +49,7 @@ static void test_plain__no_pair_of_bytes_gets_through(void **state)
             assert_true(length >= 2 && length <= 8);
             for (size_t i = 0; i < length; i++)
                 assert_true((unsigned char)out[i] >= 0x20 && out[i] != 0x7f);
-            // what is above ASCII is a letter of two bytes, not a control
+            // a first byte above ASCII begins a valid two-byte character, not a C1 control
             if ((out[0] & 0x80) != 0)
                 assert_true(first >= 0xc2 && first < 0xe0 && !(first == 0xc2 && second < 0xa0));
         }
@@ -64,7 +66,7 @@ static void assert_json(const char *text, const char *expected)
     assert_string_equal(out, expected);
 }
 
-static void test_plain__json_strings(void **state)
+static void test_safe_text__prints_json_strings(void **state)
 {
     (void)state;
     assert_json("", "\"\"");
@@ -75,7 +77,7 @@ static void test_plain__json_strings(void **state)
     assert_json("\xc3\xa4\xff", "\"\xc3\xa4\\\\xff\"");
 }
 
-static void test_plain__leaves_out_what_does_not_fit(void **state)
+static void test_safe_text__omits_characters_that_do_not_fit(void **state)
 {
     char out[6];
 
@@ -86,7 +88,7 @@ static void test_plain__leaves_out_what_does_not_fit(void **state)
     assert_string_equal(out, "a\\x1b");
 }
 
-static void test_plain__width_counts_characters(void **state)
+static void test_safe_text__width_counts_characters(void **state)
 {
     (void)state;
     assert_int_equal(invar_safe_text_width("a\xc3\xa4\xf0\x9f\x98\x80", 7), 3);
@@ -109,7 +111,7 @@ static void assert_span(int64_t seconds, const char *expected)
     assert_string_equal(out, expected);
 }
 
-static void test_plain__times(void **state)
+static void test_safe_text__formats_times(void **state)
 {
     (void)state;
     assert_time(0, "1970-01-01T00:00:00Z");
@@ -139,7 +141,7 @@ static void assert_wrapped(int width, const char *expected)
     free(text);
 }
 
-static void test_plain__wraps_at_words(void **state)
+static void test_safe_text__wraps_at_words(void **state)
 {
     (void)state;
     assert_wrapped(0, "  --x as many w\xc3\xb6rds as fit\n");
@@ -149,7 +151,7 @@ static void test_plain__wraps_at_words(void **state)
     assert_wrapped(1, "  --x as\n      many\n      w\xc3\xb6rds\n      as\n      fit\n");
 }
 
-static void test_plain__wraps_behind_a_choice(void **state)
+static void test_safe_text__wraps_after_a_choice(void **state)
 {
     char *text;
     size_t bytes;
@@ -176,7 +178,7 @@ static void assert_filled(const char *paragraphs, int width, const char *expecte
     free(text);
 }
 
-static void test_plain__fills_paragraphs(void **state)
+static void test_safe_text__fills_paragraphs(void **state)
 {
     static const char two[] = "One of\ntwo lines.\n\nAnother:\n  SELECT a\nand on\n";
 
@@ -192,15 +194,15 @@ static void test_plain__fills_paragraphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain__escapes_what_a_terminal_would_obey),
-        cmocka_unit_test(test_plain__no_pair_of_bytes_gets_through),
-        cmocka_unit_test(test_plain__json_strings),
-        cmocka_unit_test(test_plain__leaves_out_what_does_not_fit),
-        cmocka_unit_test(test_plain__width_counts_characters),
-        cmocka_unit_test(test_plain__times),
-        cmocka_unit_test(test_plain__wraps_at_words),
-        cmocka_unit_test(test_plain__wraps_behind_a_choice),
-        cmocka_unit_test(test_plain__fills_paragraphs),
+        cmocka_unit_test(test_safe_text__escapes_control_characters),
+        cmocka_unit_test(test_safe_text__escapes_all_pairs_of_bytes),
+        cmocka_unit_test(test_safe_text__prints_json_strings),
+        cmocka_unit_test(test_safe_text__omits_characters_that_do_not_fit),
+        cmocka_unit_test(test_safe_text__width_counts_characters),
+        cmocka_unit_test(test_safe_text__formats_times),
+        cmocka_unit_test(test_safe_text__wraps_at_words),
+        cmocka_unit_test(test_safe_text__wraps_after_a_choice),
+        cmocka_unit_test(test_safe_text__fills_paragraphs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /*
- * empty.c - every op with nothing to do: no tokens, then no columns.
+ * empty.c - tests of every op with nothing to do: no tokens, then no columns.
  *
- * Tensors without elements have no memory here, so that a sanitizer sees every address formed from
- * it; outputs that have elements all the same lie in memory that must not change.
+ * Tensors without elements are NULL, so that a sanitizer detects any address formed from them.
+ * Outputs that have elements nevertheless, such as gradient sums, must not change.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@ static unsigned char outputs[128 * 128 * 4]; /* FILL */
 typedef struct empty_case {
     invar_op op;
     const void *args;
-    const char *refusal; /* NULL: accepted */
+    const char *message; /* part of the expected error; NULL if the call must succeed */
 } empty_case;
 
 static void run_cases(const invar_device *devices, const empty_case *cases, size_t count)
@@ -33,8 +33,8 @@ static void run_cases(const invar_device *devices, const empty_case *cases, size
 
             memset(outputs, FILL, sizeof outputs);
             status = invar_op_run(&devices[d], cases[i].op, cases[i].args);
-            if (cases[i].refusal)
-                assert_fails(status, INVAR_E_INVALID, cases[i].refusal);
+            if (cases[i].message)
+                assert_fails(status, INVAR_E_INVALID, cases[i].message);
             else
                 assert_ok(status);
             for (size_t byte = 0; byte < sizeof outputs; byte++)
@@ -43,50 +43,51 @@ static void run_cases(const invar_device *devices, const empty_case *cases, size
         }
 }
 
-/* Absent memory where there are no elements. */
-static void *in(int64_t elements)
+/* Memory of an input or output; NULL if it has no elements. */
+static void *input_memory(int64_t elements)
 {
     return elements ? inputs : NULL;
 }
 
-static void *out(int64_t elements)
+static void *output_memory(int64_t elements)
 {
     return elements ? outputs : NULL;
 }
 
 static invar_tensor in_1d(invar_dtype dtype, int64_t n)
 {
-    return invar_tensor_1d(in(n), dtype, n);
+    return invar_tensor_1d(input_memory(n), dtype, n);
 }
 
 static invar_tensor out_1d(invar_dtype dtype, int64_t n)
 {
-    return invar_tensor_1d(out(n), dtype, n);
+    return invar_tensor_1d(output_memory(n), dtype, n);
 }
 
 static invar_tensor in_2d(invar_dtype dtype, int64_t rows, int64_t cols)
 {
-    return invar_tensor_2d(in(rows * cols), dtype, rows, cols);
+    return invar_tensor_2d(input_memory(rows * cols), dtype, rows, cols);
 }
 
 static invar_tensor out_2d(invar_dtype dtype, int64_t rows, int64_t cols)
 {
-    return invar_tensor_2d(out(rows * cols), dtype, rows, cols);
+    return invar_tensor_2d(output_memory(rows * cols), dtype, rows, cols);
 }
 
 static invar_tensor in_3d(invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2)
 {
-    return invar_tensor_3d(in(n0 * n1 * n2), dtype, n0, n1, n2);
+    return invar_tensor_3d(input_memory(n0 * n1 * n2), dtype, n0, n1, n2);
 }
 
 static invar_tensor in_quantized(invar_dtype dtype, int32_t scale_rows, int64_t rows, int64_t cols)
 {
-    return invar_tensor_quantized(in(rows * cols), in(rows * cols), dtype, scale_rows, rows, cols);
+    return invar_tensor_quantized(input_memory(rows * cols), input_memory(rows * cols), dtype,
+                                  scale_rows, rows, cols);
 }
 
 /* ---- no tokens ------------------------------------------------------------------------------- */
 
-/* `segments` 0, or 1 that is empty. */
+/* Runs every op without tokens, with `count` empty segments: 0 or 1. */
 static void run_without_tokens(const invar_device *devices, int64_t count)
 {
     static const int64_t zero[2], length[1];
@@ -122,10 +123,11 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 3, 16), ids};
     const invar_embedding_bwd_args embedding_bwd = {out_2d(F32, 3, 16), rows, ids, none};
     const invar_add_args add = {rows, rows, rows};
-    const invar_rope_args turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
-    const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
+    const invar_rope_args rotation = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
+    const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, rotation};
     const invar_rmsnorm_bwd_args rmsnorm_bwd = {
-        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, turn, heads, 0, 0, {0}};
+        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, rotation, heads, 0, 0,
+        {0}};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
@@ -230,7 +232,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
 
     assert_int_equal(n, INVAR_OP_COUNT);
     for (size_t i = 0; i < n; i++)
-        assert_int_equal(cases[i].op, i); // every op, once
+        assert_int_equal(cases[i].op, i); // the list has every op once
     run_cases(devices, cases, n);
     assert_int_equal(expert_start[3], 0);
     assert_true(norm == 0.0f && clip == 1.0f);
@@ -254,7 +256,7 @@ static void test_empty__no_columns(void **state)
                                   invar_tensor_4d(NULL, BF16, 1, 4, 0, 8), in_2d(I32, 1, 1)};
     invar_digest digest;
 
-    // no outputs, or no gradients to make
+    // no output columns, or no columns of a gradient
     const invar_linear_fwd_args fwd_n = {
         .y = rows, .x = in_2d(BF16, 3, 16), .w = in_2d(BF16, 0, 16), .k_shards = 1};
     const invar_linear_fwd_args gated_n = {.x = in_2d(BF16, 3, 16),
@@ -341,7 +343,7 @@ static void test_empty__no_columns(void **state)
     run_cases(*state, cases, sizeof cases / sizeof *cases);
 }
 
-/* No heads, so a sum over none of them: +0, whatever was there. */
+/* Without heads the block sums are +0, regardless of their earlier content. */
 static void test_empty__no_heads_in_block_sums(void **state)
 {
     static const int64_t three[] = {0, 1, 3};
@@ -360,7 +362,7 @@ static void test_empty__no_heads_in_block_sums(void **state)
     invar_assert_bits_f32(sums, zero, 4, "block sums");
 }
 
-/* A chain over nothing is +0; the bias still comes. */
+/* A sum over no products is +0, and the bias is added. */
 static void test_empty__no_input_features(void **state)
 {
     float y[3 * 2], bias[2] = {1.5f, -2.0f};

@@ -1,9 +1,9 @@
 /*
- * fused_parts.c - a fused call has the bits of its parts, in every output, and its parts leave it
- * alone.
+ * fused_parts.c - tests that a fused call has the bits of its parts in every output.
  *
- * The calls are the random ones of tests/gpu/cases: all pairs and formats, edge shapes, gaps,
- * outputs on inputs. A fault in a fused kernel alone shows, in the output that has it.
+ * The calls are the random cases of tests/gpu/cases: all pairs and formats, edge shapes, gaps,
+ * outputs on inputs. Running the parts must not change the memory of the call. Control: a bit that
+ * a backend flips in one output of the fused call is reported for this output.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +16,7 @@
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 
-enum { MOST_FIELDS = 32 }; /* of an op, at most */
+enum { MAX_FIELDS = 32 }; /* upper bound on the fields of an op */
 
 /* ---- random calls ---------------------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ typedef void each_call(void *payload, invar_case *c);
 
 static void for_calls(invar_op op, uint64_t seeds, each_call *each, void *payload)
 {
-    // where the calls with further outputs begin
+    // first seed of the cases with optional outputs
     uint64_t more = op == INVAR_OP_GRAD_NORM ? INVAR_CASE_SHARDS : INVAR_CASE_MORE;
 
     for (int n = 0; n < (invar_op_depends_on_numerics(op) ? INVAR_NUMERICS_COUNT : 1); n++)
@@ -41,23 +41,23 @@ static bool may_be_fused(invar_op op)
     int count;
     const invar_field *fields = invar_op_fields(&count, op);
 
-    assert_true(count <= MOST_FIELDS);
+    assert_true(count <= MAX_FIELDS);
     for (int i = 0; i < count; i++)
         if (fields[i].fused)
             return true;
     return false;
 }
 
-/* Calls of the ops that may be fused, plain ones among them. */
+/* Calls `each` for random calls of the ops that may be fused, including calls that are not. */
 static void for_all_calls(uint64_t seeds, each_call *each, void *payload)
 {
     seeds *= invar_test_full() ? 20 : 1;
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++)
-        if (may_be_fused(op)) // products have more types to draw from
+        if (may_be_fused(op)) // ops with products have more combinations of types
             for_calls(op, invar_op_depends_on_numerics(op) ? 3 * seeds : seeds, each, payload);
 }
 
-/* Whether the table says that the call is fused. */
+/* Returns whether the call has a field that the table marks as fused. */
 static bool is_fused(const invar_case *c)
 {
     int count;
@@ -90,55 +90,58 @@ static void check_output(const invar_case *c, const invar_case_parts *p,
     assert_true(o->call >= 0 && o->call < p->list.count);
 }
 
-/* As long as it was said, an entry for each output, and calls that have no parts themselves. */
+/*
+ * Checks the list against its plan: equal sizes, one entry per output, and only calls that have no
+ * parts themselves.
+ */
 static void check_list(const invar_case *c, const invar_case_parts *p)
 {
-    invar_fused_parts asked;
+    invar_fused_parts plan;
     int count, outputs = 0;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
-    invar_fused_parts_plan(&asked, c->op, &c->args, NULL, NULL);
-    assert_int_equal(asked.count, p->list.count);
-    assert_int_equal(asked.bytes, p->list.bytes);
-    assert_int_equal(asked.host_bytes, p->list.host_bytes);
+    invar_fused_parts_plan(&plan, c->op, &c->args, NULL, NULL);
+    assert_int_equal(plan.count, p->list.count);
+    assert_int_equal(plan.bytes, p->list.bytes);
+    assert_int_equal(plan.host_bytes, p->list.host_bytes);
     for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++)
         outputs += invar_field_present(&fields[i], &c->args);
     assert_int_equal(p->list.outputs, outputs);
     for (int i = 0; i < p->list.outputs; i++)
         check_output(c, p, &p->list.output[i]);
     for (int i = 0; i < p->list.count; i++) {
-        invar_fused_parts_plan(&asked, p->list.call[i].op, &p->list.call[i].args, NULL, NULL);
-        assert_int_equal(asked.count, 0);
+        invar_fused_parts_plan(&plan, p->list.call[i].op, &p->list.call[i].args, NULL, NULL);
+        assert_int_equal(plan.count, 0);
     }
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-/* What was compared: the types of each field, as INVAR_TYPE has them; 1 for what is no tensor. */
+/* Records which types were compared. */
 typedef struct comparison {
     const invar_device *dev;
-    unsigned seen[INVAR_OP_COUNT][MOST_FIELDS];
+    unsigned seen[INVAR_OP_COUNT][MAX_FIELDS]; /* bit set of types; 1 for a field without a type */
 } comparison;
 
-/* What fuses, and outputs: these are of any type of storage, or of any format. */
-static bool is_noted(const invar_field *f)
+/* Fields whose types are recorded: those that make a call fused, and outputs. */
+static bool is_recorded(const invar_field *f)
 {
     return f->fused || f->role == INVAR_FIELD_OUT;
 }
 
-static void note_types(comparison *n, const invar_case *c)
+static void record_types(comparison *n, const invar_case *c)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
     for (int i = 0; i < count; i++)
-        if (is_noted(&fields[i]) && invar_field_present(&fields[i], &c->args))
+        if (is_recorded(&fields[i]) && invar_field_present(&fields[i], &c->args))
             n->seen[c->op][i] |= fields[i].kind == INVAR_FIELD_TENSOR
                                      ? 1u << invar_field_memory(&fields[i], &c->args).dtype
                                      : 1u;
 }
 
-/* Parts, then the call: each output, and that the parts left the call's memory alone. */
+/* Runs the parts, then the call, and compares each output. Parts must not write its memory. */
 static void compare(void *payload, invar_case *c)
 {
     comparison *n = payload;
@@ -159,18 +162,18 @@ static void compare(void *payload, invar_case *c)
             fail_msg("%s: %s: %s is not what part %d, %s, gives", invar_op_name(c->op), c->text,
                      differs->field->name, differs->call,
                      invar_op_name(parts.list.call[differs->call].op));
-        note_types(n, c);
+        record_types(n, c);
     }
     invar_case_parts_free(&parts, n->dev);
 }
 
-/* Of a sort of types that was seen at all, every one. */
-static bool all_or_none(unsigned seen, unsigned sort)
+/* Returns whether all types of the set were seen, or none. */
+static bool all_or_none(unsigned seen, unsigned set)
 {
-    return (seen & sort) == 0 || (seen & sort) == sort;
+    return (seen & set) == 0 || (seen & set) == set;
 }
 
-/* An output whose type does not follow the storage type. */
+/* Returns whether the type of the output does not depend on the storage type. */
 static bool is_always_f32(invar_op op, const invar_field *f)
 {
     return op == INVAR_OP_RMSNORM_BWD && f->offset == offsetof(invar_rmsnorm_bwd_args, block_sums);
@@ -200,15 +203,15 @@ static void test_parts__have_the_bits_of_the_call(void **state)
         int count;
         const invar_field *fields = invar_op_fields(&count, op);
         for (int i = 0; i < count; i++)
-            if (is_noted(&fields[i]))
+            if (is_recorded(&fields[i]))
                 check_seen(op, &fields[i], n.seen[op][i]);
     }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* A new optional field says whether it fuses, or why a call that has it is one op. */
-static void test_parts__know_every_optional_field(void **state)
+/* Each optional field either makes a call fused or has a reason why it does not. */
+static void test_parts__classify_every_optional_field(void **state)
 {
     (void)state;
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
@@ -224,13 +227,13 @@ static void test_parts__know_every_optional_field(void **state)
     }
 }
 
-/* ---- a fault --------------------------------------------------------------------------------- */
+/* ---- negative control ------------------------------------------------------------------------ */
 
 /* A backend that flips a bit of one output of fused calls. */
 static struct {
     const invar_backend *real;
-    const invar_field *field; /* of which */
-    bool found[INVAR_OP_COUNT][MOST_FIELDS];
+    const invar_field *field;               /* the output with the flipped bit */
+    bool found[INVAR_OP_COUNT][MAX_FIELDS]; /* outputs in which the fault was detected */
 } faulty;
 
 static bool is_empty(const invar_tensor *t)
@@ -238,7 +241,7 @@ static bool is_empty(const invar_tensor *t)
     return t->shape[0] * invar_tensor_row_elements(t) == 0;
 }
 
-static invar_status flip(invar_op op, const void *args)
+static invar_status flip_bit(invar_op op, const void *args)
 {
     invar_fused_parts parts;
 
@@ -253,12 +256,12 @@ static invar_status flip(invar_op op, const void *args)
     static invar_status run_##fn(const invar_device *dev, const void *args, void *scratch)         \
     {                                                                                              \
         INVAR_TRY(faulty.real->ops[INVAR_OP_##ID].run(dev, args, scratch));                        \
-        return flip(INVAR_OP_##ID, args);                                                          \
+        return flip_bit(INVAR_OP_##ID, args);                                                      \
     }
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-/* In each output in turn; what the turn before left is a call like any other. */
+/* Injects a fault into each output of the call, one after another, and expects it to be found. */
 static void find_faults(void *payload, invar_case *c)
 {
     const invar_device *dev = payload;
@@ -284,7 +287,7 @@ static void find_faults(void *payload, invar_case *c)
     }
 }
 
-static void test_parts__see_a_fault_of_the_fused_kernel(void **state)
+static void test_parts__detect_a_fault_of_the_fused_kernel(void **state)
 {
     const invar_device *devices = *state;
     invar_backend backend = *devices[0].backend;
@@ -309,8 +312,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts__have_the_bits_of_the_call),
-        cmocka_unit_test(test_parts__know_every_optional_field),
-        cmocka_unit_test(test_parts__see_a_fault_of_the_fused_kernel),
+        cmocka_unit_test(test_parts__classify_every_optional_field),
+        cmocka_unit_test(test_parts__detect_a_fault_of_the_fused_kernel),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

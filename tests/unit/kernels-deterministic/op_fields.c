@@ -1,6 +1,9 @@
 /*
- * op_fields.c - the table of fields says what the ops do: random calls of every op write all of
- * what they are said to write, and nothing else, and read nothing of it before.
+ * op_fields.c - tests of the table of op fields against the behavior of the ops.
+ *
+ * Random calls of every op (tests/gpu/cases) run with outputs that hold zeros, then NaN bytes.
+ * Equal results show that outputs are fully written and not read; memory of other fields must not
+ * change. Control: other values in fields of the role "update" must change the results.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,20 +15,20 @@
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 
-/* ---- every byte has a name ------------------------------------------------------------------- */
+/* ---- every byte of an argument struct belongs to a field ------------------------------------- */
 
-/* The bytes of a struct that a field covers. */
-static void mark(char *covered, invar_op op)
+/* Marks the bytes of the argument struct that fields cover; fails if two fields overlap. */
+static void mark_covered_bytes(char *covered, invar_op op)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, op);
 
     for (int i = 0; i < count; i++)
         for (int byte = 0; byte < fields[i].bytes; byte++) {
-            char *at = &covered[fields[i].offset + byte];
-            if (*at)
+            char *covered_byte = &covered[fields[i].offset + byte];
+            if (*covered_byte)
                 fail_msg("%s: %s: a byte has two names", invar_op_name(op), fields[i].name);
-            *at = 1;
+            *covered_byte = 1;
         }
 }
 
@@ -36,20 +39,20 @@ static void test_fields__cover_every_struct(void **state)
         char covered[INVAR_OP_ARGS_MAX] = {0}, all[INVAR_OP_ARGS_MAX], named[INVAR_OP_ARGS_MAX];
         size_t bytes, gap = 0;
         memset(all, 0xFF, sizeof all);
-        bytes = invar_op_args_copy(named, op, all); // padding is 0 now, where the compiler can say
-        mark(covered, op);
+        bytes = invar_op_args_copy(named, op, all); // clears padding
+        mark_covered_bytes(covered, op);
         for (size_t i = 0; i < bytes; i++) {
             gap = covered[i] ? 0 : gap + 1;
             if (covered[i] && !named[i])
                 fail_msg("%s: byte %zu is padding, but a field covers it", invar_op_name(op), i);
-            // padding ends before the next 8 bytes
+            // padding is shorter than the alignment of 8 bytes
             if (gap > 4 + (named[i] ? 0 : 3))
                 fail_msg("%s: no field covers byte %zu", invar_op_name(op), i);
         }
     }
 }
 
-static void test_fields__numbers_have_their_size(void **state)
+static void test_fields__scalars_have_their_size(void **state)
 {
     (void)state;
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
@@ -61,20 +64,20 @@ static void test_fields__numbers_have_their_size(void **state)
             bool wide = f->kind == INVAR_FIELD_I64 || f->kind == INVAR_FIELD_F64;
             if (f->kind >= INVAR_FIELD_I32)
                 assert_int_equal(f->bytes, wide ? 8 : 4);
-            assert_false(inputs && f->role != INVAR_FIELD_IN); // outputs stand first
+            assert_false(inputs && f->role != INVAR_FIELD_IN); // outputs precede inputs
             inputs = f->role == INVAR_FIELD_IN;
         }
     }
 }
 
-/* ---- what the ops do ------------------------------------------------------------------------- */
+/* ---- behavior of the ops --------------------------------------------------------------------- */
 
-/* Told of every run of bytes that a field leads to: rows of a tensor, elements of others. */
-typedef void each_run(void *payload, const invar_field *field, invar_dtype dtype, char *at,
-                      size_t bytes);
+/* Called for each contiguous run of bytes of a field: a tensor row, its scales, or an array. */
+typedef void run_fn(void *payload, const invar_field *field, invar_dtype dtype, char *at,
+                    size_t bytes);
 
-static void runs_of_tensor(const invar_field *f, const invar_tensor *t, each_run *each,
-                           void *payload)
+static void for_each_tensor_run(const invar_field *f, const invar_tensor *t, run_fn *each,
+                                void *payload)
 {
     size_t row = (size_t)(invar_tensor_row_elements(t) * invar_dtype_bits(t->dtype)) / 8;
     size_t stride = (size_t)(t->row_stride * invar_dtype_bits(t->dtype)) / 8;
@@ -85,9 +88,9 @@ static void runs_of_tensor(const invar_field *f, const invar_tensor *t, each_run
         each(payload, f, INVAR_DTYPE_NONE, t->scale, invar_tensor_scale_bytes(t));
 }
 
-/* Of the fields with one of two roles. */
-static void runs(invar_case *c, invar_field_role role, invar_field_role or_role, each_run *each,
-                 void *payload)
+/* Calls `each` for the runs of all present fields with one of the two roles. */
+static void for_each_run(invar_case *c, invar_field_role role, invar_field_role or_role,
+                         run_fn *each, void *payload)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
@@ -98,20 +101,21 @@ static void runs(invar_case *c, invar_field_role role, invar_field_role or_role,
         if ((f->role != role && f->role != or_role) || !invar_field_present(f, &c->args))
             continue;
         if (f->kind == INVAR_FIELD_TENSOR)
-            runs_of_tensor(f, in, each, payload);
+            for_each_tensor_run(f, in, each, payload);
         else if (f->kind == INVAR_FIELD_ARRAY)
             each(payload, f, INVAR_DTYPE_NONE, *(char *const *)in,
                  (size_t)invar_field_count(f, &c->args) * f->element);
     }
 }
 
-static void fill(void *byte, const invar_field *field, invar_dtype dtype, char *at, size_t bytes)
+static void fill_byte(void *byte, const invar_field *field, invar_dtype dtype, char *at,
+                      size_t bytes)
 {
     (void)field, (void)dtype;
     memset(at, *(const int *)byte, bytes);
 }
 
-/* 1 everywhere, in f32 and bf16: other sums. */
+/* Fills f32 and bf16 memory with the value 1. */
 static void fill_ones(void *unused, const invar_field *field, invar_dtype dtype, char *at,
                       size_t bytes)
 {
@@ -122,7 +126,7 @@ static void fill_ones(void *unused, const invar_field *field, invar_dtype dtype,
     }
 }
 
-/* An output that lies in an input's memory cannot be filled before. */
+/* Returns whether an output shares the memory of an input, so that it must not be filled. */
 static bool is_in_place(const invar_case *c)
 {
     int count;
@@ -139,8 +143,8 @@ static bool is_in_place(const invar_case *c)
     return false;
 }
 
-/* All of a case's memory, one block after the other, but for a list of tensors. */
-static char *image_of(const invar_case *c, size_t *bytes_out)
+/* Concatenates the memory blocks of a case, except lists of tensors. The caller frees it. */
+static char *memory_image(const invar_case *c, size_t *bytes_out)
 {
     size_t bytes = 0;
     char *image;
@@ -159,9 +163,13 @@ static char *image_of(const invar_case *c, size_t *bytes_out)
     return image;
 }
 
-/* A call whose outputs hold `byte` before; `ones`: and whose sums hold 1. */
-static char *image_after(const invar_device *dev, invar_op op, invar_numerics numerics,
-                         uint64_t seed, int byte, bool ones, size_t *bytes_out)
+/*
+ * Runs the case with outputs filled with `byte`, and updated fields with 1 if `ones` is set.
+ * Returns the memory after the call, or NULL if an output shares the memory of an input. Fails if
+ * memory changed that is neither output nor updated.
+ */
+static char *image_after_call(const invar_device *dev, invar_op op, invar_numerics numerics,
+                              uint64_t seed, int byte, bool ones, size_t *bytes_out)
 {
     char *image = NULL, *before, *after;
     int fixed = 0x55;
@@ -169,18 +177,18 @@ static char *image_after(const invar_device *dev, invar_op op, invar_numerics nu
 
     invar_case_make(&c, op, numerics, seed);
     if (!is_in_place(&c)) {
-        runs(&c, INVAR_FIELD_OUT, INVAR_FIELD_OUT, fill, &byte);
+        for_each_run(&c, INVAR_FIELD_OUT, INVAR_FIELD_OUT, fill_byte, &byte);
         if (ones)
-            runs(&c, INVAR_FIELD_UPDATE, INVAR_FIELD_UPDATE, fill_ones, NULL);
+            for_each_run(&c, INVAR_FIELD_UPDATE, INVAR_FIELD_UPDATE, fill_ones, NULL);
         assert_ok(invar_case_run(dev, &c));
-        image = image_of(&c, bytes_out);
-        // what is left when all that may change is painted over did not change
-        runs(&c, INVAR_FIELD_OUT, INVAR_FIELD_UPDATE, fill, &fixed);
-        after = image_of(&c, bytes_out);
+        image = memory_image(&c, bytes_out);
+        // the memory except outputs must equal that of a new case: outputs are overwritten in both
+        for_each_run(&c, INVAR_FIELD_OUT, INVAR_FIELD_UPDATE, fill_byte, &fixed);
+        after = memory_image(&c, bytes_out);
         invar_case_free(&c);
         invar_case_make(&c, op, numerics, seed);
-        runs(&c, INVAR_FIELD_OUT, INVAR_FIELD_UPDATE, fill, &fixed);
-        before = image_of(&c, bytes_out);
+        for_each_run(&c, INVAR_FIELD_OUT, INVAR_FIELD_UPDATE, fill_byte, &fixed);
+        before = memory_image(&c, bytes_out);
         if (memcmp(before, after, *bytes_out) != 0)
             fail_msg("%s: %s: something changed that is no output", invar_op_name(op), c.text);
         free(before);
@@ -190,7 +198,7 @@ static char *image_after(const invar_device *dev, invar_op op, invar_numerics nu
     return image;
 }
 
-/* Whether anything but the op's sums can differ: whether it has sums at all. */
+/* Returns whether the op has fields that it updates, such as running sums. */
 static bool has_updates(invar_op op)
 {
     int count;
@@ -205,28 +213,28 @@ static bool has_updates(invar_op op)
 static void check_op(const invar_device *dev, invar_op op, invar_numerics numerics)
 {
     uint64_t seeds = invar_test_full() ? 40 : 6;
-    int compared = 0, moved = 0;
+    int compared = 0, changed = 0;
 
     for (uint64_t i = 0; i < 2 * seeds; i++) {
         uint64_t seed = i < seeds ? i : INVAR_CASE_MORE + i - seeds;
         size_t bytes;
-        char *zeros = image_after(dev, op, numerics, seed, 0, false, &bytes);
-        char *nans = image_after(dev, op, numerics, seed, 0xFF, false, &bytes);
+        char *zeros = image_after_call(dev, op, numerics, seed, 0, false, &bytes);
+        char *nans = image_after_call(dev, op, numerics, seed, 0xFF, false, &bytes);
         if (zeros && memcmp(zeros, nans, bytes) != 0)
             fail_msg("%s: seed %d: what an output held before shows in the results",
                      invar_op_name(op), (int)i);
         compared += zeros != NULL;
         free(nans);
-        nans = image_after(dev, op, numerics, seed, 0, true, &bytes);
-        moved += zeros && memcmp(zeros, nans, bytes) != 0;
+        nans = image_after_call(dev, op, numerics, seed, 0, true, &bytes);
+        changed += zeros && memcmp(zeros, nans, bytes) != 0;
         free(zeros);
         free(nans);
     }
     assert_true(compared > 0);
-    assert_int_equal(moved > 0, has_updates(op)); // what sums held before shows
+    assert_int_equal(changed > 0, has_updates(op)); // results depend on updated fields only
 }
 
-static void test_fields__say_what_ops_do(void **state)
+static void test_fields__describe_what_ops_do(void **state)
 {
     const invar_device *dev = *state;
 
@@ -235,7 +243,7 @@ static void test_fields__say_what_ops_do(void **state)
             check_op(dev, op, (invar_numerics)n);
 }
 
-/* A count that does not fit stays a large number: a negative one would pass as a small array. */
+/* A count that overflows saturates at INT64_MAX, because a negative one would pass as small. */
 static void test_fields__counts_do_not_overflow(void **state)
 {
     int seen = 0;
@@ -265,9 +273,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields__cover_every_struct),
-        cmocka_unit_test(test_fields__numbers_have_their_size),
+        cmocka_unit_test(test_fields__scalars_have_their_size),
         cmocka_unit_test(test_fields__counts_do_not_overflow),
-        cmocka_unit_test(test_fields__say_what_ops_do),
+        cmocka_unit_test(test_fields__describe_what_ops_do),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

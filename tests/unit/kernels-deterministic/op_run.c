@@ -1,5 +1,5 @@
 /*
- * op_run.c - op tables: nothing missing, nothing falls back, errors name the op.
+ * op_run.c - tests of devices and op tables: every op exists, none falls back, errors name the op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,7 +37,7 @@ static void test_device__names_are_unique(void **state)
     assert_null(invar_op_name(INVAR_OP_COUNT));
 }
 
-static void test_device__step_ops_are_those_with_products(void **state)
+static void test_device__ops_with_products_depend_on_numerics(void **state)
 {
     (void)state;
     assert_true(invar_op_depends_on_numerics(INVAR_OP_LINEAR_FWD));
@@ -48,23 +48,23 @@ static void test_device__step_ops_are_those_with_products(void **state)
 
 static void test_device__missing_op_is_an_error(void **state)
 {
-    invar_backend hollow = *invar_backend_cpu();
+    invar_backend incomplete = *invar_backend_cpu();
     invar_add_args args = add_args();
     invar_device dev;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    memset(&hollow.ops[INVAR_OP_ADD], 0, sizeof hollow.ops[INVAR_OP_ADD]);
-    hollow.name = "hollow";
-    dev.backend = &hollow;
+    memset(&incomplete.ops[INVAR_OP_ADD], 0, sizeof incomplete.ops[INVAR_OP_ADD]);
+    incomplete.name = "hollow";
+    dev.backend = &incomplete;
     assert_fails(invar_add(&dev, &args), INVAR_E_UNSUPPORTED,
                  "add: not implemented by backend hollow");
-    hollow.abi++;
+    incomplete.abi++;
     assert_fails(invar_add(&dev, &args), INVAR_E_UNSUPPORTED, "table version");
     invar_test_device_release(&dev);
 }
 
-static void test_device__refuses_unknown_op_and_numerics(void **state)
+static void test_device__rejects_unknown_op_and_numerics(void **state)
 {
     invar_add_args args = add_args();
     invar_device dev;
@@ -99,7 +99,7 @@ static void test_device__scratch_too_small_is_an_error(void **state)
     invar_arena_free(dev.scratch);
     assert_memory_equal(data, before, sizeof data);
 
-    // exactly what was asked for is enough
+    // scratch of exactly the reported size is enough
     assert_ok(invar_arena_new(&dev.scratch, "exact"));
     assert_ok(invar_arena_plan_scratch(dev.scratch, bytes));
     assert_ok(invar_arena_reserve(dev.scratch));
@@ -107,7 +107,7 @@ static void test_device__scratch_too_small_is_an_error(void **state)
     invar_arena_free(dev.scratch);
 }
 
-static void test_device__refuses_another_rounding_mode(void **state)
+static void test_device__rejects_another_rounding_mode(void **state)
 {
     invar_add_args args = add_args();
     invar_device dev;
@@ -124,7 +124,10 @@ static void test_device__refuses_another_rounding_mode(void **state)
     invar_test_device_release(&dev);
 }
 
-/* Copies of arguments are what they are copies of, but for what lies between the fields. */
+/*
+ * A copy of arguments keeps all fields and clears the padding between them. The source has no zero
+ * byte, so each cleared byte is padding or a field that was left out.
+ */
 static void test_args__copy_keeps_all_fields(void **state)
 {
     static unsigned char from[INVAR_OP_ARGS_MAX], to[INVAR_OP_ARGS_MAX];
@@ -135,7 +138,7 @@ static void test_args__copy_keeps_all_fields(void **state)
         size_t bytes = invar_op_args_copy(to, (invar_op)op, from), cleared = 0;
         for (size_t i = 0; i < bytes; i++)
             cleared += to[i] == 0;
-        if (cleared > 8) // a float or an int before something of 8 bytes, or at the end
+        if (cleared > 8) // padding after 4-byte fields that precede an 8-byte field or the end
             fail_msg("%s: %d bytes are not copied", invar_op_name((invar_op)op), (int)cleared);
         if (op == INVAR_OP_LINEAR_FWD || op == INVAR_OP_LINEAR_DX || op == INVAR_OP_MOE_LINEAR_DX)
             assert_int_equal(cleared, 0);
@@ -148,10 +151,10 @@ int main(void)
         cmocka_unit_test(test_args__copy_keeps_all_fields),
         cmocka_unit_test(test_device__cpu_has_every_op),
         cmocka_unit_test(test_device__names_are_unique),
-        cmocka_unit_test(test_device__step_ops_are_those_with_products),
+        cmocka_unit_test(test_device__ops_with_products_depend_on_numerics),
         cmocka_unit_test(test_device__missing_op_is_an_error),
-        cmocka_unit_test(test_device__refuses_unknown_op_and_numerics),
-        cmocka_unit_test(test_device__refuses_another_rounding_mode),
+        cmocka_unit_test(test_device__rejects_unknown_op_and_numerics),
+        cmocka_unit_test(test_device__rejects_another_rounding_mode),
         cmocka_unit_test(test_device__scratch_too_small_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

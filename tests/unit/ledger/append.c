@@ -1,5 +1,9 @@
 /*
- * append.c - tests of steps: which are refused, what is stored bit for bit, what is hashed.
+ * append.c - tests of appending steps to a ledger.
+ *
+ * Steps in the wrong order or state, with invalid names, duplicates or ranges must be rejected and
+ * leave every table as it was. Numbers are stored bit for bit, NaN payloads included. Root and
+ * chain are compared with the program xxhsum, from the definition.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +18,8 @@ enum { POINTS = 4 };
 static const int64_t levels[POINTS] = {0, 1, 0, 2};
 static invar_digest digests[POINTS];
 
-/* Points that are alike but for name and level. */
-static invar_status define(invar_ledger *ledger, size_t count)
+/* Defines the first `count` of POINTS points, which differ only in name and level. */
+static invar_status define_points(invar_ledger *ledger, size_t count)
 {
     static const char *const names[POINTS] = {"embed.out", "layer.0.norm", "layer.0.out", "debug"};
     invar_ledger_point points[POINTS];
@@ -32,22 +36,22 @@ static invar_status define(invar_ledger *ledger, size_t count)
     return invar_ledger_define(ledger, points, count);
 }
 
-static invar_status begin(invar_ledger *ledger)
+static invar_status begin_run(invar_ledger *ledger)
 {
     return invar_ledger_begin(
         ledger, &(invar_ledger_run){
                     .name = "small", .kind = "train", .circumstances = {.no_auto_facts = true}});
 }
 
-/* A new ledger whose run has begun. */
-static invar_ledger *fresh(const char *name)
+/* Creates a ledger, begins its run and defines its points. */
+static invar_ledger *new_run(const char *name)
 {
     invar_ledger *ledger;
 
     raw_remove(raw_path(name));
     ledger = raw_writer(raw_path(name));
-    assert_ok(begin(ledger));
-    assert_ok(define(ledger, POINTS));
+    assert_ok(begin_run(ledger));
+    assert_ok(define_points(ledger, POINTS));
     return ledger;
 }
 
@@ -60,7 +64,7 @@ static invar_ledger_step step_of(int64_t step)
     return (invar_ledger_step){.step = step, .weights_version = step, .digests = digests};
 }
 
-static invar_status append(invar_ledger *ledger, int64_t step)
+static invar_status append_step(invar_ledger *ledger, int64_t step)
 {
     invar_ledger_step made = step_of(step);
 
@@ -72,19 +76,19 @@ static invar_status append(invar_ledger *ledger, int64_t step)
 static void test_ledger_append__order(void **state)
 {
     static const int64_t wrong[] = {0, 1, 3, 7, -1, -2, INT64_MAX, INT64_MIN};
-    invar_ledger *ledger = fresh("order.db");
+    invar_ledger *ledger = new_run("order.db");
     invar_digest before, after;
 
     (void)state;
-    assert_fails(append(ledger, 1), INVAR_E_INVALID, "step 1 came, expected 0");
-    assert_ok(append(ledger, 0));
-    assert_ok(append(ledger, 1));
+    assert_fails(append_step(ledger, 1), INVAR_E_INVALID, "step 1 came, expected 0");
+    assert_ok(append_step(ledger, 0));
+    assert_ok(append_step(ledger, 1));
     before = raw_dump(raw_path("order.db"));
     for (size_t i = 0; i < COUNT(wrong); i++)
-        assert_fails(append(ledger, wrong[i]), INVAR_E_INVALID, "came, expected 2");
+        assert_fails(append_step(ledger, wrong[i]), INVAR_E_INVALID, "came, expected 2");
     after = raw_dump(raw_path("order.db"));
     raw_assert_digest(&before, &after);
-    assert_ok(append(ledger, 2));
+    assert_ok(append_step(ledger, 2));
     invar_ledger_close(ledger);
     raw_assert_clean(raw_path("order.db"));
 }
@@ -100,33 +104,33 @@ static void test_ledger_append__state(void **state)
     int64_t step;
 
     (void)state;
-    assert_fails(append(ledger, 0), INVAR_E_STATE, "a step needs a run");
-    assert_fails(define(ledger, 1), INVAR_E_STATE, "points belong to a run");
+    assert_fails(append_step(ledger, 0), INVAR_E_STATE, "a step needs a run");
+    assert_fails(define_points(ledger, 1), INVAR_E_STATE, "points belong to a run");
     assert_fails(invar_ledger_chain(&step, &chain, ledger), INVAR_E_STATE, "no run has begun");
     assert_fails(invar_ledger_log_event(ledger, &event), INVAR_E_STATE, "there is no run");
     assert_fails(invar_ledger_add_evaluation(ledger, "d", &result, 1), INVAR_E_STATE,
                  "there is no run");
     assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_STATE, "there is no run");
     assert_fails(invar_ledger_finish(ledger, 0, "done"), INVAR_E_STATE, "there is no run");
-    assert_ok(begin(ledger));
-    assert_fails(append(ledger, 0), INVAR_E_STATE, "define the points before the first step");
-    assert_ok(define(ledger, POINTS));
+    assert_ok(begin_run(ledger));
+    assert_fails(append_step(ledger, 0), INVAR_E_STATE, "define the points before the first step");
+    assert_ok(define_points(ledger, POINTS));
     assert_ok(invar_ledger_chain(&step, &chain, ledger));
     assert_int_equal(step, -1);
     assert_memory_equal(&chain, &(invar_digest){{0}}, sizeof chain);
-    assert_ok(append(ledger, 0));
+    assert_ok(append_step(ledger, 0));
 
-    reader = raw_reader(path); // which has no run, whatever the file has
-    assert_fails(begin(reader), INVAR_E_STATE, "it is open for reading only");
-    assert_fails(append(reader, 1), INVAR_E_STATE, "");
+    reader = raw_reader(path); // a reader never has a current run
+    assert_fails(begin_run(reader), INVAR_E_STATE, "it is open for reading only");
+    assert_fails(append_step(reader, 1), INVAR_E_STATE, "");
     assert_fails(invar_ledger_resume(reader, NULL, -1, NULL,
                                      &(invar_ledger_provenance){.no_auto_facts = true}),
                  INVAR_E_STATE, "it is open for reading only");
     invar_ledger_close(reader);
 
     assert_ok(invar_ledger_finish(ledger, 3, "out of steps"));
-    assert_fails(append(ledger, 1), INVAR_E_STATE, "the segment is finished; resume the run");
-    assert_fails(define(ledger, 1), INVAR_E_STATE, "points belong to a run");
+    assert_fails(append_step(ledger, 1), INVAR_E_STATE, "the segment is finished; resume the run");
+    assert_fails(define_points(ledger, 1), INVAR_E_STATE, "points belong to a run");
     assert_fails(invar_ledger_log_event(ledger, &event), INVAR_E_STATE, "the segment is finished");
     assert_fails(invar_ledger_add_evaluation(ledger, "d", &result, 1), INVAR_E_STATE, "finished");
     assert_fails(invar_ledger_checkpoint_complete(ledger, &made), INVAR_E_STATE, "finished");
@@ -139,22 +143,24 @@ static void test_ledger_append__state(void **state)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-enum { MOVE = 9, PART = 10, PLACES = 11 }; // with a free name; the level of an event is one of four
+// Fields are numbered 0 to FIELD_COUNT - 1; number FIELD_COUNT is the level of an event, one of
+// four words.
+enum { TRANSFER = 9, PART = 10, FIELD_COUNT = 11 };
 
-/* Every place of a step that takes a name. */
-static invar_status append_named(invar_ledger *ledger, int64_t step, int place, const char *name)
+/* Appends a step in which the field with this number has the given name. */
+static invar_status append_named(invar_ledger *ledger, int64_t step, int field, const char *name)
 {
     const invar_ledger_metric metric = {name, 1};
     const invar_ledger_plugin_reply reply = {.plugin = name};
     const invar_ledger_timing timing = {.phase = name};
-    const invar_ledger_rank_time work = {.host = place == 7 ? name : "node1",
-                                         .phase = place == 8 ? name : "train",
-                                         .transfer = place == MOVE ? name : ""};
+    const invar_ledger_rank_time work = {.host = field == 7 ? name : "node1",
+                                         .phase = field == 8 ? name : "train",
+                                         .transfer = field == TRANSFER ? name : ""};
     const invar_ledger_reward_part part = {.name = name};
-    const invar_ledger_sample sample = {.rng = place == 4 ? name : "0",
-                                        .finish_reason = place == 5 ? name : "stop"};
-    const invar_ledger_event event = {.level = place == PLACES ? name : "info",
-                                      .kind = place == 6 ? name : "note",
+    const invar_ledger_sample sample = {.rng = field == 4 ? name : "0",
+                                        .finish_reason = field == 5 ? name : "stop"};
+    const invar_ledger_event event = {.level = field == FIELD_COUNT ? name : "info",
+                                      .kind = field == 6 ? name : "note",
                                       .message = ""};
     invar_ledger_step made = step_of(step);
 
@@ -165,14 +171,14 @@ static invar_status append_named(invar_ledger *ledger, int64_t step, int place, 
     made.samples = &sample;
     made.parts = &part;
     made.events = &event;
-    made.n_metrics = place == 0;
-    made.n_gauges = place == 1;
-    made.n_replies = place == 2;
-    made.n_timings = place == 3;
-    made.n_samples = place == 4 || place == 5 || place == PART;
-    made.n_parts = place == PART;
-    made.n_events = place == 6 || place == PLACES;
-    made.n_work = place >= 7 && place <= MOVE;
+    made.n_metrics = field == 0;
+    made.n_gauges = field == 1;
+    made.n_replies = field == 2;
+    made.n_timings = field == 3;
+    made.n_samples = field == 4 || field == 5 || field == PART;
+    made.n_parts = field == PART;
+    made.n_events = field == 6 || field == FIELD_COUNT;
+    made.n_work = field >= 7 && field <= TRANSFER;
     return invar_ledger_append(ledger, &made);
 }
 
@@ -184,43 +190,43 @@ static void test_ledger_append__names(void **state)
         "bell\a",       "del\x7f",
         "\x1b[2J",      "caf\xE9",          /* Latin-1 */
         "\xC0\xAF",     "\xE0\x80\xAF",     /* overlong */
-        "\xED\xA0\x80", "\xF4\x90\x80\x80", /* a surrogate; above U+10FFFF */
-        "\xC2\x85",     "cut\xE2\x82",      /* a control character of two bytes; half a character */
+        "\xED\xA0\x80", "\xF4\x90\x80\x80", /* surrogate; above U+10FFFF */
+        "\xC2\x85",     "cut\xE2\x82",      /* control character of two bytes; half a character */
     };
     static const char *const good[] = {
         "a", " ", "train/\xE2\x82\xAC", "\xF0\x9F\x8E\xB2", "'; --", "\"", "=1+1", "a b"};
     char longest[257];
-    invar_ledger *ledger = fresh("names.db");
+    invar_ledger *ledger = new_run("names.db");
     invar_digest before = raw_dump(raw_path("names.db")), after;
     int64_t step = 0;
 
     (void)state;
     memset(longest, 'n', sizeof longest);
     longest[256] = '\0';
-    for (int place = 0; place <= PLACES; place++) {
+    for (int field = 0; field <= FIELD_COUNT; field++) {
         for (size_t i = 0; i < COUNT(bad); i++) {
-            if (place == MOVE && bad[i] && !bad[i][0])
-                continue; // it computed
-            assert_int_equal(append_named(ledger, 0, place, bad[i]), INVAR_E_INVALID);
+            if (field == TRANSFER && bad[i] && !bad[i][0])
+                continue; // an empty transfer is valid: the rank computed
+            assert_int_equal(append_named(ledger, 0, field, bad[i]), INVAR_E_INVALID);
             assert_null(strpbrk(invar_error_last()->message, "\n\t\a\x7f\x1b\xE9"));
         }
-        assert_fails(append_named(ledger, 0, place, longest), INVAR_E_INVALID, "255 bytes");
+        assert_fails(append_named(ledger, 0, field, longest), INVAR_E_INVALID, "255 bytes");
     }
-    assert_fails(append_named(ledger, 0, PLACES, "fatal"), INVAR_E_INVALID,
+    assert_fails(append_named(ledger, 0, FIELD_COUNT, "fatal"), INVAR_E_INVALID,
                  "is none of debug, info, warning, error");
     after = raw_dump(raw_path("names.db"));
     raw_assert_digest(&before, &after);
     longest[255] = '\0';
-    for (int place = 0; place < PLACES; place++) {
+    for (int field = 0; field < FIELD_COUNT; field++) {
         for (size_t i = 0; i < COUNT(good); i++)
-            assert_ok(append_named(ledger, step++, place, good[i]));
-        assert_ok(append_named(ledger, step++, place, longest));
+            assert_ok(append_named(ledger, step++, field, good[i]));
+        assert_ok(append_named(ledger, step++, field, longest));
     }
     invar_ledger_close(ledger);
     raw_assert_clean(raw_path("names.db"));
 }
 
-/* ---- what is there twice --------------------------------------------------------------------- */
+/* ---- duplicates ------------------------------------------------------------------------------ */
 
 static void test_ledger_append__duplicates(void **state)
 {
@@ -248,14 +254,14 @@ static void test_ledger_append__duplicates(void **state)
         {{.work = work, .n_work = 3}, "work has that row already"},
         {{.replicas = replicas, .n_replicas = 3}, "digest has that row already"},
     };
-    invar_ledger *ledger = fresh("twice.db");
+    invar_ledger *ledger = new_run("twice.db");
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         int64_t step = (int64_t)i;
         invar_ledger_step made = cases[i].step, plain = step_of(step);
         char name[32];
-        // a new name: whatever was remembered of the step that failed must be forgotten
+        // A new name, so that state left over from the failed step would show in the next one.
         invar_ledger_metric named = {name, 1};
         invar_digest before = raw_dump(raw_path("twice.db")), after;
         invar_status status;
@@ -279,7 +285,7 @@ static void test_ledger_append__duplicates(void **state)
     raw_assert_clean(raw_path("twice.db"));
 }
 
-/* Ranks and points that cannot be. */
+/* Rejects ranks, points, samples and counts out of range. */
 static void test_ledger_append__ranges(void **state)
 {
     static const invar_ledger_stat stats[] = {{.point = -1}, {.point = POINTS}, {.rank = -1}};
@@ -294,7 +300,7 @@ static void test_ledger_append__ranges(void **state)
         {{0, "x", INVAR_LEDGER_KEPT_SAMPLE_BYTES + 1}, {0}},
         {{0, "x", 1}, {0, "x", 1}}};
     static const invar_ledger_sample alone = {.rng = "0/1", .finish_reason = "stop"};
-    invar_ledger *ledger = fresh("ranges.db");
+    invar_ledger *ledger = new_run("ranges.db");
     invar_ledger_step made = step_of(0);
 
     (void)state;
@@ -351,13 +357,13 @@ static void test_ledger_append__bits(void **state)
 {
     static const struct {
         uint64_t bits;
-        const char *value; /* SQL: what the readable twin must satisfy */
+        const char *value; /* SQL condition on the column with the readable value */
     } cases[] = {
         {UINT64_C(0x0000000000000000), "value = 0.0"},
         {UINT64_C(0x8000000000000000), "value = 0.0"}, // -0
         {UINT64_C(0x3FF0000000000000), "value = 1.0"},
         {UINT64_C(0x3FB999999999999A), "value = 0.1"},
-        {UINT64_C(0x0000000000000001), "value = 4.9406564584124654e-324"}, // the least
+        {UINT64_C(0x0000000000000001), "value = 4.9406564584124654e-324"}, // smallest subnormal
         {UINT64_C(0x800FFFFFFFFFFFFF), "value < 0 AND value > -2.3e-308"}, // subnormal
         {UINT64_C(0x7FEFFFFFFFFFFFFF), "value > 1.7e308"},
         {UINT64_C(0x7FF0000000000000), "value = 9e999"},
@@ -365,13 +371,13 @@ static void test_ledger_append__bits(void **state)
         {UINT64_C(0x7FF8000000000000), "value IS NULL"},
         {UINT64_C(0xFFF8000000000000), "value IS NULL"},
         {UINT64_C(0x7FF8DEADBEEF0001), "value IS NULL"}, // NaN with a payload
-        {UINT64_C(0x7FF0000000000001), "value IS NULL"}, // signalling
+        {UINT64_C(0x7FF0000000000001), "value IS NULL"}, // signaling NaN
         {UINT64_C(0x4340000000000001), "value = 9007199254740994"},
     };
     invar_ledger_metric metrics[COUNT(cases)];
     char names[COUNT(cases)][8], text[200];
     const char *path = raw_path("bits.db");
-    invar_ledger *ledger = fresh("bits.db");
+    invar_ledger *ledger = new_run("bits.db");
     invar_ledger_step made = step_of(0);
     invar_ledger_sample sample = {.rng = "0", .finish_reason = "stop"};
     invar_ledger_stat stat = {0};
@@ -414,35 +420,35 @@ static void test_ledger_append__bits(void **state)
     raw_assert_clean(path);
 }
 
-/* ---- how much -------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void test_ledger_append__many_metrics(void **state)
 {
-    enum { MOST = 4096 };
-    invar_ledger_metric *metrics = malloc((MOST + 1) * sizeof *metrics);
-    char(*names)[16] = malloc((MOST + 1) * sizeof *names);
+    enum { MAX_METRICS = 4096 };
+    invar_ledger_metric *metrics = malloc((MAX_METRICS + 1) * sizeof *metrics);
+    char(*names)[16] = malloc((MAX_METRICS + 1) * sizeof *names);
     const char *path = raw_path("many.db");
-    invar_ledger *ledger = fresh("many.db");
+    invar_ledger *ledger = new_run("many.db");
     invar_ledger_step made = step_of(0);
 
     (void)state;
     assert_true(metrics && names);
-    for (int i = 0; i <= MOST; i++) {
+    for (int i = 0; i <= MAX_METRICS; i++) {
         (void)snprintf(names[i], sizeof names[i], "m/%d", i);
         metrics[i] = (invar_ledger_metric){names[i], i};
     }
     made.metrics = metrics;
-    made.n_metrics = MOST + 1;
+    made.n_metrics = MAX_METRICS + 1;
     assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "4096 are allowed");
-    made.n_metrics = MOST;
+    made.n_metrics = MAX_METRICS;
     assert_ok(invar_ledger_append(ledger, &made));
-    assert_ok(append(ledger, 1)); // and none
+    assert_ok(append_step(ledger, 1)); // a step without metrics
     invar_ledger_close(ledger);
-    assert_int_equal(raw_int(path, "SELECT count(*) FROM metric WHERE step = 0"), MOST);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM metric WHERE step = 0"), MAX_METRICS);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM metric WHERE step = 1"), 0);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM metric m JOIN series n USING(series) "
                                    "WHERE n.name = 'm/' || CAST(m.value AS INTEGER)"),
-                     MOST);
+                     MAX_METRICS);
     raw_assert_clean(path);
     free(metrics);
     free(names);
@@ -455,8 +461,8 @@ static void test_ledger_append__no_points(void **state)
     invar_digest nothing, root;
 
     (void)state;
-    assert_ok(begin(ledger));
-    assert_ok(define(ledger, 0));
+    assert_ok(begin_run(ledger));
+    assert_ok(define_points(ledger, 0));
     assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = 0}));
     assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = 1}));
     invar_ledger_close(ledger);
@@ -467,14 +473,14 @@ static void test_ledger_append__no_points(void **state)
     raw_assert_clean(path);
 }
 
-/* Events are numbered in their entry; a step's are at the step. */
+/* Events are numbered within their entry; events of a step have the number of the step. */
 static void test_ledger_append__events(void **state)
 {
     const invar_ledger_event events[] = {{-1, "debug", "k", "first\n\tline", NULL},
                                          {99, "error", "k", "", "{\"a\": 1}"},
                                          {-1, "debug", "k", "first\n\tline", NULL}};
     const char *path = raw_path("events.db");
-    invar_ledger *ledger = fresh("events.db");
+    invar_ledger *ledger = new_run("events.db");
     invar_ledger_step made = step_of(0);
 
     (void)state;
@@ -482,7 +488,7 @@ static void test_ledger_append__events(void **state)
     made.n_events = COUNT(events);
     assert_ok(invar_ledger_append(ledger, &made));
     assert_ok(invar_ledger_log_event(ledger, &events[0]));
-    assert_ok(invar_ledger_log_event(ledger, &events[0])); // may be said twice
+    assert_ok(invar_ledger_log_event(ledger, &events[0])); // equal events are allowed
     assert_fails(invar_ledger_log_event(ledger, &(invar_ledger_event){-1, "info", "k", NULL, NULL}),
                  INVAR_E_INVALID, "message is missing");
     assert_fails(
@@ -500,18 +506,18 @@ static void test_ledger_append__events(void **state)
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
-/* Root and chain, from the definition and by the program xxhsum. */
+/* Computes root and chain from their definition with the program xxhsum. */
 static void test_ledger_append__root_and_chain(void **state)
 {
     const char *path = raw_path("hashes.db");
-    invar_ledger *ledger = fresh("hashes.db");
+    invar_ledger *ledger = new_run("hashes.db");
     invar_digest link[2] = {{{0}}}, rooted[POINTS], expected, stored;
     char text[96];
 
     (void)state;
     for (int64_t step = 0; step < 3; step++) {
         int count = 0;
-        assert_ok(append(ledger, step));
+        assert_ok(append_step(ledger, step));
         for (int i = 0; i < POINTS; i++)
             if (levels[i] == 0)
                 rooted[count++] = digests[i];
@@ -531,7 +537,7 @@ static void test_ledger_append__root_and_chain(void **state)
     invar_ledger_close(ledger);
 }
 
-/* Points above level 0 are for diagnosis: they change no root, but are stored. */
+/* Points above level 0 are stored, but change no root. Control: a point of level 0 changes it. */
 static void test_ledger_append__finer_points_are_outside_the_root(void **state)
 {
     invar_digest chains[3], data[POINTS];
@@ -539,7 +545,7 @@ static void test_ledger_append__finer_points_are_outside_the_root(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_ledger *ledger = fresh("finer.db");
+        invar_ledger *ledger = new_run("finer.db");
         invar_ledger_step made = step_of(0);
         digests[1].bytes[0] ^= i == 1; // level 1
         digests[2].bytes[0] ^= i == 2; // level 0

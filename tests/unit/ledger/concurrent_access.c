@@ -1,6 +1,10 @@
 /*
- * concurrent_access.c - tests of a ledger in use: one writer, any number of readers, and what a
- * death leaves.
+ * concurrent_access.c - tests of a ledger with one writer, several readers, and killed writers.
+ *
+ * A second writer of the same or another process is rejected with the name of the first. Readers
+ * see only complete steps while a child process appends. A log truncated at any frame gives a
+ * prefix of the run, checked against the chains of the intact run; the untruncated log is the
+ * control.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,13 +18,13 @@ static const invar_test_ledger small = {.steps = 3};
 
 /* ---- one writer ------------------------------------------------------------------------------ */
 
-typedef struct holder {
+typedef struct writer_request {
     const char *path, *name;
-} holder;
+} writer_request;
 
 static bool open_writer(const void *payload)
 {
-    const holder *w = payload;
+    const writer_request *w = payload;
     invar_ledger *ledger;
 
     return invar_ledger_open(&ledger, w->path,
@@ -50,16 +54,16 @@ static void test_ledger_live__second_writer_of_a_process(void **state)
 
     (void)state;
     assert_ok(invar_ledger_writer(writer, path));
-    assert_string_equal(writer, ""); // there is nothing at all
+    assert_string_equal(writer, ""); // neither ledger nor lock file exists
     assert_ok(invar_ledger_open(&ledger, path, &first));
     assert_fails(invar_ledger_open(&second, path, &raw_write_options), INVAR_E_BUSY,
                  "it has a writer already: pid ");
     assert_holder(invar_error_last()->message, getpid(), "train --recipe a");
     assert_ok(invar_ledger_writer(writer, path));
     assert_holder(writer, getpid(), ": train --recipe a");
-    assert_ok(invar_test_ledger_begin(ledger, &small)); // refusing one has not disturbed the other
+    assert_ok(invar_test_ledger_begin(ledger, &small)); // the first writer still works
     assert_fails(invar_ledger_open(&second, path, &raw_create_options), INVAR_E_BUSY, "pid ");
-    invar_ledger_close(raw_reader(path)); // nor does a reader, which comes and goes
+    invar_ledger_close(raw_reader(path)); // closing a reader must not release the writer's lock
     assert_fails(invar_ledger_open(&second, path, &raw_create_options), INVAR_E_BUSY, "pid ");
     assert_null(second);
     invar_ledger_close(ledger);
@@ -68,7 +72,7 @@ static void test_ledger_live__second_writer_of_a_process(void **state)
     invar_ledger_close(raw_writer(path));
 }
 
-/* A link is another name for the same ledger. */
+/* A symbolic link is another name for the same ledger, so it shares the lock. */
 static void test_ledger_live__second_writer_by_a_link(void **state)
 {
     const char *path = raw_path("target.db"), *link = raw_path("link.db");
@@ -107,8 +111,8 @@ static void test_ledger_live__second_writer_of_another_process(void **state)
     char writer[INVAR_LEDGER_WRITER_SIZE];
     invar_ledger *ledger = NULL;
     raw_outcome out;
-    pid_t child =
-        invar_test_holder_start(open_writer, &(holder){path, "j\xC3\xBCrgen\x1b[31m\nsecond line"});
+    pid_t child = invar_test_holder_start(
+        open_writer, &(writer_request){path, "j\xC3\xBCrgen\x1b[31m\nsecond line"});
 
     (void)state;
     assert_fails(invar_ledger_open(&ledger, path, &raw_write_options), INVAR_E_BUSY,
@@ -120,7 +124,7 @@ static void test_ledger_live__second_writer_of_another_process(void **state)
     out = raw_child(0, try_writer, path);
     raw_assert_outcome(&out, INVAR_E_BUSY, "it has a writer already");
     invar_test_holder_kill(child);
-    assert_ok(invar_ledger_writer(writer, path)); // asking does not hold it
+    assert_ok(invar_ledger_writer(writer, path)); // reading the writer's name takes no lock
     assert_string_equal(writer, "");
     out = raw_child(0, try_writer, path);
     raw_assert_outcome(&out, INVAR_OK, "");
@@ -134,7 +138,7 @@ static bool lock_file(const void *payload)
     return fd >= 0 && fcntl(fd, F_SETLK, &whole) == 0;
 }
 
-/* What was in the lock's file before does not matter. */
+/* A process that locks the lock file without writing a name blocks writers, too. */
 static void test_ledger_live__lock_of_a_stranger(void **state)
 {
     const char *path = raw_path("stranger.db"), *lock = raw_path("stranger.db-lock");
@@ -149,11 +153,11 @@ static void test_ledger_live__lock_of_a_stranger(void **state)
     invar_ledger_close(raw_writer(path));
 }
 
-/* ---- readers while it is written ------------------------------------------------------------- */
+/* ---- readers and a live writer --------------------------------------------------------------- */
 
 enum { LIVE_STEPS = 300, LIVE_CHANGES = 30 };
 
-/* Until there is a file "stop". Yields an exit code. */
+/* Appends steps until the file `stop` exists. Returns the exit code of the child. */
 static int write_live(const char *path, const char *stop)
 {
     const invar_test_ledger spec = {.steps = 1};
@@ -169,25 +173,25 @@ static int write_live(const char *path, const char *stop)
     return 0;
 }
 
-/* What a snapshot holds: its last step, and whether every step is there with all its rows. */
-typedef struct sight {
+/* Row counts of one snapshot, which show if every step up to the last has all its rows. */
+typedef struct snapshot {
     int64_t steps, last, metrics, samples, digests, entries;
-} sight;
+} snapshot;
 
-static invar_status take_sight(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+static invar_status read_snapshot_row(void *payload, const char *const *columns,
+                                      const invar_ledger_value *values, int count)
 {
-    sight *s = payload;
+    snapshot *s = payload;
 
     (void)columns;
     assert_int_equal(count, 6);
     if (values)
-        *s = (sight){values[0].integer, values[1].integer, values[2].integer,
-                     values[3].integer, values[4].integer, values[5].integer};
+        *s = (snapshot){values[0].integer, values[1].integer, values[2].integer,
+                        values[3].integer, values[4].integer, values[5].integer};
     return INVAR_OK;
 }
 
-static void look(sight *out, invar_ledger *ledger)
+static void read_snapshot(snapshot *out, invar_ledger *ledger)
 {
     assert_ok(invar_ledger_select(
         ledger, &(invar_ledger_select_request){
@@ -195,7 +199,7 @@ static void look(sight *out, invar_ledger *ledger)
                            "FROM step), (SELECT count(*) FROM metric), (SELECT count(*) FROM "
                            "sample), (SELECT count(*) FROM digest), (SELECT count(*) FROM entry "
                            "WHERE kind = 'step')",
-                    .row = take_sight,
+                    .row = read_snapshot_row,
                     .payload = out}));
 }
 
@@ -203,9 +207,9 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
 {
     const char *path = raw_path("busy.db"), *stop = raw_path("stop");
     invar_ledger_verify_result verdict;
-    int64_t looks = 0, changes = 0, previous = -1;
+    int64_t n_snapshots = 0, changes = 0, previous = -1;
     invar_ledger *ledger = NULL;
-    sight s = {.last = -1};
+    snapshot s = {.last = -1};
     int status;
     pid_t writer = fork();
 
@@ -218,8 +222,8 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
     for (bool done = false; !done;) {
         done = waitpid(writer, &status, WNOHANG) == writer;
         if (!ledger && invar_ledger_open(&ledger, path, NULL) != INVAR_OK)
-            continue; // there is nothing yet
-        look(&s, ledger);
+            continue; // the writer has not created it yet
+        read_snapshot(&s, ledger);
         assert_int_equal(s.last, s.steps - 1);
         assert_int_equal(s.entries, s.steps);
         assert_int_equal(s.metrics, 20 * s.steps);
@@ -229,8 +233,8 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
         changes += s.last != previous;
         previous = s.last;
         if (s.last >= LIVE_STEPS && changes >= LIVE_CHANGES)
-            raw_write(stop, "", 0); // it was really looked at meanwhile
-        if (++looks % 32 == 0) {
+            raw_write(stop, "", 0); // enough different snapshots were read
+        if (++n_snapshots % 32 == 0) {
             assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
             if (verdict.problems > 0)
                 fail_msg("at step %d: %s", (int)s.last, verdict.first_problem);
@@ -242,7 +246,10 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
     raw_assert_clean(path);
 }
 
-/* The plain shell, as the manual says it: it reads, and it leaves the log to the writer. */
+/*
+ * The sqlite3 shell in read-only mode, as the manual recommends it, reads and keeps the log as it
+ * is.
+ */
 static void test_ledger_live__plain_shell(void **state)
 {
     static const char query[] = "SELECT count(*) FROM timeline";
@@ -272,38 +279,38 @@ static void test_ledger_live__plain_shell(void **state)
     raw_assert_clean(path);
 }
 
-/* ---- what a killed writer leaves ------------------------------------------------------------- */
+/* ---- files of a killed writer ---------------------------------------------------------------- */
 
-enum { DEAD_STEPS = 5 };
+enum { KILLED_STEPS = 5 };
 
-/* The files of a writer that died after DEAD_STEPS steps. */
-static void make_dead(raw_bytes *file, raw_bytes *log)
+/* Reads the database and log of a writer with KILLED_STEPS steps, as if it had been killed then. */
+static void make_killed_writer(raw_bytes *file, raw_bytes *log)
 {
-    const invar_test_ledger spec = {.steps = DEAD_STEPS};
+    const invar_test_ledger spec = {.steps = KILLED_STEPS};
     invar_ledger *ledger;
 
     raw_remove(raw_path("dead.db"));
     ledger = raw_writer(raw_path("dead.db"));
     assert_ok(invar_test_ledger_begin(ledger, &spec));
-    for (int64_t step = 0; step < DEAD_STEPS; step++)
+    for (int64_t step = 0; step < KILLED_STEPS; step++)
         assert_ok(invar_test_ledger_step(ledger, &spec, 0, step));
     *file = raw_read(raw_path("dead.db"));
     *log = raw_read(raw_path("dead.db-wal"));
     invar_ledger_close(ledger);
 }
 
-/* How many steps there are; what there is, is whole, and a prefix of the run as it was. */
+/* Returns the number of steps. Asserts that all are complete and are a prefix of the run. */
 static int64_t count_steps(const char *path, const invar_digest *chains)
 {
     invar_ledger *ledger = raw_reader(path);
     invar_ledger_verify_result verdict;
     invar_digest chain;
-    sight s;
+    snapshot s;
 
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
     if (verdict.problems > 0)
         fail_msg("%s", verdict.first_problem);
-    look(&s, ledger);
+    read_snapshot(&s, ledger);
     assert_int_equal(s.last, s.steps - 1);
     assert_int_equal(s.metrics, 20 * s.steps);
     for (int64_t step = 0; step < s.steps; step++) {
@@ -318,19 +325,19 @@ static void test_ledger_live__truncated_log(void **state)
 {
     const char *path = raw_path("cut.db"), *log = raw_path("cut.db-wal");
     const size_t header = 32, frame = 24 + 4096;
-    invar_digest chains[DEAD_STEPS];
+    invar_digest chains[KILLED_STEPS];
     raw_bytes file, whole;
     invar_ledger *ledger;
-    int64_t before = DEAD_STEPS;
+    int64_t before = KILLED_STEPS;
 
     (void)state;
-    make_dead(&file, &whole);
+    make_killed_writer(&file, &whole);
     assert_true((whole.count - header) % frame == 0 && whole.count > 20 * frame);
     ledger = raw_reader(raw_path("dead.db"));
-    for (int64_t step = 0; step < DEAD_STEPS; step++)
+    for (int64_t step = 0; step < KILLED_STEPS; step++)
         assert_ok(invar_ledger_chain_at(&chains[step], ledger, 1, step));
     invar_ledger_close(ledger);
-    for (size_t i = 0; i < 60; i++) { // from whole to nothing; at the ends of frames and inside
+    for (size_t i = 0; i < 60; i++) { // ever shorter logs, cut between and inside of frames
         const size_t inside[] = {0, 1, 23, 24, 25, 24 + 2048, frame - 1, 12};
         size_t left = whole.count - header, frames = left / frame * (59 - i) / 59;
         size_t length = header + frames * frame + (i > 0 ? inside[i % 8] : 0);
@@ -341,9 +348,9 @@ static void test_ledger_live__truncated_log(void **state)
         raw_write(path, file.data, file.count);
         raw_write(log, whole.data, length);
         steps = count_steps(path, chains);
-        assert_true(steps <= before); // the newest go first
+        assert_true(steps <= before); // a shorter log loses the newest steps
         if (i == 0)
-            assert_int_equal(steps, DEAD_STEPS);
+            assert_int_equal(steps, KILLED_STEPS);
         before = steps;
     }
     assert_int_equal(before, 0);
@@ -358,24 +365,24 @@ static void test_ledger_live__lost_shared_memory(void **state)
     invar_ledger *ledger;
 
     (void)state;
-    make_dead(&file, &log);
+    make_killed_writer(&file, &log);
     for (int i = 0; i < 2; i++) {
         raw_remove(path);
         raw_write(path, file.data, file.count);
         raw_write(raw_path("shm.db-wal"), log.data, log.count);
-        if (i == 1) { // or full of nonsense
+        if (i == 1) { // shared memory with invalid contents
             char nonsense[32768];
             memset(nonsense, 0x5A, sizeof nonsense);
             raw_write(memory, nonsense, sizeof nonsense);
         }
         raw_assert_clean(path);
-        (void)unlink(memory); // a reader has made it
+        (void)unlink(memory); // the reader above created it
         raw_assert_clean(path);
         ledger = raw_writer(path);
-        assert_ok(invar_test_ledger_resume(ledger, &small, DEAD_STEPS));
-        assert_ok(invar_test_ledger_step(ledger, &small, 1, DEAD_STEPS));
+        assert_ok(invar_test_ledger_resume(ledger, &small, KILLED_STEPS));
+        assert_ok(invar_test_ledger_step(ledger, &small, 1, KILLED_STEPS));
         invar_ledger_close(ledger);
-        assert_int_equal(raw_summary(path, NULL).last_step, DEAD_STEPS);
+        assert_int_equal(raw_summary(path, NULL).last_step, KILLED_STEPS);
         raw_assert_clean(path);
     }
     free(file.data);

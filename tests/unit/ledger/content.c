@@ -1,17 +1,21 @@
 /*
- * content.c - tests of the content hash: equal for runs that computed the same, however that came
- * about; different as soon as one bit is.
+ * content.c - tests of the content digest of a run.
+ *
+ * Each test writes runs that differ from a base run in one field. Changes of times, events,
+ * replicas, statistics and points above level 0, of the order of metrics and replies, and
+ * interruptions must keep the digest. Every change of a result, down to one bit, must give a digest
+ * that no other change gives.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/ledger/raw_ledger.h"
 
-/* ---- a run, and one that differs from it ----------------------------------------------------- */
+/* ---- base run and changed runs --------------------------------------------------------------- */
 
-enum { STEPS = 3, CHANGED = 1 }; // the step that a change is made in
+enum { STEPS = 3, CHANGED = 1 }; // changes apply to step CHANGED
 
-/* Everything that a step is made of, to be changed in place. */
-typedef struct draft {
+/* A step with all its records, in arrays that a change can modify before the step is appended. */
+typedef struct step_records {
     invar_digest digests[3], replica_digests[3];
     invar_ledger_metric metrics[3], gauges[2], results[2];
     invar_ledger_stat stats[2];
@@ -25,7 +29,7 @@ typedef struct draft {
     invar_ledger_step step;
     const char *dataset;
     size_t n_results;
-} draft;
+} step_records;
 
 static invar_digest digest_of(int64_t step, int64_t what)
 {
@@ -36,7 +40,7 @@ static invar_digest digest_of(int64_t step, int64_t what)
     return out;
 }
 
-static void draft_init(draft *d, int64_t step)
+static void step_records_init(step_records *d, int64_t step)
 {
     const invar_ledger_sample sample = {7,
                                         digest_of(step, 20),
@@ -56,20 +60,21 @@ static void draft_init(draft *d, int64_t step)
                                         "stop",
                                         0};
 
-    *d = (draft){.metrics = {{"train/loss", 0.1}, {"train/kl", 0.0}, {"rollout/reward", 2}},
-                 .gauges = {{"perf/a", 1}, {"perf/b", 2}},
-                 .results = {{"reward", 0.5}, {"length", 100}},
-                 .stats = {{0, 0, 0, 0, 1.5, 2.5}, {1, 1, 0, 1, 1.5, 2.5}},
-                 .samples = {sample, sample},
-                 .replies = {{"judge", 0, digest_of(step, 30), "yes", 3},
-                             {"judge", 1, digest_of(step, 31), "no", 2}},
-                 .timings = {{"rollout", 1, 2}, {"train", 3, 4}},
-                 .parts = {{0, "format", 0.5}, {1, "answer", 1}},
-                 .work = {{0, "node1", "train", "", 1, 2, 0, 0},
-                          {1, "node2", "train", "weights", 3, 4, 5, 6}},
-                 .events = {{0, "info", "note", "text", NULL}, {0, "info", "note", "more", NULL}},
-                 .dataset = "gsm8k",
-                 .n_results = 2};
+    *d = (step_records){
+        .metrics = {{"train/loss", 0.1}, {"train/kl", 0.0}, {"rollout/reward", 2}},
+        .gauges = {{"perf/a", 1}, {"perf/b", 2}},
+        .results = {{"reward", 0.5}, {"length", 100}},
+        .stats = {{0, 0, 0, 0, 1.5, 2.5}, {1, 1, 0, 1, 1.5, 2.5}},
+        .samples = {sample, sample},
+        .replies = {{"judge", 0, digest_of(step, 30), "yes", 3},
+                    {"judge", 1, digest_of(step, 31), "no", 2}},
+        .timings = {{"rollout", 1, 2}, {"train", 3, 4}},
+        .parts = {{0, "format", 0.5}, {1, "answer", 1}},
+        .work = {{0, "node1", "train", "", 1, 2, 0, 0},
+                 {1, "node2", "train", "weights", 3, 4, 5, 6}},
+        .events = {{0, "info", "note", "text", NULL}, {0, "info", "note", "more", NULL}},
+        .dataset = "gsm8k",
+        .n_results = 2};
     d->samples[1].rng = "0/2";
     for (int i = 0; i < 3; i++)
         d->digests[i] = d->replica_digests[i] = digest_of(step, i);
@@ -116,11 +121,11 @@ static void define(invar_ledger *ledger, size_t count)
     assert_ok(invar_ledger_define(ledger, points, count));
 }
 
-static void append(invar_ledger *ledger, int64_t step, void (*change)(draft *))
+static void append_step(invar_ledger *ledger, int64_t step, void (*change)(step_records *))
 {
-    draft d;
+    step_records d;
 
-    draft_init(&d, step);
+    step_records_init(&d, step);
     if (change && step == CHANGED)
         change(&d);
     assert_ok(invar_ledger_append(ledger, &d.step));
@@ -128,8 +133,8 @@ static void append(invar_ledger *ledger, int64_t step, void (*change)(draft *))
         assert_ok(invar_ledger_add_evaluation(ledger, d.dataset, d.results, d.n_results));
 }
 
-/* A new ledger with a run that has begun; `points` 2: without the finer one. */
-static invar_ledger *begin(const char *name, size_t points)
+/* Creates a ledger and begins its run. `points` is 3, or 2 to omit the point of level 1. */
+static invar_ledger *begin_run(const char *name, size_t points)
 {
     invar_ledger *ledger;
 
@@ -142,7 +147,7 @@ static invar_ledger *begin(const char *name, size_t points)
     return ledger;
 }
 
-static invar_digest end(invar_ledger *ledger)
+static invar_digest finish_content(invar_ledger *ledger)
 {
     invar_digest out;
 
@@ -151,18 +156,18 @@ static invar_digest end(invar_ledger *ledger)
     return out;
 }
 
-static invar_digest content_with(void (*change)(draft *))
+static invar_digest content_of_change(void (*change)(step_records *))
 {
-    invar_ledger *ledger = begin("run.db", 3);
+    invar_ledger *ledger = begin_run("run.db", 3);
 
     for (int64_t step = 0; step < STEPS; step++)
-        append(ledger, step, change);
-    return end(ledger);
+        append_step(ledger, step, change);
+    return finish_content(ledger);
 }
 
-/* ---- what does not count --------------------------------------------------------------------- */
+/* ---- changes that keep the digest ------------------------------------------------------------ */
 
-static void swap_metrics(draft *d)
+static void swap_metrics(step_records *d)
 {
     invar_ledger_metric first = d->metrics[0];
 
@@ -170,7 +175,7 @@ static void swap_metrics(draft *d)
     d->metrics[2] = first;
 }
 
-static void swap_replies(draft *d)
+static void swap_replies(step_records *d)
 {
     invar_ledger_plugin_reply first = d->replies[0];
 
@@ -178,7 +183,7 @@ static void swap_replies(draft *d)
     d->replies[1] = first;
 }
 
-static void swap_results(draft *d)
+static void swap_results(step_records *d)
 {
     invar_ledger_metric first = d->results[0];
 
@@ -187,14 +192,14 @@ static void swap_results(draft *d)
 }
 
 #define CHANGE(name, statement)                                                                    \
-    static void name(draft *d)                                                                     \
+    static void name(step_records *d)                                                              \
     {                                                                                              \
         statement;                                                                                 \
     }
 
-CHANGE(nothing, (void)d)
+CHANGE(unchanged, (void)d)
 CHANGE(other_arrival, d->samples[0].completion_order = 1)
-CHANGE(other_time, d->timings[0].duration_ns = 99)
+CHANGE(other_timing, d->timings[0].duration_ns = 99)
 CHANGE(no_times, d->step.n_timings = 0)
 CHANGE(other_work, d->work[1].sent = 99)
 CHANGE(no_work, d->step.n_work = 0)
@@ -210,23 +215,23 @@ CHANGE(other_fine_point, d->digests[2].bytes[0] ^= 1)
 
 static void test_ledger_content__same(void **state)
 {
-    static void (*const changes[])(draft *) = {
-        nothing,          other_arrival, other_time,    no_times,     other_gauge, no_gauges,
+    static void (*const changes[])(step_records *) = {
+        unchanged,        other_arrival, other_timing,  no_times,     other_gauge, no_gauges,
         no_events,        other_event,   other_replica, no_replicas,  other_stat,  no_stats,
         other_fine_point, swap_metrics,  swap_replies,  swap_results, other_work,  no_work,
     };
-    invar_digest base = content_with(NULL), other;
+    invar_digest base = content_of_change(NULL), other;
 
     (void)state;
     for (size_t i = 0; i < COUNT(changes); i++) {
-        other = content_with(changes[i]);
+        other = content_of_change(changes[i]);
         raw_assert_digest(&base, &other);
     }
 }
 
-/* ---- what counts ----------------------------------------------------------------------------- */
+/* ---- changes that must change the digest ----------------------------------------------------- */
 
-static void flip_loss(draft *d)
+static void flip_loss(step_records *d)
 {
     uint64_t bits;
 
@@ -235,7 +240,7 @@ static void flip_loss(draft *d)
     memcpy(&d->metrics[0].value, &bits, sizeof bits);
 }
 
-static void swap_samples(draft *d)
+static void swap_samples(step_records *d)
 {
     invar_ledger_sample first = d->samples[0];
 
@@ -285,7 +290,7 @@ CHANGE(no_evaluation, d->n_results = 0)
 
 static void test_ledger_content__different(void **state)
 {
-    static void (*const changes[])(draft *) = {
+    static void (*const changes[])(step_records *) = {
         flip_loss,         minus_zero,         other_metric,       fewer_metrics,
         other_weights,     other_batch,        other_rng,          other_point,
         sample_prompt,     sample_prompt_hash, sample_rng,         sample_first,
@@ -301,68 +306,70 @@ static void test_ledger_content__different(void **state)
     invar_digest seen[COUNT(changes) + 1];
 
     (void)state;
-    seen[0] = content_with(NULL);
+    seen[0] = content_of_change(NULL);
     for (size_t i = 0; i < COUNT(changes); i++) {
-        seen[i + 1] = content_with(changes[i]);
+        seen[i + 1] = content_of_change(changes[i]);
         for (size_t k = 0; k <= i; k++)
             if (invar_digest_equal(&seen[i + 1], &seen[k]))
                 fail_msg("changes %zu and %zu have one content", i, k);
     }
 }
 
-/* ---- lives ----------------------------------------------------------------------------------- */
+/* ---- interrupted and resumed runs ------------------------------------------------------------ */
 
 static void resume(invar_ledger *ledger, int64_t after)
 {
     static const invar_ledger_fact fact = {"host", "name", "another"};
-    const invar_ledger_provenance there = {.facts = &fact, .n_facts = 1, .no_auto_facts = true};
+    const invar_ledger_provenance other_host = {
+        .facts = &fact, .n_facts = 1, .no_auto_facts = true};
     invar_digest chain = {{0}};
 
     if (after >= 0)
         assert_ok(invar_ledger_chain_at(&chain, ledger, 1, after));
-    assert_ok(invar_ledger_resume(ledger, NULL, after, &chain, &there));
+    assert_ok(invar_ledger_resume(ledger, NULL, after, &chain, &other_host));
     define(ledger, 3);
 }
 
 static void test_ledger_content__interrupted(void **state)
 {
-    invar_digest base = content_with(NULL), other;
+    invar_digest base = content_of_change(NULL), other;
 
     (void)state;
     for (int64_t crash = 0; crash <= STEPS; crash++)
         for (int64_t next = 0; next <= crash; next++) {
-            invar_ledger *ledger = begin("lives.db", 3);
-            // what the first life did after the checkpoint does not count, even if it was wrong
+            invar_ledger *ledger = begin_run("lives.db", 3);
+            // Steps that the first segment executed after the checkpoint do not count, even if they
+            // differ.
             for (int64_t step = 0; step < crash; step++)
-                append(ledger, step, step >= next ? flip_loss : NULL);
+                append_step(ledger, step, step >= next ? flip_loss : NULL);
             resume(ledger, next - 1);
             for (int64_t step = next; step < STEPS; step++)
-                append(ledger, step, NULL);
-            other = end(ledger);
+                append_step(ledger, step, NULL);
+            other = finish_content(ledger);
             raw_assert_digest(&base, &other);
         }
 }
 
-/* Events, checkpoints, seals, the end, circumstances and points of diagnosis leave it alone. */
+/* Events, checkpoints, seals, the finish and points above level 0 keep the content digest. */
 static void test_ledger_content__beside(void **state)
 {
     const invar_ledger_event event = {-1, "warning", "note", "text", NULL};
-    invar_digest base = content_with(NULL), other;
+    invar_digest base = content_of_change(NULL), other;
     invar_ledger_checkpoint made = {.step = 1, .path = "c", .bytes = 1};
     char seal[INVAR_LEDGER_SEAL_SIZE];
-    invar_ledger *ledger = begin("beside.db", 2);
+    invar_ledger *ledger = begin_run("beside.db", 2);
 
     (void)state;
     assert_ok(invar_ledger_log_event(ledger, &event));
-    append(ledger, 0, NULL);
-    append(ledger, 1, NULL);
+    append_step(ledger, 0, NULL);
+    append_step(ledger, 1, NULL);
     assert_ok(invar_ledger_chain_at(&made.chain, ledger, 1, 1));
     assert_ok(invar_ledger_checkpoint_intent(ledger, &made));
     assert_ok(invar_ledger_seal(seal, ledger, 1));
-    define(ledger, 3); // finer from here on
-    append(ledger, 2, NULL);
+    define(ledger, 3); // adds the point of level 1
+    append_step(ledger, 2, NULL);
     assert_ok(invar_ledger_finish(ledger, 9, "stopped"));
-    other = end(ledger);
+    other = finish_content(ledger);
     raw_assert_digest(&base, &other);
     raw_assert_clean(raw_path("beside.db"));
 }
@@ -370,19 +377,22 @@ static void test_ledger_content__beside(void **state)
 static void test_ledger_content__of_its_steps(void **state)
 {
     invar_digest seen[STEPS + 1];
-    invar_ledger *ledger = begin("prefix.db", 3);
+    invar_ledger *ledger = begin_run("prefix.db", 3);
 
     (void)state;
     for (int64_t step = 0; step <= STEPS; step++) {
         assert_ok(invar_ledger_content_hash(&seen[step], ledger, 1));
         for (int64_t k = 0; k < step; k++)
             assert_false(invar_digest_equal(&seen[step], &seen[k]));
-        append(ledger, step, NULL);
+        append_step(ledger, step, NULL);
     }
     invar_ledger_close(ledger);
 }
 
-/* The tests' own runs: one spec, one content; another seed, another. */
+/*
+ * Runs of tests/ledger.h with one seed have one content, even if times, replicas or segments
+ * differ. Control: another seed, another evaluation or other bits give other contents.
+ */
 static void test_ledger_content__fixture(void **state)
 {
     static const invar_test_ledger specs[] = {

@@ -1,21 +1,25 @@
 /*
- * copy.c - tests of copies: import, backup, and copies without old detail.
+ * copy.c - tests of copies of ledgers: import, backup, and backup without old detail.
+ *
+ * A copied run must have the content, chains and seal of its source, although names and manifests
+ * get other row numbers. Runs with another history, damaged sources and existing files must be
+ * rejected and leave the target as it was; dumps of all tables through plain SQLite show this.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/ledger/raw_ledger.h"
 
-/* ---- what is compared ------------------------------------------------------------------------ */
+/* ---- ledgers and comparisons ----------------------------------------------------------------- */
 
-/* Makes a ledger with a run, unless it is there. */
-static const char *make(const char *name, const invar_test_ledger *spec)
+/* Returns the path of a ledger with one run; writes it if it does not exist. */
+static const char *ledger_with_run(const char *name, const invar_test_ledger *spec)
 {
     if (access(raw_path(name), F_OK) != 0)
         assert_ok(invar_test_ledger_write(raw_path(name), spec));
     return raw_path(name);
 }
 
-/* Every step of the run, with its sums: what names and numbers stand for is the same again. */
+/* Writes the seal of a run, which covers all its rows but no row numbers of names. */
 static void seal_of(char line[INVAR_LEDGER_SEAL_SIZE], const char *path, const char *uuid)
 {
     invar_ledger *ledger = raw_reader(path);
@@ -45,7 +49,7 @@ static void assert_imports(const char *to, const char *from, int64_t expected)
     raw_assert_clean(to);
 }
 
-/* The run of `from` is in `to` as it was. */
+/* Asserts that `to` holds the single run of `from` with the same content, entries and seal. */
 static void assert_same_run(const char *to, const char *from)
 {
     invar_ledger_summary a = raw_summary(from, NULL), b = raw_summary(to, a.uuid);
@@ -70,8 +74,9 @@ static const invar_test_ledger base = {
 
 static void test_ledger_copy__import(void **state)
 {
-    const char *a = make("a.db", &base), *to = raw_path("import.db");
-    const char *b = make("b.db", &(invar_test_ledger){.steps = 12, .seed = 1, .finer = true});
+    const char *a = ledger_with_run("a.db", &base), *to = raw_path("import.db");
+    const char *b =
+        ledger_with_run("b.db", &(invar_test_ledger){.steps = 12, .seed = 1, .finer = true});
     invar_digest before, after;
     int64_t runs;
 
@@ -84,27 +89,29 @@ static void test_ledger_copy__import(void **state)
     before = raw_dump(to);
     assert_imports(to, a, 0);
     assert_imports(to, b, 0);
-    assert_imports(to, to, 0); // of itself
+    assert_imports(to, to, 0); // import of a ledger into itself
     after = raw_dump(to);
     raw_assert_digest(&before, &after);
-    assert_imports(raw_path("both.db"), to, 2); // both at once
+    assert_imports(raw_path("both.db"), to, 2); // two runs in one import
     assert_same_run(raw_path("both.db"), a);
     assert_same_run(raw_path("both.db"), b);
     assert_int_equal(raw_verify(raw_path("both.db")).runs, 2);
     assert_imports(to, raw_path("both.db"), 0);
     invar_ledger_close(raw_writer(raw_path("none.db")));
-    assert_ok(import_into(&runs, to, raw_path("none.db"))); // nothing
+    assert_ok(import_into(&runs, to, raw_path("none.db"))); // a source without runs
     assert_int_equal(runs, 0);
 }
 
-/* Names and manifests get other numbers there; nobody must notice. */
+/*
+ * Import gives names and manifests other row numbers; the values must still belong to their names.
+ */
 static void test_ledger_copy__import_gives_other_numbers(void **state)
 {
     static const char metrics[] =
         "SELECT group_concat(step || n.name || value_bits) FROM (SELECT * "
         "FROM metric JOIN series n USING(series) WHERE run = %d ORDER BY "
         "step, seg, n.name) AS n";
-    const char *a = make("a.db", &base), *to = raw_path("numbers.db");
+    const char *a = ledger_with_run("a.db", &base), *to = raw_path("numbers.db");
     invar_ledger *ledger = raw_writer(to);
     const invar_ledger_metric other[] = {{"z", 1}, {"train/loss", 2}, {"y", 3}};
     static char texts[2][1 << 17];
@@ -131,7 +138,7 @@ static void test_ledger_copy__import_gives_other_numbers(void **state)
     assert_string_equal(texts[0], texts[1]);
 }
 
-/* A run that has grown since: what is new comes along. */
+/* Importing a run again adds the steps that it has gained since. */
 static void test_ledger_copy__import_extends(void **state)
 {
     const invar_test_ledger spec = {.steps = 20};
@@ -141,7 +148,7 @@ static void test_ledger_copy__import_extends(void **state)
 
     (void)state;
     assert_ok(invar_test_ledger_begin(source, &spec));
-    for (int i = 0; i < 4; i++) { // while it is written, by the writer's own object
+    for (int i = 0; i < 4; i++) { // the source is the writer, which appends in between
         for (; step < 4 * i; step++)
             assert_ok(invar_test_ledger_step(source, &spec, 0, step));
         assert_ok(invar_ledger_import(&runs, target, source));
@@ -155,11 +162,11 @@ static void test_ledger_copy__import_extends(void **state)
     raw_copy(raw_path("older.db"), to);
     assert_imports(to, from, 1);
     assert_same_run(to, from);
-    assert_imports(to, raw_path("older.db"), 0); // it has all of that
+    assert_imports(to, raw_path("older.db"), 0); // the target has all of its steps
     assert_same_run(to, from);
 }
 
-/* One beginning, two ends: whichever is longer, they do not fit. */
+/* Runs that diverged after a common beginning are not merged, whichever is longer. */
 static void test_ledger_copy__import_of_another_history(void **state)
 {
     static const int more[] = {1, 2, 3};
@@ -193,14 +200,14 @@ static void test_ledger_copy__import_of_another_history(void **state)
         after = raw_dump(ours);
         raw_assert_digest(&before, &after);
     }
-    assert_imports(ours, start, 0); // control: what both have in common
+    assert_imports(ours, start, 0); // control: the common beginning is imported both ways
     assert_imports(start, ours, 1);
 }
 
 static void test_ledger_copy__import_of_damage(void **state)
 {
     const char *from = raw_path("damaged.db"), *to = raw_path("untouched.db");
-    const char *a = make("a.db", &base);
+    const char *a = ledger_with_run("a.db", &base);
     invar_digest before, after;
     int64_t runs = 7;
 
@@ -208,8 +215,9 @@ static void test_ledger_copy__import_of_damage(void **state)
     assert_ok(invar_test_ledger_write(to, &(invar_test_ledger){.steps = 2, .seed = 3}));
     assert_imports(from, a, 1);
     assert_ok(invar_test_ledger_add(from, &(invar_test_ledger){.steps = 2, .seed = 4}));
+    // Damages the second run.
     raw_tamper(from, "UPDATE timing SET duration_ns = flip(duration_ns) WHERE run = 2 AND step = 1 "
-                     "AND phase = 'rollout'"); // in the second run
+                     "AND phase = 'rollout'");
     before = raw_dump(to);
     assert_fails(import_into(&runs, to, from), INVAR_E_CORRUPT,
                  "it is damaged and not copied: run 2: timing (step 1, seg 0, phase rollout)");
@@ -221,7 +229,8 @@ static void test_ledger_copy__import_of_damage(void **state)
 static void test_ledger_copy__import_beside_a_run(void **state)
 {
     const invar_test_ledger spec = {.steps = 4, .seed = 5};
-    const char *a = make("a.db", &base), *to = raw_path("beside.db"), *ahead = raw_path("ahead.db");
+    const char *a = ledger_with_run("a.db", &base), *to = raw_path("beside.db"),
+               *continued = raw_path("ahead.db");
     invar_ledger *target = raw_writer(to), *source = raw_reader(a), *other;
     int64_t runs;
 
@@ -230,14 +239,14 @@ static void test_ledger_copy__import_beside_a_run(void **state)
     assert_ok(invar_test_ledger_begin(target, &spec));
     assert_ok(invar_test_ledger_step(target, &spec, 0, 0));
     assert_ok(invar_ledger_import(&runs, target, source));
-    assert_ok(invar_test_ledger_step(target, &spec, 0, 1)); // its own goes on
+    assert_ok(invar_test_ledger_step(target, &spec, 0, 1)); // the target's own run continues
     invar_ledger_close(source);
-    // but its own, continued elsewhere, cannot come back under its hands
+    // A run that the target is writing cannot be extended by an import.
     source = raw_reader(to);
-    assert_ok(invar_ledger_backup(source, ahead, NULL));
+    assert_ok(invar_ledger_backup(source, continued, NULL));
     invar_ledger_close(source);
-    other = raw_writer(ahead);
-    source = raw_reader(ahead);
+    other = raw_writer(continued);
+    source = raw_reader(continued);
     assert_ok(invar_ledger_find(&(invar_ledger_summary){0}, source, "1"));
     assert_ok(invar_ledger_resume(other, "1", -1, NULL,
                                   &(invar_ledger_provenance){.no_auto_facts = true}));
@@ -279,7 +288,7 @@ static void test_ledger_copy__backup_of_a_live_ledger(void **state)
         raw_assert_clean(raw_path(names[i]));
     }
     invar_ledger_close(ledger);
-    ledger = raw_writer(raw_path("copy1.db")); // a copy is a ledger: it can go on
+    ledger = raw_writer(raw_path("copy1.db")); // a copy can be resumed
     assert_ok(invar_test_ledger_resume(ledger, &spec, 2));
     assert_ok(invar_test_ledger_step(ledger, &spec, 1, 2));
     invar_ledger_close(ledger);
@@ -290,25 +299,25 @@ static void test_ledger_copy__backup_overwrites_nothing(void **state)
 {
     static const invar_ledger_retention all = {-1, 0}, last = {2, 0};
     const invar_ledger_retention *keeps[] = {NULL, &all, &last};
-    invar_ledger *ledger = raw_reader(make("a.db", &base));
-    const char *taken = raw_path("taken"), *log = raw_path("orphan.db-wal");
+    invar_ledger *ledger = raw_reader(ledger_with_run("a.db", &base));
+    const char *existing = raw_path("taken"), *log = raw_path("orphan.db-wal");
     raw_bytes bytes;
 
     (void)state;
-    raw_write(taken, "mine", 4);
+    raw_write(existing, "mine", 4);
     raw_write(log, "mine", 4);
     for (size_t i = 0; i < COUNT(keeps); i++) {
-        assert_fails(invar_ledger_backup(ledger, taken, keeps[i]), INVAR_E_INVALID,
+        assert_fails(invar_ledger_backup(ledger, existing, keeps[i]), INVAR_E_INVALID,
                      "there is a file of that name already");
         assert_fails(invar_ledger_backup(ledger, raw_folder, keeps[i]), INVAR_E_INVALID, "already");
         assert_fails(invar_ledger_backup(ledger, raw_path("no/where.db"), keeps[i]), INVAR_E_IO,
                      "");
-        // a log without its file would become the copy's
+        // SQLite would apply a log that remains of another file to the copy.
         assert_fails(invar_ledger_backup(ledger, raw_path("orphan.db"), keeps[i]), INVAR_E_INVALID,
                      "already");
         assert_int_not_equal(access(raw_path("taken.partial"), F_OK), 0);
     }
-    bytes = raw_read(taken);
+    bytes = raw_read(existing);
     assert_int_equal(bytes.count, 4);
     assert_memory_equal(bytes.data, "mine", 4);
     free(bytes.data);
@@ -321,7 +330,7 @@ static const char *const details[] = {"digest",     "stat",    "sample",     "re
                                       "timing",     "gauge",   "work",       "reward_part",
                                       "led_sample", "op_time", "kept_sample"};
 
-static void shorten(const char *to, const char *from, int64_t last, int64_t every)
+static void backup_last(const char *to, const char *from, int64_t last, int64_t every)
 {
     invar_ledger *ledger = raw_reader(from);
 
@@ -330,7 +339,9 @@ static void shorten(const char *to, const char *from, int64_t last, int64_t ever
     invar_ledger_close(ledger);
 }
 
-/* Rows of `table` that differ in two ledgers, or are in the first only. */
+/*
+ * Counts the rows of `table` in `from` that satisfy `where` and are not in `in` with the same sum.
+ */
 static int64_t count_missing(const char *table, const char *in, const char *from, const char *where)
 {
     sqlite3 *db = raw_open(from);
@@ -361,7 +372,7 @@ static void test_ledger_copy__shortened(void **state)
         {12, 0, "1"},
         {500, 0, "1"},
     };
-    const char *from = make("a.db", &base), *to = raw_path("short.db");
+    const char *from = ledger_with_run("a.db", &base), *to = raw_path("short.db");
     invar_digest content = raw_content(from, 1), now;
     char rest[96], line[INVAR_LEDGER_SEAL_SIZE], other[INVAR_LEDGER_SEAL_SIZE], sql[200];
     invar_ledger *ledger;
@@ -372,7 +383,7 @@ static void test_ledger_copy__shortened(void **state)
         bool whole = strcmp(cases[i].kept, "1") == 0;
         invar_ledger_verify_result verdict;
         int64_t gone = 0;
-        shorten(to, from, cases[i].last, cases[i].every);
+        backup_last(to, from, cases[i].last, cases[i].every);
         raw_assert_clean(to);
         verdict = raw_verify(to);
         (void)snprintf(rest, sizeof rest, "NOT (%s)", cases[i].kept);
@@ -400,17 +411,17 @@ static void test_ledger_copy__shortened(void **state)
     }
 }
 
-/* What is left out adds up, in any number of copies. */
+/* Copies in two stages record the same omitted rows as a direct copy. */
 static void test_ledger_copy__shortened_again(void **state)
 {
-    const char *from = make("a.db", &base), *once = raw_path("once.db");
+    const char *from = ledger_with_run("a.db", &base), *once = raw_path("once.db");
     const char *twice = raw_path("twice.db"), *direct = raw_path("direct.db");
     invar_digest a, b;
 
     (void)state;
-    shorten(once, from, 6, 0);
-    shorten(twice, once, 2, 0);
-    shorten(direct, from, 2, 0);
+    backup_last(once, from, 6, 0);
+    backup_last(twice, once, 2, 0);
+    backup_last(direct, from, 2, 0);
     raw_assert_clean(twice);
     a = raw_dump(twice);
     b = raw_dump(direct);
@@ -420,22 +431,22 @@ static void test_ledger_copy__shortened_again(void **state)
     a = raw_content(raw_path("import-short.db"), 1);
     b = raw_content(from, 1);
     raw_assert_digest(&a, &b);
-    assert_imports(raw_path("import-short.db"), from, 0); // the run is there
+    assert_imports(raw_path("import-short.db"), from, 0); // the run exists already
     assert_imports(raw_path("import-short.db"), once, 0);
 }
 
-/* A shortened copy can be written on, and a whole one extended by it. */
+/* A shortened copy can be resumed, and a complete copy can be extended from it. */
 static void test_ledger_copy__shortened_goes_on(void **state)
 {
     const invar_test_ledger spec = {.steps = 12};
-    const char *from = make("a.db", &base), *to = raw_path("goes-on.db");
+    const char *from = ledger_with_run("a.db", &base), *to = raw_path("goes-on.db");
     const char *whole = raw_path("whole.db");
     invar_ledger *ledger;
     int64_t before;
 
     (void)state;
     assert_imports(whole, from, 1);
-    shorten(to, from, 3, 0);
+    backup_last(to, from, 3, 0);
     ledger = raw_writer(to);
     assert_ok(invar_test_ledger_resume(ledger, &spec, 12));
     for (int64_t step = 12; step < 18; step++)
@@ -443,7 +454,7 @@ static void test_ledger_copy__shortened_goes_on(void **state)
     invar_ledger_close(ledger);
     raw_assert_clean(to);
     before = raw_verify(to).pruned;
-    shorten(raw_path("goes-on2.db"), to, 2, 0);
+    backup_last(raw_path("goes-on2.db"), to, 2, 0);
     raw_assert_clean(raw_path("goes-on2.db"));
     assert_true(raw_verify(raw_path("goes-on2.db")).pruned > before);
     assert_imports(whole, raw_path("goes-on2.db"), 1);

@@ -1,10 +1,11 @@
 /*
- * provenance.c - tests of what is found out about build, program and host.
+ * provenance.c - tests of the facts that are gathered about build, program and host.
  *
- *     PROGRAM [FILE.build | own]   with an argument: prints the facts that it finds
+ *     PROGRAM [FILE.build | own]   with an argument: prints the facts of FILE.build or of itself
  *
- * The second use is for tests/e2e/builds/provenance.sh, which lets scripts/provenance write the
- * file that this program then reads.
+ * Invalid build files must give dirty = unknown with a reason, never a failure. The digest of the
+ * binary is compared with the program xxhsum, the host with uname. tests/e2e/builds/provenance.sh
+ * runs the program with an argument, on a file that scripts/provenance has written.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +24,7 @@
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
 static char folder[] = INVAR_TEST_WORK "/provenance-XXXXXX";
-static char build[sizeof folder + 32], diff[sizeof folder + 32];
+static char build_path[sizeof folder + 32], diff_path[sizeof folder + 32];
 
 static int set_up(void **state)
 {
@@ -32,16 +33,16 @@ static int set_up(void **state)
         print_error("%s cannot be created\n", folder);
         return -1;
     }
-    snprintf(build, sizeof build, "%s/program.build", folder);
-    snprintf(diff, sizeof diff, "%s/program.build.diff", folder);
+    snprintf(build_path, sizeof build_path, "%s/program.build", folder);
+    snprintf(diff_path, sizeof diff_path, "%s/program.build.diff", folder);
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    remove(build);
-    remove(diff);
+    remove(build_path);
+    remove(diff_path);
     return rmdir(folder);
 }
 
@@ -59,8 +60,8 @@ static void write_text(const char *path, const char *text)
     write_bytes(path, text, strlen(text));
 }
 
-/* NULL: there is no such fact. */
-static const char *find(const invar_provenance *p, const char *scope, const char *key)
+/* Returns the value of a fact, or NULL if there is none. */
+static const char *find_fact(const invar_provenance *p, const char *scope, const char *key)
 {
     size_t count;
     const invar_ledger_fact *facts = invar_provenance_facts(&count, p);
@@ -74,29 +75,29 @@ static const char *find(const invar_provenance *p, const char *scope, const char
 
 static void assert_fact(const invar_provenance *p, const char *key, const char *value)
 {
-    const char *found = find(p, "build", key);
+    const char *found = find_fact(p, "build", key);
 
     assert_non_null(found);
     assert_string_equal(found, value);
 }
 
-/* Every key once, every value a line of printable text: what the ledger asks of a fact. */
+/* Asserts that keys are unique and values are one line of printable text, as a ledger requires. */
 static void assert_sound(const invar_provenance *p)
 {
     size_t count, step;
     const invar_ledger_fact *facts = invar_provenance_facts(&count, p);
 
     for (size_t i = 0; i < count; i++) {
-        assert_ptr_equal(find(p, facts[i].scope, facts[i].key), facts[i].value);
+        assert_ptr_equal(find_fact(p, facts[i].scope, facts[i].key), facts[i].value);
         for (const char *c = facts[i].value; *c; c += step) {
             step = invar_text_char(c, strlen(c));
             assert_int_not_equal(step, 0);
         }
     }
-    assert_null(strchr(find(p, "build", "binary"), '?'));
+    assert_null(strchr(find_fact(p, "build", "binary"), '?'));
 }
 
-/* Reads `path`; it must not count, and the reason must contain `why`. */
+/* Asserts that the build file `path` is not used, for a reason that contains `why`. */
 static void assert_unknown(const char *path, const char *why)
 {
     invar_provenance *p;
@@ -106,11 +107,11 @@ static void assert_unknown(const char *path, const char *why)
     assert_int_equal(invar_error_last()->status, INVAR_OK);
     assert_sound(p);
     assert_fact(p, "dirty", "unknown");
-    assert_null(find(p, "build", "commit"));
-    assert_non_null(find(p, "build", "problem"));
-    if (!strstr(find(p, "build", "problem"), why))
-        fail_msg("\"%s\" does not contain \"%s\"", find(p, "build", "problem"), why);
-    assert_non_null(find(p, "host", "cpu"));
+    assert_null(find_fact(p, "build", "commit"));
+    assert_non_null(find_fact(p, "build", "problem"));
+    if (!strstr(find_fact(p, "build", "problem"), why))
+        fail_msg("\"%s\" does not contain \"%s\"", find_fact(p, "build", "problem"), why);
+    assert_non_null(find_fact(p, "host", "cpu"));
     (void)invar_provenance_objects(&objects, p);
     assert_int_equal(objects, 0);
     invar_provenance_free(p);
@@ -132,9 +133,9 @@ static void test_ledger_provenance__reads_the_build(void **state)
     size_t objects;
 
     (void)state;
-    write_text(build, text);
-    write_bytes(diff, change, sizeof change);
-    assert_ok(invar_provenance_gather(&p, build));
+    write_text(build_path, text);
+    write_bytes(diff_path, change, sizeof change);
+    assert_ok(invar_provenance_gather(&p, build_path));
     assert_sound(p);
     assert_fact(p, "commit", COMMIT);
     assert_fact(p, "tree", "f00d");
@@ -146,8 +147,8 @@ static void test_ledger_provenance__reads_the_build(void **state)
     assert_fact(p, "flags", "-O3 -std=c11");
     assert_fact(p, "version", "1.2.3");
     assert_fact(p, "type", "Release");
-    assert_null(find(p, "build", "problem"));
-    assert_null(find(p, "build", "diff_truncated"));
+    assert_null(find_fact(p, "build", "problem"));
+    assert_null(find_fact(p, "build", "diff_truncated"));
     object = invar_provenance_objects(&objects, p);
     assert_int_equal(objects, 1);
     assert_string_equal(object->scope, "build");
@@ -164,9 +165,9 @@ static void test_ledger_provenance__clean_has_no_diff(void **state)
     size_t objects;
 
     (void)state;
-    write_text(diff, "of an earlier build");
-    write_text(build, "[build]\ncommit = " COMMIT "\ndirty = clean\n");
-    assert_ok(invar_provenance_gather(&p, build));
+    write_text(diff_path, "of an earlier build");
+    write_text(build_path, "[build]\ncommit = " COMMIT "\ndirty = clean\n");
+    assert_ok(invar_provenance_gather(&p, build_path));
     assert_sound(p);
     assert_fact(p, "dirty", "clean");
     assert_fact(p, "commit", COMMIT);
@@ -183,11 +184,11 @@ static void test_ledger_provenance__long_diff_is_cut_and_said_to_be(void **state
     size_t objects;
 
     (void)state;
-    write_text(build, "[build]\ndirty = untracked\n");
-    write_text(diff, "x");
+    write_text(build_path, "[build]\ndirty = untracked\n");
+    write_text(diff_path, "x");
     for (int longer = 0; longer <= 1; longer++) {
-        assert_int_equal(truncate(diff, INVAR_PROVENANCE_DIFF_BYTES + 5 * longer), 0);
-        assert_ok(invar_provenance_gather(&p, build));
+        assert_int_equal(truncate(diff_path, INVAR_PROVENANCE_DIFF_BYTES + 5 * longer), 0);
+        assert_ok(invar_provenance_gather(&p, build_path));
         assert_sound(p);
         assert_fact(p, "dirty", "untracked");
         object = invar_provenance_objects(&objects, p);
@@ -196,35 +197,35 @@ static void test_ledger_provenance__long_diff_is_cut_and_said_to_be(void **state
         if (longer)
             assert_fact(p, "diff_truncated", "16777216 of 16777221 bytes");
         else
-            assert_null(find(p, "build", "diff_truncated"));
+            assert_null(find_fact(p, "build", "diff_truncated"));
         invar_provenance_free(p);
     }
-    remove(diff);
+    remove(diff_path);
 }
 
-/* ---- files that do not count ----------------------------------------------------------------- */
+/* ---- rejected build files -------------------------------------------------------------------- */
 
 static void test_ledger_provenance__missing_files(void **state)
 {
     static char path[5000];
 
     (void)state;
-    remove(build);
-    assert_unknown(build, "cannot be opened");
-    write_text(build, "[build]\ndirty = modified\n");
-    remove(diff);
-    assert_unknown(build, "program.build.diff: cannot be opened");
+    remove(build_path);
+    assert_unknown(build_path, "cannot be opened");
+    write_text(build_path, "[build]\ndirty = modified\n");
+    remove(diff_path);
+    assert_unknown(build_path, "program.build.diff: cannot be opened");
     memset(path, 'a', sizeof path - 1);
     assert_unknown(path, "cannot be opened");
     assert_unknown("/", "is not a file");
     assert_unknown("/dev/zero", "is not a file");
-    remove(build);
-    assert_int_equal(mkfifo(build, 0600), 0);
-    assert_unknown(build, "is not a file");
-    remove(build);
+    remove(build_path);
+    assert_int_equal(mkfifo(build_path, 0600), 0);
+    assert_unknown(build_path, "is not a file");
+    remove(build_path);
 }
 
-/* A script is no program with a file of its own: whoever runs it says what it is. */
+/* An empty path gathers facts of the host only: a script has no build file of its own. */
 static void test_ledger_provenance__of_a_script_is_the_host(void **state)
 {
     invar_provenance *p;
@@ -234,7 +235,7 @@ static void test_ledger_provenance__of_a_script_is_the_host(void **state)
     (void)state;
     assert_ok(invar_provenance_gather(&p, ""));
     facts = invar_provenance_facts(&count, p);
-    assert_non_null(find(p, "host", "cpu"));
+    assert_non_null(find_fact(p, "host", "cpu"));
     for (size_t i = 0; i < count; i++)
         assert_string_not_equal(facts[i].scope, "build");
     invar_provenance_free(p);
@@ -260,22 +261,22 @@ static void test_ledger_provenance__hostile_files(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        write_text(build, texts[i][0]);
-        assert_unknown(build, texts[i][1]);
+        write_text(build_path, texts[i][0]);
+        assert_unknown(build_path, texts[i][1]);
     }
-    write_bytes(build, "[build]\nsubject = a\0b\n", 22);
-    assert_unknown(build, "control character");
+    write_bytes(build_path, "[build]\nsubject = a\0b\n", 22);
+    assert_unknown(build_path, "control character");
     assert_ok(invar_alloc((void **)&data, HUGE_BYTES, 1, "data"));
     for (size_t i = 0; i < HUGE_BYTES; i++)
         data[i] = (uint8_t)(i * UINT64_C(0x9E3779B97F4A7C15) >> 56);
-    write_bytes(build, data, 4096);
-    assert_unknown(build, "program.build:");
+    write_bytes(build_path, data, 4096);
+    assert_unknown(build_path, "program.build:");
     memset(data, '\n', HUGE_BYTES);
-    write_bytes(build, data, HUGE_BYTES);
-    assert_unknown(build, "larger than");
+    write_bytes(build_path, data, HUGE_BYTES);
+    assert_unknown(build_path, "larger than");
     memset(data, 'a', HUGE_BYTES);
-    write_bytes(build, data, 900000);
-    assert_unknown(build, "longer than");
+    write_bytes(build_path, data, 900000);
+    assert_unknown(build_path, "longer than");
     invar_free(data);
 }
 
@@ -311,27 +312,28 @@ static void test_ledger_provenance__host(void **state)
     (void)state;
     assert_ok(invar_provenance_gather(&p, NULL));
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const char *value = find(p, "host", keys[i]);
+        const char *value = find_fact(p, "host", keys[i]);
         assert_non_null(value);
         assert_true(strlen(value) > 0);
     }
     assert_int_equal(uname(&system), 0);
-    assert_string_equal(find(p, "host", "name"), system.nodename);
+    assert_string_equal(find_fact(p, "host", "name"), system.nodename);
     snprintf(text, sizeof text, "%s %s", system.sysname, system.release);
-    assert_string_equal(find(p, "host", "kernel"), text);
-    assert_int_equal(strncmp(find(p, "host", "isa"), system.machine, strlen(system.machine)), 0);
-    assert_true(strtol(find(p, "host", "cores"), NULL, 10) >= 1);
-    assert_true(strtoll(find(p, "host", "memory"), NULL, 10) >= 1 << 24);
+    assert_string_equal(find_fact(p, "host", "kernel"), text);
+    assert_int_equal(strncmp(find_fact(p, "host", "isa"), system.machine, strlen(system.machine)),
+                     0);
+    assert_true(strtol(find_fact(p, "host", "cores"), NULL, 10) >= 1);
+    assert_true(strtoll(find_fact(p, "host", "memory"), NULL, 10) >= 1 << 24);
     invar_provenance_free(p);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_status gather(void)
+static invar_status gather_and_free(void)
 {
     invar_provenance *p;
 
-    INVAR_TRY(invar_provenance_gather(&p, build));
+    INVAR_TRY(invar_provenance_gather(&p, build_path));
     invar_provenance_free(p);
     return INVAR_OK;
 }
@@ -339,9 +341,9 @@ static invar_status gather(void)
 static void test_ledger_provenance__each_allocation_fails(void **state)
 {
     (void)state;
-    write_text(build, "[build]\ndirty = modified\n");
-    write_text(diff, "a change");
-    fail_each_allocation(gather);
+    write_text(build_path, "[build]\ndirty = modified\n");
+    write_text(diff_path, "a change");
+    fail_each_allocation(gather_and_free);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */

@@ -1,8 +1,10 @@
 /*
- * raw_ledger.h - a ledger from behind: its files, its bytes, and its tables without our library.
+ * raw_ledger.h - fixtures of ledger tests, and raw access to files and tables of a ledger.
  *
- * A raw connection runs no trigger and checks no constraint, and knows flip(X): X with one bit
- * changed, bit 20 of a number, bit 0 of the first byte of a text or blob. NULL becomes '1'.
+ * Tests damage ledgers and read what was stored through plain SQLite, independent of the library.
+ * A raw connection runs no trigger and checks no constraint. It has the SQL function flip(X), which
+ * returns X with one bit changed: bit 20 of a number, bit 0 of the first byte of a text or blob;
+ * NULL becomes '1'. The independent hashes are those of the program xxhsum.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,10 +27,10 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 #ifndef INVAR_TEST_WORK
-#define INVAR_TEST_WORK "." /* the build says it; a header that is compiled alone need not know */
+#define INVAR_TEST_WORK "." /* the build defines it, except if this header is compiled alone */
 #endif
 
-/* No power is lost in these programs: they need not wait for a disk. SQLite calls these, too. */
+/* Replaces fsync, for SQLite too: the tests need no protection against a power loss. */
 __attribute__((visibility("default"))) int fsync(int fd)
 {
     (void)fd;
@@ -74,7 +76,7 @@ static inline int raw_teardown(void **state)
     return 0;
 }
 
-/* A path in the test's folder, by name; it stays. */
+/* Returns the path of file `name` in the test's folder; it stays valid until the program ends. */
 static inline const char *raw_path(const char *name)
 {
     static char *paths[64];
@@ -91,7 +93,7 @@ static inline const char *raw_path(const char *name)
     return paths[i];
 }
 
-/* Removes a ledger with all that may lie beside it. */
+/* Removes a ledger with its log, shared memory, journal and lock file. */
 static inline void raw_remove(const char *path)
 {
     static const char *const parts[] = {"", "-wal", "-shm", "-journal", "-lock"};
@@ -135,7 +137,7 @@ static inline void raw_write(const char *path, const void *data, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
-/* The file alone, under a new name, with nothing beside it. */
+/* Copies the database file alone, and removes the files of an older ledger at `to`. */
 static inline void raw_copy(const char *to, const char *from)
 {
     raw_bytes bytes = raw_read(from);
@@ -155,7 +157,7 @@ static inline invar_digest raw_hash(const char *path)
     return out;
 }
 
-/* What the program xxhsum says about some bytes: our hash from another hand. */
+/* Returns the XXH3-128 digest of some bytes, computed by the program xxhsum. */
 static inline invar_digest raw_xxhsum(const void *data, size_t count)
 {
     char command[2 * sizeof raw_folder + 64], line[256];
@@ -185,7 +187,7 @@ static inline void raw_flip(sqlite3_context *context, int count, sqlite3_value *
 
     (void)count;
     assert_non_null(copy);
-    copy[0] = 0; // of an empty one
+    copy[0] = 0; // the byte that is flipped if the value is empty
     memcpy(copy, bytes ? sqlite3_value_blob(values[0]) : "", (size_t)bytes);
     copy[0] ^= 1;
     memcpy(&bits, &real, sizeof bits);
@@ -237,7 +239,7 @@ static inline void raw_exec(sqlite3 *db, const char *format, ...)
         fail_msg("%s: %s", text, sqlite3_errmsg(db));
 }
 
-/* The first column of the first row. */
+/* Returns a statement at its first row. The caller finalizes it. */
 static inline sqlite3_stmt *raw_row(sqlite3 *db, const char *text)
 {
     sqlite3_stmt *stmt;
@@ -258,7 +260,7 @@ static inline int64_t raw_int_of(sqlite3 *db, const char *text)
     return out;
 }
 
-/* The same on a connection of its own. */
+/* Like raw_int_of, but opens a connection to `path` for the query. */
 static inline int64_t raw_int(const char *path, const char *text)
 {
     sqlite3 *db = raw_open(path);
@@ -268,21 +270,21 @@ static inline int64_t raw_int(const char *path, const char *text)
     return out;
 }
 
-/* Bytes of a column, at most `room`. */
-static inline size_t raw_blob(void *out, size_t room, const char *path, const char *text)
+/* Copies the first column of the first row to `out` and returns its size, at most `capacity`. */
+static inline size_t raw_blob(void *out, size_t capacity, const char *path, const char *text)
 {
     sqlite3 *db = raw_open(path);
     sqlite3_stmt *stmt = raw_row(db, text);
     size_t bytes = (size_t)sqlite3_column_bytes(stmt, 0);
 
-    assert_true(bytes <= room);
+    assert_true(bytes <= capacity);
     memcpy(out, bytes ? sqlite3_column_blob(stmt, 0) : "", bytes);
     sqlite3_finalize(stmt);
     sqlite3_close(db);
     return bytes;
 }
 
-/* Changes a ledger behind its back. */
+/* Executes SQL on a raw connection, which neither triggers nor constraints prevent. */
 static inline void raw_tamper(const char *path, const char *text)
 {
     sqlite3 *db = raw_open(path);
@@ -298,7 +300,7 @@ typedef struct raw_names {
     char at[RAW_NAMES][64];
 } raw_names;
 
-/* The first column of all rows. */
+/* Returns the first column of all rows as text. */
 static inline raw_names raw_list(sqlite3 *db, const char *text)
 {
     raw_names out = {0};
@@ -328,7 +330,7 @@ static inline raw_names raw_columns(sqlite3 *db, const char *table)
     return raw_list(db, text);
 }
 
-/* The hash of all rows of all tables: what a call has changed, if anything. */
+/* Returns the digest of all rows of all tables; two digests show if a call changed anything. */
 static inline invar_digest raw_dump(const char *path)
 {
     sqlite3 *db = raw_open(path);
@@ -357,13 +359,13 @@ static inline invar_digest raw_dump(const char *path)
     return out;
 }
 
-/* "run, step, seg": what tells a row of the table from the others. */
+/* Writes the columns of the table's primary key, or of its unique index: "run, step, seg". */
 static inline void raw_key(char *out, size_t size, sqlite3 *db, const char *table)
 {
     char text[400];
     raw_names columns;
 
-    // a table without a primary key of its own has one unique index
+    // A table without a primary key has exactly one unique index.
     (void)snprintf(text, sizeof text,
                    "SELECT name FROM pragma_table_info('%s') WHERE pk > 0 ORDER BY pk", table);
     columns = raw_list(db, text);
@@ -382,7 +384,7 @@ static inline void raw_key(char *out, size_t size, sqlite3 *db, const char *tabl
     }
 }
 
-/* ---- canonical bytes, spelled out ------------------------------------------------------------ */
+/* ---- canonical bytes, written independently of the library ----------------------------------- */
 
 typedef struct raw_spelling {
     unsigned char data[4096];
@@ -430,7 +432,7 @@ static inline invar_ledger *raw_reader(const char *path)
     return out;
 }
 
-/* Made when it is not there. */
+/* Opens a ledger for writing; creates it if it does not exist. */
 static inline invar_ledger *raw_writer(const char *path)
 {
     invar_ledger *out;
@@ -439,7 +441,10 @@ static inline invar_ledger *raw_writer(const char *path)
     return out;
 }
 
-/* "whole.db" has rows in every table but `pruned`; "short.db", a shortened copy, has some there. */
+/*
+ * Writes two ledgers: "whole.db" has rows in every table except `pruned`, and "short.db", a copy of
+ * it without old detail, has rows in `pruned`.
+ */
 static inline int raw_setup_whole(void **state)
 {
     const invar_test_ledger spec = {
@@ -457,7 +462,7 @@ static inline int raw_setup_whole(void **state)
     return 0;
 }
 
-/* The one of the two in which `table` has rows. */
+/* Returns the ledger of raw_setup_whole in which `table` has rows. */
 static inline const char *raw_with_rows(const char *table)
 {
     return raw_path(strcmp(table, "pruned") == 0 ? "short.db" : "whole.db");
@@ -513,16 +518,18 @@ static inline void raw_assert_digest(const invar_digest *a, const invar_digest *
 
 /* ---- other processes ------------------------------------------------------------------------- */
 
-/* What a child came to: failures are told, not asserted, in a process that is not the test's. */
+/*
+ * Result of raw_child. A child process returns its failure, since it cannot fail the test itself.
+ */
 typedef struct raw_outcome {
     invar_status status;
-    int64_t number;
-    char message[INVAR_ERROR_MESSAGE_SIZE];
+    int64_t number;                         /* result of the function */
+    char message[INVAR_ERROR_MESSAGE_SIZE]; /* last error message of the child */
 } raw_outcome;
 
 typedef invar_status (*raw_act)(int64_t *number_out, const char *path);
 
-/* Runs `act` in a child, as the user `uid` (0: as we are). */
+/* Runs `act` in a child process, as user `uid`, or as the current user if `uid` is 0. */
 static inline raw_outcome raw_child(uid_t uid, raw_act act, const char *path)
 {
     raw_outcome out = {.status = INVAR_E_STATE};

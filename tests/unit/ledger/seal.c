@@ -1,5 +1,10 @@
 /*
- * seal.c - tests of seals: what a line pins, that it stays true, and that nothing else passes.
+ * seal.c - tests of seals, the lines that pin the contents of a run.
+ *
+ * A seal stays valid while its run grows, and detects what the digests inside a ledger cannot: a
+ * removed last step, a removed run, another history. Its SHA-256 is compared with the program
+ * sha256sum over bytes that this file writes from the definition. Control: every changed seal line
+ * is rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,8 +12,8 @@
 
 static const invar_test_ledger spec = {.steps = 6};
 
-/* A new ledger with a run of three steps, open for more. */
-static invar_ledger *fresh(const char *name)
+/* Creates a ledger with a run of three steps and returns its writer. */
+static invar_ledger *new_run(const char *name)
 {
     invar_ledger *ledger;
 
@@ -20,7 +25,7 @@ static invar_ledger *fresh(const char *name)
     return ledger;
 }
 
-static invar_status check(const char *path, const char *line)
+static invar_status check_seal(const char *path, const char *line)
 {
     invar_ledger *ledger = raw_reader(path);
     invar_status status = invar_ledger_seal_check(ledger, line);
@@ -37,7 +42,7 @@ static void test_ledger_seal__says_what_it_pins(void **state)
     char content[INVAR_DIGEST_HEX_SIZE], integrity[INVAR_DIGEST_HEX_SIZE];
     const char *path = raw_path("line.db");
     invar_ledger_summary summary;
-    invar_ledger *ledger = fresh("line.db");
+    invar_ledger *ledger = new_run("line.db");
     invar_digest digest;
 
     (void)state;
@@ -59,15 +64,15 @@ static void test_ledger_seal__says_what_it_pins(void **state)
     assert_memory_equal(line + strlen(expected), integrity, 32);
     assert_int_equal(strlen(line), strlen(expected) + 33 + 64);
     assert_int_equal(strspn(line + strlen(line) - 64, "0123456789abcdef"), 64);
-    assert_ok(check(path, line));
+    assert_ok(check_seal(path, line));
 }
 
-/* A seal covers what was there; the run may go on. */
+/* A seal covers the entries at its time and stays valid while the run continues. */
 static void test_ledger_seal__stays_true(void **state)
 {
     char lines[3][INVAR_LEDGER_SEAL_SIZE];
     const char *path = raw_path("on.db");
-    invar_ledger *ledger = fresh("on.db");
+    invar_ledger *ledger = new_run("on.db");
     invar_ledger_verify_result verdict;
 
     (void)state;
@@ -80,19 +85,19 @@ static void test_ledger_seal__stays_true(void **state)
         else
             assert_ok(invar_ledger_finish(ledger, 0, "done"));
     }
-    assert_ok(invar_ledger_seal(lines[2], ledger, 1)); // after the end, too
+    assert_ok(invar_ledger_seal(lines[2], ledger, 1)); // a finished run can be sealed
     invar_ledger_close(ledger);
-    ledger = raw_writer(path); // and of a run that this writer does not write
+    ledger = raw_writer(path); // a writer can seal a run that it has not begun
     assert_ok(invar_ledger_seal(lines[1], ledger, 1));
     assert_ok(invar_test_ledger_resume(ledger, &spec, 5));
     assert_ok(invar_test_ledger_step(ledger, &spec, 1, 5));
     invar_ledger_close(ledger);
     for (int i = 0; i < 3; i++)
-        assert_ok(check(path, lines[i]));
+        assert_ok(check_seal(path, lines[i]));
     verdict = raw_verify(path);
     assert_int_equal(verdict.problems, 0);
     assert_int_equal(verdict.seals, 5);
-    // one that is stored shows what it covers without any line
+    // Verify recomputes stored seals, so a damaged one is found without the line.
     raw_tamper(path, "UPDATE seal SET sha256 = flip(sha256) WHERE entry = (SELECT max(entry) FROM "
                      "seal)");
     assert_true(raw_verify(path).problems > 0);
@@ -103,7 +108,7 @@ static void test_ledger_seal__other_lines(void **state)
 {
     char line[INVAR_LEDGER_SEAL_SIZE], other[INVAR_LEDGER_SEAL_SIZE + 8];
     const char *path = raw_path("other.db");
-    invar_ledger *ledger = fresh("other.db");
+    invar_ledger *ledger = new_run("other.db");
     size_t length;
 
     (void)state;
@@ -121,26 +126,26 @@ static void test_ledger_seal__other_lines(void **state)
             if (status != INVAR_E_MISMATCH && status != INVAR_E_INVALID)
                 fail_msg("\"%s\": %s", other, invar_status_name(status));
         }
-        (void)snprintf(other, sizeof other, "%.*s", (int)i, line); // a part of it
+        (void)snprintf(other, sizeof other, "%.*s", (int)i, line); // truncated line
         assert_int_not_equal(invar_ledger_seal_check(ledger, other), INVAR_OK);
     }
     (void)snprintf(other, sizeof other, "%s0", line);
     assert_fails(invar_ledger_seal_check(ledger, other), INVAR_E_MISMATCH, "is not what the seal");
     (void)snprintf(other, sizeof other, " %s", line);
     assert_fails(invar_ledger_seal_check(ledger, other), INVAR_E_INVALID, "not a seal");
-    (void)snprintf(other, sizeof other, "%s\r\n", line); // as a file or a git note has it
+    (void)snprintf(other, sizeof other, "%s\r\n", line); // line end of a file or a git note
     assert_ok(invar_ledger_seal_check(ledger, other));
     assert_fails(invar_ledger_seal_check(ledger, "\x1b[2J"), INVAR_E_INVALID, "\"?[2J\"");
     (void)snprintf(other, sizeof other, "%s", line);
-    other[13] = other[13] == 'a' ? 'b' : 'a'; // of the uuid
+    other[13] = other[13] == 'a' ? 'b' : 'a'; // changes the uuid
     assert_fails(invar_ledger_seal_check(ledger, other), INVAR_E_MISMATCH, "is not in it");
     invar_ledger_close(ledger);
-    assert_ok(check(path, line));
+    assert_ok(check_seal(path, line));
 }
 
-/* ---- what XXH3 alone cannot show ------------------------------------------------------------- */
+/* ---- changes that verify alone cannot find --------------------------------------------------- */
 
-/* The end cut off, entry by entry: a run as it was before is a good run. */
+/* A run without its last step is valid by itself; only the seal shows that the end is missing. */
 static void test_ledger_seal__cut_tail(void **state)
 {
     static const char last_step[] =
@@ -156,18 +161,18 @@ static void test_ledger_seal__cut_tail(void **state)
         "DELETE FROM entry WHERE n = (SELECT max(n) FROM entry)";
     char line[INVAR_LEDGER_SEAL_SIZE];
     const char *path = raw_path("tail.db");
-    invar_ledger *ledger = fresh("tail.db");
+    invar_ledger *ledger = new_run("tail.db");
 
     (void)state;
     invar_ledger_close(ledger);
     ledger = raw_reader(path);
     assert_ok(invar_ledger_seal(line, ledger, 1));
     invar_ledger_close(ledger);
-    assert_ok(check(path, line));
+    assert_ok(check_seal(path, line));
     raw_tamper(path, last_step);
     assert_int_equal(raw_summary(path, NULL).last_step, 1);
     raw_assert_clean(path);
-    assert_fails(check(path, line), INVAR_E_MISMATCH, "its end is missing");
+    assert_fails(check_seal(path, line), INVAR_E_MISMATCH, "its end is missing");
 }
 
 static void test_ledger_seal__run_removed(void **state)
@@ -192,16 +197,16 @@ static void test_ledger_seal__run_removed(void **state)
             raw_exec(db, "DELETE FROM %s WHERE run = 2", tables.at[i]);
     sqlite3_close(db);
     raw_assert_clean(path);
-    assert_fails(check(path, line), INVAR_E_MISMATCH, "is not in it");
+    assert_fails(check_seal(path, line), INVAR_E_MISMATCH, "is not in it");
 }
 
-/* Two histories from one beginning: both whole, as long as each other; a line knows which. */
+/* Two valid runs of equal length with a common beginning: each seal accepts only its own run. */
 static void test_ledger_seal__other_history(void **state)
 {
     const invar_test_ledger other = {.steps = 6, .seed = 1};
     char lines[2][INVAR_LEDGER_SEAL_SIZE];
     const char *paths[] = {raw_path("mine.db"), raw_path("theirs.db")};
-    invar_ledger *ledger = fresh("mine.db");
+    invar_ledger *ledger = new_run("mine.db");
 
     (void)state;
     invar_ledger_close(ledger);
@@ -216,14 +221,15 @@ static void test_ledger_seal__other_history(void **state)
         invar_ledger_close(ledger);
         raw_assert_clean(paths[i]);
     }
-    assert_memory_equal(lines[0], lines[1], 13 + 32 + 2); // uuid and, almost, the entries
+    assert_memory_equal(lines[0], lines[1], 13 + 32 + 2); // equal up to uuid and number of entries
     for (int i = 0; i < 2; i++) {
-        assert_ok(check(paths[i], lines[i]));
-        assert_fails(check(paths[i], lines[1 - i]), INVAR_E_MISMATCH, "is not what the seal says");
+        assert_ok(check_seal(paths[i], lines[i]));
+        assert_fails(check_seal(paths[i], lines[1 - i]), INVAR_E_MISMATCH,
+                     "is not what the seal says");
     }
 }
 
-/* ---- SHA-256, from the definition and by the program sha256sum ------------------------------- */
+/* ---- SHA-256 from the definition, by the program sha256sum ----------------------------------- */
 
 static void spell_column(raw_spelling *s, const char *path, const char *text)
 {
@@ -248,7 +254,7 @@ static void spell_entries(raw_spelling *s, const char *path)
     }
 }
 
-/* Rows by table and key: the run, its segment, the step, its digests. */
+/* Writes the rows in canonical order: run, segment, step and digests. */
 static void spell_rows(raw_spelling *s, const char *path)
 {
     static const char *const hashes[] = {"batch", "rng", "root", "chain", "content"};
@@ -261,17 +267,17 @@ static void spell_rows(raw_spelling *s, const char *path)
     raw_spell_text(s, "n");
     raw_spell_text(s, "ci");
     spell_column(s, path, "SELECT identity FROM run");
-    raw_spell_bytes(s, "\0\0", 2); // no parent, no step
+    raw_spell_bytes(s, "\0\0", 2); // no parent and no fork step
     raw_spell_text(s, "segment");
     raw_spell_number(s, 1, 0);
     raw_spell_number(s, 1, 0);
-    raw_spell_number(s, 1, UINT64_MAX); // after step -1
+    raw_spell_number(s, 1, UINT64_MAX); // after_step is -1
     spell_column(s, path, "SELECT zeroblob(16)");
     raw_spell_text(s, "step");
     raw_spell_number(s, 1, 0);
     raw_spell_number(s, 1, 0);
-    raw_spell_number(s, 1, 1); // entry
-    raw_spell_number(s, 1, 5); // weights
+    raw_spell_number(s, 1, 1); // number of the entry
+    raw_spell_number(s, 1, 5); // weights version
     for (size_t i = 0; i < COUNT(hashes); i++) {
         (void)snprintf(text, sizeof text, "SELECT %s FROM step", hashes[i]);
         spell_column(s, path, text);
@@ -289,7 +295,7 @@ static void spell_point(raw_spelling *s)
     raw_spell_number(s, 1, 0);
     raw_spell_text(s, "embed.out");
     raw_spell_text(s, "forward");
-    raw_spell_bytes(s, "", 1); // of no layer
+    raw_spell_bytes(s, "", 1); // no layer
     raw_spell_text(s, "embed");
     raw_spell_text(s, "act");
     raw_spell_number(s, 1, 0);

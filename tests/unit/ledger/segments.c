@@ -1,15 +1,19 @@
 /*
- * segments.c - tests of runs and their segments: beginning, resuming, and what stands beside steps.
+ * segments.c - tests of runs and their segments: begin, fork and resume.
+ *
+ * Invalid calls must be rejected and leave every table as it was. Steps that a resume executes
+ * again are compared with the recorded ones; each difference of bits or content is rejected or
+ * reported. Also covers the checkpoints, evaluations, points and objects of a run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/ledger/raw_ledger.h"
 
-static const invar_ledger_provenance bare = {.no_auto_facts = true};
+static const invar_ledger_provenance no_provenance = {.no_auto_facts = true};
 static const invar_test_ledger spec = {.steps = 5};
 
-/* A new ledger with a run of `steps` steps, open for more. */
-static invar_ledger *fresh(const char *name, int64_t steps)
+/* Creates a ledger with a run of `steps` steps and returns its writer. */
+static invar_ledger *new_run(const char *name, int64_t steps)
 {
     invar_ledger *ledger;
 
@@ -29,7 +33,7 @@ static invar_digest chain_at(invar_ledger *ledger, int64_t step)
     return chain;
 }
 
-/* ---- beginning ------------------------------------------------------------------------------- */
+/* ---- begin ----------------------------------------------------------------------------------- */
 
 static void test_ledger_segments__begin_refuses(void **state)
 {
@@ -101,7 +105,7 @@ static void test_ledger_segments__identity(void **state)
                                                                  .kind = "ci",
                                                                  .identity = sets[i],
                                                                  .n_identity = 2,
-                                                                 .circumstances = bare}));
+                                                                 .circumstances = no_provenance}));
         (void)snprintf(number, sizeof number, "%d", i + 1);
         assert_ok(invar_ledger_find(&found[i], ledger, number));
         assert_int_equal(found[i].run, i + 1);
@@ -119,7 +123,7 @@ static void test_ledger_segments__two_runs(void **state)
 {
     const invar_test_ledger second = {.steps = 3, .name = "second", .seed = 7};
     const char *path = raw_path("runs.db");
-    invar_ledger *ledger = fresh("runs.db", 4);
+    invar_ledger *ledger = new_run("runs.db", 4);
     invar_ledger_summary a, b, found;
     char word[INVAR_LEDGER_UUID_SIZE];
 
@@ -134,11 +138,11 @@ static void test_ledger_segments__two_runs(void **state)
     assert_int_equal(b.last_step, 2);
     assert_false(a.finished);
     assert_true(b.finished);
-    assert_int_equal(a.entries, 6); // begin, its event, four steps
-    assert_int_equal(b.entries, 6); // begin, its event, three steps, the end
+    assert_int_equal(a.entries, 6); // begin, its event and four steps
+    assert_int_equal(b.entries, 6); // begin, its event, three steps and finish
     assert_string_equal(b.name, "second");
     for (size_t length = 4; length < sizeof b.uuid; length++) {
-        if (strncmp(a.uuid, b.uuid, length) == 0) // once in 65536 times
+        if (strncmp(a.uuid, b.uuid, length) == 0) // probability 1/65536 for 4 digits
             continue;
         (void)snprintf(word, sizeof word, "%.*s", (int)length, b.uuid);
         assert_ok(invar_ledger_find(&found, ledger, word));
@@ -149,8 +153,9 @@ static void test_ledger_segments__two_runs(void **state)
     assert_fails(invar_ledger_find(&found, ledger, word), INVAR_E_NOTFOUND, "no run has");
     assert_fails(invar_ledger_find(&found, ledger, ""), INVAR_E_NOTFOUND, "no run has");
     assert_fails(invar_ledger_find(&found, ledger, "\x1b\n"), INVAR_E_NOTFOUND, "\"??\"");
-    assert_fails(invar_ledger_resume(ledger, NULL, -1, NULL, &bare), INVAR_E_INVALID, "2 runs");
-    assert_ok(invar_ledger_resume(ledger, a.uuid, 3, &a.chain, &bare));
+    assert_fails(invar_ledger_resume(ledger, NULL, -1, NULL, &no_provenance), INVAR_E_INVALID,
+                 "2 runs");
+    assert_ok(invar_ledger_resume(ledger, a.uuid, 3, &a.chain, &no_provenance));
     assert_ok(invar_test_ledger_begin(ledger, &(invar_test_ledger){.name = "second"}));
     assert_fails(invar_ledger_find(&found, ledger, "second"), INVAR_E_INVALID, "2 runs are");
     invar_ledger_close(ledger);
@@ -159,8 +164,8 @@ static void test_ledger_segments__two_runs(void **state)
 
 /* ---- a fork ---------------------------------------------------------------------------------- */
 
-/* A run that goes on from the chain of another one, in a ledger of its own. */
-static invar_ledger *fork_of(const char *name, const invar_digest *chain, int64_t step)
+/* Begins a fork of another run, at its chain at `step`, in a new ledger. */
+static invar_ledger *begin_fork(const char *name, const invar_digest *chain, int64_t step)
 {
     const invar_ledger_run run = {.name = "fork",
                                   .kind = "train",
@@ -179,25 +184,26 @@ static invar_ledger *fork_of(const char *name, const invar_digest *chain, int64_
 static void test_ledger_segments__fork(void **state)
 {
     const char *path = raw_path("fork.db");
-    invar_ledger *parent = fresh("parent.db", 5), *ledger;
+    invar_ledger *parent = new_run("parent.db", 5), *ledger;
     invar_digest chain = chain_at(parent, 2), other = chain, last = chain_at(parent, 4), now;
     invar_ledger_checkpoint kept = {.step = 2, .path = "x", .chain = chain};
     invar_ledger_summary found;
 
     (void)state;
-    ledger = fork_of("fork.db", &chain, 2);
+    ledger = begin_fork("fork.db", &chain, 2);
     now = chain_at(ledger, 2);
     raw_assert_digest(&chain, &now);
     assert_ok(invar_ledger_checkpoint_intent(ledger, &kept));
-    // stopped before its first step, it resumes from where it began, and from nowhere else
+    // A fork that stopped before its first step resumes from the fork step only.
     other.bytes[0] ^= 1;
-    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &bare), INVAR_E_MISMATCH,
+    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &no_provenance), INVAR_E_MISMATCH,
                  "is not the checkpoint's");
-    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &bare), INVAR_E_STATE, "no step 1");
+    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &no_provenance), INVAR_E_STATE,
+                 "no step 1");
     assert_ok(invar_test_ledger_resume(ledger, &spec, 3));
     for (int64_t step = 3; step < 5; step++)
         assert_ok(invar_test_ledger_step(ledger, &spec, 1, step));
-    // the same steps make the chain that the parent has
+    // Steps with equal bits give the chain of the parent.
     now = chain_at(ledger, 4);
     raw_assert_digest(&last, &now);
     assert_ok(invar_ledger_find(&found, ledger, NULL));
@@ -209,39 +215,40 @@ static void test_ledger_segments__fork(void **state)
     raw_assert_clean(path);
 }
 
-/* ---- resuming -------------------------------------------------------------------------------- */
+/* ---- resume ---------------------------------------------------------------------------------- */
 
 static void test_ledger_segments__resume_refuses(void **state)
 {
     const char *path = raw_path("refused.db");
-    invar_ledger *ledger = fresh("refused.db", 3);
+    invar_ledger *ledger = new_run("refused.db", 3);
     invar_digest before = raw_dump(path), after, chain = chain_at(ledger, 2), other = chain;
 
     (void)state;
     other.bytes[15] ^= 1;
-    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &bare), INVAR_E_MISMATCH,
+    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &no_provenance), INVAR_E_MISMATCH,
                  "is not the checkpoint's");
-    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &bare), INVAR_E_MISMATCH,
+    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &no_provenance), INVAR_E_MISMATCH,
                  "is not the checkpoint's");
-    assert_fails(invar_ledger_resume(ledger, NULL, 3, &chain, &bare), INVAR_E_STATE,
+    assert_fails(invar_ledger_resume(ledger, NULL, 3, &chain, &no_provenance), INVAR_E_STATE,
                  "it has no step 3 of test; the checkpoint is of another run, or newer");
-    assert_fails(invar_ledger_resume(ledger, NULL, -2, &chain, &bare), INVAR_E_INVALID, "-2");
-    assert_fails(invar_ledger_resume(ledger, "nobody", 2, &chain, &bare), INVAR_E_NOTFOUND,
+    assert_fails(invar_ledger_resume(ledger, NULL, -2, &chain, &no_provenance), INVAR_E_INVALID,
+                 "-2");
+    assert_fails(invar_ledger_resume(ledger, "nobody", 2, &chain, &no_provenance), INVAR_E_NOTFOUND,
                  "nobody");
     after = raw_dump(path);
     raw_assert_digest(&before, &after);
-    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 3)); // the segment goes on
+    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 3)); // the segment is still open
     invar_ledger_close(ledger);
     raw_assert_clean(path);
 }
 
-/* Steps that are executed twice are kept twice; the newest counts. */
+/* A step that is executed twice is stored twice; the timeline shows the newest. */
 static void test_ledger_segments__overlap(void **state)
 {
     const invar_test_ledger drifted = {
         .steps = 5, .faults = {{INVAR_TEST_OVERLAP, .step = 3, .point = "layer.1.mlp.out"}}};
     const char *path = raw_path("overlap.db");
-    invar_ledger *ledger = fresh("overlap.db", 5);
+    invar_ledger *ledger = new_run("overlap.db", 5);
     invar_digest before[5], after[5];
 
     (void)state;
@@ -256,13 +263,13 @@ static void test_ledger_segments__overlap(void **state)
     for (int i = 0; i < 3; i++)
         raw_assert_digest(&before[i], &after[i]);
     assert_false(invar_digest_equal(&before[3], &after[3]));
-    raw_assert_digest(&before[4], &after[4]); // nobody has computed it again
+    raw_assert_digest(&before[4], &after[4]); // not executed again
     assert_int_equal(raw_int(path, "SELECT count(*) FROM step"), 7);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM timeline"), 5);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM timeline WHERE seg = 1"), 2);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM metrics"), 5 * 20);
 
-    // and a third life, from the start, in the same object and after an end in order
+    // A third segment, through the same writer, from the first step, after a regular finish.
     assert_ok(invar_ledger_finish(ledger, 1, "preempted"));
     assert_ok(invar_test_ledger_resume(ledger, &spec, 0));
     assert_ok(invar_test_ledger_step(ledger, &spec, 2, 0));
@@ -278,7 +285,7 @@ static void test_ledger_segments__overlap(void **state)
     raw_assert_clean(path);
 }
 
-/* A step that is executed again with must_match is refused, unless its bits are the same. */
+/* A step that is executed again under must_match is rejected if its bits differ. */
 static void test_ledger_segments__refuses_other_bits_of_repeated_step(void **state)
 {
     const invar_test_ledger same = {.steps = 5, .must_match = true};
@@ -288,14 +295,15 @@ static void test_ledger_segments__refuses_other_bits_of_repeated_step(void **sta
         .finer = true,
         .faults = {{INVAR_TEST_OVERLAP, .step = 3, .point = "layer.1.mlp.out"}}};
     const char *path = raw_path("again.db");
-    invar_ledger *ledger = fresh("again.db", 5);
+    invar_ledger *ledger = new_run("again.db", 5);
     invar_digest chain = chain_at(ledger, 4);
 
     (void)state;
     assert_ok(invar_test_ledger_resume(ledger, &same, 2));
     for (int64_t step = 2; step < 5; step++)
         assert_ok(invar_test_ledger_step(ledger, &same, 1, step));
-    assert_ok(invar_test_ledger_resume(ledger, &finer, 2)); // points that both have are compared
+    // Only points that both segments have are compared.
+    assert_ok(invar_test_ledger_resume(ledger, &finer, 2));
     assert_ok(invar_test_ledger_step(ledger, &finer, 2, 2));
     assert_fails(invar_test_ledger_step(ledger, &finer, 2, 3), INVAR_E_MISMATCH,
                  "step 3 was executed again and differs from segment 1 of the ledger: the first "
@@ -307,7 +315,7 @@ static void test_ledger_segments__refuses_other_bits_of_repeated_step(void **sta
     raw_assert_clean(path);
 }
 
-/* A repeated step with equal points and another content is recorded, and an event says so. */
+/* A repeated step with equal points but another content is recorded with a warning event. */
 static void test_ledger_segments__notes_other_content_of_repeated_step(void **state)
 {
     const invar_test_ledger reply = {
@@ -318,7 +326,7 @@ static void test_ledger_segments__notes_other_content_of_repeated_step(void **st
         .faults = {{INVAR_TEST_REWARD_SHIFT, .step = 3, .value = 0.5}}};
     const char *path = raw_path("content.db");
     const char *note;
-    invar_ledger *ledger = fresh("content.db", 5);
+    invar_ledger *ledger = new_run("content.db", 5);
 
     (void)state;
     assert_ok(invar_test_ledger_resume(ledger, &reply, 2));
@@ -345,12 +353,12 @@ static void test_ledger_segments__notes_other_content_of_repeated_step(void **st
     raw_assert_clean(path);
 }
 
-/* A recorded step is compared only after its row was found to be undamaged. */
+/* The recorded row of a repeated step is verified before it is compared. */
 static void test_ledger_segments__refuses_damaged_row_of_repeated_step(void **state)
 {
     const invar_test_ledger same = {.steps = 5, .must_match = true};
     const char *path = raw_path("row.db");
-    invar_ledger *ledger = fresh("row.db", 5);
+    invar_ledger *ledger = new_run("row.db", 5);
 
     (void)state;
     invar_ledger_close(ledger);
@@ -369,12 +377,12 @@ static invar_status count_reply(void *payload, const invar_ledger_plugin_reply *
     return INVAR_OK;
 }
 
-/* A reply whose row was damaged is not used, whatever column was hit. */
+/* A recorded reply is rejected if any column of its row is damaged. */
 static void test_ledger_segments__refuses_damaged_reply(void **state)
 {
     static const char *const columns[] = {"plugin", "call", "request", "data", "sum"};
     const char *path = raw_path("replies.db");
-    invar_ledger *ledger = fresh("replies.db", 3);
+    invar_ledger *ledger = new_run("replies.db", 3);
     int count = 0;
     bool found;
 
@@ -402,20 +410,21 @@ static void test_ledger_segments__refuses_damaged_reply(void **state)
 
 static void test_ledger_segments__resume_wants_points(void **state)
 {
-    invar_ledger *ledger = fresh("points.db", 2);
+    invar_ledger *ledger = new_run("points.db", 2);
     invar_digest chain = chain_at(ledger, 1);
 
     (void)state;
-    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &bare));
+    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &no_provenance));
     assert_fails(invar_test_ledger_step(ledger, &spec, 1, 2), INVAR_E_STATE, "define the points");
-    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &bare)); // may be done again
+    // Resuming twice is allowed.
+    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &no_provenance));
     invar_ledger_close(ledger);
     assert_int_equal(raw_int(raw_path("points.db"), "SELECT count(*) FROM segment"), 3);
     assert_int_equal(raw_int(raw_path("points.db"), "SELECT count(*) FROM manifest"), 1);
     raw_assert_clean(raw_path("points.db"));
 }
 
-/* An object that several segments have is stored once; each has the fact that names it. */
+/* An object of several segments is stored once; each segment has the fact that names it. */
 static void test_ledger_segments__objects(void **state)
 {
     const invar_test_ledger dirty = {
@@ -436,7 +445,7 @@ static void test_ledger_segments__objects(void **state)
 static void test_ledger_segments__checkpoints(void **state)
 {
     const char *path = raw_path("checkpoint.db");
-    invar_ledger *ledger = fresh("checkpoint.db", 3);
+    invar_ledger *ledger = new_run("checkpoint.db", 3);
     invar_ledger_checkpoint made = {.step = 2, .path = "c/2", .bytes = 7};
     invar_digest before = raw_dump(path), after;
 
@@ -463,9 +472,9 @@ static void test_ledger_segments__checkpoints(void **state)
     assert_ok(invar_ledger_checkpoint_intent(ledger, &made));
     assert_ok(invar_ledger_checkpoint_complete(ledger, &made));
     made = (invar_ledger_checkpoint){.step = 0, .path = "c/0", .chain = chain_at(ledger, 0)};
-    assert_ok(invar_ledger_checkpoint_complete(ledger, &made)); // an older state
+    assert_ok(invar_ledger_checkpoint_complete(ledger, &made)); // older than the last step
     made = (invar_ledger_checkpoint){.step = -1, .path = "c/start"};
-    assert_ok(invar_ledger_checkpoint_intent(ledger, &made)); // before the first step
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &made)); // state at the start of the run
     invar_ledger_close(ledger);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM checkpoint WHERE state = 'intent'"), 2);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM checkpoint WHERE state = 'complete'"), 2);
@@ -476,11 +485,11 @@ static void test_ledger_segments__evaluations(void **state)
 {
     const invar_ledger_metric results[] = {{"reward", 0.5}, {"length", 17}, {"reward", 0.5}};
     const char *path = raw_path("evaluation.db");
-    invar_ledger *ledger = fresh("evaluation.db", 0);
+    invar_ledger *ledger = new_run("evaluation.db", 0);
     invar_digest before, after;
 
     (void)state;
-    assert_ok(invar_ledger_add_evaluation(ledger, "gsm8k", results, 2)); // before the first step
+    assert_ok(invar_ledger_add_evaluation(ledger, "gsm8k", results, 2)); // no step is recorded yet
     before = raw_dump(path);
     assert_fails(invar_ledger_add_evaluation(ledger, "gsm8k", results, 2), INVAR_E_INVALID,
                  "evaluation has that row already");
@@ -504,7 +513,7 @@ static void test_ledger_segments__points_refused(void **state)
 {
     static const int64_t forward = 1, itself = 0, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     static const struct {
-        invar_ledger_point point; // the first of two; what is not said is filled in
+        invar_ledger_point point; // the first of two points; zero fields get valid values
         const char *text;
     } cases[] = {
         {{.name = "b"}, "two points have the name \"b\""},
@@ -521,7 +530,7 @@ static void test_ledger_segments__points_refused(void **state)
         {{.name = "a", .dtype = "\t"}, "a point's dtype"},
     };
     const char *path = raw_path("undefined.db");
-    invar_ledger *ledger = fresh("undefined.db", 1);
+    invar_ledger *ledger = new_run("undefined.db", 1);
     invar_digest before = raw_dump(path), after;
 
     (void)state;
@@ -542,20 +551,21 @@ static void test_ledger_segments__points_refused(void **state)
     }
     after = raw_dump(path);
     raw_assert_digest(&before, &after);
-    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 1)); // the old definition holds
+    // The points defined before are still valid.
+    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 1));
     invar_ledger_close(ledger);
     raw_assert_clean(path);
 }
 
-/* A norm is computed from the gradients of all parameters. */
+/* A point may have 20000 inputs, such as a norm over all gradients, but none of them twice. */
 static void test_ledger_segments__many_inputs(void **state)
 {
     enum { MANY = 20000 };
     static invar_ledger_point points[MANY + 1];
     static char names[MANY + 1][16];
-    static int64_t inputs[MANY + 1]; /* the last one again */
+    static int64_t inputs[MANY + 1]; /* all points; the last element, 0, is a duplicate */
     const char *path = raw_path("many.db");
-    invar_ledger *ledger = fresh("many.db", 1);
+    invar_ledger *ledger = new_run("many.db", 1);
 
     (void)state;
     for (int i = 0; i <= MANY; i++) {

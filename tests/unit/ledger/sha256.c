@@ -1,5 +1,8 @@
 /*
- * sha256.c - tests of SHA-256: the published vectors, any division into pieces, and sha256sum.
+ * sha256.c - tests of SHA-256 against the published vectors and the program sha256sum.
+ *
+ * Random data split into random updates must give the sum of a single update. Control: another
+ * message gives another sum.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +26,7 @@ static void finish_hex(char out[HEX_SIZE], invar_sha256 *sha)
         snprintf(out + 2 * i, 3, "%02x", sum[i]);
 }
 
-static void hex_of(char out[HEX_SIZE], const void *data, size_t bytes)
+static void sha256_hex(char out[HEX_SIZE], const void *data, size_t bytes)
 {
     invar_sha256 sha;
 
@@ -50,25 +53,25 @@ static void test_ledger_sha256__published_vectors(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
-        hex_of(hex, vectors[i].text, strlen(vectors[i].text));
+        sha256_hex(hex, vectors[i].text, strlen(vectors[i].text));
         assert_string_equal(hex, vectors[i].sum);
     }
-    hex_of(hex, NULL, 0);
+    sha256_hex(hex, NULL, 0);
     assert_string_equal(hex, vectors[0].sum);
-    hex_of(hex, "abd", 3);
+    sha256_hex(hex, "abd", 3);
     assert_string_not_equal(hex, vectors[1].sum);
 }
 
 static void test_ledger_sha256__million_letters(void **state)
 {
-    char piece[1000], hex[HEX_SIZE];
+    char chunk[1000], hex[HEX_SIZE];
     invar_sha256 sha;
 
     (void)state;
-    memset(piece, 'a', sizeof piece);
+    memset(chunk, 'a', sizeof chunk);
     invar_sha256_init(&sha);
     for (int i = 0; i < 1000; i++)
-        invar_sha256_update(&sha, piece, sizeof piece);
+        invar_sha256_update(&sha, chunk, sizeof chunk);
     finish_hex(hex, &sha);
     assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
@@ -76,47 +79,49 @@ static void test_ledger_sha256__million_letters(void **state)
 static void test_ledger_sha256__pieces_give_the_whole(void **state)
 {
     uint8_t data[300];
-    char whole[HEX_SIZE], pieces[HEX_SIZE];
+    char whole[HEX_SIZE], chunked[HEX_SIZE];
     uint64_t word = 0;
 
     (void)state;
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (uint8_t)invar_test_random(1, i);
     for (size_t length = 0; length <= sizeof data; length++) {
-        hex_of(whole, data, length);
+        sha256_hex(whole, data, length);
         for (int64_t round = invar_test_count(4, 100); round > 0; round--) {
             invar_sha256 sha;
-            size_t at = 0;
+            size_t offset = 0;
 
             invar_sha256_init(&sha);
-            while (at < length) {
-                size_t piece = invar_test_random(2, word++) % (length - at + 1);
-                invar_sha256_update(&sha, data + at, piece);
-                at += piece;
+            while (offset < length) {
+                size_t chunk = invar_test_random(2, word++) % (length - offset + 1);
+                invar_sha256_update(&sha, data + offset, chunk);
+                offset += chunk;
             }
-            finish_hex(pieces, &sha);
-            assert_string_equal(pieces, whole);
+            finish_hex(chunked, &sha);
+            assert_string_equal(chunked, whole);
         }
     }
 }
 
-/* Random lengths, one process of coreutils' sha256sum for all; file names sort as they count. */
+/*
+ * Compares 64 random lengths with coreutils' sha256sum; the shell lists the files in their order.
+ */
 static void test_ledger_sha256__equals_sha256sum(void **state)
 {
-    enum { FILES = 64, MOST = 70000 };
-    static uint8_t data[MOST];
+    enum { FILES = 64, MAX_BYTES = 70000 };
+    static uint8_t data[MAX_BYTES];
     static char expected[FILES][HEX_SIZE];
     char folder[] = INVAR_TEST_WORK "/sha256-XXXXXX", text[sizeof folder + 128], hex[HEX_SIZE];
     FILE *stream;
 
     (void)state;
     assert_non_null(mkdtemp(folder));
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < MAX_BYTES; i++)
         data[i] = (uint8_t)(invar_test_random(3, i / 4) >> i % 4 * 8);
     for (size_t i = 0; i < FILES; i++) {
-        size_t bytes = invar_test_random(4, i) % (i % 2 ? MOST : 300);
+        size_t bytes = invar_test_random(4, i) % (i % 2 ? MAX_BYTES : 300);
 
-        hex_of(expected[i], data, bytes);
+        sha256_hex(expected[i], data, bytes);
         snprintf(text, sizeof text, "%s/%02zu", folder, i);
         stream = fopen(text, "wb");
         assert_non_null(stream);

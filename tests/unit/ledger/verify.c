@@ -1,12 +1,15 @@
 /*
- * verify.c - tests of verify: every cell of every table changed, every kind of row removed, added
- * or exchanged, behind the ledger's back; each is found and named.
+ * verify.c - tests that invar_ledger_verify finds damage of any cell or row and names the row.
+ *
+ * Raw SQL flips a bit in every column of every table, removes and adds a row, exchanges two values
+ * and inserts rows of another run. Control: the undamaged ledgers, and a copy after an UPDATE that
+ * changes nothing, have no findings.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/ledger/raw_ledger.h"
 
-/* Beside raw_ledger.h's two, "other.db" is the whole one with another seed. */
+/* Adds "other.db", the run of "whole.db" with another seed, to the ledgers of raw_setup_whole. */
 static int make_ledgers(void **state)
 {
     const invar_test_ledger other = {
@@ -18,8 +21,11 @@ static int make_ledgers(void **state)
     return 0;
 }
 
-/* Calls `test` for every table of `db`, a ledger as it should be. Yields how much was tried. */
-static int each_table(int (*test)(sqlite3 *db, const char *table))
+/*
+ * Calls `test` for every table, with an undamaged ledger in which the table has rows. Returns the
+ * sum of its results, which count the attempts.
+ */
+static int for_each_table(int (*test)(sqlite3 *db, const char *table))
 {
     sqlite3 *whole = raw_open(raw_path("whole.db")), *shorter = raw_open(raw_path("short.db"));
     raw_names tables = raw_tables(whole);
@@ -33,7 +39,10 @@ static int each_table(int (*test)(sqlite3 *db, const char *table))
     return tried;
 }
 
-/* Runs `sql` on a copy of the table's ledger; verify must find it and the first must be `named`. */
+/*
+ * Damages a copy of the table's ledger with `sql`; verify must find it, and the first finding must
+ * contain `named`.
+ */
 static void assert_found(const char *table, const char *sql, const char *named)
 {
     const char *path = raw_path("bad.db");
@@ -47,20 +56,21 @@ static void assert_found(const char *table, const char *sql, const char *named)
                  verdict.first_problem);
 }
 
-/* How a table's damage shows: by the row itself, unless there is something to say about it. */
-typedef struct sign {
-    const char *table, *column; /* NULL: any */
-    const char *named;
-} sign;
+/* Text of the first finding for damage of a table, if it is not the name of the damaged row. */
+typedef struct expected_finding {
+    const char *table, *column; /* NULL for any */
+    const char *named;          /* part of the message */
+} expected_finding;
 
-static const char *sign_of(const sign *signs, size_t count, const char *table, const char *column)
+static const char *expected_text(const expected_finding *expected, size_t count, const char *table,
+                                 const char *column)
 {
     static char row[64];
 
     for (size_t i = 0; i < count; i++)
-        if ((!signs[i].table || strcmp(signs[i].table, table) == 0) &&
-            (!signs[i].column || strcmp(signs[i].column, column) == 0))
-            return signs[i].named;
+        if ((!expected[i].table || strcmp(expected[i].table, table) == 0) &&
+            (!expected[i].column || strcmp(expected[i].column, column) == 0))
+            return expected[i].named;
     (void)snprintf(row, sizeof row, ": %s (", table);
     return row;
 }
@@ -86,7 +96,7 @@ static void test_ledger_verify__control(void **state)
     assert_true(verdict.pruned > 100);
     invar_ledger_close(raw_writer(raw_path("empty.db")));
     assert_int_equal(raw_verify(raw_path("empty.db")).problems, 0);
-    // a copy and a change that is none: what the other tests do is not what is found
+    // Control: a copy with an UPDATE that changes nothing has no finding.
     raw_copy(raw_path("bad.db"), raw_path("whole.db"));
     raw_tamper(raw_path("bad.db"), "UPDATE metric SET value = value");
     raw_assert_clean(raw_path("bad.db"));
@@ -94,12 +104,12 @@ static void test_ledger_verify__control(void **state)
 
 /* ---- every cell ------------------------------------------------------------------------------ */
 
-static const sign cell_signs[] = {
+static const expected_finding cell_findings[] = {
     {"run", "run", ": run ("},
     {"step", "run", "it belongs to no entry"},
     {"entry", "run", "it belongs to no entry"},
     {"entry", "n", " is missing"},
-    {NULL, "run", ": entry (n "}, // the row is not there
+    {NULL, "run", ": entry (n "}, // the run's entry lacks the row
     {"pruned", "entry", ": pruned ("},
     {"pruned", NULL, ": entry (n "},
     {"manifest", NULL, "manifest 1"},
@@ -107,7 +117,7 @@ static const sign cell_signs[] = {
     {"series", NULL, ": metric ("},
 };
 
-/* One row in the middle; all of them in a full run. */
+/* Flips every column of the row in the middle, or of all rows if the tests run in full. */
 static int flip_cells(sqlite3 *db, const char *table)
 {
     raw_names columns = raw_columns(db, table);
@@ -129,8 +139,8 @@ static int flip_cells(sqlite3 *db, const char *table)
                            table, column, column, key, key, table, row);
             assert_found(table, sql,
                          invar_test_full()
-                             ? "" // single rows may show otherwise: by what they belong to
-                             : sign_of(cell_signs, COUNT(cell_signs), table, column));
+                             ? "" // some rows are found by the entry or point that they belong to
+                             : expected_text(cell_findings, COUNT(cell_findings), table, column));
         }
     return columns.count;
 }
@@ -138,15 +148,15 @@ static int flip_cells(sqlite3 *db, const char *table)
 static void test_ledger_verify__every_cell(void **state)
 {
     (void)state;
-    assert_true(each_table(flip_cells) > 170);
+    assert_true(for_each_table(flip_cells) > 170);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static const sign removed_signs[] = {
+static const expected_finding removed_findings[] = {
     {"run", NULL, " rows belong to no run"},
-    {"entry", NULL, "it belongs to no entry"}, // the last ones
-    {"step", NULL, "it belongs to no entry"},  // what the step had
+    {"entry", NULL, "it belongs to no entry"}, // named by the rows of the entry
+    {"step", NULL, "it belongs to no entry"},  // named by the rows of the step
     {"manifest", NULL, ": digest ("},
     {"point", NULL, "manifest 1: its 14 points"},
     {"series", NULL, ": metric ("},
@@ -162,18 +172,18 @@ static int remove_row(sqlite3 *db, const char *table)
                    "DELETE FROM %s WHERE (%s) IN (SELECT %s FROM %s LIMIT 1 OFFSET (SELECT "
                    "count(*) / 2 FROM %s))",
                    table, key, key, table, table);
-    assert_found(table, sql, sign_of(removed_signs, COUNT(removed_signs), table, ""));
+    assert_found(table, sql, expected_text(removed_findings, COUNT(removed_findings), table, ""));
     return 1;
 }
 
-static const sign added_signs[] = {
-    {"entry", NULL, "entry 25 is missing"}, // which the new one should have been
+static const expected_finding added_findings[] = {
+    {"entry", NULL, "entry 25 is missing"}, // the added entry has a higher number
     {"manifest", NULL, "manifest "},
     {"point", NULL, "manifest 1: its 16 points"},
     {"series", NULL, "1 names belong to no value"},
 };
 
-/* A row like one that is there, with another key. */
+/* Adds a copy of a row with another key, and other values in all unique columns. */
 static int add_row(sqlite3 *db, const char *table)
 {
     static const char *const also[][2] = {{"run", "run"},
@@ -196,15 +206,15 @@ static int add_row(sqlite3 *db, const char *table)
     }
     (void)snprintf(sql, sizeof sql, "INSERT INTO %s SELECT %s FROM %s LIMIT 1", table, values,
                    table);
-    assert_found(table, sql, sign_of(added_signs, COUNT(added_signs), table, ""));
+    assert_found(table, sql, expected_text(added_findings, COUNT(added_findings), table, ""));
     return 1;
 }
 
 static void test_ledger_verify__rows_removed(void **state)
 {
     (void)state;
-    assert_int_equal(each_table(remove_row), 28);
-    // the last one that the seal covers: it cannot be computed, which is a finding, too
+    assert_int_equal(for_each_table(remove_row), 28);
+    // The last entry that the seal covers: the seal cannot be computed, which is also a finding.
     assert_found("entry", "DELETE FROM entry WHERE n = 23", "it belongs to no entry");
     assert_found("entry", "DELETE FROM entry WHERE n = 0", "it belongs to no entry");
 }
@@ -212,10 +222,10 @@ static void test_ledger_verify__rows_removed(void **state)
 static void test_ledger_verify__rows_added(void **state)
 {
     (void)state;
-    assert_int_equal(each_table(add_row), 28);
+    assert_int_equal(for_each_table(add_row), 28);
 }
 
-/* Two rows exchange a value: every sum of values stays what it was. */
+/* Exchanges a value between two rows, which keeps every sum over the rows. */
 static int swap_values(sqlite3 *db, const char *table)
 {
     raw_names columns = raw_columns(db, table);
@@ -228,7 +238,7 @@ static int swap_values(sqlite3 *db, const char *table)
         (void)snprintf(sql, sizeof sql, "SELECT count(DISTINCT %s) > 1 FROM %s", c, table);
         if (strstr(key, c) || strcmp(c, "hash") == 0 || strcmp(c, "uuid") == 0 ||
             strcmp(c, "name") == 0 || raw_int_of(db, sql) == 0)
-            continue; // it is unique, or the same everywhere
+            continue; // the column is unique, or has one value in all rows
         (void)snprintf(sql, sizeof sql,
                        "CREATE TEMP TABLE a AS SELECT * FROM main.%s LIMIT 1; "
                        "CREATE TEMP TABLE b AS SELECT t.* FROM main.%s t, temp.a WHERE t.%s IS NOT "
@@ -238,7 +248,7 @@ static int swap_values(sqlite3 *db, const char *table)
                        "UPDATE main.%s SET %s = (SELECT %s FROM a) WHERE (%s) IN (SELECT %s FROM "
                        "b)",
                        table, table, c, c, table, c, c, key, key, table, c, c, key, key);
-        assert_found(table, sql, sign_of(cell_signs, COUNT(cell_signs), table, c));
+        assert_found(table, sql, expected_text(cell_findings, COUNT(cell_findings), table, c));
         tried++;
     }
     return tried;
@@ -247,7 +257,7 @@ static int swap_values(sqlite3 *db, const char *table)
 static void test_ledger_verify__values_exchanged(void **state)
 {
     (void)state;
-    assert_true(each_table(swap_values) > 70);
+    assert_true(for_each_table(swap_values) > 70);
     assert_found("series",
                  "UPDATE series SET name = name || '!' WHERE series <= 2; "
                  "UPDATE series SET name = CASE series WHEN 1 THEN (SELECT rtrim(name, '!') FROM "
@@ -256,8 +266,8 @@ static void test_ledger_verify__values_exchanged(void **state)
                  ": metric (");
 }
 
-/* A row of another run: whole, with a sum that is right; only the entry knows better. */
-static int take_from_other(sqlite3 *db, const char *table)
+/* Replaces a row by one of another run with a correct sum, which only the entry contradicts. */
+static int replace_by_other_run(sqlite3 *db, const char *table)
 {
     raw_names columns = raw_columns(db, table);
     char key[200], list[600] = "", sql[2400];
@@ -275,7 +285,7 @@ static int take_from_other(sqlite3 *db, const char *table)
                    table, table, key);
     if (raw_int_of(db, sql) == 0) {
         raw_exec(db, "DETACH other");
-        return 0; // the runs differ in nothing there
+        return 0; // the two runs have the same rows in this table
     }
     raw_exec(db, "DETACH other");
     (void)snprintf(sql, sizeof sql,
@@ -292,10 +302,10 @@ static int take_from_other(sqlite3 *db, const char *table)
 static void test_ledger_verify__rows_of_another_run(void **state)
 {
     (void)state;
-    assert_true(each_table(take_from_other) >= 9);
+    assert_true(for_each_table(replace_by_other_run) >= 9);
 }
 
-/* ---- which run, and how far ------------------------------------------------------------------ */
+/* ---- run in the message, and progress -------------------------------------------------------- */
 
 static void test_ledger_verify__names_the_run(void **state)
 {
@@ -312,29 +322,29 @@ static void test_ledger_verify__names_the_run(void **state)
     verdict = raw_verify(path);
     assert_non_null(
         strstr(verdict.first_problem, "run 2: metric (step 1, seg 0, series train/loss)"));
-    // a name that a terminal would obey
+    // A name with a terminal escape sequence is printed harmlessly.
     raw_tamper(path, "UPDATE series SET name = char(27) || '[31m' WHERE name = 'train/loss'");
     verdict = raw_verify(path);
     assert_non_null(strstr(verdict.first_problem, "series ?[31m"));
 }
 
-typedef struct track {
+typedef struct progress_log {
     int64_t calls, done, total;
-} track;
+} progress_log;
 
 static void count(void *payload, int64_t done, int64_t total)
 {
-    track *t = payload;
+    progress_log *t = payload;
 
     assert_true(done >= t->done);
-    *t = (track){t->calls + 1, done, total};
+    *t = (progress_log){t->calls + 1, done, total};
 }
 
 static void test_ledger_verify__progress(void **state)
 {
     invar_ledger *ledger = raw_reader(raw_path("whole.db"));
     invar_ledger_verify_result verdict;
-    track t = {0};
+    progress_log t = {0};
 
     (void)state;
     assert_ok(invar_ledger_verify(&verdict, ledger, count, &t));
@@ -344,7 +354,7 @@ static void test_ledger_verify__progress(void **state)
     invar_ledger_close(ledger);
 }
 
-/* While it is written, by the writer's own object, and the writer goes on. */
+/* Verifies a ledger while it is written, through the writer's own object, between its steps. */
 static void test_ledger_verify__writer(void **state)
 {
     const invar_test_ledger spec = {.steps = 3};

@@ -27,7 +27,7 @@ static void init_curl(void)
     started = curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-static size_t take(char *data, size_t size, size_t count, void *payload)
+static size_t pass_data(char *data, size_t size, size_t count, void *payload)
 {
     const invar_http_call *call = payload;
 
@@ -51,7 +51,7 @@ static bool start_call(CURLM *multi, invar_http_call *call, const invar_http_set
            !curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->bytes) &&
            !curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body) &&
            !curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers) &&
-           !curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take) &&
+           !curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, pass_data) &&
            !curl_easy_setopt(easy, CURLOPT_WRITEDATA, call) &&
            !curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, call->why) &&
            !curl_easy_setopt(easy, CURLOPT_PRIVATE, call) && !curl_multi_add_handle(multi, easy);

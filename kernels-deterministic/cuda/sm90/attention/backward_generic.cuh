@@ -58,7 +58,7 @@ template <typename T> constexpr int PADDING = sizeof(T) == 2 ? 8 : 1;
 
 /* Sums of a tile: 32 rows by the head dim, spread over the 256 threads by place() of the step. */
 struct sums {
-    float at[RUNS][4];
+    float element[RUNS][4];
 
     __device__ __forceinline__ void clear()
     {
@@ -66,7 +66,7 @@ struct sums {
         for (int i = 0; i < RUNS; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                at[i][e] = 0.0f;
+                element[i][e] = 0.0f;
     }
 
     /* Adds a finished chain, whose -0 becomes +0, or a sum. */
@@ -76,7 +76,7 @@ struct sums {
         for (int i = 0; i < RUNS; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                at[i][e] = at[i][e] + (chain.at[i][e] + 0.0f);
+                element[i][e] = element[i][e] + (chain.element[i][e] + 0.0f);
     }
 };
 
@@ -145,8 +145,9 @@ template <typename T> struct fma_step {
                 for (int e = 0; e < 4; e++) {
                     int row = 4 * warp() + e;
                     if (seen(row, k))
-                        to.at[i][e] = invar_fmaf(invar_load(weights + row * (TILE + PADDING<T>)+k),
-                                                 value, to.at[i][e]);
+                        to.element[i][e] =
+                            invar_fmaf(invar_load(weights + row * (TILE + PADDING<T>)+k), value,
+                                       to.element[i][e]);
                 }
             }
         }
@@ -224,9 +225,10 @@ struct tensor_step {
                 load_columns(b, values + (k + lane() % 16) * pitch + column);
                 uint32_t special = invar_attention_special(b[0]) | invar_attention_special(b[1]);
                 if (whole || !__any_sync(0xFFFFFFFFu, special != 0))
-                    invar_product_warp(to.at[i], a, b);
+                    invar_product_warp(to.element[i], a, b);
                 else
-                    row_by_row(to.at[i], a, b, [&](int r, int j) { return seen(row0 + r, k + j); });
+                    row_by_row(to.element[i], a, b,
+                               [&](int r, int j) { return seen(row0 + r, k + j); });
             }
         }
     }
@@ -403,7 +405,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
                 int2 at = STEP::place(i, e);
                 if (position + at.x < length && at.y < dim)
                     invar_store(to.row(row0 + position + at.x) + head * dim + at.y,
-                                sum.at[i][e] * factor);
+                                sum.element[i][e] * factor);
             }
         }
     }

@@ -273,7 +273,7 @@ template <int D> struct consumer {
     /* A tile of queries of one head. */
     struct position {
         int query_head, tile;
-        ring_position now;
+        ring_position ring;
     };
 
     /* Selects field by field: a selection of whole structs would keep them in memory. */
@@ -282,7 +282,7 @@ template <int D> struct consumer {
     {
         return {one ? x.query_head : y.query_head,
                 one ? x.tile : y.tile,
-                {one ? x.now.count : y.now.count}};
+                {one ? x.ring.count : y.ring.count}};
     }
 
     static __device__ __forceinline__ float4 four(const float *x)
@@ -304,7 +304,7 @@ template <int D> struct consumer {
     __device__ __forceinline__ void add_part(const task &job, const position &at,
                                              float (&part)[PARTS]) const
     {
-        ring_position now = at.now;
+        ring_position now = at.ring;
         float4 *sum = m.sum[now.stage()][which] + thread;
         accumulation_order in = accumulation_order_of(job, at.tile, a.window, a.table.key_span);
 
@@ -466,13 +466,13 @@ template <int D> struct consumer {
                                          const position &before, int add, bool begun,
                                          bool more) const
     {
-        int stage = here.now.stage();
-        ring_position next = {here.now.count + 1};
+        int stage = here.ring.stage();
+        ring_position next = {here.ring.count + 1};
         float dp[SCORES], part[PARTS];
         uint32_t p[GROUPS][4], ds[GROUPS][4];
         row_stats minus_lse2 = row_stats_of(m.rows[stage][0]);
 
-        invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
+        invar_barrier_wait(&m.d_o_full[stage], here.ring.parity());
         dots(dp, m.v, m.d_o[stage]);
         // the branch also keeps the exponentials after all of the products above
         if (partial(job, here.tile))
@@ -485,7 +485,7 @@ template <int D> struct consumer {
         if (!more)
             release(&m.v_empty);
         if (which == 0)
-            invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
+            invar_barrier_wait(&m.ds_free, (here.ring.count & 1) ^ 1);
         differentials(r.s, dp, ds, delta);
         put_differentials(m.ds[stage], ds);
 
@@ -518,7 +518,7 @@ template <int D> struct consumer {
         wait_turn();
         if (which == 0) {
             float part[PARTS];
-            query_part(part, m.ds[last.now.stage()]);
+            query_part(part, m.ds[last.ring.stage()]);
             invar_product_wait<0>();
             invar_product_hold(part);
             pass_turn();
@@ -561,10 +561,10 @@ template <int D> struct consumer {
                 later = true;
             }
             before = here;
-            here = {at.query_head, at.tile, {here.now.count + 1}};
+            here = {at.query_head, at.tile, {here.ring.count + 1}};
         }
         finish_queries(job, here);
-        now.count = here.now.count + 1;
+        now.count = here.ring.count + 1;
         release(&m.k_empty);
         if (later) {
             add_kept(r.dk, kept(0));

@@ -102,7 +102,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
         }
         __syncwarp();
         if (lane() == 0)
-            invar_barrier_arrive(&memory.taken[job_at.stage]);
+            invar_barrier_arrive(&memory.consumed[job_at.stage]);
         job_at.advance();
         return true;
     }
@@ -515,7 +515,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
     {
         int64_t heads = p.form.kv_heads * p.form.group, width = p.form.dim + 2;
         auto part = [&](row_and_head own) {
-            return to.at + ((own.row * heads + own.head) * to.spans + span) * width;
+            return to.data + ((own.row * heads + own.head) * to.spans + span) * width;
         };
 
         if ((int)threadIdx.x < t.count) {
@@ -545,7 +545,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
                 span0 += span;
             }
         }
-        if (to.at)
+        if (to.data)
             store_part(to, work.span);
         else
             store();
@@ -569,7 +569,7 @@ __global__ void __launch_bounds__(threads, 2 / TILES)
         }
         for (int i = 0; i < shape::ahead; i++) {
             invar_barrier_init(&memory.ready[i], 32 + 1);
-            invar_barrier_init(&memory.taken[i], 4);
+            invar_barrier_init(&memory.consumed[i], 4);
         }
         invar_barrier_init_done();
     }
@@ -596,7 +596,7 @@ __global__ void merge_spans(const __grid_constant__ invar_attention_problem p, s
 {
     int64_t heads = p.form.kv_heads * p.form.group, width = p.form.dim + 2;
     int64_t row = blockIdx.x / heads, head = blockIdx.x % heads, low = 0, high = p.rows.count - 1;
-    const float *part = from.at + (int64_t)blockIdx.x * from.spans * width;
+    const float *part = from.data + (int64_t)blockIdx.x * from.spans * width;
     invar_attention_sequence s;
 
     while (low < high) {
@@ -761,7 +761,7 @@ invar_status invar_attention_decode(const invar_device *dev, const invar_attenti
     int64_t dim = p->form.dim;
 
     if (to.spans > 1)
-        to.at = (float *)workspace;
+        to.data = (float *)workspace;
     INVAR_TRY(dim <= 32    ? launch<32>(dev, p, to)
               : dim <= 64  ? launch<64>(dev, p, to)
               : dim <= 128 ? launch<128>(dev, p, to)

@@ -4,7 +4,7 @@
  * A job is a tile of rows with all of its keys, or with those of one span. One warp loads queries
  * and keys, another one loads values. Both fill the same ring, whose slots hold blocks of keys and
  * of values alternately. Each slot has the barriers `full` and `empty`, each job `ready` and
- * `taken`.
+ * `consumed`.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -62,7 +62,7 @@ template <int DIM, int TILES, bool BOXES> struct layout {
     // factors of earlier sums and of the span that ends; reference and sum of the merged spans
     float alpha[rows], beta[rows], m[rows], l[rows];
     bool started[rows], sees[rows];
-    uint64_t full[slots], empty[slots], ready[ahead], taken[ahead];
+    uint64_t full[slots], empty[slots], ready[ahead], consumed[ahead];
 
     /* Returns the index in a slot of a column of a key. */
     static __device__ __forceinline__ int place(int key, int column)
@@ -82,7 +82,7 @@ struct maps {
 
 /* Results of spans that are computed in parallel: (row and head, span, DIM + 2), of m, l and o. */
 struct span_partials {
-    float *at; // NULL if one block of the grid has all spans
+    float *data; // NULL if one block of the grid has all spans
     int spans;
 };
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &
         return false;
     keys.first = invar_attention_first(p, out->tile.position);
     keys.end = invar_attention_position(p, out->tile, out->tile.count - 1) + 1;
-    if (to.at) {
+    if (to.data) {
         int64_t begin = out->span * p.form.kv_span, end = begin + p.form.kv_span;
         if (end <= keys.first || begin >= keys.end)
             return false;
@@ -190,7 +190,7 @@ template <int DIM, int TILES, bool BOXES> struct loader {
      */
     __device__ __forceinline__ void hand_over(const job &work)
     {
-        invar_barrier_wait(&memory.taken[job_at.stage], job_at.parity ^ 1);
+        invar_barrier_wait(&memory.consumed[job_at.stage], job_at.parity ^ 1);
         if (lane() == 0)
             memory.work[job_at.stage] = work;
         for (int i = lane(); i < work.tile.count * words; i += 32) {

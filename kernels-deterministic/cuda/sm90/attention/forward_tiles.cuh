@@ -232,11 +232,11 @@ template <int DIM> struct loader {
     }
 
     /*
-     * Pages, or parts of a page, that a block of keys needs, [begin, end); `own` is the page that
-     * this thread copies, -1 if there is none.
+     * Pages, or parts of a page, that a block of keys needs, [begin, end); `own_page` is the page
+     * that this thread copies, -1 if there is none.
      */
     struct pages {
-        int begin, end, own;
+        int begin, end, own_page;
     };
 
     __device__ __forceinline__ int box() const
@@ -253,10 +253,10 @@ template <int DIM> struct loader {
 
         x.begin = max(key0, invar_attention_first(p, top)) / box();
         x.end = (end + box() - 1) / box();
-        x.own = x.begin + lane < x.end
-                    ? (int)invar_attention_page(
-                          p, s, (unsigned)((x.begin + lane) * box() / (int)p.page_size))
-                    : -1;
+        x.own_page = x.begin + lane < x.end
+                         ? (int)invar_attention_page(
+                               p, s, (unsigned)((x.begin + lane) * box() / (int)p.page_size))
+                         : -1;
         return x;
     }
 
@@ -269,10 +269,10 @@ template <int DIM> struct loader {
         if (lane == 0)
             invar_barrier_expect(full,
                                  (uint32_t)((x.end - x.begin) * layout::runs * box() * run_bytes));
-        if (x.own >= 0) {
+        if (x.own_page >= 0) {
             for (int run = 0; run < layout::runs; run++)
                 invar_copy_in(to + run * run_block + at_key % block_keys * run_bytes, map, 0,
-                              at_key % (int)p.page_size, head + run, x.own, full);
+                              at_key % (int)p.page_size, head + run, x.own_page, full);
         }
     }
 

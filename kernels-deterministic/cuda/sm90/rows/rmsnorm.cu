@@ -461,8 +461,8 @@ static short_shards short_shards_of(head_shards shards, int64_t heads)
     for (int32_t v = 1; v <= INVAR_LINEAR_MAX_SHARDS; v++) {
         int32_t end = v < shards.count ? v : shards.count;
         out.start[v] = (int32_t)invar_shard_start(heads, shards.atom, shards.count, end);
-        if (out.start[v] - out.start[v - 1] > out.most)
-            out.most = out.start[v] - out.start[v - 1];
+        if (out.start[v] - out.start[v - 1] > out.max_heads)
+            out.max_heads = out.start[v] - out.start[v - 1];
     }
     return out;
 }

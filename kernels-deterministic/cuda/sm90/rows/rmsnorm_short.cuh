@@ -286,11 +286,11 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
 #define SHORT_SHARDED_GROUP 8 // rows of wider groups cannot have shards here
 
 /*
- * Offsets of the shards in a token's heads; all of them have an end. At most `most` heads are in
- * one.
+ * Offsets of the shards in a token's heads; all of them have an end. `max_heads` is the largest
+ * number of heads in one.
  */
 struct short_shards {
-    int32_t count, most;
+    int32_t count, max_heads;
     int32_t start[INVAR_LINEAR_MAX_SHARDS + 1];
 };
 
@@ -621,7 +621,7 @@ __device__ __forceinline__ void short_sum_shards(const short_sums<T> &b,
         invar_barrier_wait(&memory.full[here.stage], here.parity);
         invar_barrier_wait(&memory.done[here.stage], here.parity);
         for (; column < n && token < base + count; token += heads) {
-            for (int j = 0; j < b.shards.most; j++)
+            for (int j = 0; j < b.shards.max_heads; j++)
                 add(token - base, count, j);
             if (token + heads > base + count)
                 break; // the token continues in the next slot

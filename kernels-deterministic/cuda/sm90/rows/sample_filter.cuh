@@ -37,17 +37,17 @@ static __host__ __device__ __forceinline__ uint64_t fixed_point(float p)
 
 /* M and L of a row. */
 struct softmax {
-    float most, total;
+    float max_z, total;
 
     __device__ __forceinline__ uint64_t weight(float z) const
     {
-        return fixed_point(invar_exp_nonpositive(z - most) / total);
+        return fixed_point(invar_exp_nonpositive(z - max_z) / total);
     }
 
     /* Returns the bin of z, which is never lower for a lower z. */
     __device__ __forceinline__ int bin(float z) const
     {
-        uint32_t below = __float2uint_rz((most - z) * BINS_OF_ONE);
+        uint32_t below = __float2uint_rz((max_z - z) * BINS_OF_ONE);
 
         return (int)min(below, (uint32_t)(BINS - 1));
     }
@@ -87,7 +87,7 @@ template <int Count> struct weight_sums {
 
 /* Index at which running sums first reach a limit, and what is left of the limit before it. */
 struct threshold_hit {
-    int at; /* -1 if the sums do not reach the limit */
+    int index; /* -1 if the sums do not reach the limit */
     uint64_t rest;
 };
 
@@ -226,7 +226,7 @@ __device__ __forceinline__ uint64_t last_by_digits(last_token_shared &shared, co
         threshold_hit found = find_sum<LAST_THREADS, 1>(&shared.found, limit, [&](int i) {
             return i < DIGITS ? shared.digits.get(i) : UINT64_C(0);
         });
-        prefix = prefix << DIGIT_BITS | (uint64_t)found.at;
+        prefix = prefix << DIGIT_BITS | (uint64_t)found.index;
         limit = found.rest;
     }
     return prefix;
@@ -342,7 +342,7 @@ __device__ __forceinline__ uint64_t last_of_few(last_token_shared &shared, const
     threshold_hit token = find_sum<LAST_THREADS, 1>(&shared.found, f.limit, [&](int i) {
         return i < count ? s.weight(invar_order_value(shared.keys[i])) : UINT64_C(0);
     });
-    return shared.keys[token.at >= 0 ? token.at : count - 1];
+    return shared.keys[token.index >= 0 ? token.index : count - 1];
 }
 
 /* Finds the last token that top-k keeps of each row, with a block of threads for a row. */
@@ -485,7 +485,7 @@ static __global__ void __launch_bounds__(FILTER_THREADS, 4) list_bin(filter_rows
     if (f.is_done(row))
         return;
     hidden.open(row);
-    int bin = find_bin<FILTER_THREADS>(&found, f, row).at;
+    int bin = find_bin<FILTER_THREADS>(&found, f, row).index;
     softmax s = f.found[row];
     for_piece(f, hidden, [&](float z, uint64_t key) {
         if (s.bin(z) != bin)
@@ -512,7 +512,7 @@ static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_p(filter_rows
     softmax s = f.found[row];
     unsigned count = f.listed[row];
     uint64_t last = f.last_before(row); // all stay if the limit is not reached
-    if (bin.at >= 0 && count <= LISTED) {
+    if (bin.index >= 0 && count <= LISTED) {
         for (int i = (int)threadIdx.x; i < (int)count; i += LAST_THREADS)
             shared.keys[i] = f.list[row * LISTED + i];
         sort_keys(shared, (int)count);
@@ -520,10 +520,10 @@ static __global__ void __launch_bounds__(LAST_THREADS, 1) find_top_p(filter_rows
             find_sum<LAST_THREADS, LISTED / LAST_THREADS>(&shared.found, bin.rest, [&](int i) {
                 return i < (int)count ? s.weight(invar_order_value(shared.keys[i])) : UINT64_C(0);
             });
-        last = shared.keys[token.at];
-    } else if (bin.at >= 0) {
+        last = shared.keys[token.index];
+    } else if (bin.index >= 0) {
         last = last_by_digits(shared, f, row, hidden, bin.rest, [&](float z) {
-            return s.bin(z) == bin.at ? s.weight(z) : UINT64_C(0);
+            return s.bin(z) == bin.index ? s.weight(z) : UINT64_C(0);
         });
     }
     if (threadIdx.x == 0)

@@ -28,11 +28,11 @@ struct invar_sort_entry {
 
 /* Source of the entries that an earlier pass has written. */
 struct invar_sort_entries {
-    const invar_sort_entry *at;
+    const invar_sort_entry *entries;
 
     __device__ __forceinline__ invar_sort_entry operator()(int64_t i) const
     {
-        return at[i];
+        return entries[i];
     }
 };
 

@@ -1,5 +1,8 @@
 /*
- * progress.c - tests of the progress display and of what terminals can do.
+ * progress.c - tests of the progress display, and of the detection of terminals and their features.
+ *
+ * Displays write into memory under a clock that only the tests advance, so every line is exact. The
+ * tests of terminals use a pseudo-terminal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,13 +21,13 @@
 #include "base/pool.h"
 #include "tests/support.h"
 
-/* A display that writes into memory, under a clock that stands still. */
+/* A display that writes into memory, with a clock that the test advances. */
 typedef struct screen {
     invar_progress *progress;
     FILE *stream;
     char *text;
     size_t bytes;
-    uint64_t now;
+    uint64_t now; /* the clock, in nanoseconds */
 } screen;
 
 static uint64_t screen_clock(void *payload)
@@ -45,7 +48,7 @@ static void screen_open(screen *s, invar_progress_options options)
     assert_ok(invar_progress_new(&s->progress, &options));
 }
 
-static void pass(screen *s, double seconds)
+static void advance_clock(screen *s, double seconds)
 {
     s->now += (uint64_t)(seconds * 1e9);
 }
@@ -76,28 +79,28 @@ static void test_base_progress__plain_lines_keep_the_interval(void **state)
                                              .mode = INVAR_PROGRESS_MODE_PLAIN,
                                              .interval_s = 2});
     invar_progress_update(s.progress, 0, NULL);
-    pass(&s, 1.9);
+    advance_clock(&s, 1.9);
     invar_progress_update(s.progress, 190, "loss 0.5");
     assert_screen(&s, "");
-    pass(&s, 0.1);
+    advance_clock(&s, 0.1);
     invar_progress_update(s.progress, 200, NULL);
     assert_screen(&s, "train: 200/1000 steps, 20%, 100.0/s, ETA 8s, loss 0.5\n");
-    pass(&s, 1.5);
+    advance_clock(&s, 1.5);
     invar_progress_update(s.progress, 300, NULL);
-    pass(&s, 0.5);
+    advance_clock(&s, 0.5);
     invar_progress_update(s.progress, 1000, "loss 0.25");
     screen_end(&s, "train: 200/1000 steps, 20%, 100.0/s, ETA 8s, loss 0.5\n"
                    "train: 1000/1000 steps, 100%, 250.0/s, loss 0.25\n");
 }
 
-static void test_base_progress__short_job_gives_one_line(void **state)
+static void test_base_progress__short_work_gives_one_line(void **state)
 {
     screen s;
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 4});
     for (int i = 1; i <= 4; i++) {
-        pass(&s, 0.5);
+        advance_clock(&s, 0.5);
         invar_progress_update(s.progress, i, NULL);
     }
     screen_end(&s, "train: 4/4, 100%, 2.0/s, 2s\n");
@@ -109,30 +112,30 @@ static void test_base_progress__default_interval_is_ten_seconds(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 100, .mode = INVAR_PROGRESS_MODE_PLAIN});
-    pass(&s, 9.9);
+    advance_clock(&s, 9.9);
     invar_progress_update(s.progress, 1, NULL);
     assert_screen(&s, "");
-    pass(&s, 0.1);
+    advance_clock(&s, 0.1);
     invar_progress_update(s.progress, 1, NULL);
     screen_end(&s, "train: 1/100, 1%, 10.0 s each, ETA 16m30s\n");
 }
 
-static void test_base_progress__an_expectation_goes_before_the_mean(void **state)
+static void test_base_progress__expectation_overrides_the_mean(void **state)
 {
     screen s;
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 100, .interval_s = 1});
     invar_progress_expect(NULL, 1); // silent
-    pass(&s, 10);
+    advance_clock(&s, 10);
     invar_progress_expect(s.progress, 42);
     invar_progress_update(s.progress, 10, NULL);
-    pass(&s, 2); // it is nearer now
+    advance_clock(&s, 2); // the expected remaining time counts down
     invar_progress_update(s.progress, 10, NULL);
-    pass(&s, 60); // and never before now
+    advance_clock(&s, 60); // an overdue ETA is 0
     invar_progress_update(s.progress, 10, NULL);
-    invar_progress_expect(s.progress, (double)NAN); // nobody knows: the mean
-    pass(&s, 8);
+    invar_progress_expect(s.progress, (double)NAN); // no expectation: the mean rate is used
+    advance_clock(&s, 8);
     invar_progress_update(s.progress, 20, NULL);
     screen_end(&s, "train: 10/100, 10%, 1.0/s, ETA 42s\n"
                    "train: 10/100, 10%, 1.2 s each, ETA 40s\n"
@@ -146,7 +149,7 @@ static void test_base_progress__without_total_there_is_no_eta(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.unit = "tokens", .interval_s = 1});
-    pass(&s, 1);
+    advance_clock(&s, 1);
     invar_progress_update(s.progress, 2500000, NULL);
     screen_end(&s, "train: 2500000 tokens, 2.5M/s\n");
 }
@@ -157,12 +160,12 @@ static void test_base_progress__resumed_work_is_not_in_the_rate(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.first = 900, .total = 1000, .interval_s = 10});
-    pass(&s, 10);
+    advance_clock(&s, 10);
     invar_progress_update(s.progress, 910, NULL);
     screen_end(&s, "train: 910/1000, 91%, 1.0/s, ETA 1m30s\n");
 }
 
-static void test_base_progress__durations_read_well(void **state)
+static void test_base_progress__formats_durations(void **state)
 {
     static const struct {
         double seconds;
@@ -177,19 +180,19 @@ static void test_base_progress__durations_read_well(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         screen s;
         screen_open(&s, (invar_progress_options){.interval_s = 1e6});
-        pass(&s, cases[i].seconds);
+        advance_clock(&s, cases[i].seconds);
         invar_progress_update(s.progress, 1, NULL);
         screen_end(&s, cases[i].line);
     }
 }
 
-static void test_base_progress__never_says_100_percent_early(void **state)
+static void test_base_progress__never_shows_100_percent_early(void **state)
 {
     screen s;
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 100000, .interval_s = 1});
-    pass(&s, 1);
+    advance_clock(&s, 1);
     invar_progress_update(s.progress, 99999, NULL);
     screen_end(&s, "train: 99999/100000, 99%, 100.0k/s, ETA 0s\n");
 }
@@ -203,7 +206,7 @@ static void test_base_progress__count_never_goes_back(void **state)
     invar_progress_update(s.progress, 7, NULL);
     invar_progress_update(s.progress, 3, NULL);
     invar_progress_update(s.progress, INT64_MIN, NULL);
-    pass(&s, 1);
+    advance_clock(&s, 1);
     screen_end(&s, "train: 7/10, 70%, 7.0/s, 1s\n");
 }
 
@@ -213,9 +216,9 @@ static void test_base_progress__extreme_counts_are_harmless(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.first = 0, .total = INT64_MAX, .interval_s = 1});
-    pass(&s, 1);
+    advance_clock(&s, 1);
     invar_progress_update(s.progress, 1, NULL);
-    pass(&s, 1);
+    advance_clock(&s, 1);
     invar_progress_update(s.progress, INT64_MAX, NULL);
     screen_end(&s, "train: 1/9223372036854775807, 0%, 1.0/s, ETA 11574d01h\n"
                    "train: 9223372036854775807/9223372036854775807, 100%, 4611686.0T/s\n");
@@ -223,13 +226,13 @@ static void test_base_progress__extreme_counts_are_harmless(void **state)
 
 /* ---- the terminal ---------------------------------------------------------------------------- */
 
-static invar_progress_options terminal(int columns, bool colour)
+static invar_progress_options terminal_options(int columns, bool color)
 {
     return (invar_progress_options){.unit = "steps",
                                     .total = 10,
                                     .mode = INVAR_PROGRESS_MODE_TERMINAL,
                                     .columns = columns,
-                                    .color = colour};
+                                    .color = color};
 }
 
 static void test_base_progress__terminal_overwrites_one_line(void **state)
@@ -237,14 +240,14 @@ static void test_base_progress__terminal_overwrites_one_line(void **state)
     screen s;
 
     (void)state;
-    screen_open(&s, terminal(80, false));
+    screen_open(&s, terminal_options(80, false));
     invar_progress_update(s.progress, 0, NULL);
     assert_screen(&s, "\rtrain  [>                   ]  0/10 steps  0%\x1b[K");
-    pass(&s, 0.05);
+    advance_clock(&s, 0.05);
     invar_progress_update(s.progress, 1, NULL); // too early to redraw
-    pass(&s, 0.95);
+    advance_clock(&s, 0.95);
     invar_progress_update(s.progress, 5, "loss 0.5");
-    pass(&s, 1);
+    advance_clock(&s, 1);
     invar_progress_update(s.progress, 10, NULL);
     screen_end(&s,
                "\rtrain  [>                   ]  0/10 steps  0%\x1b[K"
@@ -253,12 +256,12 @@ static void test_base_progress__terminal_overwrites_one_line(void **state)
                "\rtrain  [====================]  10/10 steps  100%  5.0/s  2s  loss 0.5\x1b[K\n");
 }
 
-static void test_base_progress__colours_only_the_bar(void **state)
+static void test_base_progress__colors_only_the_bar(void **state)
 {
     screen s;
 
     (void)state;
-    screen_open(&s, terminal(80, true));
+    screen_open(&s, terminal_options(80, true));
     invar_progress_update(s.progress, 5, NULL);
     assert_screen(&s, "\rtrain  [\x1b[32m==========>         \x1b[0m]  5/10 steps  50%\x1b[K");
     invar_progress_free(s.progress);
@@ -271,13 +274,13 @@ static void test_base_progress__fits_a_narrow_terminal(void **state)
     screen s;
 
     (void)state;
-    screen_open(&s, terminal(23, false));
+    screen_open(&s, terminal_options(23, false));
     invar_progress_update(s.progress, 5, "a message that does not fit");
     assert_screen(&s, "\rtrain  5/10 steps  50%\x1b[K");
     invar_progress_free(s.progress);
     fclose(s.stream);
     free(s.text);
-    screen_open(&s, terminal(1, false));
+    screen_open(&s, terminal_options(1, false));
     invar_progress_update(s.progress, 5, NULL);
     screen_end(&s, "\r\x1b[K\r\x1b[K\n");
 }
@@ -287,8 +290,8 @@ static void test_base_progress__messages_cannot_break_the_line(void **state)
     screen s;
 
     (void)state;
-    // 27 columns for the message: what would be cut in the middle of a character is left out
-    screen_open(&s, terminal(52, false));
+    // 27 columns are left for the message; a character that does not fit is omitted, not cut
+    screen_open(&s, terminal_options(52, false));
     invar_progress_update(s.progress, 5,
                           "a\nb\x1b[2J\r \xC3\xA4\xE6\xA8\xA1\xE6\xA8\xA1 01234567890123");
     assert_screen(&s, "\rtrain  5/10 steps  50%  a b [2J  \xC3\xA4\xE6\xA8\xA1\xE6\xA8\xA1 "
@@ -306,7 +309,7 @@ static void test_base_progress__silent_and_null_write_nothing(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 4, .mode = INVAR_PROGRESS_MODE_SILENT});
-    pass(&s, 100);
+    advance_clock(&s, 100);
     invar_progress_update(s.progress, 4, "message");
     screen_end(&s, "");
     invar_progress_update(NULL, 1, "message");
@@ -319,11 +322,11 @@ static void test_base_progress__no_update_no_line(void **state)
 
     (void)state;
     screen_open(&s, (invar_progress_options){.total = 4});
-    pass(&s, 100);
+    advance_clock(&s, 100);
     screen_end(&s, "");
 }
 
-static void test_base_progress__refuses_negative_numbers(void **state)
+static void test_base_progress__rejects_negative_total(void **state)
 {
     invar_progress *progress;
 
@@ -335,7 +338,7 @@ static void test_base_progress__refuses_negative_numbers(void **state)
     assert_null(progress);
 }
 
-static void test_base_progress__survives_a_stream_that_refuses(void **state)
+static void test_base_progress__survives_a_full_device(void **state)
 {
     FILE *stream = fopen("/dev/full", "w");
     invar_progress *progress;
@@ -381,7 +384,7 @@ static void test_base_progress__any_thread_may_update(void **state)
 
 /* ---- terminals ------------------------------------------------------------------------------- */
 
-/* The far end of a pseudo-terminal; *master_out keeps it alive. */
+/* Opens a pseudo-terminal and returns its slave end. The caller closes *master_out after it. */
 static FILE *open_terminal(int *master_out)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY);
@@ -395,7 +398,7 @@ static FILE *open_terminal(int *master_out)
     return stream;
 }
 
-static void test_base_progress__knows_a_terminal(void **state)
+static void test_base_progress__detects_a_terminal(void **state)
 {
     int master;
     FILE *stream = open_terminal(&master), *file = tmpfile();
@@ -419,7 +422,7 @@ static void test_base_progress__knows_a_terminal(void **state)
     unsetenv("TERM");
     assert_false(invar_term_live(stream));
     assert_int_equal(invar_term_width(file), 80);
-    assert_int_equal(invar_term_width(stream), 80); // a new pseudo-terminal says 0
+    assert_int_equal(invar_term_width(stream), 80); // a new pseudo-terminal reports 0 columns
     assert_int_equal(ioctl(master, TIOCSWINSZ, &(struct winsize){.ws_col = 132}), 0);
     assert_int_equal(invar_term_width(stream), 132);
     fclose(file);
@@ -438,7 +441,7 @@ static void test_base_progress__styles_are_escapes_or_nothing(void **state)
     }
 }
 
-static void test_base_progress__auto_mode_looks_at_the_stream(void **state)
+static void test_base_progress__auto_mode_detects_the_terminal(void **state)
 {
     int master;
     FILE *stream = open_terminal(&master);
@@ -462,27 +465,27 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_progress__plain_lines_keep_the_interval),
-        cmocka_unit_test(test_base_progress__short_job_gives_one_line),
+        cmocka_unit_test(test_base_progress__short_work_gives_one_line),
         cmocka_unit_test(test_base_progress__default_interval_is_ten_seconds),
-        cmocka_unit_test(test_base_progress__an_expectation_goes_before_the_mean),
+        cmocka_unit_test(test_base_progress__expectation_overrides_the_mean),
         cmocka_unit_test(test_base_progress__without_total_there_is_no_eta),
         cmocka_unit_test(test_base_progress__resumed_work_is_not_in_the_rate),
-        cmocka_unit_test(test_base_progress__durations_read_well),
-        cmocka_unit_test(test_base_progress__never_says_100_percent_early),
+        cmocka_unit_test(test_base_progress__formats_durations),
+        cmocka_unit_test(test_base_progress__never_shows_100_percent_early),
         cmocka_unit_test(test_base_progress__count_never_goes_back),
         cmocka_unit_test(test_base_progress__extreme_counts_are_harmless),
         cmocka_unit_test(test_base_progress__terminal_overwrites_one_line),
-        cmocka_unit_test(test_base_progress__colours_only_the_bar),
+        cmocka_unit_test(test_base_progress__colors_only_the_bar),
         cmocka_unit_test(test_base_progress__fits_a_narrow_terminal),
         cmocka_unit_test(test_base_progress__messages_cannot_break_the_line),
         cmocka_unit_test(test_base_progress__silent_and_null_write_nothing),
         cmocka_unit_test(test_base_progress__no_update_no_line),
-        cmocka_unit_test(test_base_progress__refuses_negative_numbers),
-        cmocka_unit_test(test_base_progress__survives_a_stream_that_refuses),
+        cmocka_unit_test(test_base_progress__rejects_negative_total),
+        cmocka_unit_test(test_base_progress__survives_a_full_device),
         cmocka_unit_test(test_base_progress__any_thread_may_update),
-        cmocka_unit_test(test_base_progress__knows_a_terminal),
+        cmocka_unit_test(test_base_progress__detects_a_terminal),
         cmocka_unit_test(test_base_progress__styles_are_escapes_or_nothing),
-        cmocka_unit_test(test_base_progress__auto_mode_looks_at_the_stream),
+        cmocka_unit_test(test_base_progress__auto_mode_detects_the_terminal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

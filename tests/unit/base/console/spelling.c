@@ -1,5 +1,5 @@
 /*
- * spelling.c - words that are taken for misspelt ones, and words that are not.
+ * spelling.c - tests of "did you mean": typos that get a suggestion, and words that get none.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,19 +9,20 @@
 
 #include "tests/support.h"
 
-static const char *const verbs[] = {"train", "eval", "generate", "score", "ledger", "diff", "ci"};
+static const char *const commands[] = {"train",  "eval", "generate", "score",
+                                       "ledger", "diff", "ci"};
 
-static const char *guess(const char *wanted)
+static const char *suggested(const char *typed)
 {
-    static invar_spelling near;
+    static invar_spelling spelling;
 
-    invar_spelling_init(&near, wanted, strlen(wanted));
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        invar_spelling_offer(&near, verbs[i]);
-    return near.found;
+    invar_spelling_init(&spelling, typed, strlen(typed));
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        invar_spelling_offer(&spelling, commands[i]);
+    return spelling.found;
 }
 
-static void test_base_near__finds_what_was_meant(void **state)
+static void test_spelling__suggests_the_intended_word(void **state)
 {
     static const char *const cases[][2] = {
         {"trian", "train"}, {"trai", "train"},   {"tain", "train"},   {"traiin", "train"},
@@ -30,51 +31,51 @@ static void test_base_near__finds_what_was_meant(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(guess(cases[i][0]), cases[i][1]);
+        assert_string_equal(suggested(cases[i][0]), cases[i][1]);
 }
 
-static void test_base_near__guesses_nothing_far(void **state)
+static void test_spelling__no_suggestion_for_distant_words(void **state)
 {
     static const char *const cases[] = {"", "x", "xx", "frob", "pattern", "ab"};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(guess(cases[i]), "");
+        assert_string_equal(suggested(cases[i]), "");
 }
 
-static void test_base_near__asks(void **state)
+static void test_spelling__hint_names_the_suggestion(void **state)
 {
-    invar_spelling near;
+    invar_spelling spelling;
 
     (void)state;
-    invar_spelling_init(&near, "scoreboard", 4);
-    assert_string_equal(invar_spelling_hint(&near), "");
-    invar_spelling_offer(&near, "score");
-    assert_string_equal(invar_spelling_hint(&near), " (did you mean 'score'?)");
+    invar_spelling_init(&spelling, "scoreboard", 4);
+    assert_string_equal(invar_spelling_hint(&spelling), "");
+    invar_spelling_offer(&spelling, "score");
+    assert_string_equal(invar_spelling_hint(&spelling), " (did you mean 'score'?)");
 }
 
-static void test_base_near__long_words_are_near_to_none(void **state)
+static void test_spelling__no_suggestion_for_long_words(void **state)
 {
     char word[3 * INVAR_SPELLING_SIZE];
-    invar_spelling near;
+    invar_spelling spelling;
 
     (void)state;
     for (size_t length = 1; length < sizeof word; length++) {
         memset(word, 'a', length);
         word[length] = '\0';
-        invar_spelling_init(&near, word, length);
-        invar_spelling_offer(&near, word);
-        assert_string_equal(near.found, length < INVAR_SPELLING_SIZE ? word : "");
+        invar_spelling_init(&spelling, word, length);
+        invar_spelling_offer(&spelling, word);
+        assert_string_equal(spelling.found, length < INVAR_SPELLING_SIZE ? word : "");
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base_near__finds_what_was_meant),
-        cmocka_unit_test(test_base_near__guesses_nothing_far),
-        cmocka_unit_test(test_base_near__asks),
-        cmocka_unit_test(test_base_near__long_words_are_near_to_none),
+        cmocka_unit_test(test_spelling__suggests_the_intended_word),
+        cmocka_unit_test(test_spelling__no_suggestion_for_distant_words),
+        cmocka_unit_test(test_spelling__hint_names_the_suggestion),
+        cmocka_unit_test(test_spelling__no_suggestion_for_long_words),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

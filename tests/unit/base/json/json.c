@@ -1,5 +1,5 @@
 /*
- * json.c - tests of the strict JSON reader.
+ * json.c - tests of the strict JSON reader: accepted values, rejected texts, limits, messages.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "tests/support.h"
 
-static json_t *parsed(const char *text)
+static json_t *parse_text(const char *text)
 {
     json_t *value;
 
@@ -19,7 +19,7 @@ static json_t *parsed(const char *text)
     return value;
 }
 
-static void refuses(const char *text, size_t bytes, const char *message)
+static void assert_rejected(const char *text, size_t bytes, const char *message)
 {
     json_t *value;
 
@@ -27,9 +27,10 @@ static void refuses(const char *text, size_t bytes, const char *message)
     assert_null(value);
 }
 
-static void test_engine_json__reads_members(void **state)
+static void test_json__reads_members(void **state)
 {
-    json_t *value = parsed("{\"i\": 7, \"r\": 1e-6, \"t\": true, \"s\": \"\\u00e4\", \"n\": null}");
+    json_t *value =
+        parse_text("{\"i\": 7, \"r\": 1e-6, \"t\": true, \"s\": \"\\u00e4\", \"n\": null}");
     const char *text;
     int64_t integer;
     double real;
@@ -53,10 +54,10 @@ static void test_engine_json__reads_members(void **state)
     json_decref(value);
 }
 
-static void test_engine_json__names_file_and_key(void **state)
+static void test_json__names_file_and_key(void **state)
 {
-    json_t *value = parsed("{\"i\": 7, \"r\": 1.5, \"s\": \"x\", \"n\": null}"),
-           *list = parsed("[]");
+    json_t *value = parse_text("{\"i\": 7, \"r\": 1.5, \"s\": \"x\", \"n\": null}"),
+           *list = parse_text("[]");
     const char *text;
     int64_t integer;
     double real;
@@ -80,7 +81,7 @@ static void test_engine_json__names_file_and_key(void **state)
     json_decref(list);
 }
 
-static void test_engine_json__refuses_what_is_not_strict(void **state)
+static void test_json__rejects_what_is_not_strict(void **state)
 {
     static const char nul[] = "[\"a\0b\"]";
     static const char *const cases[][2] = {
@@ -107,19 +108,19 @@ static void test_engine_json__refuses_what_is_not_strict(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuses(cases[i][0], strlen(cases[i][0]), cases[i][1]);
-    refuses(nul, sizeof nul - 1, "is not JSON: control character 0x0");
+        assert_rejected(cases[i][0], strlen(cases[i][0]), cases[i][1]);
+    assert_rejected(nul, sizeof nul - 1, "is not JSON: control character 0x0");
 }
 
-/* Also next to digits in strings and keys, of which none is a number. */
-static void test_engine_json__large_integers_are_numbers(void **state)
+/* Integers beyond int64 become doubles. Digits in strings and keys do not confuse the scanner. */
+static void test_json__large_integers_are_numbers(void **state)
 {
     static const char text[] =
         "{\"7\": [9223372036854775807, -9223372036854775808, 9223372036854775808, 1.5],"
         " \"\\\\\": {\"\\\"-8\": -9223372036854775809, \"e\": [[], {}, -0, \"5\", true]},"
         " \"model_max_length\": 1000000000000000019884624838656, \"vocab\" : 32000 }";
-    json_t *tree = parsed(text), *list = json_object_get(tree, "7"),
-           *object = json_object_get(tree, "\\"), *back;
+    json_t *tree = parse_text(text), *list = json_object_get(tree, "7"),
+           *object = json_object_get(tree, "\\"), *large;
     const char *digits;
     int64_t integer;
     double real;
@@ -148,13 +149,13 @@ static void test_engine_json__large_integers_are_numbers(void **state)
     assert_memory_equal(digits, "1.5", 3);
     json_decref(tree);
 
-    back = parsed("18446744073709551616");
-    assert_true(json_real_value(back) == 0x1p64);
-    json_decref(back);
+    large = parse_text("18446744073709551616");
+    assert_true(json_real_value(large) == 0x1p64);
+    json_decref(large);
 }
 
-/* Brackets in strings are text: they neither nest nor count. */
-static void test_engine_json__limits_depth_and_number(void **state)
+/* Brackets and commas in strings count neither as depth nor as values. */
+static void test_json__limits_depth_and_number(void **state)
 {
     enum { MANY = 2 * INVAR_JSON_MAX_VALUES + 16 };
     char *text = malloc(MANY);
@@ -164,13 +165,13 @@ static void test_engine_json__limits_depth_and_number(void **state)
     assert_non_null(text);
     memset(text, '[', INVAR_JSON_MAX_DEPTH + 1);
     memset(text + INVAR_JSON_MAX_DEPTH + 1, ']', INVAR_JSON_MAX_DEPTH + 1);
-    refuses(text, 2 * INVAR_JSON_MAX_DEPTH + 2, "nested deeper than 512");
+    assert_rejected(text, 2 * INVAR_JSON_MAX_DEPTH + 2, "nested deeper than 512");
     assert_ok(invar_json_parse(&value, "f.json", text + 1, (size_t)2 * INVAR_JSON_MAX_DEPTH));
     json_decref(value);
     text[0] = '[';
     for (size_t i = 1; i + 1 < MANY; i += 2)
         memcpy(text + i, "1,", 2);
-    refuses(text, MANY, "more than 4194304 values");
+    assert_rejected(text, MANY, "more than 4194304 values");
     memset(text, ',', MANY);
     memcpy(text, "[\"\\\"[[{", 7);
     memcpy(text + MANY - 2, "\"]", 2);
@@ -179,7 +180,7 @@ static void test_engine_json__limits_depth_and_number(void **state)
     free(text);
 }
 
-static void test_engine_json__writes_text(void **state)
+static void test_json__writes_text(void **state)
 {
     static const char given[] = "{\"b\" : null, \"a\": [1, 2.5, \"\\u00e9\"]}";
     static const char canonical[] = "{\"a\":[1,2.5,\"\u00e9\"],\"b\":null}";
@@ -202,12 +203,12 @@ static void test_engine_json__writes_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_json__reads_members),
-        cmocka_unit_test(test_engine_json__names_file_and_key),
-        cmocka_unit_test(test_engine_json__refuses_what_is_not_strict),
-        cmocka_unit_test(test_engine_json__large_integers_are_numbers),
-        cmocka_unit_test(test_engine_json__limits_depth_and_number),
-        cmocka_unit_test(test_engine_json__writes_text),
+        cmocka_unit_test(test_json__reads_members),
+        cmocka_unit_test(test_json__names_file_and_key),
+        cmocka_unit_test(test_json__rejects_what_is_not_strict),
+        cmocka_unit_test(test_json__large_integers_are_numbers),
+        cmocka_unit_test(test_json__limits_depth_and_number),
+        cmocka_unit_test(test_json__writes_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

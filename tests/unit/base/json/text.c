@@ -1,5 +1,5 @@
 /*
- * text.c - tests of JSON text that is built piece by piece.
+ * text.c - tests of the writer of JSON text: commas, strings that parse back, rejected values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 #include "base/json/json.h"
 #include "tests/support.h"
 
-static void expect(invar_json_text *text, const char *expected)
+static void assert_text(invar_json_text *text, const char *expected)
 {
     invar_assert_status(text->status, INVAR_OK, "text", __FILE__, __LINE__);
     assert_int_equal(text->bytes, strlen(expected));
@@ -19,7 +19,7 @@ static void expect(invar_json_text *text, const char *expected)
     invar_json_text_reset(text);
 }
 
-static void test_engine_json_text__commas_come_by_themselves(void **state)
+static void test_json_text__inserts_commas(void **state)
 {
     static const int32_t ints[3] = {1, -2, 3};
     static const float floats[2] = {0.1f, -0.0f};
@@ -47,44 +47,44 @@ static void test_engine_json_text__commas_come_by_themselves(void **state)
     invar_json_text_null(&text);
     invar_json_text_f64(&text, 1.0 / 3);
     invar_json_text_value(&text, "{\"x\":[]}", 8);
-    invar_json_text_string(&text, "{", 1); // a bracket in a string is none
+    invar_json_text_string(&text, "{", 1); // opens no object: it is in a string
     invar_json_text_string(&text, "", 0);
     invar_json_text_digest(&text, &digest);
     invar_json_text_close(&text, ']');
     invar_json_text_close(&text, '}');
     invar_json_text_newline(&text);
     invar_json_text_open(&text, '[');
-    expect(&text, "{\"a\":[1,-2,3],\"b\":{},\"c\":[0.1,-0.0],\"d\":[0,255],\"e\":null,\"f\":["
-                  "true,false,null,0.3333333333333333,{\"x\":[]},\"{\",\"\","
-                  "\"ab000000000000000000000000000000\"]}\n[");
+    assert_text(&text, "{\"a\":[1,-2,3],\"b\":{},\"c\":[0.1,-0.0],\"d\":[0,255],\"e\":null,\"f\":["
+                       "true,false,null,0.3333333333333333,{\"x\":[]},\"{\",\"\","
+                       "\"ab000000000000000000000000000000\"]}\n[");
     invar_json_text_release(&text);
 }
 
-/* Every byte and many characters, there and back. */
-static void test_engine_json_text__strings_come_back(void **state)
+/* All ASCII characters parse back; other characters are written unescaped. */
+static void test_json_text__strings_parse_back(void **state)
 {
     invar_json_text text = {0};
     char ascii[128];
-    json_t *back;
+    json_t *read_back;
 
     (void)state;
     for (int i = 0; i < 128; i++)
         ascii[i] = (char)i;
     invar_json_text_string(&text, ascii, sizeof ascii);
-    assert_ok(invar_json_parse_raw(&back, "text", text.data, text.bytes));
-    assert_int_equal(json_string_length(back), sizeof ascii);
-    assert_memory_equal(json_string_value(back), ascii, sizeof ascii);
-    json_decref(back);
-    assert_int_equal(invar_json_parse(&back, "text", text.data, text.bytes), INVAR_E_INVALID);
+    assert_ok(invar_json_parse_raw(&read_back, "text", text.data, text.bytes));
+    assert_int_equal(json_string_length(read_back), sizeof ascii);
+    assert_memory_equal(json_string_value(read_back), ascii, sizeof ascii);
+    json_decref(read_back);
+    assert_int_equal(invar_json_parse(&read_back, "text", text.data, text.bytes), INVAR_E_INVALID);
     for (size_t i = 0; i < text.bytes; i++)
         assert_true((unsigned char)text.data[i] >= 0x20); // one line
     invar_json_text_reset(&text);
     invar_json_text_string(&text, "\u00e9\u2028\U0001F600", 9);
-    expect(&text, "\"\u00e9\u2028\U0001F600\"");
+    assert_text(&text, "\"\u00e9\u2028\U0001F600\"");
     invar_json_text_release(&text);
 }
 
-static void refuses(const char *string, size_t bytes)
+static void assert_rejected(const char *string, size_t bytes)
 {
     invar_json_text text = {0};
 
@@ -95,16 +95,16 @@ static void refuses(const char *string, size_t bytes)
     invar_json_text_release(&text);
 }
 
-static void test_engine_json_text__refuses_what_json_has_not(void **state)
+static void test_json_text__rejects_values_outside_json(void **state)
 {
     invar_json_text text = {0};
 
     (void)state;
-    refuses("\xff", 1);
-    refuses("a\xc3", 2);            // cut off
-    refuses("\xc0\x80", 2);         // overlong
-    refuses("\xed\xa0\x80", 3);     // a surrogate
-    refuses("\xf4\x90\x80\x80", 4); // beyond the last one
+    assert_rejected("\xff", 1);
+    assert_rejected("a\xc3", 2);            // truncated
+    assert_rejected("\xc0\x80", 2);         // overlong
+    assert_rejected("\xed\xa0\x80", 3);     // a surrogate
+    assert_rejected("\xf4\x90\x80\x80", 4); // beyond U+10FFFF
     invar_json_text_f64(&text, NAN);
     assert_fails(text.status, INVAR_E_INVALID, "not finite");
     invar_json_text_reset(&text);
@@ -112,16 +112,16 @@ static void test_engine_json_text__refuses_what_json_has_not(void **state)
     assert_fails(text.status, INVAR_E_INVALID, "not finite");
     invar_json_text_reset(&text);
     invar_json_text_int(&text, INT64_MIN);
-    expect(&text, "-9223372036854775808");
+    assert_text(&text, "-9223372036854775808");
     invar_json_text_release(&text);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_json_text__commas_come_by_themselves),
-        cmocka_unit_test(test_engine_json_text__strings_come_back),
-        cmocka_unit_test(test_engine_json_text__refuses_what_json_has_not),
+        cmocka_unit_test(test_json_text__inserts_commas),
+        cmocka_unit_test(test_json_text__strings_parse_back),
+        cmocka_unit_test(test_json_text__rejects_values_outside_json),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

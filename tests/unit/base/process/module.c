@@ -1,5 +1,5 @@
 /*
- * module.c - tests of what a message about a missing module tells the user to do.
+ * module.c - tests of the remedy in the message about a missing module: build, set up or install.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +16,13 @@
 
 typedef struct expected {
     const char *name;
-    const char *target;  /* of CMake */
-    const char *package; /* that has the module */
-    const char *setup;
-    const char *option;
+    const char *target;  /* CMake target that makes the module */
+    const char *package; /* package that contains the module */
+    const char *setup;   /* command that installs what the build needs */
+    const char *option;  /* CMake option that adds the target; empty if it is always made */
 } expected;
 
-static const expected all[] = {
+static const expected expected_remedies[] = {
     {INVAR_MODULE_CUDA, "invar_cuda", "invar-cuda", "scripts/setup build cuda", "-DINVAR_CUDA=ON "},
     {INVAR_MODULE_MPI, "invar_mpi", "invar-mpi", "scripts/setup mpi", "-DINVAR_MPI=ON "},
     {INVAR_MODULE_NCCL, "invar_nccl", "invar-nccl", "apt-get install libnccl-dev",
@@ -31,7 +31,7 @@ static const expected all[] = {
     {INVAR_MODULE_SERVE, "invar_serve", "invar", "scripts/setup build", ""},
 };
 
-/* A build folder is one with CMake's cache. */
+/* Makes a folder with a CMakeCache.txt, which marks it as a build folder. */
 static void make_build(void)
 {
     FILE *cache;
@@ -42,22 +42,24 @@ static void make_build(void)
     assert_int_equal(fclose(cache), 0);
 }
 
-static void assert_remedy(const char *name, const char *folder, bool made, const char *text)
+static void assert_remedy(const char *name, const char *folder, bool can_build, const char *text)
 {
     char remedy[2048];
 
-    invar_module_remedy(remedy, sizeof remedy, folder, name, made);
+    invar_module_remedy(remedy, sizeof remedy, folder, name, can_build);
     assert_string_equal(remedy, text);
 }
 
-static void test_base_module__every_module_has_a_remedy_in_every_place(void **state)
+static void test_base_module__remedy_of_every_module(void **state)
 {
     char text[2048];
     size_t count = 0;
 
     (void)state;
     make_build();
-    for (const expected *e = all; e < all + sizeof all / sizeof *all; e++, count++) {
+    for (const expected *e = expected_remedies;
+         e < expected_remedies + sizeof expected_remedies / sizeof *expected_remedies;
+         e++, count++) {
         assert_string_equal(e->name, invar_module_names[count]);
         (void)snprintf(text, sizeof text, "run cmake --build '%s' --target %s", FOLDER, e->target);
         assert_remedy(e->name, FOLDER, true, text);
@@ -77,7 +79,7 @@ static void test_base_module__every_module_has_a_remedy_in_every_place(void **st
     assert_null(invar_module_names[count]);
 }
 
-static void test_base_module__a_long_folder_is_cut(void **state)
+static void test_base_module__accepts_a_long_folder(void **state)
 {
     char folder[INVAR_PATH_SIZE], remedy[64];
 
@@ -88,14 +90,15 @@ static void test_base_module__a_long_folder_is_cut(void **state)
     assert_string_equal(remedy, "install the package invar-mpi of the build of this program");
 }
 
-/* A folder that INVAR_MODULES names is the user's choice: another one helps, a build does not. */
+/* If INVAR_MODULES names the folder, the remedy is to change or unset it, not to build. */
 static void test_base_module__names_the_variable_that_hides_modules(void **state)
 {
     char path[INVAR_PATH_SIZE];
 
     (void)state;
     setenv("INVAR_MODULES", "/nowhere", 1);
-    for (const expected *e = all; e < all + sizeof all / sizeof *all; e++) {
+    for (const expected *e = expected_remedies;
+         e < expected_remedies + sizeof expected_remedies / sizeof *expected_remedies; e++) {
         assert_fails(invar_module_path(path, e->name), INVAR_E_UNSUPPORTED, e->name);
         assert_fails(invar_module_path(path, e->name), INVAR_E_UNSUPPORTED,
                      "is not in the folder INVAR_MODULES; ");
@@ -108,8 +111,8 @@ static void test_base_module__names_the_variable_that_hides_modules(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base_module__every_module_has_a_remedy_in_every_place),
-        cmocka_unit_test(test_base_module__a_long_folder_is_cut),
+        cmocka_unit_test(test_base_module__remedy_of_every_module),
+        cmocka_unit_test(test_base_module__accepts_a_long_folder),
         cmocka_unit_test(test_base_module__names_the_variable_that_hides_modules),
     };
 

@@ -1,5 +1,5 @@
 /*
- * process.c - tests of what every part that starts programs needs.
+ * process.c - tests of helpers for child processes: cores, output tail, pipes, monotonic clock.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +14,8 @@
 
 #include "tests/support.h"
 
-/* Bound to one core, nobody has more; ranks divide what there is. */
-static void test_base_process__cores_are_those_it_may_use(void **state)
+/* Ranks divide the cores of the CPU affinity mask, at least one each. */
+static void test_base_process__cores_follow_the_affinity_mask(void **state)
 {
     int64_t all = invar_process_cores(1, 1);
     cpu_set_t before, one;
@@ -36,59 +36,59 @@ static void test_base_process__cores_are_those_it_may_use(void **state)
     assert_int_equal(invar_process_cores(1, 1), all);
 }
 
-static void assert_words(const invar_process_tail *tail, const char *expected)
+static void assert_last_line(const invar_process_tail *tail, const char *expected)
 {
-    char words[64];
+    char last_line[64];
 
-    invar_process_last_output_line(words, sizeof words, tail);
-    assert_string_equal(words, expected);
+    invar_process_last_output_line(last_line, sizeof last_line, tail);
+    assert_string_equal(last_line, expected);
 }
 
-static void test_base_process__last_words_are_the_last_line(void **state)
+static void test_base_process__tail_gives_the_last_line(void **state)
 {
     invar_process_tail tail = {0};
     char block[2 * INVAR_PROCESS_TAIL_BYTES];
 
     (void)state;
-    assert_words(&tail, "");
+    assert_last_line(&tail, "");
     invar_process_tail_add(&tail, " \n\r\t\n", 5);
-    assert_words(&tail, "");
+    assert_last_line(&tail, "");
     invar_process_tail_add(&tail, "first\nsec", 9);
     invar_process_tail_add(&tail, "", 0);
     invar_process_tail_add(&tail, "ond\x1b\n\n ", 7);
-    assert_words(&tail, "second?");
+    assert_last_line(&tail, "second?");
     invar_process_tail_add(&tail, "50%\r100%\0\n", 10);
-    assert_words(&tail, "100%");
+    assert_last_line(&tail, "100%");
 
-    // more than there is room for, at once and piece by piece
+    // more than the tail holds, in one call and in many
     memset(block, 'x', sizeof block);
     memcpy(block + sizeof block - 4, "\nend", 4);
     invar_process_tail_add(&tail, block, sizeof block);
     assert_int_equal(tail.used, INVAR_PROCESS_TAIL_BYTES);
-    assert_words(&tail, "end");
+    assert_last_line(&tail, "end");
     for (int i = 0; i < 1000; i++)
         invar_process_tail_add(&tail, i == 998 ? "\n" : "y", 1);
     assert_int_equal(tail.used, INVAR_PROCESS_TAIL_BYTES);
-    assert_words(&tail, "y");
+    assert_last_line(&tail, "y");
 }
 
 static void test_base_process__pipe_avoids_the_standard_streams(void **state)
 {
-    int kept = dup(STDIN_FILENO), ends[2];
+    int saved_stdin = dup(STDIN_FILENO), pipe_fds[2];
 
     (void)state;
-    close(STDIN_FILENO); // so that the next descriptor would be 0
-    assert_int_equal(invar_process_pipe(ends), 0);
-    assert_true(ends[0] > STDERR_FILENO && ends[1] > STDERR_FILENO);
-    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1); // nothing is left there
+    close(STDIN_FILENO); // the next descriptor of the system is 0
+    assert_int_equal(invar_process_pipe(pipe_fds), 0);
+    assert_true(pipe_fds[0] > STDERR_FILENO && pipe_fds[1] > STDERR_FILENO);
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1); // descriptor 0 is still closed
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(fcntl(ends[i], F_GETFD), FD_CLOEXEC);
-        close(ends[i]);
+        assert_int_equal(fcntl(pipe_fds[i], F_GETFD), FD_CLOEXEC);
+        close(pipe_fds[i]);
     }
     assert_int_equal(invar_process_fd_above_stdio(-1), -1);
-    if (kept >= 0) {
-        assert_int_equal(dup2(kept, STDIN_FILENO), STDIN_FILENO);
-        close(kept);
+    if (saved_stdin >= 0) {
+        assert_int_equal(dup2(saved_stdin, STDIN_FILENO), STDIN_FILENO);
+        close(saved_stdin);
     }
 }
 
@@ -107,10 +107,10 @@ static void test_base_process__clock_does_not_go_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base_process__last_words_are_the_last_line),
+        cmocka_unit_test(test_base_process__tail_gives_the_last_line),
         cmocka_unit_test(test_base_process__pipe_avoids_the_standard_streams),
         cmocka_unit_test(test_base_process__clock_does_not_go_back),
-        cmocka_unit_test(test_base_process__cores_are_those_it_may_use),
+        cmocka_unit_test(test_base_process__cores_follow_the_affinity_mask),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

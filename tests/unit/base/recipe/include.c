@@ -1,6 +1,8 @@
 /*
- * include.c - tests of recipes that include others: what overrides what, what is refused and where,
- * and that the flat text of a recipe says the same as its files.
+ * include.c - tests of recipes that include other recipes.
+ *
+ * Later lines override earlier ones, errors name file and line, and depth, number and size are
+ * limited. The flattened text of a recipe parses to the values that its files have.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -54,7 +56,7 @@ static void write_text(const char *name, const char *text)
     assert_ok(invar_file_write(path, text, strlen(text)));
 }
 
-static invar_status read_whole(invar_recipe **out, const char *name)
+static invar_status read_recipe(invar_recipe **out, const char *name)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -63,46 +65,46 @@ static invar_status read_whole(invar_recipe **out, const char *name)
     return invar_recipe_read_with_includes(*out, path);
 }
 
-static void fails(const char *name, invar_status status, const char *message)
+static void assert_read_fails(const char *name, invar_status status, const char *message)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_recipe *recipe;
     size_t bytes;
 
-    assert_fails(read_whole(&recipe, name), status, message);
+    assert_fails(read_recipe(&recipe, name), status, message);
     invar_recipe_free(recipe);
     assert_ok(invar_path_join(path, sizeof path, WORK, name));
     assert_fails(invar_recipe_flatten(&text, &bytes, path), status, message);
     assert_null(text);
 }
 
-static void refuses(const char *name, const char *message)
+static void assert_rejected(const char *name, const char *message)
 {
-    fails(name, INVAR_E_INVALID, message);
+    assert_read_fails(name, INVAR_E_INVALID, message);
 }
 
-/* The flat text of the file, and that a reader makes the same of it. */
-static char *flat(const char *name)
+/* Returns the flattened text, after checking that it parses to the values of the file. */
+static char *flatten_checked(const char *name)
 {
-    invar_recipe *whole, *again;
+    invar_recipe *recipe, *flattened;
     invar_recipe_entry a, b;
     char path[INVAR_PATH_SIZE], *text;
     size_t bytes;
 
-    assert_ok(read_whole(&whole, name));
+    assert_ok(read_recipe(&recipe, name));
     assert_ok(invar_path_join(path, sizeof path, WORK, name));
     assert_ok(invar_recipe_flatten(&text, &bytes, path));
     assert_int_equal(strlen(text), bytes);
-    assert_ok(invar_recipe_new(&again, &schema));
-    assert_ok(invar_recipe_parse(again, "flat", text, bytes));
+    assert_ok(invar_recipe_new(&flattened, &schema));
+    assert_ok(invar_recipe_parse(flattened, "flat", text, bytes));
     for (int i = 0; i < KEY_COUNT; i++) {
-        invar_recipe_entry_get(&a, whole, i);
-        invar_recipe_entry_get(&b, again, i);
+        invar_recipe_entry_get(&a, recipe, i);
+        invar_recipe_entry_get(&b, flattened, i);
         assert_string_equal(a.text, b.text);
         assert_int_equal(a.source, b.source);
     }
-    invar_recipe_free(whole);
-    invar_recipe_free(again);
+    invar_recipe_free(recipe);
+    invar_recipe_free(flattened);
     return text;
 }
 
@@ -113,7 +115,7 @@ static int remove_work(void **state)
     return 0;
 }
 
-/* ---- what is accepted ------------------------------------------------------------------------ */
+/* ---- accepted recipes ------------------------------------------------------------------------ */
 
 static void test_base_include__later_lines_override(void **state)
 {
@@ -127,7 +129,7 @@ static void test_base_include__later_lines_override(void **state)
     write_text("own.ini",
                "# mine\ninclude = base/one.ini\ninclude=base/two.ini\n\n[engine]\nseed = 3\n"
                "[model]\nmodel-name = own\n");
-    assert_ok(read_whole(&recipe, "own.ini"));
+    assert_ok(read_recipe(&recipe, "own.ini"));
     assert_int_equal(invar_recipe_int(recipe, LAYERS), 2);
     assert_int_equal(invar_recipe_int(recipe, SEED), 3);
     assert_true(invar_recipe_float(recipe, LR) == 1);
@@ -136,7 +138,7 @@ static void test_base_include__later_lines_override(void **state)
     invar_recipe_entry_get(&e, recipe, SEED);
     assert_true(strstr(e.origin, "include/own.ini:6"));
     invar_recipe_free(recipe);
-    text = flat("own.ini");
+    text = flatten_checked("own.ini");
     assert_string_equal(text, "[optimizer]\nlr = 1\n[model]\nnum-layers = 2\nmodel-name = own\n"
                               "[engine]\nseed = 3\n");
     invar_free(text);
@@ -149,16 +151,16 @@ static void test_base_include__a_path_may_be_absolute_or_go_up(void **state)
     (void)state;
     write_text("one.ini", "[engine]\nseed = 7\n");
     write_text("deep/a.ini", "include = ../one.ini\n");
-    text = flat("deep/a.ini");
+    text = flatten_checked("deep/a.ini");
     assert_string_equal(text, "[engine]\nseed = 7\n");
     invar_free(text);
     write_text("deep/b.ini", "include = " WORK "/one.ini\r\n");
-    text = flat("deep/b.ini");
+    text = flatten_checked("deep/b.ini");
     assert_string_equal(text, "[engine]\nseed = 7\n");
     invar_free(text);
 }
 
-static void test_base_include__what_includes_nothing_stays_as_it_is(void **state)
+static void test_base_include__text_without_include_stays(void **state)
 {
     static const char *const texts[] = {"",
                                         "# include = x\n",
@@ -178,7 +180,7 @@ static void test_base_include__what_includes_nothing_stays_as_it_is(void **state
     }
 }
 
-/* A program of another version may know keys that this one does not. */
+/* A program of another version may know keys that are unknown here. */
 static void test_base_include__flat_text_keeps_unknown_keys(void **state)
 {
     size_t bytes;
@@ -192,47 +194,48 @@ static void test_base_include__flat_text_keeps_unknown_keys(void **state)
     invar_free(text);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- rejected recipes ------------------------------------------------------------------------ */
 
-static void test_base_include__refuses_cycles_with_the_line(void **state)
+static void test_base_include__rejects_cycles_with_the_line(void **state)
 {
     (void)state;
     write_text("self.ini", "\ninclude = self.ini\n");
-    refuses("self.ini", "self.ini:2: include: a file cannot include itself");
+    assert_rejected("self.ini", "self.ini:2: include: a file cannot include itself");
     write_text("a.ini", "include = ./b.ini\n");
     write_text("b.ini", "# b\ninclude = ../include/a.ini\n");
-    refuses("a.ini", "b.ini:2: include: a file cannot include itself, also by way of others");
+    assert_rejected("a.ini",
+                    "b.ini:2: include: a file cannot include itself, also by way of others");
 }
 
-static void test_base_include__refuses_what_is_no_file(void **state)
+static void test_base_include__rejects_what_is_not_a_file(void **state)
 {
     (void)state;
     write_text("a.ini", "include = missing.ini\n");
-    fails("a.ini", INVAR_E_NOTFOUND, "a.ini:1: include: ");
+    assert_read_fails("a.ini", INVAR_E_NOTFOUND, "a.ini:1: include: ");
     assert_true(strstr(invar_error_last()->message, "missing.ini"));
     write_text("a.ini", "include =\n");
-    refuses("a.ini", "a.ini:1: include: expected the path of a recipe");
+    assert_rejected("a.ini", "a.ini:1: include: expected the path of a recipe");
     write_text("a.ini", "include = ../include\n");
-    refuses("a.ini", "it is a folder, not a file");
+    assert_rejected("a.ini", "it is a folder, not a file");
     write_text("a.ini", "include = /dev/zero\n");
-    refuses("a.ini", "it is a device or a pipe, not a file");
+    assert_rejected("a.ini", "it is a device or a pipe, not a file");
     assert_int_equal(mkfifo(WORK "/pipe", 0600), 0);
     write_text("a.ini", "include = pipe\n");
-    refuses("a.ini", "it is a device or a pipe, not a file");
+    assert_rejected("a.ini", "it is a device or a pipe, not a file");
 }
 
-static void test_base_include__stands_before_sections_and_gives_none(void **state)
+static void test_base_include__precedes_sections_and_opens_none(void **state)
 {
     invar_recipe *recipe;
 
     (void)state;
     write_text("base.ini", "[engine]\nseed = 1\n");
     write_text("a.ini", "[engine]\ninclude = base.ini\n");
-    assert_fails(read_whole(&recipe, "a.ini"), INVAR_E_INVALID,
+    assert_fails(read_recipe(&recipe, "a.ini"), INVAR_E_INVALID,
                  "a.ini:2: include stands before the first [section]: 'base.ini'");
     invar_recipe_free(recipe);
     write_text("a.ini", "include = base.ini\nseed = 2\n");
-    refuses("a.ini", "a.ini:2: a key needs a [section] before it");
+    assert_rejected("a.ini", "a.ini:2: a key needs a [section] before it");
 }
 
 static void test_base_include__errors_name_the_included_file(void **state)
@@ -242,12 +245,12 @@ static void test_base_include__errors_name_the_included_file(void **state)
     (void)state;
     write_text("base.ini", "[engine]\nseed = x\n");
     write_text("a.ini", "include = base.ini\n[engine]\nseed = 1\n");
-    assert_fails(read_whole(&recipe, "a.ini"), INVAR_E_INVALID, "base.ini:2: seed: ");
+    assert_fails(read_recipe(&recipe, "a.ini"), INVAR_E_INVALID, "base.ini:2: seed: ");
     invar_recipe_free(recipe);
     write_text("base.ini", "[engine]\nseed = 1\nseed = 2\n");
-    refuses("a.ini", "base.ini:3: key 'seed' is already in line 2");
+    assert_rejected("a.ini", "base.ini:3: key 'seed' is already in line 2");
     write_text("base.ini", "[engine]\n seed = 1\n");
-    refuses("a.ini", "base.ini:2: the line is indented");
+    assert_rejected("a.ini", "base.ini:2: the line is indented");
 }
 
 static void test_base_include__depth_and_number_are_limited(void **state)
@@ -261,15 +264,15 @@ static void test_base_include__depth_and_number_are_limited(void **state)
         (void)snprintf(text, sizeof text, "include = %d.ini\n", i - 1);
         write_text(name, text);
     }
-    invar_free(flat("8.ini"));
-    refuses("9.ini", "1.ini:1: include: files include each other more than 8 deep");
+    invar_free(flatten_checked("8.ini"));
+    assert_rejected("9.ini", "1.ini:1: include: files include each other more than 8 deep");
     for (int i = 1; i <= INVAR_RECIPE_MAX_DEPTH; i++) {
         (void)snprintf(name, sizeof name, "%d.ini", i);
         (void)snprintf(text, sizeof text, "include = %d.ini\ninclude = %d.ini\n", i - 1, i - 1);
         write_text(name, text);
     }
-    invar_free(flat("5.ini"));
-    refuses("8.ini", "include: more than 64 files in all");
+    invar_free(flatten_checked("5.ini"));
+    assert_rejected("8.ini", "include: more than 64 files in all");
 }
 
 static void test_base_include__sizes_are_limited(void **state)
@@ -282,7 +285,7 @@ static void test_base_include__sizes_are_limited(void **state)
     write_text("large.ini", "");
     assert_int_equal(truncate(WORK "/large.ini", INVAR_RECIPE_MAX_BYTES + 1), 0);
     write_text("a.ini", "include = large.ini\n");
-    refuses("a.ini", "large.ini: the file has 1048577 bytes");
+    assert_rejected("a.ini", "large.ini: the file has 1048577 bytes");
     file = fopen(WORK "/a.ini", "w");
     assert_non_null(file);
     fprintf(file, "include = large.ini\n[x]\n");
@@ -292,7 +295,7 @@ static void test_base_include__sizes_are_limited(void **state)
     write_text("large.ini", "");
     assert_fails(invar_recipe_flatten(&text, &bytes, WORK "/a.ini"), INVAR_E_INVALID,
                  "a.ini:4099: the recipe has more than 4096 keys");
-    for (int i = 0; i < 20; i++) { // 20 values of 64 KiB
+    for (int i = 0; i < 20; i++) { // 20 values of 65000 bytes
         (void)snprintf(name, sizeof name, WORK "/%d.ini", i);
         file = fopen(name, "w");
         assert_non_null(file);
@@ -310,8 +313,8 @@ static void test_base_include__sizes_are_limited(void **state)
                  "with what it includes the recipe is larger than 1048576 bytes");
 }
 
-/* What was recorded stands alone. */
-static void test_base_include__other_readers_refuse_it(void **state)
+/* Recorded recipes are complete: their readers reject `include`. */
+static void test_base_include__other_readers_reject_it(void **state)
 {
     invar_recipe *recipe;
 
@@ -333,17 +336,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_base_include__later_lines_override, remove_work),
         cmocka_unit_test_teardown(test_base_include__a_path_may_be_absolute_or_go_up, remove_work),
-        cmocka_unit_test_teardown(test_base_include__what_includes_nothing_stays_as_it_is,
-                                  remove_work),
+        cmocka_unit_test_teardown(test_base_include__text_without_include_stays, remove_work),
         cmocka_unit_test_teardown(test_base_include__flat_text_keeps_unknown_keys, remove_work),
-        cmocka_unit_test_teardown(test_base_include__refuses_cycles_with_the_line, remove_work),
-        cmocka_unit_test_teardown(test_base_include__refuses_what_is_no_file, remove_work),
-        cmocka_unit_test_teardown(test_base_include__stands_before_sections_and_gives_none,
-                                  remove_work),
+        cmocka_unit_test_teardown(test_base_include__rejects_cycles_with_the_line, remove_work),
+        cmocka_unit_test_teardown(test_base_include__rejects_what_is_not_a_file, remove_work),
+        cmocka_unit_test_teardown(test_base_include__precedes_sections_and_opens_none, remove_work),
         cmocka_unit_test_teardown(test_base_include__errors_name_the_included_file, remove_work),
         cmocka_unit_test_teardown(test_base_include__depth_and_number_are_limited, remove_work),
         cmocka_unit_test_teardown(test_base_include__sizes_are_limited, remove_work),
-        cmocka_unit_test_teardown(test_base_include__other_readers_refuse_it, remove_work),
+        cmocka_unit_test_teardown(test_base_include__other_readers_reject_it, remove_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

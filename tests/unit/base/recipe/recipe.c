@@ -1,5 +1,8 @@
 /*
- * recipe.c - tests of the strict recipe reader.
+ * recipe.c - tests of the strict recipe reader: values, messages, flags, canonical text, floats.
+ *
+ * Each rejected text has its message with file, line and key. Floats are compared bit for bit with
+ * hexadecimal constants, under a locale with a decimal comma too if the machine has one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -81,10 +84,10 @@ static const invar_recipe_key keys[KEY_COUNT] = {
               .doc = "came when runs were recorded already"},
 };
 
-static const invar_recipe_removed_key gone[] = {{"kl-loss", "use-kl-loss"}};
-static const invar_recipe_schema schema = {keys, KEY_COUNT, gone, 1};
+static const invar_recipe_removed_key removed_keys[] = {{"kl-loss", "use-kl-loss"}};
+static const invar_recipe_schema schema = {keys, KEY_COUNT, removed_keys, 1};
 
-static invar_recipe *fresh(void)
+static invar_recipe *new_recipe(void)
 {
     invar_recipe *recipe;
 
@@ -92,33 +95,33 @@ static invar_recipe *fresh(void)
     return recipe;
 }
 
-static invar_recipe *parsed(const char *text)
+static invar_recipe *parse_recipe(const char *text)
 {
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
 
     assert_ok(invar_recipe_parse(recipe, "r.ini", text, strlen(text)));
     return recipe;
 }
 
-/* The text is refused with this message. */
-static void refuses_bytes(const char *text, size_t bytes, const char *message)
+/* Asserts that the text is rejected with a message that contains `message`. */
+static void assert_rejected_bytes(const char *text, size_t bytes, const char *message)
 {
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
 
     assert_fails(invar_recipe_parse(recipe, "r.ini", text, bytes), INVAR_E_INVALID, message);
     invar_recipe_free(recipe);
 }
 
-static void refuses(const char *text, const char *message)
+static void assert_rejected(const char *text, const char *message)
 {
-    refuses_bytes(text, strlen(text), message);
+    assert_rejected_bytes(text, strlen(text), message);
 }
 
-/* ---- what is accepted ------------------------------------------------------------------------ */
+/* ---- accepted recipes ------------------------------------------------------------------------ */
 
 static void test_base_recipe__defaults_are_typed(void **state)
 {
-    invar_recipe *recipe = parsed("");
+    invar_recipe *recipe = parse_recipe("");
 
     (void)state;
     assert_int_equal(invar_recipe_int(recipe, LAYERS), 4);
@@ -133,19 +136,19 @@ static void test_base_recipe__defaults_are_typed(void **state)
 static void test_base_recipe__reads_every_type(void **state)
 {
     invar_recipe *recipe =
-        parsed("# comment with = and [brackets]\n"
-               "; another\n"
-               "\n"
-               "   \n"
-               "[grpo]\n"
-               "advantage-estimator = ppo\n"
-               "use-kl-loss=true\n"
-               "eps-clip   =   3e-1   \n"
-               "[model]\n"
-               "model-name = Qwen3 # 0.6B; \xC3\xA4 = \xE6\xA8\xA1\xF0\x9F\x98\x80\n"
-               "num-layers = 28\n"
-               "[engine]  \n"
-               "seed = -9223372036854775808"); // no newline at the end
+        parse_recipe("# comment with = and [brackets]\n"
+                     "; another\n"
+                     "\n"
+                     "   \n"
+                     "[grpo]\n"
+                     "advantage-estimator = ppo\n"
+                     "use-kl-loss=true\n"
+                     "eps-clip   =   3e-1   \n"
+                     "[model]\n"
+                     "model-name = Qwen3 # 0.6B; \xC3\xA4 = \xE6\xA8\xA1\xF0\x9F\x98\x80\n"
+                     "num-layers = 28\n"
+                     "[engine]  \n"
+                     "seed = -9223372036854775808"); // no newline at the end
 
     (void)state;
     assert_int_equal(invar_recipe_enum(recipe, ESTIMATOR, &estimators), 2);
@@ -161,7 +164,8 @@ static void test_base_recipe__reads_every_type(void **state)
 
 static void test_base_recipe__accepts_crlf(void **state)
 {
-    invar_recipe *recipe = parsed("# c\r\n[model]\r\n\r\nmodel-name = a b\r\nnum-layers = 7\r\n");
+    invar_recipe *recipe =
+        parse_recipe("# c\r\n[model]\r\n\r\nmodel-name = a b\r\nnum-layers = 7\r\n");
 
     (void)state;
     assert_string_equal(invar_recipe_string(recipe, NAME), "a b");
@@ -174,7 +178,7 @@ static void test_base_recipe__accepts_values_up_to_the_line_limit(void **state)
     static char text[INVAR_RECIPE_MAX_LINE + 64];
     const char *head = "[engine]\nprompt-data=";
     size_t used = strlen(head), longest = INVAR_RECIPE_MAX_LINE - strlen("prompt-data=");
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
 
     (void)state;
     memcpy(text, head, used);
@@ -182,13 +186,13 @@ static void test_base_recipe__accepts_values_up_to_the_line_limit(void **state)
     assert_ok(invar_recipe_parse(recipe, "r.ini", text, used + longest));
     assert_int_equal(strlen(invar_recipe_string(recipe, PROMPT_DATA)), longest);
     invar_recipe_free(recipe);
-    refuses_bytes(text, used + longest + 1,
-                  "r.ini:2: the line is longer than 65536 bytes: 'prompt-data'");
+    assert_rejected_bytes(text, used + longest + 1,
+                          "r.ini:2: the line is longer than 65536 bytes: 'prompt-data'");
 }
 
-/* ---- what is refused, with place and key ----------------------------------------------------- */
+/* ---- rejected recipes, with line and key ----------------------------------------------------- */
 
-static void test_base_recipe__refuses_bad_lines(void **state)
+static void test_base_recipe__rejects_bad_lines(void **state)
 {
     static const char *const cases[][2] = {
         {"[model]\n num-layers = 3\n", "r.ini:2: the line is indented"},
@@ -219,10 +223,10 @@ static void test_base_recipe__refuses_bad_lines(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        refuses(cases[i][0], cases[i][1]);
+        assert_rejected(cases[i][0], cases[i][1]);
 }
 
-/* A recipe may have got a line with a password: a message has a key at most. */
+/* A password may have been pasted into a recipe, so a message quotes at most a key. */
 static void test_base_recipe__quotes_no_secret(void **state)
 {
     static const char *const lines[] = {
@@ -234,7 +238,7 @@ static void test_base_recipe__quotes_no_secret(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        invar_recipe *recipe = fresh();
+        invar_recipe *recipe = new_recipe();
         const int bytes = snprintf(text, sizeof text, "[model]\n%s\n", lines[i]);
 
         assert_fails(invar_recipe_parse(recipe, "r.ini", text, (size_t)bytes), INVAR_E_INVALID,
@@ -259,12 +263,12 @@ static void test_base_recipe__suggests_the_nearest_name(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        refuses(cases[i][0], cases[i][1]);
-    refuses("[zzzzzzzz]\n", "unknown section");
+        assert_rejected(cases[i][0], cases[i][1]);
+    assert_rejected("[zzzzzzzz]\n", "unknown section");
     assert_null(strstr(invar_error_last()->message, "did you mean"));
 }
 
-static void test_base_recipe__refuses_bad_values(void **state)
+static void test_base_recipe__rejects_bad_values(void **state)
 {
     static const char *const cases[][2] = {
         {"[grpo]\nuse-kl-loss = True\n",
@@ -316,8 +320,8 @@ static void test_base_recipe__refuses_bad_values(void **state)
         {"[model]\nmodel-name = a\x1B[31m\n", "r.ini:2: model-name: the value has byte 0x1b"},
         {"[model]\nmodel-name = a\x7F\n", "byte 0x7f"},
         {"[model]\nmodel-name = a\rb\n", "byte 0x0d"},
-        {"[model]\nmodel-name = a\r", "byte 0x0d"},                // no line end without LF
-        {"[model]\nmodel-name = \xC3\n", "byte 0xc3"},             // cut short
+        {"[model]\nmodel-name = a\r", "byte 0x0d"},                // CR alone ends no line
+        {"[model]\nmodel-name = \xC3\n", "byte 0xc3"},             // truncated
         {"[model]\nmodel-name = \xC3 x\n", "byte 0xc3"},           // not continued
         {"[model]\nmodel-name = \x80\n", "byte 0x80"},             // a continuation alone
         {"[model]\nmodel-name = \xC0\xAF\n", "byte 0xc0"},         // overlong
@@ -330,31 +334,31 @@ static void test_base_recipe__refuses_bad_values(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        refuses(cases[i][0], cases[i][1]);
+        assert_rejected(cases[i][0], cases[i][1]);
 }
 
-static void test_base_recipe__refuses_nul_bytes(void **state)
+static void test_base_recipe__rejects_nul_bytes(void **state)
 {
     static const char value[] = "[model]\nmodel-name = a\0b\n", line[] = "[model]\n\0\n";
 
     (void)state;
-    refuses_bytes(value, sizeof value - 1, "r.ini:2: model-name: the value has byte 0x00");
-    refuses_bytes(line, sizeof line - 1, "r.ini:2: neither [section] nor key = value");
+    assert_rejected_bytes(value, sizeof value - 1, "r.ini:2: model-name: the value has byte 0x00");
+    assert_rejected_bytes(line, sizeof line - 1, "r.ini:2: neither [section] nor key = value");
 }
 
-static void test_base_recipe__refuses_names_beyond_the_limit(void **state)
+static void test_base_recipe__rejects_names_beyond_the_limit(void **state)
 {
     char text[200] = "[model]\n", section[200] = "[";
 
     (void)state;
     memset(text + 8, 'k', INVAR_RECIPE_MAX_NAME);
     memcpy(text + 8 + INVAR_RECIPE_MAX_NAME, " = 1\n", 6);
-    refuses(text, "r.ini:2: unknown key 'kkk");
+    assert_rejected(text, "r.ini:2: unknown key 'kkk");
     text[8 + INVAR_RECIPE_MAX_NAME] = 'k';
-    refuses(text, "r.ini:2: a key is made of letters, digits, - and _, at most 63: 'kkk");
+    assert_rejected(text, "r.ini:2: a key is made of letters, digits, - and _, at most 63: 'kkk");
     memset(section + 1, 's', INVAR_RECIPE_MAX_NAME + 1);
     memcpy(section + 2 + INVAR_RECIPE_MAX_NAME, "]\n", 3);
-    refuses(section, "r.ini:1: a section's name");
+    assert_rejected(section, "r.ini:1: a section's name");
 }
 
 static void test_base_recipe__messages_are_one_clean_line(void **state)
@@ -364,12 +368,12 @@ static void test_base_recipe__messages_are_one_clean_line(void **state)
         "\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4"
         "\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4"
         "\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\n";
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
     char path[2000];
 
     (void)state;
-    refuses(text, "\xC3\xA4\xC3\xA4...'"); // cut between characters
-    refuses("[mo\x1B]\n", "'[mo?]'");
+    assert_rejected(text, "\xC3\xA4\xC3\xA4...'"); // cut between characters
+    assert_rejected("[mo\x1B]\n", "'[mo?]'");
     memset(path, 'p', sizeof path);
     memcpy(path + sizeof path - 16, "/qui\nckstart.ini", 16);
     path[sizeof path - 1] = '\0';
@@ -396,14 +400,14 @@ static void write_file(char *path, size_t bytes, const char *head)
 static void test_base_recipe__reads_a_file_up_to_the_limit(void **state)
 {
     char fits[] = INVAR_TEST_WORK "/recipe-XXXXXX", large[] = INVAR_TEST_WORK "/recipe-XXXXXX";
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
 
     (void)state;
     write_file(fits, INVAR_RECIPE_MAX_BYTES, "[model]\nmodel-name = from a file\n");
     assert_ok(invar_recipe_read(recipe, fits));
     assert_string_equal(invar_recipe_string(recipe, NAME), "from a file");
     invar_recipe_free(recipe);
-    recipe = fresh();
+    recipe = new_recipe();
     write_file(large, INVAR_RECIPE_MAX_BYTES + 1, "[model]\n");
     assert_fails(invar_recipe_read(recipe, large), INVAR_E_INVALID,
                  ":1: the file is larger than 1048576 bytes");
@@ -411,9 +415,9 @@ static void test_base_recipe__reads_a_file_up_to_the_limit(void **state)
     assert_int_equal(unlink(fits) | unlink(large), 0);
 }
 
-static void test_base_recipe__refuses_what_is_no_file(void **state)
+static void test_base_recipe__rejects_what_is_not_a_file(void **state)
 {
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
 
     (void)state;
     assert_fails(invar_recipe_read(recipe, INVAR_TEST_WORK "/missing.ini"), INVAR_E_IO,
@@ -430,7 +434,7 @@ static void test_base_recipe__refuses_what_is_no_file(void **state)
 
 static void test_base_recipe__flags_override_the_file(void **state)
 {
-    invar_recipe *recipe = parsed("[model]\nmodel-name = a\nnum-layers = 7\n");
+    invar_recipe *recipe = parse_recipe("[model]\nmodel-name = a\nnum-layers = 7\n");
     invar_recipe_entry entry;
 
     (void)state;
@@ -444,7 +448,7 @@ static void test_base_recipe__flags_override_the_file(void **state)
     invar_recipe_free(recipe);
 }
 
-static void test_base_recipe__reset_takes_flags_back(void **state)
+static void test_base_recipe__reset_discards_flags(void **state)
 {
     invar_recipe *recipe;
     invar_recipe_entry entry;
@@ -464,9 +468,9 @@ static void test_base_recipe__reset_takes_flags_back(void **state)
     invar_recipe_free(recipe);
 }
 
-static void test_base_recipe__refuses_bad_flags_and_keeps_the_value(void **state)
+static void test_base_recipe__rejects_bad_flags_and_keeps_the_value(void **state)
 {
-    invar_recipe *recipe = parsed("[model]\nmodel-name = a\nnum-layers = 7\n");
+    invar_recipe *recipe = parse_recipe("[model]\nmodel-name = a\nnum-layers = 7\n");
     static char text[INVAR_RECIPE_MAX_LINE + 2];
 
     (void)state;
@@ -499,13 +503,13 @@ static void test_base_recipe__refuses_bad_flags_and_keeps_the_value(void **state
 
 static void test_base_recipe__file_comes_once_and_first(void **state)
 {
-    invar_recipe *recipe = parsed("");
+    invar_recipe *recipe = parse_recipe("");
 
     (void)state;
     assert_fails(invar_recipe_parse(recipe, "r.ini", "", 0), INVAR_E_STATE,
                  "once, before all flags");
     invar_recipe_free(recipe);
-    recipe = fresh();
+    recipe = new_recipe();
     assert_ok(invar_recipe_set(recipe, "seed", "1", "--seed"));
     assert_fails(invar_recipe_parse(recipe, "r.ini", "", 0), INVAR_E_STATE,
                  "once, before all flags");
@@ -514,7 +518,7 @@ static void test_base_recipe__file_comes_once_and_first(void **state)
 
 static void test_base_recipe__check_names_the_missing_key(void **state)
 {
-    invar_recipe *recipe = parsed("[model]\n");
+    invar_recipe *recipe = parse_recipe("[model]\n");
 
     (void)state;
     assert_fails(invar_recipe_check(recipe), INVAR_E_INVALID,
@@ -528,7 +532,8 @@ static void test_base_recipe__check_names_the_missing_key(void **state)
 
 static void test_base_recipe__lists_values_with_origin(void **state)
 {
-    invar_recipe *recipe = parsed("[model]\n\nnum-layers = +007\n[grpo]\neps-clip = 2.50e0\n");
+    invar_recipe *recipe =
+        parse_recipe("[model]\n\nnum-layers = +007\n[grpo]\neps-clip = 2.50e0\n");
     invar_recipe_entry entry;
 
     (void)state;
@@ -553,9 +558,9 @@ static void test_base_recipe__lists_values_with_origin(void **state)
     invar_recipe_free(recipe);
 }
 
-static void canonical_of(char *out, size_t size, const char *text)
+static void get_canonical(char *out, size_t size, const char *text)
 {
-    invar_recipe *recipe = parsed(text);
+    invar_recipe *recipe = parse_recipe(text);
     char *canonical;
     size_t bytes;
 
@@ -571,33 +576,33 @@ static void test_base_recipe__canonical_text_depends_on_meaning_only(void **stat
     char first[1024], second[1024];
 
     (void)state;
-    canonical_of(first, sizeof first,
-                 "[model]\nmodel-name = a = # b\n[grpo]\neps-clip = 0.10\nuse-kl-loss = true\n");
+    get_canonical(first, sizeof first,
+                  "[model]\nmodel-name = a = # b\n[grpo]\neps-clip = 0.10\nuse-kl-loss = true\n");
     assert_string_equal(first, "[model]\nmodel-name = a = # b\nnum-layers = 4\n"
                                "[grpo]\nadvantage-estimator = grpo\nuse-kl-loss = true\n"
                                "eps-clip = 0.1\n"
                                "[engine]\nseed = 0\nprompt-data = \n");
-    // another order, other spellings, a default written out, a free key
-    canonical_of(second, sizeof second,
-                 "; x\r\n[engine]\r\nthreads = 8\r\nseed = +0\r\n[grpo]\r\nuse-kl-loss=true\r\n"
-                 "eps-clip = 1e-1\r\n[model]\r\nnum-layers=04\r\nmodel-name=a = # b\r\n");
+    // another order and spelling, an explicit default and a free key
+    get_canonical(second, sizeof second,
+                  "; x\r\n[engine]\r\nthreads = 8\r\nseed = +0\r\n[grpo]\r\nuse-kl-loss=true\r\n"
+                  "eps-clip = 1e-1\r\n[model]\r\nnum-layers=04\r\nmodel-name=a = # b\r\n");
     assert_string_equal(second, first);
-    canonical_of(second, sizeof second, first); // and it is a recipe itself
+    get_canonical(second, sizeof second, first); // the canonical text is a recipe
     assert_string_equal(second, first);
-    canonical_of(second, sizeof second, "[model]\nmodel-name = a = # c\n");
+    get_canonical(second, sizeof second, "[model]\nmodel-name = a = # c\n");
     assert_string_not_equal(second, first);
 }
 
-static void test_base_recipe__a_later_key_counts_where_it_differs(void **state)
+static void test_base_recipe__later_key_is_canonical_if_not_default(void **state)
 {
     char without[1024], with[1024];
 
     (void)state;
-    canonical_of(without, sizeof without, "[model]\nmodel-name = a\n");
+    get_canonical(without, sizeof without, "[model]\nmodel-name = a\n");
     assert_null(strstr(without, "late"));
-    canonical_of(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 5e-1\n");
-    assert_string_equal(with, without); // the default, spelled out and otherwise
-    canonical_of(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 0.25\n");
+    get_canonical(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 5e-1\n");
+    assert_string_equal(with, without); // explicit default, in another spelling
+    get_canonical(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 0.25\n");
     assert_int_equal(strncmp(with, without, strlen(without)), 0);
     assert_string_equal(with + strlen(without), "late = 0.25\n");
 }
@@ -628,7 +633,7 @@ static void test_base_recipe__canonical_text_may_be_empty(void **state)
 
 static void assert_float(const char *text, double expected, const char *canonical)
 {
-    invar_recipe *recipe = fresh();
+    invar_recipe *recipe = new_recipe();
     invar_recipe_entry entry;
     double got;
 
@@ -666,8 +671,8 @@ static void test_base_recipe__floats_are_exact(void **state)
 }
 
 /*
- * Where the machine has a locale with a decimal comma, floats must not see it. LOCPATH lets such a
- * locale be built without root: localedef -i de_DE -f UTF-8 $LOCPATH/de_DE.UTF-8.
+ * Floats do not depend on the locale. The test uses a locale with a decimal comma if one is
+ * installed; LOCPATH allows one without root: localedef -i de_DE -f UTF-8 $LOCPATH/de_DE.UTF-8.
  */
 static void test_base_recipe__floats_ignore_the_locale(void **state)
 {
@@ -681,7 +686,7 @@ static void test_base_recipe__floats_ignore_the_locale(void **state)
     if (comma) {
         uselocale(comma);
         snprintf(text, sizeof text, "%.1f", 0.5);
-        assert_string_equal(text, "0,5"); // the test can see something
+        assert_string_equal(text, "0,5"); // the locale is in effect
     }
     check_floats();
     uselocale(before);
@@ -705,7 +710,7 @@ static void test_base_recipe__floats_round_trip(void **state)
         memcpy(&number, &bits, sizeof number);
         if (!isfinite(number) || fabs(number) > 1e300)
             continue;
-        recipe = fresh();
+        recipe = new_recipe();
         snprintf(text, sizeof text, "%.17g", number);
         assert_ok(invar_recipe_set(recipe, "eps-clip", text, "--eps-clip"));
         assert_true(invar_recipe_float(recipe, EPS_CLIP) == number);
@@ -715,28 +720,28 @@ static void test_base_recipe__floats_round_trip(void **state)
     }
 }
 
-/* ---- errors of the program ------------------------------------------------------------------- */
+/* ---- programming errors ---------------------------------------------------------------------- */
 
-static void ask_for_wrong_type(const invar_recipe *recipe)
+static void get_wrong_type(const invar_recipe *recipe)
 {
     (void)invar_recipe_int(recipe, USE_KL);
 }
 
-static void ask_for_missing_value(const invar_recipe *recipe)
+static void get_missing_value(const invar_recipe *recipe)
 {
     (void)invar_recipe_string(recipe, NAME);
 }
 
-static void ask_beyond_the_schema(const invar_recipe *recipe)
+static void get_beyond_the_schema(const invar_recipe *recipe)
 {
     (void)invar_recipe_int(recipe, KEY_COUNT);
 }
 
 static void test_base_recipe__wrong_access_aborts(void **state)
 {
-    void (*const cases[])(const invar_recipe *) = {ask_for_wrong_type, ask_for_missing_value,
-                                                   ask_beyond_the_schema};
-    invar_recipe *recipe = parsed("");
+    void (*const cases[])(const invar_recipe *) = {get_wrong_type, get_missing_value,
+                                                   get_beyond_the_schema};
+    invar_recipe *recipe = parse_recipe("");
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -757,7 +762,7 @@ static void test_base_recipe__wrong_access_aborts(void **state)
 
 /* ---- schemas --------------------------------------------------------------------------------- */
 
-static void test_base_recipe__refuses_a_wrong_schema(void **state)
+static void test_base_recipe__rejects_a_wrong_schema(void **state)
 {
     static const invar_recipe_key good = {.section = "s",
                                           .name = "a",
@@ -819,29 +824,29 @@ int main(void)
         cmocka_unit_test(test_base_recipe__reads_every_type),
         cmocka_unit_test(test_base_recipe__accepts_crlf),
         cmocka_unit_test(test_base_recipe__accepts_values_up_to_the_line_limit),
-        cmocka_unit_test(test_base_recipe__refuses_bad_lines),
+        cmocka_unit_test(test_base_recipe__rejects_bad_lines),
         cmocka_unit_test(test_base_recipe__quotes_no_secret),
         cmocka_unit_test(test_base_recipe__suggests_the_nearest_name),
-        cmocka_unit_test(test_base_recipe__refuses_bad_values),
-        cmocka_unit_test(test_base_recipe__refuses_nul_bytes),
-        cmocka_unit_test(test_base_recipe__refuses_names_beyond_the_limit),
+        cmocka_unit_test(test_base_recipe__rejects_bad_values),
+        cmocka_unit_test(test_base_recipe__rejects_nul_bytes),
+        cmocka_unit_test(test_base_recipe__rejects_names_beyond_the_limit),
         cmocka_unit_test(test_base_recipe__messages_are_one_clean_line),
         cmocka_unit_test(test_base_recipe__reads_a_file_up_to_the_limit),
-        cmocka_unit_test(test_base_recipe__refuses_what_is_no_file),
+        cmocka_unit_test(test_base_recipe__rejects_what_is_not_a_file),
         cmocka_unit_test(test_base_recipe__flags_override_the_file),
-        cmocka_unit_test(test_base_recipe__reset_takes_flags_back),
-        cmocka_unit_test(test_base_recipe__refuses_bad_flags_and_keeps_the_value),
+        cmocka_unit_test(test_base_recipe__reset_discards_flags),
+        cmocka_unit_test(test_base_recipe__rejects_bad_flags_and_keeps_the_value),
         cmocka_unit_test(test_base_recipe__file_comes_once_and_first),
         cmocka_unit_test(test_base_recipe__check_names_the_missing_key),
         cmocka_unit_test(test_base_recipe__lists_values_with_origin),
         cmocka_unit_test(test_base_recipe__canonical_text_depends_on_meaning_only),
-        cmocka_unit_test(test_base_recipe__a_later_key_counts_where_it_differs),
+        cmocka_unit_test(test_base_recipe__later_key_is_canonical_if_not_default),
         cmocka_unit_test(test_base_recipe__canonical_text_may_be_empty),
         cmocka_unit_test(test_base_recipe__floats_are_exact),
         cmocka_unit_test(test_base_recipe__floats_ignore_the_locale),
         cmocka_unit_test(test_base_recipe__floats_round_trip),
         cmocka_unit_test(test_base_recipe__wrong_access_aborts),
-        cmocka_unit_test(test_base_recipe__refuses_a_wrong_schema),
+        cmocka_unit_test(test_base_recipe__rejects_a_wrong_schema),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

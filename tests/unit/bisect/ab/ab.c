@@ -1,7 +1,8 @@
 /*
- * ab.c - tests of A/B experiments: paired effects, and what a side and its recipe say.
+ * ab.c - tests of A/B experiments: paired effects, sides, recipe values, headlines.
  *
- * Expected numbers are exact ones, computed with Python's fractions and rounded once.
+ * Expected sums are exact values, computed with Python's fractions and rounded once. Effects of a
+ * ledger are also compared with its named query ab-effect. Control: equal metrics have no effect.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,32 +19,32 @@
 #include "tests/ledger.h"
 #include "tests/support.h"
 
-static char work[400] = INVAR_TEST_WORK "/ab-XXXXXX";
+static char work_folder[400] = INVAR_TEST_WORK "/ab-XXXXXX";
 
 static int set_up(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(work));
+    assert_non_null(mkdtemp(work_folder));
     return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_held_folder_remove(work) != INVAR_OK;
+    return invar_held_folder_remove(work_folder) != INVAR_OK;
 }
 
-static const char *below(const char *name)
+static const char *path_in(const char *name)
 {
     static char paths[8][512];
     static int next;
     char *out = paths[next++ % 8];
 
-    (void)snprintf(out, sizeof paths[0], "%s/%s", work, name);
+    (void)snprintf(out, sizeof paths[0], "%s/%s", work_folder, name);
     return out;
 }
 
-/* Within some units of the last place of what is exact. */
+/* Asserts that `got` is within a few units in the last place of the exact value. */
 static void assert_near(double got, double exact)
 {
     if (!(fabs(got - exact) <= 4e-15 * fabs(exact)))
@@ -74,7 +75,7 @@ static void test_ab_sum__is_what_fractions_say(void **state)
     assert_int_equal(sum.equal, 0);
 }
 
-/* The differences are taken before the sum: a large common part does not swallow them. */
+/* Pairs are subtracted before they are summed, so a large common part loses no digits. */
 static void test_ab_sum__large_common_part(void **state)
 {
     static const double a[] = {1e16, 1e16 + 2, 1e16 + 4, 1e16 + 6};
@@ -131,7 +132,7 @@ static double noise(int seed, int64_t step)
 
 static const double shift[SEEDS] = {0.5, 0.25, 0.75};
 
-/* What side b (1) has of a metric where side a (0) has noise. */
+/* Writes the metrics of a step of side a (0) or b (1) and returns their number. */
 static size_t metrics_of(invar_ledger_metric *out, int seed, int side, int64_t step)
 {
     double value = noise(seed, step);
@@ -179,10 +180,10 @@ static void write_run(invar_ledger *ledger, int seed, int side, int64_t steps)
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
 }
 
-/* The effects of a ledger with runs 1, 2 (seed 0, a and b), 3, 4 ... */
+/* Writes a ledger with runs 1 and 2 (seed 0, sides a and b), 3 and 4 ... and reads its effects. */
 static void effects_of(invar_ab_effects *out, const char *name, int64_t steps_b)
 {
-    const char *path = below(name);
+    const char *path = path_in(name);
     invar_ledger *ledger;
     int64_t a[SEEDS], b[SEEDS];
 
@@ -197,7 +198,7 @@ static void effects_of(invar_ab_effects *out, const char *name, int64_t steps_b)
     invar_ledger_close(ledger);
 }
 
-static const invar_ab_effect *named(const invar_ab_effects *effects, const char *name)
+static const invar_ab_effect *find_effect(const invar_ab_effects *effects, const char *name)
 {
     for (size_t i = 0; i < effects->count; i++)
         if (strcmp(effects->items[i].name, name) == 0)
@@ -218,19 +219,19 @@ static void test_ab_effects__metrics(void **state)
     assert_int_equal(effects.first, 0);
     assert_int_equal(effects.last, 24);
     assert_int_equal(effects.tail_first, 22); // a tenth of 25 steps, rounded up
-    e = named(&effects, "shifted");
+    e = find_effect(&effects, "shifted");
     assert_int_equal(e->step, 24);
     assert_true(e->last.mean == 0.5 && e->tail.mean == 0.5);
     assert_near(e->last.error, 0.14433756729740643); // 0.25 / sqrt(3)
     assert_int_equal(e->last.higher, 3);
-    e = named(&effects, "constant");
+    e = find_effect(&effects, "constant");
     assert_true(e->last.mean == 1 && e->last.error == 0);
-    e = named(&effects, "rising"); // the mean of the steps 22, 23, 24
+    e = find_effect(&effects, "rising"); // the tail is the mean of steps 22, 23 and 24
     assert_true(e->last.mean == 24 && e->tail.mean == 23 && e->tail.mean_a == 0);
-    e = named(&effects, "eval/gsm8k/reward");
+    e = find_effect(&effects, "eval/gsm8k/reward");
     assert_int_equal(e->step, 19);
     assert_true(e->last.mean == 0.25);
-    assert_int_equal(e->tail.pairs, 0); // none in the last tenth
+    assert_int_equal(e->tail.pairs, 0); // no evaluation in the tail
     invar_ab_effects_release(&effects);
 }
 
@@ -241,24 +242,25 @@ static void test_ab_effects__odd_metrics(void **state)
 
     (void)state;
     effects_of(&effects, "odd.db", STEPS);
-    e = named(&effects, "early"); // equal in the end, but not all the way
+    e = find_effect(&effects, "early"); // equal in the last step only
     assert_false(e->same);
     assert_int_equal(e->last.equal, 3);
     assert_true(e->last.mean == 0);
-    e = named(&effects, "zeros"); // other bits, equal numbers
+    e = find_effect(&effects, "zeros"); // other bits, equal numbers
     assert_false(e->same);
     assert_int_equal(e->last.equal, 3);
-    e = named(&effects, "broken"); // one NaN: that seed is left out, in the tail that step
+    // A NaN excludes its seed from the last step, and its step from the tail.
+    e = find_effect(&effects, "broken");
     assert_int_equal(e->n_unusable, 1);
     assert_int_equal(e->last.pairs, 2);
     assert_int_equal(e->tail.pairs, 3);
     assert_true(e->last.mean == 0 && e->tail.mean == 0);
-    e = named(&effects, "gone");
+    e = find_effect(&effects, "gone");
     assert_false(e->same);
     assert_true(e->step == INVAR_AB_NO_STEP);
     assert_int_equal(e->n_unusable, SEEDS * STEPS);
     assert_int_equal(e->last.pairs, 0);
-    e = named(&effects, "begun");
+    e = find_effect(&effects, "begun");
     assert_int_equal(e->step, 9);
     assert_true(e->last.mean == 2);
     assert_int_equal(e->tail.pairs, 0);
@@ -273,17 +275,17 @@ static void test_ab_effects__order(void **state)
 
     (void)state;
     effects_of(&effects, "order.db", STEPS);
-    // what is pinned, then infinitely sure ones by name
+    // Pinned metrics come first, then metrics without variance, by name.
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         assert_string_equal(effects.items[i].name, order[i]);
         assert_int_equal(effects.items[i].pinned, i == 0);
     }
-    assert_string_equal(effects.items[effects.count - 2].name, "gone"); // no pair
+    assert_string_equal(effects.items[effects.count - 2].name, "gone"); // has no pair
     assert_string_equal(effects.items[effects.count - 1].name, "same");
     invar_ab_effects_release(&effects);
 }
 
-/* A longer run counts as far as the shorter one goes. */
+/* Only the steps that both runs have are compared. */
 static void test_ab_effects__common_steps(void **state)
 {
     invar_ab_effects effects;
@@ -292,27 +294,27 @@ static void test_ab_effects__common_steps(void **state)
     effects_of(&effects, "short.db", 5);
     assert_int_equal(effects.last, 4);
     assert_int_equal(effects.tail_first, 4);
-    assert_int_equal(named(&effects, "rising")->step, 4);
-    assert_true(named(&effects, "rising")->last.mean == 4);
+    assert_int_equal(find_effect(&effects, "rising")->step, 4);
+    assert_true(find_effect(&effects, "rising")->last.mean == 4);
     invar_ab_effects_release(&effects);
 }
 
-/* The same numbers as the ledger's own query, on a ledger that its tests know. */
-typedef struct query_answer {
+/* A row of the named query ab-effect. */
+typedef struct query_row {
     double mean, variance;
     int64_t pairs, higher, lower;
-} query_answer;
+} query_row;
 
-static invar_status take_answer(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status read_query_row(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
-    query_answer *out = payload;
+    query_row *out = payload;
 
     (void)columns;
     assert_int_equal(count, 8);
     if (values)
-        *out = (query_answer){values[3].real, values[4].real, values[0].integer, values[5].integer,
-                              values[6].integer};
+        *out = (query_row){values[3].real, values[4].real, values[0].integer, values[5].integer,
+                           values[6].integer};
     return INVAR_OK;
 }
 
@@ -323,13 +325,13 @@ static void test_ab_effects__agree_with_the_query(void **state)
         {"metric", {.type = INVAR_LEDGER_TYPE_TEXT, .data = "rollout/raw_reward", .bytes = 18}},
         {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = 19}}};
     const int64_t a[] = {1, 3, 5, 7}, b[] = {2, 4, 6, 8};
-    const char *path = below("query.db");
+    const char *path = path_in("query.db");
     const invar_ab_effect *e;
     invar_ab_effects effects;
     invar_ledger_query query;
     invar_ledger_select_request request;
     invar_ledger *ledger;
-    query_answer found = {0};
+    query_row found = {0};
 
     (void)state;
     assert_ok(invar_test_ledger_ab(path, 20, true));
@@ -338,12 +340,12 @@ static void test_ab_effects__agree_with_the_query(void **state)
     request = (invar_ledger_select_request){.sql = query.sql,
                                             .arguments = arguments,
                                             .n_arguments = 3,
-                                            .row = take_answer,
+                                            .row = read_query_row,
                                             .payload = &found};
     assert_ok(invar_ledger_select(ledger, &request));
     assert_ok(invar_ab_effects_read(&effects, ledger, a, b, 4));
     invar_ledger_close(ledger);
-    e = named(&effects, "rollout/raw_reward");
+    e = find_effect(&effects, "rollout/raw_reward");
     assert_int_equal(e->step, 19);
     assert_int_equal(found.pairs, 4);
     assert_int_equal(e->last.pairs, found.pairs);
@@ -359,7 +361,7 @@ static void test_ab_effects__agree_with_the_query(void **state)
 
 static void test_ab_side__what_it_is(void **state)
 {
-    const char *program = below("program"), *text = below("text");
+    const char *program = path_in("program"), *text = path_in("text");
     invar_ab_side side = {.kind = INVAR_AB_FILE};
     char prefixed[600];
 
@@ -367,11 +369,11 @@ static void test_ab_side__what_it_is(void **state)
     assert_ok(invar_file_write(program, "x", 1));
     assert_ok(invar_file_write(text, "x", 1));
     assert_int_equal(chmod(program, 0755), 0);
-    assert_ok(invar_ab_side_read(&side, work));
+    assert_ok(invar_ab_side_read(&side, work_folder));
     assert_int_equal(side.kind, INVAR_AB_FOLDER);
     assert_ok(invar_ab_side_read(&side, program));
     assert_int_equal(side.kind, INVAR_AB_FILE);
-    assert_ok(invar_ab_side_read(&side, text)); // may still be a revision
+    assert_ok(invar_ab_side_read(&side, text)); // not executable, so it is taken as a revision
     assert_int_equal(side.kind, INVAR_AB_COMMIT);
     assert_ok(invar_ab_side_read(&side, "HEAD~2"));
     assert_int_equal(side.kind, INVAR_AB_COMMIT);
@@ -420,40 +422,41 @@ static void test_ab_side__values(void **state)
                  INVAR_E_INVALID, "seed");
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- headlines ------------------------------------------------------------------------------- */
 
 static void test_ab_headline__verdicts(void **state)
 {
-    static invar_ab_result answer;
+    static invar_ab_result ab_result;
     static invar_ab_pair pairs[2];
     char line[INVAR_AB_LINE];
 
     (void)state;
-    answer.pairs = pairs;
-    answer.n_pairs = 2;
+    ab_result.pairs = pairs;
+    ab_result.n_pairs = 2;
     pairs[0].steps = pairs[1].steps = 40;
-    invar_ab_headline(line, &answer);
+    invar_ab_headline(line, &ab_result);
     assert_string_equal(line, "identical: 2 seeds, 40 steps each");
-    answer.verdict = INVAR_AB_DIFFERENT;
-    answer.n_different = 2;
+    ab_result.verdict = INVAR_AB_DIFFERENT;
+    ab_result.n_different = 2;
     pairs[0].only[INVAR_AB_B] = 3;
-    invar_ab_headline(line, &answer);
+    invar_ab_headline(line, &ab_result);
     assert_non_null(strstr(line, "A has 0 more and B 3"));
-    answer.divergence = (invar_divergence){
+    ab_result.divergence = (invar_divergence){
         .known = true, .step = 7, .layer = 0, .point = "p", .op = "o", .before = "0", .after = "1"};
-    invar_ab_headline(line, &answer);
+    invar_ab_headline(line, &ab_result);
     assert_non_null(strstr(line, "different: from step 7, point p"));
     assert_non_null(strstr(line, "in 2 of 2 seeds"));
-    answer.verdict = INVAR_AB_UNTESTABLE;
-    answer.side = INVAR_AB_B;
-    (void)snprintf(answer.failure_reason, sizeof answer.failure_reason, "exit code 2: no rule");
-    invar_ab_headline(line, &answer);
+    ab_result.verdict = INVAR_AB_UNTESTABLE;
+    ab_result.side = INVAR_AB_B;
+    (void)snprintf(ab_result.failure_reason, sizeof ab_result.failure_reason,
+                   "exit code 2: no rule");
+    invar_ab_headline(line, &ab_result);
     assert_string_equal(line, "untestable: B: exit code 2: no rule");
-    answer.verdict = INVAR_AB_NONDETERMINISTIC;
-    answer.side = INVAR_AB_A;
-    answer.aa_checks[0] =
+    ab_result.verdict = INVAR_AB_NONDETERMINISTIC;
+    ab_result.side = INVAR_AB_A;
+    ab_result.aa_checks[0] =
         (invar_aa_check){.ran = true, .seed = 5, .varied_keys = "x", .headline = "h"};
-    invar_ab_headline(line, &answer);
+    invar_ab_headline(line, &ab_result);
     assert_string_equal(line, "nondeterministic: A against itself, seed 5, again with x: h");
 }
 

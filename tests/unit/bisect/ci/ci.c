@@ -1,5 +1,9 @@
 /*
- * ci.c - cases, what becomes of pending goldens, chaos, and how services are told.
+ * ci.c - tests of invar ci: cases, review of pending goldens, chaos settings, reports for services.
+ *
+ * Accept is repeated after the renames of an interrupted accept and must complete it once. Chaos
+ * settings must be a function of seed, case and number, and differ from each other. Reports of
+ * results with every byte must stay valid XML, Markdown, JSON and one line per annotation.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +36,7 @@ static int teardown(void **state)
     return invar_held_folder_remove(folder) != INVAR_OK;
 }
 
-static void touch(const char *name)
+static void create_file(const char *name)
 {
     char path[300];
 
@@ -73,7 +77,7 @@ static void test_ci_cases__of_a_folder(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        touch(files[i]);
+        create_file(files[i]);
     assert_ok(invar_ci_cases(&cases, &count, folder));
     assert_int_equal(count, 4);
     for (size_t i = 0; i < count; i++)
@@ -85,7 +89,7 @@ static void test_ci_cases__of_a_folder(void **state)
 
 /* ---- pending --------------------------------------------------------------------------------- */
 
-/* The golden of a run and its points at these paths. */
+/* Writes a run and records its golden and points at these paths. */
 static void write_run(const char *golden, const char *points, const invar_test_ledger *spec)
 {
     invar_ledger_summary run;
@@ -110,7 +114,7 @@ static const invar_test_ledger healthy = {.steps = 9},
                                    .steps = 9,
                                    .faults = {{INVAR_TEST_DIVERGES, 4, "layer.1.mlp.out", 0, 0.0}}};
 
-static size_t history(const invar_ci_case *item)
+static size_t count_accepted(const invar_ci_case *item)
 {
     invar_golden *golden;
     size_t count;
@@ -141,10 +145,12 @@ static void test_ci_pending__reviewed_and_accepted(void **state)
     assert_fails(invar_ci_accept(&c, "a\tb"), INVAR_E_INVALID, "one line");
     assert_ok(invar_ci_accept(&c, "why"));
     assert_false(invar_ci_pending(&c));
-    assert_int_equal(history(&c), 1);
+    assert_int_equal(count_accepted(&c), 1);
 }
 
-/* Killed between its parts, accept is called again: one line of history, and the files fit. */
+/*
+ * An accept that was killed between its renames is repeated: one line of history, matching files.
+ */
 static void test_ci_pending__accept_goes_on_after_a_kill(void **state)
 {
     invar_ci_case c;
@@ -154,18 +160,18 @@ static void test_ci_pending__accept_goes_on_after_a_kill(void **state)
     assert_ok(invar_ci_case_of(&c, folder, "k"));
     write_run(c.golden, c.points, &healthy);
     write_run(c.new_golden, c.new_points, &changed);
-    // after the points
+    // Killed after the points were renamed, before the golden was.
     assert_int_equal(rename(c.new_points, c.points), 0);
     assert_ok(invar_ci_side_read(&side, c.golden));
     assert_null(side.points);
     invar_ci_side_free(&side);
     assert_ok(invar_ci_accept(&c, "why"));
-    assert_int_equal(history(&c), 1);
-    // after the golden
+    assert_int_equal(count_accepted(&c), 1);
+    // Killed after the golden was written: its pending copy still exists.
     write_run(c.new_golden, c.new_points, &changed);
     assert_int_equal(rename(c.new_points, c.points), 0);
     assert_ok(invar_ci_accept(&c, "why"));
-    assert_int_equal(history(&c), 1);
+    assert_int_equal(count_accepted(&c), 1);
     assert_ok(invar_ci_side_read(&side, c.golden));
     assert_non_null(side.points);
     invar_ci_side_free(&side);
@@ -178,31 +184,32 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
 {
     static const invar_chaos_locales locales = {
         {"C", "tr_TR.utf8", "ca_ES.utf8@with-a-name-of-39-characters"}, 3};
-    static invar_chaos drawn, again;
+    static invar_chaos chaos, again;
     static invar_chaos_run a, b;
     char seen[64][INVAR_CI_REASON_SIZE];
 
     (void)state;
     for (int i = 0; i < 64; i++) {
-        invar_chaos_generate(&drawn, &locales, 7, "moe", i);
-        invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
+        invar_chaos_generate(&chaos, &locales, 7, "moe", i);
+        invar_chaos_compose(&a, &chaos, INVAR_CHAOS_ALL);
         invar_chaos_generate(&again, &locales, 7, "moe", i);
         invar_chaos_compose(&b, &again, INVAR_CHAOS_ALL);
         assert_string_equal(a.description, b.description);
         assert_string_equal(a.flags[0], b.flags[0]);
         assert_non_null(strstr(a.description, "threads "));
         assert_non_null(strstr(a.description, "LC_ALL="));
-        assert_true(strlen(a.description) + 1 < sizeof a.description); // all of it was said
+        // The description is not truncated.
+        assert_true(strlen(a.description) + 1 < sizeof a.description);
         memcpy(seen[i], a.description, sizeof seen[i]);
         for (int k = 0; k < i; k++)
             assert_string_not_equal(seen[i], seen[k]);
     }
-    invar_chaos_generate(&drawn, &locales, 8, "moe", 0);
-    invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
+    invar_chaos_generate(&chaos, &locales, 8, "moe", 0);
+    invar_chaos_compose(&a, &chaos, INVAR_CHAOS_ALL);
     assert_string_not_equal(a.description, seen[0]);
-    // one alone, with what it needs
-    invar_chaos_compose(&a, &drawn, 1);
-    assert_string_equal(a.description, drawn.items[1].description);
+    // A single setting brings only the flags that belong to it.
+    invar_chaos_compose(&a, &chaos, 1);
+    assert_string_equal(a.description, chaos.items[1].description);
     assert_true(strncmp(a.flags[1], "--use-dynamic-batch-size=", 25) == 0);
     assert_true(!a.flags[2] && !a.environment[0] && !a.prefix && !a.same_addresses);
 }
@@ -219,8 +226,8 @@ static void test_ci_chaos__finds_locales(void **state)
 
 /* ---- services -------------------------------------------------------------------------------- */
 
-/* Every byte but NUL where a text can be. */
-static invar_ci_result hostile(const invar_ci_case *item, char *headline, size_t size)
+/* Returns a result whose texts contain every byte except NUL. */
+static invar_ci_result hostile_result(const invar_ci_case *item, char *headline, size_t size)
 {
     invar_ci_result r = {.item = item,
                          .verdict = INVAR_CI_CHANGED,
@@ -239,8 +246,8 @@ static invar_ci_result hostile(const invar_ci_case *item, char *headline, size_t
     return r;
 }
 
-static char *printed(void (*print)(FILE *out, const invar_ci_result *results, size_t count),
-                     const invar_ci_result *results, size_t count)
+static char *print_to_text(void (*print)(FILE *out, const invar_ci_result *results, size_t count),
+                           const invar_ci_result *results, size_t count)
 {
     static char text[1 << 18];
     FILE *stream = fmemopen(text, sizeof text, "w");
@@ -261,26 +268,26 @@ static void test_ci_view__is_safe_for_any_bytes(void **state)
     json_t *json;
 
     (void)state;
-    r[0] = hostile(&item, bytes, sizeof bytes);
+    r[0] = hostile_result(&item, bytes, sizeof bytes);
     memcpy(item.name, bytes, sizeof item.name);
     memcpy(item.golden, bytes, sizeof bytes);
     for (int i = 1; i < 12; i++)
         r[i] = r[0];
-    // XML: no control character, no quote inside a value, each & begins a number
-    for (const char *at = printed(invar_ci_junit, r, 1); *at; at++) {
+    // XML: no control character, and each & begins a numeric character reference.
+    for (const char *at = print_to_text(invar_ci_junit, r, 1); *at; at++) {
         assert_true(*at == '\n' || (unsigned char)*at >= 0x20);
         if (*at == '&')
             assert_true(at[1] == '#' && strspn(at + 2, "0123456789") > 0);
     }
-    // one line each, and ten of them
-    for (const char *at = printed(invar_ci_annotations, r, 12); *at; at++) {
+    // Annotations are limited to ten, with one line each.
+    for (const char *at = print_to_text(invar_ci_annotations, r, 12); *at; at++) {
         if (*at == '%')
             assert_true(strspn(at + 1, "0123456789ABCDEF") >= 2);
         lines += *at == '\n';
         assert_true(*at == '\n' || (unsigned char)*at >= 0x20);
     }
     assert_int_equal(lines, 10);
-    assert_non_null(strstr(printed(invar_ci_markdown, r, 1), "| changed |"));
+    assert_non_null(strstr(print_to_text(invar_ci_markdown, r, 1), "| changed |"));
     json = invar_ci_json(r, 12);
     assert_non_null(json);
     assert_int_equal(json_array_size(json), 12);

@@ -1,5 +1,9 @@
 /*
- * checkout.c - tests of checking out: against git archive, with submodules, hostile trees, kills.
+ * checkout.c - tests of checking out commits: against git, with submodules, hostile trees, kills.
+ *
+ * Folders are compared with git checkout-index, which reads the tree into an empty work tree.
+ * Untracked files stay, changed tracked files are restored, and no checkout writes outside of its
+ * folder. After a kill at any moment, the next checkout must be complete.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +27,7 @@ static int set_up(void **state)
 {
     (void)state;
     invar_test_enter("checkout");
-    // files that become folders and back, links, modes, odd names, empty files, deep folders
+    // Files that become folders and back, links, modes, unusual names, empty files, deep folders.
     invar_test_shell(
         invar_test_home,
         "git init -q r; cd r; git config core.quotePath false\n"
@@ -49,7 +53,7 @@ static invar_status check_out(invar_repo *repo, const char *revision, const char
     return invar_repo_checkout(repo, id, folder);
 }
 
-/* The folder is what git reads into an empty work tree without attributes. */
+/* Compares the folder with a work tree that git checks out without attributes. */
 static void assert_same(const char *repo, const char *revision, const char *folder)
 {
     invar_test_shell(
@@ -74,7 +78,7 @@ static void test_repo_checkout__equals_git(void **state)
 
     (void)state;
     for (int64_t i = 0; i < rounds; i++) {
-        // all in order, then all ways from one to another
+        // First all commits in order, then random changes from one to another.
         int number = i < 7 ? (int)i : (int)(invar_test_random(1, (uint64_t)i) % 7);
         snprintf(revision, sizeof revision, "c%d", number);
         assert_ok(check_out(repo, revision, invar_test_in("out")));
@@ -112,24 +116,24 @@ static void test_repo_checkout__leaves_alone_what_it_may(void **state)
     invar_test_shell(invar_test_home,
                      "cd kept; [ $(cat src/b) = 2 ]; [ $(cat src/a.o) = o ]; [ -e build/p ]\n"
                      "[ $(cat gone/y) = untracked ]; [ ! -e gone/x ]; [ $(cat new) = 1 ]");
-    // the same again changes nothing at all, not even the memory
+    // A second checkout of the commit changes nothing, not even the record kept.tree.
     assert_int_equal(stat(invar_test_in("kept.tree"), &before), 0);
     assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
     assert_int_equal(stat(invar_test_in("kept.tree"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
-    // what a build did to tracked files is undone
+    // Changes of tracked files by a build are undone.
     invar_test_shell(invar_test_home, "cd kept; echo spoiled >src/a; rm src/b; chmod +x new");
     assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
     invar_test_shell(invar_test_home,
                      "cd kept; [ $(cat src/a) = 1 ]; [ $(cat src/b) = 2 ]; [ ! -x new ]");
-    // a folder in the place of a file, a file in the place of a folder
+    // A folder replaced a file, then a file replaced a folder.
     invar_test_shell(invar_test_home,
                      "cd kept; rm src/a; mkdir -p src/a/deep; echo 1 >src/a/deep/er");
     assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
     invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; rm -r src; echo 1 >src");
     assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
     invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; [ -e build/p ]");
-    // a memory that is damaged or not there: all anew
+    // A damaged or missing record kept.tree causes a complete checkout.
     invar_test_shell(invar_test_home, "sed -i s/src/srx/ kept.tree");
     assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
     assert_same(invar_test_in("keep"), "HEAD", invar_test_in("kept"));
@@ -160,7 +164,7 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
         assert_ok(check_out(repo, order[i], invar_test_in("cage")));
         assert_same(invar_test_in("evil"), order[i], invar_test_in("cage"));
     }
-    // a build that puts a link in the place of a tracked folder
+    // A build replaces a tracked folder by a link.
     invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
     assert_ok(check_out(repo, "none", invar_test_in("cage")));
     invar_test_shell(invar_test_home, "rm -f cage/a");
@@ -168,7 +172,7 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
     invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
     assert_ok(check_out(repo, "folder", invar_test_in("cage")));
     assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
-    // ... and in the place of a file
+    // A build replaces a tracked file by a link.
     invar_test_shell(invar_test_home, "rm cage/a/x; ln -s ../../outside/x cage/a/x");
     assert_ok(check_out(repo, "folder", invar_test_in("cage")));
     assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
@@ -177,8 +181,8 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
     invar_repo_close(repo);
 }
 
-/* A commit whose tree has one entry of the given raw name and mode. */
-static void make_evil(const char *tag, const char *entries)
+/* Tags a commit whose tree consists of raw entries; in `entries`, $b is a blob and $t a tree. */
+static void tag_hostile_tree(const char *tag, const char *entries)
 {
     invar_test_shell(invar_test_in("evil"),
                      "b=$(echo evil | git hash-object -w --stdin)\n"
@@ -196,17 +200,17 @@ static void test_repo_checkout__refuses_evil_names(void **state)
     invar_repo *repo;
 
     (void)state;
-    make_evil("up", "printf '40000 ..\\0'; raw $t");
-    make_evil("dot", "printf '40000 .\\0'; raw $t");
-    make_evil("git", "printf '40000 .git\\0'; raw $t");
-    make_evil("Git", "printf '100644 .GiT\\0'; raw $b");
-    make_evil("slash", "printf '100644 ../escaped\\0'; raw $b");
-    make_evil("root", "printf '100644 /tmp/escaped\\0'; raw $b");
-    make_evil("both", "printf '100644 a\\0'; raw $b; printf '40000 a\\0'; raw $t");
-    make_evil("apart", "printf '100644 a\\0'; raw $b; printf '100644 a-\\0'; raw $b; "
-                       "printf '40000 a\\0'; raw $t");
-    make_evil("twice", "printf '100644 a\\0'; raw $b; printf '100644 a\\0'; raw $b");
-    make_evil("fine", "printf '100644 a\\0'; raw $b; printf '40000 b\\0'; raw $t");
+    tag_hostile_tree("up", "printf '40000 ..\\0'; raw $t");
+    tag_hostile_tree("dot", "printf '40000 .\\0'; raw $t");
+    tag_hostile_tree("git", "printf '40000 .git\\0'; raw $t");
+    tag_hostile_tree("Git", "printf '100644 .GiT\\0'; raw $b");
+    tag_hostile_tree("slash", "printf '100644 ../escaped\\0'; raw $b");
+    tag_hostile_tree("root", "printf '100644 /tmp/escaped\\0'; raw $b");
+    tag_hostile_tree("both", "printf '100644 a\\0'; raw $b; printf '40000 a\\0'; raw $t");
+    tag_hostile_tree("apart", "printf '100644 a\\0'; raw $b; printf '100644 a-\\0'; raw $b; "
+                              "printf '40000 a\\0'; raw $t");
+    tag_hostile_tree("twice", "printf '100644 a\\0'; raw $b; printf '100644 a\\0'; raw $b");
+    tag_hostile_tree("fine", "printf '100644 a\\0'; raw $b; printf '40000 b\\0'; raw $t");
     repo = invar_test_opened(invar_test_in("evil"));
     static const char *const tags[] = {"up",   "dot",  "git",   "Git",  "slash",
                                        "root", "both", "apart", "twice"};
@@ -218,7 +222,7 @@ static void test_repo_checkout__refuses_evil_names(void **state)
     assert_ok(check_out(repo, "fine", invar_test_in("cage")));
     invar_test_shell(invar_test_home,
                      "[ $(cat cage/b/x) = evil ]; [ ! -e escaped ]; [ ! -e cage/.git ]");
-    // a bomb: 4^20 folders in 21 objects
+    // A tree of 4^20 folders in 21 objects.
     invar_test_shell(
         invar_test_in("evil"),
         "t=$(git rev-parse 'fine^{tree}'); for i in $(seq 20); do t=$(for n in a b c d\n"
@@ -275,7 +279,7 @@ static void test_repo_checkout__takes_submodules_along(void **state)
                          order[i]);
     }
     invar_repo_close(repo);
-    // not fetched
+    // Submodules that were not fetched.
     invar_test_shell(invar_test_home, "git clone -q top bare-top");
     repo = invar_test_opened(invar_test_in("bare-top"));
     assert_ok(check_out(repo, "t0", invar_test_in("tops2")));
@@ -283,7 +287,7 @@ static void test_repo_checkout__takes_submodules_along(void **state)
     assert_fails(check_out(repo, "t1", invar_test_in("tops2")), INVAR_E_NOTFOUND,
                  "git submodule update");
     invar_repo_close(repo);
-    // with its own .git, and one that nobody registered
+    // A submodule with a .git folder of its own, and a nested repository without .gitmodules.
     invar_test_shell(invar_test_home,
                      "git clone -q top old; cd old; git checkout -q t1\n"
                      "git clone -q --recursive ../sub libs/sub.new; rm -r libs/sub\n"
@@ -302,7 +306,7 @@ static void test_repo_checkout__takes_submodules_along(void **state)
     invar_repo_close(repo);
 }
 
-/* ---- trouble --------------------------------------------------------------------------------- */
+/* ---- full disk and kills --------------------------------------------------------------------- */
 
 static void test_repo_checkout__says_when_the_disk_refuses(void **state)
 {
@@ -361,7 +365,7 @@ static void test_repo_checkout__survives_kills(void **state)
         assert_ok(check_out(repo, "c4", invar_test_in("out")));
         assert_same(invar_test_in("r"), "c4", invar_test_in("out"));
     }
-    assert_true(killed > 0); // some kills came in the middle
+    assert_true(killed > 0); // some kills interrupted a checkout
     invar_repo_close(repo);
 }
 

@@ -1,7 +1,9 @@
 /*
- * range.c - tests of the commits between good and bad, and of clones that do not have all of them.
+ * range.c - tests of the commits between good and bad, and of shallow and partial clones.
  *
- * Git itself is the oracle: every set of commits is compared with that of git rev-list.
+ * The git program is the reference: sets of commits and merge bases of sample and generated
+ * histories are compared with git rev-list and git merge-base. Incomplete clones must fail with a
+ * command that repairs them; the tests execute the command and repeat the call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +30,7 @@ static int set_up(void **state)
 /* ---- ranges against git ---------------------------------------------------------------------- */
 
 #define TEXT_BYTES (1 << 20)
-static char said[TEXT_BYTES];
+static char git_output[TEXT_BYTES];
 
 static int by_text(const void *a, const void *b)
 {
@@ -50,12 +52,12 @@ static void sort_ids(char (*ids)[INVAR_OID_SIZE], size_t count)
     free(sorted);
 }
 
-/* The ids that `said` lists, one a line, up to the first blank of each. */
-static size_t ids_said(char (*out)[INVAR_OID_SIZE], size_t most)
+/* Reads the ids at the beginnings of the lines of `git_output`, at most `max_count`. */
+static size_t parse_ids(char (*out)[INVAR_OID_SIZE], size_t max_count)
 {
     size_t count = 0;
 
-    for (char *at = said; *at && count < most; count++) {
+    for (char *at = git_output; *at && count < max_count; count++) {
         snprintf(out[count], INVAR_OID_SIZE, "%.40s", at);
         at += strcspn(at, "\n");
         at += *at == '\n';
@@ -63,15 +65,15 @@ static size_t ids_said(char (*out)[INVAR_OID_SIZE], size_t most)
     return count;
 }
 
-/* Order, links and the last commit of a history, against git rev-list --parents. */
+/* Compares order, links and last commit of a history with git rev-list --parents. */
 static void assert_links(const invar_history *history, const char *bad, bool first_parent)
 {
     if (history->count)
         assert_string_equal(history->commits[history->count - 1].id, bad);
     for (int32_t i = 0; i < history->count; i++) {
         const invar_history_commit *commit = &history->commits[i];
-        const char *line = strstr(said, commit->id);
-        while (line && line != said && line[-1] != '\n') // as a parent of another
+        const char *line = strstr(git_output, commit->id);
+        while (line && line != git_output && line[-1] != '\n') // the id is a parent there
             line = strstr(line + 1, commit->id);
         assert_non_null(line);
         assert_int_equal(invar_history_find(history, commit->id), i);
@@ -84,7 +86,7 @@ static void assert_links(const invar_history *history, const char *bad, bool fir
             if (index < 0)
                 continue;
             assert_true(index < i);
-            // with paths, a commit that leaves them alone follows only the parent that has the same
+            // A commit that does not touch the given paths keeps only a parent with equal paths.
             if (!commit->relevant &&
                 (seen == commit->n_parents || history->parents[commit->parent + seen] != index))
                 continue;
@@ -96,15 +98,15 @@ static void assert_links(const invar_history *history, const char *bad, bool fir
     }
 }
 
-typedef struct question {
+typedef struct range_case {
     const char *folder, *bad;
     const char *good[3];
     bool first_parent;
     const char *path;
-} question;
+} range_case;
 
-/* Returns the number of relevant commits. */
-static int32_t assert_range(invar_repo *repo, const question *q)
+/* Compares a range with git rev-list and returns the number of relevant commits. */
+static int32_t assert_range(invar_repo *repo, const range_case *q)
 {
     static char want[20000][INVAR_OID_SIZE], got[20000][INVAR_OID_SIZE];
     char bad[INVAR_OID_SIZE], good[3][INVAR_OID_SIZE], words[256];
@@ -128,7 +130,7 @@ static int32_t assert_range(invar_repo *repo, const question *q)
     }
     // Git simplifies a merge with a parent outside the range only when it does not yet know that
     // it is outside, which depends on dates, or when it was named; so all such parents are named.
-    invar_test_shell_says(said, sizeof said, q->folder,
+    invar_test_shell_says(git_output, sizeof git_output, q->folder,
                           q->first_parent
                               ? "last=$(git rev-list %s | tail -n 1)\n"
                                 "outside=$(git rev-list -1 $last^1 2>/dev/null | sed 's/^/^/')\n"
@@ -136,10 +138,10 @@ static int32_t assert_range(invar_repo *repo, const question *q)
                               : "outside=$(git rev-list --boundary %s | sed -n 's/^-/^/p')\n"
                                 "git rev-list --bisect-all %s $outside -- %s",
                           words, words, q->path ? q->path : "");
-    size_t expected = ids_said(want, 20000);
+    size_t expected = parse_ids(want, 20000);
     if (q->path && expected == 0) {
-        invar_test_shell_says(said, sizeof said, q->folder, "git rev-list %s", words);
-        if (said[0])
+        invar_test_shell_says(git_output, sizeof git_output, q->folder, "git rev-list %s", words);
+        if (git_output[0])
             assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_NOTFOUND, "paths");
         return 0;
     }
@@ -152,7 +154,8 @@ static int32_t assert_range(invar_repo *repo, const question *q)
     if ((size_t)relevant != expected || memcmp(got, want, expected * sizeof got[0]) != 0)
         fail_msg("%s: git rev-list %s -- %s: %d commits here, %zu there", q->folder, words,
                  q->path ? q->path : "", (int)relevant, expected);
-    invar_test_shell_says(said, sizeof said, q->folder, "git rev-list --parents %s", words);
+    invar_test_shell_says(git_output, sizeof git_output, q->folder, "git rev-list --parents %s",
+                          words);
     assert_links(history, bad, q->first_parent);
     invar_history_free(history);
     return relevant;
@@ -164,15 +167,15 @@ static void test_repo_history__equals_git(void **state)
     const char *r = invar_test_in("r");
 
     (void)state;
-    assert_int_equal(assert_range(repo, &(question){r, "main", {"main~3"}, false, NULL}), 3);
-    assert_int_equal(assert_range(repo, &(question){r, "main", {NULL}, false, NULL}), 5);
-    assert_int_equal(assert_range(repo, &(question){r, "side", {"main"}, false, NULL}), 2);
-    assert_int_equal(assert_range(repo, &(question){r, "main", {"main"}, false, NULL}), 0);
-    assert_int_equal(assert_range(repo, &(question){r, "main~2", {"main"}, false, NULL}), 0);
-    assert_int_equal(assert_range(repo, &(question){r, "side", {NULL}, false, "d"}), 3);
-    assert_int_equal(assert_range(repo, &(question){r, "side", {"t3"}, false, "g"}), 2);
-    assert_int_equal(assert_range(repo, &(question){r, "side", {NULL}, false, "d/f"}), 3);
-    assert_int_equal(assert_range(repo, &(question){r, "main", {NULL}, false, "."}), 5);
+    assert_int_equal(assert_range(repo, &(range_case){r, "main", {"main~3"}, false, NULL}), 3);
+    assert_int_equal(assert_range(repo, &(range_case){r, "main", {NULL}, false, NULL}), 5);
+    assert_int_equal(assert_range(repo, &(range_case){r, "side", {"main"}, false, NULL}), 2);
+    assert_int_equal(assert_range(repo, &(range_case){r, "main", {"main"}, false, NULL}), 0);
+    assert_int_equal(assert_range(repo, &(range_case){r, "main~2", {"main"}, false, NULL}), 0);
+    assert_int_equal(assert_range(repo, &(range_case){r, "side", {NULL}, false, "d"}), 3);
+    assert_int_equal(assert_range(repo, &(range_case){r, "side", {"t3"}, false, "g"}), 2);
+    assert_int_equal(assert_range(repo, &(range_case){r, "side", {NULL}, false, "d/f"}), 3);
+    assert_int_equal(assert_range(repo, &(range_case){r, "main", {NULL}, false, "."}), 5);
     invar_repo_close(repo);
 }
 
@@ -208,33 +211,34 @@ static void test_repo_history__takes_paths_as_people_write_them(void **state)
 
 /* ---- generated histories --------------------------------------------------------------------- */
 
-#define MOST 400
+#define MAX_COMMITS 400
 #define FILES 4
 
 typedef struct generated {
-    int count, n_parents[MOST], parents[MOST][3];
-    uint8_t file[MOST][FILES]; /* content of each; 0: not there */
+    int count, n_parents[MAX_COMMITS], parents[MAX_COMMITS][3];
+    uint8_t file[MAX_COMMITS][FILES]; /* content of each file; 0 if it does not exist */
 } generated;
 
-static uint32_t pick(uint64_t seed, uint64_t *n, uint32_t below)
+static uint32_t random_below(uint64_t seed, uint64_t *n, uint32_t below)
 {
     return invar_test_random(seed, (*n)++) % below;
 }
 
-/* A graph of the given kind: linear, merges, criss-cross, octopus, several roots. */
-static void generate(generated *g, uint64_t seed, int count)
+/* Generates a random graph; it may have merges, octopus merges, criss-crosses and several roots. */
+static void generate_graph(generated *g, uint64_t seed, int count)
 {
     uint64_t n = 0;
-    uint32_t merges = pick(seed, &n, 4), roots = pick(seed, &n, 3), width = 1 + pick(seed, &n, 12);
+    uint32_t merges = random_below(seed, &n, 4), roots = random_below(seed, &n, 3),
+             width = 1 + random_below(seed, &n, 12);
 
     memset(g, 0, sizeof *g);
     g->count = count;
     for (int i = 0; i < count; i++) {
-        int most = i == 0 || (roots == 2 && pick(seed, &n, 40) == 0) ? 0 : 1;
-        if (most && i > 2 && merges && pick(seed, &n, 6) < merges)
-            most += 1 + (int)pick(seed, &n, 2);
-        for (int j = 0; j < most; j++) {
-            int back = 1 + (int)pick(seed, &n, width);
+        int max_count = i == 0 || (roots == 2 && random_below(seed, &n, 40) == 0) ? 0 : 1;
+        if (max_count && i > 2 && merges && random_below(seed, &n, 6) < merges)
+            max_count += 1 + (int)random_below(seed, &n, 2);
+        for (int j = 0; j < max_count; j++) {
+            int back = 1 + (int)random_below(seed, &n, width);
             int parent = back > i ? i - 1 : i - back;
             bool twice = false;
             for (int k = 0; k < g->n_parents[i]; k++)
@@ -243,15 +247,15 @@ static void generate(generated *g, uint64_t seed, int count)
                 g->parents[i][g->n_parents[i]++] = parent;
         }
         for (int f = 0; f < FILES; f++) {
-            int from = g->n_parents[i] ? (int)pick(seed, &n, (uint32_t)g->n_parents[i]) : 0;
+            int from = g->n_parents[i] ? (int)random_below(seed, &n, (uint32_t)g->n_parents[i]) : 0;
             g->file[i][f] = g->n_parents[i] ? g->file[g->parents[i][from]][f] : 0;
         }
-        // a merge is often just one of its parents, a commit changes a file or none
-        if (g->n_parents[i] > 1 && pick(seed, &n, 2)) {
-            int from = (int)pick(seed, &n, (uint32_t)g->n_parents[i]);
+        // Half of the merges have the files of one parent; other commits change at most one file.
+        if (g->n_parents[i] > 1 && random_below(seed, &n, 2)) {
+            int from = (int)random_below(seed, &n, (uint32_t)g->n_parents[i]);
             memcpy(g->file[i], g->file[g->parents[i][from]], FILES);
         } else if (g->n_parents[i] < 2) {
-            g->file[i][pick(seed, &n, FILES)] = (uint8_t)pick(seed, &n, 3);
+            g->file[i][random_below(seed, &n, FILES)] = (uint8_t)random_below(seed, &n, 3);
         }
     }
 }
@@ -273,7 +277,7 @@ static void write_stream(const generated *g, bool skewed, uint64_t seed, const c
         for (int f = 0; f < FILES; f++)
             if (g->file[i][f])
                 fprintf(out, "M 644 inline p%d/f\ndata <<E\n%d\nE\n\n", f, g->file[i][f]);
-        // without the second reset the next root would go on from here
+        // Without the second reset, the next root would get this commit as its parent.
         fprintf(out, "reset refs/tags/c%d\nfrom :%d\n\nreset refs/heads/all\n\n", i, i + 1);
     }
     assert_int_equal(fclose(out), 0);
@@ -288,17 +292,18 @@ static void compare_bases(invar_repo *repo, const char *folder, const char *a, c
 
     assert_ok(invar_repo_resolve(ids[0], repo, a));
     assert_ok(invar_repo_resolve(ids[1], repo, b));
-    invar_test_shell_says(said, sizeof said, folder, "git merge-base --all %s %s || true", a, b);
-    size_t expected = ids_said(want, 64);
+    invar_test_shell_says(git_output, sizeof git_output, folder,
+                          "git merge-base --all %s %s || true", a, b);
+    size_t expected = parse_ids(want, 64);
     assert_ok(invar_repo_merge_bases(got, &count, repo, ids[0], ids[1]));
     sort_ids(want, expected);
     assert_int_equal(count, expected < INVAR_REPO_BASES ? expected : INVAR_REPO_BASES);
     for (size_t i = 0; i < count; i++)
         assert_string_equal(got[i], want[i]);
-    invar_test_shell_says(said, sizeof said, folder,
+    invar_test_shell_says(git_output, sizeof git_output, folder,
                           "git merge-base --is-ancestor %s %s && echo yes || echo no", a, b);
     assert_ok(invar_repo_is_ancestor(&above, repo, ids[0], ids[1]));
-    assert_string_equal(above ? "yes" : "no", said);
+    assert_string_equal(above ? "yes" : "no", git_output);
 }
 
 static void test_repo_history__equals_git_on_generated_graphs(void **state)
@@ -312,32 +317,33 @@ static void test_repo_history__equals_git_on_generated_graphs(void **state)
     for (int64_t round = 0; round < rounds; round++) {
         uint64_t seed = (uint64_t)round, n = 5000000;
         bool skewed = round % 5 == 4;
-        int count = 5 + (int)pick(seed, &n, 60);
-        int bad = count - 1, good = (int)pick(seed, &n, (uint32_t)count);
+        int count = 5 + (int)random_below(seed, &n, 60);
+        int bad = count - 1, good = (int)random_below(seed, &n, (uint32_t)count);
         char names[3][16];
-        generate(&g, seed, count);
+        generate_graph(&g, seed, count);
         write_stream(&g, skewed, seed, invar_test_in("stream"));
         invar_test_shell(invar_test_home,
                          "rm -rf g; git init -q g; cd g; git fast-import --quiet <../stream");
         invar_repo *repo = invar_test_opened(invar_test_in("g"));
         snprintf(names[0], sizeof names[0], "c%d", bad);
         snprintf(names[1], sizeof names[1], "c%d", good);
-        snprintf(names[2], sizeof names[2], "c%d", (int)pick(seed, &n, (uint32_t)count));
+        snprintf(names[2], sizeof names[2], "c%d", (int)random_below(seed, &n, (uint32_t)count));
         for (int k = 0; k < 4; k++) {
-            question q = {invar_test_in("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
+            range_case q = {
+                invar_test_in("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
             int32_t got = assert_range(repo, &q);
             commits += got;
             filtered += q.path ? got : 0;
         }
-        question whole = {invar_test_in("g"), names[0], {NULL}, false, paths[round % 4]};
+        range_case whole = {invar_test_in("g"), names[0], {NULL}, false, paths[round % 4]};
         assert_range(repo, &whole);
-        question two = {invar_test_in("g"), names[0], {names[1], names[2]}, false, NULL};
+        range_case two = {invar_test_in("g"), names[0], {names[1], names[2]}, false, NULL};
         assert_range(repo, &two);
         compare_bases(repo, invar_test_in("g"), names[0], names[1]);
         compare_bases(repo, invar_test_in("g"), names[2], names[1]);
         invar_repo_close(repo);
     }
-    assert_true(commits > 20 && filtered > 5); // the sweep had something to compare
+    assert_true(commits > 20 && filtered > 5); // the generated ranges were not all empty
 }
 
 static void test_repo_history__is_fast_on_long_ones(void **state)
@@ -376,7 +382,7 @@ static void test_repo_history__is_fast_on_long_ones(void **state)
     invar_repo_close(repo);
 }
 
-/* ---- what is not all here -------------------------------------------------------------------- */
+/* ---- incomplete clones ----------------------------------------------------------------------- */
 
 static void test_repo_history__of_shallow_clones(void **state)
 {
@@ -392,10 +398,10 @@ static void test_repo_history__of_shallow_clones(void **state)
     invar_test_shell(invar_test_home,
                      "git clone -q --depth 3 --no-tags --no-single-branch file://$PWD/r shallow");
     repo = invar_test_opened(invar_test_in("shallow"));
-    // what is complete works
-    question q = {invar_test_in("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
+    // Control: complete ranges work.
+    range_case q = {invar_test_in("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
     assert_int_equal(assert_range(repo, &q), 1);
-    q.good[0] = "HEAD~2"; // the last commit that is here, itself a good end
+    q.good[0] = "HEAD~2"; // the oldest fetched commit as the good end
     assert_int_equal(assert_range(repo, &q), 2);
     assert_ok(invar_repo_resolve(id, repo, "HEAD"));
     assert_ok(invar_repo_resolve(other, repo, "HEAD~2"));
@@ -403,7 +409,7 @@ static void test_repo_history__of_shallow_clones(void **state)
     assert_true(above);
     assert_ok(invar_repo_is_ancestor(&above, repo, id, other));
     assert_false(above);
-    // what is not is refused, with what to do
+    // Incomplete ranges fail with a remedy.
     assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_STATE, "--unshallow");
     assert_fails(invar_repo_resolve(other, repo, "HEAD~3"), INVAR_E_NOTFOUND, "--unshallow");
     invar_repo_close(repo);
@@ -418,7 +424,7 @@ static void test_repo_history__of_shallow_clones(void **state)
     assert_ok(invar_repo_describe(&commit, repo, id));
     assert_string_equal(commit.subject, "c5");
     invar_repo_close(repo);
-    // the advice helps
+    // The suggested command repairs the clone.
     invar_test_shell(invar_test_home, "git -C shallow fetch -q --unshallow");
     repo = invar_test_opened(invar_test_in("shallow"));
     assert_ok(invar_repo_history(&history, repo, &range));
@@ -437,10 +443,10 @@ static void test_repo__of_partial_clones(void **state)
     invar_test_shell(invar_test_home,
                      "git clone -q --filter=blob:none --no-checkout file://$PWD/r partial");
     repo = invar_test_opened(invar_test_in("partial"));
-    question q = {invar_test_in("partial"), "HEAD", {"HEAD~3"}, false, "d"};
+    range_case q = {invar_test_in("partial"), "HEAD", {"HEAD~3"}, false, "d"};
     assert_int_equal(assert_range(repo, &q), 3);
     assert_ok(invar_repo_resolve(id, repo, "HEAD"));
-    assert_ok(invar_repo_describe(&commit, repo, id)); // names, but no lines
+    assert_ok(invar_repo_describe(&commit, repo, id)); // names of files, but no line counts
     assert_int_equal(commit.files, 1);
     assert_string_equal(commit.shown[0].path, "d/f");
     assert_int_equal(commit.shown[0].added, -1);
@@ -449,7 +455,7 @@ static void test_repo__of_partial_clones(void **state)
     assert_fails(invar_repo_checkout(repo, id, invar_test_in("partial-out")), INVAR_E_STATE,
                  "--refetch");
     invar_repo_close(repo);
-    // the advice helps
+    // The suggested command repairs the clone.
     invar_test_shell(invar_test_home, "git -C partial fetch -q --refetch --no-filter 2>/dev/null");
     repo = invar_test_opened(invar_test_in("partial"));
     assert_ok(invar_repo_checkout(repo, id, invar_test_in("partial-out")));

@@ -1,5 +1,9 @@
 /*
- * repo.c - tests of reading repositories: opening, revisions, descriptions, damage.
+ * repo.c - tests of reading git repositories: opening, revisions, descriptions, damage.
+ *
+ * The git program is the reference for object ids, line counts, patches and signatures. Reading
+ * must not change any file of the repository, not even the times in its index; control: the
+ * fingerprint detects a changed time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +29,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* ---- opening ------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void test_repo_open__takes_every_way_in(void **state)
 {
@@ -34,10 +38,10 @@ static void test_repo_open__takes_every_way_in(void **state)
 
     (void)state;
     assert_non_null(realpath(invar_test_in("r"), real));
-    setenv("GIT_DIR", "/nonexistent", 1); // has no say
-    const char *ways[] = {"r", "r/", "r/d", "r/.git", "linked", "linked/.git"};
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        repo = invar_test_opened(invar_test_in(ways[i]));
+    setenv("GIT_DIR", "/nonexistent", 1); // must be ignored
+    const char *paths[] = {"r", "r/", "r/d", "r/.git", "linked", "linked/.git"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        repo = invar_test_opened(invar_test_in(paths[i]));
         assert_string_equal(invar_repo_folder(repo), invar_test_in("r/.git"));
         assert_string_equal(invar_repo_work_tree(repo),
                             i < 4 ? invar_test_in("r") : invar_test_in("linked"));
@@ -71,7 +75,7 @@ static void test_repo_open__says_what_is_wrong(void **state)
     invar_test_shell(invar_test_home,
                      "git init -q v9; git -C v9 config core.repositoryformatversion 9");
     assert_fails(invar_repo_open(&repo, invar_test_in("v9")), INVAR_E_UNSUPPORTED, "version");
-    // those that are harmless to a reader
+    // Control: extensions that do not matter to a reader.
     invar_test_shell(invar_test_home,
                      "git init -q fine; cd fine; git config core.repositoryformatversion 1\n"
                      "git config extensions.worktreeConfig true\n"
@@ -86,13 +90,13 @@ static void test_repo_open__refuses_other_owners(void **state)
     invar_repo *repo;
 
     (void)state;
-    if (geteuid() != 0) // only root can give a repository away
+    if (geteuid() != 0) // only root can change the owner
         skip();
     invar_test_shell(invar_test_home, "git clone -q r theirs; chown -R 65534 theirs");
     assert_fails(invar_repo_open(&repo, invar_test_in("theirs")), INVAR_E_STATE, "safe.directory");
 }
 
-/* ---- revisions ----------------------------------------------------------------------------- */
+/* ---- revisions ------------------------------------------------------------------------------- */
 
 static void test_repo_resolve__means_what_git_means(void **state)
 {
@@ -172,7 +176,7 @@ static void test_repo_resolve__tells_of_ambiguous_ids(void **state)
     invar_repo *repo;
 
     (void)state;
-    // among 600 blobs two begin with the same four digits, almost surely; these are fixed
+    // These 600 fixed blobs contain two ids with equal first four digits.
     invar_test_shell_says(prefix, sizeof prefix, invar_test_home,
                           "git init -q same; cd same\n"
                           "for i in $(seq 600); do echo $i; echo \"$i\" >f$i; done >/dev/null\n"
@@ -200,7 +204,7 @@ static void assert_described(invar_repo *repo, const char *folder, const char *r
     snprintf(got + used, sizeof got - used, "%s|%s|%lld|%s", commit.n_parents ? "" : " ",
              commit.author, (long long)commit.when, commit.subject);
     assert_string_equal(got, want);
-    // files, insertions, deletions, binary files
+    // Numbers of files, insertions and deletions.
     invar_test_shell_says(want, sizeof want, folder,
                           "git diff --numstat -M $(git rev-parse -q --verify '%s^1' || "
                           "git hash-object -t tree /dev/null) %s | awk '{ f++; if ($1 != \"-\") "
@@ -256,10 +260,10 @@ static void test_repo_describe__counts_as_git_does(void **state)
     invar_repo_close(repo);
 }
 
-/* Lines are those of git show, and a patch that is long is cut between lines. */
+/* The patch has the lines of git show; a long one is truncated between lines. */
 static void test_repo_patch__is_gits(void **state)
 {
-    char id[INVAR_OID_SIZE], subject[INVAR_REPO_TEXT], says[4096], *patch;
+    char id[INVAR_OID_SIZE], subject[INVAR_REPO_TEXT], expected[4096], *patch;
     invar_repo *repo;
     bool cut;
 
@@ -274,10 +278,10 @@ static void test_repo_patch__is_gits(void **state)
     assert_string_equal(subject, "two words");
     assert_ok(invar_repo_patch(&patch, &cut, repo, id));
     assert_false(cut);
-    invar_test_shell_says(says, sizeof says, invar_test_in("p"),
+    invar_test_shell_says(expected, sizeof expected, invar_test_in("p"),
                           "git show --format= main~1 | tr '\\t\\033' ' ?'");
-    assert_memory_equal(patch, says, strlen(says));
-    assert_string_equal(patch + strlen(says), "\n");
+    assert_memory_equal(patch, expected, strlen(expected));
+    assert_string_equal(patch + strlen(expected), "\n");
     assert_non_null(strstr(patch, "\n-15\n+fifteen\n"));
     assert_non_null(strstr(patch, "\n-a b\n+a?c\n"));
     invar_free(patch);
@@ -323,7 +327,7 @@ static void test_repo__of_damaged_ones(void **state)
     invar_repo *repo;
 
     (void)state;
-    // a blob that is not there, a tree that is broken, a commit that is not there
+    // First a missing blob, then a missing commit, then a damaged tree.
     invar_test_shell_says(lost, sizeof lost, invar_test_home,
                           "git clone -q --no-local r lost; cd lost; mv .git/objects/pack/* .\n"
                           "for p in *.pack; do git unpack-objects -q <$p; done; rm -f pack-*\n"
@@ -341,7 +345,7 @@ static void test_repo__of_damaged_ones(void **state)
                           "cd lost; h=$(git rev-parse HEAD~2); rm -f $(object $h); echo $h");
     repo = invar_test_opened(invar_test_in("lost"));
     assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_CORRUPT, lost);
-    // what is missing below the good end does not matter
+    // Commits that are missing before the good end do not matter.
     char good[INVAR_OID_SIZE];
     const char *goods[1] = {good};
     assert_ok(invar_repo_resolve(good, repo, "HEAD~1"));
@@ -360,11 +364,11 @@ static void test_repo__of_damaged_ones(void **state)
     invar_repo_close(repo);
 }
 
-/* ---- the repository stays as it is, and threads ---------------------------------------------- */
+/* ---- unchanged repository, several threads --------------------------------------------------- */
 
 static char shared_repo[2 * INVAR_PATH_SIZE];
 
-static void *use_it(void *folder)
+static void *read_repository(void *folder)
 {
     char id[INVAR_OID_SIZE], revision[32];
     invar_repo_commit commit;
@@ -397,13 +401,13 @@ static void test_repo__leaves_the_repository_alone(void **state)
     void *result;
 
     (void)state;
-    // an index whose times are stale, which a careless reader would refresh
+    // The index has stale times, which git itself would refresh.
     invar_test_shell(invar_test_home, "touch -d 2020-01-01 r/d/f; echo dirty >r/dirty");
     invar_test_fingerprint(before, invar_test_in("r"));
     snprintf(shared_repo, sizeof shared_repo, "%s", invar_test_in("r"));
     for (int i = 0; i < THREADS; i++) {
         snprintf(folders[i], sizeof folders[i], "%s/thread%d", invar_test_home, i);
-        assert_int_equal(pthread_create(&threads[i], NULL, use_it, folders[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, read_repository, folders[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(threads[i], &result), 0);
@@ -414,7 +418,7 @@ static void test_repo__leaves_the_repository_alone(void **state)
     assert_string_equal(before, after);
     invar_test_shell(invar_test_home, "cmp thread0/d/f thread3/d/f; rm r/dirty; touch r/d/f");
     invar_test_fingerprint(after, invar_test_in("r"));
-    assert_string_not_equal(before, after); // it sees a change of time
+    assert_string_not_equal(before, after); // control: the fingerprint covers times
 }
 
 int main(void)

@@ -1,5 +1,8 @@
 /*
- * snapshot.c - tests of copying a work tree as it is.
+ * snapshot.c - tests of copying a work tree with its uncommitted changes.
+ *
+ * The copied files are compared with the lists of git ls-files. The digest must change with each
+ * change of content, and stay the same after changes of times or ignored files (control).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +22,8 @@ static int set_up(void **state)
 {
     (void)state;
     invar_test_enter("snapshot");
-    // tracked, changed, deleted, untracked, ignored, ignored but tracked, nested repositories
+    // Has tracked, changed, deleted, untracked, ignored, and tracked though ignored files, and a
+    // nested repository.
     invar_test_shell(
         invar_test_home,
         "git init -q r; cd r; printf '*.o\\n/build/\\nlogs/\\n' >.gitignore; mkdir src build logs\n"
@@ -31,7 +35,7 @@ static int set_up(void **state)
     return 0;
 }
 
-static void snap(char hash[INVAR_OID_SIZE], const char *from, const char *folder)
+static void take_snapshot(char hash[INVAR_OID_SIZE], const char *from, const char *folder)
 {
     assert_ok(invar_repo_snapshot(hash, from, folder));
     assert_int_equal(strlen(hash), INVAR_DIGEST_HEX_SIZE - 1);
@@ -42,8 +46,8 @@ static void test_repo_snapshot__takes_what_git_would(void **state)
     char hash[INVAR_OID_SIZE], again[INVAR_OID_SIZE];
 
     (void)state;
-    snap(hash, invar_test_in("r"), invar_test_in("copy"));
-    // git's own list: tracked and there, or untracked and not ignored
+    take_snapshot(hash, invar_test_in("r"), invar_test_in("copy"));
+    // The list of git: existing tracked files, and untracked files that are not ignored.
     invar_test_shell(invar_test_home,
                      "cd r; { git ls-files -z -c -o --exclude-standard -- ':!nested'\n"
                      "git -C nested ls-files -z -c -o --exclude-standard | sed -z 's,^,nested/,'\n"
@@ -57,9 +61,9 @@ static void test_repo_snapshot__takes_what_git_would(void **state)
                      "[ $(readlink dangling) = nowhere ]; [ ! -e pipe ]; [ ! -e .git ]\n"
                      "[ -e nested/n.o ]; [ ! -e nested/n.tmp ]; [ ! -e nested/.git ]\n"
                      "[ $(cat o*) = odd ]; [ ! -e hollow ]");
-    snap(again, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(again, invar_test_in("r"), invar_test_in("copy"));
     assert_string_equal(hash, again);
-    snap(again, invar_test_in("r"), invar_test_in("other"));
+    take_snapshot(again, invar_test_in("r"), invar_test_in("other"));
     assert_string_equal(hash, again);
     invar_test_shell(invar_test_home, "diff -r --no-dereference copy other");
 }
@@ -76,17 +80,17 @@ static void test_repo_snapshot__names_the_content(void **state)
     char before[INVAR_OID_SIZE], after[INVAR_OID_SIZE];
 
     (void)state;
-    snap(before, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(before, invar_test_in("r"), invar_test_in("copy"));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         invar_test_shell(invar_test_home, "%s", changes[i]);
-        snap(after, invar_test_in("r"), invar_test_in("copy"));
+        take_snapshot(after, invar_test_in("r"), invar_test_in("copy"));
         assert_string_not_equal(before, after);
         memcpy(before, after, sizeof before);
     }
-    // times, ignored files and what lies in the copy have no say
+    // Control: times, ignored files and files in the copy do not matter.
     invar_test_shell(invar_test_home,
                      "touch -d 2001-01-01 r/src/*; echo x >r/build/x; echo y >copy/y");
-    snap(after, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(after, invar_test_in("r"), invar_test_in("copy"));
     assert_string_equal(before, after);
     invar_test_shell(invar_test_home, "[ $(cat copy/y) = y ]");
 }
@@ -97,18 +101,18 @@ static void test_repo_snapshot__is_incremental(void **state)
     char hash[INVAR_OID_SIZE];
 
     (void)state;
-    snap(hash, invar_test_in("r"), invar_test_in("step"));
+    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
     assert_int_equal(stat(invar_test_in("step/src/a"), &before), 0);
     invar_test_shell(invar_test_home,
                      "echo 9 >r/src/b; rm r/src/newer; mkdir r/deep; echo d >r/deep/d\n"
                      "touch -d 2002-02-02 r/src/a");
-    snap(hash, invar_test_in("r"), invar_test_in("step"));
+    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
     assert_int_equal(stat(invar_test_in("step/src/a"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
     invar_test_shell(invar_test_home, "[ $(cat step/src/b) = 9 ]; [ ! -e step/src/newer ]\n"
                                       "[ -e step/deep/d ]; rm -r r/deep");
-    snap(hash, invar_test_in("r"), invar_test_in("step"));
+    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
     assert_false(invar_path_exists(invar_test_in("step/deep")));
 }
 
@@ -117,17 +121,17 @@ static void test_repo_snapshot__of_plain_folders(void **state)
     char hash[INVAR_OID_SIZE];
 
     (void)state;
-    // `r/build` is ignored by the repository above: it does not belong to it
+    // `r/build` is ignored by its repository, so it is copied as a plain folder.
     invar_test_shell(invar_test_home,
                      "mkdir -p r/build/in; echo x >r/build/in/x.o; cd r/build\n"
                      "mkdir -p runs/one empty .git; touch runs/one/ledger.db runs/one/other\n"
                      "echo f >runs/f");
-    snap(hash, invar_test_in("r/build"), invar_test_in("plain"));
+    take_snapshot(hash, invar_test_in("r/build"), invar_test_in("plain"));
     invar_test_shell(invar_test_home,
                      "cd plain; [ -e p ]; [ -e in/x.o ]; [ ! -e runs/one ]; [ -e runs/f ]\n"
                      "[ -d empty ]; [ ! -e .git ]");
-    // a folder of a repository goes by its rules
-    snap(hash, invar_test_in("r/src"), invar_test_in("part"));
+    // A folder inside a repository follows the ignore rules of the repository.
+    take_snapshot(hash, invar_test_in("r/src"), invar_test_in("part"));
     invar_test_shell(invar_test_home,
                      "cd part; [ -e a ]; [ -e kept.o ]; [ ! -e a.o ]; rm -r ../r/build/.git");
 }

@@ -1,5 +1,5 @@
 /*
- * graph.h - histories made by hand or at random, and a search through them.
+ * graph.h - commit graphs for tests of the bisect search, and a complete search through them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,14 +15,15 @@
 
 #define GRAPH_COMMITS 5120
 #define GRAPH_LINKS (8 * GRAPH_COMMITS)
-#define GRAPH_TINY 64 /* commits of a graph whose ancestors fit a word */
+#define GRAPH_TINY 64 /* number of commits whose ancestors fit into one 64-bit mask */
 
 typedef struct graph {
     invar_history history;
     invar_history_commit commits[GRAPH_COMMITS];
     int32_t parents[GRAPH_LINKS];
-    invar_commit_mark verdict[GRAPH_COMMITS]; /* what a trial of the commit gives */
-    uint64_t ancestors[GRAPH_COMMITS];        /* of the first GRAPH_TINY, each with itself */
+    invar_commit_mark verdict[GRAPH_COMMITS]; /* result of a trial of the commit */
+    uint64_t ancestors[GRAPH_COMMITS];        /* masks of the first GRAPH_TINY commits; a commit
+                                                 is its own ancestor */
 } graph;
 
 static inline void graph_clear(graph *g)
@@ -30,23 +31,23 @@ static inline void graph_clear(graph *g)
     g->history = (invar_history){.commits = g->commits, .parents = g->parents};
 }
 
-/* A commit with the given parents, ended by -1; its id has nothing to do with its place. */
+/* Adds a commit and returns its index. `parents` ends with -1. The id is random, not ordered. */
 static inline int32_t graph_add(graph *g, int64_t date, const int32_t *parents)
 {
-    int32_t at = g->history.count++;
-    invar_history_commit *c = &g->commits[at];
+    int32_t index = g->history.count++;
+    invar_history_commit *c = &g->commits[index];
 
-    assert_true(at < GRAPH_COMMITS);
+    assert_true(index < GRAPH_COMMITS);
     *c = (invar_history_commit){.relevant = true, .parent = g->history.n_links, .date = date};
-    snprintf(c->id, sizeof c->id, "%08x%032x", (unsigned)invar_test_random(5, (uint64_t)at),
-             (unsigned)at);
-    g->ancestors[at] = at < GRAPH_TINY ? UINT64_C(1) << at : 0;
+    snprintf(c->id, sizeof c->id, "%08x%032x", (unsigned)invar_test_random(5, (uint64_t)index),
+             (unsigned)index);
+    g->ancestors[index] = index < GRAPH_TINY ? UINT64_C(1) << index : 0;
     for (; *parents >= 0; parents++, c->n_parents++) {
-        assert_true(*parents < at && g->history.n_links < GRAPH_LINKS);
+        assert_true(*parents < index && g->history.n_links < GRAPH_LINKS);
         g->parents[g->history.n_links++] = *parents;
-        g->ancestors[at] |= g->ancestors[*parents];
+        g->ancestors[index] |= g->ancestors[*parents];
     }
-    return at;
+    return index;
 }
 
 #define graph_commit(g, date, ...) graph_add(g, date, (const int32_t[]){__VA_ARGS__, -1})
@@ -60,7 +61,7 @@ static inline void graph_line(graph *g, int32_t count)
         graph_commit(g, i, i - 1);
 }
 
-/* All that reach `culprit` are bad, and the last commit. */
+/* Sets the verdicts: `culprit`, its descendants and the last commit are bad, all others good. */
 static inline void graph_plant(graph *g, int32_t culprit)
 {
     for (int32_t i = 0; i < g->history.count; i++) {
@@ -73,19 +74,19 @@ static inline void graph_plant(graph *g, int32_t culprit)
     }
 }
 
-/* How a search went. */
+/* Trials and result of a search. */
 typedef struct graph_walk {
     invar_search_state state;
-    int32_t found;                 /* -1: only suspects */
-    int32_t trials[GRAPH_COMMITS]; /* in the order of their results */
+    int32_t found;                 /* first bad commit; -1 if there are only suspects */
+    int32_t trials[GRAPH_COMMITS]; /* (n_trials) commits in the order of their results */
     int32_t n_trials, rounds;
     int32_t suspects[GRAPH_COMMITS];
     int32_t n_suspects;
 } graph_walk;
 
 /*
- * A search with the graph's verdicts, `jobs` at a time; the results of a round come in an order
- * that `seed` decides.
+ * Runs a search with the graph's verdicts and up to `jobs` trials per round. `seed` selects the
+ * order in which the results of a round arrive.
  */
 static inline void graph_search(graph_walk *out, const graph *g, int32_t jobs, uint64_t seed)
 {

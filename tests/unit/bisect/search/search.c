@@ -1,17 +1,23 @@
 /*
- * search.c - tests of the search among commits: graphs made by hand, and all small ones.
+ * search.c - tests of the bisect search, on graphs made by hand and on all small graphs.
  *
- * What is expected of a graph made by hand is what `git rev-list --bisect` says of it.
+ * The expected commits of graphs made by hand are those of `git rev-list --bisect`. On all graphs
+ * of up to 6 commits, every planted culprit must be found, and with skipped commits the suspects
+ * must equal the set that the trials leave possible, which is computed independently from ancestor
+ * masks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/bisect/search/graph.h"
 
 static graph g;
-static graph_walk walk, other;
+static graph_walk run, parallel_run;
 
-/* The first commit to test after some marks, ended by -1: commit, mark, commit, mark, ... */
-static int32_t first_after(const int32_t *marks)
+/*
+ * Returns the first commit to test after some marks, or -1 if only suspects are left. The marks are
+ * pairs of commit and mark, ended with -1.
+ */
+static int32_t first_trial_after(const int32_t *marks)
 {
     invar_search *search;
     invar_search_next next;
@@ -24,19 +30,19 @@ static int32_t first_after(const int32_t *marks)
     return next.state == INVAR_SEARCH_SUSPECTS ? -1 : next.commits[0];
 }
 
-#define first(...) first_after((const int32_t[]){__VA_ARGS__, -1})
-#define first_of_all() first_after((const int32_t[]){-1})
+#define first(...) first_trial_after((const int32_t[]){__VA_ARGS__, -1})
+#define first_of_all() first_trial_after((const int32_t[]){-1})
 
-/* ---- which commit ---------------------------------------------------------------------------- */
+/* ---- choice of the commit -------------------------------------------------------------------- */
 
 static void test_search__a_single_commit_is_found_without_a_trial(void **state)
 {
     (void)state;
     graph_line(&g, 1);
     graph_plant(&g, 0);
-    graph_search(&walk, &g, 1, 0);
-    assert_int_equal(walk.found, 0);
-    assert_int_equal(walk.n_trials, 0);
+    graph_search(&run, &g, 1, 0);
+    assert_int_equal(run.found, 0);
+    assert_int_equal(run.n_trials, 0);
 }
 
 static void test_search__halves_a_line(void **state)
@@ -57,29 +63,29 @@ static void test_search__merged_roots_go_by_date_then_by_the_walk(void **state)
     graph_root(&g, 20);
     graph_root(&g, 10);
     graph_commit(&g, 30, 0, 1);
-    assert_int_equal(first_of_all(), 1); // the older one
+    assert_int_equal(first_of_all(), 1); // the older root
 
     g.commits[1].date = 20;
-    assert_int_equal(first_of_all(), 1); // of the same date: the second parent
+    assert_int_equal(first_of_all(), 1); // equal dates: the second parent
     g.parents[0] = 1;
     g.parents[1] = 0;
     assert_int_equal(first_of_all(), 0);
 }
 
-/* A merge that is halfway goes before a commit with one parent that is as near and older. */
+/* A merge at the midpoint is tested before an equally near, older commit with one parent. */
 static void test_search__merges_go_first(void **state)
 {
     (void)state;
     graph_clear(&g);
-    graph_root(&g, 0);            // 0, weight 1
+    graph_root(&g, 0);            // commit 0, weight 1
     graph_commit(&g, 1, 0);       // 1, 2
     graph_commit(&g, 2, 1);       // 2, 3
     graph_root(&g, 3);            // 3, 1
     graph_commit(&g, 4, 3);       // 4, 2
-    graph_commit(&g, 5, 1, 3);    // 5, 4: 0 1 3 5
+    graph_commit(&g, 5, 1, 3);    // 5, 4: commits 0 1 3 5
     graph_commit(&g, 6, 2, 4, 5); // 6, 7
     assert_int_equal(first_of_all(), 5);
-    g.commits[5].relevant = false; // then 3 of 6, which is 2
+    g.commits[5].relevant = false; // then commit 2, with weight 3 of 6
     assert_int_equal(first_of_all(), 2);
 }
 
@@ -102,7 +108,8 @@ static void test_search__criss_cross_counts_shared_ancestors_once(void **state)
     for (int32_t i = 0; i < 8; i++)
         assert_int_equal(invar_search_weight(search, i), weights[i]);
     assert_ok(invar_search_mark(search, 1, INVAR_COMMIT_MARK_GOOD));
-    assert_int_equal(invar_search_weight(search, 3), 2); // 2 and 3 are left of it
+    // Commits 2 and 3 remain of its 4 ancestors.
+    assert_int_equal(invar_search_weight(search, 3), 2);
     assert_int_equal(invar_search_weight(search, 1), 0);
     invar_search_free(search);
     assert_int_equal(first_of_all(), 3);
@@ -117,9 +124,9 @@ static void test_search__octopus(void **state)
     graph_commit(&g, 20, 0, 1, 2, 3, 4);
     for (int32_t culprit = 0; culprit < 6; culprit++) {
         graph_plant(&g, culprit);
-        graph_search(&walk, &g, 1, 0);
-        assert_int_equal(walk.found, culprit);
-        assert_int_equal(walk.n_trials, culprit == 5 ? 5 : 5 - culprit); // oldest first
+        graph_search(&run, &g, 1, 0);
+        assert_int_equal(run.found, culprit);
+        assert_int_equal(run.n_trials, culprit == 5 ? 5 : 5 - culprit); // oldest first
     }
 }
 
@@ -132,9 +139,9 @@ static void test_search__dates_out_of_order_are_no_trouble(void **state)
     assert_int_equal(first_of_all(), 49);
     for (int32_t culprit = 0; culprit < 100; culprit++) {
         graph_plant(&g, culprit);
-        graph_search(&walk, &g, 1, 0);
-        assert_int_equal(walk.found, culprit);
-        assert_in_range(walk.n_trials, 6, 7);
+        graph_search(&run, &g, 1, 0);
+        assert_int_equal(run.found, culprit);
+        assert_in_range(run.n_trials, 6, 7);
     }
 }
 
@@ -145,15 +152,15 @@ static void test_search__irrelevant_commits_are_not_tested(void **state)
     (void)state;
     graph_line(&g, 40);
     for (int32_t i = 0; i < 40; i++)
-        g.commits[i].relevant = i % 10 == 3; // 3 13 23 33; the bad one is not
+        g.commits[i].relevant = i % 10 == 3; // 3, 13, 23 and 33, but not the last one
     assert_int_equal(first_of_all(), 13);
     for (int32_t culprit = 3; culprit < 40; culprit += 10) {
         graph_plant(&g, culprit);
-        graph_search(&walk, &g, 1, 0);
-        assert_int_equal(walk.found, culprit);
-        assert_in_range(walk.n_trials, 1, 3);
-        for (int32_t n = 0; n < walk.n_trials; n++)
-            assert_true(g.commits[walk.trials[n]].relevant);
+        graph_search(&run, &g, 1, 0);
+        assert_int_equal(run.found, culprit);
+        assert_in_range(run.n_trials, 1, 3);
+        for (int32_t n = 0; n < run.n_trials; n++)
+            assert_true(g.commits[run.trials[n]].relevant);
     }
 }
 
@@ -167,7 +174,7 @@ static void test_search__paths_that_no_commit_touches(void **state)
     g.commits[1].relevant = g.commits[2].relevant = false;
     assert_ok(invar_search_new(&search, &g.history));
     assert_ok(invar_search_next_commits(&next, search, 4));
-    assert_int_equal(next.state, INVAR_SEARCH_TEST); // it is not known to be bad
+    assert_int_equal(next.state, INVAR_SEARCH_TEST); // commit 0 is not known to be bad
     assert_int_equal(next.commits[0], 0);
     assert_ok(invar_search_add_result(search, 0, INVAR_COMMIT_MARK_GOOD));
     assert_fails(invar_search_next_commits(&next, search, 4), INVAR_E_NOTFOUND,
@@ -183,21 +190,21 @@ static void test_search__skips_lead_to_suspects(void **state)
     graph_line(&g, 8);
     graph_plant(&g, 4);
     g.verdict[3] = g.verdict[4] = INVAR_COMMIT_MARK_SKIP;
-    graph_search(&walk, &g, 1, 0);
-    assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
-    assert_int_equal(walk.n_suspects, 3);
+    graph_search(&run, &g, 1, 0);
+    assert_int_equal(run.state, INVAR_SEARCH_SUSPECTS);
+    assert_int_equal(run.n_suspects, 3);
     for (int32_t n = 0; n < 3; n++)
-        assert_int_equal(walk.suspects[n], 3 + n);
+        assert_int_equal(run.suspects[n], 3 + n);
 
-    g.verdict[4] = INVAR_COMMIT_MARK_BAD; // its parent cannot be told from it
-    graph_search(&walk, &g, 1, 0);
-    assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
-    assert_int_equal(walk.n_suspects, 2);
+    g.verdict[4] = INVAR_COMMIT_MARK_BAD; // the skipped parent may be the culprit as well
+    graph_search(&run, &g, 1, 0);
+    assert_int_equal(run.state, INVAR_SEARCH_SUSPECTS);
+    assert_int_equal(run.n_suspects, 2);
 
-    g.verdict[3] = INVAR_COMMIT_MARK_GOOD; // skips elsewhere do no harm
+    g.verdict[3] = INVAR_COMMIT_MARK_GOOD; // skips elsewhere do not matter
     g.verdict[1] = g.verdict[6] = INVAR_COMMIT_MARK_SKIP;
-    graph_search(&walk, &g, 1, 0);
-    assert_int_equal(walk.found, 4);
+    graph_search(&run, &g, 1, 0);
+    assert_int_equal(run.found, 4);
 }
 
 static void test_search__all_skipped(void **state)
@@ -206,13 +213,13 @@ static void test_search__all_skipped(void **state)
     graph_line(&g, 30);
     for (int32_t i = 0; i < 29; i++)
         g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
-    graph_search(&walk, &g, 1, 0);
-    assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
-    assert_int_equal(walk.n_trials, 29); // each once
-    assert_int_equal(walk.n_suspects, 30);
+    graph_search(&run, &g, 1, 0);
+    assert_int_equal(run.state, INVAR_SEARCH_SUSPECTS);
+    assert_int_equal(run.n_trials, 29); // every commit once
+    assert_int_equal(run.n_suspects, 30);
 }
 
-/* After a skip, equally near commits go by object id, and a skipped midpoint is left behind. */
+/* A skip orders equally near commits by object id and moves the search away from the midpoint. */
 static void test_search__skips_go_by_id_and_away(void **state)
 {
     (void)state;
@@ -223,16 +230,16 @@ static void test_search__skips_go_by_id_and_away(void **state)
     graph_commit(&g, 10, 4);
     for (int32_t i = 0; i < 4; i++)
         snprintf(g.commits[i].id, sizeof g.commits[i].id, "%040d", 50 - i);
-    assert_int_equal(first_of_all(), 0);                   // the oldest
+    assert_int_equal(first_of_all(), 0);                   // the oldest commit
     assert_int_equal(first(4, INVAR_COMMIT_MARK_SKIP), 3); // the smallest id
-    assert_int_equal(first(0, INVAR_COMMIT_MARK_SKIP), 3); // the same
+    assert_int_equal(first(0, INVAR_COMMIT_MARK_SKIP), 3); // smallest id again
     assert_int_not_equal(first(3, INVAR_COMMIT_MARK_SKIP), 3);
 
-    graph_line(&g, 300); // as git: 150, 73, ...
+    graph_line(&g, 300); // git tests commits 150, 73, ...
     assert_int_equal(first_of_all() + 1, 150);
 }
 
-/* What git does with 300 commits in a line that all cannot be built: no trial near the last one. */
+/* If none of 300 commits can be built, successive trials are far from each other, as in git. */
 static void test_search__skips_jump(void **state)
 {
     invar_search *search;
@@ -260,8 +267,8 @@ static void test_search__a_test_says_more_than_a_skip(void **state)
     assert_int_equal(
         first(0, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_GOOD), 2);
     assert_int_equal(first(1, INVAR_COMMIT_MARK_GOOD, 1, INVAR_COMMIT_MARK_SKIP), 2);
-    assert_int_equal(first(2, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_GOOD),
-                     2); // the end stays bad
+    // The bad end stays bad.
+    assert_int_equal(first(2, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_GOOD), 2);
 }
 
 /* ---- marks that contradict ------------------------------------------------------------------- */
@@ -280,17 +287,18 @@ static void test_search__contradictions_are_refused(void **state)
                  "ancestor");
     assert_fails(invar_search_mark(search, 6, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
                  "ancestor");
-    assert_ok(invar_search_mark(search, 6, INVAR_COMMIT_MARK_BAD)); // no candidate, and no news
+    // Not a candidate, so nothing changes.
+    assert_ok(invar_search_mark(search, 6, INVAR_COMMIT_MARK_BAD));
     assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_GOOD));
     assert_fails(invar_search_mark(search, 1, INVAR_COMMIT_MARK_BAD), INVAR_E_MISMATCH,
                  "descendant");
     assert_ok(invar_search_mark(search, 1, INVAR_COMMIT_MARK_GOOD));
     assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_GOOD));
-    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_SKIP)); // it stays good
+    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_SKIP)); // commit 2 stays good
     assert_fails(invar_search_mark(search, 0, INVAR_COMMIT_MARK_BAD), INVAR_E_MISMATCH,
                  "descendant");
 
-    // what was refused has left nothing: 3 and 4 are candidates, nothing else
+    // Rejected marks have no effect: only 3 and 4 are candidates.
     for (int32_t i = 0; i < 9; i++)
         assert_int_equal(invar_search_useful(search, i), i == 3);
     assert_ok(invar_search_add_result(search, 3, INVAR_COMMIT_MARK_GOOD));
@@ -327,14 +335,15 @@ static void test_search__notes_that_differ_are_refused(void **state)
     (void)state;
     graph_line(&g, 9);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_BAD)); // ahead of its turn
+    // Earlier than the search needs it.
+    assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_BAD));
     assert_false(invar_search_useful(search, 1));
     assert_true(invar_search_useful(search, 7));
     assert_fails(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
                  "it was bad");
     assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_BAD));
-    assert_ok(invar_search_add_result(search, 3,
-                                      INVAR_COMMIT_MARK_GOOD)); // so 1 is no candidate: never mind
+    // Commit 1 is not a candidate any more.
+    assert_ok(invar_search_add_result(search, 3, INVAR_COMMIT_MARK_GOOD));
     assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_GOOD));
     assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.candidates, 5);
@@ -386,15 +395,15 @@ static void test_search__asks_for_what_would_follow(void **state)
         assert_memory_equal(next.commits, expected, (size_t)jobs * sizeof *expected);
     }
     assert_ok(invar_search_next_commits(&next, search, 64));
-    assert_int_equal(next.count, 15); // the bad one is known
+    assert_int_equal(next.count, 15); // all commits except the bad end
 
-    // a result that is ahead of its turn: only what follows from it, nothing twice
+    // An early result is used later; no commit is requested twice.
     assert_ok(invar_search_add_result(search, 3, INVAR_COMMIT_MARK_GOOD));
     assert_ok(invar_search_next_commits(&next, search, 4));
     assert_int_equal(next.commits[0], 7);
     assert_int_equal(next.commits[1], 5);
     assert_int_equal(next.commits[2], 11);
-    assert_ok(invar_search_add_result(search, 7, INVAR_COMMIT_MARK_BAD)); // then both are used
+    assert_ok(invar_search_add_result(search, 7, INVAR_COMMIT_MARK_BAD)); // now both results count
     assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.candidates, 4);
     assert_int_equal(next.commits[0], 5);
@@ -414,7 +423,7 @@ static void test_search__skipped_commits_are_not_asked_for(void **state)
     for (int32_t i = 0; i < 40; i += 2)
         assert_ok(invar_search_mark(search, i, INVAR_COMMIT_MARK_SKIP));
     assert_ok(invar_search_next_commits(&next, search, 64));
-    assert_int_equal(next.count, 19); // 1 3 ... 37, each once
+    assert_int_equal(next.count, 19); // 1, 3, ..., 37, each once
     for (int32_t n = 0; n < next.count; n++) {
         assert_int_equal(next.commits[n] % 2, 1);
         for (int32_t k = 0; k < n; k++)
@@ -423,7 +432,7 @@ static void test_search__skipped_commits_are_not_asked_for(void **state)
     invar_search_free(search);
 }
 
-/* Where good and bad alternate there are several first bad commits; the same one is found. */
+/* If good and bad alternate, there are several first bad commits; all job counts find the same. */
 static void test_search__jobs_and_their_order_change_nothing(void **state)
 {
     static const int32_t jobs[] = {2, 3, 4, 7, 16, 64};
@@ -435,20 +444,23 @@ static void test_search__jobs_and_their_order_change_nothing(void **state)
             g.verdict[i] = (invar_commit_mark)(INVAR_COMMIT_MARK_GOOD +
                                                invar_test_random(seed, 900 + (uint64_t)i) %
                                                    (seed % 3 == 0 ? 3 : 2));
-        graph_search(&walk, &g, 1, seed);
+        graph_search(&run, &g, 1, seed);
         for (size_t n = 0; n < sizeof jobs / sizeof *jobs; n++) {
-            graph_search(&other, &g, jobs[n], seed);
-            assert_int_equal(other.state, walk.state);
-            assert_int_equal(other.found, walk.found);
-            assert_int_equal(other.n_suspects, walk.n_suspects);
-            assert_true(other.rounds <= walk.rounds);
+            graph_search(&parallel_run, &g, jobs[n], seed);
+            assert_int_equal(parallel_run.state, run.state);
+            assert_int_equal(parallel_run.found, run.found);
+            assert_int_equal(parallel_run.n_suspects, run.n_suspects);
+            assert_true(parallel_run.rounds <= run.rounds);
         }
     }
 }
 
 /* ---- all small graphs ------------------------------------------------------------------------ */
 
-/* The graph whose links are the bits of `links`; false: the last commit does not reach all. */
+/*
+ * Makes the graph whose links are the bits of `links`. Returns false if the last commit does not
+ * reach all commits.
+ */
 static bool graph_number(int32_t count, uint32_t links)
 {
     graph_clear(&g);
@@ -464,8 +476,8 @@ static bool graph_number(int32_t count, uint32_t links)
     return g.ancestors[count - 1] == (UINT64_C(1) << count) - 1;
 }
 
-/* Which commits may be the culprit, by what was tested. */
-static uint64_t possible(const graph_walk *w)
+/* Returns the mask of the commits that may be the culprit after the trials of a search. */
+static uint64_t possible_culprits(const graph_walk *w)
 {
     uint64_t left = g.ancestors[g.history.count - 1];
 
@@ -479,7 +491,7 @@ static uint64_t possible(const graph_walk *w)
     return left;
 }
 
-static void check_walk(const graph_walk *w, int32_t culprit)
+static void check_run(const graph_walk *w, int32_t culprit)
 {
     uint64_t suspects = 0, skipped = 0;
 
@@ -487,12 +499,12 @@ static void check_walk(const graph_walk *w, int32_t culprit)
         suspects |= UINT64_C(1) << w->suspects[n];
     for (int32_t i = 0; i < g.history.count; i++)
         skipped |= (uint64_t)(g.verdict[i] == INVAR_COMMIT_MARK_SKIP) << i;
-    assert_true(suspects == possible(w));
+    assert_true(suspects == possible_culprits(w));
     assert_true(suspects >> culprit & 1);
     assert_true(w->n_trials < g.history.count);
     if (w->state == INVAR_SEARCH_FOUND)
         assert_int_equal(w->found, culprit);
-    else // all but the bad one, which is the last, are skipped
+    else // all suspects except the last, which is bad, are skipped
         assert_true(w->n_suspects > 1 &&
                     (suspects & ~skipped) == UINT64_C(1) << w->suspects[w->n_suspects - 1]);
 }
@@ -510,9 +522,9 @@ static void test_search__all_graphs_and_culprits(void **state)
             for (int32_t culprit = 0; culprit < count; culprit++) {
                 graph_plant(&g, culprit);
                 for (int32_t jobs = 1; jobs <= 3; jobs++) {
-                    graph_search(&walk, &g, jobs, links);
-                    assert_int_equal(walk.state, INVAR_SEARCH_FOUND);
-                    check_walk(&walk, culprit);
+                    graph_search(&run, &g, jobs, links);
+                    assert_int_equal(run.state, INVAR_SEARCH_FOUND);
+                    check_run(&run, culprit);
                 }
             }
         }
@@ -535,10 +547,10 @@ static void test_search__all_graphs_culprits_and_skips(void **state)
                     for (int32_t i = 0; i < count - 1; i++)
                         if (skips >> i & 1)
                             g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
-                    graph_search(&walk, &g, 1, 0);
-                    check_walk(&walk, culprit);
-                    found += walk.state == INVAR_SEARCH_FOUND;
-                    unsure += walk.state == INVAR_SEARCH_SUSPECTS;
+                    graph_search(&run, &g, 1, 0);
+                    check_run(&run, culprit);
+                    found += run.state == INVAR_SEARCH_FOUND;
+                    unsure += run.state == INVAR_SEARCH_SUSPECTS;
                 }
         }
     assert_true(found > 0 && unsure > 0);

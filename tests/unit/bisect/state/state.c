@@ -1,5 +1,8 @@
 /*
- * state.c - tests of the state of a bisect: it survives a cut at any byte, and refuses nonsense.
+ * state.c - tests of the state file of a bisect.
+ *
+ * Case and trials must read back as they were written. A file truncated at any byte must lose only
+ * its last line; damaged lines are rejected. Control: the undamaged file opens again.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,12 +22,12 @@
 #define BAD "2222222222222222222222222222222222222222"
 #define TREE "3333333333333333333333333333333333333333"
 
-static char work[400] = INVAR_TEST_WORK "/state-XXXXXX";
+static char work_folder[400] = INVAR_TEST_WORK "/state-XXXXXX";
 
 static int set_up(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(work));
+    assert_non_null(mkdtemp(work_folder));
     return 0;
 }
 
@@ -32,14 +35,14 @@ static const char *folder_named(const char *name)
 {
     static char path[512];
 
-    (void)snprintf(path, sizeof path, "%s/%s", work, name);
+    (void)snprintf(path, sizeof path, "%s/%s", work_folder, name);
     return path;
 }
 
 static const char *const paths[] = {"engine", "a b", "c\\d\ne", NULL};
 static const char *const flags[] = {"--lr", "1e-3", "", NULL};
 
-static invar_bisect_case a_case(void)
+static invar_bisect_case make_case(void)
 {
     return (invar_bisect_case){.repo = "/tmp/a repository\\with\nodd names/.git",
                                .good = GOOD,
@@ -53,7 +56,7 @@ static invar_bisect_case a_case(void)
                                .timeout = 12.5};
 }
 
-static invar_bisect_state_trial a_trial(int number)
+static invar_bisect_state_trial make_trial(int number)
 {
     invar_bisect_state_trial t = {.tree = TREE, .attempt = number % 2};
 
@@ -79,7 +82,7 @@ static void check_trials(const invar_bisect_state *state, size_t expected)
 
     assert_int_equal(count, expected);
     for (size_t i = 0; i < count; i++) {
-        invar_bisect_state_trial t = a_trial((int)i);
+        invar_bisect_state_trial t = make_trial((int)i);
         assert_string_equal(trials[i].trial.commit, t.trial.commit);
         assert_string_equal(trials[i].trial.role, t.trial.role);
         assert_string_equal(trials[i].trial.verdict, t.trial.verdict);
@@ -96,77 +99,77 @@ static void check_trials(const invar_bisect_state *state, size_t expected)
 static void write_trials(invar_bisect_state *state, int count)
 {
     for (int i = 0; i < count; i++) {
-        invar_bisect_state_trial t = a_trial(i);
+        invar_bisect_state_trial t = make_trial(i);
         assert_ok(invar_bisect_state_add(state, &t));
     }
 }
 
-/* ---- what is written is read ----------------------------------------------------------------- */
+/* ---- writing and reading --------------------------------------------------------------------- */
 
 static void test_state__case_comes_back(void **unused)
 {
-    invar_bisect_case what = a_case();
-    const invar_bisect_case *back;
+    invar_bisect_case spec = make_case();
+    const invar_bisect_case *read_case;
     invar_bisect_state *state;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&state, folder_named("case"), &what));
-    back = invar_bisect_state_case(state);
-    assert_string_equal(back->repo, what.repo);
-    assert_string_equal(back->good, GOOD);
-    assert_string_equal(back->bad, BAD);
-    assert_true(back->first_parent);
-    assert_false(back->all_changes);
+    assert_ok(invar_bisect_state_open(&state, folder_named("case"), &spec));
+    read_case = invar_bisect_state_case(state);
+    assert_string_equal(read_case->repo, spec.repo);
+    assert_string_equal(read_case->good, GOOD);
+    assert_string_equal(read_case->bad, BAD);
+    assert_true(read_case->first_parent);
+    assert_false(read_case->all_changes);
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(back->paths[i] == NULL, paths[i] == NULL);
-        assert_int_equal(back->flags[i] == NULL, flags[i] == NULL);
+        assert_int_equal(read_case->paths[i] == NULL, paths[i] == NULL);
+        assert_int_equal(read_case->flags[i] == NULL, flags[i] == NULL);
         if (paths[i])
-            assert_string_equal(back->paths[i], paths[i]);
+            assert_string_equal(read_case->paths[i], paths[i]);
         if (flags[i])
-            assert_string_equal(back->flags[i], flags[i]);
+            assert_string_equal(read_case->flags[i], flags[i]);
     }
-    assert_null(back->skip);
-    assert_null(back->run);
-    assert_int_equal(back->question.until, 9);
-    assert_string_equal(invar_bisect_state_recipe(state), what.recipe_text);
-    assert_true(back->timeout == 12.5);
+    assert_null(read_case->skip);
+    assert_null(read_case->run);
+    assert_int_equal(read_case->question.until, 9);
+    assert_string_equal(invar_bisect_state_recipe(state), spec.recipe_text);
+    assert_true(read_case->timeout == 12.5);
     invar_bisect_state_close(state);
 }
 
 static void test_state__goes_on_where_it_was(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     invar_bisect_state *state;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
     assert_int_equal(invar_bisect_state_until(state), -1);
     write_trials(state, 7);
     assert_ok(invar_bisect_state_set_until(state, 3));
     check_trials(state, 7);
     invar_bisect_state_close(state);
-    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
     check_trials(state, 7);
     assert_int_equal(invar_bisect_state_until(state), 3);
     assert_false(invar_bisect_state_finished(state));
     assert_ok(invar_bisect_state_finish(state));
     invar_bisect_state_close(state);
-    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
     assert_true(invar_bisect_state_finished(state));
     invar_bisect_state_close(state);
 }
 
 static void test_state__another_question_is_another_file(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     invar_bisect_state *a, *b, *c;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&a, folder_named("two"), &what));
-    what.question.until = 10;
-    assert_ok(invar_bisect_state_open(&b, folder_named("two"), &what));
-    what.recipe_text = "[model]\n\nseed = 2\n";
-    assert_ok(invar_bisect_state_open(&c, folder_named("two"), &what));
+    assert_ok(invar_bisect_state_open(&a, folder_named("two"), &spec));
+    spec.question.until = 10;
+    assert_ok(invar_bisect_state_open(&b, folder_named("two"), &spec));
+    spec.recipe_text = "[model]\n\nseed = 2\n";
+    assert_ok(invar_bisect_state_open(&c, folder_named("two"), &spec));
     assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
     assert_string_not_equal(invar_bisect_state_id(b), invar_bisect_state_id(c));
     invar_bisect_state_close(a);
@@ -176,24 +179,25 @@ static void test_state__another_question_is_another_file(void **unused)
 
 static void test_state__other_data_is_another_question(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     invar_bisect_state *a, *b, *c;
     char data[600], recipe[700];
 
     (void)unused;
-    (void)snprintf(data, sizeof data, "%s/prompts.jsonl", work);
+    (void)snprintf(data, sizeof data, "%s/prompts.jsonl", work_folder);
     (void)snprintf(recipe, sizeof recipe, "[rollout]\nprompt-data = %s\n", data);
-    what.recipe_text = recipe;
+    spec.recipe_text = recipe;
     assert_ok(invar_file_write(data, "one", 3));
-    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &what));
+    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &spec));
     invar_bisect_state_close(a);
-    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &what)); // the control: as it was
+    // Control: the data is unchanged.
+    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &spec));
     assert_ok(invar_file_write(data, "other", 5));
-    assert_ok(invar_bisect_state_open(&b, folder_named("data"), &what));
+    assert_ok(invar_bisect_state_open(&b, folder_named("data"), &spec));
     assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
-    what = *invar_bisect_state_case(a); // from a log: the data of then
-    what.recipe_text = invar_bisect_state_recipe(a);
-    assert_ok(invar_bisect_state_open(&c, folder_named("log"), &what));
+    spec = *invar_bisect_state_case(a); // a case from a log has the digest of the data at that time
+    spec.recipe_text = invar_bisect_state_recipe(a);
+    assert_ok(invar_bisect_state_open(&c, folder_named("log"), &spec));
     assert_string_equal(invar_bisect_state_id(a), invar_bisect_state_id(c));
     invar_bisect_state_close(a);
     invar_bisect_state_close(b);
@@ -204,14 +208,14 @@ static void test_state__other_data_is_another_question(void **unused)
 
 static void test_state__a_cut_loses_only_the_last_line(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     char path[512];
     invar_bisect_state *state;
     size_t bytes, head;
     char *text;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &spec));
     (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
     write_trials(state, 4);
     invar_bisect_state_close(state);
@@ -222,10 +226,10 @@ static void test_state__a_cut_loses_only_the_last_line(void **unused)
         for (size_t i = head; i < cut; i++)
             lines += text[i] == '\n';
         assert_ok(invar_file_write(path, text, cut));
-        assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &what));
+        assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &spec));
         check_trials(state, lines);
-        for (int i = (int)lines; i < 4; i++) { // what is appended now is no part of a torn line
-            invar_bisect_state_trial t = a_trial(i);
+        for (int i = (int)lines; i < 4; i++) { // appended lines must not join the truncated one
+            invar_bisect_state_trial t = make_trial(i);
             assert_ok(invar_bisect_state_add(state, &t));
         }
         invar_bisect_state_close(state);
@@ -240,14 +244,14 @@ static void test_state__damage_is_refused(void **unused)
 {
     static const char *const wrong[] = {"rubbish\n", "trial x\n",  "until x\n",
                                         "trial\n",   "until -5\n", "\n"};
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     char path[512];
     invar_bisect_state *state;
     size_t bytes;
     char *text;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &spec));
     (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
     write_trials(state, 2);
     invar_bisect_state_close(state);
@@ -258,43 +262,43 @@ static void test_state__damage_is_refused(void **unused)
         memcpy(longer, text, bytes);
         (void)snprintf(longer + bytes, 64, "%s", wrong[i]);
         assert_ok(invar_file_write(path, longer, strlen(longer)));
-        assert_fails(invar_bisect_state_open(&state, folder_named("damage"), &what),
+        assert_fails(invar_bisect_state_open(&state, folder_named("damage"), &spec),
                      INVAR_E_CORRUPT, "invar bisect reset");
         invar_free(longer);
     }
-    assert_ok(invar_file_write(path, text, bytes)); // the control: as it was it is fine
-    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &what));
+    assert_ok(invar_file_write(path, text, bytes)); // control: the undamaged file
+    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &spec));
     invar_bisect_state_close(state);
     invar_free(text);
 }
 
 static void test_state__belongs_to_one_process(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     invar_bisect_state *state;
-    int how;
+    int exit_status;
     pid_t child;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &spec));
     child = fork();
     if (child == 0) {
         invar_bisect_state *second;
-        _exit(invar_bisect_state_open(&second, folder_named("busy"), &what) == INVAR_E_BUSY ? 0
+        _exit(invar_bisect_state_open(&second, folder_named("busy"), &spec) == INVAR_E_BUSY ? 0
                                                                                             : 1);
     }
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_int_equal(how, 0);
+    assert_int_equal(waitpid(child, &exit_status, 0), child);
+    assert_int_equal(exit_status, 0);
     invar_bisect_state_close(state);
-    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &spec));
     invar_bisect_state_close(state);
 }
 
-/* ---- many ------------------------------------------------------------------------------------ */
+/* ---- several bisects ------------------------------------------------------------------------- */
 
 static void test_state__newest_and_none(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     char path[INVAR_PATH_SIZE], first[INVAR_PATH_SIZE];
     invar_bisect_state *state, *busy;
     int64_t count;
@@ -302,12 +306,12 @@ static void test_state__newest_and_none(void **unused)
     (void)unused;
     assert_fails(invar_bisect_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND,
                  "no bisect");
-    assert_ok(invar_bisect_state_open(&state, folder_named("many"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("many"), &spec));
     invar_bisect_state_close(state);
     assert_ok(invar_bisect_state_newest(first, folder_named("many")));
     nanosleep(&(struct timespec){0, 20000000}, NULL);
-    what.timeout = 1;
-    assert_ok(invar_bisect_state_open(&busy, folder_named("many"), &what));
+    spec.timeout = 1;
+    assert_ok(invar_bisect_state_open(&busy, folder_named("many"), &spec));
     assert_ok(invar_bisect_state_newest(path, folder_named("many")));
     assert_string_not_equal(path, first);
     assert_fails(invar_bisect_state_remove_all(&count, folder_named("many")), INVAR_E_BUSY,
@@ -323,12 +327,12 @@ static void test_state__newest_and_none(void **unused)
 
 static void test_state__import_takes_what_is_missing(void **unused)
 {
-    invar_bisect_case what = a_case();
+    invar_bisect_case spec = make_case();
     invar_bisect_state *from, *to;
 
     (void)unused;
-    assert_ok(invar_bisect_state_open(&from, folder_named("from"), &what));
-    assert_ok(invar_bisect_state_open(&to, folder_named("to"), &what));
+    assert_ok(invar_bisect_state_open(&from, folder_named("from"), &spec));
+    assert_ok(invar_bisect_state_open(&to, folder_named("to"), &spec));
     write_trials(from, 6);
     write_trials(to, 2);
     assert_ok(invar_bisect_state_set_until(from, 5));

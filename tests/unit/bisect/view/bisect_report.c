@@ -1,8 +1,9 @@
 /*
- * bisect_report.c - tests of the answer of a bisect: as text, as JSON, as a page.
+ * bisect_report.c - tests of the report of a bisect as text, as JSON and as a page.
  *
- * Every verdict has an answer made by hand. With INVAR_TEST_PAGES=FOLDER the pages are left there,
- * for a browser to look at.
+ * Each verdict has a result made by hand with hostile texts, which must not become markup or
+ * terminal sequences. With INVAR_TEST_PAGES=FOLDER the pages are written to FOLDER, to view them in
+ * a browser.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +20,7 @@
 
 enum { VERDICTS = INVAR_BISECT_STOPPED + 1, TRIALS = 9 };
 
-/* A commit id of which every digit is the same. */
+/* Returns a commit id of equal digits; it stays valid for eight calls. */
 static const char *id(char digit)
 {
     static char out[8][INVAR_OID_SIZE];
@@ -31,7 +32,7 @@ static const char *id(char digit)
     return s;
 }
 
-static void set(char *field, const char *text)
+static void set_text(char *field, const char *text)
 {
     memcpy(field, text, strlen(text) + 1);
 }
@@ -39,60 +40,60 @@ static void set(char *field, const char *text)
 static void fill_commit(invar_repo_commit *c, char digit, const char *subject)
 {
     memset(c, 0, sizeof *c);
-    set(c->id, id(digit));
-    set(c->tree, id('9'));
+    set_text(c->id, id(digit));
+    set_text(c->tree, id('9'));
     c->n_parents = 1;
-    set(c->parents[0], id('0'));
-    set(c->author, "Ada <ada@example.org>");
+    set_text(c->parents[0], id('0'));
+    set_text(c->author, "Ada <ada@example.org>");
     c->when = 1767225600;
-    set(c->subject, subject);
+    set_text(c->subject, subject);
     c->files = 14;
     c->added = 10;
     c->removed = 1;
     c->n_shown = 2;
-    set(c->shown[0].path, "kernels/fold.c");
+    set_text(c->shown[0].path, "kernels/fold.c");
     c->shown[0].status = 'M';
     c->shown[0].added = 10;
     c->shown[0].removed = 1;
-    set(c->shown[1].path, "logo.png");
+    set_text(c->shown[1].path, "logo.png");
     c->shown[1].status = 'A';
     c->shown[1].added = -1;
     c->shown[1].removed = -1;
 }
 
-static void fill_place(invar_divergence *p)
+static void fill_divergence(invar_divergence *p)
 {
     memset(p, 0, sizeof *p);
     p->known = p->op_level = true;
     p->step = 7;
-    set(p->point, "layer.3.q");
-    set(p->phase, "forward");
-    set(p->op, "linear.fwd");
-    set(p->kind, "act");
-    set(p->dtype, "bf16");
-    set(p->shape, "[-1,64]");
+    set_text(p->point, "layer.3.q");
+    set_text(p->phase, "forward");
+    set_text(p->op, "linear.fwd");
+    set_text(p->kind, "act");
+    set_text(p->dtype, "bf16");
+    set_text(p->shape, "[-1,64]");
     p->layer = 3;
-    set(p->before, "11111111222222223333333344444444");
-    set(p->after, "55555555666666667777777788888888");
+    set_text(p->before, "11111111222222223333333344444444");
+    set_text(p->after, "55555555666666667777777788888888");
     p->points_different = 12;
     p->points_equal = 40;
-    set(p->headline, "different: first at step 7, point layer.3.q");
-    set(p->ledger_before, "/home/me/shop/runs/a/ledger.db");
-    set(p->ledger_after, "/tmp/it's here/ledger.db");
+    set_text(p->headline, "different: first at step 7, point layer.3.q");
+    set_text(p->ledger_before, "/home/me/shop/runs/a/ledger.db");
+    set_text(p->ledger_after, "/tmp/it's here/ledger.db");
 }
 
-typedef struct sample {
-    invar_bisect_result answer;
+typedef struct report_fixture {
+    invar_bisect_result result;
     invar_bisect_change changes[2];
     invar_repo_commit suspects[2];
     invar_bisect_trial trials[TRIALS];
-} sample;
+} report_fixture;
 
-static void fill_trials(sample *s)
+static void fill_trials(report_fixture *s)
 {
     static const struct {
         char digit;
-        const char *role, *verdict, *value, *via;
+        const char *role, *verdict, *value, *source_name;
         int64_t position;
     } trials[TRIALS] = {{'a', "good end", "good", "aaaaaaaa1", "ran", 0},
                         {'b', "bad end", "bad", "bbbbbbbb2", "ran", 40},
@@ -106,34 +107,34 @@ static void fill_trials(sample *s)
 
     for (int i = 0; i < TRIALS; i++) {
         invar_bisect_trial *t = &s->trials[i];
-        set(t->commit, id(trials[i].digit));
+        set_text(t->commit, id(trials[i].digit));
         t->role = trials[i].role;
         t->verdict = trials[i].verdict;
-        t->source = trials[i].via;
-        set(t->value, trials[i].value);
+        t->source = trials[i].source_name;
+        set_text(t->value, trials[i].value);
         t->position = trials[i].position;
         t->diverged_at = i == 1 ? 7 : -1;
         t->build_s = 1.5;
         t->run_s = 0.25;
-        set(t->subject, i == 2 ? "subject of <trial> 2" : "");
+        set_text(t->subject, i == 2 ? "subject of <trial> 2" : "");
     }
     s->trials[3].exit_code = 2;
-    set(s->trials[3].failure_reason, "exit code 2: fold.c:3: error: " HOSTILE);
+    set_text(s->trials[3].failure_reason, "exit code 2: fold.c:3: error: " HOSTILE);
 }
 
-/* An answer with this verdict. */
-static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
+/* Fills in a result with this verdict. */
+static invar_bisect_result *make_result(report_fixture *s, invar_bisect_verdict verdict)
 {
-    invar_bisect_result *a = &s->answer;
+    invar_bisect_result *a = &s->result;
 
     memset(s, 0, sizeof *s);
     fill_trials(s);
     a->verdict = verdict;
-    set(a->id, "0123456789abcdef0123456789abcdef");
-    set(a->folder, "/home/me/shop/bisects/0123456789abcdef0123456789abcdef");
-    set(a->question, "chain at step 7");
-    set(a->good, id('a'));
-    set(a->bad, id('b'));
+    set_text(a->id, "0123456789abcdef0123456789abcdef");
+    set_text(a->folder, "/home/me/shop/bisects/0123456789abcdef0123456789abcdef");
+    set_text(a->question, "chain at step 7");
+    set_text(a->good, id('a'));
+    set_text(a->bad, id('b'));
     a->range = 40;
     a->first_diverging_step = 7;
     a->trials = s->trials;
@@ -149,11 +150,11 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
     a->wall_s = 59.9;
     fill_commit(&s->changes[0].commit, 'c', HOSTILE);
     fill_commit(&s->changes[1].commit, 'd', "kernels: the second change");
-    set(s->changes[0].parent, id('5'));
+    set_text(s->changes[0].parent, id('5'));
     for (int i = 0; i < 2; i++) {
-        set(s->changes[i].before, i ? "bbbbbbbb2" : "aaaaaaaa1");
-        set(s->changes[i].after, i ? "cccccccc3" : "bbbbbbbb2");
-        fill_place(&s->changes[i].divergence);
+        set_text(s->changes[i].before, i ? "bbbbbbbb2" : "aaaaaaaa1");
+        set_text(s->changes[i].after, i ? "cccccccc3" : "bbbbbbbb2");
+        fill_divergence(&s->changes[i].divergence);
     }
     fill_commit(&s->suspects[0], 'e', "first suspect");
     fill_commit(&s->suspects[1], 'f', "second suspect");
@@ -162,7 +163,7 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
         a->n_changes = verdict == INVAR_BISECT_FOUND ? 1 : 2;
     }
     if (verdict == INVAR_BISECT_FOUND) {
-        fill_place(&a->divergence);
+        fill_divergence(&a->divergence);
         a->confirmed = a->has_third_value = true;
     }
     if (verdict == INVAR_BISECT_SUSPECTS) {
@@ -171,27 +172,27 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
         a->all_suspects = 70;
     }
     if (verdict == INVAR_BISECT_NONDETERMINISTIC)
-        set(a->commit, id('c'));
+        set_text(a->commit, id('c'));
     if (verdict == INVAR_BISECT_WRONG_END || verdict == INVAR_BISECT_UNTESTABLE) {
-        set(a->commit, id('a'));
-        set(a->reason, "exit code 1: " HOSTILE);
+        set_text(a->commit, id('a'));
+        set_text(a->reason, "exit code 1: " HOSTILE);
     }
     if (verdict == INVAR_BISECT_FIXED)
-        set(a->base, id('7'));
+        set_text(a->base, id('7'));
     return a;
 }
 
-static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
+static invar_status print_plain(FILE *out, const invar_bisect_result *result)
 {
-    return invar_bisect_report_print(out, answer, false);
+    return invar_bisect_report_print(out, result, false);
 }
 
-static invar_status print_coloured(FILE *out, const invar_bisect_result *answer)
+static invar_status print_colored(FILE *out, const invar_bisect_result *result)
 {
-    return invar_bisect_report_print(out, answer, true);
+    return invar_bisect_report_print(out, result, true);
 }
 
-static char *text_of(const invar_bisect_result *answer,
+static char *text_of(const invar_bisect_result *result,
                      invar_status (*print)(FILE *, const invar_bisect_result *))
 {
     char *text;
@@ -199,7 +200,7 @@ static char *text_of(const invar_bisect_result *answer,
     FILE *stream = open_memstream(&text, &bytes);
 
     assert_non_null(stream);
-    assert_ok(print(stream, answer));
+    assert_ok(print(stream, result));
     assert_int_equal(fclose(stream), 0);
     return text;
 }
@@ -220,11 +221,11 @@ static void assert_lacks(const char *text, const char *part)
 
 static void test_answer__text_of_a_culprit(void **state)
 {
-    sample s;
-    char *text = text_of(make(&s, INVAR_BISECT_FOUND), print_plain);
+    report_fixture s;
+    char *text = text_of(make_result(&s, INVAR_BISECT_FOUND), print_plain);
 
     (void)state;
-    assert_ptr_equal(strstr(text, "found: cccccccccccc </script>"), text); // first of all
+    assert_ptr_equal(strstr(text, "found: cccccccccccc </script>"), text); // the first line
     assert_has(text, "\ncommit     cccccccccccccccccccccccccccccccccccccccc\n");
     assert_has(text, "author     Ada <ada@example.org>\n");
     assert_has(text, "date       2026-01-01T00:00:00Z\n");
@@ -248,15 +249,15 @@ static void test_answer__text_of_a_culprit(void **state)
     assert_has(text, "\n  git show cccccccccccccccccccccccccccccccccccccccc\n");
     assert_has(text,
                "\n  invar diff /home/me/shop/runs/a/ledger.db '/tmp/it'\\''s here/ledger.db'\n");
-    assert_lacks(text, "\x1b"); // the subject had one
+    assert_lacks(text, "\x1b"); // the subject contains escape sequences
     assert_lacks(text, "\xff");
     free(text);
 }
 
 static void test_answer__text_says_only_what_is_known(void **state)
 {
-    sample s;
-    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
+    report_fixture s;
+    invar_bisect_result *a = make_result(&s, INVAR_BISECT_FOUND);
     char *text;
 
     (void)state;
@@ -276,12 +277,12 @@ static void test_answer__text_says_only_what_is_known(void **state)
     assert_lacks(text, "more; git show");
     free(text);
 
-    a->divergence.known = true; // not in a tensor
+    a->divergence.known = true; // the divergence is in a metric, not in a tensor
     a->divergence.before[0] = a->divergence.after[0] = a->divergence.phase[0] =
         a->divergence.op[0] = '\0';
     a->divergence.layer = -1;
-    set(a->divergence.kind, "metric");
-    set(a->divergence.point, "train/grad_norm");
+    set_text(a->divergence.kind, "metric");
+    set_text(a->divergence.point, "train/grad_norm");
     text = text_of(a, print_plain);
     assert_has(text, "step 7, train/grad_norm, not a tensor but metric\n");
     assert_lacks(text, "tensor     ");
@@ -311,32 +312,32 @@ static void test_answer__every_verdict(void **state)
          "exit code 1: </script>"},
         {"stopped", "stopped: after 9 trials\n", "run the same command again to continue"},
     };
-    sample s;
+    report_fixture s;
 
     (void)state;
     for (int i = 0; i < VERDICTS; i++) {
-        invar_bisect_result *a = make(&s, (invar_bisect_verdict)i);
-        char *text = text_of(a, print_plain), *coloured = text_of(a, print_coloured);
+        invar_bisect_result *a = make_result(&s, (invar_bisect_verdict)i);
+        char *text = text_of(a, print_plain), *colored = text_of(a, print_colored);
         assert_string_equal(invar_bisect_report_verdict(a->verdict), expected[i].name);
         assert_ptr_equal(strstr(text, expected[i].line), text);
         assert_has(text, expected[i].more);
         assert_has(text, "question   chain at step 7\n");
         assert_lacks(text, "\x1b");
-        assert_has(coloured, "\x1b[");
-        free(coloured);
+        assert_has(colored, "\x1b[");
+        free(colored);
         free(text);
     }
 }
 
 static void test_answer__a_run_that_leaves_the_question_open(void **state)
 {
-    sample s;
-    invar_bisect_result *a = make(&s, INVAR_BISECT_UNTESTABLE);
+    report_fixture s;
+    invar_bisect_result *a = make_result(&s, INVAR_BISECT_UNTESTABLE);
     char *text;
 
     (void)state;
-    set(a->reason, "ledger: the run has no metric 'lss'");
-    a->range = 0; // it was not looked at
+    set_text(a->reason, "ledger: the run has no metric 'lss'");
+    a->range = 0; // the range was not determined
     text = text_of(a, print_plain);
     assert_has(text,
                "the good end aaaaaaaaaaaa ran, but its ledger does not answer the question\n");
@@ -348,29 +349,29 @@ static void test_answer__a_run_that_leaves_the_question_open(void **state)
 
 static void test_answer__lists(void **state)
 {
-    sample s;
-    char *text = text_of(make(&s, INVAR_BISECT_CHANGES), print_plain);
+    report_fixture s;
+    char *text = text_of(make_result(&s, INVAR_BISECT_CHANGES), print_plain);
 
     (void)state;
     assert_has(text, "cccccccccccc  2026-01-01  Ada  </script>");
     assert_has(text, "dddddddddddd  2026-01-01  Ada  kernels: the second change\n");
     assert_has(text, "    bbbbbbbb -> cccccccc  step 7");
     free(text);
-    s.answer.n_changes = 0;
-    text = text_of(&s.answer, print_plain);
+    s.result.n_changes = 0;
+    text = text_of(&s.result, print_plain);
     assert_has(text, "changes: 0 changes");
     assert_has(text, "gave the same value as its parents");
     free(text);
-    text = text_of(make(&s, INVAR_BISECT_SUSPECTS), print_plain);
+    text = text_of(make_result(&s, INVAR_BISECT_SUSPECTS), print_plain);
     assert_has(text, "eeeeeeeeeeee  2026-01-01  Ada  first suspect\nffffffffffff");
     free(text);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *json_of(const invar_bisect_result *answer)
+static json_t *json_of(const invar_bisect_result *result)
 {
-    char *text = text_of(answer, invar_bisect_report_json);
+    char *text = text_of(result, invar_bisect_report_json);
     json_error_t error;
     json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &error);
 
@@ -397,8 +398,8 @@ static void assert_integer(const json_t *object, const char *key, int64_t expect
 
 static void test_answer__json_of_a_culprit(void **state)
 {
-    sample s;
-    json_t *o = json_of(make(&s, INVAR_BISECT_FOUND));
+    report_fixture s;
+    json_t *o = json_of(make_result(&s, INVAR_BISECT_FOUND));
     const json_t *c = json_object_get(o, "culprit"), *p = json_object_get(o, "place");
     const json_t *t = json_array_get(json_object_get(o, "trials"), 3);
     const json_t *cost = json_object_get(o, "cost");
@@ -415,8 +416,9 @@ static void test_answer__json_of_a_culprit(void **state)
     assert_integer(c, "files_changed", 14);
     assert_string_equal(string(json_array_get(json_object_get(c, "files"), 0), "path"),
                         "kernels/fold.c");
-    assert_true(json_is_null(
-        json_object_get(json_array_get(json_object_get(c, "files"), 1), "added"))); // binary
+    // A binary file.
+    assert_true(
+        json_is_null(json_object_get(json_array_get(json_object_get(c, "files"), 1), "added")));
     assert_integer(p, "step", 7);
     assert_integer(p, "layer", 3);
     assert_string_equal(string(p, "op"), "linear.fwd");
@@ -434,31 +436,31 @@ static void test_answer__json_of_a_culprit(void **state)
     assert_true(json_is_true(json_object_get(o, "third")));
     assert_integer(cost, "built", 5);
     assert_true(json_real_value(json_object_get(cost, "wall_s")) == 59.9);
-    assert_string_equal(string(json_object_get(o, "work"), "folder"), s.answer.folder);
+    assert_string_equal(string(json_object_get(o, "work"), "folder"), s.result.folder);
     json_decref(o);
 }
 
 static void test_answer__json_of_every_verdict(void **state)
 {
-    sample s;
+    report_fixture s;
 
     (void)state;
     for (int i = 0; i < VERDICTS; i++) {
-        json_t *o = json_of(make(&s, (invar_bisect_verdict)i));
+        json_t *o = json_of(make_result(&s, (invar_bisect_verdict)i));
         bool found = i == INVAR_BISECT_FOUND;
         assert_string_equal(string(o, "verdict"),
                             invar_bisect_report_verdict((invar_bisect_verdict)i));
         assert_int_equal(json_is_null(json_object_get(o, "culprit")), !found);
         assert_int_equal(json_is_null(json_object_get(o, "place")), !found);
-        assert_int_equal(json_array_size(json_object_get(o, "changes")), s.answer.n_changes);
-        assert_int_equal(json_array_size(json_object_get(o, "suspects")), s.answer.n_suspects);
+        assert_int_equal(json_array_size(json_object_get(o, "changes")), s.result.n_changes);
+        assert_int_equal(json_array_size(json_object_get(o, "suspects")), s.result.n_suspects);
         json_decref(o);
     }
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static void keep_page(const char *name, const char *page)
+static void save_page(const char *name, const char *page)
 {
     const char *folder = getenv("INVAR_TEST_PAGES");
     char path[512];
@@ -473,7 +475,7 @@ static void keep_page(const char *name, const char *page)
     assert_int_equal(fclose(file), 0);
 }
 
-static int count(const char *text, const char *part)
+static int occurrences(const char *text, const char *part)
 {
     int n = 0;
 
@@ -501,8 +503,8 @@ static void test_answer__page_has_the_facts(void **state)
         "it&#39;\\&#39;&#39;s here",
         "exit code 2: fold.c:3: error:",
     };
-    sample s;
-    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
+    report_fixture s;
+    invar_bisect_result *a = make_result(&s, INVAR_BISECT_FOUND);
     static char patch[] =
         "diff --git a/x b/x\n@@ -1 +1 @@\n-<b>old</b>\n+new & \"better\"\n same\n";
     char *page;
@@ -512,7 +514,7 @@ static void test_answer__page_has_the_facts(void **state)
     page = text_of(a, invar_bisect_report_html);
 
     (void)state;
-    keep_page("found", page);
+    save_page("found", page);
     for (size_t i = 0; i < COUNT(facts); i++)
         assert_has(page, facts[i]);
     assert_lacks(page, "{{");
@@ -524,24 +526,24 @@ static void test_answer__page_has_the_facts(void **state)
     assert_has(page, "&lt;/script&gt;&lt;script&gt;alert(1)");
     assert_lacks(page, "\x1b");
     assert_lacks(page, "\xff");
-    // a mark on the strip and one in the row, and one in the legend
-    assert_int_equal(count(page, "class=\"mark good\""), 2 * 4 + 1);
-    assert_int_equal(count(page, "class=\"mark third\""), 2 + 1);
-    assert_int_equal(count(page, "class=\"mark skip\""), 2 + 1);
-    assert_int_equal(count(page, "class=\"mark bad\""), 2 * 3 - 1 + 1);
-    assert_int_equal(count(page, "class=\"mark bad again\""), 1 + 1);
-    assert_int_equal(count(page, "class=\"goal\""), 1);
+    // Each trial has a mark on the strip and one in its row; the legend has one more of each kind.
+    assert_int_equal(occurrences(page, "class=\"mark good\""), 2 * 4 + 1);
+    assert_int_equal(occurrences(page, "class=\"mark third\""), 2 + 1);
+    assert_int_equal(occurrences(page, "class=\"mark skip\""), 2 + 1);
+    assert_int_equal(occurrences(page, "class=\"mark bad\""), 2 * 3 - 1 + 1);
+    assert_int_equal(occurrences(page, "class=\"mark bad again\""), 1 + 1);
+    assert_int_equal(occurrences(page, "class=\"goal\""), 1);
     free(page);
 }
 
 static void test_answer__page_of_every_verdict(void **state)
 {
-    sample s;
+    report_fixture s;
 
     (void)state;
     for (int i = 1; i < VERDICTS; i++) {
-        char *page = text_of(make(&s, (invar_bisect_verdict)i), invar_bisect_report_html);
-        keep_page(invar_bisect_report_verdict((invar_bisect_verdict)i), page);
+        char *page = text_of(make_result(&s, (invar_bisect_verdict)i), invar_bisect_report_html);
+        save_page(invar_bisect_report_verdict((invar_bisect_verdict)i), page);
         assert_has(page, invar_bisect_report_verdict((invar_bisect_verdict)i));
         assert_has(page, "</html>");
         assert_lacks(page, "{{");
@@ -553,19 +555,20 @@ static void test_answer__page_of_every_verdict(void **state)
     }
 }
 
-/* Without positions there is no picture; without trials no table either. */
+/* Trials without a position are not drawn; without trials the page has no table. */
 static void test_answer__page_without_positions(void **state)
 {
-    sample s;
-    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
+    report_fixture s;
+    invar_bisect_result *a = make_result(&s, INVAR_BISECT_FOUND);
     char *page;
 
     (void)state;
     for (int i = 0; i < TRIALS; i++)
-        s.trials[i].position = i == 1 ? 41 : 0; // outside
+        s.trials[i].position = i == 1 ? 41 : 0; // outside of the range
     page = text_of(a, invar_bisect_report_html);
-    assert_int_equal(count(page, "class=\"mark good\""), 2 + 1); // the good end stands before it
-    assert_int_equal(count(page, "class=\"mark bad\""), 1);
+    // Rows and legend; only the good end is on the strip.
+    assert_int_equal(occurrences(page, "class=\"mark good\""), 2 + 1);
+    assert_int_equal(occurrences(page, "class=\"mark bad\""), 1);
     free(page);
     a->n_trials = 0;
     page = text_of(a, invar_bisect_report_html);
@@ -579,13 +582,14 @@ static void test_answer__a_full_disk_is_said(void **state)
 {
     invar_status (*const prints[])(FILE *, const invar_bisect_result *) = {
         print_plain, invar_bisect_report_json, invar_bisect_report_html};
-    sample s;
+    report_fixture s;
 
     (void)state;
     for (size_t i = 0; i < COUNT(prints); i++) {
         FILE *full = fopen("/dev/full", "w");
         assert_non_null(full);
-        assert_fails(prints[i](full, make(&s, INVAR_BISECT_FOUND)), INVAR_E_IO, "cannot write the");
+        assert_fails(prints[i](full, make_result(&s, INVAR_BISECT_FOUND)), INVAR_E_IO,
+                     "cannot write the");
         (void)fclose(full);
     }
 }

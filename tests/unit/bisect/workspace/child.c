@@ -1,5 +1,9 @@
 /*
- * child.c - tests of child processes, most of them bad ones.
+ * child.c - tests of invar_child_run with children that misbehave.
+ *
+ * Children crash, hang, ignore SIGTERM, write gigabytes, leave processes behind or cannot be
+ * started; one test kills the parent. The result must describe the end, the log stays bounded, and
+ * no process of the child remains. Control: a bystander process survives the cleanup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,14 +30,14 @@
 #include "tests/child_pids.h"
 #include "tests/support.h"
 
-#define SLOW 60.0 /* seconds: far beyond what anything here needs */
+#define LONG_TIMEOUT 60.0 /* seconds; longer than any child of these tests needs */
 
-static char work[] = INVAR_TEST_WORK "/child-XXXXXX";
-static char log_path[sizeof work + 16];
+static char work_folder[] = INVAR_TEST_WORK "/child-XXXXXX";
+static char log_path[sizeof work_folder + 16];
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
-/* Runs `script`; what the request has beyond it is the caller's. */
+/* Runs `script` with the other settings of the request. */
 static invar_child_result run_with(invar_child_request request, const char *script)
 {
     const char *words[] = {"sh", "-c", script, NULL};
@@ -45,12 +49,12 @@ static invar_child_result run_with(invar_child_request request, const char *scri
     return result;
 }
 
-static invar_child_result run(const char *script)
+static invar_child_result run_script(const char *script)
 {
-    return run_with((invar_child_request){.log = log_path, .timeout = SLOW}, script);
+    return run_with((invar_child_request){.log = log_path, .timeout = LONG_TIMEOUT}, script);
 }
 
-/* The log; the caller frees it. */
+/* Returns the log. The caller frees it with invar_free. */
 static char *read_log(size_t *bytes_out)
 {
     size_t bytes;
@@ -70,12 +74,12 @@ static void assert_log(const char *expected)
     invar_free(text);
 }
 
-/* The number in a file of the work folder that a script has written; waits for it. */
-static pid_t pid_in(const char *name)
+/* Waits for a script to write a process id to a file of the work folder, and returns it. */
+static pid_t read_pid(const char *name)
 {
-    char path[sizeof work + 32];
+    char path[sizeof work_folder + 32];
 
-    snprintf(path, sizeof path, "%s/%s", work, name);
+    snprintf(path, sizeof path, "%s/%s", work_folder, name);
     return invar_test_pid_in(path);
 }
 
@@ -85,12 +89,12 @@ static void assert_no_child(void)
     assert_int_equal(errno, ECHILD);
 }
 
-/* ---- good ones ------------------------------------------------------------------------------- */
+/* ---- children that end normally -------------------------------------------------------------- */
 
 static void test_child__tells_how_it_ended(void **state)
 {
-    char story[INVAR_CHILD_REASON_SIZE];
-    invar_child_result r = run("echo out; echo err >&2; printf '  \\n\\n'; exit 3");
+    char reason[INVAR_CHILD_REASON_SIZE];
+    invar_child_result r = run_script("echo out; echo err >&2; printf '  \\n\\n'; exit 3");
 
     (void)state;
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
@@ -99,16 +103,16 @@ static void test_child__tells_how_it_ended(void **state)
     assert_int_equal(r.output_bytes, 12);
     assert_true(r.peak_bytes > 100000);
     assert_log("out\nerr\n  \n\n");
-    invar_child_describe(story, &r, 0);
-    assert_string_equal(story, "exit code 3: err");
+    invar_child_describe(reason, &r, 0);
+    assert_string_equal(reason, "exit code 3: err");
 
-    r = run("kill -SEGV $$");
+    r = run_script("kill -SEGV $$");
     assert_int_equal(r.end, INVAR_CHILD_SIGNALLED);
     assert_int_equal(r.code, SIGSEGV);
-    invar_child_describe(story, &r, 0);
-    assert_string_equal(story, "killed by signal 11, SIGSEGV");
+    invar_child_describe(reason, &r, 0);
+    assert_string_equal(reason, "killed by signal 11, SIGSEGV");
 
-    r = run("true");
+    r = run_script("true");
     assert_int_equal(r.code, 0);
     assert_string_equal(r.last_words, "");
     assert_log("");
@@ -117,15 +121,15 @@ static void test_child__tells_how_it_ended(void **state)
 
 static void test_child__last_words_are_harmless(void **state)
 {
-    invar_child_result r = run("printf 'one\\nbar 50%%\\rbar\\033[31m \\377 end\\r\\n'");
+    invar_child_result r = run_script("printf 'one\\nbar 50%%\\rbar\\033[31m \\377 end\\r\\n'");
 
     (void)state;
     assert_string_equal(r.last_words, "bar?[31m ? end");
-    // a message keeps the path in it, however deep the folder is
-    r = run("printf 'no file: /%0700d/end: No such file or directory\\n' 0");
+    // A long message keeps its beginning and its end, so the path stays readable.
+    r = run_script("printf 'no file: /%0700d/end: No such file or directory\\n' 0");
     assert_non_null(strstr(r.last_words, "0/end: No such file or directory"));
     assert_memory_equal(r.last_words, "no file: /0", 11);
-    r = run("head -c 5000 /dev/zero | tr '\\000' x");
+    r = run_script("head -c 5000 /dev/zero | tr '\\000' x");
     assert_int_equal(strlen(r.last_words), INVAR_CHILD_WORDS_SIZE - 1);
 }
 
@@ -141,17 +145,17 @@ static void test_child__has_the_environment_and_folder_that_were_asked_for(void 
     setenv("CHILD_C", "c", 1);
     r = run_with(
         (invar_child_request){
-            .log = log_path, .folder = "/", .environment = environment, .timeout = SLOW},
+            .log = log_path, .folder = "/", .environment = environment, .timeout = LONG_TIMEOUT},
         "echo $CHILD_A,$CHILD_B,$CHILD_PA,$CHILD_PX,$CHILD_C; pwd; cat; "
         "env | grep -c '^CHILD_A='; env | grep -c '^INVAR_CHILD='");
     assert_int_equal(r.code, 0);
     assert_log("2,,,x,c\n/\n1\n1\n");
-    assert_string_equal(getenv("CHILD_B"), "b"); // ours is untouched
+    assert_string_equal(getenv("CHILD_B"), "b"); // the parent's environment is unchanged
 }
 
 static void test_child__inherits_no_signals_and_no_descriptors(void **state)
 {
-    int open_one = open("/dev/null", O_RDONLY); // not closed by exec
+    int open_one = open("/dev/null", O_RDONLY); // a descriptor that exec does not close
     sigset_t some, before;
     invar_child_result r;
     int lock;
@@ -162,11 +166,11 @@ static void test_child__inherits_no_signals_and_no_descriptors(void **state)
     sigemptyset(&some);
     sigaddset(&some, SIGUSR1);
     sigprocmask(SIG_BLOCK, &some, &before);
-    r = run_with((invar_child_request){.log = log_path, .lock = lock, .timeout = SLOW},
+    r = run_with((invar_child_request){.log = log_path, .lock = lock, .timeout = LONG_TIMEOUT},
                  "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2 | sort -u; "
                  "ls -l /proc/self/fd | grep -c -E ' (0 -> /dev/null|1 -> pipe:.*|2 -> pipe:.*)$'; "
                  "ls -l /proc/self/fd | grep -c /dev/zero; "
-                 "ls /proc/self/fd | wc -l; " // these, and the folder that is listed
+                 "ls /proc/self/fd | wc -l; " // 0, 1, 2, the lock and the listed folder
                  "[ $$ = $(cut -d' ' -f5 /proc/$$/stat) ] && echo leader");
     sigprocmask(SIG_SETMASK, &before, NULL);
     signal(SIGPIPE, SIG_DFL);
@@ -176,39 +180,44 @@ static void test_child__inherits_no_signals_and_no_descriptors(void **state)
     assert_log("0000000000000000\n3\n1\n5\nleader\n");
 }
 
-/* Where the kernel lets us, two runs have the same addresses; without asking they do not. */
+/*
+ * Two runs with same_addresses have equal addresses, if the kernel allows it. Control: a run
+ * without it has others.
+ */
 static void test_child__can_have_the_same_addresses(void **state)
 {
     char *text[3];
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        run_with((invar_child_request){.log = log_path, .timeout = SLOW, .same_addresses = i < 2},
+        run_with((invar_child_request){.log = log_path,
+                                       .timeout = LONG_TIMEOUT,
+                                       .same_addresses = i < 2},
                  "grep stack /proc/self/maps");
         text[i] = read_log(NULL);
     }
     if (strcmp(text[0], text[1]) != 0)
         print_message("address space randomisation cannot be turned off here\n");
-    else if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) // a sanitizer may run without
+    else if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) // set by some sanitizers
         assert_string_not_equal(text[0], text[2]);
     for (int i = 0; i < 3; i++)
         invar_free(text[i]);
 }
 
-/* ---- what cannot be run ---------------------------------------------------------------------- */
+/* ---- children that cannot be started --------------------------------------------------------- */
 
 static void test_child__missing_program_is_a_result(void **state)
 {
     const char *words[] = {"/no/such/program", NULL};
-    char deep[200] = "", story[INVAR_CHILD_REASON_SIZE];
+    char deep[200] = "", reason[INVAR_CHILD_REASON_SIZE];
     invar_child_result r;
 
     (void)state;
     assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
     assert_int_equal(r.end, INVAR_CHILD_MISSING);
     assert_int_equal(r.code, ENOENT);
-    invar_child_describe(story, &r, 0);
-    assert_string_equal(story, "cannot be run: /no/such/program: No such file or directory");
+    invar_child_describe(reason, &r, 0);
+    assert_string_equal(reason, "cannot be run: /no/such/program: No such file or directory");
     (void)memset(deep, 'd', sizeof deep - 1);
     deep[0] = '/';
     words[0] = deep;
@@ -231,21 +240,21 @@ static void test_child__missing_program_is_a_result(void **state)
 static void test_child__log_that_cannot_be_written_is_an_error(void **state)
 {
     const char *words[] = {"sh", "-c", "echo $$ >\"$OUT\"; yes", NULL};
-    char out[sizeof work + 32], missing[sizeof work + 32];
+    char out[sizeof work_folder + 32], missing[sizeof work_folder + 32];
     const char *environment[] = {out, NULL};
     invar_child_request request = {.words = words,
                                    .log = "/dev/full",
                                    .lock = -1,
                                    .environment = environment,
-                                   .timeout = SLOW};
+                                   .timeout = LONG_TIMEOUT};
     invar_child_result r;
 
     (void)state;
-    snprintf(out, sizeof out, "OUT=%s/full", work);
+    snprintf(out, sizeof out, "OUT=%s/full", work_folder);
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO,
                  "/dev/full: the log cannot be written: No space left on device");
-    assert_true(invar_test_dies(pid_in("full")));
-    snprintf(missing, sizeof missing, "%s/none/log", work);
+    assert_true(invar_test_dies(read_pid("full")));
+    snprintf(missing, sizeof missing, "%s/none/log", work_folder);
     request.log = missing;
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO, "the log cannot be written");
     assert_no_child();
@@ -256,7 +265,7 @@ static void test_child__log_that_cannot_be_written_is_an_error(void **state)
 static void assert_kept(const char *script, size_t total)
 {
     const size_t half = INVAR_CHILD_LOG_BYTES / 2;
-    invar_child_result r = run(script);
+    invar_child_result r = run_script(script);
     char line[96] = "";
     size_t bytes, extra = 0;
     char *text = read_log(&bytes);
@@ -300,23 +309,23 @@ static void test_child__garbage_without_end_is_bounded(void **state)
     (void)state;
     snprintf(script, sizeof script, "head -c %lld /dev/urandom; echo; echo the end",
              (long long)total);
-    r = run(script);
+    r = run_script(script);
     assert_int_equal(r.code, 0);
     assert_int_equal(r.output_bytes, total + 9);
     assert_string_equal(r.last_words, "the end");
     assert_int_equal(stat(log_path, &info), 0);
     assert_true(info.st_size < INVAR_CHILD_LOG_BYTES + 100);
-    // one that never stops writing still ends in time
+    // The timeout also ends a child that never stops writing.
     r = run_with((invar_child_request){.log = log_path, .timeout = 0.3}, "yes");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_true(r.seconds < 30);
 }
 
-/* ---- ones that do not end -------------------------------------------------------------------- */
+/* ---- children that do not end ---------------------------------------------------------------- */
 
 static void test_child__ends_in_time(void **state)
 {
-    char story[INVAR_CHILD_REASON_SIZE];
+    char reason[INVAR_CHILD_REASON_SIZE];
     invar_child_result r = run_with((invar_child_request){.log = log_path, .timeout = 0.2},
                                     "echo waiting; exec sleep 1000");
 
@@ -324,12 +333,12 @@ static void test_child__ends_in_time(void **state)
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_int_equal(r.code, 128 + SIGTERM);
     assert_true(r.seconds >= 0.2 && r.seconds < 30);
-    invar_child_describe(story, &r, 0.2);
-    assert_string_equal(story, "no end within 0.2 s: waiting");
+    invar_child_describe(reason, &r, 0.2);
+    assert_string_equal(reason, "no end within 0.2 s: waiting");
 
-    // one that cleans up when it is asked to end has the time for it, and its tools have
+    // A child that cleans up on SIGTERM has kill_grace_s for it, and so have its own children.
     r = run_with(
-        (invar_child_request){.log = log_path, .timeout = 0.3, .kill_grace_s = SLOW},
+        (invar_child_request){.log = log_path, .timeout = 0.3, .kill_grace_s = LONG_TIMEOUT},
         "sh -c 'trap \"sleep 0.2; echo clean; exit 4\" TERM; while :; do sleep 0.01; done'");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_false(r.killed);
@@ -356,35 +365,37 @@ static void test_child__stops_when_told(void **state)
     assert_int_equal(r.code, 5);
 }
 
-typedef struct watcher {
+typedef struct call_counter {
     int calls, enough;
-} watcher;
+} call_counter;
 
-static bool watch(void *payload)
+static bool count_calls(void *payload)
 {
-    watcher *w = payload;
+    call_counter *w = payload;
 
     return ++w->calls == w->enough;
 }
 
 static void test_child__ends_when_enough_was_seen(void **state)
 {
-    watcher w = {.enough = 3};
-    invar_child_request request = {.should_stop = watch, .payload = &w, .kill_grace_s = SLOW};
+    call_counter w = {.enough = 3};
+    invar_child_request request = {
+        .should_stop = count_calls, .payload = &w, .kill_grace_s = LONG_TIMEOUT};
     invar_child_result r = run_with(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
 
     (void)state;
     assert_int_equal(r.end, INVAR_CHILD_ENDED_EARLY);
     assert_int_equal(r.code, 0);
-    assert_int_equal(w.calls, 4); // once after its end
-    w = (watcher){.enough = -1};
-    r = run_with(request, "exec >/dev/null 2>&1; sleep 0.2; exit 7"); // goes on without an output
+    assert_int_equal(w.calls, 4); // the fourth call follows the end of the child
+    w = (call_counter){.enough = -1};
+    // Closes its output, but continues.
+    r = run_with(request, "exec >/dev/null 2>&1; sleep 0.2; exit 7");
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_int_equal(r.code, 7);
     assert_true(w.calls > 1);
 }
 
-/* ---- what they leave ------------------------------------------------------------------------- */
+/* ---- processes that children leave behind ---------------------------------------------------- */
 
 static void test_child__leaves_nothing_behind(void **state)
 {
@@ -392,30 +403,32 @@ static void test_child__leaves_nothing_behind(void **state)
     invar_child_result r;
 
     (void)state;
-    // in its group, with the output open; elsewhere, with the output open
+    // Two processes with the output open: one in the child's process group, one in its own session.
     snprintf(script, sizeof script,
              "sleep 1000 & echo $! >%s/same; setsid sh -c 'echo $$ >%s/other; exec sleep 1000' & "
              "while [ ! -s %s/other ]; do :; done; echo done",
-             work, work, work);
-    r = run(script);
+             work_folder, work_folder, work_folder);
+    r = run_script(script);
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_true(r.seconds < 30);
     assert_log("done\n");
-    assert_true(invar_test_dies(pid_in("same")));
-    assert_true(invar_test_dies(pid_in("other")));
+    assert_true(invar_test_dies(read_pid("same")));
+    assert_true(invar_test_dies(read_pid("other")));
 
-    // each job in a group of its own, as some build tools have it, and the time is up
+    // A job in a session of its own, as some build tools start it, when the timeout ends the child.
     snprintf(script, sizeof script,
              "setsid sh -c 'echo $$ >%s/job; exec sleep 1000' >/dev/null 2>&1 & "
              "while [ ! -s %s/job ]; do :; done; sleep 1000",
-             work, work);
+             work_folder, work_folder);
     r = run_with((invar_child_request){.timeout = 1}, script);
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
-    assert_true(invar_test_dies(pid_in("job")));
+    assert_true(invar_test_dies(read_pid("job")));
     assert_no_child();
 }
 
-/* kill -9 of whoever runs a child: the kernel ends the child, a sweep what that had started. */
+/*
+ * If the parent is killed, the kernel kills the child, and a sweep kills the child's processes.
+ */
 static void test_child__does_not_outlive_us(void **state)
 {
     char script[512], name[INVAR_PROCESS_TAG_SIZE], other[INVAR_PROCESS_TAG_SIZE];
@@ -423,11 +436,11 @@ static void test_child__does_not_outlive_us(void **state)
 
     (void)state;
     snprintf(script, sizeof script,
-             "setsid sh -c 'echo $$ >%s/orphan; exec sleep 1000' & echo $$ >%s/child; wait", work,
-             work);
+             "setsid sh -c 'echo $$ >%s/orphan; exec sleep 1000' & echo $$ >%s/child; wait",
+             work_folder, work_folder);
     user = fork();
     if (user == 0) {
-        run(script);
+        run_script(script);
         _exit(0);
     }
     bystander = fork();
@@ -435,12 +448,12 @@ static void test_child__does_not_outlive_us(void **state)
         execlp("sleep", "sleep", "1000", (char *)NULL);
         _exit(127);
     }
-    child = pid_in("child");
-    orphan = pid_in("orphan");
+    child = read_pid("child");
+    orphan = read_pid("orphan");
     invar_process_tag_self(name);
     assert_true(invar_process_tag_lives(name));
     invar_process_tag_self(other);
-    other[24] = other[24] == '0' ? '1' : '0'; // the number, but another start
+    other[24] = other[24] == '0' ? '1' : '0'; // same pid, other start time
     assert_false(invar_process_tag_lives(other));
     assert_false(invar_process_tag_lives("garbage"));
     assert_false(invar_process_tag_lives(""));
@@ -449,7 +462,7 @@ static void test_child__does_not_outlive_us(void **state)
     memcpy(name, other, 8);
     kill(user, SIGKILL);
     assert_true(invar_test_dies(child));
-    assert_true(invar_test_dies(user)); // not reaped yet: a zombie
+    assert_true(invar_test_dies(user)); // not reaped yet, so it is a zombie
     assert_int_equal(kill(orphan, 0), 0);
     invar_process_tag_sweep("garbage");
     invar_process_tag_sweep("");
@@ -468,14 +481,14 @@ static void test_child__does_not_outlive_us(void **state)
     assert_false(invar_process_tag_lives(name));
     invar_process_tag_sweep(name);
     assert_true(invar_test_dies(orphan));
-    assert_int_equal(kill(bystander, 0), 0); // nobody else's
+    assert_int_equal(kill(bystander, 0), 0); // processes of others are not killed
     kill(bystander, SIGKILL);
     waitpid(user, NULL, 0);
     waitpid(bystander, NULL, 0);
     assert_no_child();
 }
 
-/* ---- at a time ------------------------------------------------------------------------------- */
+/* ---- several threads ------------------------------------------------------------------------- */
 
 static void *run_several(void *payload)
 {
@@ -486,8 +499,8 @@ static void *run_several(void *payload)
         const char *words[] = {"sh", "-c", script, NULL};
         invar_child_result r;
         snprintf(script, sizeof script, "echo %d; exit %d", i, i);
-        if (invar_child_run(&r,
-                            &(invar_child_request){.words = words, .lock = -1, .timeout = SLOW}) !=
+        if (invar_child_run(
+                &r, &(invar_child_request){.words = words, .lock = -1, .timeout = LONG_TIMEOUT}) !=
                 INVAR_OK ||
             r.end != INVAR_CHILD_EXITED || r.code != i || r.last_words[0] != '0' + i)
             ++*bad;
@@ -531,9 +544,9 @@ int main(void)
     };
     int rc;
 
-    if (!mkdtemp(work))
+    if (!mkdtemp(work_folder))
         return 1;
-    snprintf(log_path, sizeof log_path, "%s/log", work);
+    snprintf(log_path, sizeof log_path, "%s/log", work_folder);
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return invar_held_folder_remove(work) == INVAR_OK ? rc : 1;
+    return invar_held_folder_remove(work_folder) == INVAR_OK ? rc : 1;
 }

@@ -1,6 +1,9 @@
 /*
- * workspace.c - tests of a workshop's folder, slots and programs: what is believed, and what a kill
- * leaves.
+ * workspace.c - tests of a bisect workspace: its folder, worktrees, cached programs, and kills.
+ *
+ * A program is built once per tree and command; damaged cache entries are built again. A worktree
+ * belongs to one user until it and its children have ended. A user that is killed in a build must
+ * leave neither processes nor files that later builds could see. A full disk is never a verdict.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +18,8 @@
 
 #include "tests/child_pids.h"
 
-static const char *const nowhere[] = {NULL};
-static char disk_path[sizeof work + 16];
+static const char *const no_folders[] = {NULL};
+static char disk_path[sizeof work_folder + 16];
 
 static char *build_file(const invar_revision_build *built)
 {
@@ -26,15 +29,15 @@ static char *build_file(const invar_revision_build *built)
     return path;
 }
 
-/* How often a build ran: each adds a line. */
+/* Returns the number of builds so far; each appends a line to a file. */
 static int count_builds(void)
 {
     char *text;
     int lines = 0;
 
-    if (!invar_path_exists(below(work, "builds")))
+    if (!invar_path_exists(path_in(work_folder, "builds")))
         return 0;
-    text = text_of(below(work, "builds"));
+    text = read_text(path_in(work_folder, "builds"));
     for (const char *at = text; *at; at++)
         lines += *at == '\n';
     invar_free(text);
@@ -43,97 +46,105 @@ static int count_builds(void)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-static void assert_place(const char *subject, const char *expected)
+static void assert_default_folder(const char *subject, const char *expected)
 {
-    invar_workspace *shop;
+    invar_workspace *workspace;
     struct stat info;
 
-    assert_ok(invar_workspace_open(&shop, NULL, subject, (const char *const[]){repo_path, NULL}));
-    assert_int_equal(strncmp(invar_workspace_folder(shop), expected, strlen(expected)), 0);
-    assert_int_equal(strlen(invar_workspace_folder(shop)), strlen(expected) + 12);
-    assert_int_equal(stat(invar_workspace_folder(shop), &info), 0);
+    assert_ok(
+        invar_workspace_open(&workspace, NULL, subject, (const char *const[]){repo_path, NULL}));
+    assert_int_equal(strncmp(invar_workspace_folder(workspace), expected, strlen(expected)), 0);
+    assert_int_equal(strlen(invar_workspace_folder(workspace)), strlen(expected) + 12);
+    assert_int_equal(stat(invar_workspace_folder(workspace), &info), 0);
     assert_int_equal(info.st_mode & 07777, 0700);
-    invar_workspace_close(shop);
+    invar_workspace_close(workspace);
 }
 
 static void test_workshop__is_ours_alone(void **state)
 {
-    invar_workspace *shop;
+    invar_workspace *workspace;
 
     (void)state;
-    assert_int_equal(mkdir(below(work, "shared"), 0700), 0);
-    assert_int_equal(chmod(below(work, "shared"), 0777), 0);
-    assert_fails(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere),
-                 INVAR_E_STATE, "chmod o-w");
-    assert_int_equal(chmod(below(work, "shared"), 0770), 0); // a group is the user's own affair
-    assert_ok(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere));
-    invar_workspace_close(shop);
+    assert_int_equal(mkdir(path_in(work_folder, "shared"), 0700), 0);
+    assert_int_equal(chmod(path_in(work_folder, "shared"), 0777), 0);
+    assert_fails(
+        invar_workspace_open(&workspace, path_in(work_folder, "shared"), repo_path, no_folders),
+        INVAR_E_STATE, "chmod o-w");
+    // Group permissions are the user's decision.
+    assert_int_equal(chmod(path_in(work_folder, "shared"), 0770), 0);
+    assert_ok(
+        invar_workspace_open(&workspace, path_in(work_folder, "shared"), repo_path, no_folders));
+    invar_workspace_close(workspace);
     if (geteuid() != 0) // only root can give a folder away
         return;
-    assert_int_equal(chown(below(work, "shared"), 65534, 65534), 0);
-    assert_fails(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere),
-                 INVAR_E_STATE, "another user");
+    assert_int_equal(chown(path_in(work_folder, "shared"), 65534, 65534), 0);
+    assert_fails(
+        invar_workspace_open(&workspace, path_in(work_folder, "shared"), repo_path, no_folders),
+        INVAR_E_STATE, "another user");
 }
 
 static void test_workshop__has_its_usual_place(void **state)
 {
-    invar_workspace *shop;
-    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL, place[INVAR_PATH_SIZE];
+    invar_workspace *workspace;
+    char *old_home = getenv("HOME") ? strdup(getenv("HOME")) : NULL,
+         expected_folder[INVAR_PATH_SIZE];
 
     (void)state;
-    setenv("XDG_CACHE_HOME", below(work, "cache"), 1);
-    snprintf(place, sizeof place, "%s/cache/invar/some_repo-", work);
-    assert_place("/x/some repo/.git", place);
-    assert_place("/x/some repo/", place);
+    setenv("XDG_CACHE_HOME", path_in(work_folder, "cache"), 1);
+    snprintf(expected_folder, sizeof expected_folder, "%s/cache/invar/some_repo-", work_folder);
+    assert_default_folder("/x/some repo/.git", expected_folder);
+    assert_default_folder("/x/some repo/", expected_folder);
     setenv("XDG_CACHE_HOME", "relative", 1);
-    setenv("HOME", work, 1);
-    snprintf(place, sizeof place, "%s/.cache/invar/_-", work);
-    assert_place("/x/.", place); // no name that hides or climbs
+    setenv("HOME", work_folder, 1);
+    snprintf(expected_folder, sizeof expected_folder, "%s/.cache/invar/_-", work_folder);
+    assert_default_folder("/x/.", expected_folder); // the name must not become "." or ".."
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", "", 1);
-    assert_fails(invar_workspace_open(&shop, NULL, "/x/repo", nowhere), INVAR_E_INVALID,
+    assert_fails(invar_workspace_open(&workspace, NULL, "/x/repo", no_folders), INVAR_E_INVALID,
                  "--work DIR");
-    if (home)
-        setenv("HOME", home, 1);
-    free(home);
+    if (old_home)
+        setenv("HOME", old_home, 1);
+    free(old_home);
 }
 
-static void assert_refused(const char *folder)
+static void assert_rejected(const char *folder)
 {
-    invar_workspace *shop;
+    invar_workspace *workspace;
 
     assert_fails(
-        invar_workspace_open(&shop, folder, repo_path, (const char *const[]){repo_path, NULL}),
+        invar_workspace_open(&workspace, folder, repo_path, (const char *const[]){repo_path, NULL}),
         INVAR_E_INVALID, "lies inside the repository");
-    assert_null(shop);
+    assert_null(workspace);
 }
 
 static void test_workshop__is_never_inside_the_work_tree(void **state)
 {
     char current[INVAR_PATH_SIZE];
-    invar_workspace *shop;
+    invar_workspace *workspace;
 
     (void)state;
     assert_non_null(getcwd(current, sizeof current));
-    assert_int_equal(symlink(repo_path, below(work, "link")), 0);
-    assert_refused(repo_path);
-    assert_refused(below(repo_path, "a/b/c"));
-    assert_refused(below(work, "link/a"));
+    assert_int_equal(symlink(repo_path, path_in(work_folder, "link")), 0);
+    assert_rejected(repo_path);
+    assert_rejected(path_in(repo_path, "a/b/c"));
+    assert_rejected(path_in(work_folder, "link/a"));
     assert_int_equal(chdir(repo_path), 0);
-    assert_refused("here");
-    assert_refused(".");
+    assert_rejected("here");
+    assert_rejected(".");
     assert_int_equal(chdir(current), 0);
-    assert_false(invar_path_exists(below(repo_path, "a")));
-    assert_false(invar_path_exists(below(repo_path, "here")));
-    assert_fails(invar_workspace_open(&shop, below(work, "none/../x"), "x", nowhere), INVAR_E_IO,
-                 "No such file");
-    // beside it, with a name that begins as it does
-    assert_ok(invar_workspace_open(&shop, below(work, "repo-not"), repo_path,
+    assert_false(invar_path_exists(path_in(repo_path, "a")));
+    assert_false(invar_path_exists(path_in(repo_path, "here")));
+    assert_fails(
+        invar_workspace_open(&workspace, path_in(work_folder, "none/../x"), "x", no_folders),
+        INVAR_E_IO, "No such file");
+    // Control: a folder next to the repository whose name has the same prefix.
+    assert_ok(invar_workspace_open(&workspace, path_in(work_folder, "repo-not"), repo_path,
                                    (const char *const[]){repo_path, NULL}));
-    invar_workspace_close(shop);
-    assert_fails(invar_workspace_open(&shop, below(repo_path, "program"), "x", nowhere), INVAR_E_IO,
-                 "program");
-    assert_fails(invar_workspace_open(&shop, "/proc/none", "x", nowhere), INVAR_E_IO, "/proc");
+    invar_workspace_close(workspace);
+    assert_fails(invar_workspace_open(&workspace, path_in(repo_path, "program"), "x", no_folders),
+                 INVAR_E_IO, "program");
+    assert_fails(invar_workspace_open(&workspace, "/proc/none", "x", no_folders), INVAR_E_IO,
+                 "/proc");
 }
 
 static invar_status open_for(invar_workspace **out, const char *folder, const invar_repo *repo)
@@ -145,83 +156,84 @@ static invar_status open_for(invar_workspace **out, const char *folder, const in
 
 static void test_workshop__is_never_inside_a_repository(void **state)
 {
-    invar_workspace *shop;
+    invar_workspace *workspace;
     invar_repo *repo;
 
     (void)state;
-    shell(NULL, work, "git clone -q --bare repo bare.git; git -C repo worktree add -q ../linked");
+    run_script(NULL, work_folder,
+               "git clone -q --bare repo bare.git; git -C repo worktree add -q ../linked");
     for (int i = 0; i < 3; i++) {
         static const char *const names[] = {"repo", "bare.git", "linked"};
-        assert_ok(invar_repo_open(&repo, below(work, names[i])));
-        assert_fails(open_for(&shop, below(below(work, names[i]), "x"), repo), INVAR_E_INVALID,
-                     "lies inside the repository");
+        assert_ok(invar_repo_open(&repo, path_in(work_folder, names[i])));
+        assert_fails(open_for(&workspace, path_in(path_in(work_folder, names[i]), "x"), repo),
+                     INVAR_E_INVALID, "lies inside the repository");
         if (i != 1)
-            assert_fails(open_for(&shop, below(repo_path, ".git/x"), repo), INVAR_E_INVALID,
+            assert_fails(open_for(&workspace, path_in(repo_path, ".git/x"), repo), INVAR_E_INVALID,
                          "lies inside the repository");
-        assert_ok(open_for(&shop, below(work, "bare"), repo));
-        invar_workspace_close(shop);
+        assert_ok(open_for(&workspace, path_in(work_folder, "bare"), repo));
+        invar_workspace_close(workspace);
         invar_repo_close(repo);
     }
-    shell(NULL, repo_path, "git worktree remove ../linked; git branch -q -D linked");
+    run_script(NULL, repo_path, "git worktree remove ../linked; git branch -q -D linked");
 }
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- worktrees ------------------------------------------------------------------------------- */
 
 static void test_workshop__slots_are_used_by_one(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     invar_worktree more[2], other;
-    invar_workspace *shop;
+    invar_workspace *workspace;
 
-    assert_int_equal(s->slot.number, 0);
-    assert_ok(invar_worktree_acquire(&more[0], s->shop));
-    assert_ok(
-        invar_workspace_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
-    assert_ok(invar_worktree_acquire(&more[1], shop));
+    assert_int_equal(s->worktree.number, 0);
+    assert_ok(invar_worktree_acquire(&more[0], s->workspace));
+    assert_ok(invar_workspace_open(&workspace, workspace_path, repo_path,
+                                   (const char *const[]){repo_path, NULL}));
+    assert_ok(invar_worktree_acquire(&more[1], workspace));
     assert_int_equal(more[0].number, 1);
     assert_int_equal(more[1].number, 2);
     invar_worktree_release(&more[0]);
-    assert_ok(invar_worktree_acquire(&other, shop));
+    assert_ok(invar_worktree_acquire(&other, workspace));
     assert_int_equal(other.number, 1);
     invar_worktree_release(&other);
-    invar_worktree_release(&other); // twice is fine
+    invar_worktree_release(&other); // releasing twice is allowed
     invar_worktree_release(&more[1]);
-    invar_workspace_close(shop);
+    invar_workspace_close(workspace);
 }
 
-/* A process that has inherited the lock keeps it, when we have given the slot back. */
+/* A child that inherited the lock keeps the worktree busy, even if the parent released it. */
 static void test_workshop__slot_is_busy_while_a_child_lives(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     pid_t child = fork();
     invar_worktree other;
 
     if (child == 0) {
-        execlp("sleep", "sleep", "1000", (char *)NULL); // the lock is closed by exec: not this one
+        execlp("sleep", "sleep", "1000", (char *)NULL); // control: exec closes the lock
         _exit(127);
     }
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     child = fork();
     if (child == 0) {
-        pause(); // this one has it
+        pause(); // this child holds the lock
         _exit(0);
     }
-    invar_worktree_release(&s->slot);
-    assert_ok(invar_worktree_acquire(&other, s->shop));
+    invar_worktree_release(&s->worktree);
+    assert_ok(invar_worktree_acquire(&other, s->workspace));
     assert_int_equal(other.number, 1);
     invar_worktree_release(&other);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    assert_ok(invar_worktree_acquire(&s->slot, s->shop));
-    assert_int_equal(s->slot.number, 0);
+    assert_ok(invar_worktree_acquire(&s->worktree, s->workspace));
+    assert_int_equal(s->worktree.number, 0);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
 static void test_workshop__program_is_built_once(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     invar_revision_build a = build(s, first, BUILD), b, c;
     char *text;
 
@@ -229,7 +241,7 @@ static void test_workshop__program_is_built_once(void **state)
     assert_false(a.cached);
     assert_int_equal(access(a.path, X_OK), 0);
     assert_contains(a.log, "building\n");
-    text = text_of(build_file(&a));
+    text = read_text(build_file(&a));
     assert_non_null(strstr(text, "\n[build]\ncommit = "));
     assert_non_null(strstr(text, first));
     assert_non_null(
@@ -243,20 +255,20 @@ static void test_workshop__program_is_built_once(void **state)
     assert_true(b.seconds == a.seconds);
     assert_memory_equal(&a.binary, &b.binary, sizeof a.binary);
     assert_int_equal(count_builds(), 1);
-    b = build(s, same_tree, BUILD); // another commit with that tree
+    b = build(s, same_tree, BUILD); // another commit with the same tree
     assert_true(b.cached);
     c = build(s, second, BUILD);
     assert_false(c.cached);
     assert_int_equal(count_builds(), 2);
     assert_memory_not_equal(&a.binary, &c.binary, sizeof a.binary);
-    c = build(s, first, BUILD "; true"); // another command, the same program
+    c = build(s, first, BUILD "; true"); // another command gives the same program
     assert_false(c.cached);
     assert_memory_equal(&a.binary, &c.binary, sizeof a.binary);
 }
 
 static void test_workshop__build_knows_where_it_is(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     invar_revision_build a;
     char expected[3 * INVAR_PATH_SIZE];
 
@@ -271,14 +283,15 @@ static void test_workshop__build_knows_where_it_is(void **state)
     unsetenv("INVAR_LEDGER");
     unsetenv("GIT_DIR");
     assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
-    snprintf(expected, sizeof expected, "%s %s %s 2..\n", s->slot.source, s->slot.build, first);
+    snprintf(expected, sizeof expected, "%s %s %s 2..\n", s->worktree.source, s->worktree.build,
+             first);
     assert_contains(a.log, expected);
     assert_contains(build_file(&a), "\nflags = -O2 ?\nversion = 7\n");
 }
 
 static void test_workshop__failed_build_is_remembered(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     invar_revision_build a = build(s, first, COUNT "echo no such header; exit 2"), b;
 
     assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
@@ -301,26 +314,28 @@ static void test_workshop__failed_build_is_remembered(void **state)
 
 static void test_workshop__interrupted_build_is_forgotten(void **state)
 {
-    scene *s = *state;
-    invar_build_plan how = plain_build("sleep 1000");
+    fixture *s = *state;
+    invar_build_plan plan = plain_build("sleep 1000");
     volatile sig_atomic_t stop = 1;
     invar_revision_build a;
 
-    how.timeout = 0.2;
+    plan.timeout = 0.2;
     for (int i = 0; i < 2; i++) {
-        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
+        assert_ok(
+            invar_workspace_program(&a, s->workspace, &s->worktree, s->repo, first, &plan, NULL));
         assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
         assert_false(a.cached);
         assert_string_equal(a.failure_reason, "no end within 0.2 s");
     }
-    assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, &stop));
+    assert_ok(
+        invar_workspace_program(&a, s->workspace, &s->worktree, s->repo, first, &plan, &stop));
     assert_int_equal(a.state, INVAR_REVISION_BUILD_STOPPED);
 }
 
-/* Neither an older build's failure nor its program is this one's. */
+/* Files of an earlier build in the worktree must not change the result of the next one. */
 static void test_workshop__verdict_does_not_depend_on_the_slot(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     static const char once[] = "[ \"$(cat answer)\" = 2 ] || { " BUILD "; }";
     static const char stamped[] = "[ -e stamp ] || { " BUILD "; touch stamp; }";
     static const char command[] = "[ ! -e \"$INVAR_BUILD/stale\" ] && [ ! -e stale ] || exit 1; "
@@ -335,58 +350,61 @@ static void test_workshop__verdict_does_not_depend_on_the_slot(void **state)
     assert_int_equal(build(s, second, stamped).state, INVAR_REVISION_BUILD_READY);
 }
 
-/* Its program may be a file of the tree, or lie behind a link. */
+/* The program may be a file of the tree, or be reached through a symbolic link. */
 static void test_workshop__program_of_the_tree(void **state)
 {
-    scene *s = *state;
-    invar_build_plan how = plain_build("chmod +x program; ln -sfn ../../../.. out");
+    fixture *s = *state;
+    invar_build_plan plan = plain_build("chmod +x program; ln -sfn ../../../.. out");
     invar_revision_build a;
 
-    how.program = "program";
+    plan.program = "program";
     for (int i = 0; i < 2; i++) {
-        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how,
-                                          NULL));
+        assert_ok(invar_workspace_program(&a, s->workspace, &s->worktree, s->repo,
+                                          i ? second : first, &plan, NULL));
         assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         assert_contains(a.path, i ? "# 2" : "# 1");
     }
-    how.program = "out/kept";
-    shell(NULL, work, "echo '#!/bin/sh' >kept; chmod +x kept");
+    plan.program = "out/kept";
+    run_script(NULL, work_folder, "echo '#!/bin/sh' >kept; chmod +x kept");
     for (int i = 0; i < 2; i++) {
-        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how,
-                                          NULL));
+        assert_ok(invar_workspace_program(&a, s->workspace, &s->worktree, s->repo,
+                                          i ? second : first, &plan, NULL));
         assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
-        assert_true(invar_path_exists(below(work, "kept")));
+        assert_true(invar_path_exists(path_in(work_folder, "kept")));
     }
 }
 
 static void test_workshop__program_without_a_name_stays_in_the_slot(void **state)
 {
-    scene *s = *state;
-    invar_build_plan how = {.command = COUNT "echo made >made", .timeout = SLOW};
+    fixture *s = *state;
+    invar_build_plan plan = {.command = COUNT "echo made >made", .timeout = LONG_TIMEOUT};
     invar_revision_build a;
 
     for (int i = 1; i <= 2; i++) {
-        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
+        assert_ok(
+            invar_workspace_program(&a, s->workspace, &s->worktree, s->repo, first, &plan, NULL));
         assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         assert_false(a.cached);
         assert_string_equal(a.path, "");
         assert_int_equal(count_builds(), i);
-        assert_contains(below(s->slot.source, "made"), "made\n");
-        assert_contains(below(s->slot.source, "answer"), "1\n");
+        assert_contains(path_in(s->worktree.source, "made"), "made\n");
+        assert_contains(path_in(s->worktree.source, "answer"), "1\n");
     }
-    how.command = NULL; // nothing to build, the tree alone
-    assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, second, &how, NULL));
+    plan.command = NULL; // no build, only the checked-out tree
+    assert_ok(
+        invar_workspace_program(&a, s->workspace, &s->worktree, s->repo, second, &plan, NULL));
     assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
-    assert_contains(below(s->slot.source, "answer"), "2\n");
-    how = plain_build(BUILD);
-    how.program = "/bin/true";
-    assert_fails(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL),
-                 INVAR_E_INVALID, "relative to the tree");
+    assert_contains(path_in(s->worktree.source, "answer"), "2\n");
+    plan = plain_build(BUILD);
+    plan.program = "/bin/true";
+    assert_fails(
+        invar_workspace_program(&a, s->workspace, &s->worktree, s->repo, first, &plan, NULL),
+        INVAR_E_INVALID, "relative to the tree");
 }
 
 static void test_workshop__damaged_cache_is_not_believed(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     static const char *const damage[] = {"echo x >>prog",
                                          "rm prog",
                                          "chmod -x prog",
@@ -402,7 +420,7 @@ static void test_workshop__damaged_cache_is_not_believed(void **state)
 
     snprintf(folder, sizeof folder, "%.*s", (int)(strlen(a.path) - 5), a.path);
     for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
-        shell(NULL, folder, damage[i]);
+        run_script(NULL, folder, damage[i]);
         a = build(s, first, BUILD);
         assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         if (a.cached)
@@ -413,140 +431,147 @@ static void test_workshop__damaged_cache_is_not_believed(void **state)
 
 static void test_workshop__folder_and_file_become_programs(void **state)
 {
-    scene *s = *state;
-    invar_build_plan how = plain_build(BUILD);
+    fixture *s = *state;
+    invar_build_plan plan = plain_build(BUILD);
     invar_revision_build a, b, c;
 
-    assert_ok(invar_workspace_program_of_folder(&a, s->shop, &s->slot, repo_path, &how, NULL));
+    assert_ok(
+        invar_workspace_program_of_folder(&a, s->workspace, &s->worktree, repo_path, &plan, NULL));
     assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     assert_contains(build_file(&a), "dirty = unknown\n");
-    assert_ok(invar_workspace_program_of_folder(&b, s->shop, &s->slot, repo_path, &how, NULL));
+    assert_ok(
+        invar_workspace_program_of_folder(&b, s->workspace, &s->worktree, repo_path, &plan, NULL));
     assert_true(b.cached);
-    shell(NULL, repo_path, "cp program keep; echo '# more' >>program");
-    assert_ok(invar_workspace_program_of_folder(&c, s->shop, &s->slot, repo_path, &how, NULL));
-    shell(NULL, repo_path, "mv keep program");
+    run_script(NULL, repo_path, "cp program keep; echo '# more' >>program");
+    assert_ok(
+        invar_workspace_program_of_folder(&c, s->workspace, &s->worktree, repo_path, &plan, NULL));
+    run_script(NULL, repo_path, "mv keep program");
     assert_false(c.cached);
     assert_memory_not_equal(&a.binary, &c.binary, sizeof a.binary);
-    assert_false(invar_path_exists(below(repo_path, "prog")));
+    assert_false(invar_path_exists(path_in(repo_path, "prog")));
 
-    assert_ok(invar_workspace_program_of_file(&b, s->shop, c.path));
+    assert_ok(invar_workspace_program_of_file(&b, s->workspace, c.path));
     assert_int_equal(b.state, INVAR_REVISION_BUILD_READY);
     assert_memory_equal(&b.binary, &c.binary, sizeof b.binary);
     assert_string_not_equal(b.path, c.path);
     assert_contains(build_file(&b), "dirty = unknown\n");
-    assert_ok(invar_workspace_program_of_file(&b, s->shop, c.path));
+    assert_ok(invar_workspace_program_of_file(&b, s->workspace, c.path));
     assert_true(b.cached);
-    assert_fails(invar_workspace_program_of_file(&b, s->shop, "/etc/passwd"), INVAR_E_NOTFOUND,
+    assert_fails(invar_workspace_program_of_file(&b, s->workspace, "/etc/passwd"), INVAR_E_NOTFOUND,
                  "it is no program");
-    assert_fails(invar_workspace_program_of_file(&b, s->shop, "/no/such"), INVAR_E_NOTFOUND,
+    assert_fails(invar_workspace_program_of_file(&b, s->workspace, "/no/such"), INVAR_E_NOTFOUND,
                  "/no/such: cannot be read");
 }
 
-/* A program with another module is another program; the copy has it beside it. */
+/* The digest of a program covers its CUDA module, which is copied next to it. */
 static void test_workshop__modules_belong_to_a_program(void **state)
 {
-    static const char *const make[] = {
+    static const char *const scripts[] = {
         "mkdir -p bin lib/invar; printf '#!/bin/sh\\n' >bin/prog; chmod +x bin/prog",
         "echo one >bin/invar-cuda.so", "echo two >bin/invar-cuda.so",
         "mv bin/invar-cuda.so lib/invar", "echo other >bin/invar-other.so"};
-    enum { TURNS = sizeof make / sizeof *make };
+    enum { N_VARIANTS = sizeof scripts / sizeof *scripts };
     char program[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE];
-    scene *s = *state;
-    invar_digest digest[TURNS], file;
+    fixture *s = *state;
+    invar_digest digest[N_VARIANTS], file;
     invar_revision_build built;
 
-    (void)snprintf(program, sizeof program, "%s", below(repo_path, "bin/prog"));
-    for (int i = 0; i < TURNS; i++) {
-        shell(NULL, repo_path, make[i]);
+    (void)snprintf(program, sizeof program, "%s", path_in(repo_path, "bin/prog"));
+    for (int i = 0; i < N_VARIANTS; i++) {
+        run_script(NULL, repo_path, scripts[i]);
         assert_ok(invar_workspace_hash_binary(&digest[i], program, true));
-        assert_ok(invar_workspace_program_of_file(&built, s->shop, program));
+        assert_ok(invar_workspace_program_of_file(&built, s->workspace, program));
         assert_memory_equal(&built.binary, &digest[i], sizeof digest[i]);
         snprintf(folder, sizeof folder, "%s", built.path);
         *strrchr(folder, '/') = '\0';
-        assert_int_equal(invar_path_exists(below(folder, "invar-cuda.so")), i > 0);
-        assert_false(invar_path_exists(below(folder, "invar-other.so")));
+        assert_int_equal(invar_path_exists(path_in(folder, "invar-cuda.so")), i > 0);
+        assert_false(invar_path_exists(path_in(folder, "invar-other.so")));
         assert_ok(invar_workspace_hash_binary(&file, built.path, true));
         assert_memory_equal(&file, &digest[i], sizeof file);
     }
-    shell(NULL, repo_path, "rm -r bin lib");
+    run_script(NULL, repo_path, "rm -r bin lib");
     invar_hash_bytes(&file, "#!/bin/sh\n", 10);
-    assert_memory_equal(&digest[0], &file, sizeof file); // without a module that of the file
+    // The digest of the file if there is no module.
+    assert_memory_equal(&digest[0], &file, sizeof file);
     assert_memory_not_equal(&digest[0], &digest[1], sizeof file);
     assert_memory_not_equal(&digest[1], &digest[2], sizeof file);
-    assert_memory_equal(&digest[2], &digest[3], sizeof file); // wherever it was found
-    assert_memory_equal(&digest[3], &digest[4], sizeof file); // and nothing else
+    assert_memory_equal(&digest[2], &digest[3], sizeof file); // independent of the module's folder
+    assert_memory_equal(&digest[3], &digest[4], sizeof file); // other modules do not count
 }
 
-typedef struct racer {
-    invar_workspace *shop;
+typedef struct thread_build {
+    invar_workspace *workspace;
     invar_revision_build built;
     invar_status status;
-} racer;
+} thread_build;
 
-static void *race(void *payload)
+static void *build_in_thread(void *payload)
 {
-    racer *r = payload;
-    invar_build_plan how = plain_build("sleep 0.2; " BUILD);
+    thread_build *r = payload;
+    invar_build_plan plan = plain_build("sleep 0.2; " BUILD);
     invar_repo *repo = NULL;
-    invar_worktree slot;
+    invar_worktree worktree;
 
-    r->status = invar_worktree_acquire(&slot, r->shop);
+    r->status = invar_worktree_acquire(&worktree, r->workspace);
     if (r->status != INVAR_OK)
         return NULL;
     r->status = invar_repo_open(&repo, repo_path);
     if (r->status == INVAR_OK)
-        r->status = invar_workspace_program(&r->built, r->shop, &slot, repo, first, &how, NULL);
+        r->status =
+            invar_workspace_program(&r->built, r->workspace, &worktree, repo, first, &plan, NULL);
     invar_repo_close(repo);
-    invar_worktree_release(&slot);
+    invar_worktree_release(&worktree);
     return NULL;
 }
 
 static void test_workshop__two_may_make_the_same_program(void **state)
 {
-    scene *s = *state;
-    racer racers[4];
+    fixture *s = *state;
+    thread_build builds[4];
     pthread_t threads[4];
 
     for (int i = 0; i < 4; i++) {
-        racers[i].shop = s->shop;
-        assert_int_equal(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
+        builds[i].workspace = s->workspace;
+        assert_int_equal(pthread_create(&threads[i], NULL, build_in_thread, &builds[i]), 0);
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
-        assert_int_equal(racers[i].status, INVAR_OK);
-        assert_int_equal(racers[i].built.state, INVAR_REVISION_BUILD_READY);
-        assert_string_equal(racers[i].built.path, racers[0].built.path);
+        assert_int_equal(builds[i].status, INVAR_OK);
+        assert_int_equal(builds[i].built.state, INVAR_REVISION_BUILD_READY);
+        assert_string_equal(builds[i].built.path, builds[0].built.path);
     }
 }
 
 /* ---- kills ----------------------------------------------------------------------------------- */
 
-/* Another process takes a slot and builds something that does not end; returns when it is at it. */
-static pid_t start_user(const char *command)
+/*
+ * Starts a process that acquires a worktree and builds `command`, and returns when the build runs.
+ */
+static pid_t start_building_process(const char *command)
 {
     pid_t user;
 
-    unlink(below(work, "tool"));
-    unlink(below(work, "shell"));
+    unlink(path_in(work_folder, "tool"));
+    unlink(path_in(work_folder, "shell"));
     user = fork();
     if (user == 0) {
-        scene s = {0};
-        if (invar_workspace_open(&s.shop, shop_path, repo_path,
+        fixture s = {0};
+        if (invar_workspace_open(&s.workspace, workspace_path, repo_path,
                                  (const char *const[]){repo_path, NULL}) != INVAR_OK ||
             invar_repo_open(&s.repo, repo_path) != INVAR_OK ||
-            invar_worktree_acquire(&s.slot, s.shop) != INVAR_OK)
+            invar_worktree_acquire(&s.worktree, s.workspace) != INVAR_OK)
             _exit(1);
         build(&s, first, command);
         _exit(0);
     }
-    invar_test_pid_in(below(work, "tool"));
-    invar_test_pid_in(below(work, "shell"));
+    invar_test_pid_in(path_in(work_folder, "tool"));
+    invar_test_pid_in(path_in(work_folder, "shell"));
     return user;
 }
 
 static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
     static const char command[] =
         BUILD "; [ -z \"$HANG\" ] && exit 0; echo half >\"$INVAR_BUILD/half\"; echo half >half; "
               "setsid sh -c 'echo $$ >\"$TOOL\"; while :; do sleep 0.01; done' & "
@@ -555,71 +580,72 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     pid_t user, tool, sh;
     invar_worktree other;
 
-    setenv("TOOL", below(work, "tool"), 1);
-    setenv("SHELL_PID", below(work, "shell"), 1);
+    setenv("TOOL", path_in(work_folder, "tool"), 1);
+    setenv("SHELL_PID", path_in(work_folder, "shell"), 1);
     setenv("HANG", "yes", 1);
-    invar_worktree_release(&s->slot);
-    user = start_user(command);
+    invar_worktree_release(&s->worktree);
+    user = start_building_process(command);
     unsetenv("HANG");
-    tool = invar_test_pid_in(below(work, "tool"));
-    sh = invar_test_pid_in(below(work, "shell"));
+    tool = invar_test_pid_in(path_in(work_folder, "tool"));
+    sh = invar_test_pid_in(path_in(work_folder, "shell"));
 
-    // a user that lives keeps its slot and its children
-    assert_ok(invar_worktree_acquire(&other, s->shop));
+    // A living user keeps its worktree and its children.
+    assert_ok(invar_worktree_acquire(&other, s->workspace));
     assert_int_equal(other.number, 1);
     invar_worktree_release(&other);
     assert_int_equal(kill(tool, 0), 0);
     assert_int_equal(kill(sh, 0), 0);
 
     kill(user, SIGKILL);
-    assert_true(invar_test_dies(sh)); // by the kernel
+    assert_true(invar_test_dies(sh)); // killed by the kernel with its parent
     assert_true(invar_test_dies(user));
     assert_int_equal(kill(tool, 0), 0);
-    assert_ok(invar_worktree_acquire(&s->slot, s->shop));
-    assert_int_equal(s->slot.number, 0);
+    assert_ok(invar_worktree_acquire(&s->worktree, s->workspace));
+    assert_int_equal(s->worktree.number, 0);
     assert_true(invar_test_dies(tool));
-    assert_false(invar_path_exists(s->slot.build));
-    assert_false(invar_path_exists(s->slot.source));
+    assert_false(invar_path_exists(s->worktree.build));
+    assert_false(invar_path_exists(s->worktree.source));
     waitpid(user, NULL, 0);
     a = build(s, first, command);
     assert_false(a.cached);
     assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
-    assert_false(invar_path_exists(below(s->slot.build, "half")));
+    assert_false(invar_path_exists(path_in(s->worktree.build, "half")));
 }
 /* ---- a full disk ----------------------------------------------------------------------------- */
 
-/* A disk of 20 MiB that a build or a run fills: never a verdict about the commit. */
+/* A build that fills a disk of 20 MiB gives an I/O error, never a verdict about the commit. */
 static void test_workshop__full_disk_is_no_verdict(void **state)
 {
     static const char fill[] = "head -c 30000000 /dev/zero >\"$INVAR_BUILD/fill\"";
-    invar_build_plan how = plain_build(fill);
+    invar_build_plan plan = plain_build(fill);
     invar_revision_build built;
-    scene s = {0};
+    fixture s = {0};
 
     (void)state;
-    snprintf(disk_path, sizeof disk_path, "%s/disk", work);
+    snprintf(disk_path, sizeof disk_path, "%s/disk", work_folder);
     assert_ok(invar_held_folder_make(disk_path));
     if (mount("tmpfs", disk_path, "tmpfs", 0, "size=20m,mode=700") != 0) {
         print_message("no small disk can be had here: %s\n", strerror(errno));
         skip();
     }
-    assert_ok(invar_workspace_open(&s.shop, disk_path, repo_path,
+    assert_ok(invar_workspace_open(&s.workspace, disk_path, repo_path,
                                    (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
-    assert_ok(invar_worktree_acquire(&s.slot, s.shop));
+    assert_ok(invar_worktree_acquire(&s.worktree, s.workspace));
     for (int i = 0; i < 3; i++) {
-        how.command = i < 2 ? fill : "exit 1"; // also when it is another who has filled it
+        // The third build fails on the disk that is full already.
+        plan.command = i < 2 ? fill : "exit 1";
         assert_int_equal(
-            invar_workspace_program(&built, s.shop, &s.slot, s.repo, first, &how, NULL),
+            invar_workspace_program(&built, s.workspace, &s.worktree, s.repo, first, &plan, NULL),
             INVAR_E_IO);
         assert_int_equal(invar_error_last()->native, ENOSPC);
     }
-    invar_worktree_release(&s.slot);
+    invar_worktree_release(&s.worktree);
     invar_repo_close(s.repo);
-    invar_workspace_close(s.shop);
+    invar_workspace_close(s.workspace);
 }
 
-static int leave_disk(void **state)
+static int unmount_disk(void **state)
 {
     (void)umount2(disk_path, MNT_DETACH);
     return clean_up(state);
@@ -649,5 +675,5 @@ int main(void)
         cmocka_unit_test(test_workshop__full_disk_is_no_verdict),
     };
 
-    return cmocka_run_group_tests(tests, prepare, leave_disk);
+    return cmocka_run_group_tests(tests, setup_repository, unmount_disk);
 }

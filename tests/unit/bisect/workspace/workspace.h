@@ -1,7 +1,7 @@
 /*
- * workspace.h - a workshop and a small repository, for tests of what is built and run there.
+ * workspace.h - a bisect workspace and a small repository, for tests of builds and runs.
  *
- * Builds are shell scripts. The program that they make is a script, too: it calls the test program.
+ * Builds are shell scripts. The program that they make is a script that calls the test program.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,18 +20,18 @@
 #include "tests/support.h"
 
 #ifndef INVAR_TEST_WORK
-#define INVAR_TEST_WORK "." /* the build says it; a header that is compiled alone need not know */
+#define INVAR_TEST_WORK "." /* the build defines it, except if this header is compiled alone */
 #endif
 
-#define SLOW 60.0 /* seconds: far beyond what anything here needs */
+#define LONG_TIMEOUT 60.0 /* seconds; longer than any child of these tests needs */
 
-static char work[] = INVAR_TEST_WORK "/workshop-XXXXXX";
-static char repo_path[sizeof work + 16], shop_path[sizeof work + 16];
-static char recipe_path[sizeof work + 16];
+static char work_folder[] = INVAR_TEST_WORK "/workshop-XXXXXX";
+static char repo_path[sizeof work_folder + 16], workspace_path[sizeof work_folder + 16];
+static char recipe_path[sizeof work_folder + 16];
 static char first[INVAR_OID_SIZE], second[INVAR_OID_SIZE], same_tree[INVAR_OID_SIZE];
 
-/* Runs a script in `folder`, which must go well; its last word to `out` where there is one. */
-static inline void shell(char out[INVAR_OID_SIZE], const char *folder, const char *script)
+/* Runs a script in `folder`; it must succeed. Its last output goes to `out` if that is not NULL. */
+static inline void run_script(char out[INVAR_OID_SIZE], const char *folder, const char *script)
 {
     static const char *const environment[] = {"GIT_CONFIG_GLOBAL=/dev/null",
                                               "GIT_CONFIG_NOSYSTEM=1",
@@ -49,14 +49,14 @@ static inline void shell(char out[INVAR_OID_SIZE], const char *folder, const cha
                                                          .folder = folder,
                                                          .environment = environment,
                                                          .lock = -1,
-                                                         .timeout = SLOW}));
+                                                         .timeout = LONG_TIMEOUT}));
     if (r.end != INVAR_CHILD_EXITED || r.code != 0)
         fail_msg("%s: %s", script, r.last_words);
     if (out)
         snprintf(out, INVAR_OID_SIZE, "%.40s", r.last_words);
 }
 
-static inline char *text_of(const char *path)
+static inline char *read_text(const char *path)
 {
     size_t bytes;
     char *text;
@@ -67,14 +67,14 @@ static inline char *text_of(const char *path)
 
 static inline void assert_contains(const char *path, const char *what)
 {
-    char *text = text_of(path);
+    char *text = read_text(path);
 
     if (!strstr(text, what))
         fail_msg("%s has no \"%s\":\n%s", path, what, text);
     invar_free(text);
 }
 
-static inline char *below(const char *folder, const char *name)
+static inline char *path_in(const char *folder, const char *name)
 {
     static char path[4][INVAR_PATH_SIZE];
     static int at;
@@ -84,35 +84,35 @@ static inline char *below(const char *folder, const char *name)
     return path[at];
 }
 
-typedef struct scene {
-    invar_workspace *shop;
+typedef struct fixture {
+    invar_workspace *workspace;
     invar_repo *repo;
-    invar_worktree slot;
-} scene;
+    invar_worktree worktree;
+} fixture;
 
 static inline int begin(void **state)
 {
-    static scene s;
+    static fixture s;
 
-    s = (scene){.slot.lock = -1};
-    if (invar_held_folder_remove(shop_path) != INVAR_OK)
+    s = (fixture){.worktree.lock = -1};
+    if (invar_held_folder_remove(workspace_path) != INVAR_OK)
         return 1;
-    unlink(below(work, "builds"));
-    assert_ok(invar_workspace_open(&s.shop, shop_path, repo_path,
+    unlink(path_in(work_folder, "builds"));
+    assert_ok(invar_workspace_open(&s.workspace, workspace_path, repo_path,
                                    (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
-    assert_ok(invar_worktree_acquire(&s.slot, s.shop));
+    assert_ok(invar_worktree_acquire(&s.worktree, s.workspace));
     *state = &s;
     return 0;
 }
 
 static inline int end(void **state)
 {
-    scene *s = *state;
+    fixture *s = *state;
 
-    invar_worktree_release(&s->slot);
+    invar_worktree_release(&s->worktree);
     invar_repo_close(s->repo);
-    invar_workspace_close(s->shop);
+    invar_workspace_close(s->workspace);
     return 0;
 }
 
@@ -123,15 +123,16 @@ static inline int end(void **state)
 static inline invar_build_plan plain_build(const char *command)
 {
     return (invar_build_plan){
-        .command = command, .program = "@prog", .timeout = SLOW, .threads = 2};
+        .command = command, .program = "@prog", .timeout = LONG_TIMEOUT, .threads = 2};
 }
 
-static inline invar_revision_build build(scene *s, const char *commit, const char *command)
+static inline invar_revision_build build(fixture *s, const char *commit, const char *command)
 {
-    invar_build_plan how = plain_build(command);
+    invar_build_plan plan = plain_build(command);
     invar_revision_build built;
 
-    assert_ok(invar_workspace_program(&built, s->shop, &s->slot, s->repo, commit, &how, NULL));
+    assert_ok(
+        invar_workspace_program(&built, s->workspace, &s->worktree, s->repo, commit, &plan, NULL));
     return built;
 }
 
@@ -145,35 +146,35 @@ static inline void make_repository(const char *self)
              "printf '#!/bin/sh\\n# 1\\nexec \"%s\" \"$@\"\\n' >program; echo 1 >answer\n"
              "git add . && git commit -q -m first && git rev-parse HEAD",
              self);
-    shell(first, repo_path, script);
-    shell(second, repo_path,
-          "sed -i 's/# 1/# 2/' program; echo 2 >answer\n"
-          "git add . && git commit -q -m second && git rev-parse HEAD");
-    shell(same_tree, repo_path,
-          "git revert --no-edit -n HEAD >/dev/null; "
-          "git commit -q -m revert && git rev-parse HEAD");
+    run_script(first, repo_path, script);
+    run_script(second, repo_path,
+               "sed -i 's/# 1/# 2/' program; echo 2 >answer\n"
+               "git add . && git commit -q -m second && git rev-parse HEAD");
+    run_script(same_tree, repo_path,
+               "git revert --no-edit -n HEAD >/dev/null; "
+               "git commit -q -m revert && git rev-parse HEAD");
 }
 
-/* Setup of a group: the folder, the repository, a recipe. */
-static inline int prepare(void **state)
+/* Setup of a test group: the folder, the repository with three commits, and a recipe. */
+static inline int setup_repository(void **state)
 {
     char self[INVAR_PATH_SIZE] = "";
 
     (void)state;
-    if (!mkdtemp(work) || readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+    if (!mkdtemp(work_folder) || readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return 1;
-    snprintf(repo_path, sizeof repo_path, "%s/repo", work);
-    snprintf(shop_path, sizeof shop_path, "%s/shop", work);
-    snprintf(recipe_path, sizeof recipe_path, "%s/recipe.ini", work);
+    snprintf(repo_path, sizeof repo_path, "%s/repo", work_folder);
+    snprintf(workspace_path, sizeof workspace_path, "%s/shop", work_folder);
+    snprintf(recipe_path, sizeof recipe_path, "%s/recipe.ini", work_folder);
     make_repository(self);
-    setenv("BUILDS", below(work, "builds"), 1);
+    setenv("BUILDS", path_in(work_folder, "builds"), 1);
     return invar_file_write(recipe_path, "[ckpt]\n", 7) != INVAR_OK;
 }
 
 static inline int clean_up(void **state)
 {
     (void)state;
-    return invar_held_folder_remove(work) != INVAR_OK;
+    return invar_held_folder_remove(work_folder) != INVAR_OK;
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(test_workshop__##name, begin, end)

@@ -1,5 +1,8 @@
 /*
- * profiling_backend.c - tests of the backend that measures another one.
+ * profiling_backend.c - tests of the backend that profiles the ops and memory of another one.
+ *
+ * The backend behind it is the fake GPU. Results must not depend on profiling, calls count only
+ * while it is on, rows differ by shape, and memory is counted by the name of its allocation.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,32 +16,32 @@
 
 enum { ROWS = 3, COLS = 8 };
 
-typedef struct bench {
-    invar_profiling_backend *meter;
+typedef struct fixture {
+    invar_profiling_backend *profiler;
     invar_device dev;
     invar_op_runner caller;
     float *x, *y; /* (ROWS, COLS) in the device's memory */
-} bench;
+} fixture;
 
-static float *taken(const bench *b, const char *what)
+static float *alloc_operand(const fixture *b, const char *what)
 {
     return invar_test_take(&b->dev, ROWS * COLS * sizeof(float), what);
 }
 
 static int setup(void **state)
 {
-    static bench b;
+    static fixture b;
     float x[ROWS * COLS];
 
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = (float)(i - 7) * 0.25f;
     invar_far_begin(0);
-    assert_ok(invar_profiling_backend_new(&b.meter, invar_far_backend()));
-    b.dev = (invar_device){.backend = invar_profiling_backend_backend(b.meter)};
+    assert_ok(invar_profiling_backend_new(&b.profiler, invar_far_backend()));
+    b.dev = (invar_device){.backend = invar_profiling_backend_backend(b.profiler)};
     assert_ok(invar_device_open(&b.dev));
     invar_op_runner_init(&b.caller, &b.dev);
-    b.x = taken(&b, "operands");
-    b.y = taken(&b, "results");
+    b.x = alloc_operand(&b, "operands");
+    b.y = alloc_operand(&b, "results");
     assert_ok(invar_device_upload(&b.dev, b.x, x, sizeof x));
     *state = &b;
     return 0;
@@ -46,18 +49,18 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
 
     invar_device_free(&b->dev, b->x);
     invar_device_free(&b->dev, b->y);
     invar_op_runner_release(&b->caller);
     invar_device_close(&b->dev);
-    invar_profiling_backend_free(b->meter);
+    invar_profiling_backend_free(b->profiler);
     return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
 }
 
-/* y = x + x, read back. */
-static void add(float out[ROWS * COLS], bench *b)
+/* Computes y = x + x on the device and downloads y to `out`. */
+static void run_add(float out[ROWS * COLS], fixture *b)
 {
     invar_tensor x = invar_tensor_2d(b->x, INVAR_DTYPE_F32, ROWS, COLS);
     invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, COLS);
@@ -66,10 +69,10 @@ static void add(float out[ROWS * COLS], bench *b)
     assert_ok(invar_device_download(&b->dev, out, b->y, ROWS * COLS * sizeof *out));
 }
 
-static const invar_profile_row *row(const bench *b, const char *name)
+static const invar_profile_row *find_row(const fixture *b, const char *name)
 {
     int64_t count;
-    const invar_profile_row *rows = invar_profiling_backend_rows(&count, b->meter);
+    const invar_profile_row *rows = invar_profiling_backend_rows(&count, b->profiler);
 
     for (int64_t i = 0; i < count; i++)
         if (strcmp(rows[i].name, name) == 0)
@@ -77,68 +80,68 @@ static const invar_profile_row *row(const bench *b, const char *name)
     return NULL;
 }
 
-static void test_meter__passes_results_on(void **state)
+static void test_profiling_backend__keeps_results(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
     float off[ROWS * COLS], on[ROWS * COLS];
 
-    add(off, b);
-    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
-    add(on, b);
-    invar_profiling_backend_end(b->meter);
+    run_add(off, b);
+    assert_ok(invar_profiling_backend_begin(b->profiler, &b->dev));
+    run_add(on, b);
+    invar_profiling_backend_end(b->profiler);
     for (int i = 0; i < ROWS * COLS; i++)
         assert_true(off[i] == (float)(i - 7) * 0.5f);
     assert_memory_equal(on, off, sizeof on);
 }
 
-static void test_meter__counts_only_while_it_is_on(void **state)
+static void test_profiling_backend__counts_only_while_on(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
     float out[ROWS * COLS];
     double all = 0.0, before = 1e9;
     int64_t count;
     const invar_profile_row *rows;
 
-    add(out, b);
-    rows = invar_profiling_backend_rows(&count, b->meter);
+    run_add(out, b);
+    rows = invar_profiling_backend_rows(&count, b->profiler);
     assert_int_equal(count, 0);
-    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
-    add(out, b);
-    add(out, b);
-    invar_profiling_backend_end(b->meter);
-    add(out, b);
-    assert_int_equal(row(b, "add")->calls, 2);
-    assert_int_equal(row(b, "from the device")->calls, 2);
-    rows = invar_profiling_backend_rows(&count, b->meter);
+    assert_ok(invar_profiling_backend_begin(b->profiler, &b->dev));
+    run_add(out, b);
+    run_add(out, b);
+    invar_profiling_backend_end(b->profiler);
+    run_add(out, b);
+    assert_int_equal(find_row(b, "add")->calls, 2);
+    assert_int_equal(find_row(b, "from the device")->calls, 2);
+    rows = invar_profiling_backend_rows(&count, b->profiler);
     assert_int_equal(count, 2);
     for (int64_t i = 0; i < count; i++) {
         assert_true(rows[i].seconds >= 0.0 && rows[i].seconds <= before);
         before = rows[i].seconds;
         all += rows[i].seconds;
     }
-    assert_true(all <= invar_profiling_backend_seconds(b->meter));
-    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
-    assert_null(row(b, "add"));
-    invar_profiling_backend_end(b->meter);
+    assert_true(all <= invar_profiling_backend_seconds(b->profiler));
+    assert_ok(invar_profiling_backend_begin(b->profiler, &b->dev));
+    assert_null(find_row(b, "add"));
+    invar_profiling_backend_end(b->profiler);
 }
 
-static void test_meter__tells_products_apart(void **state)
+static void test_profiling_backend__separates_shapes(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
     invar_tensor x = invar_tensor_2d(b->x, INVAR_DTYPE_F32, ROWS, COLS);
     invar_tensor w = invar_tensor_2d(b->x, INVAR_DTYPE_F32, 2, COLS);
     invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, 2);
     int64_t count;
     const invar_profile_row *rows;
 
-    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
+    assert_ok(invar_profiling_backend_begin(b->profiler, &b->dev));
     for (int64_t n = 1; n <= 2; n++) {
         w.shape[0] = y.shape[1] = y.row_stride = n;
         assert_ok(
             INVAR_CALL(&b->caller, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w, .k_shards = 1));
     }
-    invar_profiling_backend_end(b->meter);
-    rows = invar_profiling_backend_rows(&count, b->meter);
+    invar_profiling_backend_end(b->profiler);
+    rows = invar_profiling_backend_rows(&count, b->profiler);
     assert_int_equal(count, 2);
     for (int64_t i = 0; i < count; i++) {
         bool one = strcmp(rows[i].shape, "3x1x8 f32") == 0;
@@ -147,64 +150,67 @@ static void test_meter__tells_products_apart(void **state)
     }
 }
 
-static void test_meter__counts_memory_by_its_name(void **state)
+static void test_profiling_backend__counts_memory_by_name(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
     size_t each = ROWS * COLS * sizeof(float);
-    float *more = taken(b, "operands, too");
+    float *more = alloc_operand(b, "operands, too");
 
-    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "operands"), 2 * each);
-    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, NULL), 3 * each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->profiler, "operands"), 2 * each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->profiler, NULL), 3 * each);
     invar_device_free(&b->dev, more);
-    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "operands"), each);
-    assert_int_equal(invar_profiling_backend_allocated_bytes(b->meter, "others"), 0);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->profiler, "operands"), each);
+    assert_int_equal(invar_profiling_backend_allocated_bytes(b->profiler, "others"), 0);
 }
 
-/* As add, but nothing is written. */
-static invar_status lazy(const invar_device *dev, const void *args, void *workspace)
+/* An op `run_add` that writes nothing, unlike the one of the fake GPU. */
+static invar_status skip_add(const invar_device *dev, const void *args, void *workspace)
 {
     (void)dev, (void)args, (void)workspace;
     return INVAR_OK;
 }
 
-static void test_meter__exchanges_what_is_behind(void **state)
+static void test_profiling_backend__replaces_the_target(void **state)
 {
-    bench *b = *state;
+    fixture *b = *state;
     invar_backend other = *invar_far_backend();
     float out[ROWS * COLS], zeros[ROWS * COLS] = {0};
 
-    other.ops[INVAR_OP_ADD].run = lazy;
+    other.ops[INVAR_OP_ADD].run = skip_add;
     assert_ok(invar_device_zero(&b->dev, b->y, sizeof zeros));
-    invar_profiling_backend_set_target(b->meter, &other);
-    add(out, b);
+    invar_profiling_backend_set_target(b->profiler, &other);
+    run_add(out, b);
     assert_memory_equal(out, zeros, sizeof out);
-    invar_profiling_backend_set_target(b->meter, invar_far_backend());
-    add(out, b);
+    invar_profiling_backend_set_target(b->profiler, invar_far_backend());
+    run_add(out, b);
     assert_true(out[0] == -3.5f);
 }
 
-static void test_meter__keeps_what_is_missing_missing(void **state)
+static void test_profiling_backend__lacks_ops_that_the_target_lacks(void **state)
 {
     invar_backend less = *invar_far_backend();
-    invar_profiling_backend *meter;
+    invar_profiling_backend *profiler;
 
     (void)state;
     less.ops[INVAR_OP_ADD].run = NULL;
-    assert_ok(invar_profiling_backend_new(&meter, &less));
-    assert_true(invar_profiling_backend_backend(meter)->ops[INVAR_OP_ADD].run == NULL);
-    assert_true(invar_profiling_backend_backend(meter)->memory.device_local);
-    invar_profiling_backend_free(meter);
+    assert_ok(invar_profiling_backend_new(&profiler, &less));
+    assert_true(invar_profiling_backend_backend(profiler)->ops[INVAR_OP_ADD].run == NULL);
+    assert_true(invar_profiling_backend_backend(profiler)->memory.device_local);
+    invar_profiling_backend_free(profiler);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_meter__passes_results_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_meter__counts_only_while_it_is_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_meter__tells_products_apart, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_meter__counts_memory_by_its_name, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_meter__exchanges_what_is_behind, setup, teardown),
-        cmocka_unit_test(test_meter__keeps_what_is_missing_missing),
+        cmocka_unit_test_setup_teardown(test_profiling_backend__keeps_results, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_profiling_backend__counts_only_while_on, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_profiling_backend__separates_shapes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_profiling_backend__counts_memory_by_name, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_profiling_backend__replaces_the_target, setup,
+                                        teardown),
+        cmocka_unit_test(test_profiling_backend__lacks_ops_that_the_target_lacks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
 /*
- * config.c - tests of the recipe's keys and of every combination that is refused.
+ * config.c - tests of the recipe keys: schema, accepted and rejected settings, derived values.
+ *
+ * Each case is the valid recipe of valid_recipe.h with some settings added. A rejected case names
+ * the expected message. Control: the valid recipe itself and recipes with similar settings pass.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,36 +20,39 @@
 #include "tests/support.h"
 #include "tests/unit/engine/config/valid_recipe.h"
 
-static const char good[] = INVAR_TEST_GOOD_RECIPE;
+static const char valid_recipe[] = INVAR_TEST_GOOD_RECIPE;
 
-/* Flags that make the good recipe one of a model from files and prompts from a file. */
+/* Settings that make the valid recipe read the model and the prompts from files. */
 #define FROM_FILE                                                                                  \
     "hf-checkpoint=/m num-layers=0 hidden-size=0 ffn-hidden-size=0 num-attention-heads=0 "         \
     "prompt-data=a.jsonl "
 
-/* The good recipe with flags: "key=value key=value"; '~' stands for a space in a value. */
+/*
+ * Returns the valid recipe with settings added: "key=value key=value"; '~' stands for a space in a
+ * value. The caller frees it.
+ */
 static invar_recipe *recipe_with(const char *flags)
 {
     char text[2048], *word, *rest = NULL;
     invar_recipe *recipe;
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
-    assert_ok(invar_recipe_parse(recipe, "good.ini", good, sizeof good - 1));
+    assert_ok(invar_recipe_parse(recipe, "good.ini", valid_recipe, sizeof valid_recipe - 1));
     snprintf(text, sizeof text, "%s", flags);
     for (word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        char *sign = strchr(word, '='), origin[64];
+        char *equals = strchr(word, '='), origin[64];
 
-        assert_non_null(sign);
-        *sign = '\0';
-        for (char *c = sign + 1; *c; c++)
+        assert_non_null(equals);
+        *equals = '\0';
+        for (char *c = equals + 1; *c; c++)
             *c = *c == '~' ? ' ' : *c;
         snprintf(origin, sizeof origin, "--%s", word);
-        assert_ok(invar_recipe_set(recipe, word, sign + 1, origin));
+        assert_ok(invar_recipe_set(recipe, word, equals + 1, origin));
     }
     return recipe;
 }
 
-static void accepts(const char *flags)
+static void assert_accepted(const char *flags)
 {
     invar_recipe *recipe = recipe_with(flags);
 
@@ -54,7 +60,7 @@ static void accepts(const char *flags)
     invar_recipe_free(recipe);
 }
 
-static void refuses(const char *flags, const char *message)
+static void assert_rejected(const char *flags, const char *message)
 {
     invar_recipe *recipe = recipe_with(flags);
     invar_status status = invar_config_check(recipe);
@@ -65,7 +71,7 @@ static void refuses(const char *flags, const char *message)
     invar_recipe_free(recipe);
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- schema ---------------------------------------------------------------------------------- */
 
 static void test_config__ids_are_names(void **state)
 {
@@ -88,7 +94,7 @@ static void test_config__ids_are_names(void **state)
     }
 }
 
-/* Otherwise "set" could not be told from "default". */
+/* A recipe reports a key as set if its text differs from the text of its default. */
 static void test_config__defaults_are_canonical(void **state)
 {
     invar_recipe *recipe;
@@ -111,36 +117,36 @@ static void test_config__eight_groups(void **state)
     static const char *const groups[] = {"model", "ckpt", "rollout",   "eval",
                                          "perf",  "grpo", "optimizer", "engine"};
     const invar_recipe_schema *schema = invar_config_schema();
-    size_t at = 0;
+    size_t group = 0;
     (void)state;
 
     for (int i = 0; i < schema->count; i++) {
-        if (strcmp(schema->keys[i].section, groups[at]) != 0)
-            at++;
-        assert_true(at < 8);
-        assert_string_equal(schema->keys[i].section, groups[at]);
-        if (at == 4)
+        if (strcmp(schema->keys[i].section, groups[group]) != 0)
+            group++;
+        assert_true(group < 8);
+        assert_string_equal(schema->keys[i].section, groups[group]);
+        if (group == 4)
             assert_int_equal(schema->keys[i].effect, INVAR_RECIPE_EFFECT_FREE);
     }
-    assert_int_equal(at, 7);
+    assert_int_equal(group, 7);
 }
 
-/* Every word of every key is read as itself, and is listed; no two are the same. */
+/* Every choice of each of the 20 enum keys parses to its own value. */
 static void test_config__words(void **state)
 {
     const invar_recipe_schema *schema = invar_config_schema();
-    int sets = 0;
+    int n_enum_keys = 0;
     (void)state;
 
     for (int i = 0; i < schema->count; i++) {
         const invar_recipe_key *key = &schema->keys[i];
         if (key->type != INVAR_RECIPE_TYPE_ENUM)
             continue;
-        sets++;
+        n_enum_keys++;
         for (int value = 0; value < key->choices->count; value++) {
             const char *word = key->choices->words[value];
             invar_recipe *recipe;
-            if (!word) // as the critic's loss has none
+            if (!word) // a value that no recipe can select: the loss of the critic
                 continue;
             assert_ok(invar_recipe_new(&recipe, schema));
             assert_ok(invar_recipe_set(recipe, key->name, word, "--flag"));
@@ -148,11 +154,11 @@ static void test_config__words(void **state)
             invar_recipe_free(recipe);
         }
     }
-    assert_int_equal(sets, 20);
+    assert_int_equal(n_enum_keys, 20);
     assert_null(invar_loss_type_choices.words[INVAR_LOSS_VALUE]);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- accepted and rejected settings ---------------------------------------------------------- */
 
 static void test_config__accepts(void **state)
 {
@@ -167,7 +173,7 @@ static void test_config__accepts(void **state)
         "kl-loss-type=low_var_kl kl-coef=0.00 entropy-coef=0.00 eps-clip=0.2 eps-clip-high=0.28 "
         "lr=1e-6 lr-decay-style=constant weight-decay=0.1 adam-beta1=0.9 adam-beta2=0.98 "
         "calculate-per-token-loss=true use-dynamic-batch-size=true max-tokens-per-gpu=9216",
-        // a default spelled out is no setting
+        // a key with the value of its default does not count as set
         "kl-coef=0 critic-lr=0.0 tis-clip=2.0 eval-interval=0 lr-decay-iters=0",
         "advantage-estimator=reinforce_plus_plus normalize-advantages=true kl-coef=0.1 gamma=0.9",
         "advantage-estimator=reinforce_plus_plus normalize-advantages=true n-samples-per-prompt=1",
@@ -227,7 +233,7 @@ static void test_config__accepts(void **state)
         "num-rollout=0 num-epoch=2",
         "eval-prompt-data=a~task:max~b~task:add eval-interval=5 skip-eval-before-train=true",
         "rollout-stop=[\"\\n\",\"###\"] rollout-stop-token-ids=3,4",
-        // rewards that can do without a label, or get one
+        // the label is missing but not needed, or it is set
         FROM_FILE "rm-type=deterministic_random",
         FROM_FILE "rm-type=gpqa",
         FROM_FILE "rm-type=none custom-rm-path=./rm.py",
@@ -240,7 +246,7 @@ static void test_config__accepts(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        accepts(cases[i]);
+        assert_accepted(cases[i]);
 }
 
 static void test_config__refuses_impossible(void **state)
@@ -389,12 +395,12 @@ static void test_config__refuses_impossible(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuses(cases[i][0], cases[i][1]);
+        assert_rejected(cases[i][0], cases[i][1]);
 }
 
 static void test_config__refuses_what_would_be_ignored(void **state)
 {
-    // each last flag would be read by nobody
+    // the last setting of each case has no effect
     static const char *const cases[] = {
         "hf-checkpoint=/m num-layers=0 ffn-hidden-size=0 num-attention-heads=0 hidden-size=64",
         "moe-router-topk=4",
@@ -552,7 +558,7 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         snprintf(name, sizeof name, "%s", last ? last + 1 : cases[i]);
         *strchr(name, '=') = '\0';
         snprintf(message, sizeof message, "--%s: '%s' would be ignored: it needs ", name, name);
-        refuses(cases[i], message);
+        assert_rejected(cases[i], message);
     }
 }
 
@@ -605,17 +611,17 @@ static void test_config__lists(void **state)
 {
     invar_recipe *recipe =
         recipe_with("rollout-stop-token-ids=7,19,0 rollout-stop=[\"\\n\",\"ab\"]");
-    const char *cursor = "a, bc ,,d", *words = "  x  y/z \t'a b\"' \"c\"d \"e", *item;
+    const char *list = "a, bc ,,d", *words = "  x  y/z \t'a b\"' \"c\"d \"e", *item;
     size_t bytes;
     int64_t count;
     int32_t *ids;
     char **strings;
     (void)state;
 
-    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 1 && *item == 'a');
-    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 2 && *item == 'b');
-    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 1 && *item == 'd');
-    assert_false(invar_config_list(&item, &bytes, &cursor));
+    assert_true(invar_config_list(&item, &bytes, &list) && bytes == 1 && *item == 'a');
+    assert_true(invar_config_list(&item, &bytes, &list) && bytes == 2 && *item == 'b');
+    assert_true(invar_config_list(&item, &bytes, &list) && bytes == 1 && *item == 'd');
+    assert_false(invar_config_list(&item, &bytes, &list));
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 1 && *item == 'x');
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 3 && *item == 'y');
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 4);

@@ -1,5 +1,9 @@
 /*
- * eval_config.c - tests of files with evaluation sets: what a set inherits, and what is refused.
+ * eval_config.c - tests of files with evaluation sets (key eval-config).
+ *
+ * A set inherits the settings of the recipe and overrides them with its own; settings without
+ * effect and invalid files are rejected with file and line. Randomly damaged files must be parsed
+ * or rejected with one printable line.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,56 +44,59 @@ static void write_file(const char *text, size_t bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-static const char two[] = "# two sets\r\n"
-                          "[aime-24]\n"
-                          "path = data/a b.jsonl\n"
-                          "label-key = answer\n"
-                          "\n"
-                          "n-samples-per-eval-prompt = 16\n"
-                          "temperature = 0\n"
-                          "[max]\n"
-                          "path = task:max\n"
-                          "rm-type = dapo\n"
-                          "reward-key = acc\n";
+static const char two_sets[] = "# two sets\r\n"
+                               "[aime-24]\n"
+                               "path = data/a b.jsonl\n"
+                               "label-key = answer\n"
+                               "\n"
+                               "n-samples-per-eval-prompt = 16\n"
+                               "temperature = 0\n"
+                               "[max]\n"
+                               "path = task:max\n"
+                               "rm-type = dapo\n"
+                               "reward-key = acc\n";
 
-static void test_evals__sets_inherit(void **state)
+static void test_eval_config__sets_inherit(void **state)
 {
     invar_recipe *recipe = make_recipe();
-    const invar_recipe *a, *b;
-    invar_digest first, second;
+    const invar_recipe *first_set, *second_set;
+    invar_digest first_hash, second_hash;
     invar_hasher hasher;
     invar_eval_config evals;
 
     (void)state;
-    write_file(two, sizeof two - 1);
+    write_file(two_sets, sizeof two_sets - 1);
     assert_ok(invar_eval_config_read(&evals, recipe));
     assert_int_equal(evals.count, 2);
-    a = evals.recipes[0];
-    b = evals.recipes[1];
-    assert_string_equal(invar_recipe_string(a, INVAR_KEY_EVAL_PROMPT_DATA),
+    first_set = evals.recipes[0];
+    second_set = evals.recipes[1];
+    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_PROMPT_DATA),
                         "aime-24 \"data/a b.jsonl\"");
-    assert_string_equal(invar_recipe_string(a, INVAR_KEY_EVAL_LABEL_KEY), "answer");
-    assert_int_equal(invar_recipe_int(a, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 16);
-    assert_int_equal(invar_recipe_int(b, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 3);
-    assert_true(invar_recipe_float(a, INVAR_KEY_EVAL_TEMPERATURE) == 0.0);
-    assert_true(invar_recipe_float(b, INVAR_KEY_EVAL_TEMPERATURE) == 0.5);
-    assert_string_equal(invar_recipe_string(a, INVAR_KEY_EVAL_RM_TYPE), "");
-    assert_string_equal(invar_recipe_string(b, INVAR_KEY_EVAL_REWARD_KEY), "acc");
-    assert_string_equal(invar_recipe_string(b, INVAR_KEY_EVAL_CONFIG), "");
-    assert_int_equal(invar_recipe_int(b, INVAR_KEY_HIDDEN_SIZE), 64);
+    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_LABEL_KEY), "answer");
+    assert_int_equal(invar_recipe_int(first_set, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 16);
+    assert_int_equal(invar_recipe_int(second_set, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 3);
+    assert_true(invar_recipe_float(first_set, INVAR_KEY_EVAL_TEMPERATURE) == 0.0);
+    assert_true(invar_recipe_float(second_set, INVAR_KEY_EVAL_TEMPERATURE) == 0.5);
+    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_RM_TYPE), "");
+    assert_string_equal(invar_recipe_string(second_set, INVAR_KEY_EVAL_REWARD_KEY), "acc");
+    assert_string_equal(invar_recipe_string(second_set, INVAR_KEY_EVAL_CONFIG), "");
+    assert_int_equal(invar_recipe_int(second_set, INVAR_KEY_HIDDEN_SIZE), 64);
     invar_hasher_init(&hasher);
-    invar_eval_config_hash(&hasher, a);
-    invar_hasher_final(&first, &hasher);
+    invar_eval_config_hash(&hasher, first_set);
+    invar_hasher_final(&first_hash, &hasher);
     invar_hasher_init(&hasher);
-    invar_eval_config_hash(&hasher, b);
-    invar_hasher_final(&second, &hasher);
-    assert_false(invar_digest_equal(&first, &second));
+    invar_eval_config_hash(&hasher, second_set);
+    invar_hasher_final(&second_hash, &hasher);
+    assert_false(invar_digest_equal(&first_hash, &second_hash));
     invar_eval_config_release(&evals);
     invar_recipe_free(recipe);
 }
 
-/* What tasks need is no setting that a set from a file would ignore. */
-static void test_evals__task_size_is_for_tasks(void **state)
+/*
+ * The key task-size has an effect on built-in tasks only. It is not reported as ignored for a set
+ * that comes from a file.
+ */
+static void test_eval_config__task_size_is_for_tasks(void **state)
 {
     static const char sets[] = "[a]\npath = a.jsonl\n[b]\npath = task:max\n";
     char text[sizeof recipe_text], *rollout;
@@ -99,7 +106,7 @@ static void test_evals__task_size_is_for_tasks(void **state)
     (void)state;
     memcpy(text, recipe_text, sizeof text);
     memcpy(strstr(text, "task:max"), "in.jsonl", strlen("in.jsonl"));
-    rollout = strstr(text, "[rollout]"); // the model comes from files
+    rollout = strstr(text, "[rollout]"); // without [model]: the model comes from files
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_parse(recipe, "good.ini", rollout, strlen(rollout)));
     assert_ok(invar_recipe_set(recipe, "label-key", "answer", "--label-key"));
@@ -115,10 +122,10 @@ static void test_evals__task_size_is_for_tasks(void **state)
     invar_recipe_free(recipe);
 }
 
-static void test_evals__refusals(void **state)
+static void test_eval_config__refusals(void **state)
 {
     static const struct {
-        const char *text, *why;
+        const char *text, *error;
     } cases[] = {
         {"", "has no set; add a section [NAME]"},
         {"[a]\n", ":1: \"a\" is a set without path = FILE"},
@@ -142,17 +149,17 @@ static void test_evals__refusals(void **state)
         {"[a]\npath = task:max\nrm-type = boxed_math_verify\n", "boxed_ is not known"},
         {"[a]\npath = x\"y\n", "has a quote"},
     };
-    static const char hidden[] = "[a]\npath = task:max\ntemperature = 0.5\0junk\n";
+    static const char with_nul[] = "[a]\npath = task:max\ntemperature = 0.5\0junk\n";
     invar_recipe *recipe = make_recipe();
     invar_eval_config evals;
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file(cases[i].text, strlen(cases[i].text));
-        assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID, cases[i].why);
+        assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID, cases[i].error);
         assert_null(evals.recipes);
     }
-    write_file(hidden, sizeof hidden - 1);
+    write_file(with_nul, sizeof with_nul - 1);
     assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID,
                  ":3: \"temperature = 0.5?junk");
     unlink(path);
@@ -160,22 +167,22 @@ static void test_evals__refusals(void **state)
     invar_recipe_free(recipe);
 }
 
-/* Whatever a file has, it is read or refused with one printable line. */
-static void test_evals__damaged_files(void **state)
+/* A file with up to four random bytes is read, or rejected with one printable line. */
+static void test_eval_config__damaged_files(void **state)
 {
-    int64_t rounds = invar_test_count(2000, 100000);
+    int64_t n_files = invar_test_count(2000, 100000);
     invar_recipe *recipe = make_recipe();
-    char text[sizeof two];
+    char text[sizeof two_sets];
     invar_eval_config evals;
 
     (void)state;
-    for (int64_t i = 0; i < rounds; i++) {
-        memcpy(text, two, sizeof two);
+    for (int64_t i = 0; i < n_files; i++) {
+        memcpy(text, two_sets, sizeof two_sets);
         for (uint64_t k = 0; k < 1 + (uint64_t)i % 4; k++) {
             uint32_t bits = invar_test_random(23, (uint64_t)i * 4 + k);
-            text[bits % (sizeof two - 1)] = (char)(bits >> 16);
+            text[bits % (sizeof two_sets - 1)] = (char)(bits >> 16);
         }
-        write_file(text, sizeof two - 1);
+        write_file(text, sizeof two_sets - 1);
         if (invar_eval_config_read(&evals, recipe) == INVAR_OK)
             assert_true(evals.count >= 1);
         else
@@ -203,10 +210,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_evals__sets_inherit),
-        cmocka_unit_test(test_evals__task_size_is_for_tasks),
-        cmocka_unit_test(test_evals__refusals),
-        cmocka_unit_test(test_evals__damaged_files),
+        cmocka_unit_test(test_eval_config__sets_inherit),
+        cmocka_unit_test(test_eval_config__task_size_is_for_tasks),
+        cmocka_unit_test(test_eval_config__refusals),
+        cmocka_unit_test(test_eval_config__damaged_files),
     };
 
     return cmocka_run_group_tests_name("evals", tests, setup, teardown);

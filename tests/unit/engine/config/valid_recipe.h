@@ -1,5 +1,5 @@
 /*
- * valid_recipe.h - a recipe that is accepted, for the tests of keys.
+ * valid_recipe.h - small recipe that passes all checks, which the tests of keys modify.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

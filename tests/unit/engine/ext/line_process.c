@@ -1,5 +1,9 @@
 /*
- * line_process.c - tests of plug-ins that are programs, most of them bad ones.
+ * line_process.c - tests of plug-ins that are programs and speak JSON lines, most of them faulty.
+ *
+ * tests/plugin/program.py and hangs.sh misbehave in one way per mode. Every fault must become an
+ * error that names the plug-in, within the timeout, and no child process may be left. A correct
+ * program must give the same bits as the shared object of the same example.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,8 +29,9 @@
 #define SILENT "sh '" INVAR_TEST_DATA "/plugin/hangs.sh' "
 #define ALL (31u & ~INVAR_PLUGIN_KIND_GROUP_REWARD)
 
-#define PATIENT 60.0  /* Python starts slowly on a busy machine */
-#define IMPATIENT 1.0 /* a shell does not */
+/* Timeouts in seconds: Python starts slowly on a busy machine, a shell does not. */
+#define PATIENT 60.0
+#define IMPATIENT 1.0
 
 static invar_status open_spec(invar_plugin **out, const char *spec, uint32_t kinds, double timeout)
 {
@@ -46,14 +51,15 @@ static invar_plugin *open_mode(const char *mode, double timeout)
     return plugin;
 }
 
-/* No child, running or dead, is left. */
+/* Asserts that this process has no child, neither running nor as a zombie. */
 static void assert_no_child(void)
 {
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);
 }
 
-static invar_status ask(invar_plugin *plugin, double reward[6])
+/* Requests the rewards of the six samples of samples.h. */
+static invar_status request_rewards(invar_plugin *plugin, double reward[6])
 {
     invar_rl_samples samples;
     invar_status status;
@@ -69,9 +75,9 @@ static void count_wait(void *payload)
     ++*(int *)payload;
 }
 
-/* ---- good programs --------------------------------------------------------------------------- */
+/* ---- correct programs ------------------------------------------------------------------------ */
 
-static void test_ext_program__example_says_what_the_object_says(void **state)
+static void test_ext_program__example_equals_the_object(void **state)
 {
     invar_loss_sample loss = loss_sample(NULL);
     invar_reward_parts measured = {NULL, 0};
@@ -104,7 +110,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
     assert_ok(invar_plugin_loss(out, dlogp, &loss, plugin));
     for (int i = 0; i < 3; i++)
         assert_true(dlogp[i] == -loss.advantage[i]);
-    assert_int_equal(invar_plugin_get_replies(plugin).count, 3); // the hook is not kept
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 3); // replies of hooks are not kept
     invar_plugin_close(plugin);
     assert_no_child();
 
@@ -116,7 +122,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
     invar_rl_samples_reset(&samples);
 }
 
-/* What a program echoes has the bits that it was sent: -0, subnormals, all 24 bits. */
+/* Floats that a program echoes come back with the same bits, -0 and subnormals included. */
 static void test_ext_program__floats_travel_exactly(void **state)
 {
     int64_t count = invar_test_count(3000, 100000);
@@ -164,12 +170,13 @@ static void test_ext_program__text_travels_exactly(void **state)
     samples.items[0].response[0] = '\xff';
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_INVALID,
                  "not UTF-8");
-    assert_ok(ask(plugin, reward)); // which was not the program's fault
+    assert_ok(
+        request_rewards(plugin, reward)); // the program still runs: it never got the invalid text
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
 }
 
-/* A request and a reply that are larger than any pipe, with much on standard error. */
+/* Request and reply exceed the capacity of a pipe, and the program floods standard error. */
 static void test_ext_program__large_and_noisy(void **state)
 {
     const int64_t count = 200000;
@@ -218,7 +225,10 @@ static void test_ext_program__standard_error_goes_to_the_log(void **state)
     unlink(path);
 }
 
-/* It gets no descriptor of ours but its three streams, and leads a group that can be killed. */
+/*
+ * A program gets no file descriptors except its three streams (reward 0 counts the others), and
+ * leads its own process group, so that it can be killed with its children (reward 1).
+ */
 static void test_ext_program__inherits_nothing(void **state)
 {
     int fd = open("/dev/null", O_RDONLY); // without O_CLOEXEC
@@ -227,7 +237,7 @@ static void test_ext_program__inherits_nothing(void **state)
 
     (void)state;
     assert_true(fd > 2);
-    assert_ok(ask(plugin, reward));
+    assert_ok(request_rewards(plugin, reward));
     assert_true(reward[0] == 0);
     assert_true(reward[1] == 1);
     invar_plugin_close(plugin);
@@ -238,14 +248,14 @@ static void test_ext_program__stored_replies(void **state)
 {
     invar_ledger_plugin_reply item;
     invar_plugin_replies stored = {&item, 1};
-    double live[6], back[6], factor;
+    double recorded[6], replayed[6], factor;
     char data[256];
     invar_plugin *plugin = open_mode("echo", PATIENT);
 
     (void)state;
     assert_ok(invar_plugin_begin_step(plugin, 5, NULL));
-    assert_ok(ask(plugin, live));
-    assert_true(live[5] == 105 / 8.0);
+    assert_ok(request_rewards(plugin, recorded));
+    assert_true(recorded[5] == 105 / 8.0);
     item = invar_plugin_get_replies(plugin).items[0];
     memcpy(data, item.data, item.bytes);
     item.data = data;
@@ -257,16 +267,17 @@ static void test_ext_program__stored_replies(void **state)
     assert_ok(invar_plugin_begin_step(plugin, 5, &stored));
     assert_ok(
         invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, NULL, 0, no_parts(), &factor));
-    assert_fails(ask(plugin, back), INVAR_E_NOTFOUND, "call 1"); // the hook has taken a number
+    assert_fails(request_rewards(plugin, replayed), INVAR_E_NOTFOUND,
+                 "call 1"); // the hook was call 0
     assert_ok(invar_plugin_begin_step(plugin, 5, &stored));
-    assert_ok(ask(plugin, back));
-    assert_memory_equal(live, back, sizeof live);
+    assert_ok(request_rewards(plugin, replayed));
+    assert_memory_equal(recorded, replayed, sizeof recorded);
     invar_plugin_close(plugin);
 }
 
-/* ---- bad programs: at the start -------------------------------------------------------------- */
+/* ---- faulty programs: at the start ----------------------------------------------------------- */
 
-static void cannot_open(const char *spec, invar_status code, const char *text, double timeout)
+static void assert_open_fails(const char *spec, invar_status code, const char *text, double timeout)
 {
     invar_plugin *plugin;
 
@@ -279,15 +290,15 @@ static void cannot_open(const char *spec, invar_status code, const char *text, d
 static void test_ext_program__bad_commands(void **state)
 {
     (void)state;
-    cannot_open("/no/such/program -x", INVAR_E_IO,
-                INVAR_TEST_CANNOT_START("/no/such/program: No such file"), PATIENT);
-    cannot_open("no-such-program-either", INVAR_E_IO, INVAR_TEST_CANNOT_START(""), PATIENT);
-    cannot_open("/etc/passwd", INVAR_E_IO,
-                INVAR_TEST_CANNOT_START("/etc/passwd: Permission denied"), PATIENT);
-    cannot_open("python3 'unfinished", INVAR_E_INVALID, "a quote without its end", PATIENT);
-    cannot_open("  \t ", INVAR_E_INVALID, "the command is empty", PATIENT);
-    cannot_open("true", INVAR_E_INVALID, "a timeout below 0", -1);
-    cannot_open("true", INVAR_E_INVALID, "a timeout below 0", NAN);
+    assert_open_fails("/no/such/program -x", INVAR_E_IO,
+                      INVAR_TEST_CANNOT_START("/no/such/program: No such file"), PATIENT);
+    assert_open_fails("no-such-program-either", INVAR_E_IO, INVAR_TEST_CANNOT_START(""), PATIENT);
+    assert_open_fails("/etc/passwd", INVAR_E_IO,
+                      INVAR_TEST_CANNOT_START("/etc/passwd: Permission denied"), PATIENT);
+    assert_open_fails("python3 'unfinished", INVAR_E_INVALID, "a quote without its end", PATIENT);
+    assert_open_fails("  \t ", INVAR_E_INVALID, "the command is empty", PATIENT);
+    assert_open_fails("true", INVAR_E_INVALID, "a timeout below 0", -1);
+    assert_open_fails("true", INVAR_E_INVALID, "a timeout below 0", NAN);
 }
 
 static void test_ext_program__words_of_a_command(void **state)
@@ -295,7 +306,7 @@ static void test_ext_program__words_of_a_command(void **state)
     invar_plugin *plugin;
 
     (void)state;
-    // prints its arguments, which must make the greeting
+    // the program prints its arguments; together they are a valid greeting
     assert_ok(open_spec(&plugin,
                         "\tsh  -c 'read -r _; printf \"%s%s%s\\n\" \"$@\"' sh "
                         "'{\"invar\":1,\"name\":\"a b\"' \"\" ',\"kinds\":['\"\"'\"reward\"]}' ",
@@ -305,29 +316,31 @@ static void test_ext_program__words_of_a_command(void **state)
     assert_no_child();
 }
 
-/* Whoever watches knows that a reply is awaited, be the program silent or not. */
-static void test_ext_program__waits_are_told(void **state)
+/* The wait callback runs while a reply is awaited, from a silent and from a noisy program. */
+static void test_ext_program__wait_callback_runs(void **state)
 {
     static const char *const specs[2] = {SILENT "hang", SILENT "mutter"};
     invar_plugin *plugin;
     double reward[6];
-    int waits = 0;
+    int n_waits = 0;
 
     (void)state;
-    invar_plugin_set_wait_callback(NULL, count_wait, &waits);
+    invar_plugin_set_wait_callback(NULL, count_wait, &n_waits);
     for (int i = 0; i < 2; i++) {
         assert_ok(open_spec(&plugin, specs[i], INVAR_PLUGIN_KIND_REWARD, 1.5));
-        waits = 0;
-        invar_plugin_set_wait_callback(plugin, count_wait, &waits);
-        assert_int_equal(waits, 0);
-        assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1.5 s (plugin-timeout)");
-        assert_true(waits >= (i == 0 ? 1 : 4)); // at the end alone is too late for a long wait
+        n_waits = 0;
+        invar_plugin_set_wait_callback(plugin, count_wait, &n_waits);
+        assert_int_equal(n_waits, 0);
+        assert_fails(request_rewards(plugin, reward), INVAR_E_IO,
+                     "no reply within 1.5 s (plugin-timeout)");
+        assert_true(n_waits >=
+                    (i == 0 ? 1 : 4)); // not only once at the end: heartbeats would be late
         invar_plugin_close(plugin);
         assert_no_child();
     }
 }
 
-/* The first line may come before it is asked for, however fast or slow the program is. */
+/* A program may greet before it has read the request, with and without a delay. */
 static void test_ext_program__early_greeting(void **state)
 {
     static const char *const pauses[2] = {"", "sleep 0.3; "};
@@ -349,62 +362,68 @@ static void test_ext_program__early_greeting(void **state)
 static void test_ext_program__bad_greetings(void **state)
 {
     (void)state;
-    cannot_open(PROGRAM "exit-at-once", INVAR_E_IO, "it ended with exit code 3", PATIENT);
-    cannot_open("false", INVAR_E_IO, "it ended with exit code 1", PATIENT);
-    cannot_open("sh -c exit --key secret", INVAR_E_IO,
-                "; the program 'sh -c' has to greet as docs/plugins.md says", PATIENT);
-    cannot_open(SILENT "greeting", INVAR_E_IO, "no reply within 1 s (plugin-timeout)", IMPATIENT);
-    cannot_open(PROGRAM "greet-rubbish", INVAR_E_CORRUPT, "is not JSON", PATIENT);
-    cannot_open("sh -c 'read -r _; echo loading the judge'", INVAR_E_CORRUPT,
-                "standard output is for replies: print to standard error, not 'loading the judge'",
-                PATIENT);
-    cannot_open(PROGRAM "greet-version", INVAR_E_UNSUPPORTED, "version 2 of the protocol", PATIENT);
-    cannot_open(PROGRAM "greet-nameless", INVAR_E_CORRUPT, "\"name\" is missing", PATIENT);
-    cannot_open(PROGRAM "greet-kinds", INVAR_E_INVALID, "does not offer the kind \"reward\"",
-                PATIENT);
-    cannot_open("sh -c 'read -r _; echo 7'", INVAR_E_CORRUPT, "its line is no JSON object",
-                PATIENT);
-    cannot_open("sh -c 'read -r _; echo \"{\\\"invar\\\":1,\\\"name\\\":\\\"a\\\"}\"'",
-                INVAR_E_CORRUPT, "no list \"kinds\"", PATIENT);
+    assert_open_fails(PROGRAM "exit-at-once", INVAR_E_IO, "it ended with exit code 3", PATIENT);
+    assert_open_fails("false", INVAR_E_IO, "it ended with exit code 1", PATIENT);
+    assert_open_fails("sh -c exit --key secret", INVAR_E_IO,
+                      "; the program 'sh -c' has to greet as docs/plugins.md says", PATIENT);
+    assert_open_fails(SILENT "greeting", INVAR_E_IO, "no reply within 1 s (plugin-timeout)",
+                      IMPATIENT);
+    assert_open_fails(PROGRAM "greet-rubbish", INVAR_E_CORRUPT, "is not JSON", PATIENT);
+    assert_open_fails(
+        "sh -c 'read -r _; echo loading the judge'", INVAR_E_CORRUPT,
+        "standard output is for replies: print to standard error, not 'loading the judge'",
+        PATIENT);
+    assert_open_fails(PROGRAM "greet-version", INVAR_E_UNSUPPORTED, "version 2 of the protocol",
+                      PATIENT);
+    assert_open_fails(PROGRAM "greet-nameless", INVAR_E_CORRUPT, "\"name\" is missing", PATIENT);
+    assert_open_fails(PROGRAM "greet-kinds", INVAR_E_INVALID, "does not offer the kind \"reward\"",
+                      PATIENT);
+    assert_open_fails("sh -c 'read -r _; echo 7'", INVAR_E_CORRUPT, "its line is no JSON object",
+                      PATIENT);
+    assert_open_fails("sh -c 'read -r _; echo \"{\\\"invar\\\":1,\\\"name\\\":\\\"a\\\"}\"'",
+                      INVAR_E_CORRUPT, "no list \"kinds\"", PATIENT);
 }
 
-/* ---- bad programs: in a call ----------------------------------------------------------------- */
+/* ---- faulty programs: in a call -------------------------------------------------------------- */
 
-/* Opened for rewards; dies of the first question. */
-static void fails_in(const char *spec, invar_status code, const char *text, double timeout)
+/* Opens the program and asserts that its first request fails and that it is killed at once. */
+static void assert_request_fails(const char *spec, invar_status code, const char *text,
+                                 double timeout)
 {
     invar_plugin *plugin;
     double reward[6];
 
     assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, timeout));
-    assert_fails(ask(plugin, reward), code, text);
+    assert_fails(request_rewards(plugin, reward), code, text);
     invar_assert_message("plug-in judge: ", __FILE__, __LINE__);
-    assert_no_child(); // at once, not only when it is closed
+    assert_no_child(); // before the plug-in is closed
     assert_int_equal(invar_plugin_get_replies(plugin).count, 0);
-    assert_fails(ask(plugin, reward), INVAR_E_STATE, "it has ended after an earlier failure");
+    assert_fails(request_rewards(plugin, reward), INVAR_E_STATE,
+                 "it has ended after an earlier failure");
     invar_plugin_close(plugin);
 }
 
-static void fails_in_call(const char *mode, invar_status code, const char *text)
+static void assert_mode_fails(const char *mode, invar_status code, const char *text)
 {
     char spec[1024];
 
     snprintf(spec, sizeof spec, PROGRAM "%s", mode);
-    fails_in(spec, code, text, PATIENT);
+    assert_request_fails(spec, code, text, PATIENT);
 }
 
 static void test_ext_program__deaths(void **state)
 {
     (void)state;
-    fails_in_call("crash", INVAR_E_IO, "it was killed by signal 11: Traceback: it hurts");
-    fails_in_call("exit", INVAR_E_IO, "it ended with exit code 3: no model: cannot judge");
-    fails_in_call("leave", INVAR_E_IO, "it ended with exit code 0");
-    fails_in_call("partial", INVAR_E_IO, "it ended with exit code 0");
-    fails_in_call("close", INVAR_E_IO, "it closed its output");
+    assert_mode_fails("crash", INVAR_E_IO, "it was killed by signal 11: Traceback: it hurts");
+    assert_mode_fails("exit", INVAR_E_IO, "it ended with exit code 3: no model: cannot judge");
+    assert_mode_fails("leave", INVAR_E_IO, "it ended with exit code 0");
+    assert_mode_fails("partial", INVAR_E_IO, "it ended with exit code 0");
+    assert_mode_fails("close", INVAR_E_IO, "it closed its output");
 }
 
-/* Asks a program that dies `deaths` times and may be started again twice. */
-static invar_status ask_mortal(invar_plugin **out, const char *mode, int deaths, double reward[6])
+/* Sends a request to a program that dies `deaths` times and may be restarted twice. */
+static invar_status request_with_restarts(invar_plugin **out, const char *mode, int deaths,
+                                          double reward[6])
 {
     char spec[1024];
     FILE *file = fopen(INVAR_TEST_WORK "/deaths", "w");
@@ -419,34 +438,35 @@ static invar_status ask_mortal(invar_plugin **out, const char *mode, int deaths,
                                                              .timeout = PATIENT,
                                                              .restarts = 2,
                                                              .log_fd = -1}));
-    return ask(*out, reward);
+    return request_rewards(*out, reward);
 }
 
 static void test_ext_program__is_started_again_after_its_death(void **state)
 {
     double reward[6], expected[6];
-    invar_plugin *plugin, *good = open_mode("good", PATIENT);
+    invar_plugin *plugin, *control = open_mode("good", PATIENT);
 
     (void)state;
-    assert_ok(ask(good, expected));
+    assert_ok(request_rewards(control, expected));
     for (int deaths = 0; deaths <= 2; deaths++) {
-        assert_ok(ask_mortal(&plugin, "mortal", deaths, reward));
+        assert_ok(request_with_restarts(&plugin, "mortal", deaths, reward));
         assert_memory_equal(reward, expected, sizeof reward);
         assert_int_equal(invar_plugin_restarts(plugin), deaths);
         assert_int_equal(invar_plugin_get_replies(plugin).count, 1);
-        assert_ok(ask(plugin, reward)); // the counter is below 0 now
+        assert_ok(request_rewards(plugin, reward)); // the file counts below 0 now: no further death
         assert_int_equal(invar_plugin_restarts(plugin), deaths);
         invar_plugin_close(plugin);
     }
-    assert_fails(ask_mortal(&plugin, "mortal", 3, reward), INVAR_E_IO,
+    assert_fails(request_with_restarts(&plugin, "mortal", 3, reward), INVAR_E_IO,
                  "it ended with exit code 3; it was started again 2 times (max-restarts)");
     assert_int_equal(invar_plugin_get_replies(plugin).count, 0);
     invar_plugin_close(plugin);
-    // a reply that makes no sense would make none the second time
-    assert_fails(ask_mortal(&plugin, "wrong-id", 0, reward), INVAR_E_CORRUPT, "the reply has id 1");
+    // an invalid reply causes no restart: it would be invalid again
+    assert_fails(request_with_restarts(&plugin, "wrong-id", 0, reward), INVAR_E_CORRUPT,
+                 "the reply has id 1");
     assert_int_equal(invar_plugin_restarts(plugin), 0);
     invar_plugin_close(plugin);
-    // nor does a program that never greeted get another start
+    // a program that ends before its greeting is not restarted either
     assert_fails(
         invar_plugin_open(&plugin, &(invar_plugin_options){.name = "judge",
                                                            .spec = PROGRAM "exit-at-once",
@@ -457,41 +477,44 @@ static void test_ext_program__is_started_again_after_its_death(void **state)
         INVAR_E_IO,
         "it ended with exit code 3; it had not greeted yet, and max-restarts does not "
         "apply before that: run the command by itself");
-    invar_plugin_close(good);
+    invar_plugin_close(control);
     assert_no_child();
 }
 
 static void test_ext_program__silences(void **state)
 {
     (void)state;
-    fails_in(SILENT "hang", INVAR_E_IO, "no reply within 1 s (plugin-timeout)", IMPATIENT);
-    fails_in(SILENT "partial", INVAR_E_IO, "no reply within 1 s", IMPATIENT);
-    fails_in(SILENT "flood", INVAR_E_IO, "within 1 s (plugin-timeout): zzz", IMPATIENT);
+    assert_request_fails(SILENT "hang", INVAR_E_IO, "no reply within 1 s (plugin-timeout)",
+                         IMPATIENT);
+    assert_request_fails(SILENT "partial", INVAR_E_IO, "no reply within 1 s", IMPATIENT);
+    assert_request_fails(SILENT "flood", INVAR_E_IO, "within 1 s (plugin-timeout): zzz", IMPATIENT);
 }
 
-static void test_ext_program__rubbish(void **state)
+static void test_ext_program__invalid_replies(void **state)
 {
     (void)state;
-    fails_in_call("rubbish", INVAR_E_CORRUPT, "is not JSON");
-    fails_in_call("print-reply", INVAR_E_CORRUPT,
-                  "it wrote more than one line for one request; standard output is for replies: "
-                  "print to standard error, not 'judging 6 samples'");
-    fails_in_call("reply-print", INVAR_E_CORRUPT,
-                  "it wrote more than one line for one request; standard output is for replies: "
-                  "print to standard error, not '[0.5, 1.0]'");
-    fails_in_call("print", INVAR_E_CORRUPT,
-                  "standard output is for replies: print to standard error, not '{'a': 1}'");
-    fails_in_call("deep", INVAR_E_CORRUPT, "nested deeper");
-    fails_in_call("huge", INVAR_E_CORRUPT, "its reply is longer than 64 MiB");
-    fails_in_call("wrong-id", INVAR_E_CORRUPT, "the reply has id 1, the request had 0");
-    fails_in_call("no-id", INVAR_E_CORRUPT, "\"id\" is missing");
-    fails_in_call("two-lines", INVAR_E_CORRUPT, "it wrote");
-    fails_in_call("count", INVAR_E_CORRUPT, "\"rewards\" has 1 values, expected 6");
-    fails_in_call("nothing", INVAR_E_CORRUPT, "the reply has no list \"rewards\"");
-    fails_in_call("refuse", INVAR_E_STATE, "it refuses: the judge is?out");
+    assert_mode_fails("rubbish", INVAR_E_CORRUPT, "is not JSON");
+    assert_mode_fails(
+        "print-reply", INVAR_E_CORRUPT,
+        "it wrote more than one line for one request; standard output is for replies: "
+        "print to standard error, not 'judging 6 samples'");
+    assert_mode_fails(
+        "reply-print", INVAR_E_CORRUPT,
+        "it wrote more than one line for one request; standard output is for replies: "
+        "print to standard error, not '[0.5, 1.0]'");
+    assert_mode_fails("print", INVAR_E_CORRUPT,
+                      "standard output is for replies: print to standard error, not '{'a': 1}'");
+    assert_mode_fails("deep", INVAR_E_CORRUPT, "nested deeper");
+    assert_mode_fails("huge", INVAR_E_CORRUPT, "its reply is longer than 64 MiB");
+    assert_mode_fails("wrong-id", INVAR_E_CORRUPT, "the reply has id 1, the request had 0");
+    assert_mode_fails("no-id", INVAR_E_CORRUPT, "\"id\" is missing");
+    assert_mode_fails("two-lines", INVAR_E_CORRUPT, "it wrote");
+    assert_mode_fails("count", INVAR_E_CORRUPT, "\"rewards\" has 1 values, expected 6");
+    assert_mode_fails("nothing", INVAR_E_CORRUPT, "the reply has no list \"rewards\"");
+    assert_mode_fails("refuse", INVAR_E_STATE, "it refuses: the judge is?out");
 }
 
-/* A line that comes when there is no question, found when the next one is asked. */
+/* A line that comes without a request is found at the next request. */
 static void test_ext_program__late_line(void **state)
 {
     char path[] = INVAR_TEST_WORK "/plugin-late-XXXXXX", spec[1024];
@@ -503,11 +526,12 @@ static void test_ext_program__late_line(void **state)
     (void)state;
     snprintf(spec, sizeof spec, PROGRAM "late '%s'", path);
     assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, PATIENT));
-    status = ask(plugin, reward);
+    status = request_rewards(plugin, reward);
     if (status == INVAR_OK) {
         while (lseek(fd, 0, SEEK_END) == 0)
             nanosleep(&(struct timespec){0, 1000000}, NULL);
-        assert_fails(ask(plugin, reward), INVAR_E_CORRUPT, "it wrote a line without a request");
+        assert_fails(request_rewards(plugin, reward), INVAR_E_CORRUPT,
+                     "it wrote a line without a request");
     } else { // both lines came together
         assert_fails(status, INVAR_E_CORRUPT, "more than one line");
     }
@@ -516,7 +540,7 @@ static void test_ext_program__late_line(void **state)
     unlink(path);
 }
 
-/* Numbers that are none: the index of a sample over 8 is replaced. */
+/* The program replaces its reward for the sample, 0.125, by something that is not a number. */
 static void test_ext_program__wrong_numbers(void **state)
 {
     static const struct {
@@ -529,7 +553,7 @@ static void test_ext_program__wrong_numbers(void **state)
         invar_rl_samples samples;
         double reward[1];
         make_samples(&samples);
-        samples.items[0].index = 1; // 0.125
+        samples.items[0].index = 1; // reward index / 8 = 0.125
         assert_fails(invar_plugin_reward(plugin, samples.items, 1, reward, no_parts()),
                      INVAR_E_CORRUPT, cases[i].text);
         invar_plugin_close(plugin);
@@ -537,7 +561,7 @@ static void test_ext_program__wrong_numbers(void **state)
     }
 }
 
-/* A reply that comes while most of the request is still on our side. */
+/* The program replies before it has read the request, which exceeds the capacity of a pipe. */
 static void test_ext_program__early_reply(void **state)
 {
     const int64_t count = 100000;
@@ -556,7 +580,7 @@ static void test_ext_program__early_reply(void **state)
     invar_free(values);
 }
 
-/* Also those that have left for a session of their own and whose parent is gone. */
+/* Descendants die with the program, even an orphan in a session of its own. */
 static void test_ext_program__children_are_killed_too(void **state)
 {
     static const char *const modes[] = {"children", "session"};
@@ -570,21 +594,21 @@ static void test_ext_program__children_are_killed_too(void **state)
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         snprintf(spec, sizeof spec, SILENT "%s '%s'", modes[i], path);
         assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, IMPATIENT));
-        assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1 s");
+        assert_fails(request_rewards(plugin, reward), INVAR_E_IO, "no reply within 1 s");
         invar_plugin_close(plugin);
         assert_true(invar_test_dies(invar_test_pid_in(path)));
         unlink(path);
     }
 }
 
-/* One that computes, and does not notice that its input has ended. */
+/* A program that never reads its input again dies when the engine is killed. */
 static void test_ext_program__dies_with_us(void **state)
 {
     char path[] = INVAR_TEST_WORK "/plugin-busy-XXXXXX", spec[1024];
     int fd = mkstemp(path);
     invar_plugin *plugin;
     double reward[6];
-    pid_t engine, busy;
+    pid_t engine, program_pid;
 
     (void)state;
     close(fd);
@@ -593,20 +617,20 @@ static void test_ext_program__dies_with_us(void **state)
     if (engine == 0) {
         snprintf(spec, sizeof spec, SILENT "busy '%s'", path);
         assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, PATIENT));
-        (void)ask(plugin, reward);
+        (void)request_rewards(plugin, reward);
         _exit(99);
     }
-    busy = invar_test_pid_in(path);
+    program_pid = invar_test_pid_in(path);
     assert_int_equal(kill(engine, SIGKILL), 0);
     assert_int_equal(waitpid(engine, NULL, 0), engine);
-    assert_true(invar_test_dies(busy));
+    assert_true(invar_test_dies(program_pid));
     unlink(path);
 }
 
-/* What a program says in thousands of lines for one request is cut, and that is said. */
+/* At most 1 MiB of standard error is logged per request, and the log reports the cut. */
 static void test_ext_program__standard_error_is_limited(void **state)
 {
-    char path[] = INVAR_TEST_WORK "/plugin-flood-XXXXXX", end[128] = "";
+    char path[] = INVAR_TEST_WORK "/plugin-flood-XXXXXX", log_end[128] = "";
     int fd = mkstemp(path);
     invar_plugin_options options = {.name = "judge",
                                     .spec = PROGRAM "flood",
@@ -619,19 +643,19 @@ static void test_ext_program__standard_error_is_limited(void **state)
 
     (void)state;
     assert_ok(invar_plugin_open(&plugin, &options));
-    assert_ok(ask(plugin, reward));
+    assert_ok(request_rewards(plugin, reward));
     bytes = lseek(fd, 0, SEEK_END);
     assert_in_range(bytes, 1 << 20, (1 << 20) + 128);
-    assert_true(pread(fd, end, sizeof end - 1, bytes - (off_t)sizeof end + 1) > 0);
-    assert_non_null(strstr(end, "more than 1 MiB to standard error"));
-    assert_ok(ask(plugin, reward)); // the next request has its own
+    assert_true(pread(fd, log_end, sizeof log_end - 1, bytes - (off_t)sizeof log_end + 1) > 0);
+    assert_non_null(strstr(log_end, "more than 1 MiB to standard error"));
+    assert_ok(request_rewards(plugin, reward)); // the next request has its own limit
     assert_in_range(lseek(fd, 0, SEEK_END), 2 << 20, (2 << 20) + 256);
     invar_plugin_close(plugin);
     close(fd);
     unlink(path);
 }
 
-/* Close: a program that goes on after the end of its input is killed. */
+/* Closing a plug-in kills a program that continues after the end of its input. */
 static void test_ext_program__close_ends_it(void **state)
 {
     (void)state;
@@ -641,7 +665,7 @@ static void test_ext_program__close_ends_it(void **state)
     assert_no_child();
 }
 
-/* The process may die of SIGPIPE by default; a plug-in that is gone must not do that to it. */
+/* Writing to a program that has ended must not kill the engine, even if SIGPIPE is not ignored. */
 static void test_ext_program__no_death_by_pipe(void **state)
 {
     struct sigaction standard = {.sa_handler = SIG_DFL}, before;
@@ -649,14 +673,14 @@ static void test_ext_program__no_death_by_pipe(void **state)
     (void)state;
     sigaction(SIGPIPE, &standard, &before);
     for (int i = 0; i < 3; i++)
-        fails_in_call("leave", INVAR_E_IO, "it ended with exit code 0");
+        assert_mode_fails("leave", INVAR_E_IO, "it ended with exit code 0");
     sigaction(SIGPIPE, &before, NULL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ext_program__example_says_what_the_object_says),
+        cmocka_unit_test(test_ext_program__example_equals_the_object),
         cmocka_unit_test(test_ext_program__floats_travel_exactly),
         cmocka_unit_test(test_ext_program__text_travels_exactly),
         cmocka_unit_test(test_ext_program__large_and_noisy),
@@ -665,13 +689,13 @@ int main(void)
         cmocka_unit_test(test_ext_program__stored_replies),
         cmocka_unit_test(test_ext_program__bad_commands),
         cmocka_unit_test(test_ext_program__words_of_a_command),
-        cmocka_unit_test(test_ext_program__waits_are_told),
+        cmocka_unit_test(test_ext_program__wait_callback_runs),
         cmocka_unit_test(test_ext_program__early_greeting),
         cmocka_unit_test(test_ext_program__bad_greetings),
         cmocka_unit_test(test_ext_program__deaths),
         cmocka_unit_test(test_ext_program__is_started_again_after_its_death),
         cmocka_unit_test(test_ext_program__silences),
-        cmocka_unit_test(test_ext_program__rubbish),
+        cmocka_unit_test(test_ext_program__invalid_replies),
         cmocka_unit_test(test_ext_program__late_line),
         cmocka_unit_test(test_ext_program__wrong_numbers),
         cmocka_unit_test(test_ext_program__early_reply),

@@ -1,5 +1,9 @@
 /*
- * parts.c - tests of rewards with named parts: in replies, of shared objects, stored.
+ * parts.c - tests of rewards with named parts, and of metrics that hooks return.
+ *
+ * The reward is the total if a reply has one, and otherwise the sum of the parts in the order of
+ * their names, so that the order in a reply cannot change its bits. Shared objects and stored
+ * replies must give the same parts; a stored reply that is cut at any byte is rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -53,7 +57,8 @@ static void test_ext_parts__sum_or_total(void **state)
         {"{\"only\": -0.125}", -0.125, 1},
         {"{\"score\": -1.0, \"acc\": false, \"pred\": \"72\", \"why\": [\"no\"]}", -1, 2},
         {"{\"acc\": true}", 1, 1},
-        {"{\"z\": 1e16, \"a\": 1, \"m\": -1e16}", 0, 3}, // (1 + -1e16) + 1e16: by name
+        {"{\"z\": 1e16, \"a\": 1, \"m\": -1e16}", 0,
+         3}, // (1 + -1e16) + 1e16, in the order of the names
     };
 
     (void)state;
@@ -73,7 +78,7 @@ static void test_ext_parts__sum_or_total(void **state)
 static void test_ext_parts__wrong_replies(void **state)
 {
     static const struct {
-        const char *text, *why;
+        const char *text, *error;
     } cases[] = {
         {"{}", "a reward has no named part"},
         {"{\"total\": 1}", "a reward has no named part"},
@@ -93,7 +98,7 @@ static void test_ext_parts__wrong_replies(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_reward_parts parts = {NULL, 0};
-        assert_fails(read_reply(&reward, &parts, cases[i].text), INVAR_E_CORRUPT, cases[i].why);
+        assert_fails(read_reply(&reward, &parts, cases[i].text), INVAR_E_CORRUPT, cases[i].error);
         invar_reward_parts_release(&parts);
     }
     for (int i = 0; i <= INVAR_REWARD_PARTS; i++) {
@@ -109,9 +114,9 @@ static void test_ext_parts__wrong_replies(void **state)
     }
 }
 
-/* ---- what hooks have measured ---------------------------------------------------------------- */
+/* ---- metrics of hooks ------------------------------------------------------------------------ */
 
-static double factor; /* for the loss */
+static double factor; /* factor of the loss that the hook returned; 1 if it returned none */
 
 static invar_status read_hook(invar_reward_parts *measures, const char *reply)
 {
@@ -129,8 +134,8 @@ static invar_status read_hook(invar_reward_parts *measures, const char *reply)
 static void test_ext_parts__hooks_measure(void **state)
 {
     static const struct {
-        const char *text, *why;
-    } bad[] = {
+        const char *text, *error;
+    } invalid[] = {
         {"{\"id\":0,\"metrics\":7}", "plug-in hooks: \"metrics\" is no object"},
         {"{\"id\":0,\"metrics\":{\"a\":\"1\"}}", "a metric of \"metrics\" is no number"},
         {"{\"id\":0,\"metrics\":{\"a/b\":1}}", "cannot name a part"},
@@ -149,9 +154,9 @@ static void test_ext_parts__hooks_measure(void **state)
     invar_reward_parts_release(&measures);
     assert_ok(read_hook(&measures, "{\"id\":0,\"loss_factor\":0.25}"));
     assert_true(factor == 0.25);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         invar_reward_parts_release(&measures);
-        assert_fails(read_hook(&measures, bad[i].text), INVAR_E_CORRUPT, bad[i].why);
+        assert_fails(read_hook(&measures, invalid[i].text), INVAR_E_CORRUPT, invalid[i].error);
     }
     invar_reward_parts_release(&measures);
 }
@@ -173,7 +178,8 @@ static void check_parts(const invar_rl_samples *samples, const double *reward,
 {
     for (int i = 0; i < SAMPLES; i++) {
         const invar_reward_part *length = invar_reward_parts_find(&parts[i], "length");
-        assert_true(reward[i] == (double)samples->items[i].index); // its own total, not the sum
+        assert_true(reward[i] ==
+                    (double)samples->items[i].index); // the total of the plug-in, not the sum
         assert_int_equal(parts[i].count, 2);
         assert_true(length && length->value == (double)samples->items[i].n_tokens);
         assert_true(invar_reward_parts_find(&parts[i], "format")->value == 0.5);
@@ -183,8 +189,8 @@ static void check_parts(const invar_rl_samples *samples, const double *reward,
 
 static void test_ext_parts__object_and_stored(void **state)
 {
-    invar_reward_parts first[SAMPLES] = {{NULL, 0}}, again[SAMPLES] = {{NULL, 0}};
-    invar_plugin *plugin = open_object(), *other = open_object();
+    invar_reward_parts live[SAMPLES] = {{NULL, 0}}, replayed[SAMPLES] = {{NULL, 0}};
+    invar_plugin *plugin = open_object(), *offline = open_object();
     invar_plugin_replies stored;
     invar_ledger_plugin_reply cut;
     invar_rl_samples samples;
@@ -193,26 +199,26 @@ static void test_ext_parts__object_and_stored(void **state)
     (void)state;
     make_samples(&samples);
     assert_ok(invar_plugin_begin_step(plugin, 1, NULL));
-    assert_ok(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, first));
-    check_parts(&samples, reward, first);
+    assert_ok(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, live));
+    check_parts(&samples, reward, live);
     stored = invar_plugin_get_replies(plugin);
     assert_int_equal(stored.count, 1);
-    assert_ok(invar_plugin_begin_step(other, 1, &stored));
+    assert_ok(invar_plugin_begin_step(offline, 1, &stored));
     memset(reward, 0, sizeof reward);
-    assert_ok(invar_plugin_reward(other, samples.items, SAMPLES, reward, again));
-    check_parts(&samples, reward, again);
-    release(again, SAMPLES);
+    assert_ok(invar_plugin_reward(offline, samples.items, SAMPLES, reward, replayed));
+    check_parts(&samples, reward, replayed);
+    release(replayed, SAMPLES);
     cut = stored.items[0];
     stored.items = &cut;
-    while (--cut.bytes > 1) { // a stored reply without its end
-        assert_ok(invar_plugin_begin_step(other, 1, &stored));
-        assert_int_equal(invar_plugin_reward(other, samples.items, SAMPLES, reward, again),
+    while (--cut.bytes > 1) { // cuts the stored reply at every byte
+        assert_ok(invar_plugin_begin_step(offline, 1, &stored));
+        assert_int_equal(invar_plugin_reward(offline, samples.items, SAMPLES, reward, replayed),
                          INVAR_E_CORRUPT);
-        release(again, SAMPLES);
+        release(replayed, SAMPLES);
     }
-    release(first, SAMPLES);
+    release(live, SAMPLES);
     invar_plugin_close(plugin);
-    invar_plugin_close(other);
+    invar_plugin_close(offline);
     invar_rl_samples_reset(&samples);
 }
 

@@ -1,5 +1,9 @@
 /*
- * recorded_replies.c - tests of replies that go into a ledger and come out of it.
+ * recorded_replies.c - tests of plug-in replies that are appended to a ledger and read back.
+ *
+ * A plug-in without a program answers from the ledger and must give the same bits as the live one.
+ * After a resume the replies of the last execution of a step count. Control: a step without replies
+ * differs from a step, or a run, that does not exist.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +18,7 @@
 #include "tests/support.h"
 #include "tests/unit/engine/ext/samples.h"
 
-#define UNRULY INVAR_TEST_WORK "/plugin/misbehaving.so"
+#define OBJECT INVAR_TEST_WORK "/plugin/misbehaving.so"
 
 static char folder[] = INVAR_TEST_WORK "/stored-XXXXXX";
 static char path[sizeof folder + 32];
@@ -31,8 +35,8 @@ static invar_plugin *open_plugin(const char *spec)
     return plugin;
 }
 
-/* One reward for all, then a loss for each of three samples. */
-static invar_status ask(double reward[6], float loss[3], invar_plugin *plugin)
+/* Makes the four calls of a step: the rewards of six samples, then a loss for each of three. */
+static invar_status call_all(double reward[6], float loss[3], invar_plugin *plugin)
 {
     invar_loss_sample sample = loss_sample(NULL);
     invar_rl_samples samples;
@@ -65,11 +69,11 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
 {
     const invar_ledger_run run = {
         .name = "a", .kind = "train", .circumstances = {.no_auto_facts = true}};
-    invar_plugin *live = open_plugin(UNRULY), *offline = open_plugin(NULL);
+    invar_plugin *live = open_plugin(OBJECT), *offline = open_plugin(NULL);
     invar_recorded_replies stored = {0};
-    double reward[6], again[6];
+    double reward[6], reward_again[6];
     float loss[3], loss_again[3];
-    invar_digest none = {{0}};
+    invar_digest no_digest = {{0}};
     invar_ledger *ledger;
 
     (void)state;
@@ -77,15 +81,15 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_ledger_begin(ledger, &run));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_plugin_begin_step(live, 0, NULL));
-    assert_ok(ask(reward, loss, live));
+    assert_ok(call_all(reward, loss, live));
     append(ledger, 0, live);
     append(ledger, 1, NULL);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4);
     assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_get(&stored)));
-    assert_ok(ask(again, loss_again, offline));
-    assert_memory_equal(reward, again, sizeof reward);
+    assert_ok(call_all(reward_again, loss_again, offline));
+    assert_memory_equal(reward, reward_again, sizeof reward);
     assert_memory_equal(loss, loss_again, sizeof loss);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 1)); // a step without replies
@@ -97,17 +101,17 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_null(invar_recorded_replies_get(&stored));
     invar_ledger_close(ledger);
 
-    // a second life executes step 0 again; what it replied is what counts then
+    // a resumed run executes step 0 again; from then on its replies count
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true}));
-    assert_ok(invar_ledger_resume(ledger, NULL, -1, &none, &run.circumstances));
+    assert_ok(invar_ledger_resume(ledger, NULL, -1, &no_digest, &run.circumstances));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
-    assert_int_equal(stored.replies.count, 4); // of the first life
+    assert_int_equal(stored.replies.count, 4); // replies of the first execution
     assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_get(&stored)));
-    assert_ok(ask(again, loss_again, live));
+    assert_ok(call_all(reward_again, loss_again, live));
     append(ledger, 0, live);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
-    assert_int_equal(stored.replies.count, 4); // of the second, not of both
+    assert_int_equal(stored.replies.count, 4); // replies of the second execution only
     invar_ledger_close(ledger);
     invar_recorded_replies_release(&stored);
     invar_plugin_close(live);

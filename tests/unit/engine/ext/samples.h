@@ -1,5 +1,5 @@
 /*
- * samples.h - samples that the tests of plug-ins ask about.
+ * samples.h - fixed samples and loss inputs for the tests of plug-ins.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,11 @@
 #include "engine/rl/sample.h"
 #include "tests/support.h"
 
-/* Six samples in three groups of two; responses of 3, 2 and 1 tokens, the second one wrong. */
+/*
+ * Appends six samples with indices 100 to 105 in three groups of two. Their responses are "is 7",
+ * "8" and "7" in turn, with 3, 2 and 1 tokens; the label is 7, so "8" is wrong. Release with
+ * invar_rl_samples_reset.
+ */
 static inline void make_samples(invar_rl_samples *out)
 {
     static const char *const responses[3] = {"is 7", "8", "7"};
@@ -40,7 +44,7 @@ static inline void make_samples(invar_rl_samples *out)
     }
 }
 
-/* Where the parts of their rewards go when they have none. */
+/* Returns storage for the reward parts of six samples, for plug-ins that return no parts. */
 static inline invar_reward_parts *no_parts(void)
 {
     static invar_reward_parts none[6];
@@ -48,7 +52,10 @@ static inline invar_reward_parts *no_parts(void)
     return none;
 }
 
-/* Three tokens with awkward floats; `ref` may be NULL. */
+/*
+ * Returns the loss input of three tokens with floats that are hard to print: subnormal, not exact
+ * in decimal, above 2^24. `ref` (3) are reference log-probs; it may be NULL.
+ */
 static inline invar_loss_sample loss_sample(const float *ref)
 {
     static const float logp[3] = {-0.1f, -0x1.fffffep-3f, -1e-38f};

@@ -1,5 +1,10 @@
 /*
- * shared_object.c - tests of plug-ins that are shared objects, and of stored replies.
+ * shared_object.c - tests of plug-ins that are shared objects, and of replies from the ledger.
+ *
+ * The objects of tests/plugin misbehave on purpose: they change the rounding mode or the folder,
+ * call exit, and return invalid values. The engine must restore its state and reject the values.
+ * Stored replies must give the same bits as the calls did, and no other request may be answered
+ * from them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +33,7 @@ static invar_status open_kinds(invar_plugin **out, const char *spec, uint32_t ki
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void refuses(const char *spec, uint32_t kinds, invar_status code, const char *text)
+static void assert_open_fails(const char *spec, uint32_t kinds, invar_status code, const char *text)
 {
     invar_plugin *plugin;
 
@@ -40,14 +45,15 @@ static void refuses(const char *spec, uint32_t kinds, invar_status code, const c
 static void test_ext_object__refuses_what_is_no_plugin(void **state)
 {
     (void)state;
-    refuses(FOLDER "absent.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_IO, "cannot load it");
-    refuses("absent.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_IO, "cannot load it: ./absent.so");
-    refuses(FOLDER "not_a_plugin.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_INVALID,
-            "does not export the symbol invar_plugin_v1");
-    refuses(FOLDER "old.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_UNSUPPORTED,
-            "built for version 2 of the interface, this engine has 1");
-    refuses(EXAMPLES "reward.so", INVAR_PLUGIN_KIND_REWARD | INVAR_PLUGIN_KIND_LOSS,
-            INVAR_E_INVALID, "\"short-and-right\" does not offer the kind \"loss\"");
+    assert_open_fails(FOLDER "absent.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_IO, "cannot load it");
+    assert_open_fails("absent.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_IO,
+                      "cannot load it: ./absent.so");
+    assert_open_fails(FOLDER "not_a_plugin.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_INVALID,
+                      "does not export the symbol invar_plugin_v1");
+    assert_open_fails(FOLDER "old.so", INVAR_PLUGIN_KIND_REWARD, INVAR_E_UNSUPPORTED,
+                      "built for version 2 of the interface, this engine has 1");
+    assert_open_fails(EXAMPLES "reward.so", INVAR_PLUGIN_KIND_REWARD | INVAR_PLUGIN_KIND_LOSS,
+                      INVAR_E_INVALID, "\"short-and-right\" does not offer the kind \"loss\"");
 }
 
 static void test_ext_object__reads_no_further_than_an_older_table(void **state)
@@ -63,7 +69,8 @@ static void test_ext_object__reads_no_further_than_an_older_table(void **state)
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     assert_true(reward[5] == 0.5);
     invar_plugin_close(plugin);
-    refuses(FOLDER "short_table.so", INVAR_PLUGIN_KIND_HOOK, INVAR_E_INVALID, "does not offer");
+    assert_open_fails(FOLDER "short_table.so", INVAR_PLUGIN_KIND_HOOK, INVAR_E_INVALID,
+                      "does not offer");
     invar_rl_samples_reset(&samples);
 }
 
@@ -86,8 +93,8 @@ static void test_ext_object__checks_its_options(void **state)
 
 static void test_ext_object__example_rewards(void **state)
 {
-    static const double alone[6] = {0.97, -0.02, 0.99, 0.97, -0.02, 0.99};
-    static const double best[6] = {1, 0, 1, 0, 0, 1}; // of each group of two
+    static const double per_sample[6] = {0.97, -0.02, 0.99, 0.97, -0.02, 0.99};
+    static const double per_group[6] = {1, 0, 1, 0, 0, 1}; // the better sample of each group of two
     invar_rl_samples samples;
     invar_plugin *plugin;
     double reward[6];
@@ -98,7 +105,7 @@ static void test_ext_object__example_rewards(void **state)
     assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
-        assert_true(fabs(reward[i] - alone[i]) < 1e-12);
+        assert_true(fabs(reward[i] - per_sample[i]) < 1e-12);
     assert_int_equal(invar_plugin_get_replies(plugin).count, 1);
     samples.items[4].label = "";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
@@ -109,7 +116,7 @@ static void test_ext_object__example_rewards(void **state)
     assert_ok(open_kinds(&plugin, EXAMPLES "reward.so", INVAR_PLUGIN_KIND_GROUP_REWARD));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
-        assert_true(reward[i] == best[i]);
+        assert_true(reward[i] == per_group[i]);
     assert_int_equal(invar_plugin_get_replies(plugin).count, 3);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -123,11 +130,11 @@ static void test_ext_object__rounding_is_put_back(void **state)
 
     (void)state;
     make_samples(&samples);
-    assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD)); // upward
-    assert_int_equal(fegetround(), FE_TONEAREST);
+    assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
+    assert_int_equal(fegetround(), FE_TONEAREST); // opening had set FE_UPWARD
     samples.items[0].label = "round";
-    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts())); // downward
-    assert_int_equal(fegetround(), FE_TONEAREST);
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
+    assert_int_equal(fegetround(), FE_TONEAREST); // the call had set FE_DOWNWARD
     assert_true(reward[5] == 105);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -146,20 +153,20 @@ static void test_ext_object__folder_is_put_back(void **state)
     assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
     samples.items[0].label = "chdir";
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
-    assert_true(reward[0] == 0); // it did go
+    assert_true(reward[0] == 0); // the result of chdir in the plug-in: the folder was changed
     assert_non_null(getcwd(after, sizeof after));
     assert_string_equal(after, before);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
 }
 
-/* Exit code 0 would say that the run is done. */
+/* A plug-in that calls exit(0) must not end the run with the exit code of success. */
 static void test_ext_object__exit_is_trouble(void **state)
 {
     invar_rl_samples samples;
     invar_plugin *plugin;
     double reward[6];
-    int how;
+    int exit_status;
     pid_t pid = fork();
 
     (void)state;
@@ -171,18 +178,18 @@ static void test_ext_object__exit_is_trouble(void **state)
         assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
         _exit(99);
     }
-    assert_int_equal(waitpid(pid, &how, 0), pid);
-    assert_true(WIFEXITED(how));
-    assert_int_equal(WEXITSTATUS(how), 2);
-    // after the last object it is an exit as any other
+    assert_int_equal(waitpid(pid, &exit_status, 0), pid);
+    assert_true(WIFEXITED(exit_status));
+    assert_int_equal(WEXITSTATUS(exit_status), 2);
+    // control: if no object is open, exit keeps its code
     pid = fork();
     if (pid == 0) {
         assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
         invar_plugin_close(plugin);
         exit(7);
     }
-    assert_int_equal(waitpid(pid, &how, 0), pid);
-    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 7);
+    assert_int_equal(waitpid(pid, &exit_status, 0), pid);
+    assert_true(WIFEXITED(exit_status) && WEXITSTATUS(exit_status) == 7);
 }
 
 static void test_ext_object__refuses_wrong_answers(void **state)
@@ -261,7 +268,10 @@ static void test_ext_object__example_loss(void **state)
 
 /* ---- stored replies -------------------------------------------------------------------------- */
 
-/* Copies of the replies of a step, as the ledger would give them back. */
+/*
+ * Copies the replies of the step, in the form in which the ledger returns them; valid until the
+ * next call.
+ */
 static invar_plugin_replies store(const invar_plugin *plugin)
 {
     static invar_ledger_plugin_reply items[8];
@@ -279,14 +289,16 @@ static invar_plugin_replies store(const invar_plugin *plugin)
     return (invar_plugin_replies){items, live.count};
 }
 
-/* Everything that is asked in a step: two groups of rewards, a filter, a loss. */
-typedef struct outcome {
+/* Results of the calls of one step. */
+typedef struct step_results {
     double reward[6];
     uint8_t verdict[6];
     float dlogp[3], loss[3];
-} outcome;
+} step_results;
 
-static invar_status ask_all(outcome *out, invar_plugin *plugin, const invar_rl_samples *samples)
+/* Makes the calls of one step: two lists of rewards, a filter and a loss. */
+static invar_status call_all(step_results *out, invar_plugin *plugin,
+                             const invar_rl_samples *samples)
 {
     invar_loss_sample loss = loss_sample(NULL);
 
@@ -300,16 +312,16 @@ static invar_status ask_all(outcome *out, invar_plugin *plugin, const invar_rl_s
 static void test_ext_object__stored_replies_answer_without_the_plugin(void **state)
 {
     uint32_t kinds = INVAR_PLUGIN_KIND_REWARD | INVAR_PLUGIN_KIND_FILTER | INVAR_PLUGIN_KIND_LOSS;
-    invar_plugin_replies stored, none = {NULL, 0}, again;
+    invar_plugin_replies stored, none = {NULL, 0}, kept;
     invar_rl_samples samples;
-    outcome live, back;
+    step_results live, replayed;
     invar_plugin *plugin;
 
     (void)state;
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", kinds));
     assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
-    assert_ok(ask_all(&live, plugin, &samples));
+    assert_ok(call_all(&live, plugin, &samples));
     stored = store(plugin);
     assert_int_equal(stored.count, 4);
     for (size_t i = 0; i < stored.count; i++)
@@ -319,19 +331,19 @@ static void test_ext_object__stored_replies_answer_without_the_plugin(void **sta
     assert_ok(open_kinds(&plugin, NULL, kinds));
     assert_string_equal(invar_plugin_title(plugin), "");
     assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
-    assert_ok(ask_all(&back, plugin, &samples));
-    assert_memory_equal(&live, &back, sizeof live);
-    again = invar_plugin_get_replies(plugin); // what is stored again is the same
-    assert_int_equal(again.count, stored.count);
-    for (size_t i = 0; i < again.count; i++) {
-        assert_int_equal(again.items[i].bytes, stored.items[i].bytes);
-        assert_memory_equal(again.items[i].data, stored.items[i].data, again.items[i].bytes);
-        assert_true(invar_digest_equal(&again.items[i].request, &stored.items[i].request));
+    assert_ok(call_all(&replayed, plugin, &samples));
+    assert_memory_equal(&live, &replayed, sizeof live);
+    kept = invar_plugin_get_replies(plugin); // these rows go to the ledger again
+    assert_int_equal(kept.count, stored.count);
+    for (size_t i = 0; i < kept.count; i++) {
+        assert_int_equal(kept.items[i].bytes, stored.items[i].bytes);
+        assert_memory_equal(kept.items[i].data, stored.items[i].data, kept.items[i].bytes);
+        assert_true(invar_digest_equal(&kept.items[i].request, &stored.items[i].request));
     }
     assert_fails(invar_plugin_begin_step(plugin, 4, NULL), INVAR_E_NOTFOUND,
                  "step 4 has no stored replies, and there is no plug-in to ask");
     assert_ok(invar_plugin_begin_step(plugin, 4, &none));
-    assert_fails(ask_all(&back, plugin, &samples), INVAR_E_NOTFOUND,
+    assert_fails(call_all(&replayed, plugin, &samples), INVAR_E_NOTFOUND,
                  "no reply to call 0 of step 4 is stored");
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -354,7 +366,7 @@ static void test_ext_object__stored_replies_are_checked(void **state)
     stored = store(plugin);
     item = (invar_ledger_plugin_reply *)(uintptr_t)stored.items;
 
-    samples.items[5].response[0]++; // another question
+    samples.items[5].response[0]++; // another request
     assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
                  INVAR_E_MISMATCH, "call 0 of step 3 asks something else than the recorded one");
@@ -377,14 +389,14 @@ static void test_ext_object__stored_replies_are_checked(void **state)
     assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
                  INVAR_E_NOTFOUND, "no reply to call 0");
-    assert_ok(
-        invar_plugin_begin_step(plugin, 4, NULL)); // and the plug-in is still there to be asked
+    // control: the plug-in still answers if nothing is stored
+    assert_ok(invar_plugin_begin_step(plugin, 4, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
 }
 
-/* Each field of a request is in its hash. */
+/* Every field of a sample changes the digest of the request; change 0 leaves all as they are. */
 static void test_ext_object__every_field_is_hashed(void **state)
 {
     invar_digest seen[12];

@@ -1,5 +1,9 @@
 /*
- * turn_action.c - tests of plug-ins that lead samples: replies, good and bad, and the calculator.
+ * turn_action.c - tests of plug-ins that generate turns: valid and invalid replies, two examples.
+ *
+ * Actions of shared objects become the same JSON line that a program sends, and must be read back
+ * unchanged. The examples calculator.so and guess.py compute the expected texts. A stored reply
+ * must answer without the program. Control: it must not answer a request that differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +32,7 @@ static invar_status read_reply(invar_turn_action *next, size_t count, const char
     return invar_plugin_call_read(&call, line, strlen(line), true);
 }
 
-static void test_ext_turn__says_what_follows(void **state)
+static void test_ext_turn__valid_replies(void **state)
 {
     invar_turn_action next[5];
 
@@ -55,7 +59,7 @@ static void test_ext_turn__says_what_follows(void **state)
 static void test_ext_turn__wrong_replies(void **state)
 {
     static const struct {
-        const char *turns, *why;
+        const char *turns, *error;
     } cases[] = {
         {"7", "the reply has no list \"turns\""},
         {"[]", "\"turns\" has 0 values, expected 1"},
@@ -88,34 +92,34 @@ static void test_ext_turn__wrong_replies(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_fails(read_reply(&next, 1, cases[i].turns), INVAR_E_CORRUPT, cases[i].why);
+        assert_fails(read_reply(&next, 1, cases[i].turns), INVAR_E_CORRUPT, cases[i].error);
         invar_assert_message("plug-in leader: ", __FILE__, __LINE__);
         invar_turn_action_release(&next);
     }
 }
 
-/* The line of a shared object reads back as what its functions said. */
+/* The line that is written for a shared object is read back as the actions that it returned. */
 static void test_ext_turn__plain_answers_become_a_line(void **state)
 {
     static const int32_t tokens[] = {4, 5};
     static const double parts[] = {0.1, -3.0};
     static const char *const names[] = {"right", "form", NULL};
     static const char *const stop[] = {"a", "\"", NULL};
-    const invar_plugin_next said[] = {
+    const invar_plugin_next input[] = {
         {.text = "\"x\"\n", .text_bytes = 4, .max_tokens = 3, .stop = stop},
         {.tokens = tokens, .n_tokens = 2},
-        {.max_tokens = 0}, // nothing is inserted
+        {.max_tokens = 0}, // inserts nothing and continues
         {.end = 1},
         {.end = 1, .rewarded = 1, .reward = 0.1},
         {.end = 1, .rewarded = 1, .reward = 7.0, .parts = parts},
     };
-    enum { COUNT = sizeof said / sizeof *said };
+    enum { COUNT = sizeof input / sizeof *input };
     invar_turn_action next[COUNT];
     invar_json_text line = {0};
 
     (void)state;
     memset(next, 0, sizeof next);
-    invar_turn_actions_write(&line, said, COUNT, names);
+    invar_turn_actions_write(&line, input, COUNT, names);
     assert_ok(line.status);
     assert_ok(invar_plugin_generate_read("leader", line.data, line.bytes, COUNT, next));
     assert_string_equal(next[0].text, "\"x\"\n");
@@ -132,7 +136,7 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
 
 /* ---- plug-ins -------------------------------------------------------------------------------- */
 
-static invar_plugin *open_leader(const char *spec)
+static invar_plugin *open_plugin(const char *spec)
 {
     const invar_plugin_options options = {.name = "leader",
                                           .spec = spec,
@@ -146,7 +150,7 @@ static invar_plugin *open_leader(const char *spec)
     return plugin;
 }
 
-static invar_plugin_turn turn_of(const char *text, const char *label, bool last)
+static invar_plugin_turn make_turn(const char *text, const char *label, bool last)
 {
     static const int32_t tokens[] = {1, 2, 3};
 
@@ -172,7 +176,7 @@ static invar_plugin_turn turn_of(const char *text, const char *label, bool last)
 static void test_ext_turn__the_calculator_computes(void **state)
 {
     static const struct {
-        const char *said, *result; /* NULL: the sample ends */
+        const char *input, *result; /* text to insert; NULL if the sample ends */
     } cases[] = {
         {"is <calc>12*7</calc>", "<result>84</result>"},
         {"<calc>1 + 2*(3-5)/4</calc>", "<result>0</result>"},
@@ -192,12 +196,12 @@ static void test_ext_turn__the_calculator_computes(void **state)
         {"<calc>1", NULL},
         {"", NULL},
     };
-    invar_plugin *plugin = open_leader(CALCULATOR);
+    invar_plugin *plugin = open_plugin(CALCULATOR);
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_plugin_turn turns[2] = {turn_of(cases[i].said, "", false),
-                                      turn_of(cases[i].said, "", true)};
+        invar_plugin_turn turns[2] = {make_turn(cases[i].input, "", false),
+                                      make_turn(cases[i].input, "", true)};
         invar_turn_action next[2] = {{.end = false}, {.end = false}};
 
         assert_ok(invar_plugin_generate(plugin, turns, 2, next));
@@ -210,18 +214,18 @@ static void test_ext_turn__the_calculator_computes(void **state)
     invar_plugin_close(plugin);
 }
 
-/* Stored, the reply counts without the program; for another question it does not. */
+/* A stored reply answers the same request without the program, but not another request. */
 static void test_ext_turn__replies_are_kept(void **state)
 {
-    invar_plugin *plugin = open_leader(PROGRAM);
-    invar_plugin_turn turns[] = {turn_of("3", "5", false), turn_of("7", "5", false),
-                                 turn_of("5", "5", false), turn_of("4", "5", true)};
-    invar_turn_action next[4], again[4];
+    invar_plugin *plugin = open_plugin(PROGRAM);
+    invar_plugin_turn turns[] = {make_turn("3", "5", false), make_turn("7", "5", false),
+                                 make_turn("5", "5", false), make_turn("4", "5", true)};
+    invar_turn_action next[4], replayed[4];
     invar_plugin_replies replies;
 
     (void)state;
     memset(next, 0, sizeof next);
-    memset(again, 0, sizeof again);
+    memset(replayed, 0, sizeof replayed);
     assert_ok(invar_plugin_generate(plugin, turns, 4, next));
     assert_string_equal(next[0].text, ">");
     assert_string_equal(next[1].text, "<");
@@ -229,18 +233,19 @@ static void test_ext_turn__replies_are_kept(void **state)
     replies = invar_plugin_get_replies(plugin);
     assert_int_equal(replies.count, 1);
     {
-        const invar_plugin_options none = {.name = "leader", .kinds = INVAR_PLUGIN_KIND_GENERATE};
+        const invar_plugin_options offline = {.name = "leader",
+                                              .kinds = INVAR_PLUGIN_KIND_GENERATE};
         invar_plugin *stored;
 
-        assert_ok(invar_plugin_open(&stored, &none));
+        assert_ok(invar_plugin_open(&stored, &offline));
         assert_ok(invar_plugin_begin_step(stored, 3, &replies));
-        assert_ok(invar_plugin_generate(stored, turns, 4, again));
-        assert_string_equal(again[1].text, "<");
+        assert_ok(invar_plugin_generate(stored, turns, 4, replayed));
+        assert_string_equal(replayed[1].text, "<");
         for (int i = 0; i < 4; i++)
-            invar_turn_action_release(&again[i]);
+            invar_turn_action_release(&replayed[i]);
         assert_ok(invar_plugin_begin_step(stored, 3, &replies));
-        turns[0].room--; // part of the question
-        assert_fails(invar_plugin_generate(stored, turns, 4, again), INVAR_E_MISMATCH,
+        turns[0].room--; // `room` is part of the request
+        assert_fails(invar_plugin_generate(stored, turns, 4, replayed), INVAR_E_MISMATCH,
                      "asks something else than the recorded one");
         invar_plugin_close(stored);
     }
@@ -252,7 +257,7 @@ static void test_ext_turn__replies_are_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ext_turn__says_what_follows),
+        cmocka_unit_test(test_ext_turn__valid_replies),
         cmocka_unit_test(test_ext_turn__wrong_replies),
         cmocka_unit_test(test_ext_turn__plain_answers_become_a_line),
         cmocka_unit_test(test_ext_turn__the_calculator_computes),

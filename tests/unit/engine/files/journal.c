@@ -1,6 +1,8 @@
 /*
- * journal.c - tests of journals: lines are there when they were appended, a file that was removed
- * is reported, and damage is found.
+ * journal.c - tests of line journals: appending, the chain of sums, torn and removed files.
+ *
+ * Every flipped bit and every moved, repeated or missing line must be found. Control: the unchanged
+ * text, and every prefix of it, is read. The sum is recomputed here from the documented format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +30,7 @@ static int teardown(void **state)
     return rmdir(folder);
 }
 
-static void path_of(char out[INVAR_PATH_SIZE], const char *name)
+static void join_path(char out[INVAR_PATH_SIZE], const char *name)
 {
     assert_ok(invar_path_join(out, INVAR_PATH_SIZE, folder, name));
 }
@@ -44,8 +46,8 @@ static void assert_text(const char *path, const char *expected)
     invar_free(text);
 }
 
-/* The text of a journal with these lines; the caller releases it. */
-static invar_json_text sums_of(const char *lines)
+/* Returns these lines with their sums, NUL-terminated; the caller releases them. */
+static invar_json_text add_sums(const char *lines)
 {
     invar_json_text out = {0};
     invar_digest chain = {{0}};
@@ -57,7 +59,10 @@ static invar_json_text sums_of(const char *lines)
     return out;
 }
 
-/* Reads all lines and returns their number; -1 if the journal is refused. */
+/*
+ * Reads all lines and returns their number; -1 if the journal is rejected. *checked_out is false if
+ * the journal has no sums.
+ */
 static int64_t count_lines(const char *text, size_t bytes, bool *checked_out)
 {
     invar_journal_reader reader;
@@ -78,26 +83,26 @@ static int64_t count_lines(const char *text, size_t bytes, bool *checked_out)
     return -1;
 }
 
-static const char some[] =
+static const char four_lines[] =
     "{\"test\":2,\"run\":\"r\"}\n{\"a\":[1,2]}\n{\"a\":[3,4]}\n{\"b\":0.5}\n";
 
 static void test_journal__appends(void **state)
 {
-    invar_json_text old = sums_of("{\"old\":0}\n"), new = sums_of("{\"new\":0}\n");
-    invar_json_text all = sums_of("{\"old\":0}\n{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
+    invar_json_text old = add_sums("{\"old\":0}\n"), new = add_sums("{\"new\":0}\n");
+    invar_json_text all = add_sums("{\"old\":0}\n{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
     char path[INVAR_PATH_SIZE];
-    invar_journal *j;
+    invar_journal *journal;
 
     (void)state;
-    path_of(path, "a");
-    assert_ok(invar_journal_create(&j, path, "{\"old\":0}\n", 10));
+    join_path(path, "a");
+    assert_ok(invar_journal_create(&journal, path, "{\"old\":0}\n", 10));
     assert_text(path, old.data);
-    assert_ok(invar_journal_append(j, "{\"a\":1}\n", 8));
-    assert_ok(invar_journal_append(j, "{\"a\":2}\n{\"a\":3}\n", 16));
-    invar_journal_close(j);
+    assert_ok(invar_journal_append(journal, "{\"a\":1}\n", 8));
+    assert_ok(invar_journal_append(journal, "{\"a\":2}\n{\"a\":3}\n", 16));
+    invar_journal_close(journal);
     assert_text(path, all.data);
-    assert_ok(invar_journal_create(&j, path, "{\"new\":0}\n", 10)); // in place of what is there
-    invar_journal_close(j);
+    assert_ok(invar_journal_create(&journal, path, "{\"new\":0}\n", 10)); // replaces the file
+    invar_journal_close(journal);
     assert_text(path, new.data);
     assert_int_equal(unlink(path), 0);
     invar_json_text_release(&old);
@@ -105,11 +110,11 @@ static void test_journal__appends(void **state)
     invar_json_text_release(&all);
 }
 
-/* The format is documented: XXH3-128 of the sum before and of the line without its sum. */
+/* The format of journal.h: XXH3-128 of the previous sum and of the line before its own sum. */
 static void test_journal__sums_are_as_documented(void **state)
 {
     static const char line[] = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"test\":2";
-    invar_json_text text = sums_of("{\"test\":2}\n");
+    invar_json_text text = add_sums("{\"test\":2}\n");
     char hex[INVAR_DIGEST_HEX_SIZE], expected[128];
     invar_digest digest;
 
@@ -121,10 +126,10 @@ static void test_journal__sums_are_as_documented(void **state)
     invar_json_text_release(&text);
 }
 
-/* Every flipped bit of a journal is found, also that of the last newline. */
+/* Every flipped bit of a journal is found, even in the last newline. */
 static void test_journal__refuses_every_flipped_bit(void **state)
 {
-    invar_json_text text = sums_of(some);
+    invar_json_text text = add_sums(four_lines);
     bool checked;
 
     (void)state;
@@ -139,7 +144,7 @@ static void test_journal__refuses_every_flipped_bit(void **state)
     invar_json_text_release(&text);
 }
 
-/* Lines of `text`, in the order of `order`, up to a negative number. */
+/* Writes the lines of `text` in the order of the indices `order`, which end with -1. */
 static void reorder(char *out, const char *text, const int *order)
 {
     *out = '\0';
@@ -158,9 +163,9 @@ static void test_journal__refuses_lines_that_were_moved(void **state)
     static const int orders[][8] = {{0, 2, 3, -1},    {1, 2, 3, -1},       {0, 2, 1, 3, -1},
                                     {0, 1, 3, 2, -1}, {0, 1, 1, 2, 3, -1}, {0, 1, 2, 3, 0, -1},
                                     {0, 3, -1},       {0, 1, 2, 3, 3, -1}};
-    static const int shorter[] = {0, 1, 2, -1};
-    invar_json_text text = sums_of(some);
-    invar_json_text other = sums_of("{\"test\":2,\"run\":\"s\"}\n{\"a\":[1,2]}\n");
+    static const int without_last[] = {0, 1, 2, -1};
+    invar_json_text text = add_sums(four_lines);
+    invar_json_text other = add_sums("{\"test\":2,\"run\":\"s\"}\n{\"a\":[1,2]}\n");
     char moved[2000];
     bool checked;
 
@@ -169,9 +174,10 @@ static void test_journal__refuses_lines_that_were_moved(void **state)
         reorder(moved, text.data, orders[i]);
         assert_int_equal(count_lines(moved, strlen(moved), &checked), -1);
     }
-    reorder(moved, text.data, shorter); // the ledger has to tell
+    reorder(moved, text.data,
+            without_last); // missing lines at the end are found by comparison with the ledger
     assert_int_equal(count_lines(moved, strlen(moved), &checked), 3);
-    // a line that belongs to another run's head
+    // a line of a journal with another first line
     reorder(moved, text.data, (int[]){0, -1});
     (void)snprintf(moved + strlen(moved), 500, "%s", strchr(other.data, '\n') + 1);
     assert_int_equal(count_lines(moved, strlen(moved), &checked), -1);
@@ -182,7 +188,7 @@ static void test_journal__refuses_lines_that_were_moved(void **state)
 /* A kill can cut the file anywhere: complete lines are kept, the rest is dropped. */
 static void test_journal__drops_torn_last_line(void **state)
 {
-    invar_json_text text = sums_of(some);
+    invar_json_text text = add_sums(four_lines);
     int64_t lines = 0;
     bool checked;
 
@@ -203,41 +209,41 @@ static void test_journal__reads_version_1_unchecked(void **state)
     (void)state;
     assert_int_equal(count_lines(old, strlen(old), &checked), 2);
     assert_false(checked);
-    assert_int_equal(count_lines(new, strlen(new), &checked), -1); // it has lost its sums
+    assert_int_equal(count_lines(new, strlen(new), &checked), -1); // version 2 without its sums
     assert_int_equal(count_lines(newer, strlen(newer), &checked), -1);
 }
 
-/* A file that has another name is still the file; one that has none any more is lost. */
+/* A renamed file is still appended to; after its removal appending fails. */
 static void test_journal__removed(void **state)
 {
-    invar_json_text line = sums_of("{\"a\":1}\n");
+    invar_json_text line = add_sums("{\"a\":1}\n");
     char path[INVAR_PATH_SIZE], other[INVAR_PATH_SIZE];
-    invar_journal *j;
+    invar_journal *journal;
 
     (void)state;
-    path_of(path, "b");
-    path_of(other, "c");
-    assert_ok(invar_journal_create(&j, path, "", 0));
+    join_path(path, "b");
+    join_path(other, "c");
+    assert_ok(invar_journal_create(&journal, path, "", 0));
     assert_int_equal(rename(path, other), 0);
-    assert_ok(invar_journal_append(j, "{\"a\":1}\n", 8));
+    assert_ok(invar_journal_append(journal, "{\"a\":1}\n", 8));
     assert_text(other, line.data);
     assert_int_equal(unlink(other), 0);
-    assert_int_equal(invar_journal_append(j, "{\"a\":1}\n", 8), INVAR_E_STATE);
+    assert_int_equal(invar_journal_append(journal, "{\"a\":1}\n", 8), INVAR_E_STATE);
     assert_non_null(strstr(invar_error_last()->message, "was removed"));
-    invar_journal_close(j);
+    invar_journal_close(journal);
     invar_json_text_release(&line);
 }
 
 static void test_journal__refuses(void **state)
 {
     char path[INVAR_PATH_SIZE];
-    invar_journal *j;
+    invar_journal *journal;
 
     (void)state;
-    path_of(path, "no/such/folder");
-    assert_int_not_equal(invar_journal_create(&j, path, "", 0), INVAR_OK);
-    assert_null(j);
-    invar_journal_close(j);
+    join_path(path, "no/such/folder");
+    assert_int_not_equal(invar_journal_create(&journal, path, "", 0), INVAR_OK);
+    assert_null(journal);
+    invar_journal_close(journal);
 }
 
 int main(void)

@@ -1,5 +1,9 @@
 /*
- * safetensors.c - tests of reading and writing tensors in files.
+ * safetensors.c - tests of reading and writing safetensors files.
+ *
+ * Fixtures that the safetensors library of Python wrote (hf/data/generate.py) are read, and are
+ * written again byte by byte. Headers with one fault each must be rejected with its message.
+ * Control: similar headers without the fault are accepted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,7 +38,7 @@ static int remove_work(void **state)
     return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
-/* The file: le64 `length`, `header`, `data` zero bytes. */
+/* Writes a file: `length` as little-endian uint64, `header`, then `data` zero bytes. */
 static void write_raw(uint64_t length, const char *header, size_t data)
 {
     size_t bytes = strlen(header);
@@ -53,7 +57,8 @@ static void write_header(const char *header, size_t data)
     write_raw(strlen(header), header, data);
 }
 
-static void refuses(const char *header, size_t data, invar_status status, const char *message)
+static void assert_rejected(const char *header, size_t data, invar_status status,
+                            const char *message)
 {
     invar_safetensors *file;
 
@@ -63,12 +68,12 @@ static void refuses(const char *header, size_t data, invar_status status, const 
     assert_non_null(strstr(invar_error_last()->message, "t.safetensors"));
 }
 
-static void fixture(char out[1024], const char *name)
+static void fixture_path(char out[1024], const char *name)
 {
     snprintf(out, 1024, "%s/unit/engine/files/hf/data/%s", INVAR_TEST_DATA, name);
 }
 
-/* ---- files of others ------------------------------------------------------------------------- */
+/* ---- files of the Python library ------------------------------------------------------------- */
 
 static void test_engine_safetensors__reads_what_the_library_writes(void **state)
 {
@@ -84,7 +89,7 @@ static void test_engine_safetensors__reads_what_the_library_writes(void **state)
     const invar_safetensor *t;
 
     (void)state;
-    fixture(path, "mixed.safetensors");
+    fixture_path(path, "mixed.safetensors");
     assert_ok(invar_safetensors_open(&file, path));
     assert_int_equal(invar_safetensors_count(file), 10);
     assert_string_equal(invar_safetensors_at(file, 0)->name, "i64");
@@ -129,7 +134,7 @@ static void test_engine_safetensors__reads_what_the_library_writes(void **state)
     invar_safetensors_close(NULL);
 }
 
-/* The tensors of a file, written again in their order. */
+/* Reads all tensors of a file and writes them to another one in the same order. */
 static void copy_file(const char *from, const char *to)
 {
     static const invar_safetensors_pair metadata = {"format", "pt"};
@@ -167,7 +172,7 @@ static void test_engine_safetensors__writes_the_bytes_that_the_library_writes(vo
         char path[1024], *a, *b;
         size_t a_bytes, b_bytes;
 
-        fixture(path, names[i]);
+        fixture_path(path, names[i]);
         copy_file(path, scratch);
         assert_ok(invar_file_read(&a, &a_bytes, path, 1 << 20));
         assert_ok(invar_file_read(&b, &b_bytes, scratch, 1 << 20));
@@ -180,6 +185,7 @@ static void test_engine_safetensors__writes_the_bytes_that_the_library_writes(vo
 
 /* ---- hostile files --------------------------------------------------------------------------- */
 
+/* Beginning of a header with a tensor "a" of 8 bytes; a second tensor; a header with one tensor. */
 #define A "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
 #define B(first, last)                                                                             \
     ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" first "," last "]}}"
@@ -240,13 +246,13 @@ static void test_engine_safetensors__refuses_bad_headers(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuses(cases[i].header, cases[i].data, INVAR_E_CORRUPT, cases[i].message);
-    refuses(ONE("\"F4\"", "[2]", "[0,1]"), 1, INVAR_E_UNSUPPORTED,
-            "tensor 'a': unknown dtype 'F4'");
+        assert_rejected(cases[i].header, cases[i].data, INVAR_E_CORRUPT, cases[i].message);
+    assert_rejected(ONE("\"F4\"", "[2]", "[0,1]"), 1, INVAR_E_UNSUPPORTED,
+                    "tensor 'a': unknown dtype 'F4'");
 }
 
-/* What is refused above is refused for its fault: without it the same text is a good file. */
-static void test_engine_safetensors__accepts_the_good_neighbours(void **state)
+/* Control: headers like the rejected ones, but without the fault, are accepted. */
+static void test_engine_safetensors__accepts_similar_valid_headers(void **state)
 {
     static const struct {
         const char *header;
@@ -274,7 +280,7 @@ static void test_engine_safetensors__accepts_the_good_neighbours(void **state)
     }
 }
 
-static void test_engine_safetensors__refuses_lengths_that_are_not_there(void **state)
+static void test_engine_safetensors__refuses_lengths_beyond_the_file(void **state)
 {
     static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
                                   "oid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n";
@@ -296,13 +302,13 @@ static void test_engine_safetensors__refuses_lengths_that_are_not_there(void **s
     assert_fails(invar_safetensors_open(&file, work), INVAR_E_INVALID, "not a regular file");
     remove(scratch);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_NOTFOUND, "cannot be opened");
-    // a header above the limit of the format, in a file with a hole that has room for it
+    // a header above the limit of the format, in a sparse file that is long enough for it
     write_raw(100000001, "{", 0);
     assert_int_equal(truncate(scratch, 200000000), 0);
     assert_fails(invar_safetensors_open(&file, scratch), INVAR_E_CORRUPT, "the limit is 100000000");
 }
 
-/* A header of small values, whose tree would take a hundred times its bytes. */
+/* A header of 16 MiB whose parsed JSON tree would be about a hundred times larger. */
 static void test_engine_safetensors__refuses_an_allocation_bomb(void **state)
 {
     enum { BYTES = 16 << 20 };
@@ -336,7 +342,7 @@ static void test_engine_safetensors__a_file_that_shrinks_is_an_error(void **stat
 
 /* ---- conversions ----------------------------------------------------------------------------- */
 
-/* Every half, against its definition. */
+/* All 65536 half-precision values are compared with the definition of the format in double. */
 static void test_engine_safetensors__reads_every_f16(void **state)
 {
     static const invar_safetensor list = {"a", INVAR_SAFETENSORS_F16, 1, {65536}, 0, 0};
@@ -398,7 +404,7 @@ static void test_engine_safetensors__rounds_f32_to_bf16(void **state)
     assert_ok(invar_safetensors_read_f32(got, file, invar_safetensors_find(file, "a"), 0, N));
     invar_assert_bits_f32(got, values, N, "f32");
     assert_ok(invar_safetensors_read_f32(got, file, invar_safetensors_find(file, "b"), 0, N));
-    for (int i = 0; i < N; i++) { // the nearer of the two neighbours
+    for (int i = 0; i < N; i++) { // one of the two adjacent bf16 values, and the nearer one
         uint32_t below, above;
         float low, high;
 
@@ -493,8 +499,8 @@ int main(void)
         cmocka_unit_test(test_engine_safetensors__reads_what_the_library_writes),
         cmocka_unit_test(test_engine_safetensors__writes_the_bytes_that_the_library_writes),
         cmocka_unit_test(test_engine_safetensors__refuses_bad_headers),
-        cmocka_unit_test(test_engine_safetensors__accepts_the_good_neighbours),
-        cmocka_unit_test(test_engine_safetensors__refuses_lengths_that_are_not_there),
+        cmocka_unit_test(test_engine_safetensors__accepts_similar_valid_headers),
+        cmocka_unit_test(test_engine_safetensors__refuses_lengths_beyond_the_file),
         cmocka_unit_test(test_engine_safetensors__refuses_an_allocation_bomb),
         cmocka_unit_test(test_engine_safetensors__a_file_that_shrinks_is_an_error),
         cmocka_unit_test(test_engine_safetensors__reads_every_f16),

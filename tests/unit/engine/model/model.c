@@ -1,5 +1,9 @@
 /*
- * model.c - parameters: their list against real files, first values, formats, copies, hashes.
+ * model.c - tests of a model's parameters: list, initial values, formats, copies and hashes.
+ *
+ * The list of parameters is compared with files that transformers wrote, initial values with the
+ * normative expression in double, and weights with the masters they are made from. Control: each
+ * comparison also finds a changed spec, seed, format, master or bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,18 +26,18 @@ static int64_t elements(const invar_param *p)
     return p->stack * p->rows * (p->cols ? p->cols : 1);
 }
 
-/* Of the second layer, dense or of experts. */
-static const invar_param *up_of(const invar_model *model)
+/* Returns the up projection of the second layer, dense or of all experts. */
+static const invar_param *find_up_proj(const invar_model *model)
 {
     const invar_param *p = invar_model_find(model, "model.layers.1.mlp.up_proj.weight");
 
     return p ? p : invar_model_find(model, "model.layers.1.mlp.experts.up_proj.weight");
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- list of parameters ---------------------------------------------------------------------- */
 
-/* Tensors of the file that the list does not have, or has with other extents, or lacks. */
-static int64_t differences(const invar_model_spec *spec, const invar_safetensors *file)
+/* Returns the number of differences in names and extents between a spec's parameters and a file. */
+static int64_t count_differences(const invar_model_spec *spec, const invar_safetensors *file)
 {
     int64_t count, wrong = 0, tensors = 0;
     invar_param *params;
@@ -58,7 +62,7 @@ static int64_t differences(const invar_model_spec *spec, const invar_safetensors
     return wrong + (tensors != invar_safetensors_count(file));
 }
 
-/* Files that transformers wrote: nothing is missing, nothing is left, every extent is right. */
+/* The parameters of a spec are exactly the tensors of a file that transformers wrote. */
 static void test_model__lists_what_transformers_writes(void **state)
 {
     static const char *const folders[] = {"llama", "qwen2",      "qwen2_window",
@@ -74,21 +78,21 @@ static void test_model__lists_what_transformers_writes(void **state)
         (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
         assert_ok(invar_model_spec_read(&spec, dir, ""));
         assert_ok(invar_safetensors_open(&file, path));
-        if (differences(&spec, file) != 0)
+        if (count_differences(&spec, file) != 0)
             fail_msg("%s: the list of parameters differs", folders[i]);
-        // controls: a switch, an extent, a layer more
+        // controls: a changed switch, a changed extent, one layer more
         other = spec;
         other.qkv_bias = !spec.qkv_bias;
-        assert_true(differences(&other, file) > 0);
+        assert_true(count_differences(&other, file) > 0);
         other = spec;
         other.tied = !spec.tied;
-        assert_true(differences(&other, file) > 0);
+        assert_true(count_differences(&other, file) > 0);
         other = spec;
         other.kv_heads++;
-        assert_true(differences(&other, file) > 0);
+        assert_true(count_differences(&other, file) > 0);
         other = spec;
         other.layers++;
-        assert_true(differences(&other, file) > 0);
+        assert_true(count_differences(&other, file) > 0);
         invar_safetensors_close(file);
     }
 }
@@ -138,7 +142,7 @@ static void test_model__order_is_canonical(void **state)
     assert_ptr_equal(model->head, &model->params[25]);
     assert_null(invar_model_find(model, "model.layers.2.mlp.gate.weight"));
     invar_model_free(model);
-    // a critic has a head of its own, also where its actor's is tied
+    // a critic has its own head, even if the head of its actor is tied
     spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, dev));
     assert_ptr_equal(model->head, model->embedding);
@@ -151,9 +155,9 @@ static void test_model__order_is_canonical(void **state)
     invar_model_free(model);
 }
 
-/* ---- first values ---------------------------------------------------------------------------- */
+/* ---- initial values -------------------------------------------------------------------------- */
 
-/* The normative expression with the C library's functions: within rounding. */
+/* The normative expression, with the functions of the C library; equal except for rounding. */
 static double expected_value(uint32_t seed, int64_t param, int64_t i)
 {
     uint64_t block = (uint64_t)i / 4;
@@ -169,7 +173,7 @@ static double expected_value(uint32_t seed, int64_t param, int64_t i)
                  : radius * cos(2.0 * 3.14159265358979323846 * v);
 }
 
-static void assert_normal(const invar_param *p, int64_t place, uint32_t seed, double std)
+static void assert_normal(const invar_param *p, int64_t param_index, uint32_t seed, double std)
 {
     const float *values = p->master.data;
     int64_t count = elements(p), beyond = 0;
@@ -177,7 +181,7 @@ static void assert_normal(const invar_param *p, int64_t place, uint32_t seed, do
 
     for (int64_t i = 0; i < count; i++) {
         double z = (double)values[i] / std;
-        assert_true(fabs(z - expected_value(seed, place, i)) < 1e-6 * (1.0 + fabs(z)));
+        assert_true(fabs(z - expected_value(seed, param_index, i)) < 1e-6 * (1.0 + fabs(z)));
         sum += z;
         squares += z * z;
         beyond += fabs(z) > 1.0;
@@ -212,7 +216,7 @@ static void test_model__first_values(void **state)
     }
 }
 
-/* Threads and the other parameters do not matter, seed and place do. */
+/* Values depend on the seed and on the index of the parameter, not on threads or other extents. */
 static void test_model__first_values_depend_on_seed_and_place_alone(void **state)
 {
     const invar_device *devs = *state;
@@ -222,7 +226,7 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
     int64_t down;
     size_t bytes;
 
-    spec.vocab = 4001; // more than one task of values
+    spec.vocab = 4001; // the values are computed by several tasks
     assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, NULL, &devs[0]));
     assert_ok(invar_model_init(a, 5, &devs[0]));
     for (int i = 1; i < INVAR_TEST_DEVICES; i++) {
@@ -263,8 +267,8 @@ static void test_model__extents_that_a_format_cannot_have(void **state)
         assert_ok(invar_model_new(&model, &spec, (invar_format)i, NULL, dev));
         invar_model_free(model);
         if (i == INVAR_FORMAT_FP32 || i == INVAR_FORMAT_FP8)
-            continue;                  // take any
-        spec.expert_intermediate += 8; // no whole group or step
+            continue;                  // these formats accept any extents
+        spec.expert_intermediate += 8; // not a multiple of a scale block or dot step
         assert_fails(invar_model_new(&model, &spec, (invar_format)i, NULL, dev),
                      INVAR_E_UNSUPPORTED,
                      "model.layers.1.mlp.experts.gate_proj.weight is 136 x 128");
@@ -293,7 +297,7 @@ static void test_model__takes_widths_of_real_models(void **state)
     }
 }
 
-/* The message says what is left. */
+/* The message lists the formats that accept the extents. */
 static void test_model__a_refused_format_names_those_that_fit(void **state)
 {
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
@@ -310,7 +314,7 @@ static void test_model__a_refused_format_names_those_that_fit(void **state)
     assert_null(strstr(invar_error_last()->message, "bf16"));
 }
 
-/* What ops read is made from the masters, all of it, and from nothing else. */
+/* All weights that ops read are made from the masters, and only from them. */
 static void test_model__refresh_makes_the_compute_form(void **state)
 {
     const invar_device *dev = *state;
@@ -318,20 +322,21 @@ static void test_model__refresh_makes_the_compute_form(void **state)
     for (int i = INVAR_FORMAT_BF16; i < INVAR_FORMAT_COUNT; i++) {
         invar_model *model =
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 3, dev);
-        invar_op_runner caller;
+        invar_op_runner runner;
 
-        invar_op_runner_init(&caller, dev);
+        invar_op_runner_init(&runner, dev);
         for (int64_t p = 0; p < model->n_params; p++) {
             const invar_param *param = &model->params[p];
             const float *master = param->master.data;
-            bool low = (param->kind == INVAR_PARAM_LINEAR || param->kind == INVAR_PARAM_EXPERT) &&
-                       i != INVAR_FORMAT_BF16;
+            bool quantized =
+                (param->kind == INVAR_PARAM_LINEAR || param->kind == INVAR_PARAM_EXPERT) &&
+                i != INVAR_FORMAT_BF16;
 
-            assert_int_equal(param->weight.dtype == INVAR_DTYPE_BF16, !low);
-            if (low) {
+            assert_int_equal(param->weight.dtype == INVAR_DTYPE_BF16, !quantized);
+            if (quantized) {
                 invar_tensor expected = invar_test_copy(&param->weight);
                 assert_ok(
-                    INVAR_CALL(&caller, QUANTIZE, quantize, .q = expected, .x = param->master));
+                    INVAR_CALL(&runner, QUANTIZE, quantize, .q = expected, .x = param->master));
                 invar_assert_bits_tensor(&param->weight, &expected, param->name);
                 invar_test_free(&expected);
                 continue;
@@ -340,23 +345,23 @@ static void test_model__refresh_makes_the_compute_form(void **state)
                 assert_int_equal(((const uint16_t *)param->weight.data)[j],
                                  invar_bf16_from_f32(master[j]));
         }
-        // a master that moved is not seen before the refresh, and is after it
+        // control: a changed master changes the weights, but only after an update
         {
-            const invar_param *moved = up_of(model);
-            invar_tensor before = invar_test_copy(&moved->weight);
-            for (int64_t j = 0; j < moved->cols; j++)
-                ((float *)moved->master.data)[j] *= -1.5f;
-            invar_assert_bits_tensor(&moved->weight, &before, "not refreshed");
+            const invar_param *changed = find_up_proj(model);
+            invar_tensor before = invar_test_copy(&changed->weight);
+            for (int64_t j = 0; j < changed->cols; j++)
+                ((float *)changed->master.data)[j] *= -1.5f;
+            invar_assert_bits_tensor(&changed->weight, &before, "not refreshed");
             assert_ok(invar_model_update_weights(model, dev));
-            assert_true(invar_tensors_differ(&moved->weight, &before));
+            assert_true(invar_tensors_differ(&changed->weight, &before));
             invar_test_free(&before);
         }
-        invar_op_runner_release(&caller);
+        invar_op_runner_release(&runner);
         invar_model_free(model);
     }
 }
 
-/* Weights alone are those that a model of the format makes of the same masters. */
+/* Weights made from another model's masters equal those of a model with its own masters. */
 static void test_model__refresh_takes_masters_of_another_format(void **state)
 {
     const invar_device *dev = *state;
@@ -367,22 +372,25 @@ static void test_model__refresh_takes_masters_of_another_format(void **state)
     assert_ok(invar_model_new(&from, &spec, INVAR_FORMAT_BF16, NULL, dev));
     assert_ok(invar_model_init(from, 3, dev));
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
-        invar_model *whole = NULL, *alone = NULL;
+        invar_model *full = NULL, *weights_only = NULL;
 
-        assert_ok(invar_model_new(&whole, &spec, (invar_format)i, NULL, dev));
-        assert_ok(invar_model_init(whole, 3, dev));
-        assert_ok(invar_model_new_weights(&alone, &spec, (invar_format)i, NULL, dev));
-        assert_ok(invar_model_refresh_from(alone, from, dev));
-        for (int64_t p = 0; p < alone->n_params; p++)
-            invar_assert_bits_tensor(&alone->params[p].weight, &whole->params[p].weight,
-                                     alone->params[p].name);
-        ((float *)up_of(from)->master.data)[0] += 1.0f;
-        assert_ok(invar_model_refresh_from(alone, from, dev));
-        assert_true(invar_tensors_differ(&up_of(alone)->weight, &up_of(whole)->weight));
-        ((float *)up_of(from)->master.data)[0] = ((const float *)up_of(whole)->master.data)[0];
-        assert_fails(invar_model_refresh_from(alone, dense, dev), INVAR_E_INVALID, "same spec");
-        invar_model_free(alone);
-        invar_model_free(whole);
+        assert_ok(invar_model_new(&full, &spec, (invar_format)i, NULL, dev));
+        assert_ok(invar_model_init(full, 3, dev));
+        assert_ok(invar_model_new_weights(&weights_only, &spec, (invar_format)i, NULL, dev));
+        assert_ok(invar_model_refresh_from(weights_only, from, dev));
+        for (int64_t p = 0; p < weights_only->n_params; p++)
+            invar_assert_bits_tensor(&weights_only->params[p].weight, &full->params[p].weight,
+                                     weights_only->params[p].name);
+        ((float *)find_up_proj(from)->master.data)[0] += 1.0f;
+        assert_ok(invar_model_refresh_from(weights_only, from, dev));
+        assert_true(
+            invar_tensors_differ(&find_up_proj(weights_only)->weight, &find_up_proj(full)->weight));
+        ((float *)find_up_proj(from)->master.data)[0] =
+            ((const float *)find_up_proj(full)->master.data)[0];
+        assert_fails(invar_model_refresh_from(weights_only, dense, dev), INVAR_E_INVALID,
+                     "same spec");
+        invar_model_free(weights_only);
+        invar_model_free(full);
     }
     invar_model_free(dense);
     invar_model_free(from);
@@ -390,7 +398,7 @@ static void test_model__refresh_takes_masters_of_another_format(void **state)
 
 /* ---- copies and hashes ----------------------------------------------------------------------- */
 
-/* A model without masters has weights at the same places, so one program serves both. */
+/* A model without masters has its weights at the same offsets, so one op graph serves both. */
 static void test_model__copy_takes_weights_alone(void **state)
 {
     const invar_device *dev = *state;
@@ -423,7 +431,7 @@ static void test_model__copy_takes_masters_and_weights(void **state)
         invar_model *to = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 4, dev);
         invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_DENSE, (invar_format)i, 4, dev);
 
-        assert_true(invar_tensors_differ(&up_of(to)->weight, &up_of(from)->weight));
+        assert_true(invar_tensors_differ(&find_up_proj(to)->weight, &find_up_proj(from)->weight));
         assert_ok(invar_model_copy(to, from));
         for (int64_t p = 0; p < to->n_params; p++) {
             invar_assert_bits_tensor(&to->params[p].master, &from->params[p].master, "master");
@@ -455,7 +463,7 @@ static void test_model__copy_refuses_other_extents(void **state)
     invar_model_free(b);
 }
 
-/* Of the masters' bits in order; threads, numerics and the format play no part. */
+/* The hash depends on the bits of the masters only, not on threads, numerics or the format. */
 static void test_model__hash_is_of_the_masters(void **state)
 {
     const invar_device *devs = *state;

@@ -1,6 +1,10 @@
 /*
  * spec.c - tests of reading, checking and writing config.json.
  *
+ * Published configurations and files that transformers wrote are read with the expected fields, and
+ * every accepted spec is written and read back unchanged. A key that changes the model and is not
+ * supported is rejected by name. Control: keys without effect are ignored.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/model/spec/spec.h"
@@ -78,17 +82,17 @@ static void assert_same(const invar_model_spec *a, const invar_model_spec *b)
                 a->rope.original_context == b->rope.original_context);
 }
 
-/* What we write is read back as the same spec. */
+/* Writes the spec and asserts that reading it back gives the same spec. */
 static void assert_round_trip(const invar_model_spec *spec)
 {
-    invar_model_spec again;
+    invar_model_spec reread;
     size_t bytes;
     char *text;
 
     remove_text("generation_config.json");
     assert_ok(invar_model_spec_json(&text, &bytes, spec, "bfloat16"));
-    assert_ok(read_text(&again, text));
-    assert_same(spec, &again);
+    assert_ok(read_text(&reread, text));
+    assert_same(spec, &reread);
     invar_free(text);
 }
 
@@ -203,7 +207,7 @@ static void test_engine_spec__reads_qwen3_moe(void **state)
     assert_round_trip(&s);
 }
 
-/* Written by transformers 5.22 (tests/unit/engine/files/hf/data/generate.py). */
+/* Reads files that transformers 5.22 wrote (tests/unit/engine/files/hf/data/generate.py). */
 static void test_engine_spec__reads_what_transformers_writes(void **state)
 {
     static const char *const names[] = {"llama", "qwen2", "qwen3", "qwen3_moe", "critic"};
@@ -231,6 +235,7 @@ static void test_engine_spec__reads_what_transformers_writes(void **state)
 
 /* ---- one key at a time ----------------------------------------------------------------------- */
 
+/* Beginnings of the config.json of small models, without the closing brace. */
 #define SMALL                                                                                      \
     "\"vocab_size\": 40, \"hidden_size\": 16, \"intermediate_size\": 24, "                         \
     "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"max_position_embeddings\": 64"
@@ -296,7 +301,7 @@ static void test_engine_spec__reads_sparse_layers(void **state)
     "{\"rope_type\": \"llama3\", \"factor\": " #factor                                             \
     ", \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"
 
-/* Both spellings in one file, as long as they agree. */
+/* A file may have both spellings, rope_scaling and rope_parameters, if they agree. */
 static void test_engine_spec__reads_rope_twice(void **state)
 {
     invar_model_spec once, twice;
@@ -312,10 +317,10 @@ static void test_engine_spec__reads_rope_twice(void **state)
     assert_true(twice.rope.theta == 1e5 && twice.rope.scaling == INVAR_ROPE_DEFAULT);
 }
 
-/* SmolLM2-135M-Instruct has some of these, loading a GGUF in transformers adds others. */
+/* SmolLM2-135M-Instruct has some of these keys; loading a GGUF in transformers adds others. */
 static void test_engine_spec__ignores_what_every_model_may_have(void **state)
 {
-    static const char *const more[] = {
+    static const char *const extra_keys[] = {
         ", \"_name_or_path\": \"x\", \"_model_name_or_path\": \"y\", \"unk_token_id\": 0, "
         "\"sep_token_id\": 70}",
         ", \"is_llama_config\": true, \"rope_interleaved\": false, \"transformers.js_config\": "
@@ -330,16 +335,16 @@ static void test_engine_spec__ignores_what_every_model_may_have(void **state)
 
     (void)state;
     assert_ok(read_text(&plain, LLAMA "}"));
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+    for (size_t i = 0; i < sizeof extra_keys / sizeof *extra_keys; i++) {
         char config[1024];
 
-        snprintf(config, sizeof config, "%s%s", LLAMA, more[i]);
+        snprintf(config, sizeof config, "%s%s", LLAMA, extra_keys[i]);
         assert_ok(read_text(&s, config));
         assert_same(&plain, &s);
     }
 }
 
-static void test_engine_spec__ignores_what_it_is_told_to(void **state)
+static void test_engine_spec__ignores_the_listed_keys(void **state)
 {
     static const struct {
         const char *ignored, *message;
@@ -366,7 +371,7 @@ static void test_engine_spec__ignores_what_it_is_told_to(void **state)
 static void test_engine_spec__weights_are_of_the_same_model(void **state)
 {
     static const struct {
-        const char *config, *message; /* NULL: they are */
+        const char *config, *message; /* NULL if the weights fit the model */
     } cases[] = {
         {LLAMA "}", NULL},
         {LLAMA ", \"rope_theta\": 5e5}",
@@ -378,7 +383,7 @@ static void test_engine_spec__weights_are_of_the_same_model(void **state)
                "\"original_max_position_embeddings\": 16}}",
          "\"rope_scaling\" is {"},
         {LLAMA ", \"initializer_range\": 0.5, \"eos_token_id\": 3}", NULL},
-        {LLAMA ", \"note\": 1}", NULL}, // the model says what is computed
+        {LLAMA ", \"note\": 1}", NULL}, // unknown keys matter in the model's own config.json only
     };
     invar_model_spec spec;
 
@@ -391,13 +396,14 @@ static void test_engine_spec__weights_are_of_the_same_model(void **state)
         else
             assert_ok(invar_model_spec_compare(&spec, work));
     }
-    spec.value_head = true; // the config.json of a run's checkpoint is the actor's
+    spec.value_head = true; // a critic: config.json of a run's checkpoint describes the actor
     write_text("config.json", LLAMA ", \"tie_word_embeddings\": true}");
     assert_ok(invar_model_spec_compare(&spec, work));
     spec.value_head = false;
     assert_fails(invar_model_spec_compare(&spec, work), INVAR_E_INVALID,
                  "\"tie_word_embeddings\" is true, and false in");
-    assert_ok(invar_model_spec_compare(&spec, "/nowhere")); // shapes are all that is known
+    assert_ok(invar_model_spec_compare(
+        &spec, "/nowhere")); // without a config.json only shapes could be compared
 }
 
 static void test_engine_spec__refuses(void **state)
@@ -516,33 +522,33 @@ static void test_engine_spec__refuses(void **state)
 
 static void test_engine_spec__check_refuses_what_no_family_has(void **state)
 {
-    invar_model_spec good, s;
+    invar_model_spec valid, s;
 
     (void)state;
-    assert_ok(read_text(&good, QWEN2 "}"));
-    assert_ok(invar_model_spec_check(&good));
-    s = good, s.qkv_bias = false;
+    assert_ok(read_text(&valid, QWEN2 "}"));
+    assert_ok(invar_model_spec_check(&valid));
+    s = valid, s.qkv_bias = false;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "qwen2 has QKV biases and no QK");
-    s = good, s.qk_norm = true;
+    s = valid, s.qk_norm = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "QK-norm");
-    s = good, s.sparse[0] = true;
+    s = valid, s.sparse[0] = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "layer 0 cannot have experts");
-    s = good, s.experts = 2;
+    s = valid, s.experts = 2;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "the number of experts is 2");
-    s = good, s.value_head = s.tied = true;
+    s = valid, s.value_head = s.tied = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "never tied");
-    s = good, s.window_from = 1;
+    s = valid, s.window_from = 1;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "first layer with a window");
-    s = good, s.rope = (invar_rope_spec){1e4, INVAR_ROPE_LLAMA3, 8, 4, 4, 32};
+    s = valid, s.rope = (invar_rope_spec){1e4, INVAR_ROPE_LLAMA3, 8, 4, 4, 32};
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "above the low_freq_factor");
     s.rope.low_freq_factor = 1, s.rope.original_context = 0.5;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "the original context");
-    s = good, s.family = INVAR_FAMILY_COUNT;
+    s = valid, s.family = INVAR_FAMILY_COUNT;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "the family is 4");
     assert_null(invar_family_name(INVAR_FAMILY_COUNT));
 }
 
-/* Whatever the numbers: what was written is read back to the bit. */
+/* Random numbers are written and read back bit by bit. */
 static void test_engine_spec__numbers_survive(void **state)
 {
     invar_model_spec s;
@@ -607,7 +613,7 @@ int main(void)
         cmocka_unit_test(test_engine_spec__reads_sparse_layers),
         cmocka_unit_test(test_engine_spec__reads_rope_twice),
         cmocka_unit_test(test_engine_spec__ignores_what_every_model_may_have),
-        cmocka_unit_test(test_engine_spec__ignores_what_it_is_told_to),
+        cmocka_unit_test(test_engine_spec__ignores_the_listed_keys),
         cmocka_unit_test(test_engine_spec__weights_are_of_the_same_model),
         cmocka_unit_test(test_engine_spec__refuses),
         cmocka_unit_test(test_engine_spec__check_refuses_what_no_family_has),

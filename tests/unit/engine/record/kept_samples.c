@@ -1,8 +1,8 @@
 /*
- * kept_samples.c - tests of which steps samples are kept of: few bytes, all; many bytes, up to the
- * end.
+ * kept_samples.c - tests of the choice of steps whose samples are kept.
  *
- * What is kept is tested with whole runs (tests/e2e/kept_samples/kept.sh).
+ * Small runs keep every step. Long runs keep fewer and fewer, within the byte limit, but still some
+ * near the end. Complete runs are tested by tests/e2e/kept_samples/kept.sh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,42 +10,44 @@
 
 #include "tests/support.h"
 
-/* So many steps of which each keeps as many bytes: how many are kept, and the last. */
-typedef struct course {
-    int64_t kept, last, widest; /* widest: steps between two that are */
-    uint64_t bytes;
-} course;
+/* Result of a simulated run. */
+typedef struct kept_steps {
+    int64_t kept, last, widest; /* number of kept steps; the last one, -1 if there is none; largest
+                                   distance between two of them */
+    uint64_t bytes;             /* sum over the kept steps */
+} kept_steps;
 
-static course follow(int64_t steps, uint64_t each)
+/* Simulates a run whose steps have `step_bytes` bytes of samples. */
+static kept_steps simulate_run(int64_t steps, uint64_t step_bytes)
 {
-    course c = {.last = -1};
+    kept_steps c = {.last = -1};
 
     for (int64_t step = 0; step < steps; step++) {
         if (!invar_kept_samples_wants(step, c.bytes))
             continue;
         c.widest = step - c.last > c.widest ? step - c.last : c.widest;
         c.last = step;
-        c.bytes += each;
+        c.bytes += step_bytes;
         c.kept++;
     }
     return c;
 }
 
-static void test_engine_kept__wants(void **state)
+static void test_kept_samples__wants(void **state)
 {
     const uint64_t sizes[] = {1, 1000, 4000, 40000, 400000, (uint64_t)3 << 20};
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int64_t share = (int64_t)(INVAR_KEPT_SAMPLES_BYTES / 16 / sizes[i]);
-        course brief = follow(share > 1000 ? 1000 : share, sizes[i]);
-        course far = follow(300000, sizes[i]);
+        int64_t max_steps = (int64_t)(INVAR_KEPT_SAMPLES_BYTES / 16 / sizes[i]);
+        kept_steps short_run = simulate_run(max_steps > 1000 ? 1000 : max_steps, sizes[i]);
+        kept_steps long_run = simulate_run(300000, sizes[i]);
 
-        assert_int_equal(brief.kept, share > 1000 ? 1000 : share); // every step
-        assert_true(far.bytes <= INVAR_KEPT_SAMPLES_BYTES + sizes[i]);
-        if (sizes[i] <= 4000) { // the end of a long run is there, too
-            assert_true(far.last >= 300000 - far.widest);
-            assert_true(far.widest <= 256);
+        assert_int_equal(short_run.kept, max_steps > 1000 ? 1000 : max_steps); // every step
+        assert_true(long_run.bytes <= INVAR_KEPT_SAMPLES_BYTES + sizes[i]);
+        if (sizes[i] <= 4000) { // a long run keeps steps near its end, too
+            assert_true(long_run.last >= 300000 - long_run.widest);
+            assert_true(long_run.widest <= 256);
         }
     }
     for (int64_t step = 0; step < 100; step++)
@@ -56,7 +58,7 @@ static void test_engine_kept__wants(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine_kept__wants)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept_samples__wants)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,8 @@
 /*
- * replica_check.c - tests of ranks that make different entries of the ledger: who it was is told.
+ * replica_check.c - tests of the replica check, which finds ranks that computed different bits.
+ *
+ * Three ranks are threads; one of them has a different digest, metric or weight digest. All ranks
+ * must fail with one message that names the rank and the point. Control: equal ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,9 +14,11 @@
 
 enum { RANKS = 3, POINTS = 3 };
 
-/* Where a rank differs; none does where `rank` is -1. */
+/* The injected difference. */
 typedef struct fault {
-    int rank, point; /* point POINTS: its metric; behind it: its weights */
+    int rank,
+        point; /* rank that differs, -1 for none; first differing point, POINTS for the metric,
+                        POINTS + 1 for the weights */
     const char *path;
 } fault;
 
@@ -59,23 +64,23 @@ static invar_status make_step(rank_run *run)
 {
     const fault *f = run->payload;
     int rank = invar_comm_rank(run->comm);
-    bool odd = rank == f->rank;
+    bool differs = rank == f->rank;
     invar_recorder r = {.last_recorded_step = -1};
     invar_digest digests[POINTS];
-    invar_ledger_metric metric = {"train/loss", odd && f->point == POINTS ? 2.0 : 1.0};
+    invar_ledger_metric metric = {"train/loss", differs && f->point == POINTS ? 2.0 : 1.0};
     invar_probe_result result = {.points = points, .digests = digests, .count = POINTS};
     invar_ledger_step step = {.step = 0, .digests = digests, .metrics = &metric, .n_metrics = 1};
     invar_learner learner = {.stepped = true};
-    invar_step_report of = {.learners = {{.learner = &learner}}, .n_learners = 1};
+    invar_step_report report = {.learners = {{.learner = &learner}}, .n_learners = 1};
     invar_layout layout;
     invar_status status = INVAR_OK;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     r.options.layout = &layout;
-    r.step = &of;
-    invar_hash_bytes(&learner.weights_digest, odd && f->point > POINTS ? "bad" : "good", 3);
+    r.step = &report;
+    invar_hash_bytes(&learner.weights_digest, differs && f->point > POINTS ? "bad" : "good", 3);
     for (int i = 0; i < POINTS; i++)
-        invar_hash_bytes(&digests[i], odd && i >= f->point ? "bad" : "good", 3);
+        invar_hash_bytes(&digests[i], differs && i >= f->point ? "bad" : "good", 3);
     if (rank == 0)
         status = open_ledger(&r, f->path);
     if (status == INVAR_OK)
@@ -109,7 +114,7 @@ static int64_t number(const char *path, const char *sql)
     return out;
 }
 
-static void ask(rank_run runs[MAX_RANKS], fault *f, uint64_t schedule)
+static void run_replicas(rank_run runs[MAX_RANKS], fault *f, uint64_t schedule)
 {
     f->path = INVAR_TEST_WORK "/replicas.db";
     (void)unlink(f->path);
@@ -118,19 +123,19 @@ static void ask(rank_run runs[MAX_RANKS], fault *f, uint64_t schedule)
     run_ranks(runs, RANKS, schedule, 0, make_step, f);
 }
 
-static void test_replicas__equal_ranks_write_nothing_here(void **state)
+static void test_replica_check__equal_ranks_write_nothing(void **state)
 {
     rank_run runs[MAX_RANKS];
     fault none = {.rank = -1};
 
     (void)state;
-    ask(runs, &none, 1);
+    run_replicas(runs, &none, 1);
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(runs[r].status, INVAR_OK);
     assert_int_equal(number(none.path, "SELECT count(*) FROM step"), 0);
 }
 
-static void test_replicas__the_odd_rank_and_point_are_named(void **state)
+static void test_replica_check__names_the_differing_rank_and_point(void **state)
 {
     static const char *const what[] = {"batch.tokens", "grad.embed", "weight.embed", "its metrics",
                                        "its weights as ops read them"};
@@ -142,7 +147,7 @@ static void test_replicas__the_odd_rank_and_point_are_named(void **state)
             rank_run runs[MAX_RANKS];
             char text[200];
 
-            ask(runs, &f, (uint64_t)point);
+            run_replicas(runs, &f, (uint64_t)point);
             (void)snprintf(text, sizeof text, "step 0: rank %d on ", rank);
             for (int r = 0; r < RANKS; r++) {
                 assert_int_equal(runs[r].status, INVAR_E_MISMATCH);
@@ -154,7 +159,8 @@ static void test_replicas__the_odd_rank_and_point_are_named(void **state)
             assert_int_equal(number(f.path, "SELECT count(*) FROM event WHERE kind = "
                                             "'rank-desync' AND level = 'error' AND step = 0"),
                              1);
-            // as many as the query rank-desync looks at, in two ranks or in one
+            // rows that the query rank-desync finds: one per point and rank that differs from rank
+            // 0
             assert_int_equal(number(f.path, "SELECT count(*) FROM digest x JOIN digest z USING "
                                             "(run, step, seg) JOIN point p ON p.manifest = "
                                             "x.manifest WHERE p.replicated = 1 AND z.rank = 0 AND "
@@ -167,8 +173,8 @@ static void test_replicas__the_odd_rank_and_point_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replicas__equal_ranks_write_nothing_here),
-        cmocka_unit_test(test_replicas__the_odd_rank_and_point_are_named),
+        cmocka_unit_test(test_replica_check__equal_ranks_write_nothing),
+        cmocka_unit_test(test_replica_check__names_the_differing_rank_and_point),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
 /*
- * throughput.c - what is told about the speed of a step, and what is not.
+ * throughput.c - tests of the speed metrics of a step: values, missing values, peaks and the ETA.
+ *
+ * Steps take no time: the test moves the recorded ends of earlier steps into the past. Expected
+ * values are computed from the durations, the tokens and invar_flop_train.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +18,7 @@
 enum { SAMPLES = 4 };
 #define SECOND INT64_C(1000000000)
 
-typedef struct scene {
+typedef struct throughput_fixture {
     invar_device dev;
     invar_model *model;
     invar_learner learner;
@@ -25,9 +28,9 @@ typedef struct scene {
     invar_throughput pace;
     invar_ledger_metric gauges[INVAR_THROUGHPUT_GAUGES];
     size_t n_gauges;
-} scene;
+} throughput_fixture;
 
-static void open_scene(scene *s, const invar_throughput_options *options)
+static void open_fixture(throughput_fixture *s, const invar_throughput_options *options)
 {
     memset(s, 0, sizeof *s);
     invar_test_device_init(&s->dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
@@ -43,7 +46,7 @@ static void open_scene(scene *s, const invar_throughput_options *options)
     invar_throughput_begin(&s->pace, options);
 }
 
-static void close_scene(scene *s)
+static void close_fixture(throughput_fixture *s)
 {
     invar_token_arrays_release(&s->flat);
     invar_rl_samples_reset(&s->samples);
@@ -51,22 +54,23 @@ static void close_scene(scene *s)
     invar_test_device_release(&s->dev);
 }
 
-/* A step that took so long, with its phases. */
-static void take_step(scene *s, int64_t number, double seconds, double rollout, double train)
+/* Ends a step that took `seconds`, with its phases. */
+static void end_step(throughput_fixture *s, int64_t number, double seconds, double rollout,
+                     double train)
 {
     const invar_ledger_timing timings[] = {{"rollout", 0, (int64_t)(rollout * 1e9)},
                                            {"score", 0, SECOND},
                                            {"train", 0, (int64_t)(train * 1e9)}};
 
     s->step.number = number;
-    // the clock of the test is what lies behind it
+    // shifts the ends of earlier steps instead of waiting
     for (int i = 0; i < INVAR_THROUGHPUT_STEPS; i++)
         s->pace.ends[i] -= (int64_t)(seconds * 1e9);
     s->n_gauges = invar_throughput_step(s->gauges, &s->pace, &s->step, timings, 3);
 }
 
-/* NaN: there is none. */
-static double gauge(const scene *s, const char *name)
+/* Returns the value of a gauge, NaN if there is none. */
+static double gauge(const throughput_fixture *s, const char *name)
 {
     for (size_t i = 0; i < s->n_gauges; i++)
         if (strcmp(s->gauges[i].name, name) == 0)
@@ -74,73 +78,74 @@ static double gauge(const scene *s, const char *name)
     return (double)NAN;
 }
 
-static bool near(double a, double b)
+static bool is_near(double a, double b)
 {
-    return fabs(a - b) <= 1e-3 * fabs(b) + 0.05; // the true clock runs, too
+    return fabs(a - b) <= 1e-3 * fabs(b) + 0.05; // the real clock advances, too
 }
 
-static void test_pace__tells_what_a_step_was(void **state)
+static void test_throughput__values_of_a_step(void **state)
 {
-    scene s;
-    double tokens = 0.0, drawn = 0.0, flop;
+    throughput_fixture s;
+    double tokens = 0.0, response_tokens = 0.0, flop;
 
     (void)state;
-    open_scene(
+    open_fixture(
         &s, &(invar_throughput_options){.peak = 1e6, .devices = 2, .steps = 11, .per_rollout = 1});
     for (int i = 0; i < SAMPLES; i++) {
         tokens += (double)s.samples.items[i].n_tokens;
-        drawn += (double)invar_rl_sample_response(&s.samples.items[i]);
+        response_tokens += (double)invar_rl_sample_response(&s.samples.items[i]);
     }
     flop = invar_flop_train(s.model, s.samples.items, SAMPLES);
-    take_step(&s, 0, 100.0, 10.0, 20.0);
+    end_step(&s, 0, 100.0, 10.0, 20.0);
     assert_int_equal(s.n_gauges, INVAR_THROUGHPUT_GAUGES);
-    assert_true(near(gauge(&s, "perf/step_time"), 100.0));
-    assert_true(near(gauge(&s, "perf/tokens_per_s"), tokens / 100.0));
-    assert_true(near(gauge(&s, "perf/eta"), 1000.0));
+    assert_true(is_near(gauge(&s, "perf/step_time"), 100.0));
+    assert_true(is_near(gauge(&s, "perf/tokens_per_s"), tokens / 100.0));
+    assert_true(is_near(gauge(&s, "perf/eta"), 1000.0));
     assert_true(gauge(&s, "perf/train_time") == 20.0);
     assert_true(gauge(&s, "perf/train_tok_per_s") == tokens / 20.0);
     assert_true(gauge(&s, "perf/train_tflops") == flop / 20.0 / 1e12);
     assert_true(gauge(&s, "perf/train_mfu") == flop / (20.0 * 2e6));
     assert_true(gauge(&s, "perf/rollout_time") == 10.0);
-    assert_true(gauge(&s, "perf/rollout_tok_per_s") == drawn / 10.0);
+    assert_true(gauge(&s, "perf/rollout_tok_per_s") == response_tokens / 10.0);
     assert_true(s.pace.mfu == gauge(&s, "perf/train_mfu"));
-    // the means are of both steps
-    take_step(&s, 1, 300.0, 10.0, 60.0);
-    assert_true(near(invar_throughput_mean_tokens_per_s(&s.pace), tokens / 200.0));
+    // means over both steps
+    end_step(&s, 1, 300.0, 10.0, 60.0);
+    assert_true(is_near(invar_throughput_mean_tokens_per_s(&s.pace), tokens / 200.0));
     assert_true(invar_throughput_mean_mfu(&s.pace) == 2.0 * flop / (80.0 * 2e6));
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-static void test_pace__is_silent_where_it_does_not_know(void **state)
+static void test_throughput__unknown_values_are_missing(void **state)
 {
-    scene s;
+    throughput_fixture s;
 
     (void)state;
-    open_scene(&s, &(invar_throughput_options){.devices = 1, .per_rollout = 1});
-    take_step(&s, 0, 1.0, 0.5, 0.25);
+    open_fixture(&s, &(invar_throughput_options){.devices = 1, .per_rollout = 1});
+    end_step(&s, 0, 1.0, 0.5, 0.25);
     assert_true(isnan(gauge(&s, "perf/train_mfu"))); // no peak
     assert_true(isnan(s.pace.mfu) && isnan(invar_throughput_mean_mfu(&s.pace)));
     assert_true(isnan(gauge(&s, "perf/eta"))); // no end
     assert_true(!isnan(gauge(&s, "perf/train_tflops")));
-    s.step.supervised = true; // answers of the data: nothing was sampled
-    take_step(&s, 0, 1.0, 0.5, 0.25);
+    s.step.supervised = true; // SFT: responses come from the data, nothing is sampled
+    end_step(&s, 0, 1.0, 0.5, 0.25);
     assert_true(isnan(gauge(&s, "perf/rollout_time")));
     assert_true(isnan(gauge(&s, "perf/rollout_tok_per_s")));
     assert_true(!isnan(gauge(&s, "perf/train_tok_per_s")));
     s.step.supervised = false;
-    s.step.first = 1; // not the first of its rollout
+    s.step.first = 1; // not the first step of its rollout
     s.step.count = SAMPLES - 1;
-    take_step(&s, 1, 1.0, 0.5, 0.25);
+    end_step(&s, 1, 1.0, 0.5, 0.25);
     assert_true(isnan(gauge(&s, "perf/rollout_time")));
-    s.step.n_learners = 0; // nothing is learned
-    take_step(&s, 2, 1.0, 0.5, 0.0);
+    s.step.n_learners = 0; // no training
+    end_step(&s, 2, 1.0, 0.5, 0.0);
     assert_true(isnan(gauge(&s, "perf/train_time")) && isnan(gauge(&s, "perf/train_tflops")));
     s.pace = (invar_throughput){0}; // a replay
-    take_step(&s, 3, 1.0, 0.5, 0.25);
+    end_step(&s, 3, 1.0, 0.5, 0.25);
     assert_int_equal(s.n_gauges, 0);
     s.dev.numerics = INVAR_NUMERICS_SM90;
-    assert_true(invar_throughput_peak(&s.dev, INVAR_FORMAT_BF16) == 0.0); // a CPU has no number
-    close_scene(&s);
+    assert_true(invar_throughput_peak(&s.dev, INVAR_FORMAT_BF16) ==
+                0.0); // the peak of a CPU is not known
+    close_fixture(&s);
 }
 
 static const char *model_name;
@@ -151,7 +156,7 @@ static const char *model_of(const invar_device *dev)
     return model_name;
 }
 
-static void test_pace__knows_peaks_by_name_and_format(void **state)
+static void test_throughput__knows_peaks_by_name_and_format(void **state)
 {
     const invar_backend gpu = {.model = model_of};
     invar_device dev = {.backend = &gpu, .numerics = INVAR_NUMERICS_SM90};
@@ -161,50 +166,50 @@ static void test_pace__knows_peaks_by_name_and_format(void **state)
     assert_true(invar_throughput_peak(&dev, INVAR_FORMAT_BF16) == 989e12);
     assert_true(invar_throughput_peak(&dev, INVAR_FORMAT_FP8) == 0.0);
     assert_true(invar_throughput_peak(&dev, INVAR_FORMAT_FP32) == 0.0);
-    model_name = "NVIDIA H100 PCIe"; // slower, and not in the table
+    model_name = "NVIDIA H100 PCIe"; // slower than the SXM card, and not in the table
     assert_true(invar_throughput_peak(&dev, INVAR_FORMAT_BF16) == 0.0);
     model_name = "NVIDIA H200";
     dev.numerics = INVAR_NUMERICS_IEEE; // without tensor cores
     assert_true(invar_throughput_peak(&dev, INVAR_FORMAT_BF16) == 0.0);
 }
 
-/* The first step of a rollout is slow, the others are fast; then all become faster. */
-static void test_pace__expects_the_recent_pace_of_whole_rollouts(void **state)
+/* The ETA with a slow first step in each rollout; later all steps are ten times faster. */
+static void test_throughput__eta_uses_recent_rollouts(void **state)
 {
     const int64_t sizes[] = {1, 3, 4, 200};
-    scene s;
+    throughput_fixture s;
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t per = sizes[i];
         int64_t step = 0, steps = 1000 * per;
-        const double first = 90.0, other = 1.0, whole = first + (double)(per - 1) * other;
+        const double first = 90.0, other = 1.0, rollout_s = first + (double)(per - 1) * other;
 
-        open_scene(&s,
-                   &(invar_throughput_options){.devices = 1, .steps = steps, .per_rollout = per});
+        open_fixture(&s,
+                     &(invar_throughput_options){.devices = 1, .steps = steps, .per_rollout = per});
         for (; step < 10 * per; step++) {
-            take_step(&s, step, step % per ? other : first, 0.0, 0.1);
+            end_step(&s, step, step % per ? other : first, 0.0, 0.1);
             if (per < INVAR_THROUGHPUT_STEPS && step + 1 >= per)
-                assert_true(
-                    near(gauge(&s, "perf/eta"), whole * (double)(steps - step - 1) / (double)per));
+                assert_true(is_near(gauge(&s, "perf/eta"),
+                                    rollout_s * (double)(steps - step - 1) / (double)per));
         }
         for (; step < 200 * per; step++)
-            take_step(&s, step, (step % per ? other : first) / 10.0, 0.0, 0.1);
+            end_step(&s, step, (step % per ? other : first) / 10.0, 0.0, 0.1);
         if (per < INVAR_THROUGHPUT_STEPS)
-            assert_true(near(gauge(&s, "perf/eta"), whole / 10.0 * 800.0));
-        take_step(&s, steps - 1, 1.0, 0.0, 0.1);
+            assert_true(is_near(gauge(&s, "perf/eta"), rollout_s / 10.0 * 800.0));
+        end_step(&s, steps - 1, 1.0, 0.0, 0.1);
         assert_true(gauge(&s, "perf/eta") == 0.0);
-        close_scene(&s);
+        close_fixture(&s);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pace__tells_what_a_step_was),
-        cmocka_unit_test(test_pace__is_silent_where_it_does_not_know),
-        cmocka_unit_test(test_pace__knows_peaks_by_name_and_format),
-        cmocka_unit_test(test_pace__expects_the_recent_pace_of_whole_rollouts),
+        cmocka_unit_test(test_throughput__values_of_a_step),
+        cmocka_unit_test(test_throughput__unknown_values_are_missing),
+        cmocka_unit_test(test_throughput__knows_peaks_by_name_and_format),
+        cmocka_unit_test(test_throughput__eta_uses_recent_rollouts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

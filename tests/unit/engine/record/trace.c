@@ -1,5 +1,8 @@
 /*
- * trace.c - tests of the trace: a whole file, a file cut off, a full disk, timings.
+ * trace.c - tests of the trace file in Chrome's JSON format and of the timings for the ledger.
+ *
+ * The file is parsed with jansson: when complete, and when cut after any line, as a killed run
+ * leaves it. A write error (RLIMIT_FSIZE) must not affect the timings.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,22 +23,22 @@
 
 static char path[] = INVAR_TEST_WORK "/trace-XXXXXX";
 
-static void nap(void)
+static void sleep_2_ms(void)
 {
     nanosleep(&(struct timespec){0, 2000000}, NULL);
 }
 
-/* Two steps: rollout with two inner phases, then a train step and a counter. */
+/* Two steps: a rollout with two inner phases, a train phase, and counters; NAN is left out. */
 static void run_steps(invar_trace *trace)
 {
     for (int64_t step = 0; step < 2; step++) {
         invar_trace_step(trace, step);
         invar_trace_begin(trace, "rollout");
         invar_trace_begin(trace, "decode");
-        nap();
+        sleep_2_ms();
         invar_trace_end(trace);
         invar_trace_begin(trace, "decode");
-        nap();
+        sleep_2_ms();
         invar_trace_end(trace);
         invar_trace_end(trace);
         invar_trace_begin(trace, "train \"step\"");
@@ -107,37 +110,37 @@ static void test_engine_trace__is_json_that_perfetto_reads(void **state)
     assert_true(outer >= inner);
     assert_int_equal(phases, 8);
     assert_int_equal(counts, 2);
-    assert_int_equal(names, 4); // the process, and a track for each name of a phase
+    assert_int_equal(names, 4); // the process, and one track for each phase name
     json_decref(events);
 }
 
-/* What a killed run leaves: every line end is a place where a bracket makes it whole. */
+/* The file of a killed run, cut at any line end, is valid JSON with a closing bracket. */
 static void test_engine_trace__loads_after_a_cut_at_any_line(void **state)
 {
     invar_trace *trace;
-    char *text, *part;
+    char *text, *prefix;
     size_t bytes;
-    int cuts = 0;
+    int n_lines = 0;
 
     (void)state;
     assert_ok(invar_trace_open(&trace, path));
     run_steps(trace);
-    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20)); // before it is closed
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20)); // read before the trace is closed
     invar_trace_close(trace);
-    assert_ok(invar_alloc((void **)&part, bytes + 1, 1, "a part"));
+    assert_ok(invar_alloc((void **)&prefix, bytes + 1, 1, "a part"));
     for (size_t i = 0; i < bytes; i++) {
         json_t *events;
         if (text[i] != '\n')
             continue;
-        memcpy(part, text, i + 1);
-        part[i + 1] = ']';
-        assert_ok(invar_json_parse(&events, "part", part, i + 2));
-        assert_int_equal(json_array_size(events), cuts++);
+        memcpy(prefix, text, i + 1);
+        prefix[i + 1] = ']';
+        assert_ok(invar_json_parse(&events, "part", prefix, i + 2));
+        assert_int_equal(json_array_size(events), n_lines++);
         json_decref(events);
-        assert_int_equal(invar_json_parse(&events, "part", part, i + 1), INVAR_E_INVALID);
+        assert_int_equal(invar_json_parse(&events, "part", prefix, i + 1), INVAR_E_INVALID);
     }
-    assert_int_equal(cuts, 1 + 1 + 3 + 8 + 2); // bracket, process, tracks, phases, counts
-    invar_free(part);
+    assert_int_equal(n_lines, 1 + 1 + 3 + 8 + 2); // bracket, process, tracks, phases, counts
+    invar_free(prefix);
     invar_free(text);
 }
 
@@ -164,7 +167,7 @@ static void test_engine_trace__timings_for_the_ledger(void **state)
     clock_gettime(CLOCK_REALTIME, &now);
     assert_true((int64_t)now.tv_sec - timings[0].start_ns / 1000000000 < 60);
     invar_trace_timings(trace, &count);
-    assert_int_equal(count, 0); // they are known
+    assert_int_equal(count, 0); // timings are returned once
     invar_trace_begin(trace, "save");
     invar_trace_end(trace);
     timings = invar_trace_timings(trace, &count);
@@ -188,7 +191,7 @@ static void test_engine_trace__null_is_silent(void **state)
 static void test_engine_trace__a_full_disk_does_not_stop_the_run(void **state)
 {
     invar_trace *trace;
-    struct rlimit before;
+    struct rlimit limit;
     size_t count;
 
     (void)state;
@@ -197,15 +200,15 @@ static void test_engine_trace__a_full_disk_does_not_stop_the_run(void **state)
     assert_null(trace);
     assert_fails(invar_trace_open(&trace, "/dev/full"), INVAR_E_IO, "cannot be written");
     signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){300, before.rlim_max}); // bytes of a file
+    getrlimit(RLIMIT_FSIZE, &limit);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){300, limit.rlim_max}); // maximum file size in bytes
     assert_ok(invar_trace_open(&trace, path));
     run_steps(trace);
     assert_fails(invar_trace_check(trace), INVAR_E_IO, "cannot be written");
     invar_trace_timings(trace, &count);
-    assert_int_equal(count, 3); // the timings go on
+    assert_int_equal(count, 3); // timings do not depend on the file
     invar_trace_close(trace);
-    setrlimit(RLIMIT_FSIZE, &before);
+    setrlimit(RLIMIT_FSIZE, &limit);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /*
- * advantage.c - rewards to advantages: what is exactly zero, what is refused, small cases by hand.
+ * advantage.c - tests of advantages: exact zeros, independent groups, episodes, rejected input.
  *
- * Accuracy against PyTorch is in torch.c.
+ * Small cases have results computed by hand. Accuracy against PyTorch is tested in torch.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +19,7 @@ static void test_rl_advantage__equal_rewards_are_exactly_zero(void **state)
     (void)state;
     fixture_init(&f, 1, 5);
     for (int64_t i = 0; i < SAMPLES; i++) {
-        f.group[i] = i / 3; // thirds of 0.1 do not add up
+        f.group[i] = i / 3; // in fp32, three times 0.1 has a rounding error
         f.reward[i] = 0.1f;
     }
     for (int whiten = 0; whiten < 2; whiten++) {
@@ -28,7 +28,7 @@ static void test_rl_advantage__equal_rewards_are_exactly_zero(void **state)
         for (int64_t t = 0; t < f.tokens; t++)
             assert_true(advantage[t] == 0.0f);
     }
-    // whitening of a constant that is not zero
+    // whitening a nonzero constant gives zeros
     options.rewards_normalization = false;
     assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
     for (int64_t t = 0; t < f.tokens; t++) {
@@ -37,7 +37,7 @@ static void test_rl_advantage__equal_rewards_are_exactly_zero(void **state)
     }
 }
 
-/* A group's advantages depend on the group alone; a group of one has none. */
+/* A group's advantages depend on the group only; a group of one sample has advantage 0. */
 static void test_rl_advantage__groups_are_independent(void **state)
 {
     static float other[TOKENS];
@@ -56,7 +56,7 @@ static void test_rl_advantage__groups_are_independent(void **state)
     assert_true(invar_bits_differ(other, advantage, (size_t)f.start[GROUP] * sizeof(float)));
 }
 
-/* A large offset costs the one-pass variance everything, the two-pass one nothing. */
+/* Rewards with a large offset: a one-pass variance would lose all bits, two passes are exact. */
 static void test_rl_advantage__survives_an_offset(void **state)
 {
     invar_rl_options options = usual_options();
@@ -75,15 +75,15 @@ static void test_rl_advantage__survives_an_offset(void **state)
         assert_true(fabs((double)advantage[t] - (t / 2 % 2 ? 1 : -1) * sqrt(23.0 / 24.0)) < 1e-6);
 }
 
-/* With a critic a branch is worth what it would be as a sample of its own, with that reward. */
+/* PPO: a branch has the returns that it would have as a sample of its own with the same reward. */
 static void test_rl_advantage__branches_are_episodes(void **state)
 {
-    static float apart[TOKENS];
-    static uint8_t begins[TOKENS];
+    static float expected[TOKENS];
+    static uint8_t branch_start_of[TOKENS];
     int64_t start[2 * SAMPLES + 1] = {0};
     float reward[2 * SAMPLES];
     invar_rl_options options = usual_options();
-    invar_rl_batch halves;
+    invar_rl_batch branches;
 
     (void)state;
     options.estimator = INVAR_ESTIMATOR_PPO;
@@ -91,24 +91,24 @@ static void test_rl_advantage__branches_are_episodes(void **state)
     options.lambd = 0.8f;
     options.kl_coef = 0.1f;
     fixture_init(&f, 4, 60);
-    memset(begins, 0, sizeof begins);
-    for (int64_t i = 0; i < SAMPLES; i++) { // one of a single token has an empty first half
+    memset(branch_start_of, 0, sizeof branch_start_of);
+    for (int64_t i = 0; i < SAMPLES; i++) { // a response of one token has an empty first half
         start[2 * i + 1] = (f.start[i] + f.start[i + 1]) / 2;
         start[2 * i + 2] = f.start[i + 1];
         reward[2 * i] = reward[2 * i + 1] = f.reward[i];
-        begins[start[2 * i + 1]] = 1;
+        branch_start_of[start[2 * i + 1]] = 1;
     }
-    halves = f.batch;
-    halves.samples = 2 * SAMPLES;
-    halves.offsets = start;
-    halves.reward = reward;
-    assert_ok(invar_rl_advantages(advantage, apart, &halves, &options));
-    f.batch.branch_start = begins;
+    branches = f.batch;
+    branches.samples = 2 * SAMPLES;
+    branches.offsets = start;
+    branches.reward = reward;
+    assert_ok(invar_rl_advantages(advantage, expected, &branches, &options));
+    f.batch.branch_start = branch_start_of;
     assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
-    invar_assert_bits_f32(returns, apart, f.tokens, "branches");
-    f.batch.branch_start = NULL; // the control: one episode is something else
+    invar_assert_bits_f32(returns, expected, f.tokens, "branches");
+    f.batch.branch_start = NULL; // control: a sample as one episode has other returns
     assert_ok(invar_rl_advantages(advantage, returns, &f.batch, &options));
-    assert_true(invar_bits_differ(returns, apart, (size_t)f.tokens * sizeof(float)));
+    assert_true(invar_bits_differ(returns, expected, (size_t)f.tokens * sizeof(float)));
 }
 
 static void test_rl_advantage__group_filter(void **state)
@@ -126,7 +126,7 @@ static void test_rl_advantage__group_filter(void **state)
 
 /* ---- estimators ------------------------------------------------------------------------------ */
 
-static void small_sample(void)
+static void init_small_sample(void)
 {
     static const uint8_t mask[] = {1, 0, 1, 0};
 
@@ -139,13 +139,13 @@ static void small_sample(void)
         f.values[t] = 0.5f;
 }
 
-/* Masked tokens cost REINFORCE++ a factor gamma each and are not there for PPO. */
+/* REINFORCE++ discounts masked tokens by gamma as well; PPO skips them. */
 static void test_rl_advantage__masked_tokens_in_returns(void **state)
 {
     invar_rl_options options = usual_options();
 
     (void)state;
-    small_sample();
+    init_small_sample();
     options.gamma = 0.5f;
     options.lambd = 0.5f;
     options.estimator = INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS;
@@ -158,14 +158,14 @@ static void test_rl_advantage__masked_tokens_in_returns(void **state)
     assert_true(advantage[1] == 0.0f && advantage[3] == 0.0f);
 }
 
-/* A removed sample, all masked, has no token for its reward and no advantage. */
+/* A sample that is masked out has advantages and returns of 0 with every estimator. */
 static void test_rl_advantage__removed_sample(void **state)
 {
     invar_rl_options options = usual_options();
 
     (void)state;
     for (int e = INVAR_ESTIMATOR_GRPO; e <= INVAR_ESTIMATOR_ON_POLICY_DISTILLATION; e++) {
-        small_sample();
+        init_small_sample();
         memset(f.mask, 0, sizeof f.mask);
         options.estimator = (invar_estimator)e;
         options.opd_kl_coef = 1.0f;
@@ -175,7 +175,7 @@ static void test_rl_advantage__removed_sample(void **state)
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- rejected input -------------------------------------------------------------------------- */
 
 static void test_rl_advantage__refuses(void **state)
 {
@@ -206,10 +206,10 @@ static void test_rl_advantage__refuses(void **state)
                  "teacher");
     assert_fails(invar_rl_advantages(advantage, NULL, &f.batch, &options), INVAR_E_INVALID,
                  "opd-kl-coef 0");
-    // a poisoned array that takes part is found behind the advantage
+    // a NaN in the teacher's log-probs is detected in the advantage
     options = usual_options();
     options.opd_kl_coef = 1.0f;
-    options.normalize_advantages = true; // which would make NaN of every token
+    options.normalize_advantages = true; // would spread the NaN to every token
     memset(f.mask, 1, sizeof f.mask);
     f.teacher_logp[f.start[3]] = NAN;
     assert_fails(invar_rl_advantages(advantage, NULL, &f.batch, &options), INVAR_E_STATE,

@@ -1,6 +1,9 @@
 /*
  * batch.h - a random batch of samples with all per-token arrays, for the tests of engine/rl.
  *
+ * The log-probs of a token differ by small random amounts between policies, so that ratios are near
+ * 1. One token in eight is masked.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_UNIT_ENGINE_RL_BATCH_H
@@ -14,9 +17,10 @@
 
 enum { SAMPLES = 12, GROUP = 4, LONGEST = 700, TOKENS = SAMPLES * LONGEST };
 
+/* A batch of SAMPLES samples in groups of GROUP, and the arrays that it borrows. */
 typedef struct fixture {
     invar_rl_batch batch;
-    int64_t tokens;
+    int64_t tokens; /* number of response tokens of all samples */
     int64_t start[SAMPLES + 1], group[SAMPLES];
     uint8_t mask[TOKENS];
     float reward[SAMPLES], advantage[TOKENS], returns[TOKENS];
@@ -24,6 +28,7 @@ typedef struct fixture {
     float values[TOKENS], now[TOKENS], entropy[TOKENS];
 } fixture;
 
+/* Fills the batch with pseudo-random numbers; responses have 1 to `longest` tokens. */
 static inline void fixture_init(fixture *f, uint64_t seed, int64_t longest)
 {
     memset(f, 0, sizeof *f);
@@ -60,6 +65,7 @@ static inline void fixture_init(fixture *f, uint64_t seed, int64_t longest)
                                 .values = f->values};
 }
 
+/* Returns the options of GRPO with the recipe's defaults. */
 static inline invar_rl_options usual_options(void)
 {
     return (invar_rl_options){.rewards_normalization = true,
@@ -71,7 +77,7 @@ static inline invar_rl_options usual_options(void)
                               .eps_clip_high = 0.28f};
 }
 
-/* The whole step in one call; the loss stays open for its metrics. */
+/* Computes the loss of all samples in one call. The caller frees the loss after its metrics. */
 static inline invar_loss *run_whole(const fixture *f, const invar_rl_options *options, float *dnow,
                                     float *dentropy)
 {
@@ -82,6 +88,7 @@ static inline invar_loss *run_whole(const fixture *f, const invar_rl_options *op
     return loss;
 }
 
+/* Returns a metric of the loss; fails if it does not exist. */
 static inline double metric(invar_loss *loss, const char *name)
 {
     const invar_loss_metric *metrics;

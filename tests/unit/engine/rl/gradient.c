@@ -1,5 +1,8 @@
 /*
- * gradient.c - dL/dlogp against finite differences of the loss written naively in float64.
+ * gradient.c - tests of dL/dlogp against finite differences of a naive loss in float64.
+ *
+ * The naive loss is also compared with the metric train/loss. Control: derivatives shifted by one
+ * token must be detected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,7 +11,7 @@
 static fixture f;
 static float dnow[TOKENS], dentropy[TOKENS];
 
-/* ---- the loss, as one would write it down ---------------------------------------------------- */
+/* ---- naive loss ------------------------------------------------------------------------------ */
 
 static double kl_of(invar_kl type, double x)
 {
@@ -73,17 +76,17 @@ static double loss_of(const invar_rl_options *o, const double *now, double *coun
     return o->per_token_loss ? total / fmax(all, 1) : total;
 }
 
-/* Central differences; at a corner of the clip left and right disagree and nothing is said. */
-static bool difference(double *out, const invar_rl_options *o, double *now, int64_t t)
+/* Sets the central difference. Returns false at a kink, where left and right slopes disagree. */
+static bool central_difference(double *out, const invar_rl_options *o, double *now, int64_t t)
 {
     const double h = 1e-6;
-    double kept = now[t], count, middle = loss_of(o, now, &count), left, right;
+    double original = now[t], count, center = loss_of(o, now, &count), left, right;
 
-    now[t] = kept + h;
-    right = (loss_of(o, now, &count) - middle) / h;
-    now[t] = kept - h;
-    left = (middle - loss_of(o, now, &count)) / h;
-    now[t] = kept;
+    now[t] = original + h;
+    right = (loss_of(o, now, &count) - center) / h;
+    now[t] = original - h;
+    left = (center - loss_of(o, now, &count)) / h;
+    now[t] = original;
     *out = (left + right) / 2;
     return fabs(left - right) < 1e-4 * (fabs(left) + fabs(right)) + 1e-7;
 }
@@ -109,8 +112,11 @@ static invar_rl_options variant(int n)
     return o;
 }
 
-/* How many tokens were compared; `wrong`: with the derivative of the next token. */
-static int64_t check(const invar_rl_options *o, int64_t wrong, int64_t *off_out)
+/*
+ * Compares the derivative of each token with that at distance `shift`, 0 or 1 for the control.
+ * Returns the number of compared tokens and sets the number of errors.
+ */
+static int64_t check_derivatives(const invar_rl_options *o, int64_t shift, int64_t *errors_out)
 {
     static double now[TOKENS];
     int64_t compared = 0;
@@ -120,12 +126,13 @@ static int64_t check(const invar_rl_options *o, int64_t wrong, int64_t *off_out)
     for (int64_t t = 0; t < f.tokens; t++)
         now[t] = (double)f.now[t];
     assert_true(fabs(metric(loss, "train/loss") - loss_of(o, now, &count)) < 1e-5);
-    *off_out = 0;
+    *errors_out = 0;
     for (int64_t t = 0; t < f.tokens; t++) {
-        if (!difference(&value, o, now, t))
+        if (!central_difference(&value, o, now, t))
             continue;
         compared++;
-        *off_out += fabs((double)dnow[(t + wrong) % f.tokens] - value) > 2e-5 * fabs(value) + 1e-7;
+        *errors_out +=
+            fabs((double)dnow[(t + shift) % f.tokens] - value) > 2e-5 * fabs(value) + 1e-7;
     }
     invar_loss_free(loss);
     return compared;
@@ -133,23 +140,23 @@ static int64_t check(const invar_rl_options *o, int64_t wrong, int64_t *off_out)
 
 static void test_rl_gradient__accuracy_vs_differences(void **state)
 {
-    int64_t off, all = 0;
+    int64_t errors, all = 0;
 
     (void)state;
     for (int seed = 0; seed < invar_test_count(2, 60); seed++) {
         fixture_init(&f, (uint64_t)(1000 + 50 * seed), 6);
         for (int n = 0; n < VARIANTS; n++) {
             invar_rl_options o = variant(n);
-            all += check(&o, 0, &off);
-            if (off > 0)
-                fail_msg("variant %d, seed %d: %d derivatives are wrong", n, seed, (int)off);
+            all += check_derivatives(&o, 0, &errors);
+            if (errors > 0)
+                fail_msg("variant %d, seed %d: %d derivatives are wrong", n, seed, (int)errors);
         }
     }
     assert_true(all > 1000);
-    for (int n = 0; n < 6; n += 3) { // and the comparison can fail
+    for (int n = 0; n < 6; n += 3) { // control: shifted by one token
         invar_rl_options o = variant(n);
-        check(&o, 1, &off);
-        assert_true(off > 10);
+        check_derivatives(&o, 1, &errors);
+        assert_true(errors > 10);
     }
 }
 

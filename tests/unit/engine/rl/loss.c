@@ -1,12 +1,16 @@
 /*
- * loss.c - the loss of a step: exact on-policy, the same for every grouping, loud about rubbish.
+ * loss.c - tests of the loss: exact on-policy, independent of the grouping, strict about bad input.
+ *
+ * Gradients of on-policy samples, clip limits and counts are compared with closed forms. Calls with
+ * groups of any size and order must give the bits of one call. Accuracy is tested in torch.c and
+ * gradient.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/engine/rl/batch.h"
 
 static fixture f;
-static float dnow[TOKENS], dentropy[TOKENS], again[TOKENS], again_entropy[TOKENS];
+static float dnow[TOKENS], dentropy[TOKENS], grouped_dnow[TOKENS], grouped_dentropy[TOKENS];
 
 /* ---- on-policy ------------------------------------------------------------------------------- */
 
@@ -18,7 +22,7 @@ static void make_on_policy(void)
     memcpy(f.rollout_logp, f.old_logp, sizeof f.now);
 }
 
-/* Ratio 1, distance 0, KL 0; the gradient is the advantage over the count, nothing else. */
+/* On-policy the ratio is 1 and the KL is 0, so the gradient is -advantage over the token count. */
 static void check_on_policy(const invar_rl_options *options)
 {
     invar_loss *loss = run_whole(&f, options, dnow, dentropy);
@@ -49,7 +53,7 @@ static void test_rl_loss__on_policy_is_exact(void **state)
 
     (void)state;
     make_on_policy();
-    // the mean of ess_ratio is exact only where every sample counts
+    // the mean of ess_ratio is exact only if every sample has unmasked tokens
     memset(f.mask, 1, sizeof f.mask);
     options.use_kl_loss = true;
     options.kl_loss_coef = 0.5f;
@@ -67,7 +71,7 @@ static void test_rl_loss__on_policy_is_exact(void **state)
     options.mis_veto = 1e-4f;
     check_on_policy(&options);
 
-    // one bit of one log-probability is seen
+    // control: one bit of one log-prob changes the metrics
     f.now[3] = nextafterf(f.now[3], 0.0f);
     invar_loss *loss = run_whole(&f, &options, dnow, dentropy);
     assert_true(metric(loss, "train/ppo_kl") != 0.0);
@@ -102,20 +106,20 @@ static invar_rl_options variant(int number)
     return o;
 }
 
-/* Runs of `size` samples, the last ones first if wanted. */
+/* Computes the loss in calls of `size` samples, with `backwards` the last samples first. */
 static invar_loss *run_grouped(const invar_rl_options *options, int64_t size, bool backwards)
 {
     int64_t calls = (SAMPLES + size - 1) / size;
     invar_loss *loss;
 
-    memset(again, 0xFF, sizeof again);
-    memset(again_entropy, 0xFF, sizeof again_entropy);
+    memset(grouped_dnow, 0xFF, sizeof grouped_dnow);
+    memset(grouped_dentropy, 0xFF, sizeof grouped_dentropy);
     assert_ok(invar_loss_new(&loss, &f.batch, options, f.advantage, f.returns));
     for (int64_t call = 0; call < calls; call++) {
         int64_t first = (backwards ? calls - 1 - call : call) * size;
         int64_t count = first + size > SAMPLES ? SAMPLES - first : size, at = f.start[first];
-        assert_ok(invar_loss_run(loss, first, count, f.now + at, f.entropy + at, again + at,
-                                 again_entropy + at));
+        assert_ok(invar_loss_run(loss, first, count, f.now + at, f.entropy + at, grouped_dnow + at,
+                                 grouped_dentropy + at));
     }
     return loss;
 }
@@ -141,38 +145,41 @@ static void test_rl_loss__bits_invariant_to_grouping(void **state)
         fixture_init(&f, (uint64_t)(100 + 20 * seed), seed % 2 ? LONGEST : 9);
         for (int number = 0; number < VARIANTS; number++) {
             invar_rl_options options = variant(number);
-            invar_loss *whole = run_whole(&f, &options, dnow, dentropy);
+            invar_loss *expected = run_whole(&f, &options, dnow, dentropy);
             for (int64_t size = 1; size <= SAMPLES; size++) {
-                invar_loss *parts = run_grouped(&options, size, size % 2);
-                invar_assert_bits_f32(again, dnow, f.tokens, "dL/dnow");
-                invar_assert_bits_f32(again_entropy, dentropy, f.tokens, "dL/dentropy");
-                check_same_metrics(parts, whole);
-                invar_loss_free(parts);
+                invar_loss *grouped = run_grouped(&options, size, size % 2);
+                invar_assert_bits_f32(grouped_dnow, dnow, f.tokens, "dL/dnow");
+                invar_assert_bits_f32(grouped_dentropy, dentropy, f.tokens, "dL/dentropy");
+                check_same_metrics(grouped, expected);
+                invar_loss_free(grouped);
             }
-            invar_loss_free(whole);
+            invar_loss_free(expected);
         }
     }
 }
 
-/* The control: a step cut into steps of their own is another step. */
-static void test_rl_loss__batch_numbers_are_of_the_step(void **state)
+/* Control: half of the samples as a step of their own have other gradients. */
+static void test_rl_loss__token_count_is_of_the_step(void **state)
 {
     (void)state;
     fixture_init(&f, 7, 30);
     for (int number = 1; number < 8; number += 2) {
-        invar_rl_options options = variant(number); // per token: the count is of the step
+        invar_rl_options options = variant(
+            number); // per_token_loss is set: gradients are divided by the step's token count
         invar_rl_batch first = f.batch;
         invar_loss *loss = run_whole(&f, &options, dnow, dentropy);
         invar_loss_free(loss);
         first.samples = SAMPLES / 2;
         assert_ok(invar_loss_new(&loss, &first, &options, f.advantage, f.returns));
-        assert_ok(invar_loss_run(loss, 0, SAMPLES / 2, f.now, f.entropy, again, again_entropy));
-        assert_true(invar_bits_differ(again, dnow, (size_t)f.start[SAMPLES / 2] * sizeof(float)));
+        assert_ok(
+            invar_loss_run(loss, 0, SAMPLES / 2, f.now, f.entropy, grouped_dnow, grouped_dentropy));
+        assert_true(
+            invar_bits_differ(grouped_dnow, dnow, (size_t)f.start[SAMPLES / 2] * sizeof(float)));
         invar_loss_free(loss);
     }
 }
 
-/* A token depends on its own sample: another sample's log-probabilities change nothing here. */
+/* The gradient of a token depends on its own sample only, and not on masked tokens. */
 static void test_rl_loss__samples_are_independent(void **state)
 {
     invar_rl_options options = variant(2);
@@ -185,19 +192,19 @@ static void test_rl_loss__samples_are_independent(void **state)
     for (int64_t t = f.start[5]; t < f.start[6]; t++)
         f.now[t] -= 0.5f;
     for (int64_t t = 0; t < f.tokens; t++)
-        f.now[t] = f.mask[t] ? f.now[t] : NAN; // nor do tokens that do not count
-    loss = run_whole(&f, &options, again, again_entropy);
+        f.now[t] = f.mask[t] ? f.now[t] : NAN; // masked tokens have no effect
+    loss = run_whole(&f, &options, grouped_dnow, grouped_dentropy);
     invar_loss_free(loss);
-    invar_assert_bits_f32(again, dnow, f.start[5], "samples before");
-    invar_assert_bits_f32(again + f.start[6], dnow + f.start[6], f.tokens - f.start[6],
+    invar_assert_bits_f32(grouped_dnow, dnow, f.start[5], "samples before");
+    invar_assert_bits_f32(grouped_dnow + f.start[6], dnow + f.start[6], f.tokens - f.start[6],
                           "samples behind");
-    assert_true(invar_bits_differ(again + f.start[5], dnow + f.start[5],
+    assert_true(invar_bits_differ(grouped_dnow + f.start[5], dnow + f.start[5],
                                   (size_t)(f.start[6] - f.start[5]) * sizeof(float)));
 }
 
 /* ---- corners of the clip --------------------------------------------------------------------- */
 
-static float slope_of(float log_ratio, float advantage, const invar_rl_options *options)
+static float gradient_of(float log_ratio, float advantage, const invar_rl_options *options)
 {
     static const int64_t start[] = {0, 1};
     static const uint8_t mask[] = {1};
@@ -211,47 +218,49 @@ static float slope_of(float log_ratio, float advantage, const invar_rl_options *
     return slope;
 }
 
-static void test_rl_loss__clip_lets_through_what_it_should(void **state)
+static void test_rl_loss__clip_limits(void **state)
 {
     invar_rl_options o = usual_options();
     float ratio;
 
     (void)state;
-    assert_true(slope_of(0.0f, 2.0f, &o) == -2.0f);
-    assert_true(slope_of(0.0f, -2.0f, &o) == 2.0f);
-    assert_true(slope_of(0.5f, 2.0f, &o) == 0.0f); // above, wanted more: clipped
-    assert_true(slope_of(0.5f, -2.0f, &o) > 3.0f); // above, wanted less: flows
-    assert_true(slope_of(-0.5f, -2.0f, &o) == 0.0f);
-    assert_true(slope_of(-0.5f, 2.0f, &o) < -1.0f);
-    assert_true(slope_of(0.23f, 2.0f, &o) < 0.0f); // below 1.28 but above 1.2: asymmetric
-    assert_true(slope_of(-0.23f, -2.0f, &o) == 0.0f);
+    assert_true(gradient_of(0.0f, 2.0f, &o) == -2.0f);
+    assert_true(gradient_of(0.0f, -2.0f, &o) == 2.0f);
+    assert_true(gradient_of(0.5f, 2.0f, &o) ==
+                0.0f); // ratio above the range, positive advantage: clipped
+    assert_true(gradient_of(0.5f, -2.0f, &o) >
+                3.0f); // ratio above the range, negative advantage: not clipped
+    assert_true(gradient_of(-0.5f, -2.0f, &o) == 0.0f);
+    assert_true(gradient_of(-0.5f, 2.0f, &o) < -1.0f);
+    assert_true(gradient_of(0.23f, 2.0f, &o) < 0.0f); // below 1.28 but above 1.2: asymmetric
+    assert_true(gradient_of(-0.23f, -2.0f, &o) == 0.0f);
 
-    // exactly on the border both branches are equal: the gradient flows
+    // at the limit itself both branches are equal, and the gradient is not clipped
     o.eps_clip_high = 0.25f;
     ratio = 1.25f;
     for (float x = 0.2231f; x < 0.2232f; x = nextafterf(x, 1.0f)) {
-        float slope = slope_of(x, 1.0f, &o);
+        float slope = gradient_of(x, 1.0f, &o);
         if (slope == -ratio)
             break;
         assert_true(slope > -ratio);
         assert_true(x < 0.22315f);
     }
 
-    // dual clip bounds what a bad token far above can do
+    // dual clip bounds the loss of a large ratio with a negative advantage
     o.eps_clip_c = 3.0f;
-    assert_true(slope_of(1.0f, -2.0f, &o) > 5.0f);
-    assert_true(slope_of(1.2f, -2.0f, &o) == 0.0f);
-    assert_true(slope_of(-1.2f, 2.0f, &o) < 0.0f);
+    assert_true(gradient_of(1.0f, -2.0f, &o) > 5.0f);
+    assert_true(gradient_of(1.2f, -2.0f, &o) == 0.0f);
+    assert_true(gradient_of(-1.2f, 2.0f, &o) < 0.0f);
 
-    // beyond 20 the ratio stands still
+    // beyond a log-ratio of 20, the ratio is constant
     o.eps_clip_c = 0.0f;
-    assert_true(slope_of(20.0f, -1.0f, &o) > 4e8f);
-    assert_true(slope_of(21.0f, -1.0f, &o) == 0.0f);
+    assert_true(gradient_of(20.0f, -1.0f, &o) > 4e8f);
+    assert_true(gradient_of(21.0f, -1.0f, &o) == 0.0f);
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
-static void test_rl_loss__counts_tokens_as_they_are(void **state)
+static void test_rl_loss__counts_unmasked_tokens(void **state)
 {
     invar_rl_options options = usual_options();
     int64_t counted = 0;
@@ -269,7 +278,7 @@ static void test_rl_loss__counts_tokens_as_they_are(void **state)
         assert_true(dnow[t] == (f.mask[t] ? -1.0f / (float)counted : 0.0f));
     invar_loss_free(loss);
 
-    options.loss = INVAR_LOSS_POLICY; // a step in which nothing counts is a step of zeros
+    options.loss = INVAR_LOSS_POLICY; // a step with all tokens masked has loss 0 and gradients 0
     memset(f.mask, 0, sizeof f.mask);
     loss = run_whole(&f, &options, dnow, dentropy);
     assert_true(metric(loss, "train/loss") == 0.0);
@@ -278,22 +287,22 @@ static void test_rl_loss__counts_tokens_as_they_are(void **state)
     invar_loss_free(loss);
 }
 
-/* ---- rubbish --------------------------------------------------------------------------------- */
+/* ---- invalid input --------------------------------------------------------------------------- */
 
-/* Poisons one token of an array: sample 2, token `token`. */
+/* Computes the loss with `value` at one token of sample 2 in an array. */
 static invar_status run_poisoned(float *array, int64_t token, float value)
 {
     invar_rl_options options = variant(5);
-    float *place = &array[f.start[2] + token], kept = *place;
+    float *element = &array[f.start[2] + token], original = *element;
     invar_loss *loss = NULL;
     invar_status status;
 
-    *place = value;
+    *element = value;
     status = invar_loss_new(&loss, &f.batch, &options, f.advantage, f.returns);
     if (status == INVAR_OK)
         status = invar_loss_run(loss, 0, SAMPLES, f.now, f.entropy, dnow, dentropy);
     invar_loss_free(loss);
-    *place = kept;
+    *element = original;
     return status;
 }
 
@@ -319,7 +328,7 @@ static void test_rl_loss__names_what_is_not_finite(void **state)
             assert_ok(run_poisoned(arrays[i], 3, values[j]));
         }
     }
-    // finite numbers whose product is not
+    // finite numbers with a product that is not finite
     assert_fails(run_poisoned(f.advantage, 4, -3e38f), INVAR_E_STATE, "sample 2, response token 4");
 }
 
@@ -341,7 +350,7 @@ static void test_rl_loss__every_sample_once(void **state)
     invar_loss_free(loss);
 }
 
-static void test_rl_loss__asks_for_what_it_needs(void **state)
+static void test_rl_loss__requires_its_inputs(void **state)
 {
     invar_rl_options options = usual_options();
     invar_rl_batch batch;
@@ -375,7 +384,7 @@ static void test_rl_loss__asks_for_what_it_needs(void **state)
     assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "3 to 2: nothing");
     options = usual_options();
-    options.use_mis = true; // without limits
+    options.use_mis = true; // mis_high is missing
     assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "MIS");
     options = usual_options();
@@ -397,11 +406,11 @@ static void test_rl_loss__asks_for_what_it_needs(void **state)
                  "starts must ascend");
 }
 
-/* ---- a loss of one's own --------------------------------------------------------------------- */
+/* ---- custom loss ----------------------------------------------------------------------------- */
 
-/* -advantage * logp: as REINFORCE without a ratio. */
-static invar_status plain(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
-                          void *payload)
+/* The loss of REINFORCE, -advantage * logp. Fails at sample 5 if the call count is negative. */
+static invar_status reinforce_loss(float *loss_out, float *dlogp_out,
+                                   const invar_loss_sample *sample, void *payload)
 {
     int *calls = payload;
 
@@ -415,10 +424,10 @@ static invar_status plain(float *loss_out, float *dlogp_out, const invar_loss_sa
     return INVAR_OK;
 }
 
-static void test_rl_loss__takes_a_custom_one(void **state)
+static void test_rl_loss__custom_loss(void **state)
 {
     int calls = 0;
-    invar_loss_custom custom = {plain, &calls};
+    invar_loss_custom custom = {reinforce_loss, &calls};
     invar_rl_options options = usual_options();
     invar_loss *loss;
 
@@ -430,13 +439,13 @@ static void test_rl_loss__takes_a_custom_one(void **state)
     assert_int_equal(calls, SAMPLES);
     invar_loss_free(loss);
 
-    // on-policy it has the policy loss's gradient
+    // on-policy, the policy loss has the same gradient
     options.loss = INVAR_LOSS_POLICY;
     memcpy(f.now, f.old_logp, sizeof f.now);
-    loss = run_whole(&f, &options, again, again_entropy);
+    loss = run_whole(&f, &options, grouped_dnow, grouped_dentropy);
     invar_loss_free(loss);
     for (int64_t t = 0; t < f.tokens; t++)
-        assert_true(again[t] == dnow[t]);
+        assert_true(grouped_dnow[t] == dnow[t]);
 
     options.loss = INVAR_LOSS_CUSTOM;
     calls = -100;
@@ -450,14 +459,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rl_loss__on_policy_is_exact),
         cmocka_unit_test(test_rl_loss__bits_invariant_to_grouping),
-        cmocka_unit_test(test_rl_loss__batch_numbers_are_of_the_step),
+        cmocka_unit_test(test_rl_loss__token_count_is_of_the_step),
         cmocka_unit_test(test_rl_loss__samples_are_independent),
-        cmocka_unit_test(test_rl_loss__clip_lets_through_what_it_should),
-        cmocka_unit_test(test_rl_loss__counts_tokens_as_they_are),
+        cmocka_unit_test(test_rl_loss__clip_limits),
+        cmocka_unit_test(test_rl_loss__counts_unmasked_tokens),
         cmocka_unit_test(test_rl_loss__names_what_is_not_finite),
         cmocka_unit_test(test_rl_loss__every_sample_once),
-        cmocka_unit_test(test_rl_loss__asks_for_what_it_needs),
-        cmocka_unit_test(test_rl_loss__takes_a_custom_one),
+        cmocka_unit_test(test_rl_loss__requires_its_inputs),
+        cmocka_unit_test(test_rl_loss__custom_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

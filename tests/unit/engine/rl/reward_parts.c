@@ -1,5 +1,5 @@
 /*
- * reward_parts.c - tests of named parts of rewards: their order, their means, and reward-key.
+ * reward_parts.c - tests of named reward parts: equality, means, and the selection by reward-key.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,23 +10,23 @@
 #include "engine/rl/reward/reward.h"
 #include "tests/support.h"
 
-static void add(invar_rl_sample *sample, const char *name, double value)
+static void add_part(invar_rl_sample *sample, const char *name, double value)
 {
     assert_ok(invar_reward_parts_add(&sample->parts, name, strlen(name), value, "test"));
 }
 
-static void test_rl_parts__order_does_not_matter(void **state)
+static void test_reward_parts__order_does_not_matter(void **state)
 {
     invar_rl_sample a = {0}, b = {0};
 
     (void)state;
-    add(&a, "x", 1);
-    add(&a, "m", 2);
-    add(&a, "a", 3);
-    add(&b, "a", 3);
-    add(&b, "x", 1);
+    add_part(&a, "x", 1);
+    add_part(&a, "m", 2);
+    add_part(&a, "a", 3);
+    add_part(&b, "a", 3);
+    add_part(&b, "x", 1);
     assert_false(invar_reward_parts_equal(&a.parts, &b.parts));
-    add(&b, "m", 2);
+    add_part(&b, "m", 2);
     assert_true(invar_reward_parts_equal(&a.parts, &b.parts));
     b.parts.items[1].value = -2;
     assert_false(invar_reward_parts_equal(&a.parts, &b.parts));
@@ -37,8 +37,8 @@ static void test_rl_parts__order_does_not_matter(void **state)
     assert_int_equal(a.parts.count, 0);
 }
 
-/* A part that only some samples have is a mean over these. */
-static void test_rl_parts__means(void **state)
+/* The mean of a part is over the samples that have it. */
+static void test_reward_parts__means(void **state)
 {
     invar_rl_sample samples[3] = {{0}};
     invar_reward_parts means = {NULL, 0};
@@ -46,9 +46,9 @@ static void test_rl_parts__means(void **state)
     (void)state;
     assert_ok(invar_reward_parts_mean(&means, samples, 3));
     assert_int_equal(means.count, 0);
-    add(&samples[0], "format", 1);
-    add(&samples[2], "format", 0.5);
-    add(&samples[2], "brevity", -4);
+    add_part(&samples[0], "format", 1);
+    add_part(&samples[2], "format", 0.5);
+    add_part(&samples[2], "brevity", -4);
     assert_ok(invar_reward_parts_mean(&means, samples, 3));
     assert_int_equal(means.count, 2);
     assert_string_equal(means.items[0].name, "brevity");
@@ -58,8 +58,8 @@ static void test_rl_parts__means(void **state)
         invar_rl_sample_release(&samples[i]);
 }
 
-/* dapo is an object only for those who ask for a part of it, as always else. */
-static void test_rl_parts__reward_key(void **state)
+/* The reward dapo has parts only if reward-key selects one of them. */
+static void test_reward_parts__reward_key(void **state)
 {
     char text[] = "Answer: 72", wrong[] = "Answer: 7";
     invar_rl_sample s = {.index = 5, .label = "72", .metadata = "{}", .response = text};
@@ -87,9 +87,9 @@ static void test_rl_parts__reward_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rl_parts__order_does_not_matter),
-        cmocka_unit_test(test_rl_parts__means),
-        cmocka_unit_test(test_rl_parts__reward_key),
+        cmocka_unit_test(test_reward_parts__order_does_not_matter),
+        cmocka_unit_test(test_reward_parts__means),
+        cmocka_unit_test(test_reward_parts__reward_key),
     };
 
     return cmocka_run_group_tests_name("rl.parts", tests, NULL, NULL);

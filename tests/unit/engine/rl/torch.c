@@ -1,8 +1,9 @@
 /*
- * torch.c - advantages, losses, gradients and metrics against PyTorch's autograd in float64.
+ * torch.c - tests of advantages, losses, gradients and metrics against PyTorch in float64.
  *
- * The cases are those of tests/oracle/rl.py; INVAR_RL_FIXTURES names another file than the
- * committed one.
+ * tests/oracle/rl.py writes the cases, with gradients from autograd, to tests/oracle/rl.json;
+ * INVAR_RL_FIXTURES names another file. Controls: results shifted by one token and options that
+ * are switched off must be detected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,13 +18,13 @@
 
 enum { MOST = 64 };
 
-/* fp32 against float64: a few roundings, relative to the largest value of the array. */
+/* Allowed error of fp32 against float64: a few roundings, relative to the array's largest value. */
 static const double ARRAY_LIMIT = 3e-6;
 static const double METRIC_LIMIT = 1e-5;
 
-/* ---- a case as C has it ---------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
-typedef struct problem {
+typedef struct rl_case {
     const char *name;
     const json_t *expect;
     invar_rl_options options;
@@ -34,7 +35,7 @@ typedef struct problem {
     float reward[MOST], old_logp[MOST], rollout_logp[MOST], ref_logp[MOST], teacher_logp[MOST];
     float values[MOST], now[MOST], entropy[MOST];
     float advantage[MOST], returns[MOST], dnow[MOST], dentropy[MOST];
-} problem;
+} rl_case;
 
 static json_t *document;
 
@@ -104,7 +105,7 @@ static const struct {
              {"mis_mode", offsetof(invar_rl_options, mis_mode), &invar_mis_mode_choices}};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-/* Sets the option; false when there is no such one. */
+/* Sets an option; returns false if it does not exist. */
 static bool set_option(invar_rl_options *options, const char *name, const json_t *value)
 {
     char *base = (char *)options;
@@ -132,7 +133,7 @@ static bool set_option(invar_rl_options *options, const char *name, const json_t
     return false;
 }
 
-static void load(problem *p, const json_t *item)
+static void load_case(rl_case *p, const json_t *item)
 {
     const json_t *batch = json_object_get(item, "batch");
     json_t *options = json_object_get(item, "options"), *value;
@@ -173,8 +174,8 @@ static void load(problem *p, const json_t *item)
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
-/* The largest error over the largest expected value. `shift`: compares with the wrong place. */
-static double error_of(const problem *p, const char *name, const float *got, size_t shift)
+/* Returns the largest error over the largest expected value, compared with elements i + shift. */
+static double max_error_of(const rl_case *p, const char *name, const float *got, size_t shift)
 {
     const json_t *list = json_object_get(p->expect, name);
     size_t n = json_array_size(list);
@@ -189,15 +190,15 @@ static double error_of(const problem *p, const char *name, const float *got, siz
     return worst / largest;
 }
 
-static void compare(const problem *p, const char *name, const float *got)
+static void compare_array(const rl_case *p, const char *name, const float *got)
 {
-    double error = error_of(p, name, got, 0);
+    double error = max_error_of(p, name, got, 0);
 
     if (!(error <= ARRAY_LIMIT))
         fail_msg("%s: %s is off by %g of its largest value", p->name, name, error);
 }
 
-static void compare_metrics(const problem *p, invar_loss *loss)
+static void compare_metrics(const rl_case *p, invar_loss *loss)
 {
     const json_t *expected = json_object_get(p->expect, "metrics");
     const invar_loss_metric *metrics;
@@ -216,20 +217,20 @@ static void compare_metrics(const problem *p, invar_loss *loss)
     assert_int_equal(count, json_object_size(expected));
 }
 
-static void solve(problem *p)
+static void check_case(rl_case *p)
 {
-    bool bonus = p->options.entropy_coef != 0.0f;
+    bool has_entropy = p->options.entropy_coef != 0.0f;
     invar_loss *loss;
 
     assert_ok(invar_rl_advantages(p->advantage, p->returns, &p->batch, &p->options));
-    compare(p, "advantage", p->advantage);
-    compare(p, "returns", p->returns);
+    compare_array(p, "advantage", p->advantage);
+    compare_array(p, "returns", p->returns);
     assert_ok(invar_loss_new(&loss, &p->batch, &p->options, p->advantage, p->returns));
     assert_ok(invar_loss_run(loss, 0, p->batch.samples, p->now, p->entropy, p->dnow,
-                             bonus ? p->dentropy : NULL));
-    compare(p, "dnow", p->dnow);
-    if (bonus)
-        compare(p, "dentropy", p->dentropy);
+                             has_entropy ? p->dentropy : NULL));
+    compare_array(p, "dnow", p->dnow);
+    if (has_entropy)
+        compare_array(p, "dentropy", p->dentropy);
     compare_metrics(p, loss);
     invar_loss_free(loss);
 }
@@ -237,24 +238,24 @@ static void solve(problem *p)
 static void test_rl_torch__accuracy_of_all_cases(void **state)
 {
     json_t *cases = json_object_get(document, "cases"), *item;
-    static problem p;
+    static rl_case p;
     size_t i, sensitive = 0;
 
     (void)state;
     json_array_foreach(cases, i, item)
     {
-        load(&p, item);
-        solve(&p);
-        // what differs from token to token is found wrong in the wrong place
-        sensitive += error_of(&p, "dnow", p.dnow, 1) > 100 * ARRAY_LIMIT;
+        load_case(&p, item);
+        check_case(&p);
+        // control: values shifted by one token are wrong
+        sensitive += max_error_of(&p, "dnow", p.dnow, 1) > 100 * ARRAY_LIMIT;
     }
     assert_true(sensitive > 25);
 }
 
-/* In the committed cases everything that is counted happens, and not always. */
+/* Every fraction metric is neither 0 nor 1 in at least one of the committed cases. */
 static void test_rl_torch__cases_are_not_idle(void **state)
 {
-    json_t *cases = json_object_get(document, "cases"), *seen = json_object(), *item, *value;
+    json_t *cases = json_object_get(document, "cases"), *varying = json_object(), *item, *value;
     const char *name;
     size_t i;
 
@@ -266,40 +267,40 @@ static void test_rl_torch__cases_are_not_idle(void **state)
         {
             double x = json_number_value(value);
             bool happens = x > 0 && x < 1;
-            if (strstr(name, "frac") && (happens || !json_object_get(seen, name)))
-                json_object_set_new(seen, name, json_boolean(happens));
+            if (strstr(name, "frac") && (happens || !json_object_get(varying, name)))
+                json_object_set_new(varying, name, json_boolean(happens));
         }
     }
-    json_object_foreach(seen, name, value)
+    json_object_foreach(varying, name, value)
     {
         if (!json_is_true(value) && !getenv("INVAR_RL_FIXTURES"))
             fail_msg("%s is 0 or 1 in every case", name);
     }
-    assert_true(json_object_size(seen) > 10);
-    json_decref(seen);
+    assert_true(json_object_size(varying) > 10);
+    json_decref(varying);
 }
 
-/* A test that accepts everything would not see an option that does nothing. */
+/* Control: without clipping, TIS, MIS and OPSM, the gradients of most policy cases are wrong. */
 static void test_rl_torch__options_matter(void **state)
 {
     json_t *cases = json_object_get(document, "cases"), *item;
-    static problem p;
+    static rl_case p;
     size_t i, changed = 0;
 
     (void)state;
     json_array_foreach(cases, i, item)
     {
         invar_loss *loss;
-        load(&p, item);
+        load_case(&p, item);
         if (p.options.loss != INVAR_LOSS_POLICY)
             continue;
-        solve(&p);
+        check_case(&p);
         p.options.eps_clip = p.options.eps_clip_high = 10.0f;
         p.options.eps_clip_c = p.options.constant_divisor = 0.0f;
         p.options.use_tis = p.options.use_mis = p.options.use_opsm = false;
         assert_ok(invar_loss_new(&loss, &p.batch, &p.options, p.advantage, NULL));
         assert_ok(invar_loss_run(loss, 0, p.batch.samples, p.now, p.entropy, p.dnow, p.dentropy));
-        changed += error_of(&p, "dnow", p.dnow, 0) > 100 * ARRAY_LIMIT;
+        changed += max_error_of(&p, "dnow", p.dnow, 0) > 100 * ARRAY_LIMIT;
         invar_loss_free(loss);
     }
     assert_true(changed > 15);
@@ -317,7 +318,7 @@ static int load_document(void **state)
     return document ? 0 : -1;
 }
 
-static int drop_document(void **state)
+static int free_document(void **state)
 {
     (void)state;
     json_decref(document);
@@ -332,5 +333,5 @@ int main(void)
         cmocka_unit_test(test_rl_torch__options_matter),
     };
 
-    return cmocka_run_group_tests(tests, load_document, drop_document);
+    return cmocka_run_group_tests(tests, load_document, free_document);
 }

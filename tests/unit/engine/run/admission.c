@@ -1,5 +1,8 @@
 /*
- * admission.c - what is refused before a run, as soon as a fact is known and not sooner.
+ * admission.c - tests of the admission of runs: each rule rejects once its facts are known.
+ *
+ * Most cases check the same recipe twice: with fewer facts, which must be admitted, and with the
+ * fact that the rule needs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,21 +12,21 @@
 #include "engine/run/run_dir/disk.h"
 #include "tests/support.h"
 
-typedef struct pair {
+typedef struct key_value {
     const char *key, *value;
-} pair;
+} key_value;
 
-static const pair base[] = {{"num-layers", "2"},
-                            {"hidden-size", "32"},
-                            {"ffn-hidden-size", "64"},
-                            {"num-attention-heads", "2"},
-                            {"prompt-data", "task:max"},
-                            {"rollout-batch-size", "4"},
-                            {"n-samples-per-prompt", "2"},
-                            {"rollout-max-response-len", "4"},
-                            {"rm-type", "overlap"},
-                            {"numerics", "ieee"},
-                            {NULL, NULL}};
+static const key_value base_keys[] = {{"num-layers", "2"},
+                                      {"hidden-size", "32"},
+                                      {"ffn-hidden-size", "64"},
+                                      {"num-attention-heads", "2"},
+                                      {"prompt-data", "task:max"},
+                                      {"rollout-batch-size", "4"},
+                                      {"n-samples-per-prompt", "2"},
+                                      {"rollout-max-response-len", "4"},
+                                      {"rm-type", "overlap"},
+                                      {"numerics", "ieee"},
+                                      {NULL, NULL}};
 
 static const invar_model_spec dense = {.family = INVAR_FAMILY_QWEN3,
                                        .vocab = 64,
@@ -41,21 +44,21 @@ static const invar_model_spec dense = {.family = INVAR_FAMILY_QWEN3,
                                        .logical_tp = 1,
                                        .logical_etp = 1};
 
-/* The base recipe with further keys, up to a NULL. */
-static invar_recipe *recipe_of(const pair *pairs)
+/* Returns the base recipe with further keys, which end with a NULL key. */
+static invar_recipe *recipe_of(const key_value *pairs)
 {
     invar_recipe *recipe = NULL;
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
-    for (const pair *p = base; p->key; p++)
+    for (const key_value *p = base_keys; p->key; p++)
         assert_ok(invar_recipe_set(recipe, p->key, p->value, "test"));
     for (; pairs->key; pairs++)
         assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
     return recipe;
 }
 
-/* The run is admitted with the facts `before`, and refused with `facts`. */
-static void assert_refused_by(const pair *keys, invar_admission before, invar_admission facts,
+/* Checks that the recipe is admitted with the facts `before` and rejected with `facts`. */
+static void assert_refused_by(const key_value *keys, invar_admission before, invar_admission facts,
                               const char *why)
 {
     invar_recipe *recipe = recipe_of(keys);
@@ -68,7 +71,7 @@ static void assert_refused_by(const pair *keys, invar_admission before, invar_ad
 
 static void test_admission__refuses_recipe_alone(void **state)
 {
-    const pair keys[] = {{"num-rollout", "2"}, {"num-epoch", "2"}, {NULL, NULL}};
+    const key_value keys[] = {{"num-rollout", "2"}, {"num-epoch", "2"}, {NULL, NULL}};
     invar_recipe *recipe = recipe_of(keys);
 
     (void)state;
@@ -77,7 +80,7 @@ static void test_admission__refuses_recipe_alone(void **state)
     invar_recipe_free(recipe);
 }
 
-/* A name that no point can have, also beside good ones; a layer that the model does not have. */
+/* debug-dump: names of no point, also in a list, and layers that the model does not have. */
 static void test_admission__refuses_points_of_no_step(void **state)
 {
     static const char *const bad[] = {
@@ -89,22 +92,22 @@ static void test_admission__refuses_points_of_no_step(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const pair keys[] = {{"num-rollout", "2"}, {"debug-dump", bad[i]}, {NULL, NULL}};
+        const key_value keys[] = {{"num-rollout", "2"}, {"debug-dump", bad[i]}, {NULL, NULL}};
         invar_recipe *recipe = recipe_of(keys);
         assert_fails(invar_admission_check(&(invar_admission){.recipe = recipe}), INVAR_E_INVALID,
                      "debug-dump: no point of the step is called");
         invar_recipe_free(recipe);
     }
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        const pair keys[] = {{"num-rollout", "2"}, {"debug-dump", good[i]}, {NULL, NULL}};
+        const key_value keys[] = {{"num-rollout", "2"}, {"debug-dump", good[i]}, {NULL, NULL}};
         invar_recipe *recipe = recipe_of(keys);
         assert_ok(invar_admission_check(&(invar_admission){.recipe = recipe, .actor = &dense}));
         invar_recipe_free(recipe);
     }
     for (int i = 0; i < 2; i++) {
-        const pair keys[] = {{"num-rollout", "2"},
-                             {"debug-dump", i ? "rollout.layer.2.q" : "layer.12.*"},
-                             {NULL, NULL}};
+        const key_value keys[] = {{"num-rollout", "2"},
+                                  {"debug-dump", i ? "rollout.layer.2.q" : "layer.12.*"},
+                                  {NULL, NULL}};
         assert_refused_by(keys, (invar_admission){.ranks = 1}, (invar_admission){.actor = &dense},
                           "the model has layers 0 to 1");
     }
@@ -112,9 +115,9 @@ static void test_admission__refuses_points_of_no_step(void **state)
 
 static void test_admission__refuses_by_number_of_ranks(void **state)
 {
-    const pair divided[] = {
+    const key_value divided[] = {
         {"num-rollout", "2"}, {"pipeline-model-parallel-size", "2"}, {NULL, NULL}};
-    const pair recorded[] = {
+    const key_value recorded[] = {
         {"num-rollout", "2"}, {"rollout-lag", "1"}, {"rollout-schedule", "recorded"}, {NULL, NULL}};
 
     (void)state;
@@ -130,13 +133,13 @@ static void test_admission__refuses_by_number_of_ranks(void **state)
 
 static void test_admission__refuses_by_model(void **state)
 {
-    const pair experts[] = {{"num-rollout", "2"}, {"logical-etp", "2"}, {NULL, NULL}};
-    const pair layers[] = {
+    const key_value experts[] = {{"num-rollout", "2"}, {"logical-etp", "2"}, {NULL, NULL}};
+    const key_value layers[] = {
         {"num-rollout", "2"}, {"pipeline-model-parallel-size", "4"}, {NULL, NULL}};
     invar_model_spec shallow = dense;
-    const pair stages[] = {
+    const key_value stages[] = {
         {"num-rollout", "2"}, {"pipeline-model-parallel-size", "2"}, {NULL, NULL}};
-    const pair moves[] = {
+    const key_value moving_reference[] = {
         {"num-rollout", "2"}, {"use-kl-loss", "true"}, {"ref-update-interval", "1"}, {NULL, NULL}};
 
     (void)state;
@@ -148,14 +151,14 @@ static void test_admission__refuses_by_model(void **state)
     assert_refused_by(stages, (invar_admission){.ranks = 2, .actor = &dense},
                       (invar_admission){.ranks = 2, .actor = &dense, .critic = &shallow},
                       "only 1 layers; this is the critic (critic-load)");
-    assert_refused_by(moves, (invar_admission){.actor = &dense},
+    assert_refused_by(moving_reference, (invar_admission){.actor = &dense},
                       (invar_admission){.actor = &dense, .reference = &dense},
                       "a reference of another shape");
 }
 
 static void test_admission__refuses_by_data(void **state)
 {
-    const pair epochs[] = {{"num-epoch", "1"}, {NULL, NULL}};
+    const key_value epochs[] = {{"num-epoch", "1"}, {NULL, NULL}};
 
     (void)state;
     assert_refused_by(epochs, (invar_admission){.data_known = true, .prompts = 4},
@@ -164,10 +167,10 @@ static void test_admission__refuses_by_data(void **state)
                       (invar_admission){.data_known = true, .prompts = 3}, "give num-rollout");
 }
 
-/* Only what cannot be done without counts, less the bytes that a measure may be off. */
+/* Only required checkpoints need space, less the allowed error of the estimate. */
 static void test_admission__refuses_by_disk(void **state)
 {
-    const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
+    const key_value keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
     invar_disk disk = {.save = "/x/checkpoints",
                        .checkpoint = 3 << 20,
                        .max_checkpoints = 6,
@@ -194,7 +197,7 @@ static void test_admission__refuses_by_disk(void **state)
     facts.replay = true;
     assert_ok(invar_admission_check(&facts));
     facts.replay = false;
-    disk.n_remaining = disk.n_required = 0; // all is done
+    disk.n_remaining = disk.n_required = 0; // no checkpoint remains to be saved
     disk.free = 0;
     assert_ok(invar_admission_check(&facts));
     disk.n_remaining = INT64_MAX;
@@ -202,10 +205,10 @@ static void test_admission__refuses_by_disk(void **state)
     invar_recipe_free(recipe);
 }
 
-/* All that will come may be more than the disk: somebody may move them away. */
+/* Space for the next checkpoint is enough, because the user may move checkpoints away. */
 static void test_admission__the_first_checkpoint_is_enough(void **state)
 {
-    const pair keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
+    const key_value keys[] = {{"num-rollout", "2"}, {NULL, NULL}};
     invar_disk disk = {.save = "/x/checkpoints",
                        .checkpoint = 3 << 20,
                        .max_checkpoints = 100000000,

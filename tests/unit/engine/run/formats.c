@@ -1,5 +1,9 @@
 /*
- * formats.c - runs that sample in another format than they train in (rollout-dtype).
+ * formats.c - tests of runs that sample in another format than they train in (rollout-dtype).
+ *
+ * The first rollout is compared with that of a run that trains in the sampling format, and log-prob
+ * differences must be measured, bounded and corrected by importance sampling. Controls: runs
+ * without rollout-dtype.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,14 +11,14 @@
 #include "engine/run/replay/regenerate.h"
 #include "tests/run.h"
 
-/* Wide enough for every format, with weights that each of them rounds otherwise. */
+/* A model that every format supports, with weights that each format rounds differently. */
 #define WIDE                                                                                       \
     {"hidden-size", "64"}, {"ffn-hidden-size", "64"}, {"init-method-std", "0.2"},                  \
     {                                                                                              \
         "lr", "0.02"                                                                               \
     }
 
-static const run_pair two[] = {
+static const run_pair bf16_fp8[] = {
     WIDE, {"dtype", "bf16"}, {"rollout-dtype", "fp8"}, {"num-rollout", "3"}, {NULL, NULL}};
 
 static int setup(void **state)
@@ -28,9 +32,9 @@ static int setup(void **state)
 #define COMPARED "SELECT count(*) FROM metrics WHERE name = 'train/logp_diff_max'"
 #define SAMPLES "SELECT count(*) FROM samples WHERE diff > 0"
 
-/* ---- what differs ---------------------------------------------------------------------------- */
+/* ---- differences ----------------------------------------------------------------------------- */
 
-static void try_pair(int train, int sample)
+static void check_pair(int train, int sample)
 {
     const run_pair formats[] = {WIDE,
                                 {"num-rollout", "1"},
@@ -46,7 +50,7 @@ static void try_pair(int train, int sample)
     assert_true(run_asked(name, SAMPLES) > 0.0);
 }
 
-static void test_formats__every_pair_differs_and_says_by_how_much(void **state)
+static void test_formats__every_pair_measures_a_difference(void **state)
 {
     const run_pair same[] = {{"rollout-dtype", ""}, {NULL, NULL}};
 
@@ -54,15 +58,15 @@ static void test_formats__every_pair_differs_and_says_by_how_much(void **state)
     for (int train = 0; train < INVAR_FORMAT_COUNT; train++)
         for (int sample = 0; sample < INVAR_FORMAT_COUNT; sample++)
             if (train != sample)
-                try_pair(train, sample);
-    assert_ok(run_with("same", two, same));
+                check_pair(train, sample);
+    assert_ok(run_with("same", bf16_fp8, same));
     assert_true(run_asked("same", MEASURED) == 0.0);
     assert_true(run_asked("same", COMPARED) == 3.0);
     assert_true(run_asked("same", SAMPLES) == 0.0);
 }
 
-static invar_status take_hashes(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status update_hasher(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
     (void)columns;
     for (int i = 0; values && i < count; i++)
@@ -70,7 +74,7 @@ static invar_status take_hashes(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Tokens and log-probabilities of the first rollout. */
+/* Returns the digest of the tokens and log-probs of the first rollout. */
 static invar_digest first_rollout(const char *name)
 {
     invar_hasher hasher;
@@ -78,21 +82,21 @@ static invar_digest first_rollout(const char *name)
 
     invar_hasher_init(&hasher);
     run_select(name, "SELECT token_hash, rollout_logp FROM samples WHERE step = 0 ORDER BY idx",
-               take_hashes, &hasher);
+               update_hasher, &hasher);
     invar_hasher_final(&out, &hasher);
     return out;
 }
 
-static void test_formats__samples_as_a_run_in_that_format(void **state)
+static void test_formats__samples_equal_a_run_in_that_format(void **state)
 {
     const run_pair fp8[] = {{"dtype", "fp8"}, {"rollout-dtype", ""}, {NULL, NULL}};
     const run_pair bf16[] = {{"rollout-dtype", ""}, {NULL, NULL}};
     invar_digest both, alone, other;
 
     (void)state;
-    assert_ok(run_with("both", two, NULL));
-    assert_ok(run_with("fp8", two, fp8));
-    assert_ok(run_with("bf16", two, bf16));
+    assert_ok(run_with("both", bf16_fp8, NULL));
+    assert_ok(run_with("fp8", bf16_fp8, fp8));
+    assert_ok(run_with("bf16", bf16_fp8, bf16));
     both = first_rollout("both");
     alone = first_rollout("fp8");
     other = first_rollout("bf16");
@@ -123,20 +127,20 @@ static void test_formats__nothing_free_changes_the_chain(void **state)
     run_memory one, again;
 
     (void)state;
-    one = run_trained("one", two, NULL);
-    again = run_trained("free", two, other);
+    one = run_trained("one", bf16_fp8, NULL);
+    again = run_trained("free", bf16_fp8, other);
     assert_true(run_same(&one, &again));
-    assert_ok(run_with("half", two, half));
+    assert_ok(run_with("half", bf16_fp8, half));
     assert_int_equal(run_memory_of("half").last, 1);
-    again = run_trained("half", two, half);
+    again = run_trained("half", bf16_fp8, half);
     assert_true(run_same(&one, &again));
-    assert_ok(run_with("written", two, write));
-    again = run_trained("read", two, read);
+    assert_ok(run_with("written", bf16_fp8, write));
+    again = run_trained("read", bf16_fp8, read);
     assert_true(run_same(&one, &again));
 }
 
-static invar_status take_coords(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status parse_coords(void *payload, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
 {
     (void)columns;
     assert_int_equal(values ? count : 2, 2);
@@ -146,24 +150,24 @@ static invar_status take_coords(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* A sample of the last rollout, made of a checkpoint alone, has the recorded log-probs. */
-static void test_formats__the_rollout_has_the_weights_of_now(void **state)
+/* A sample of the last rollout, regenerated from a checkpoint, has the recorded log-probs. */
+static void test_formats__rollouts_use_the_current_weights(void **state)
 {
     const run_pair kept[] = {
         {"save", run_below("kept.ckpt")}, {"save-interval", "1"}, {NULL, NULL}};
-    invar_recipe *recipe = run_recipe(run_below("kept"), two, kept);
+    invar_recipe *recipe = run_recipe(run_below("kept"), bf16_fp8, kept);
     invar_rl_samples samples = {0};
-    invar_run_context session;
+    invar_run_context context;
     invar_rng_coords coords;
     invar_digest logp;
     char sql[160], hex[INVAR_DIGEST_HEX_SIZE];
 
     (void)state;
     assert_ok(run_train(recipe));
-    run_select("kept", "SELECT rng, idx FROM samples WHERE step = 2 AND idx = 1", take_coords,
+    run_select("kept", "SELECT rng, idx FROM samples WHERE step = 2 AND idx = 1", parse_coords,
                &coords);
-    assert_ok(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_DATA));
-    assert_ok(invar_regenerate(&samples, &session, &coords));
+    assert_ok(invar_run_context_open(&context, recipe, INVAR_RUN_CONTEXT_DATA));
+    assert_ok(invar_regenerate(&samples, &context, &coords));
     invar_hash_bytes(&logp, samples.items[0].logp,
                      (size_t)invar_rl_sample_response(samples.items) * sizeof(float));
     invar_digest_format(hex, &logp);
@@ -173,31 +177,33 @@ static void test_formats__the_rollout_has_the_weights_of_now(void **state)
                    hex);
     assert_true(run_asked("kept", sql) == 1.0);
     invar_rl_samples_reset(&samples);
-    invar_run_context_close(&session);
+    invar_run_context_close(&context);
     invar_recipe_free(recipe);
 }
 
-/* ---- the bound ------------------------------------------------------------------------------- */
+/* ---- max-logp-diff --------------------------------------------------------------------------- */
 
 static void test_formats__a_bound_stops_the_run_or_is_recorded(void **state)
 {
     static const char events[] = "SELECT count(*) FROM event WHERE kind = 'logp-bound'";
     const run_pair low[] = {{"max-logp-diff", "1e-6"}, {NULL, NULL}};
-    const run_pair told[] = {{"max-logp-diff", "1e-6"}, {"on-mismatch", "record"}, {NULL, NULL}};
+    const run_pair recorded[] = {
+        {"max-logp-diff", "1e-6"}, {"on-mismatch", "record"}, {NULL, NULL}};
     run_memory one, again;
 
     (void)state;
-    assert_fails(run_with("stops", two, low), INVAR_E_MISMATCH, "more than max-logp-diff = 1e-06");
+    assert_fails(run_with("stops", bf16_fp8, low), INVAR_E_MISMATCH,
+                 "more than max-logp-diff = 1e-06");
     assert_true(run_asked("stops", events) == 1.0);
     one = run_memory_of("one");
-    again = run_trained("told", two, told);
+    again = run_trained("told", bf16_fp8, recorded);
     assert_true(run_same(&one, &again));
     assert_true(run_asked("told", events) == 3.0);
 }
 
-/* ---- importance ------------------------------------------------------------------------------ */
+/* ---- importance sampling --------------------------------------------------------------------- */
 
-static void test_formats__importance_acts(void **state)
+static void test_formats__importance_sampling_changes_the_run(void **state)
 {
     static const char clipped[] =
         "SELECT count(*) FROM metrics WHERE name = 'train/tis_clipfrac' AND value > 0";
@@ -205,7 +211,7 @@ static void test_formats__importance_acts(void **state)
     const run_pair icepop[] = {
         {"use-tis", "true"}, {"tis-clip", "1"}, {"tis-mode", "icepop"}, {NULL, NULL}};
     const run_pair mis[] = {{"use-mis", "true"}, {"mis-level", "sequence"}, {NULL, NULL}};
-    const run_pair theirs[] = {{"use-rollout-logprobs", "true"}, {NULL, NULL}};
+    const run_pair rollout_logprobs[] = {{"use-rollout-logprobs", "true"}, {NULL, NULL}};
     const run_pair many[] = {
         WIDE, {"rollout-dtype", "int4"}, {"n-samples-per-prompt", "8"}, {NULL, NULL}};
     run_memory all[5];
@@ -215,41 +221,42 @@ static void test_formats__importance_acts(void **state)
     all[1] = run_trained("tis", many, tis);
     all[2] = run_trained("icepop", many, icepop);
     all[3] = run_trained("mis", many, mis);
-    all[4] = run_trained("theirs", many, theirs);
+    all[4] = run_trained("theirs", many, rollout_logprobs);
     assert_true(run_asked("tis", clipped) > 0.0);
-    assert_true(run_asked("theirs", MEASURED) == 0.0); // one is a copy of the other
+    assert_true(run_asked("theirs", MEASURED) ==
+                0.0); // the training log-probs are a copy of the rollout's
     for (int i = 0; i < 5; i++)
         for (int j = 0; j < i; j++)
             assert_false(invar_digest_equal(&all[i].chain, &all[j].chain));
 }
 
-/* ---- what it needs --------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void test_formats__memory_has_the_second_weights(void **state)
 {
-    invar_recipe *recipe = run_recipe(run_below("plan"), two, NULL);
-    invar_memory_planning view;
+    invar_recipe *recipe = run_recipe(run_below("plan"), bf16_fp8, NULL);
+    invar_memory_planning planning;
     size_t bytes = 0;
 
     (void)state;
-    assert_ok(invar_memory_planning_run(&view, recipe, 0));
-    for (int i = 0; i < view.plan.n_items; i++)
-        if (strcmp(view.plan.items[i].name, "rollout: weights") == 0)
-            bytes = view.plan.items[i].bytes;
-    assert_true(bytes > 0 && bytes < view.plan.items[0].bytes / 2); // fp8 without masters
-    invar_memory_planning_release(&view);
+    assert_ok(invar_memory_planning_run(&planning, recipe, 0));
+    for (int i = 0; i < planning.plan.n_items; i++)
+        if (strcmp(planning.plan.items[i].name, "rollout: weights") == 0)
+            bytes = planning.plan.items[i].bytes;
+    assert_true(bytes > 0 && bytes < planning.plan.items[0].bytes / 2); // fp8 without masters
+    invar_memory_planning_release(&planning);
     invar_recipe_free(recipe);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats__every_pair_differs_and_says_by_how_much),
-        cmocka_unit_test(test_formats__samples_as_a_run_in_that_format),
+        cmocka_unit_test(test_formats__every_pair_measures_a_difference),
+        cmocka_unit_test(test_formats__samples_equal_a_run_in_that_format),
         cmocka_unit_test(test_formats__nothing_free_changes_the_chain),
-        cmocka_unit_test(test_formats__the_rollout_has_the_weights_of_now),
+        cmocka_unit_test(test_formats__rollouts_use_the_current_weights),
         cmocka_unit_test(test_formats__a_bound_stops_the_run_or_is_recorded),
-        cmocka_unit_test(test_formats__importance_acts),
+        cmocka_unit_test(test_formats__importance_sampling_changes_the_run),
         cmocka_unit_test(test_formats__memory_has_the_second_weights),
     };
 

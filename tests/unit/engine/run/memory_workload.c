@@ -1,6 +1,9 @@
 /*
- * memory_workload.c - a test of plans for many ranks: no rank needs more than the one that is
- * shown.
+ * memory_workload.c - tests of memory plans for many ranks: no rank needs more than the planned
+ * one.
+ *
+ * The plan of a stage is compared with the maximum over the plans of all ranks. Control: in some
+ * layouts another rank than the first one of a stage has the maximum.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,86 +11,89 @@
 
 #include "tests/run.h"
 
-static const run_pair usual[] = {{"num-layers", "5"},
-                                 {"hidden-size", "64"},
-                                 {"ffn-hidden-size", "544"},
-                                 {"num-attention-heads", "8"},
-                                 {"num-query-groups", "4"},
-                                 {"kv-channels", "128"},
-                                 {"vocab-size", "1100"},
-                                 {"rollout-batch-size", "16"},
-                                 {"rollout-max-response-len", "5"},
-                                 {"unit-count", "24"},
-                                 {"logical-tp", "4"},
-                                 {"logical-etp", "4"},
-                                 {"model-type", "qwen3_moe"},
-                                 {"num-experts", "6"},
-                                 {"moe-router-topk", "2"},
-                                 {"dtype", "bf16"},
-                                 {NULL, NULL}};
+static const run_pair base_recipe[] = {{"num-layers", "5"},
+                                       {"hidden-size", "64"},
+                                       {"ffn-hidden-size", "544"},
+                                       {"num-attention-heads", "8"},
+                                       {"num-query-groups", "4"},
+                                       {"kv-channels", "128"},
+                                       {"vocab-size", "1100"},
+                                       {"rollout-batch-size", "16"},
+                                       {"rollout-max-response-len", "5"},
+                                       {"unit-count", "24"},
+                                       {"logical-tp", "4"},
+                                       {"logical-etp", "4"},
+                                       {"model-type", "qwen3_moe"},
+                                       {"num-experts", "6"},
+                                       {"moe-router-topk", "2"},
+                                       {"dtype", "bf16"},
+                                       {NULL, NULL}};
 
-/* What all ranks need at most; *first: what the first one of a stage does. */
-static size_t most_of_ranks(size_t *first, invar_memory_planning *v,
-                            const invar_layout_sizes *sizes, int ranks)
+/*
+ * Returns the largest need of all ranks; *first is the largest need of the first ranks of stages.
+ */
+static size_t max_need_of_ranks(size_t *first, invar_memory_planning *v,
+                                const invar_layout_sizes *sizes, int ranks)
 {
-    size_t most = 0;
+    size_t max_need = 0;
 
     *first = 0;
     for (int r = 0; r < ranks; r++) {
         assert_ok(invar_memory_planning_plan_rank(v, sizes, ranks, r));
-        most = v->plan.need > most ? v->plan.need : most;
+        max_need = v->plan.need > max_need ? v->plan.need : max_need;
         if (r % (ranks / sizes->pipeline) == 0 && v->plan.need > *first)
             *first = v->plan.need;
     }
-    return most;
+    return max_need;
 }
 
-static size_t most_of_stages(invar_memory_planning *v, const invar_layout_sizes *sizes, int ranks)
+static size_t max_need_of_stages(invar_memory_planning *v, const invar_layout_sizes *sizes,
+                                 int ranks)
 {
-    size_t most = 0;
+    size_t max_need = 0;
 
     for (int s = 0; s<sizes->pipeline; s += sizes->pipeline> 1 ? sizes->pipeline - 1 : 1) {
         assert_ok(invar_memory_planning_plan_stage(v, sizes, ranks, s));
-        most = v->plan.need > most ? v->plan.need : most;
+        max_need = v->plan.need > max_need ? v->plan.need : max_need;
         assert_int_equal(v->layout.data.rank, 0);
     }
-    return most;
+    return max_need;
 }
 
-/* Where another rank than the first needs more, too. */
-static int compare(int ranks, const run_pair *more)
+/* Compares both maxima. Returns 1 if the first ranks of the stages all need less, else 0. */
+static int compare_needs(int ranks, const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below("most"), usual, more);
+    invar_recipe *recipe = run_recipe(run_below("most"), base_recipe, overrides);
     invar_layout_sizes sizes;
-    invar_memory_planning view;
-    size_t most, first;
+    invar_memory_planning planning;
+    size_t max_need, first;
 
     assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
-    most = most_of_ranks(&first, &view, &sizes, ranks);
-    assert_int_equal(most_of_stages(&view, &sizes, ranks), most);
-    invar_memory_planning_release(&view);
+    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
+    max_need = max_need_of_ranks(&first, &planning, &sizes, ranks);
+    assert_int_equal(max_need_of_stages(&planning, &sizes, ranks), max_need);
+    invar_memory_planning_release(&planning);
     invar_recipe_free(recipe);
-    return most > first;
+    return max_need > first;
 }
 
-static void test_memory__no_rank_needs_more_than_is_shown(void **state)
+static void test_memory_workload__no_rank_needs_more_than_planned(void **state)
 {
     static const run_pair tensor[] = {{"tensor-model-parallel-size", "2"}, {NULL, NULL}};
     static const run_pair expert[] = {{"expert-model-parallel-size", "2"}, {NULL, NULL}};
     static const run_pair stages[] = {{"pipeline-model-parallel-size", "3"}, {NULL, NULL}};
     static const run_pair all[] = {
         {"pipeline-model-parallel-size", "2"}, {"tensor-model-parallel-size", "2"}, {NULL, NULL}};
-    int others = 0;
+    int n_not_first = 0;
 
     (void)state;
-    others += compare(3, NULL);
-    others += compare(9, NULL);
-    others += compare(6, tensor);
-    others += compare(6, expert);
-    others += compare(9, stages);
-    others += compare(12, all);
-    assert_true(others > 0); // else the first ranks would do
+    n_not_first += compare_needs(3, NULL);
+    n_not_first += compare_needs(9, NULL);
+    n_not_first += compare_needs(6, tensor);
+    n_not_first += compare_needs(6, expert);
+    n_not_first += compare_needs(9, stages);
+    n_not_first += compare_needs(12, all);
+    assert_true(n_not_first > 0); // else the plan of first ranks would be enough
 }
 
 static int setup(void **state)
@@ -99,7 +105,7 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory__no_rank_needs_more_than_is_shown),
+        cmocka_unit_test(test_memory_workload__no_rank_needs_more_than_planned),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

@@ -1,6 +1,9 @@
 /*
- * sharded_model.c - files know nothing of ranks: those that divide a model read what one rank
- * wrote, and write the same bytes.
+ * sharded_model.c - tests of model files with several ranks: they do not depend on the layout.
+ *
+ * Ranks that divide a model load the Hugging Face folder and the checkpoint that one rank wrote,
+ * and must write files with the same bytes. Controls: a model with another seed differs in its
+ * parameters and in its checkpoint.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +19,13 @@
 
 enum { SETS = 3 };
 
-typedef struct lesson {
-    divided_model of;
-    char *hf, *save;   /* one rank's folders, */
-    char *again;       /* and one that ranks write into */
-    invar_digest hash; /* of its checkpoint */
-} lesson;
+/* One model, the files of one rank, and the folder for the ranks that divide it. */
+typedef struct sharded_case {
+    divided_model base;
+    char *hf, *save;   /* Hugging Face folder and checkpoint folder, written by one rank */
+    char *rank_folder; /* folder that the dividing ranks write */
+    invar_digest hash; /* digest of the checkpoint in `save` */
+} sharded_case;
 
 static char work[] = INVAR_TEST_WORK "/divided.XXXXXX";
 
@@ -35,7 +39,7 @@ static char *in_work(const char *name, int number)
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-/* A model and its moments, of all ranks or of one. */
+/* A model with its moments, and the tensors of its checkpoint. */
 typedef struct content {
     invar_model *model;
     invar_optimizer *optimizer;
@@ -43,10 +47,10 @@ typedef struct content {
     invar_checkpoint_tensor *tensors;
     invar_full_param_source *sources;
     int64_t count;
-    invar_full_param_reader whole;
+    invar_full_param_reader full;
 } content;
 
-/* Some other numbers than the masters have. */
+/* Fills the moments with numbers that differ from those of the masters. */
 static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
 {
     invar_status status = INVAR_OK;
@@ -54,24 +58,24 @@ static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
     for (int64_t i = 0; i < 2 * model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i / 2];
         size_t all = (size_t)invar_param_all_elements(p);
-        float *whole = malloc(2 * all * sizeof *whole), *own = whole + all;
+        float *full = malloc(2 * all * sizeof *full), *local = full + all;
 
         for (size_t k = 0; k < all; k++)
-            whole[k] = (float)((size_t)i * 1000003 + k);
+            full[k] = (float)((size_t)i * 1000003 + k);
         if (p->local.experts > 0)
-            invar_param_shard_extract(own, p, &p->local, whole);
-        status = invar_optimizer_load(o, model, i / 2, i % 2 == 1, own);
-        free(whole);
+            invar_param_shard_extract(local, p, &p->local, full);
+        status = invar_optimizer_load(o, model, i / 2, i % 2 == 1, local);
+        free(full);
     }
     return status;
 }
 
-static void list(content *c)
+static void list_tensors(content *c)
 {
     static const char *const sets[SETS] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     const invar_model *model = c->model;
-    const invar_device *place = invar_optimizer_device(c->optimizer);
-    const invar_device *home = c->masters.tensors ? NULL : &model->dev;
+    const invar_device *optimizer_device = invar_optimizer_device(c->optimizer);
+    const invar_device *master_device = c->masters.tensors ? NULL : &model->dev;
 
     c->tensors = calloc((size_t)(SETS * model->n_params), sizeof *c->tensors);
     c->sources = calloc((size_t)(SETS * model->n_params), sizeof *c->sources);
@@ -80,39 +84,40 @@ static void list(content *c)
             const invar_param *p = &model->params[i];
             const invar_tensor *master =
                 c->masters.tensors ? &c->masters.tensors[i] : invar_param_f32(p);
-            const invar_tensor *of = set == 0   ? master
-                                     : set == 1 ? &c->optimizer->m[i]
-                                                : &c->optimizer->v[i];
+            const invar_tensor *values = set == 0   ? master
+                                         : set == 1 ? &c->optimizer->m[i]
+                                                    : &c->optimizer->v[i];
             c->tensors[c->count] = (invar_checkpoint_tensor){
                 sets[set], p->name, invar_param_full_tensor(p, NULL), NULL};
-            c->sources[c->count++] =
-                (invar_full_param_source){model, i, of, set == 0 ? home : place};
+            c->sources[c->count++] = (invar_full_param_source){
+                model, i, values, set == 0 ? master_device : optimizer_device};
         }
 }
 
-static invar_status fetch(const void **out, void *payload, int64_t number)
+static invar_status read_tensor(const void **out, void *payload, int64_t number)
 {
     content *c = payload;
     const invar_full_param_source *from = &c->sources[number];
 
-    return invar_full_param_reader_read((const float **)out, &c->whole, from, 0,
+    return invar_full_param_reader_read((const float **)out, &c->full, from, 0,
                                         from->model->params[from->param].stack);
 }
 
-static invar_status write(invar_digest *hash, content *c, const char *save, bool leads)
+static invar_status write_checkpoint(invar_digest *hash, content *c, const char *save,
+                                     bool is_rank_0)
 {
     invar_checkpoint_state state = {.step = 0};
-    invar_checkpoint_content what = {.state = &state,
-                                     .tensors = c->tensors,
-                                     .n_tensors = c->count,
-                                     .fetch = fetch,
-                                     .payload = c};
+    invar_checkpoint_content checkpoint_content = {.state = &state,
+                                                   .tensors = c->tensors,
+                                                   .n_tensors = c->count,
+                                                   .fetch = read_tensor,
+                                                   .payload = c};
     const void *none;
 
-    if (leads)
-        return invar_checkpoint_write(hash, save, &what, NULL);
+    if (is_rank_0)
+        return invar_checkpoint_write(hash, save, &checkpoint_content, NULL);
     for (int64_t i = 0; i < c->count; i++)
-        INVAR_TRY(fetch(&none, c, i));
+        INVAR_TRY(read_tensor(&none, c, i));
     return INVAR_OK;
 }
 
@@ -128,26 +133,26 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     if (status == INVAR_OK)
         status = invar_full_masters_collect(&c.masters, model);
     if (status == INVAR_OK) {
-        list(&c);
-        status =
-            write(hash, &c, save, !model->layout || invar_comm_rank(model->layout->world) == 0);
+        list_tensors(&c);
+        status = write_checkpoint(hash, &c, save,
+                                  !model->layout || invar_comm_rank(model->layout->world) == 0);
     }
     free(c.tensors);
     free(c.sources);
-    invar_full_param_reader_release(&c.whole);
+    invar_full_param_reader_release(&c.full);
     invar_full_masters_release(&c.masters);
     invar_optimizer_free(c.optimizer);
     return status;
 }
 
-/* The plain way, without anything that ranks need: what `fetch` yields must be that. */
-static void check_plain(const lesson *l)
+/* Checks the checkpoint of one rank with the reader for single ranks, against the masters. */
+static void check_single_rank(const sharded_case *l)
 {
     invar_checkpoint *checkpoint;
 
     assert_ok(invar_checkpoint_open(&checkpoint, l->save, NULL));
-    for (int64_t i = 0; i < l->of.one->n_params; i++) {
-        const invar_param *p = &l->of.one->params[i];
+    for (int64_t i = 0; i < l->base.one->n_params; i++) {
+        const invar_param *p = &l->base.one->params[i];
         invar_tensor into = p->master;
 
         into.data = malloc(invar_host_staging_span(&into));
@@ -160,23 +165,23 @@ static void check_plain(const lesson *l)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Other values, so that what is not read shows. */
-static invar_status forget(invar_model *model, const invar_device *dev)
+/* Initializes with another seed, so that a parameter that is not loaded is detected. */
+static invar_status reinit_weights(invar_model *model, const invar_device *dev)
 {
     return invar_model_init(model, 99, dev);
 }
 
-static invar_status check_loads(const lesson *l, invar_model *model, const invar_device *dev)
+static invar_status check_loads(const sharded_case *l, invar_model *model, const invar_device *dev)
 {
-    INVAR_TRY(forget(model, dev));
-    if (divided_same_model(l->of.one, model) == INVAR_OK)
+    INVAR_TRY(reinit_weights(model, dev));
+    if (divided_same_model(l->base.one, model) == INVAR_OK)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "models of two seeds are the same");
     invar_error_clear();
     INVAR_TRY(invar_hf_load(model, l->hf, dev));
-    INVAR_TRY(divided_same_model(l->of.one, model));
-    INVAR_TRY(forget(model, dev));
+    INVAR_TRY(divided_same_model(l->base.one, model));
+    INVAR_TRY(reinit_weights(model, dev));
     INVAR_TRY(invar_run_context_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
-    return divided_same_model(l->of.one, model);
+    return divided_same_model(l->base.one, model);
 }
 
 static invar_status export_hf(const invar_model *model, const char *dir)
@@ -190,19 +195,19 @@ static invar_status export_hf(const invar_model *model, const char *dir)
     return status;
 }
 
-/* The hash of a checkpoint is of all its bytes. */
-static invar_status check_saves(const lesson *l, invar_model *model, const invar_device *dev)
+/* Compares the digest of the checkpoint, which covers all its bytes. */
+static invar_status check_saves(const sharded_case *l, invar_model *model, const invar_device *dev)
 {
-    bool leads = invar_comm_rank(model->layout->world) == 0;
+    bool is_rank_0 = invar_comm_rank(model->layout->world) == 0;
     invar_digest hash;
 
-    INVAR_TRY(export_hf(model, l->again));
-    INVAR_TRY(save_all(&hash, model, l->again));
-    if (leads && !invar_digest_equal(&hash, &l->hash))
+    INVAR_TRY(export_hf(model, l->rank_folder));
+    INVAR_TRY(save_all(&hash, model, l->rank_folder));
+    if (is_rank_0 && !invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the checkpoint is another");
-    INVAR_TRY(forget(model, dev));
-    INVAR_TRY(save_all(&hash, model, l->again));
-    if (leads && invar_digest_equal(&hash, &l->hash))
+    INVAR_TRY(reinit_weights(model, dev));
+    INVAR_TRY(save_all(&hash, model, l->rank_folder));
+    if (is_rank_0 && invar_digest_equal(&hash, &l->hash))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other weights have the same checkpoint");
     return INVAR_OK;
 }
@@ -228,45 +233,46 @@ static void assert_same_file(const char *a, const char *b, const char *name)
     assert_true(invar_digest_equal(&hash[0], &hash[1]) && bytes[0] == bytes[1]);
 }
 
-static void check_world(lesson *l, const divided_world *world, const char *what, int number)
+static void check_world(sharded_case *l, const divided_world *world, const char *what, int number)
 {
-    l->of.world = world;
-    l->again = in_work("again", number);
-    divided_check(&l->of, (uint64_t)number, what);
-    assert_same_file(l->hf, l->again, "model.safetensors");
-    assert_same_file(l->hf, l->again, "config.json");
-    free(l->again);
+    l->base.world = world;
+    l->rank_folder = in_work("again", number);
+    divided_check(&l->base, (uint64_t)number, what);
+    assert_same_file(l->hf, l->rank_folder, "model.safetensors");
+    assert_same_file(l->hf, l->rank_folder, "config.json");
+    free(l->rank_folder);
 }
 
-static void check(invar_test_model kind, invar_format format, int number, const invar_device *dev)
+static void check_model(invar_test_model kind, invar_format format, int number,
+                        const invar_device *dev)
 {
-    lesson l = {.of = {.spec = divided_spec(kind, format),
-                       .format = format,
-                       .dev = dev,
-                       .check = check_rank,
-                       .payload = &l}};
+    sharded_case l = {.base = {.spec = divided_spec(kind, format),
+                               .format = format,
+                               .dev = dev,
+                               .check = check_rank,
+                               .payload = &l}};
 
     l.hf = in_work("hf", number);
     l.save = in_work("save", number);
-    assert_ok(invar_model_new(&l.of.one, &l.of.spec, format, NULL, dev));
-    assert_ok(invar_model_init(l.of.one, 5, dev));
-    assert_ok(invar_hf_save(l.of.one, NULL, l.hf, INVAR_DTYPE_F32, 0, NULL));
-    assert_ok(save_all(&l.hash, l.of.one, l.save));
-    check_plain(&l);
+    assert_ok(invar_model_new(&l.base.one, &l.base.spec, format, NULL, dev));
+    assert_ok(invar_model_init(l.base.one, 5, dev));
+    assert_ok(invar_hf_save(l.base.one, NULL, l.hf, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(save_all(&l.hash, l.base.one, l.save));
+    check_single_rank(&l);
     for (int w = number; w < DIVIDED_WORLDS; w += 3)
         check_world(&l, &divided_worlds[w], invar_test_model_name(kind), w);
-    for (int w = 0; l.of.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS; w++)
+    for (int w = 0; l.base.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS; w++)
         check_world(&l, &divided_expert_worlds[w], "experts of ranks", w);
-    invar_model_free(l.of.one);
+    invar_model_free(l.base.one);
     free(l.hf);
     free(l.save);
 }
 
-static void test_divided__reads_and_writes_as_one_rank(void **state)
+static void test_sharded_model__reads_and_writes_as_one_rank(void **state)
 {
-    check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 0, *state);
-    check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 1, *state);
-    check(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_INT4, 2, *state);
+    check_model(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 0, *state);
+    check_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 1, *state);
+    check_model(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_INT4, 2, *state);
 }
 
 static int setup(void **state)
@@ -282,7 +288,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_divided__reads_and_writes_as_one_rank),
+        cmocka_unit_test(test_sharded_model__reads_and_writes_as_one_rank),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,5 +1,9 @@
 /*
- * train.c - whole runs: PPO, supervised learning, what the identity has.
+ * train.c - tests of complete runs: PPO, teachers and critics, SFT, rollout-only runs, the
+ * identity.
+ *
+ * Runs of a tiny model are compared by chain and content: free settings, interruptions and other
+ * sources of samples must not change them, while another seed must.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,9 +22,9 @@ static int setup(void **state)
     return run_setup(INVAR_TEST_WORK "/train");
 }
 
-/* ---- asking the ledger ----------------------------------------------------------------------- */
+/* ---- ledger queries -------------------------------------------------------------------------- */
 
-static invar_status take_blob(void *payload, const char *const *columns,
+static invar_status hash_blob(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
     (void)columns;
@@ -31,14 +35,14 @@ static invar_status take_blob(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* The hash of every digest that the run has, those of diagnosis among them. */
+/* Returns the digest over all recorded digests, including diagnostic points. */
 static invar_digest digests_of(const char *name)
 {
     invar_hasher hasher;
     invar_digest all;
 
     invar_hasher_init(&hasher);
-    run_select(name, "SELECT data FROM digest ORDER BY step, rank", take_blob, &hasher);
+    run_select(name, "SELECT data FROM digest ORDER BY step, rank", hash_blob, &hasher);
     invar_hasher_final(&all, &hasher);
     return all;
 }
@@ -49,11 +53,11 @@ static const run_pair ppo[] = {
     {"advantage-estimator", "ppo"}, {"dtype", "fp32"}, {"num-rollout", "4"},
     {"num-steps-per-rollout", "2"}, {"lr", "0.01"},    {NULL, NULL}};
 
-/* The largest of the critic's head in the newest checkpoint: it starts at zero. */
+/* Returns the largest magnitude in the critic's head of the newest checkpoint; 0 at the start. */
 static float critic_head(const char *checkpoints)
 {
     invar_checkpoint *c = NULL;
-    float head[16], most = 0.0f;
+    float head[16], peak = 0.0f;
     invar_tensor t = invar_tensor_2d(head, INVAR_DTYPE_F32, 1, 16);
 
     assert_ok(invar_checkpoint_open(&c, run_below(checkpoints), NULL));
@@ -61,9 +65,9 @@ static float critic_head(const char *checkpoints)
     invar_checkpoint_close(c);
     for (int i = 0; i < 16; i++) {
         float size = head[i] < 0.0f ? -head[i] : head[i];
-        most = size > most ? size : most;
+        peak = size > peak ? size : peak;
     }
-    return most;
+    return peak;
 }
 
 static void test_train__ppo_has_one_chain(void **state)
@@ -97,7 +101,7 @@ static void test_train__ppo_has_one_chain(void **state)
     assert_false(invar_digest_equal(&one.chain, &again.chain));
 }
 
-/* A critic that learns: what it is wrong by falls. */
+/* The value loss of a critic that is trained decreases. */
 static void test_train__ppo_critic_learns(void **state)
 {
     const run_pair longer[] = {{"num-rollout", "12"},
@@ -119,12 +123,12 @@ static void test_train__ppo_critic_learns(void **state)
     (void)snprintf(sql, sizeof sql, loss, "DESC");
     last = run_asked("ppo.critic", sql);
     assert_true(first > 0.0 && last > 0.0 && last < 0.7 * first);
-    // only the critic learned: one set of weights sampled everything
+    // only the critic was trained, so all samples have the same actor weights
     assert_true(run_asked("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
     assert_true(run_asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
 }
 
-/* A critic goes on in another run: from checkpoints that have one. */
+/* critic-load initializes the critic of another run from a checkpoint with or without a critic. */
 static void test_train__critic_from_checkpoints(void **state)
 {
     const run_pair save[] = {{"save", run_below("teach.ckpt")}, {NULL, NULL}};
@@ -142,17 +146,18 @@ static void test_train__critic_from_checkpoints(void **state)
     assert_true(run_asked("taught", first) != 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
     assert_ok(run_with("none", plain, NULL));
-    other = run_trained("headless", ppo, body); // a language model: its body, and a new head
+    other = run_trained("headless", ppo,
+                        body); // critic-load of a language model: its layers, and a new head
     assert_true(run_asked("headless", first) == 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
 }
 
-/* Teacher and critic have the shape of their own folders, whatever the actor's is. */
+/* Teacher and critic may have other shapes than the actor; their checkpoints determine them. */
 static void test_train__teachers_and_critics_of_another_size(void **state)
 {
-    static const char theirs[] =
+    static const char teacher_logp[] =
         "SELECT value FROM metrics WHERE name = 'rollout/teacher_log_probs' AND step = 0";
-    static const char scored[] =
+    static const char actor_logp[] =
         "SELECT value FROM metrics WHERE name = 'rollout/log_probs' AND step = 0";
     static const char critics[] = "SELECT count(*) FROM identity WHERE key = 'critic model hash'";
     const run_pair small[] = {{"num-layers", "2"},
@@ -160,71 +165,71 @@ static void test_train__teachers_and_critics_of_another_size(void **state)
                               {"seed", "7"},
                               {"save", run_below("small.ckpt")},
                               {NULL, NULL}};
-    const run_pair taught[] = {{"advantage-estimator", "on_policy_distillation"},
-                               {"rm-type", "none"},
-                               {"opd-teacher-load", run_below("small.ckpt")},
-                               {"save-debug-rollout-data", run_below("lesson/{rollout_id}")},
-                               {NULL, NULL}};
-    const run_pair score[] = {{"num-layers", "2"},
-                              {"hidden-size", "32"},
-                              {"ref-load", run_below("small.ckpt")},
-                              {"load-debug-rollout-data", run_below("lesson/{rollout_id}")},
-                              {NULL, NULL}};
-    const run_pair valued[] = {{"critic-load", run_below("teach.ckpt")},
-                               {"num-layers", "2"},
-                               {"hidden-size", "32"},
-                               {NULL, NULL}};
+    const run_pair distilled[] = {{"advantage-estimator", "on_policy_distillation"},
+                                  {"rm-type", "none"},
+                                  {"opd-teacher-load", run_below("small.ckpt")},
+                                  {"save-debug-rollout-data", run_below("lesson/{rollout_id}")},
+                                  {NULL, NULL}};
+    const run_pair scoring[] = {{"num-layers", "2"},
+                                {"hidden-size", "32"},
+                                {"ref-load", run_below("small.ckpt")},
+                                {"load-debug-rollout-data", run_below("lesson/{rollout_id}")},
+                                {NULL, NULL}};
+    const run_pair with_critic[] = {{"critic-load", run_below("teach.ckpt")},
+                                    {"num-layers", "2"},
+                                    {"hidden-size", "32"},
+                                    {NULL, NULL}};
     const run_pair close[] = {{"max-position-embeddings", "8"},
                               {"hidden-size", "32"},
                               {"save", run_below("close.ckpt")},
                               {NULL, NULL}};
-    const run_pair far[] = {
+    const run_pair short_teacher[] = {
         {"use-opd", "true"}, {"opd-teacher-load", run_below("close.ckpt")}, {NULL, NULL}};
 
     (void)state;
     assert_ok(invar_held_folder_make(run_below("lesson")));
     assert_ok(run_with("small", small, NULL));
-    assert_ok(run_with("pupil", taught, NULL));
-    assert_ok(run_with("scorer", score, NULL)); // the teacher's weights, as an actor's
-    assert_true(run_asked("pupil", theirs) == run_asked("scorer", scored));
-    assert_true(run_asked("pupil", scored) != run_asked("scorer", scored));
-    assert_ok(run_with("valued", ppo, valued));
+    assert_ok(run_with("pupil", distilled, NULL));
+    assert_ok(run_with("scorer", scoring, NULL)); // an actor with the teacher's weights
+    assert_true(run_asked("pupil", teacher_logp) == run_asked("scorer", actor_logp));
+    assert_true(run_asked("pupil", actor_logp) != run_asked("scorer", actor_logp));
+    assert_ok(run_with("valued", ppo, with_critic));
     assert_true(run_asked("valued", critics) == 1.0);
-    assert_true(run_asked("taught", critics) == 0.0); // of the actor's shape
+    assert_true(run_asked("taught", critics) == 0.0); // the critic has the actor's shape
     assert_ok(run_with("close", close, NULL));
-    assert_fails(run_with("far", far, NULL), INVAR_E_INVALID,
+    assert_fails(run_with("far", short_teacher, NULL), INVAR_E_INVALID,
                  "'opd-teacher-load' takes 8 tokens, and samples may have 16");
 }
 
-/* Nobody needs a teacher's masters, but for its hash: that of the same weights as an actor's. */
-static void test_train__a_teacher_has_weights_alone(void **state)
+/* A teacher keeps no masters, but its weights have the digest that they have as an actor's. */
+static void test_train__a_teacher_has_no_masters(void **state)
 {
-    const run_pair taught[] = {{"use-opd", "true"},
-                               {"opd-teacher-load", run_below("small.ckpt")},
-                               {"dtype", "bf16"},
-                               {NULL, NULL}};
+    const run_pair distilled[] = {{"use-opd", "true"},
+                                  {"opd-teacher-load", run_below("small.ckpt")},
+                                  {"dtype", "bf16"},
+                                  {NULL, NULL}};
     const run_pair actor[] = {{"num-layers", "2"},
                               {"hidden-size", "32"},
                               {"ref-load", run_below("small.ckpt")},
                               {"dtype", "bf16"},
                               {NULL, NULL}};
-    invar_recipe *recipes[] = {run_recipe(run_below("x"), taught, NULL),
+    invar_recipe *recipes[] = {run_recipe(run_below("x"), distilled, NULL),
                                run_recipe(run_below("x"), actor, NULL)};
-    invar_run_context sessions[2];
+    invar_run_context contexts[2];
 
     (void)state;
     for (int i = 0; i < 2; i++)
-        assert_ok(invar_run_context_open(&sessions[i], recipes[i], INVAR_RUN_CONTEXT_LEARN));
-    assert_true(sessions[0].teacher->no_masters);
-    assert_false(sessions[1].actor->no_masters);
-    assert_true(invar_digest_equal(&sessions[0].teacher_weights, &sessions[1].weights));
+        assert_ok(invar_run_context_open(&contexts[i], recipes[i], INVAR_RUN_CONTEXT_LEARN));
+    assert_true(contexts[0].teacher->no_masters);
+    assert_false(contexts[1].actor->no_masters);
+    assert_true(invar_digest_equal(&contexts[0].teacher_weights, &contexts[1].weights));
     for (int i = 0; i < 2; i++) {
-        invar_run_context_close(&sessions[i]);
+        invar_run_context_close(&contexts[i]);
         invar_recipe_free(recipes[i]);
     }
 }
 
-static void test_train__without_the_optimizer_nothing_moves(void **state)
+static void test_train__without_the_optimizer_weights_stay(void **state)
 {
     const run_pair still[] = {
         {"debug-disable-optimizer", "true"}, {"save", run_below("still.ckpt")}, {NULL, NULL}};
@@ -239,7 +244,7 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
     assert_true(run_asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
     assert_true(run_asked("still", "SELECT max(value) FROM metrics WHERE name = "
                                    "'train/critic-grad_norm'") > 0.0);
-    // digests are of what is there: a critic that never moved is the actor with another head
+    // without steps, the critic's layers keep the weights of the actor; control: with steps not
     (void)snprintf(sql, sizeof sql, pairs, "");
     assert_true(run_asked("still", sql) > 0.0);
     assert_true(run_asked("ppo", sql) > 0.0);
@@ -248,7 +253,7 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
     assert_true(run_asked("ppo", sql) > 0.0);
 }
 
-/* Activations by name: the critic's apart from the actor's, experts' rows in no order of theirs. */
+/* Points of level "full" do not depend on free settings and separate actor and critic. */
 static void test_train__finer_points_have_one_value(void **state)
 {
     const run_pair experts[] = {{"model-type", "qwen3_moe"},    {"num-experts", "3"},
@@ -273,20 +278,20 @@ static void test_train__finer_points_have_one_value(void **state)
     again = digests_of("fine.coarse");
     assert_false(invar_digest_equal(&one, &again));
     (void)snprintf(sql, sizeof sql, points, "%layer.0.q");
-    assert_true(run_asked("fine", sql) == 3.0); // the rollout's, the actor's and the critic's
+    assert_true(run_asked("fine", sql) == 3.0); // points of the rollout, the actor and the critic
     assert_true(run_asked("fine.coarse", sql) == 0.0);
     (void)snprintf(sql, sizeof sql, points, "%layer.0.attn");
     assert_true(run_asked("fine", sql) == 3.0);
     assert_true(run_asked("fine.coarse", sql) == 3.0);
 }
 
-/* Tokens from files go through the rollout again, where its points are wanted. */
+/* Tokens from files are computed by the rollout again if its points are recorded. */
 static void test_train__given_rollouts_have_points(void **state)
 {
-    const run_pair drawn[] = {{"debug-determinism", "full"},
-                              {"num-steps-per-rollout", "2"},
-                              {"save-debug-rollout-data", run_below("given.{rollout_id}")},
-                              {NULL, NULL}};
+    const run_pair sampled[] = {{"debug-determinism", "full"},
+                                {"num-steps-per-rollout", "2"},
+                                {"save-debug-rollout-data", run_below("given.{rollout_id}")},
+                                {NULL, NULL}};
     const run_pair given[] = {{"debug-determinism", "full"},
                               {"num-steps-per-rollout", "2"},
                               {"load-debug-rollout-data", run_below("given.{rollout_id}")},
@@ -296,17 +301,17 @@ static void test_train__given_rollouts_have_points(void **state)
     invar_digest one, again;
 
     (void)state;
-    assert_ok(run_with("drawn", drawn, NULL));
+    assert_ok(run_with("drawn", sampled, NULL));
     assert_ok(run_with("given", given, NULL));
     one = digests_of("drawn");
     again = digests_of("given");
     assert_true(invar_digest_equal(&one, &again));
     assert_true(run_asked("given", tokens) == 1.0);
-    assert_ok(run_with("alone", given, alone)); // without a rollout
+    assert_ok(run_with("alone", given, alone)); // debug-train-only: no rollout
     assert_true(run_asked("alone", tokens) == 0.0);
 }
 
-/* ---- other ways to train --------------------------------------------------------------------- */
+/* ---- other kinds of runs --------------------------------------------------------------------- */
 
 static void test_train__supervised_with_evaluation(void **state)
 {
@@ -331,7 +336,7 @@ static void test_train__supervised_with_evaluation(void **state)
     (void)snprintf(sql, sizeof sql, loss, "DESC");
     last = run_asked("sft", sql);
     assert_true(last > 0.0 && last < 0.8 * first);
-    // nothing was sampled: there is no reward, and no log-prob to compare with
+    // nothing is sampled, so there is no reward and no log-prob to compare with
     assert_true(run_asked("sft", "SELECT count(*) FROM metrics WHERE name GLOB 'train/logp_diff_*'"
                                  " OR name GLOB 'train/train_rollout_*'"
                                  " OR name GLOB 'rollout/zero_std/*' OR name IN"
@@ -352,7 +357,7 @@ static void test_train__exports_without_checkpoints(void **state)
     assert_true(invar_path_exists(run_below("hf/1/model.safetensors")));
 }
 
-/* Greedy rollouts have log-probabilities, too: those at temperature 1. */
+/* Greedy rollouts run to the end; their log-probs are those at temperature 1. */
 static void test_train__greedy_rollouts(void **state)
 {
     const run_pair greedy[] = {
@@ -363,7 +368,7 @@ static void test_train__greedy_rollouts(void **state)
     assert_int_equal(run_memory_of("greedy").last, 1);
 }
 
-static size_t live, most;
+static size_t live_bytes, peak;
 
 static void *count_alloc(size_t bytes, void *payload)
 {
@@ -372,32 +377,32 @@ static void *count_alloc(size_t bytes, void *payload)
     (void)payload;
     if (posix_memalign(&block, INVAR_ALIGN, bytes ? bytes : 1) != 0)
         return NULL;
-    live += malloc_usable_size(block);
-    most = live > most ? live : most;
+    live_bytes += malloc_usable_size(block);
+    peak = live_bytes > peak ? live_bytes : peak;
     return block;
 }
 
 static void count_free(void *block, void *payload)
 {
     (void)payload;
-    live -= block ? malloc_usable_size(block) : 0;
+    live_bytes -= block ? malloc_usable_size(block) : 0;
     free(block);
 }
 
-/* The most memory that a run of this model has at a time. */
-static size_t memory_of(const char *name, const run_pair *model, const run_pair *more)
+/* Returns the peak of the heap memory of a run. */
+static size_t peak_memory(const char *name, const run_pair *model, const run_pair *more)
 {
     const invar_allocator counting = {count_alloc, count_free, NULL};
 
-    live = most = 0;
+    live_bytes = peak = 0;
     invar_allocator_set(&counting);
     assert_ok(run_with(name, model, more));
     invar_allocator_set(NULL);
-    assert_int_equal(live, 0);
-    return most;
+    assert_int_equal(live_bytes, 0);
+    return peak;
 }
 
-/* Masters, and nothing else of their size: no gradients, no moments; checkpoints go on. */
+/* Rollout-only runs have no gradients and no moments; their checkpoints can be resumed. */
 static void test_train__rollouts_alone_need_no_gradients(void **state)
 {
     const size_t masters = (size_t)4 * 512 * 512 * sizeof(float);
@@ -415,21 +420,21 @@ static void test_train__rollouts_alone_need_no_gradients(void **state)
     size_t with, without;
 
     (void)state;
-    with = memory_of("wide", wide, NULL);
-    without = memory_of("wide.only", wide, only);
+    with = peak_memory("wide", wide, NULL);
+    without = peak_memory("wide.only", wide, only);
     assert_true(with > without + 3 * masters);
     one = run_memory_of("wide.only");
     assert_ok(run_with("wide.part", wide, first));
     again = run_trained("wide.part", wide, first);
     assert_true(run_same(&one, &again));
-    // weights that never change are in no checkpoint
+    // checkpoints of these runs have no weights, because these never change
     assert_true(invar_path_exists(run_below("only.ckpt/iter_0000001/state.json")));
     assert_false(invar_path_exists(run_below("only.ckpt/iter_0000001/model.safetensors")));
     assert_fails(run_with("wide.other", wide, from), INVAR_E_INVALID,
                  "iter_0000001 has no weights: its run has debug-rollout-only");
 }
 
-static void test_train__a_device_that_is_not_there_is_refused(void **state)
+static void test_train__refuses_a_missing_device(void **state)
 {
     const run_pair cuda[] = {{"device", "cuda"}, {NULL, NULL}};
 
@@ -438,7 +443,7 @@ static void test_train__a_device_that_is_not_there_is_refused(void **state)
     assert_fails(run_with("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
 }
 
-static void test_train__less_than_a_rollout_is_refused(void **state)
+static void test_train__refuses_less_than_a_rollout(void **state)
 {
     const run_pair little[] = {
         {"num-rollout", "0"}, {"num-epoch", "1"}, {"rollout-batch-size", "16"}, {NULL, NULL}};
@@ -465,7 +470,7 @@ static void test_train__identity_has_the_evaluation_data(void **state)
     without = run_trained("eval.none", none, NULL);
     no_interval = run_trained("eval.unused", unused, NULL);
     logged = run_trained("eval.rate", rate, NULL);
-    // evaluation never moves training, but what is logged is another run's
+    // evaluation does not change training (chain), but what the run logs (content)
     assert_true(invar_digest_equal(&with.chain, &without.chain));
     assert_true(invar_digest_equal(&with.chain, &renamed.chain));
     assert_false(invar_digest_equal(&with.content, &without.content));
@@ -485,16 +490,16 @@ int main(void)
         cmocka_unit_test(test_train__ppo_critic_learns),
         cmocka_unit_test(test_train__critic_from_checkpoints),
         cmocka_unit_test(test_train__teachers_and_critics_of_another_size),
-        cmocka_unit_test(test_train__a_teacher_has_weights_alone),
-        cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
+        cmocka_unit_test(test_train__a_teacher_has_no_masters),
+        cmocka_unit_test(test_train__without_the_optimizer_weights_stay),
         cmocka_unit_test(test_train__finer_points_have_one_value),
         cmocka_unit_test(test_train__given_rollouts_have_points),
         cmocka_unit_test(test_train__supervised_with_evaluation),
         cmocka_unit_test(test_train__exports_without_checkpoints),
         cmocka_unit_test(test_train__greedy_rollouts),
         cmocka_unit_test(test_train__rollouts_alone_need_no_gradients),
-        cmocka_unit_test(test_train__a_device_that_is_not_there_is_refused),
-        cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
+        cmocka_unit_test(test_train__refuses_a_missing_device),
+        cmocka_unit_test(test_train__refuses_less_than_a_rollout),
         cmocka_unit_test(test_train__identity_has_the_evaluation_data),
     };
 

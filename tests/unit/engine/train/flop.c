@@ -1,8 +1,8 @@
 /*
- * flop.c - FLOPs of training, counted again product by product; with an argument, for PyTorch.
+ * flop.c - tests of the FLOP of training against a count product by product.
  *
- * With "print" it writes sizes and counts as JSON lines: tests/oracle/flop.py compares them with
- * what PyTorch's own counter sees of the same products.
+ * With the argument "print" it writes sizes and counts as JSON lines, which tests/oracle/flop.py
+ * compares with the FLOP counter of PyTorch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +16,8 @@
 
 enum { SAMPLES = 5, LONGEST = 23, RANK = 16 };
 
-/* A product of (rows, in) and (in, out): three times where all learns, twice where it is frozen. */
-static double product(int64_t rows, int64_t in, int64_t out, int times)
+/* Returns the FLOP of `times` products (rows, in) x (in, out): 3 to train, 2 if frozen. */
+static double product_flop(int64_t rows, int64_t in, int64_t out, int times)
 {
     double flop = 0.0;
 
@@ -26,18 +26,19 @@ static double product(int64_t rows, int64_t in, int64_t out, int times)
     return flop;
 }
 
-/* With its adapter, where there is one. */
-static double linear(const invar_model_spec *s, int64_t rows, int64_t in, int64_t out)
+/* Returns the FLOP of a linear layer, with its LoRA adapter if there is one. */
+static double linear_flop(const invar_model_spec *s, int64_t rows, int64_t in, int64_t out)
 {
     int64_t rank = s->lora.rank;
 
     if (rank == 0)
-        return product(rows, in, out, 3);
-    return product(rows, in, out, 2) + product(rows, in, rank, 3) + product(rows, rank, out, 3);
+        return product_flop(rows, in, out, 3);
+    return product_flop(rows, in, out, 2) + product_flop(rows, in, rank, 3) +
+           product_flop(rows, rank, out, 3);
 }
 
-/* Each query with each key that it sees, one after the other. */
-static double attention(const invar_model_spec *s, int64_t layer, int64_t rows)
+/* Returns the FLOP of attention, summed over all visible pairs of query and key. */
+static double attention_flop(const invar_model_spec *s, int64_t layer, int64_t rows)
 {
     double flop = 0.0;
 
@@ -48,47 +49,47 @@ static double attention(const invar_model_spec *s, int64_t layer, int64_t rows)
     return flop;
 }
 
-static double mlp(const invar_model_spec *s, int64_t layer, int64_t rows)
+static double mlp_flop(const invar_model_spec *s, int64_t layer, int64_t rows)
 {
     int64_t d = s->hidden, n = s->sparse[layer] ? s->expert_intermediate : s->intermediate;
     int64_t slots = s->sparse[layer] ? s->experts_per_token : 1;
     double flop = 0.0;
 
     for (int64_t i = 0; i < slots; i++)
-        flop += 2.0 * linear(s, rows, d, n) + linear(s, rows, n, d);
+        flop += 2.0 * linear_flop(s, rows, d, n) + linear_flop(s, rows, n, d);
     if (s->sparse[layer])
-        flop += product(rows, d, s->experts, s->lora.rank ? 2 : 3);
+        flop += product_flop(rows, d, s->experts, s->lora.rank ? 2 : 3);
     return flop;
 }
 
-static double sequence(const invar_model_spec *s, int64_t rows)
+static double sequence_flop(const invar_model_spec *s, int64_t rows)
 {
     double flop = 0.0;
 
     for (int64_t layer = 0; layer < s->layers; layer++) {
-        flop += linear(s, rows, s->hidden, s->heads * s->head_dim);
-        flop += 2.0 * linear(s, rows, s->hidden, s->kv_heads * s->head_dim);
-        flop += linear(s, rows, s->heads * s->head_dim, s->hidden);
-        flop += attention(s, layer, rows) + mlp(s, layer, rows);
+        flop += linear_flop(s, rows, s->hidden, s->heads * s->head_dim);
+        flop += 2.0 * linear_flop(s, rows, s->hidden, s->kv_heads * s->head_dim);
+        flop += linear_flop(s, rows, s->heads * s->head_dim, s->hidden);
+        flop += attention_flop(s, layer, rows) + mlp_flop(s, layer, rows);
     }
     return flop;
 }
 
-static double counted(const invar_model_spec *s, const invar_rl_samples *samples)
+static double count_flop(const invar_model_spec *s, const invar_rl_samples *samples)
 {
     double flop = 0.0;
 
     for (int64_t i = 0; i < samples->count; i++) {
-        const invar_rl_sample *one = &samples->items[i];
+        const invar_rl_sample *sample = &samples->items[i];
 
-        flop += sequence(s, one->n_tokens - 1);
-        flop += product(one->n_tokens - one->prompt_tokens, s->hidden, s->value_head ? 1 : s->vocab,
-                        s->lora.rank ? 2 : 3);
+        flop += sequence_flop(s, sample->n_tokens - 1);
+        flop += product_flop(sample->n_tokens - sample->prompt_tokens, s->hidden,
+                             s->value_head ? 1 : s->vocab, s->lora.rank ? 2 : 3);
     }
     return flop;
 }
 
-static invar_model *make(int kind, bool adapted, const invar_device *dev)
+static invar_model *make_model(int kind, bool adapted, const invar_device *dev)
 {
     return adapted ? invar_test_model_adapted((invar_test_model)kind, INVAR_FORMAT_FP32, 1, RANK,
                                               true, dev)
@@ -102,15 +103,15 @@ static void test_flop__is_the_sum_of_all_products(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     for (int kind = 0; kind < 2 * INVAR_TEST_MODEL_COUNT; kind++) {
-        invar_model *model = make(kind / 2, kind % 2, &dev);
+        invar_model *model = make_model(kind / 2, kind % 2, &dev);
         invar_rl_samples samples = {0};
         double flop;
 
         invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, (uint64_t)kind);
         flop = invar_flop_train(model, samples.items, samples.count);
-        assert_true(flop == counted(&model->spec, &samples));
+        assert_true(flop == count_flop(&model->spec, &samples));
         assert_true(flop > 0.0);
-        // one token less is less work
+        // control: one token less has fewer FLOP
         samples.items[0].n_tokens--;
         assert_true(invar_flop_train(model, samples.items, samples.count) < flop);
         samples.items[0].n_tokens++;
@@ -120,33 +121,35 @@ static void test_flop__is_the_sum_of_all_products(void **state)
     invar_test_device_release(&dev);
 }
 
-/* Two branches are two sequences for attention, and one for all else. */
+/* Two branches are two sequences for attention and one sequence for everything else. */
 static void test_flop__branches_do_not_see_each_other(void **state)
 {
     invar_device dev;
     invar_model *model;
     const invar_model_spec *s;
     int64_t cut = 12;
-    invar_rl_sample whole = {.prompt_tokens = 4, .n_tokens = 31}, parts = whole;
-    double less = 0.0;
+    invar_rl_sample undivided = {.prompt_tokens = 4, .n_tokens = 31}, branched = undivided;
+    double saved = 0.0;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    model = make(INVAR_TEST_MODEL_DENSE, false, &dev);
+    model = make_model(INVAR_TEST_MODEL_DENSE, false, &dev);
     s = &model->spec;
-    parts.branch_starts = &cut;
-    parts.n_branch_starts = 1;
+    branched.branch_starts = &cut;
+    branched.n_branch_starts = 1;
     for (int64_t layer = 0; layer < s->layers; layer++)
-        less += attention(s, layer, 30) - attention(s, layer, 12) - attention(s, layer, 18);
-    assert_true(less > 0.0);
-    assert_true(invar_flop_train(model, &whole, 1) - invar_flop_train(model, &parts, 1) == less);
+        saved += attention_flop(s, layer, 30) - attention_flop(s, layer, 12) -
+                 attention_flop(s, layer, 18);
+    assert_true(saved > 0.0);
+    assert_true(invar_flop_train(model, &undivided, 1) - invar_flop_train(model, &branched, 1) ==
+                saved);
     invar_model_free(model);
     invar_test_device_release(&dev);
 }
 
-static void print(int kind, bool adapted, const invar_device *dev)
+static void print_case(int kind, bool adapted, const invar_device *dev)
 {
-    invar_model *model = make(kind, adapted, dev);
+    invar_model *model = make_model(kind, adapted, dev);
     const invar_model_spec *s = &model->spec;
     invar_rl_samples samples = {0};
 
@@ -182,7 +185,7 @@ int main(int argc, char **argv)
         return cmocka_run_group_tests(tests, NULL, NULL);
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     for (int kind = 0; kind < 2 * INVAR_TEST_MODEL_COUNT; kind++)
-        print(kind / 2, kind % 2, &dev);
+        print_case(kind / 2, kind % 2, &dev);
     invar_test_device_release(&dev);
     return 0;
 }

@@ -1,7 +1,5 @@
 /*
- * lr_schedule.c - tests of learning-rate schedules.
- *
- * The oracle is the C library's long double arithmetic on the same formulas.
+ * lr_schedule.c - tests of learning-rate schedules against the formulas in long double.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +11,7 @@
 
 static long double oracle(const invar_lr_schedule *s, int64_t step)
 {
-    long double ratio, share, pi = acosl(-1.0L);
+    long double ratio, factor, pi = acosl(-1.0L);
 
     if (s->warmup_steps > 0 && step <= s->warmup_steps)
         return s->warmup_init + ((long double)s->lr - s->warmup_init) * step / s->warmup_steps;
@@ -22,8 +20,8 @@ static long double oracle(const invar_lr_schedule *s, int64_t step)
     if (step > s->decay_steps)
         return s->min_lr;
     ratio = (long double)(step - s->warmup_steps) / (s->decay_steps - s->warmup_steps);
-    share = s->style == INVAR_DECAY_LINEAR ? 1 - ratio : (cosl(pi * ratio) + 1) / 2;
-    return s->min_lr + ((long double)s->lr - s->min_lr) * share;
+    factor = s->style == INVAR_DECAY_LINEAR ? 1 - ratio : (cosl(pi * ratio) + 1) / 2;
+    return s->min_lr + ((long double)s->lr - s->min_lr) * factor;
 }
 
 static void test_lr_schedule__accuracy(void **state)
@@ -42,7 +40,8 @@ static void test_lr_schedule__accuracy(void **state)
             float expected = (float)oracle(&cases[i], step);
             float distance = fabsf(got - expected);
 
-            // Near the end of a cosine the share cancels: absolute there, else the last bit.
+            // Near the end of a cosine cos + 1 cancels, so the error is absolute there, else
+            // relative.
             assert_true(distance <= fabsf(expected) * 0x1p-23f ||
                         (double)distance <= cases[i].lr * 0x1p-52);
         }

@@ -1,5 +1,8 @@
 /*
- * micro_batch.c - packing, by hand, and what cannot be packed.
+ * micro_batch.c - tests of packed micro-batches: expected arrays by hand, and rejected samples.
+ *
+ * Tokens are sample * 10 + position and routing values are sample * 100 + index, so that a wrong
+ * index shows in the packed arrays.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,13 +14,13 @@
 /* Prompts of 1, 2, 3 tokens and responses of 2, 1, 3; tokens are sample * 10 + position. */
 enum { SAMPLES = 3, ROUTE = 2 };
 
-typedef struct scene {
+typedef struct samples_fixture {
     int32_t tokens[SAMPLES][6];
     int32_t routing[SAMPLES][5 * ROUTE];
     invar_rl_sample samples[SAMPLES];
-} scene;
+} samples_fixture;
 
-static void make(scene *s)
+static void make_samples(samples_fixture *s)
 {
     static const int64_t prompt[SAMPLES] = {1, 2, 3}, response[SAMPLES] = {2, 1, 3};
 
@@ -54,10 +57,10 @@ static void test_micro_batch__packs_rows_and_targets(void **state)
     const int64_t row[] = {0, 1, 3, 6, 7, 8};
     const int64_t units[] = {0, 2, 3};
     invar_micro_batch batch = {0};
-    scene s;
+    samples_fixture s;
 
     (void)state;
-    make(&s);
+    make_samples(&s);
     assert_ok(invar_micro_batch_fill(&batch, s.samples,
                                      &(invar_micro_batch_plan){.count = SAMPLES,
                                                                .unit_start = units,
@@ -82,15 +85,15 @@ static void test_micro_batch__packs_rows_and_targets(void **state)
     assert_null(batch.memory);
 }
 
-/* A part of the samples, after a larger fill: what is there is of this part alone. */
+/* Packs a range of the samples after a larger fill, of which nothing may remain. */
 static void test_micro_batch__packs_a_part(void **state)
 {
     const int64_t units[] = {0, 1, 2, 3};
     invar_micro_batch batch = {0};
-    scene s;
+    samples_fixture s;
 
     (void)state;
-    make(&s);
+    make_samples(&s);
     assert_ok(invar_micro_batch_fill(
         &batch, s.samples,
         &(invar_micro_batch_plan){
@@ -106,23 +109,23 @@ static void test_micro_batch__packs_a_part(void **state)
     assert_i32(batch.rows.ids, (int32_t[]){10, 11, 20, 21, 22, 23, 24}, 7);
     assert_i64(batch.rows.units.offsets, (int64_t[]){0, 2, 7}, 3);
     assert_i64(batch.head.units.offsets, (int64_t[]){0, 1, 4}, 3);
-    // rows of the recorded routing, without that of the last token, which no row is of
+    // recorded routing of all rows; the last token of a sample has no row
     assert_i32(batch.rows.routing_replay,
                (int32_t[]){100, 101, 102, 103, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209},
                14);
     invar_micro_batch_release(&batch);
 }
 
-/* Branches are sequences: positions begin anew, and rows and targets are as many as without. */
+/* A branch is a sequence: its positions start at 0. The number of rows and targets is the same. */
 static void test_micro_batch__cuts_branches(void **state)
 {
     const int64_t units[] = {0, 3};
     int64_t cuts[] = {4};
     invar_micro_batch batch = {0};
-    scene s;
+    samples_fixture s;
 
     (void)state;
-    make(&s);
+    make_samples(&s);
     s.samples[2].branch_starts = cuts;
     s.samples[2].n_branch_starts = 1;
     assert_ok(invar_micro_batch_fill(
@@ -137,7 +140,7 @@ static void test_micro_batch__cuts_branches(void **state)
     assert_i64(batch.rows.units.offsets, (int64_t[]){0, 9}, 2);
     assert_int_equal(batch.head.count, 6);
     assert_i32(batch.head.targets, (int32_t[]){1, 2, 12, 23, 24, 25}, 6);
-    // a branch needs a token before it and a row of its own
+    // a branch needs a token before it and at least one row
     for (int64_t at = 0; at < 8; at++) {
         invar_status status;
         cuts[0] = at;
@@ -157,18 +160,18 @@ static void test_micro_batch__refuses(void **state)
         .count = SAMPLES, .unit_start = units, .units = 3, .route = ROUTE};
     invar_micro_batch_plan plan = good;
     invar_micro_batch batch = {0};
-    scene s;
+    samples_fixture s;
 
     (void)state;
-    make(&s);
+    make_samples(&s);
     s.samples[1].n_tokens = s.samples[1].prompt_tokens;
     assert_fails(invar_micro_batch_fill(&batch, s.samples, &plan), INVAR_E_INVALID, "sample 8 has");
-    make(&s);
+    make_samples(&s);
     s.samples[2].prompt_tokens = 0;
     assert_fails(invar_micro_batch_fill(&batch, s.samples, &plan), INVAR_E_INVALID, "sample 9 has");
-    // routing of another model is refused only if it is to be replayed; files may bring such
-    // routing, or say a size and have no routing
-    make(&s);
+    // files may have routing of another model, or a size without routing, which only a replay
+    // rejects
+    make_samples(&s);
     plan.route = 0;
     assert_ok(invar_micro_batch_fill(&batch, s.samples, &plan));
     plan.route = ROUTE + 1;

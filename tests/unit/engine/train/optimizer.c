@@ -1,5 +1,8 @@
 /*
- * optimizer.c - AdamW over a model, against AdamW in double.
+ * optimizer.c - tests of AdamW over a model against AdamW in double.
+ *
+ * Control: the model in double without weight decay must differ. Further tests: digests, weight
+ * decay of matrices only, compute weights, gradients that are not finite, and reset.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +22,7 @@ static int64_t elements(const invar_tensor *t)
     return t->shape[0] * t->row_stride;
 }
 
-/* Gradients of all sizes, another in every step. */
+/* Fills gradients with values of different magnitude, which depend on the step. */
 static void fill_gradients(invar_grads *grads, const invar_model *model, int step)
 {
     for (int64_t p = 0; p < model->n_params; p++)
@@ -30,12 +33,12 @@ static void fill_gradients(invar_grads *grads, const invar_model *model, int ste
                 0.01f;
 }
 
-/* ---- in double ------------------------------------------------------------------------------- */
+/* ---- AdamW in double ------------------------------------------------------------------------- */
 
-typedef struct twin {
-    double *master, *m, *v; /* of all parameters, one after the other */
-    double power1, power2;
-} twin;
+typedef struct double_adamw {
+    double *master, *m, *v; /* elements of all parameters, concatenated */
+    double power1, power2;  /* beta1 and beta2 to the number of steps */
+} double_adamw;
 
 static int64_t total(const invar_model *model)
 {
@@ -46,7 +49,7 @@ static int64_t total(const invar_model *model)
     return n;
 }
 
-static void twin_new(twin *t, const invar_model *model)
+static void double_adamw_new(double_adamw *t, const invar_model *model)
 {
     size_t n = (size_t)total(model);
     double *to;
@@ -61,15 +64,15 @@ static void twin_new(twin *t, const invar_model *model)
             *to++ = (double)((const float *)model->params[p].master.data)[i];
 }
 
-static void twin_free(twin *t)
+static void double_adamw_free(double_adamw *t)
 {
     free(t->master);
     free(t->m);
     free(t->v);
 }
 
-static double twin_step(twin *t, const invar_model *model, const invar_grads *grads, double lr,
-                        double decay)
+static double double_adamw_step(double_adamw *t, const invar_model *model, const invar_grads *grads,
+                                double lr, double decay)
 {
     double squares = 0.0, norm, clip;
     int64_t at = 0;
@@ -87,7 +90,7 @@ static double twin_step(twin *t, const invar_model *model, const invar_grads *gr
     for (int64_t p = 0; p < model->n_params; p++)
         for (int64_t i = 0; i < elements(&grads->tensors[p]); i++, at++) {
             double g = (double)((const float *)grads->tensors[p].data)[i] * clip;
-            double own = model->params[p].cols ? decay : 0.0; // matrices alone decay
+            double own = model->params[p].cols ? decay : 0.0; // only matrices decay
             t->m[at] = (double)adamw.beta1 * t->m[at] + (1.0 - (double)adamw.beta1) * g;
             t->v[at] = (double)adamw.beta2 * t->v[at] + (1.0 - (double)adamw.beta2) * g * g;
             t->master[at] -= lr * (t->m[at] / (1.0 - t->power1) /
@@ -97,19 +100,19 @@ static double twin_step(twin *t, const invar_model *model, const invar_grads *gr
     return norm;
 }
 
-/* The largest distance of a master from its twin. */
-static double distance(const twin *t, const invar_model *model)
+/* Returns the largest difference between the masters of the model and those in double. */
+static double max_distance(const double_adamw *t, const invar_model *model)
 {
-    double most = 0.0;
+    double max = 0.0;
     int64_t at = 0;
 
     for (int64_t p = 0; p < model->n_params; p++)
         for (int64_t i = 0; i < elements(&model->params[p].master); i++, at++) {
             double d =
                 fabs((double)((const float *)model->params[p].master.data)[i] - t->master[at]);
-            most = d > most ? d : most;
+            max = d > max ? d : max;
         }
-    return most;
+    return max;
 }
 
 static void test_optimizer__follows_adamw_in_double(void **state)
@@ -122,29 +125,30 @@ static void test_optimizer__follows_adamw_in_double(void **state)
             invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_FP32, 5, dev);
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
-        twin good, bare; // bare: without decay, the control
+        double_adamw with_decay, no_decay; // control without weight decay
         float norm, clip;
 
         assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
-        twin_new(&good, model);
-        twin_new(&bare, model);
+        double_adamw_new(&with_decay, model);
+        double_adamw_new(&no_decay, model);
         for (int step = 0; step < 20; step++) {
             double expected;
             fill_gradients(grads, model, step);
             assert_ok(
                 invar_optimizer_norm(&norm, &clip, model, grads, false, adamw.clip_grad, dev));
             assert_ok(invar_optimizer_step(optimizer, model, grads, clip, lr, false, &adamw, dev));
-            expected = twin_step(&good, model, grads, (double)lr, (double)adamw.weight_decay);
+            expected = double_adamw_step(&with_decay, model, grads, (double)lr,
+                                         (double)adamw.weight_decay);
             assert_true(fabs((double)norm - expected) < 1e-5 * expected);
             assert_true(clip < 1.0f);
-            (void)twin_step(&bare, model, grads, (double)lr, 0.0);
+            (void)double_adamw_step(&no_decay, model, grads, (double)lr, 0.0);
         }
         assert_int_equal(optimizer->steps, 20);
-        assert_true(distance(&good, model) < 2e-6);
-        assert_true(distance(&bare, model) > 1e-4);
-        twin_free(&good);
-        twin_free(&bare);
+        assert_true(max_distance(&with_decay, model) < 2e-6);
+        assert_true(max_distance(&no_decay, model) > 1e-4);
+        double_adamw_free(&with_decay);
+        double_adamw_free(&no_decay);
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
         invar_model_free(model);
@@ -160,7 +164,7 @@ static void assert_digests(const invar_device *dev, const invar_digest *digests,
     assert_memory_equal(&digests[p], &expected, sizeof expected);
 }
 
-/* Of gradients with their norm, of masters with their step; where they are not wanted, none. */
+/* The norm hashes gradients and the step hashes masters, but only if requested. */
 static void test_optimizer__hashes_what_it_reads_and_writes(void **state)
 {
     const invar_device *dev = *state;
@@ -201,8 +205,8 @@ static void test_optimizer__hashes_what_it_reads_and_writes(void **state)
     }
 }
 
-/* With no gradient only decay moves: embedding, matrices, router and head, no norm, no bias. */
-static void test_optimizer__decays_matrices_alone(void **state)
+/* A step with zero gradients decays the matrices (embedding, router, head), no norm or bias. */
+static void test_optimizer__decays_only_matrices(void **state)
 {
     const invar_device *dev = *state;
 
@@ -219,8 +223,8 @@ static void test_optimizer__decays_matrices_alone(void **state)
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, dev));
         for (int64_t p = 0; p < model->n_params; p++) {
             const invar_param *param = &model->params[p];
-            bool moved = invar_tensors_differ(&param->master, &before->params[p].master);
-            assert_int_equal(moved, param->cols > 0);
+            bool changed = invar_tensors_differ(&param->master, &before->params[p].master);
+            assert_int_equal(changed, param->cols > 0);
         }
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
@@ -229,7 +233,7 @@ static void test_optimizer__decays_matrices_alone(void **state)
     }
 }
 
-/* After a step the compute form is that of the new masters, in every format. */
+/* The compute weights after a step are those of the new masters, in every format. */
 static void test_optimizer__compute_weights_follow(void **state)
 {
     const invar_device *devs = *state;
@@ -237,7 +241,7 @@ static void test_optimizer__compute_weights_follow(void **state)
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
         invar_model *model =
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)format, 5, &devs[0]);
-        invar_model *again =
+        invar_model *requantized =
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)format, 5, &devs[0]);
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
@@ -248,22 +252,23 @@ static void test_optimizer__compute_weights_follow(void **state)
         assert_ok(
             invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, &devs[2]));
         for (int64_t p = 0; p < model->n_params; p++) {
-            assert_true(invar_tensors_differ(&model->params[p].weight, &again->params[p].weight));
-            memcpy(again->params[p].master.data, model->params[p].master.data,
+            assert_true(
+                invar_tensors_differ(&model->params[p].weight, &requantized->params[p].weight));
+            memcpy(requantized->params[p].master.data, model->params[p].master.data,
                    (size_t)elements(&model->params[p].master) * sizeof(float));
         }
-        assert_ok(invar_model_update_weights(again, &devs[1]));
+        assert_ok(invar_model_update_weights(requantized, &devs[1]));
         for (int64_t p = 0; p < model->n_params; p++)
-            invar_assert_bits_tensor(&model->params[p].weight, &again->params[p].weight,
+            invar_assert_bits_tensor(&model->params[p].weight, &requantized->params[p].weight,
                                      model->params[p].name);
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
-        invar_model_free(again);
+        invar_model_free(requantized);
         invar_model_free(model);
     }
 }
 
-static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
+static void test_optimizer__names_a_gradient_that_is_not_finite(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 5, dev);
@@ -281,7 +286,7 @@ static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
     *value = INFINITY;
     assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
                  "model.layers.1.mlp.experts.down_proj.weight");
-    // every one is finite, their sum is not
+    // finite gradients with a sum of squares that overflows
     for (int64_t p = 0; p < model->n_params; p++)
         ((float *)grads->tensors[p].data)[0] = 1e19f;
     *value = 0.0f;
@@ -289,41 +294,41 @@ static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
                  "overflows");
     fill_gradients(grads, model, 1);
     assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, false, 0.0f, dev));
-    assert_true(clip == 1.0f); // 0: no clipping
+    assert_true(clip == 1.0f); // clip_grad 0: no clipping
     invar_grads_free(grads);
     invar_model_free(model);
 }
 
-static void test_optimizer__reset_is_a_new_one(void **state)
+static void test_optimizer__reset_equals_a_new_one(void **state)
 {
     const invar_device *dev = *state;
     invar_model *a = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, dev);
     invar_model *b = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, dev);
-    invar_optimizer *used = NULL, *fresh = NULL;
+    invar_optimizer *stepped = NULL, *unused = NULL;
     invar_grads *grads = NULL;
 
-    assert_ok(invar_optimizer_new(&used, a, 0));
-    assert_ok(invar_optimizer_new(&fresh, b, 0));
+    assert_ok(invar_optimizer_new(&stepped, a, 0));
+    assert_ok(invar_optimizer_new(&unused, b, 0));
     assert_ok(invar_grads_new(&grads, a));
     fill_gradients(grads, a, 1);
-    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
+    assert_ok(invar_optimizer_step(stepped, a, grads, 1.0f, 0.1f, false, &adamw, dev));
     assert_ok(invar_model_copy(b, a));
     fill_gradients(grads, a, 2);
-    assert_ok(invar_optimizer_step(fresh, b, grads, 1.0f, 0.1f, false, &adamw, dev));
+    assert_ok(invar_optimizer_step(unused, b, grads, 1.0f, 0.1f, false, &adamw, dev));
     {
         invar_tensor start = invar_test_copy(&a->params[0].master);
-        assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
+        assert_ok(invar_optimizer_step(stepped, a, grads, 1.0f, 0.1f, false, &adamw, dev));
         assert_true(invar_tensors_differ(&a->params[0].master, &b->params[0].master)); // moments
         memcpy(a->params[0].master.data, start.data, (size_t)elements(&start) * sizeof(float));
         invar_test_free(&start);
     }
-    assert_ok(invar_optimizer_reset(used));
-    assert_int_equal(used->steps, 0);
-    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
+    assert_ok(invar_optimizer_reset(stepped));
+    assert_int_equal(stepped->steps, 0);
+    assert_ok(invar_optimizer_step(stepped, a, grads, 1.0f, 0.1f, false, &adamw, dev));
     invar_assert_bits_tensor(&a->params[0].master, &b->params[0].master, "after a reset");
     invar_grads_free(grads);
-    invar_optimizer_free(used);
-    invar_optimizer_free(fresh);
+    invar_optimizer_free(stepped);
+    invar_optimizer_free(unused);
     invar_model_free(a);
     invar_model_free(b);
 }
@@ -333,10 +338,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer__follows_adamw_in_double),
         cmocka_unit_test(test_optimizer__hashes_what_it_reads_and_writes),
-        cmocka_unit_test(test_optimizer__decays_matrices_alone),
+        cmocka_unit_test(test_optimizer__decays_only_matrices),
         cmocka_unit_test(test_optimizer__compute_weights_follow),
-        cmocka_unit_test(test_optimizer__names_a_gradient_that_is_no_number),
-        cmocka_unit_test(test_optimizer__reset_is_a_new_one),
+        cmocka_unit_test(test_optimizer__names_a_gradient_that_is_not_finite),
+        cmocka_unit_test(test_optimizer__reset_equals_a_new_one),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

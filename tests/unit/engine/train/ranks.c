@@ -1,8 +1,9 @@
 /*
- * ranks.c - several ranks score and learn as one does, bit for bit; what they move is as planned.
+ * ranks.c - tests of scoring and training on several data-parallel ranks.
  *
- * Ranks are threads, with and without an adversary that schedules their messages. One of them may
- * have its model on a device whose memory the host cannot touch.
+ * Every rank must have the results of one rank bit for bit, and the transferred bytes must be those
+ * of the plans. Ranks are threads, with and without an adversarial message schedule; rank 1 may
+ * have its model on the fake GPU. The training step itself is in tests/train_step_case.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +18,7 @@
 
 #define SECONDS 60
 
-/* Where a rank has its model: rank 1 far, where there is such a device. */
+/* Returns the device of a rank: the fake GPU for rank 1 if the case has one. */
 static const invar_device *device_of(const lesson *l, int rank)
 {
     return l->has_far && rank == 1 ? &l->far : &l->near;
@@ -29,68 +30,71 @@ typedef struct traffic {
     uint64_t sent, received;
 } traffic;
 
-static invar_status plan_move(traffic *to, invar_comm_transfer *move, const invar_layout_axis *data)
+static invar_status plan_transfer(traffic *to, invar_comm_transfer *transfer,
+                                  const invar_layout_axis *data)
 {
     uint64_t sent, received;
 
-    move->phase = "plan";
-    INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, move, data->rank, data->size));
+    transfer->phase = "plan";
+    INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, transfer, data->rank, data->size));
     to->sent += sent;
     to->received += received;
     return INVAR_OK;
 }
 
-/* A gather of four bytes for each response token of some samples of each rank, `times` over. */
+/* Plans `times` gathers of four bytes per response token; rank r has samples[r][0 to 1]. */
 static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout_axis *data,
                                 int64_t (*samples)[2], int times)
 {
     size_t bytes[MAX_RANKS];
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
 
     for (int r = 0; r < data->size; r++)
         bytes[r] = 4 * (size_t)(l->start[samples[r][1]] - l->start[samples[r][0]]);
     for (int i = 0; i < times; i++)
-        INVAR_TRY(plan_move(to, &move, data));
+        INVAR_TRY(plan_transfer(to, &transfer, data));
     return INVAR_OK;
 }
 
-/* All that a step moves: [0] gathered, [1] from each to each. */
+/* Plans all transfers of a step: out[0] is for gathers, out[1] for all-to-all. */
 static invar_status plan_step(traffic out[2], const lesson *l, const invar_layout *layout,
-                              const invar_zero_ranges *owned)
+                              const invar_zero_ranges *zero_ranges)
 {
     const invar_layout_axis *data = &layout->data;
     int times = l->model->spec.value_head ? 1 : 2;
-    int64_t of[MAX_RANKS][2], rows[SAMPLES];
+    int64_t ranges[MAX_RANKS][2], rows[SAMPLES];
     invar_bucket_plan x = {0};
-    invar_comm_transfer move;
+    invar_comm_transfer transfer;
     invar_batch_plan plan = {0};
     invar_status status;
 
     for (int r = 0; r < data->size; r++) {
-        invar_index_range share = invar_layout_range_of(SAMPLES, data->size, r);
-        of[r][0] = share.first;
-        of[r][1] = share.first + share.count;
+        invar_index_range range = invar_layout_range_of(SAMPLES, data->size, r);
+        ranges[r][0] = range.first;
+        ranges[r][1] = range.first + range.count;
     }
-    INVAR_TRY(plan_tokens(&out[0], l, data, of, times));
+    INVAR_TRY(plan_tokens(&out[0], l, data, ranges, times));
     for (int64_t i = 0; i < SAMPLES; i++)
         rows[i] = invar_micro_batch_rows(&l->samples->items[i]);
     INVAR_TRY(invar_batch_plan_make(&plan, rows, SAMPLES, &l->options.plan));
-    status = invar_bucket_plan_init(&x, owned->bytes, layout->bucket_bytes, data->size, data->rank);
+    status = invar_bucket_plan_init(&x, zero_ranges->bytes, layout->bucket_bytes, data->size,
+                                    data->rank);
     for (int64_t first = 0; status == INVAR_OK && first < plan.units; first += data->size) {
-        int64_t left = plan.units - first;
+        int64_t n_left = plan.units - first;
         for (int64_t r = 0; r < data->size; r++) {
-            of[r][0] = plan.unit_sample[r < left ? first + r : plan.units];
-            of[r][1] = plan.unit_sample[r < left ? first + r + 1 : plan.units];
+            ranges[r][0] = plan.unit_sample[r < n_left ? first + r : plan.units];
+            ranges[r][1] = plan.unit_sample[r < n_left ? first + r + 1 : plan.units];
         }
-        status = plan_tokens(&out[0], l, data, of, times);
+        status = plan_tokens(&out[0], l, data, ranges, times);
         for (int64_t i = 0; status == INVAR_OK && i < x.n_buckets; i++) {
-            invar_bucket_plan_scatter(&move, &x, i, (int)(left < data->size ? left : data->size));
-            status = plan_move(&out[1], &move, data);
+            invar_bucket_plan_scatter(&transfer, &x, i,
+                                      (int)(n_left < data->size ? n_left : data->size));
+            status = plan_transfer(&out[1], &transfer, data);
         }
     }
     for (int64_t i = 0; status == INVAR_OK && i < x.n_buckets; i++) {
-        invar_bucket_plan_gather(&move, &x, i);
-        status = plan_move(&out[0], &move, data);
+        invar_bucket_plan_gather(&transfer, &x, i);
+        status = plan_transfer(&out[0], &transfer, data);
     }
     if (invar_model_sparse_layers(l->model) > 0) {
         out[0].sent += 16 * ((uint64_t)data->size - 1);
@@ -102,18 +106,19 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
 }
 
 static invar_status compare_traffic(const lesson *l, const invar_layout *layout,
-                                    const invar_zero_ranges *owned)
+                                    const invar_zero_ranges *zero_ranges)
 {
-    invar_comm_stats is[] = {invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLGATHERV),
-                             invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLTOALLV)};
-    traffic due[2] = {0};
+    invar_comm_stats counted[] = {invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLGATHERV),
+                                  invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLTOALLV)};
+    traffic expected_traffic[2] = {0};
 
-    INVAR_TRY(plan_step(due, l, layout, owned));
+    INVAR_TRY(plan_step(expected_traffic, l, layout, zero_ranges));
     for (int i = 0; i < 2; i++)
-        if (is[i].sent != due[i].sent || is[i].received != due[i].received)
+        if (counted[i].sent != expected_traffic[i].sent ||
+            counted[i].received != expected_traffic[i].received)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved %d and %d bytes, not %d and %d",
-                              layout->data.rank, (int)is[i].sent, (int)is[i].received,
-                              (int)due[i].sent, (int)due[i].received);
+                              layout->data.rank, (int)counted[i].sent, (int)counted[i].received,
+                              (int)expected_traffic[i].sent, (int)expected_traffic[i].received);
     return INVAR_OK;
 }
 
@@ -121,7 +126,7 @@ static invar_status check_traffic(const lesson *l, const invar_layout *layout,
                                   const invar_model *model)
 {
     const invar_comm *comm = layout->data.comm;
-    invar_zero_ranges owned;
+    invar_zero_ranges zero_ranges;
     invar_status status;
 
     if (layout->data.size == 1)
@@ -130,10 +135,10 @@ static invar_status check_traffic(const lesson *l, const invar_layout *layout,
                        0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_CORRUPT, 0, "one rank moves");
-    status = invar_zero_ranges_grads(&owned, model, 0);
+    status = invar_zero_ranges_grads(&zero_ranges, model, 0);
     if (status == INVAR_OK)
-        status = compare_traffic(l, layout, &owned);
-    invar_zero_ranges_release(&owned);
+        status = compare_traffic(l, layout, &zero_ranges);
+    invar_zero_ranges_release(&zero_ranges);
     return status;
 }
 
@@ -155,7 +160,7 @@ static invar_status run_rank(const lesson *l, const invar_layout *layout)
     return status;
 }
 
-static invar_status rank_part(rank_run *run)
+static invar_status run_rank_thread(rank_run *run)
 {
     const lesson *l = run->payload;
     invar_layout layout;
@@ -170,11 +175,11 @@ static invar_status rank_part(rank_run *run)
     return status;
 }
 
-static void all_equal(lesson *l, int size, uint64_t schedule)
+static void check_ranks(lesson *l, int size, uint64_t schedule)
 {
     rank_run runs[MAX_RANKS];
 
-    run_ranks(runs, size, schedule, 0, rank_part, l);
+    run_ranks(runs, size, schedule, 0, run_rank_thread, l);
     for (int r = 0; r < size; r++)
         if (runs[r].status != INVAR_OK)
             fail_msg("rank %d of %d: %s", r, size, runs[r].error.message);
@@ -182,11 +187,11 @@ static void all_equal(lesson *l, int size, uint64_t schedule)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Units: each sample; two samples, the last alone; all: 7, 4 and 1 of them. */
+/* Plans with 7 units of one sample, 4 units of two samples (the last of one), and one unit. */
 static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 static const int sizes[] = {1, 2, 3, 4, 8};
 
-static void sweep(lesson *l)
+static void check_plans(lesson *l)
 {
     outcome expected;
 
@@ -199,14 +204,14 @@ static void sweep(lesson *l)
         l->expected = &expected;
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             l->bucket = s % 2 ? 1 : 0;
-            all_equal(l, sizes[s], 0);
-            all_equal(l, sizes[s], 11 * p + s + 1);
+            check_ranks(l, sizes[s], 0);
+            check_ranks(l, sizes[s], 11 * p + s + 1);
         }
         free(expected.grads);
     }
 }
 
-/* Wide, parameters have rows of several owners. */
+/* Makes a model. If it is wide, the rows of a parameter belong to several ranks. */
 static invar_model *make_model(invar_test_model kind, invar_format format, bool wide,
                                const invar_device *dev)
 {
@@ -220,7 +225,7 @@ static invar_model *make_model(invar_test_model kind, invar_format format, bool 
     return model;
 }
 
-static void test_ranks__learn_as_one(void **state)
+static void test_ranks__equal_one_rank(void **state)
 {
     static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16, INVAR_FORMAT_FP8};
@@ -234,7 +239,7 @@ static void test_ranks__learn_as_one(void **state)
             invar_model *model = make_model(kinds[k], formats[f], f == 1, dev);
             invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
             lesson_init(&l, model, &samples, dev);
-            sweep(&l);
+            check_plans(&l);
             invar_rl_samples_reset(&samples);
             invar_model_free(model);
         }
@@ -254,13 +259,13 @@ static void test_ranks__critic(void **state)
     assert_ok(invar_model_init(critic, 21, dev));
     invar_test_samples(&samples, SAMPLES, 20, spec.vocab, 5);
     lesson_init(&l, critic, &samples, dev);
-    sweep(&l);
+    check_plans(&l);
     invar_rl_samples_reset(&samples);
     invar_model_free(critic);
 }
 
-/* A rank whose gradients are on a device, beside others that have them on the host. */
-static void test_ranks__far_device(void **state)
+/* One rank has its gradients on the fake GPU, the others have them on the host. */
+static void test_ranks__fake_gpu(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
@@ -271,7 +276,7 @@ static void test_ranks__far_device(void **state)
     lesson_init(&l, model, &samples, dev);
     assert_ok(invar_far_open(&l.far, &l.near));
     l.has_far = true;
-    sweep(&l);
+    check_plans(&l);
     assert_true(invar_far_counted().ops > 0);
     assert_int_equal(invar_far_counted().live, 0);
     invar_device_close(&l.far);
@@ -279,7 +284,7 @@ static void test_ranks__far_device(void **state)
     invar_model_free(model);
 }
 
-/* Choices of experts that differ are counted on whichever rank has them, and known to all. */
+/* Differing routes are counted on the rank that has the sample; all ranks get the sum. */
 static void test_ranks__routes_are_counted(void **state)
 {
     const invar_device *dev = *state;
@@ -296,15 +301,15 @@ static void test_ranks__routes_are_counted(void **state)
     assert_true(0 < expected.result.routes_differ &&
                 expected.result.routes_differ < expected.result.routes);
     l.expected = &expected;
-    all_equal(&l, 3, 5);
+    check_ranks(&l, 3, 5);
     free(expected.grads);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
 }
 
-/* ---- what fails ------------------------------------------------------------------------------ */
+/* ---- failures -------------------------------------------------------------------------------- */
 
-/* One rank cannot go on; the others end with its line. */
+/* The loss fails on one rank; the other ranks fail with the same message. */
 static void test_ranks__loss_fails(void **state)
 {
     const invar_device *dev = *state;
@@ -317,7 +322,7 @@ static void test_ranks__loss_fails(void **state)
     lesson_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     l.failing = 2;
-    run_ranks(runs, 3, 0, 0, rank_part, &l);
+    run_ranks(runs, 3, 0, 0, run_rank_thread, &l);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(runs[r].status, r == 2 ? INVAR_E_STATE : INVAR_E_IO);
         assert_non_null(strstr(runs[r].error.message, "the loss of sample 6 is no number"));
@@ -327,8 +332,8 @@ static void test_ranks__loss_fails(void **state)
     invar_model_free(model);
 }
 
-static invar_status never_asked(void *payload, int64_t first, int64_t count, const float *now,
-                                const float *entropy, float *dnow, float *dentropy)
+static invar_status fail_if_called(void *payload, int64_t first, int64_t count, const float *now,
+                                   const float *entropy, float *dnow, float *dentropy)
 {
     (void)payload;
     (void)first;
@@ -340,7 +345,7 @@ static invar_status never_asked(void *payload, int64_t first, int64_t count, con
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the loss is asked");
 }
 
-/* No rank waits for another where nothing can be computed. */
+/* Gradients that are not zero are rejected before any transfer, although rank 1 never answers. */
 static void test_ranks__refuses(void **state)
 {
     const invar_device *dev = *state;
@@ -348,7 +353,7 @@ static void test_ranks__refuses(void **state)
     invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
     float now[MOST], entropy[MOST];
     invar_trainer_result result = {.train_logp = now, .entropy = entropy};
-    invar_trainer_loss loss = {.run = never_asked, .entropy = true};
+    invar_trainer_loss loss = {.run = fail_if_called, .entropy = true};
     invar_rl_samples samples;
     invar_trainer *trainer;
     invar_grads *grads;
@@ -376,9 +381,9 @@ static void test_ranks__refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks__learn_as_one),
+        cmocka_unit_test(test_ranks__equal_one_rank),
         cmocka_unit_test(test_ranks__critic),
-        cmocka_unit_test(test_ranks__far_device),
+        cmocka_unit_test(test_ranks__fake_gpu),
         cmocka_unit_test(test_ranks__routes_are_counted),
         cmocka_unit_test(test_ranks__loss_fails),
         cmocka_unit_test(test_ranks__refuses),

@@ -1,8 +1,9 @@
 /*
- * stages.c - stages of a pipeline score and learn as one rank does, bit for bit.
+ * stages.c - tests of scoring and training on pipeline stages.
  *
- * Ranks are threads, with and without an adversary that schedules their messages. Each has its
- * layers of the model and its gradients of them alone.
+ * Every rank has only its layers and their gradients, and must have the results of one rank bit for
+ * bit. Ranks are threads, with and without an adversarial message schedule. Control: units added in
+ * descending order give other gradients. The training step itself is in tests/train_step_case.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,12 +23,12 @@ enum { LAYERS = 8, SEED = 11 };
         .tensor = 1, .expert = 1, .expert_tensor = 1                                               \
     }
 
-/* ---- a rank ---------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 typedef struct stage_run {
     const lesson *l;
     invar_layout_sizes sizes;
-    bool far; /* the last rank's model is */
+    bool far; /* rank 1 has its model on the fake GPU */
 } stage_run;
 
 static invar_status run_stage(const stage_run *s, const invar_layout *layout, int rank)
@@ -48,7 +49,7 @@ static invar_status run_stage(const stage_run *s, const invar_layout *layout, in
     return status;
 }
 
-static invar_status rank_part(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
     const stage_run *s = run->payload;
     invar_layout layout;
@@ -68,30 +69,31 @@ static invar_status rank_part(rank_run *run)
 
 /* ---- one rank and several -------------------------------------------------------------------- */
 
-typedef struct shape {
+typedef struct layout_shape {
     int ranks, stages, chunks;
-} shape;
+} layout_shape;
 
-static void all_equal(stage_run *s, const shape *by, uint64_t schedule)
+static void check_ranks(stage_run *s, const layout_shape *shape, uint64_t schedule)
 {
     rank_run runs[MAX_RANKS];
 
-    s->sizes.pipeline = by->stages;
-    s->sizes.virtual_stages = by->chunks;
-    run_ranks(runs, by->ranks, schedule, 0, rank_part, s);
-    for (int r = 0; r < by->ranks; r++)
+    s->sizes.pipeline = shape->stages;
+    s->sizes.virtual_stages = shape->chunks;
+    run_ranks(runs, shape->ranks, schedule, 0, run_rank, s);
+    for (int r = 0; r < shape->ranks; r++)
         if (runs[r].status != INVAR_OK)
-            fail_msg("rank %d of %d, %d stages of %d chunks: %s", r, by->ranks, by->stages,
-                     by->chunks, runs[r].error.message);
+            fail_msg("rank %d of %d, %d stages of %d chunks: %s", r, shape->ranks, shape->stages,
+                     shape->chunks, runs[r].error.message);
 }
 
-static const shape shapes[] = {{2, 2, 1}, {4, 4, 1}, {3, 3, 1}, {2, 2, 2}, {2, 2, 4}, {4, 4, 2},
-                               {4, 2, 1}, {6, 2, 1}, {4, 2, 2}, {6, 3, 2}, {8, 8, 1}};
+static const layout_shape shapes[] = {{2, 2, 1}, {4, 4, 1}, {3, 3, 1}, {2, 2, 2},
+                                      {2, 2, 4}, {4, 4, 2}, {4, 2, 1}, {6, 2, 1},
+                                      {4, 2, 2}, {6, 3, 2}, {8, 8, 1}};
 
-/* Units: each sample; two samples, the last alone; all: 7, 4 and 1 of them. */
+/* Plans with 7 units of one sample, 4 units of two samples (the last of one), and one unit. */
 static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 
-static void sweep(lesson *l, bool far)
+static void check_plans(lesson *l, bool far)
 {
     stage_run s = {.l = l, .sizes = WHOLE_LAYERS, .far = far};
     outcome expected;
@@ -107,8 +109,8 @@ static void sweep(lesson *l, bool far)
             if (!invar_test_full() && (i + p) % 3 != 0)
                 continue;
             l->bucket = i % 2 ? 4096 : 0;
-            all_equal(&s, &shapes[i], 0);
-            all_equal(&s, &shapes[i], 11 * p + i + 1);
+            check_ranks(&s, &shapes[i], 0);
+            check_ranks(&s, &shapes[i], 11 * p + i + 1);
         }
         free(expected.grads);
     }
@@ -132,8 +134,8 @@ static invar_model *make_model(invar_test_model kind, invar_format format, bool 
     return model;
 }
 
-static void learn_as_one(const invar_device *dev, invar_test_model kind, invar_format format,
-                         bool critic)
+static void check_model(const invar_device *dev, invar_test_model kind, invar_format format,
+                        bool critic)
 {
     invar_model *model = make_model(kind, format, critic, dev);
     invar_rl_samples samples;
@@ -141,19 +143,19 @@ static void learn_as_one(const invar_device *dev, invar_test_model kind, invar_f
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     lesson_init(&l, model, &samples, dev);
-    sweep(&l, false);
+    check_plans(&l, false);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
 }
 
-static void test_stages__learn_as_one(void **state)
+static void test_stages__equal_one_rank(void **state)
 {
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16, INVAR_FORMAT_FP8};
     const invar_device *devs = *state;
 
     for (size_t f = 0; f < 3; f++) { // both numerics
-        learn_as_one(&devs[f % 2], INVAR_TEST_MODEL_DENSE, formats[f], false);
-        learn_as_one(&devs[f % 2], INVAR_TEST_MODEL_EXPERTS, formats[f], false);
+        check_model(&devs[f % 2], INVAR_TEST_MODEL_DENSE, formats[f], false);
+        check_model(&devs[f % 2], INVAR_TEST_MODEL_EXPERTS, formats[f], false);
     }
 }
 
@@ -161,11 +163,11 @@ static void test_stages__critic(void **state)
 {
     const invar_device *dev = *state;
 
-    learn_as_one(dev, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, true);
+    check_model(dev, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, true);
 }
 
-/* One stage has its memory on a device that the host cannot touch, the others have not. */
-static void test_stages__far_device(void **state)
+/* One stage has its memory on the fake GPU, the others on the host. */
+static void test_stages__fake_gpu(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, false, dev);
@@ -175,7 +177,7 @@ static void test_stages__far_device(void **state)
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     lesson_init(&l, model, &samples, dev);
     assert_ok(invar_far_open(&l.far, &l.near));
-    sweep(&l, true);
+    check_plans(&l, true);
     assert_true(invar_far_counted().ops > 0);
     assert_int_equal(invar_far_counted().live, 0);
     invar_device_close(&l.far);
@@ -183,10 +185,10 @@ static void test_stages__far_device(void **state)
     invar_model_free(model);
 }
 
-/* ---- a loss of one rank ---------------------------------------------------------------------- */
+/* ---- loss on one rank ------------------------------------------------------------------------ */
 
-/* Rank 0, which has no head, computes it for all: they ask at the same time. */
-static void test_stages__led_loss(void **state)
+/* Rank 0, which has no head, computes the loss of all ranks in a collective call. */
+static void test_stages__loss_on_one_rank(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, false, dev);
@@ -201,8 +203,8 @@ static void test_stages__led_loss(void **state)
     assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
     l.expected = &expected;
     l.led = true;
-    all_equal(&s, &(shape){2, 2, 1}, 0);
-    all_equal(&s, &(shape){4, 2, 2}, 3);
+    check_ranks(&s, &(layout_shape){2, 2, 1}, 0);
+    check_ranks(&s, &(layout_shape){4, 2, 2}, 3);
     free(expected.grads);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
@@ -210,7 +212,7 @@ static void test_stages__led_loss(void **state)
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* Each stage compares the choices of its own layers; all know the sum. */
+/* Each stage counts the differing routes of its layers; all ranks get the sum. */
 static void test_stages__routes_are_counted(void **state)
 {
     const invar_device *dev = *state;
@@ -228,21 +230,21 @@ static void test_stages__routes_are_counted(void **state)
     assert_true(0 < expected.result.routes_differ &&
                 expected.result.routes_differ < expected.result.routes);
     l.expected = &expected;
-    all_equal(&s, &(shape){4, 2, 2}, 5);
+    check_ranks(&s, &(layout_shape){4, 2, 2}, 5);
     free(expected.grads);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
 }
 
-/* ---- what would differ, and what fails ------------------------------------------------------- */
+/* ---- control and failures -------------------------------------------------------------------- */
 
-/* The sum over units, each computed alone, in either order: the order matters. */
+/* Control: gradients of single units give the sum in ascending order only, not in descending. */
 static void test_stages__descending_units_differ(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = make_model(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, false, dev);
     outcome all, one[SAMPLES];
-    float *up, *down;
+    float *ascending, *descending;
     invar_rl_samples samples;
     size_t layers, count;
     lesson l;
@@ -253,19 +255,22 @@ static void test_stages__descending_units_differ(void **state)
     assert_ok(lesson_step(&all, &l, NULL, model, &l.near));
     for (l.only = 0; l.only < SAMPLES; l.only++)
         assert_ok(lesson_step(&one[l.only], &l, NULL, model, &l.near));
-    layers = (uintptr_t)model->params[1].grad.data; // before them a tied embedding, joined already
+    layers = (uintptr_t)model->params[1]
+                 .grad.data; // skips the tied embedding, whose two gradients are summed already
     count = ((uintptr_t)model->tied_grad.data - layers) / sizeof(float);
-    up = calloc(count, sizeof *up);
-    down = calloc(count, sizeof *down);
+    ascending = calloc(count, sizeof *ascending);
+    descending = calloc(count, sizeof *descending);
     for (int u = 0; u < SAMPLES; u++)
         for (size_t i = 0; i < count; i++) {
-            up[i] += ((float *)((char *)one[u].grads + layers))[i];
-            down[i] += ((float *)((char *)one[SAMPLES - 1 - u].grads + layers))[i];
+            ascending[i] += ((float *)((char *)one[u].grads + layers))[i];
+            descending[i] += ((float *)((char *)one[SAMPLES - 1 - u].grads + layers))[i];
         }
-    assert_false(invar_bits_differ(up, (char *)all.grads + layers, count * sizeof *up));
-    assert_true(invar_bits_differ(down, (char *)all.grads + layers, count * sizeof *up));
-    free(up);
-    free(down);
+    assert_false(
+        invar_bits_differ(ascending, (char *)all.grads + layers, count * sizeof *ascending));
+    assert_true(
+        invar_bits_differ(descending, (char *)all.grads + layers, count * sizeof *ascending));
+    free(ascending);
+    free(descending);
     free(all.grads);
     for (int u = 0; u < SAMPLES; u++)
         free(one[u].grads);
@@ -273,7 +278,7 @@ static void test_stages__descending_units_differ(void **state)
     invar_model_free(model);
 }
 
-/* The stage with the loss cannot go on; the others, which wait for it, end with its line. */
+/* The loss fails on its stage; the other stages, which wait for it, fail with the same message. */
 static void test_stages__loss_fails(void **state)
 {
     const invar_device *dev = *state;
@@ -288,7 +293,7 @@ static void test_stages__loss_fails(void **state)
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     l.failing = 1;
     s.sizes.pipeline = s.sizes.virtual_stages = 2;
-    run_ranks(runs, 2, 0, 0, rank_part, &s);
+    run_ranks(runs, 2, 0, 0, run_rank, &s);
     for (int r = 0; r < 2; r++) {
         assert_int_equal(runs[r].status, r == 1 ? INVAR_E_STATE : INVAR_E_IO);
         assert_non_null(strstr(runs[r].error.message, "the loss of sample 6 is no number"));
@@ -300,10 +305,10 @@ static void test_stages__loss_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages__learn_as_one),
+        cmocka_unit_test(test_stages__equal_one_rank),
         cmocka_unit_test(test_stages__critic),
-        cmocka_unit_test(test_stages__far_device),
-        cmocka_unit_test(test_stages__led_loss),
+        cmocka_unit_test(test_stages__fake_gpu),
+        cmocka_unit_test(test_stages__loss_on_one_rank),
         cmocka_unit_test(test_stages__routes_are_counted),
         cmocka_unit_test(test_stages__descending_units_differ),
         cmocka_unit_test(test_stages__loss_fails),

@@ -1,5 +1,8 @@
 /*
- * trainer.c - the plan changes no bit; a critic's gradients against differences; routing compared.
+ * trainer.c - tests of the trainer: free plans, scoring, critic gradients, routing, heartbeats.
+ *
+ * Micro-batches, recomputation and head chunks must not change a bit, while other units must.
+ * Gradients of a critic are compared with finite differences.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,28 +16,28 @@
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-enum { SAMPLES = 7, MOST = 256 };
+enum { SAMPLES = 7, MAX_TOKENS = 256 };
 
 static int64_t elements(const invar_tensor *t)
 {
     return t->shape[0] * t->row_stride;
 }
 
-/* A loss whose derivatives depend on the token alone, and what it saw. */
-typedef struct plain {
+/* A loss whose derivatives only depend on the token, with a record of its calls. */
+typedef struct token_loss {
     const invar_rl_sample *samples;
-    int64_t calls, next; /* sample that has to come */
-    bool entropy;
-} plain;
+    int64_t calls, next; /* number of calls; index of the next sample */
+    bool entropy;        /* the loss has a derivative of the entropy */
+} token_loss;
 
-static invar_status plain_run(void *payload, int64_t first, int64_t count, const float *now,
-                              const float *entropy, float *dnow, float *dentropy)
+static invar_status run_token_loss(void *payload, int64_t first, int64_t count, const float *now,
+                                   const float *entropy, float *dnow, float *dentropy)
 {
-    plain *p = payload;
+    token_loss *p = payload;
     int64_t at = 0;
 
     (void)now;
-    assert_int_equal(first, p->next); // in order, each once
+    assert_int_equal(first, p->next); // samples come in order, each once
     assert_int_equal(dentropy != NULL, p->entropy);
     assert_true(!p->entropy || entropy);
     for (int64_t i = first; i < first + count; i++)
@@ -48,22 +51,22 @@ static invar_status plain_run(void *payload, int64_t first, int64_t count, const
     return INVAR_OK;
 }
 
-typedef struct outcome {
-    float now[MOST], entropy[MOST];
+typedef struct step_outcome {
+    float now[MAX_TOKENS], entropy[MAX_TOKENS];
     invar_trainer_result result;
     invar_grads *grads;
-} outcome;
+} step_outcome;
 
-static void learn(outcome *out, const invar_model *model, const invar_rl_samples *samples,
-                  const invar_trainer_options *options, const invar_device *dev)
+static void run_step(step_outcome *out, const invar_model *model, const invar_rl_samples *samples,
+                     const invar_trainer_options *options, const invar_device *dev)
 {
-    plain p = {.samples = samples->items, .entropy = !model->spec.value_head};
-    invar_trainer_loss loss = {.run = plain_run, .payload = &p, .entropy = p.entropy};
+    token_loss p = {.samples = samples->items, .entropy = !model->spec.value_head};
+    invar_trainer_loss loss = {.run = run_token_loss, .payload = &p, .entropy = p.entropy};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
     out->result = (invar_trainer_result){.train_logp = out->now, .entropy = out->entropy};
-    assert_true(invar_trainer_tokens(samples->items, samples->count) <= MOST);
+    assert_true(invar_trainer_tokens(samples->items, samples->count) <= MAX_TOKENS);
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_trainer_new(&trainer, dev, options));
     assert_ok(invar_trainer_forward_backward(trainer, model, samples->items, samples->count, &loss,
@@ -73,7 +76,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_free(trainer);
 }
 
-static bool same(const outcome *a, const outcome *b, const invar_model *model)
+static bool outcomes_equal(const step_outcome *a, const step_outcome *b, const invar_model *model)
 {
     bool equal = !invar_bits_differ(a->now, b->now, sizeof a->now) &&
                  !invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy);
@@ -83,7 +86,7 @@ static bool same(const outcome *a, const outcome *b, const invar_model *model)
     return equal;
 }
 
-static invar_model *critic_new(invar_test_model kind, invar_format format, const invar_device *dev)
+static invar_model *new_critic(invar_test_model kind, invar_format format, const invar_device *dev)
 {
     invar_model_spec spec = invar_test_spec(kind, false);
     invar_model *critic = NULL;
@@ -95,14 +98,14 @@ static invar_model *critic_new(invar_test_model kind, invar_format format, const
     return critic;
 }
 
-/* ---- the plan -------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 typedef struct unit_rule {
     int64_t rows, count;
 } unit_rule;
 
-/* Each sample alone; at most two, at most three of them; all at once. */
-static const unit_rule rules[] = {{1, 1}, {MOST, 3}, {35, 2}, {MOST, 1}};
+/* Units of one sample, of at most two, of at most three, and of all samples. */
+static const unit_rule rules[] = {{1, 1}, {MAX_TOKENS, 3}, {35, 2}, {MAX_TOKENS, 1}};
 enum { RULES = sizeof rules / sizeof *rules };
 
 static invar_trainer_options options_of(const unit_rule *rule, int64_t micro_batch,
@@ -114,31 +117,31 @@ static invar_trainer_options options_of(const unit_rule *rule, int64_t micro_bat
 
 static void compare_plans(const invar_model *model, const invar_device *devs, const unit_rule *rule)
 {
-    invar_trainer_options ways[] = {options_of(rule, 1, 0), options_of(rule, 2, 0),
-                                    options_of(rule, 0, 40), options_of(rule, 3, 25)};
-    const invar_trainer_options whole = options_of(rule, SAMPLES, 0);
+    invar_trainer_options plans[] = {options_of(rule, 1, 0), options_of(rule, 2, 0),
+                                     options_of(rule, 0, 40), options_of(rule, 3, 25)};
+    const invar_trainer_options one_micro_batch = options_of(rule, SAMPLES, 0);
     invar_rl_samples samples;
-    outcome first, other;
+    step_outcome first, other;
 
-    ways[1].recompute = ways[3].recompute = true;
-    ways[2].head_rows = 3;
-    ways[3].head_rows = 1;
+    plans[1].recompute = plans[3].recompute = true;
+    plans[2].head_rows = 3;
+    plans[3].head_rows = 1;
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    learn(&first, model, &samples, &whole, &devs[0]);
+    run_step(&first, model, &samples, &one_micro_batch, &devs[0]);
     assert_int_equal(first.result.micro_batches, 1);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         invar_device dev = devs[i % INVAR_TEST_DEVICES];
         dev.numerics = devs[0].numerics;
-        learn(&other, model, &samples, &ways[i], &dev);
+        run_step(&other, model, &samples, &plans[i], &dev);
         assert_true(other.result.micro_batches > 1);
-        assert_true(same(&first, &other, model));
+        assert_true(outcomes_equal(&first, &other, model));
         invar_grads_free(other.grads);
     }
-    // units are semantic: other ones have other bits
+    // control: units are semantic, so that other rules give other bits
     for (int i = 0; i < RULES; i++) {
         invar_trainer_options control = options_of(&rules[i], 0, 0);
-        learn(&other, model, &samples, &control, &devs[0]);
-        assert_int_equal(same(&first, &other, model), &rules[i] == rule);
+        run_step(&other, model, &samples, &control, &devs[0]);
+        assert_int_equal(outcomes_equal(&first, &other, model), &rules[i] == rule);
         invar_grads_free(other.grads);
     }
     invar_grads_free(first.grads);
@@ -152,8 +155,8 @@ static void test_trainer__plans_change_no_bit(void **state)
 
     for (size_t i = 0; i < 2; i++) {
         invar_model *model = invar_test_model_new(kinds[i], INVAR_FORMAT_BF16, 11, &devs[0]);
-        invar_model *critic = critic_new(kinds[i], INVAR_FORMAT_BF16, &devs[0]);
-        for (int rule = 0; rule < RULES - 1; rule++) { // the last has no micro-batches
+        invar_model *critic = new_critic(kinds[i], INVAR_FORMAT_BF16, &devs[0]);
+        for (int rule = 0; rule < RULES - 1; rule++) { // one unit has only one micro-batch
             compare_plans(model, devs, &rules[rule]);
             compare_plans(critic, devs, &rules[rule]);
         }
@@ -162,7 +165,7 @@ static void test_trainer__plans_change_no_bit(void **state)
     }
 }
 
-/* The training forward and the scoring one are one: the same bits, in any plan. */
+/* The training forward and scoring have the same bits with different plans. */
 static void test_trainer__scores_what_it_trains(void **state)
 {
     const invar_device *devs = *state;
@@ -170,21 +173,21 @@ static void test_trainer__scores_what_it_trains(void **state)
     const invar_trainer_options all = {.plan = {1, 1, 0, 0}, .head_rows = 2, .temperature = 0.8f};
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &devs[0]);
-    invar_model *critic = critic_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[0]);
+    invar_model *critic = new_critic(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[0]);
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;
-    float logp[MOST] = {0}, entropy[MOST] = {0}, values[MOST] = {0};
-    outcome o;
+    float logp[MAX_TOKENS] = {0}, entropy[MAX_TOKENS] = {0}, values[MAX_TOKENS] = {0};
+    step_outcome o;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     assert_ok(invar_trainer_new(&trainer, &devs[0], &all));
     assert_ok(invar_trainer_score(trainer, model, samples.items, samples.count, logp, entropy));
     assert_ok(invar_trainer_values(trainer, critic, samples.items, samples.count, values));
-    learn(&o, model, &samples, &one, &devs[0]);
+    run_step(&o, model, &samples, &one, &devs[0]);
     assert_false(invar_bits_differ(o.now, logp, sizeof logp));
     assert_false(invar_bits_differ(o.entropy, entropy, sizeof entropy));
     invar_grads_free(o.grads);
-    learn(&o, critic, &samples, &one, &devs[0]);
+    run_step(&o, critic, &samples, &one, &devs[0]);
     assert_false(invar_bits_differ(o.now, values, sizeof values));
     assert_true(values[0] != 0.0f && values[0] != values[1]);
     invar_grads_free(o.grads);
@@ -194,13 +197,13 @@ static void test_trainer__scores_what_it_trains(void **state)
     invar_model_free(model);
 }
 
-/* ---- a critic -------------------------------------------------------------------------------- */
+/* ---- critic ---------------------------------------------------------------------------------- */
 
-/* The sum that plain_run has the derivatives of, in double. */
+/* Returns the objective whose derivatives run_token_loss sets, in double. */
 static double objective(invar_trainer *trainer, const invar_model *critic,
                         const invar_rl_samples *samples)
 {
-    float values[MOST];
+    float values[MAX_TOKENS];
     double sum = 0.0;
     int64_t at = 0;
 
@@ -211,7 +214,7 @@ static double objective(invar_trainer *trainer, const invar_model *critic,
     return sum;
 }
 
-/* Along a direction that moves all values of one parameter. */
+/* Compares the derivative along a random direction of one parameter with central differences. */
 static void assert_slope(invar_trainer *trainer, invar_model *critic,
                          const invar_rl_samples *samples, const invar_grads *grads, int64_t p,
                          const invar_device *dev)
@@ -242,7 +245,7 @@ static void assert_slope(invar_trainer *trainer, invar_model *critic,
     assert_ok(invar_model_update_weights(critic, dev));
     free(start);
     assert_true(size > 0.0);
-    // f32 sums leave about six digits of the difference, its curvature about three
+    // fp32 sums have about six digits; the curvature leaves about three of the difference
     if (fabs((up - down) / (2.0 * h) - slope) > 0.02 * sqrt(size))
         fail_msg("%s: the slope is %g by differences, %g by the backward; norm %g", param->name,
                  (up - down) / (2.0 * h), slope, sqrt(size));
@@ -255,13 +258,13 @@ static void test_trainer__critic_gradients_are_slopes(void **state)
     static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_BIAS};
 
     for (size_t i = 0; i < 2; i++) {
-        invar_model *critic = critic_new(kinds[i], INVAR_FORMAT_FP32, dev);
+        invar_model *critic = new_critic(kinds[i], INVAR_FORMAT_FP32, dev);
         invar_trainer *trainer = NULL;
         invar_rl_samples samples;
-        outcome o;
+        step_outcome o;
 
         invar_test_samples(&samples, SAMPLES, 12, critic->spec.vocab, 5);
-        learn(&o, critic, &samples, &options, dev);
+        run_step(&o, critic, &samples, &options, dev);
         assert_ok(invar_trainer_new(&trainer, dev, &options));
         for (int64_t p = 0; p < critic->n_params; p++)
             assert_slope(trainer, critic, &samples, o.grads, p, dev);
@@ -274,7 +277,7 @@ static void test_trainer__critic_gradients_are_slopes(void **state)
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* Gives the samples the routing that the model chooses by itself. */
+/* Stores the routing that the model chooses in the samples. */
 static void record_routing(invar_rl_samples *samples, const invar_model *model,
                            const invar_device *dev)
 {
@@ -306,38 +309,38 @@ static void test_trainer__routing_is_compared_and_replayed(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_rl_samples samples;
-    outcome plain_way, o;
+    step_outcome no_replay, o;
     int32_t *first;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     record_routing(&samples, model, dev);
-    learn(&plain_way, model, &samples, &options, dev);
-    assert_true(plain_way.result.routes > 0);
-    assert_int_equal(plain_way.result.routes_differ, 0);
-    // one choice of the rollout is another: counted, and without a replay nothing else
+    run_step(&no_replay, model, &samples, &options, dev);
+    assert_true(no_replay.result.routes > 0);
+    assert_int_equal(no_replay.result.routes_differ, 0);
+    // one differing choice in the samples is counted and, without a replay, has no other effect
     first = samples.items[2].routing +
             (invar_micro_batch_rows(&samples.items[2]) - 1) * samples.items[2].route_size;
     first[0] = (first[0] + 1) % 6 == first[1] ? (first[0] + 2) % 6 : (first[0] + 1) % 6;
-    learn(&o, model, &samples, &options, dev);
+    run_step(&o, model, &samples, &options, dev);
     assert_int_equal(o.result.routes_differ, 1);
-    assert_true(same(&plain_way, &o, model));
+    assert_true(outcomes_equal(&no_replay, &o, model));
     invar_grads_free(o.grads);
-    // a replay follows it, in the model that it is meant for and in no other
+    // a replay uses the recorded choice, but only in the model that options.replay names
     options.replay = model;
-    learn(&o, model, &samples, &options, dev);
+    run_step(&o, model, &samples, &options, dev);
     assert_true(o.result.routes_differ >= 1);
-    assert_false(same(&plain_way, &o, model));
+    assert_false(outcomes_equal(&no_replay, &o, model));
     invar_grads_free(o.grads);
-    learn(&o, other, &samples, &options, dev);
-    assert_true(same(&plain_way, &o, model));
+    run_step(&o, other, &samples, &options, dev);
+    assert_true(outcomes_equal(&no_replay, &o, model));
     invar_grads_free(o.grads);
-    invar_grads_free(plain_way.grads);
+    invar_grads_free(no_replay.grads);
     invar_rl_samples_reset(&samples);
     invar_model_free(other);
     invar_model_free(model);
 }
 
-/* A rollout file may say a size of routing and have none, or have that of another model. */
+/* Rollout files may have a routing size without routing, or the routing of another model. */
 static void test_trainer__reads_foreign_routing_only_to_replay(void **state)
 {
     const invar_device *dev = *state;
@@ -345,21 +348,21 @@ static void test_trainer__reads_foreign_routing_only_to_replay(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;
-    float logp[MOST];
+    float logp[MAX_TOKENS];
     int64_t all;
-    outcome o;
+    step_outcome o;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     samples.items[1].route_size = 1 << 20;
-    learn(&o, model, &samples, &options, dev);
+    run_step(&o, model, &samples, &options, dev);
     assert_int_equal(o.result.routes, 0);
     invar_grads_free(o.grads);
     record_routing(&samples, model, dev);
-    learn(&o, model, &samples, &options, dev);
+    run_step(&o, model, &samples, &options, dev);
     all = o.result.routes;
     invar_grads_free(o.grads);
     samples.items[1].route_size = 1;
-    learn(&o, model, &samples, &options, dev);
+    run_step(&o, model, &samples, &options, dev);
     assert_int_equal(o.result.routes_differ, 0);
     assert_int_equal(o.result.routes, all - invar_micro_batch_rows(&samples.items[1]) *
                                                 invar_model_spec_route(&model->spec));
@@ -373,38 +376,40 @@ static void test_trainer__reads_foreign_routing_only_to_replay(void **state)
     invar_model_free(model);
 }
 
-/* ---- one that is slow ------------------------------------------------------------------------ */
+/* ---- a slow rank ----------------------------------------------------------------------------- */
 
-typedef struct slow {
+typedef struct slow_case {
     const invar_model *model;
     const invar_device *dev;
     invar_rl_samples samples;
-} slow;
+} slow_case;
 
-static invar_status dawdle(void *payload, int64_t first, int64_t count, const float *now,
-                           const float *entropy, float *dnow, float *dentropy)
+static invar_status sleep_in_loss(void *payload, int64_t first, int64_t count, const float *now,
+                                  const float *entropy, float *dnow, float *dentropy)
 {
-    plain p = {.samples = payload, .next = first};
+    token_loss p = {.samples = payload, .next = first};
 
     nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
-    return plain_run(&p, first, count, now, entropy, dnow, dentropy);
+    return run_token_loss(&p, first, count, now, entropy, dnow, dentropy);
 }
 
-static invar_status beat(void *world)
+static invar_status send_heartbeat(void *world)
 {
     invar_layout_heartbeat(world);
     return INVAR_OK;
 }
 
-/* Rank 0 learns for longer than rank 1, which does not, waits for one that hangs. */
-static invar_status learn_slowly(rank_run *run)
+/* Rank 0 trains for longer than the timeout of rank 1, and sends heartbeats. */
+static invar_status train_slowly(rank_run *run)
 {
-    slow *s = run->payload;
-    const invar_trainer_loss loss = {.run = dawdle, .payload = s->samples.items};
+    slow_case *s = run->payload;
+    const invar_trainer_loss loss = {.run = sleep_in_loss, .payload = s->samples.items};
     invar_layout world;
-    invar_trainer_options options = {
-        .plan = {1, 1, 1, 0}, .temperature = 1.0f, .on_progress = beat, .payload = &world};
-    float now[MOST];
+    invar_trainer_options options = {.plan = {1, 1, 1, 0},
+                                     .temperature = 1.0f,
+                                     .on_progress = send_heartbeat,
+                                     .payload = &world};
+    float now[MAX_TOKENS];
     invar_trainer_result result = {.train_logp = now};
     invar_trainer *trainer = NULL;
     invar_grads *grads = NULL;
@@ -428,13 +433,13 @@ static invar_status learn_slowly(rank_run *run)
 
 static void test_trainer__a_slow_rank_is_awaited(void **state)
 {
-    slow s = {.dev = *state};
+    slow_case s = {.dev = *state};
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, s.dev);
     rank_run runs[MAX_RANKS];
 
     s.model = model;
     invar_test_samples(&s.samples, SAMPLES, 20, model->spec.vocab, 5);
-    run_ranks(runs, 2, 0, 0, learn_slowly, &s);
+    run_ranks(runs, 2, 0, 0, train_slowly, &s);
     assert_ok(ranks_status(runs, 2));
     invar_rl_samples_reset(&s.samples);
     invar_model_free(model);

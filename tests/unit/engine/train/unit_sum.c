@@ -1,5 +1,8 @@
 /*
- * unit_sum.c - units' gradients are added one by one in order, however many ranks and pieces.
+ * unit_sum.c - tests of the sum of unit gradients over ranks: in order of units, bit for bit.
+ *
+ * Ranks are threads; the expected sum is a loop over the units. Controls: descending order and
+ * sums per rank, as a reduction would make them, have other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,29 +16,30 @@
 enum { UNITS = 11 };
 #define SECONDS 60
 
-typedef struct sums {
+/* Input of all ranks. */
+typedef struct sum_case {
     const invar_device *dev;
     const invar_model *model;
-    size_t bytes, bucket;
-    const float *expected; /* (elements) */
-} sums;
+    size_t bytes, bucket;  /* bytes of all gradients, and of a bucket */
+    const float *expected; /* (bytes / 4) sum over all units */
+} sum_case;
 
-/* An element of g_u: orders of magnitude, so that the order of a sum shows in most elements. */
-static float gradient(int64_t unit, size_t i)
+/* Returns an element of a unit's gradient; magnitudes vary, so that most sums show their order. */
+static float gradient_element(int64_t unit, size_t i)
 {
     float scale = (float)(1 << invar_test_random(100 + (uint64_t)unit, i) % 12);
 
     return invar_test_normal((uint64_t)unit, i, scale);
 }
 
-static size_t elements(const sums *s)
+static size_t elements(const sum_case *s)
 {
     return s->bytes / sizeof(float);
 }
 
 /* ---- sums of one rank ------------------------------------------------------------------------ */
 
-static float *new_sum(const sums *s)
+static float *new_sum(const sum_case *s)
 {
     float *sum = calloc(elements(s), sizeof *sum);
 
@@ -43,13 +47,13 @@ static float *new_sum(const sums *s)
     return sum;
 }
 
-static void add_unit(float *sum, const sums *s, int64_t unit)
+static void add_unit(float *sum, const sum_case *s, int64_t unit)
 {
     for (size_t i = 0; i < elements(s); i++)
-        sum[i] += gradient(unit, i);
+        sum[i] += gradient_element(unit, i);
 }
 
-static float *ascending(const sums *s)
+static float *sum_ascending(const sum_case *s)
 {
     float *sum = new_sum(s);
 
@@ -58,7 +62,7 @@ static float *ascending(const sums *s)
     return sum;
 }
 
-static float *descending(const sums *s)
+static float *sum_descending(const sum_case *s)
 {
     float *sum = new_sum(s);
 
@@ -67,41 +71,41 @@ static float *descending(const sums *s)
     return sum;
 }
 
-/* What a reduction would make: each rank its units, then one rank after the other. */
-static float *by_rank(const sums *s, int size)
+/* Sums like a reduction: each rank adds its units, then the sums of the ranks are added. */
+static float *sum_by_rank(const sum_case *s, int size)
 {
     float *sum = new_sum(s);
 
     for (int r = 0; r < size; r++) {
-        float *own = new_sum(s);
+        float *rank_sum = new_sum(s);
         for (int64_t u = r; u < UNITS; u += size)
-            add_unit(own, s, u);
+            add_unit(rank_sum, s, u);
         for (size_t i = 0; i < elements(s); i++)
-            sum[i] += own[i];
-        free(own);
+            sum[i] += rank_sum[i];
+        free(rank_sum);
     }
     return sum;
 }
 
-/* ---- sums of several ------------------------------------------------------------------------- */
+/* ---- sums of several ranks ------------------------------------------------------------------- */
 
-static invar_status add_all(const sums *s, const invar_layout *layout, const invar_model *model,
+static invar_status add_all(const sum_case *s, const invar_layout *layout, const invar_model *model,
                             invar_grads *grads)
 {
     const invar_layout_axis *data = &layout->data;
     invar_unit_sum *sum = NULL;
-    invar_zero_ranges owned;
-    invar_status status = invar_zero_ranges_grads(&owned, model, 0);
+    invar_zero_ranges ranges;
+    invar_status status = invar_zero_ranges_grads(&ranges, model, 0);
 
     if (status == INVAR_OK)
-        status = invar_unit_sum_new(&sum, s->dev, layout, &owned);
-    invar_zero_ranges_release(&owned);
+        status = invar_unit_sum_new(&sum, s->dev, layout, &ranges);
+    invar_zero_ranges_release(&ranges);
     for (int64_t first = 0; first < UNITS && status == INVAR_OK; first += data->size) {
-        int64_t left = UNITS - first;
-        for (size_t i = 0; i < elements(s) && data->rank < left; i++)
-            ((float *)grads->memory)[i] = gradient(first + data->rank, i);
-        status =
-            invar_unit_sum_add(sum, grads->memory, (int)(left < data->size ? left : data->size));
+        int64_t n_left = UNITS - first;
+        for (size_t i = 0; i < elements(s) && data->rank < n_left; i++)
+            ((float *)grads->memory)[i] = gradient_element(first + data->rank, i);
+        status = invar_unit_sum_add(sum, grads->memory,
+                                    (int)(n_left < data->size ? n_left : data->size));
     }
     if (status == INVAR_OK)
         status = invar_unit_sum_end(sum, grads->memory);
@@ -109,27 +113,28 @@ static invar_status add_all(const sums *s, const invar_layout *layout, const inv
     return status;
 }
 
-/* Of the rows that the rank owns; of the others there is the gradient of a unit. */
-static invar_status compare(const sums *s, const invar_model *model, const invar_grads *grads)
+/* Compares the rank's zero range; other rows still have the gradient of a unit. */
+static invar_status compare_range(const sum_case *s, const invar_model *model,
+                                  const invar_grads *grads)
 {
     int rank = model->layout->data.rank;
-    invar_zero_ranges owned;
+    invar_zero_ranges ranges;
 
-    INVAR_TRY(invar_zero_ranges_grads(&owned, model, 0));
-    for (int64_t i = rank > 0 ? owned.end[rank - 1] : 0; i < owned.end[rank]; i++) {
-        invar_byte_range range = owned.ranges[i];
+    INVAR_TRY(invar_zero_ranges_grads(&ranges, model, 0));
+    for (int64_t i = rank > 0 ? ranges.end[rank - 1] : 0; i < ranges.end[rank]; i++) {
+        invar_byte_range range = ranges.ranges[i];
 
         if (invar_bits_differ((char *)grads->memory + range.first,
                               (const char *)s->expected + range.first, range.bytes))
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", rank);
     }
-    invar_zero_ranges_release(&owned);
+    invar_zero_ranges_release(&ranges);
     return INVAR_OK;
 }
 
-static invar_status rank_part(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
-    const sums *s = run->payload;
+    const sum_case *s = run->payload;
     invar_layout layout;
     invar_model *model = NULL;
     invar_grads *grads = NULL;
@@ -142,7 +147,7 @@ static invar_status rank_part(rank_run *run)
     if (status == INVAR_OK)
         status = add_all(s, &layout, model, grads);
     if (status == INVAR_OK)
-        status = compare(s, model, grads);
+        status = compare_range(s, model, grads);
     invar_grads_free(grads);
     invar_model_free(model);
     return status;
@@ -152,23 +157,23 @@ static void test_unit_sum__order_of_units(void **state)
 {
     static const int sizes[] = {2, 3, 4, 8, 11, 16};
     const invar_device *dev = *state;
-    invar_device alone = *dev;
+    invar_device serial = *dev;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 1, dev);
-    sums s = {&alone, model, model->grad_bytes, 0, NULL};
-    float *expected = ascending(&s), *other = descending(&s);
+    sum_case s = {&serial, model, model->grad_bytes, 0, NULL};
+    float *expected = sum_ascending(&s), *other = sum_descending(&s);
     rank_run runs[MAX_RANKS];
 
-    alone.pool = NULL; // a rank is a thread
+    serial.pool = NULL; // each rank is one thread
     s.expected = expected;
     assert_true(invar_bits_differ(expected, other, s.bytes));
     free(other);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        other = by_rank(&s, sizes[i]);
+        other = sum_by_rank(&s, sizes[i]);
         assert_true(sizes[i] >= UNITS || invar_bits_differ(expected, other, s.bytes));
         free(other);
-        // pieces of a leaf, of some, of all
+        // buckets of one leaf, of some leaves and of all
         for (s.bucket = 1; s.bucket < s.bytes * 64; s.bucket = s.bucket * 64 + (64 << 10)) {
-            run_ranks(runs, sizes[i], s.bucket % 3, 0, rank_part, &s);
+            run_ranks(runs, sizes[i], s.bucket % 3, 0, run_rank, &s);
             for (int r = 0; r < sizes[i]; r++)
                 if (runs[r].status != INVAR_OK)
                     fail_msg("rank %d of %d: %s", r, sizes[i], runs[r].error.message);

@@ -1,8 +1,8 @@
 /*
- * attention_accuracy.c - attention against the same function in double.
+ * attention_accuracy.c - tests of the accuracy of attention against a model in double.
  *
- * The double-precision model reads the inputs as stored. Its gradients are checked against finite
- * differences of itself, and the op's gradients against them.
+ * The model reads the inputs as stored. Its own gradients are checked against finite differences of
+ * its forward.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 #include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
 /* One sample in double. */
-typedef struct model {
+typedef struct f64_model {
     const attention_form *form;
     int64_t length;
     int64_t q_size;  /* elements of q */
@@ -20,9 +20,9 @@ typedef struct model {
     double scale;
     double *q, *k, *v, *d_o;         /* (L, H, D) */
     double *o, *lse2, *dq, *dk, *dv; /* (L, H, D), lse2 (L, HQ) */
-    double *size;                    /* (L, HQ, D): o with the magnitudes of values */
-    double *p;                       /* (L): one row of probabilities */
-} model;
+    double *size;                    /* (L, HQ, D) o computed with the magnitudes of v */
+    double *p;                       /* (L) one row of probabilities */
+} f64_model;
 
 static double *new_doubles(int64_t count)
 {
@@ -32,7 +32,7 @@ static double *new_doubles(int64_t count)
     return x;
 }
 
-static double *load(const invar_tensor *t)
+static double *load_f64(const invar_tensor *t)
 {
     int64_t cols = invar_tensor_row_elements(t);
     double *x = new_doubles(t->shape[0] * cols);
@@ -43,18 +43,18 @@ static double *load(const invar_tensor *t)
     return x;
 }
 
-static model model_open(const attention_pack *p)
+static f64_model f64_model_open(const attention_pack *p)
 {
-    model m = {.form = &p->form, .length = p->start[1]};
+    f64_model m = {.form = &p->form, .length = p->start[1]};
 
     m.q_size = m.length * p->form.heads * p->form.dim;
     m.kv_size = m.length * p->form.kv_heads * p->form.dim;
     m.scale =
         p->form.shape.scale != 0.0f ? (double)p->form.shape.scale : 1.0 / sqrt((double)p->form.dim);
-    m.q = load(&p->q);
-    m.k = load(&p->k);
-    m.v = load(&p->v);
-    m.d_o = load(&p->d_o);
+    m.q = load_f64(&p->q);
+    m.k = load_f64(&p->k);
+    m.v = load_f64(&p->v);
+    m.d_o = load_f64(&p->d_o);
     m.o = new_doubles(m.q_size);
     m.size = new_doubles(m.q_size);
     m.lse2 = new_doubles(m.length * p->form.heads);
@@ -65,7 +65,7 @@ static model model_open(const attention_pack *p)
     return m;
 }
 
-static void model_close(model *m)
+static void f64_model_close(f64_model *m)
 {
     double *all[] = {m->q, m->k, m->v, m->d_o, m->o, m->lse2, m->dq, m->dk, m->dv, m->size, m->p};
 
@@ -73,7 +73,7 @@ static void model_close(model *m)
         free(all[i]);
 }
 
-static int64_t first_key(const model *m, int64_t i)
+static int64_t first_key(const f64_model *m, int64_t i)
 {
     int64_t window = m->form->shape.window;
 
@@ -89,8 +89,8 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* o, lse2 and m->p of one row. */
-static void model_row(const model *m, int64_t i, int64_t h)
+/* Computes o, lse2 and m->p of one row. */
+static void f64_model_row(const f64_model *m, int64_t i, int64_t h)
 {
     const attention_form *f = m->form;
     int64_t dim = f->dim, g = h / (f->heads / f->kv_heads), at = i * f->heads + h;
@@ -116,14 +116,14 @@ static void model_row(const model *m, int64_t i, int64_t h)
     m->lse2[at] = (top + log(sum)) * 1.4426950408889634;
 }
 
-static void model_forward(const model *m)
+static void f64_model_forward(const f64_model *m)
 {
     for (int64_t i = 0; i < m->length; i++)
         for (int64_t h = 0; h < m->form->heads; h++)
-            model_row(m, i, h);
+            f64_model_row(m, i, h);
 }
 
-static void model_backward(const model *m)
+static void f64_model_backward(const f64_model *m)
 {
     const attention_form *f = m->form;
     int64_t dim = f->dim;
@@ -133,7 +133,7 @@ static void model_backward(const model *m)
             int64_t g = h / (f->heads / f->kv_heads), at = (i * f->heads + h) * dim;
             double delta;
 
-            model_row(m, i, h);
+            f64_model_row(m, i, h);
             delta = dot(m->d_o + at, m->o + at, dim);
             for (int64_t j = first_key(m, i); j <= i; j++) {
                 int64_t key = (j * f->kv_heads + g) * dim;
@@ -149,27 +149,27 @@ static void model_backward(const model *m)
     }
 }
 
-/* The scalar whose gradient the backward computes. */
-static double model_loss(const model *m)
+/* Returns the scalar whose gradient the backward computes. */
+static double f64_model_loss(const f64_model *m)
 {
-    model_forward(m);
+    f64_model_forward(m);
     return dot(m->d_o, m->o, m->q_size);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void check_differences(const model *m, double *x, const double *gradient, int64_t count)
+static void check_differences(const f64_model *m, double *x, const double *gradient, int64_t count)
 {
     const double step = 1e-5;
 
     for (int64_t i = 0; i < count; i++) {
-        double was = x[i], up, down;
+        double saved = x[i], up, down;
 
-        x[i] = was + step;
-        up = model_loss(m);
-        x[i] = was - step;
-        down = model_loss(m);
-        x[i] = was;
+        x[i] = saved + step;
+        up = f64_model_loss(m);
+        x[i] = saved - step;
+        down = f64_model_loss(m);
+        x[i] = saved;
         assert_true(fabs((up - down) / (2.0 * step) - gradient[i]) <= 1e-8);
     }
 }
@@ -184,20 +184,20 @@ static void test_attention_accuracy__model_matches_finite_differences(void **sta
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
         attention_pack p = attention_sample(&forms[f], 11, 2);
-        model m = model_open(&p);
+        f64_model m = f64_model_open(&p);
 
-        model_backward(&m);
+        f64_model_backward(&m);
         check_differences(&m, m.q, m.dq, m.q_size);
         check_differences(&m, m.k, m.dk, m.kv_size);
         check_differences(&m, m.v, m.dv, m.kv_size);
-        model_close(&m);
+        f64_model_close(&m);
         attention_pack_free(&p);
     }
 }
 
 /*
- * |error| <= relative * |exact| + absolute; lse2 has an absolute bound alone, and o in place of it
- * one that is relative to the sum of magnitudes.
+ * Bounds on |error|: `relative` times |exact|, plus `o_size` times the sum of magnitudes for o, or
+ * the absolute bound `gradients`. The bound of lse2 is absolute only.
  */
 typedef struct tolerance {
     double relative;
@@ -206,7 +206,7 @@ typedef struct tolerance {
     double lse2;
 } tolerance;
 
-static void check_output(const attention_pack *p, const model *m, const tolerance *t)
+static void check_output(const attention_pack *p, const f64_model *m, const tolerance *t)
 {
     int64_t cols = m->form->heads * m->form->dim;
 
@@ -223,11 +223,11 @@ static void check_output(const attention_pack *p, const model *m, const toleranc
 static void check_accuracy(const attention_form *form, const tolerance *t)
 {
     attention_pack p = attention_sample(form, invar_test_count(300, 1000), 6);
-    model m = model_open(&p);
+    f64_model m = f64_model_open(&p);
     invar_device dev;
 
-    model_forward(&m);
-    model_backward(&m);
+    f64_model_forward(&m);
+    f64_model_backward(&m);
     invar_test_device_init(&dev, form->numerics, INVAR_CPU_PATH_SIMD, 2);
     attention_run(&dev, &p);
     check_output(&p, &m, t);
@@ -236,7 +236,7 @@ static void check_accuracy(const attention_form *form, const tolerance *t)
     invar_assert_close(&p.dk, m.dk, t->relative, t->gradients, "dk");
     invar_assert_close(&p.dv, m.dv, t->relative, t->gradients, "dv");
     invar_test_device_release(&dev);
-    model_close(&m);
+    f64_model_close(&m);
     attention_pack_free(&p);
 }
 
@@ -245,7 +245,7 @@ static const invar_attention_shape shapes[] = {
 
 static void test_attention_accuracy__f32_vs_f64(void **state)
 {
-    // what chains and sums round; a weight itself is wrong by 1.1e-7 at most
+    // rounding of chains and sums; the error of a weight itself is at most 1.1e-7
     static const tolerance t = {
         .relative = 1e-6,
         .o_size = 2.5e-6,
@@ -262,9 +262,10 @@ static void test_attention_accuracy__f32_vs_f64(void **state)
 
 static void test_attention_accuracy__bf16_vs_f64(void **state)
 {
-    // A rounding to bf16 is up to 2^-8, once of every p in o, once of o. The polynomial for bf16 is
-    // wrong by up to 1.0137e-4 of each p, so of their sum: 1.463e-4 in lse2; the special function
-    // unit by 2.5e-7. The gradients inherit what rounding did to o, p and ds.
+    // Rounding to bf16 has a relative error of up to 2^-8, once for each p in o and once for o. The
+    // polynomial for bf16 has one of up to 1.0137e-4 for each p and so for their sum, which is
+    // 1.463e-4 in lse2; the special function unit has 2.5e-7. The gradients inherit the rounding
+    // errors of o, p and ds.
     static const tolerance polynomial = {
         .relative = 0x1p-8,
         .o_size = 0x1p-8 + 2 * 1.0137e-4 + 1e-6,

@@ -1,5 +1,7 @@
 /*
- * attention_arguments.c - each wrong argument of attention is refused by name.
+ * attention_arguments.c - tests that each wrong argument of the attention ops is rejected by name.
+ *
+ * Each case changes one argument of a call that succeeds.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,7 +44,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Pages 0 1 2 for the first sequence, 3 for the second; the rest is -1 and must not matter. */
+/* Gives pages 0, 1 and 2 to the first sequence, 3 to the second. The -1 after it is not read. */
 static void reset_pages(const fixture *f)
 {
     static const int32_t pages[] = {0, 1, 2, 3, -1, -1};
@@ -50,7 +52,7 @@ static void reset_pages(const fixture *f)
     memcpy(f->cache.pages.data, pages, sizeof pages);
 }
 
-/* One change to good arguments `a` of an op; the message names op and argument. */
+/* Asserts that the op rejects a copy `a` of good arguments after a change. */
 #define REFUSED(op, good, change, text)                                                            \
     do {                                                                                           \
         invar_##op##_args a = (good);                                                              \
@@ -58,7 +60,7 @@ static void reset_pages(const fixture *f)
         assert_fails(invar_##op(&f->dev, &a), INVAR_E_INVALID, (text));                            \
     } while (0)
 
-/* What the packed ops share. */
+/* Bad arguments that are common to the ops on packed samples. */
 #define REFUSED_PACKED(op, name, good)                                                             \
     do {                                                                                           \
         REFUSED(op, good, a.q.dtype = INVAR_DTYPE_NONE, name ": q: missing");                      \
@@ -138,7 +140,7 @@ static void test_attention_arguments__bwd(void **state)
     REFUSED(attention_bwd, good, a.dv.row_stride = 1, "attention.bwd: dv: row stride 1");
 }
 
-/* A span is a multiple of the block, which is 64 where the head dim exceeds 128. */
+/* A span is a multiple of the key block, which is 64 if the head dim exceeds 128. */
 static void test_attention_arguments__span_of_64_for_large_heads(void **state)
 {
     fixture *f = *state;
@@ -151,7 +153,7 @@ static void test_attention_arguments__span_of_64_for_large_heads(void **state)
     attention_pack_free(&p);
 }
 
-/* What the ops on a cache share. */
+/* Bad arguments that are common to the ops on a KV cache. */
 #define REFUSED_CACHE(op, name, good)                                                              \
     do {                                                                                           \
         REFUSED(op, good, a.cache.k.dtype = INVAR_DTYPE_FP8, name ": cache.k: type fp8");          \
@@ -198,7 +200,7 @@ static void test_attention_arguments__kv_write(void **state)
             "kv.write: cache.k is bf16 but k is f32");
 }
 
-/* A slot gets one row: another sequence, or another place of the same, may not name its page. */
+/* Two page table entries that are written must not name one page, in one sequence or two. */
 static void test_attention_arguments__kv_write_fills_slots_once(void **state)
 {
     fixture *f = *state;
@@ -235,7 +237,7 @@ static void test_attention_arguments__paged(void **state)
             "attention.paged: cache.k is bf16 but q is f32");
 }
 
-/* Nothing to do is no mistake. */
+/* Calls without rows or samples succeed. */
 static void test_attention_arguments__empty_is_accepted(void **state)
 {
     fixture *f = *state;

@@ -1,8 +1,8 @@
 /*
  * attention_case.h - packs of samples for the tests of attention, and calls of the ops on them.
  *
- * What a sample holds is a function of its seed alone, so equal samples can be put anywhere and
- * their results compared. All tensors have gaps between their rows, filled with NaN.
+ * The values of a sample depend on its seed alone, so the results of equal samples in different
+ * packs can be compared. All tensors have gaps between their rows, filled with NaN.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,7 +30,7 @@ typedef struct attention_pack {
     attention_form form;
     int64_t start[ATTENTION_MAX_SAMPLES + 1];
     int64_t count;
-    int32_t head_shards; /* of the backward */
+    int32_t head_shards; /* logical shards of heads in the backward; 0 or 1 if there are none */
     int64_t head_atom;
     invar_tensor q, k, v, d_o;        /* inputs */
     invar_tensor o, lse2, dq, dk, dv; /* results */
@@ -65,14 +65,14 @@ static inline void attention_pack_free(attention_pack *p)
     invar_test_free(&p->q, &p->k, &p->v, &p->d_o, &p->o, &p->lse2, &p->dq, &p->dk, &p->dv);
 }
 
-/* The rows of one sample. */
+/* Returns the rows of one sample. */
 static inline invar_tensor attention_rows(const attention_pack *p, const invar_tensor *t,
                                           int64_t sample)
 {
     return invar_tensor_rows(t, p->start[sample], p->start[sample + 1] - p->start[sample]);
 }
 
-/* Inputs of a sample from its seed. Scores spread over several powers of two. */
+/* Fills the inputs of a sample by its seed. Scores spread over several powers of two. */
 static inline void attention_fill(const attention_pack *p, int64_t sample, uint64_t seed)
 {
     invar_tensor q = attention_rows(p, &p->q, sample), k = attention_rows(p, &p->k, sample);
@@ -84,7 +84,7 @@ static inline void attention_fill(const attention_pack *p, int64_t sample, uint6
     invar_test_fill_normal(&d_o, 4 * seed + 3, 1.0f);
 }
 
-/* Inputs of a sample all equal: NaN, infinite or huge. */
+/* Sets all inputs of a sample to one value: NaN, infinite or huge. */
 static inline void attention_poison(const attention_pack *p, int64_t sample, float value)
 {
     const invar_tensor *inputs[] = {&p->q, &p->k, &p->v, &p->d_o};
@@ -95,7 +95,7 @@ static inline void attention_poison(const attention_pack *p, int64_t sample, flo
     }
 }
 
-/* A pack of one sample. */
+/* Returns a pack of one sample. */
 static inline attention_pack attention_sample(const attention_form *form, int64_t length,
                                               uint64_t seed)
 {
@@ -155,7 +155,7 @@ static inline void attention_run(const invar_device *dev, const attention_pack *
     attention_backward(dev, p);
 }
 
-/* The first `rows` rows of two samples have equal bits in o and lse2. */
+/* Asserts that the first `rows` rows of two samples have equal bits in o and lse2. */
 static inline void assert_forward_bits(const attention_pack *a, int64_t i, const attention_pack *b,
                                        int64_t j, int64_t rows, const char *what)
 {
@@ -172,7 +172,7 @@ static inline void assert_forward_bits(const attention_pack *a, int64_t i, const
     }
 }
 
-/* Two samples have equal bits in all gradients. */
+/* Asserts that two samples have equal bits in all gradients. */
 static inline void assert_backward_bits(const attention_pack *a, int64_t i, const attention_pack *b,
                                         int64_t j, const char *what)
 {

@@ -1,5 +1,8 @@
 /*
- * attention_expression.c - attention gives the bits of its expression, written down naively.
+ * attention_expression.c - tests that attention has the bits of its expression, written naively.
+ *
+ * Controls: a naive form with another order of sums, block size or exponential (attention_twist)
+ * has other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,11 +18,11 @@ static const struct {
     int64_t kv, q;
 } spans[] = {{0, 0}, {128, 256}, {256, 128}, {256, 0}, {0, 128}};
 
-#define COUNT(x) ((int64_t)(sizeof(x) / sizeof *(x)))
+#define N_ITEMS(x) ((int64_t)(sizeof(x) / sizeof *(x)))
 
 static void check_form(const attention_form *form, int64_t length, const char *what)
 {
-    // a short neighbour on each side; only the sample in the middle is compared
+    // only the middle sample is compared; its short neighbors must not affect it
     int64_t lengths[] = {3, length, 5};
     attention_pack p = attention_pack_new(form, 3, lengths);
     attention_pack expected = attention_pack_new(form, 3, lengths);
@@ -40,26 +43,26 @@ static void check_form(const attention_form *form, int64_t length, const char *w
     attention_pack_free(&expected);
 }
 
-/* Every combination; by default every 61st, which meets each value of each list. */
+/* All combinations of the lists; by default every 61st, which includes each value of each list. */
 static void test_attention_expression__bits_match(void **state)
 {
-    int64_t all =
-        COUNT(attention_kinds) * COUNT(groups) * COUNT(dims) * COUNT(windows) * COUNT(spans);
+    int64_t all = N_ITEMS(attention_kinds) * N_ITEMS(groups) * N_ITEMS(dims) * N_ITEMS(windows) *
+                  N_ITEMS(spans);
 
     (void)state;
     for (int64_t n = 0; n < all; n += invar_test_count(61, 1)) {
-        int64_t kind = n % COUNT(attention_kinds), i = n / COUNT(attention_kinds);
+        int64_t kind = n % N_ITEMS(attention_kinds), i = n / N_ITEMS(attention_kinds);
         attention_form form = {
             attention_kinds[kind].numerics, attention_kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0, 0}};
         char what[160];
         int64_t length;
 
-        form.dim = dims[i % COUNT(dims)], i /= COUNT(dims);
-        form.shape.window = windows[i % COUNT(windows)], i /= COUNT(windows);
-        form.shape.kv_span = spans[i % COUNT(spans)].kv;
-        form.shape.q_span = spans[i % COUNT(spans)].q, i /= COUNT(spans);
+        form.dim = dims[i % N_ITEMS(dims)], i /= N_ITEMS(dims);
+        form.shape.window = windows[i % N_ITEMS(windows)], i /= N_ITEMS(windows);
+        form.shape.kv_span = spans[i % N_ITEMS(spans)].kv;
+        form.shape.q_span = spans[i % N_ITEMS(spans)].q, i /= N_ITEMS(spans);
         form.heads = groups[i];
-        // long enough for two blocks and two spans; three for every fifth case
+        // two blocks and two spans; three in every fifth case
         length = form.shape.kv_span == 256 || form.shape.q_span == 256 || n % 5 == 0 ? 269 : 141;
         snprintf(what, sizeof what,
                  "%s %s, %" PRId64 " heads, dim %" PRId64 ", window %" PRId64 ", spans %" PRId64
@@ -70,8 +73,8 @@ static void test_attention_expression__bits_match(void **state)
     }
 }
 
-/* Several kv heads, odd dims, an own scale. */
-static void test_attention_expression__bits_match_odd_shapes(void **state)
+/* Several kv heads, unusual head dims, and explicit scales. */
+static void test_attention_expression__bits_match_unusual_shapes(void **state)
 {
     static const attention_form forms[] = {
         {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 6, 3, 1, {0.3f, 0, 0, 0}},
@@ -80,7 +83,7 @@ static void test_attention_expression__bits_match_odd_shapes(void **state)
         {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 129, {0.05f, 0, 64, 64}},
         {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 256, {0.01f, 70, 192, 192}},
         {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 160, 1, 2, {0.0f, 0, 0, 0}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1, 1, 130, {0.0f, 5, 64, 64}}, // spans a row skips
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1, 1, 130, {0.0f, 5, 64, 64}}, // rows skip spans
     };
     static const int64_t lengths[] = {150, 200, 130, 100, 66, 9, 260};
 
@@ -93,8 +96,8 @@ static void test_attention_expression__bits_match_odd_shapes(void **state)
     }
 }
 
-/* The comparison above sees each order that could be got wrong. */
-static void test_attention_expression__twists_are_caught(void **state)
+/* Control: each twist of the forward gives other bits. */
+static void test_attention_expression__twists_differ(void **state)
 {
     (void)state;
     for (int64_t kind = 0; kind < 3; kind++) {
@@ -122,11 +125,11 @@ static void assert_gradients(const attention_pack *a, const attention_pack *b, b
     assert_int_equal(invar_tensors_differ(&a->dv, &b->dv), differ);
 }
 
-/* The op has the special function unit's weights with storage bf16 under sm90, and only there. */
-static void test_attention_expression__unit_is_for_bf16_under_sm90(void **state)
+/* Only bf16 under sm90 uses the special function unit for weights. */
+static void test_attention_expression__sfu_is_for_bf16_under_sm90(void **state)
 {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT(attention_kinds); kind++) {
+    for (int64_t kind = 0; kind < N_ITEMS(attention_kinds); kind++) {
         attention_form form = {
             attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0, 0}};
         attention_pack p = attention_sample(&form, 269, 7);
@@ -154,8 +157,8 @@ static void test_attention_expression__unit_is_for_bf16_under_sm90(void **state)
     }
 }
 
-/* In f32, since bf16 would round most of the difference away. */
-static void test_attention_expression__twisted_gradients_are_caught(void **state)
+/* Control for the backward, in f32, because bf16 would round most differences away. */
+static void test_attention_expression__twisted_gradients_differ(void **state)
 {
     attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0, 0}};
     attention_pack right = attention_sample(&form, 269, 7), wrong = attention_sample(&form, 269, 7);
@@ -175,10 +178,13 @@ static void test_attention_expression__twisted_gradients_are_caught(void **state
     attention_pack_free(&wrong);
 }
 
-/* dk and dv of shards of heads; `split`: some kv head has query heads in several. */
+/*
+ * Checks dk and dv with logical shards of heads. Control: if the query heads of some kv head are in
+ * several shards (`split`), the bits differ from those of one shard.
+ */
 static void check_shards(const attention_form *form, int32_t shards, int64_t atom, bool split)
 {
-    attention_pack got = attention_sample(form, 150, 7), one = attention_sample(form, 150, 7);
+    attention_pack got = attention_sample(form, 150, 7), one_shard = attention_sample(form, 150, 7);
     attention_pack expected = attention_sample(form, 150, 7);
     invar_device dev;
 
@@ -186,17 +192,17 @@ static void check_shards(const attention_form *form, int32_t shards, int64_t ato
     got.head_atom = expected.head_atom = atom;
     invar_test_device_init(&dev, form->numerics, INVAR_CPU_PATH_SIMD, 2);
     attention_run(&dev, &got);
-    attention_run(&dev, &one);
+    attention_run(&dev, &one_shard);
     invar_test_device_release(&dev);
     expression_forward(&expected, 0, TWIST_NONE);
     expression_backward(&expected, 0, TWIST_NONE);
     assert_backward_bits(&got, 0, &expected, 0, "shards of heads");
-    assert_false(invar_tensors_differ(&got.dq, &one.dq));
-    // the control: shards are part of the expression, where they cut a group
-    assert_int_equal(invar_tensors_differ(&got.dk, &one.dk), split);
-    assert_int_equal(invar_tensors_differ(&got.dv, &one.dv), split);
+    assert_false(invar_tensors_differ(&got.dq, &one_shard.dq));
+    // control
+    assert_int_equal(invar_tensors_differ(&got.dk, &one_shard.dk), split);
+    assert_int_equal(invar_tensors_differ(&got.dv, &one_shard.dv), split);
     attention_pack_free(&got);
-    attention_pack_free(&one);
+    attention_pack_free(&one_shard);
     attention_pack_free(&expected);
 }
 
@@ -210,7 +216,7 @@ static void test_attention_expression__shards_of_heads(void **state)
                  {8, 2, 2, 8, true},  {11, 1, 1, 8, true}, {22, 11, 1, 8, true}};
 
     (void)state;
-    for (int64_t n = 0; n < COUNT(cases); n++)
+    for (int64_t n = 0; n < N_ITEMS(cases); n++)
         for (int64_t span = 0; span <= 128; span += 128) {
             attention_form form = {
                 INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, cases[n].heads, cases[n].kv_heads, 16,
@@ -219,7 +225,7 @@ static void test_attention_expression__shards_of_heads(void **state)
         }
 }
 
-/* Under sm90, too, where groups of the dot-step begin anew with every head. */
+/* Under sm90, each head begins a new group of the dot-step. */
 static void test_attention_expression__shards_of_heads_sm90(void **state)
 {
     attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 8, 1, 16, {0.0f, 0, 0, 0}};
@@ -228,39 +234,42 @@ static void test_attention_expression__shards_of_heads_sm90(void **state)
     check_shards(&form, 8, 1, true);
 }
 
-/* Of a sample with so many rows: what differs where both spans are 256, from one span. */
+/*
+ * Compares o, lse2, dq, dk and dv of a sample with the given spans to those without spans. The
+ * gradients are computed from one forward, so that they show the effect on the backward alone.
+ */
 static void compare_spans(bool differs[5], int64_t length, int64_t kv_span, int64_t q_span)
 {
     attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0, 0}};
-    attention_pack one = attention_sample(&form, length, 7);
-    attention_pack cut = attention_sample(&form, length, 7);
-    const invar_tensor *results[][2] = {{&one.o, &cut.o},
-                                        {&one.lse2, &cut.lse2},
-                                        {&one.dq, &cut.dq},
-                                        {&one.dk, &cut.dk},
-                                        {&one.dv, &cut.dv}};
+    attention_pack without_spans = attention_sample(&form, length, 7);
+    attention_pack with_spans = attention_sample(&form, length, 7);
+    const invar_tensor *results[][2] = {{&without_spans.o, &with_spans.o},
+                                        {&without_spans.lse2, &with_spans.lse2},
+                                        {&without_spans.dq, &with_spans.dq},
+                                        {&without_spans.dk, &with_spans.dk},
+                                        {&without_spans.dv, &with_spans.dv}};
     invar_device dev;
 
     invar_test_device_init(&dev, form.numerics, INVAR_CPU_PATH_SIMD, 1);
-    attention_run(&dev, &one);
-    cut.form.shape.kv_span = kv_span;
-    cut.form.shape.q_span = q_span;
-    attention_run(&dev, &cut);
+    attention_run(&dev, &without_spans);
+    with_spans.form.shape.kv_span = kv_span;
+    with_spans.form.shape.q_span = q_span;
+    attention_run(&dev, &with_spans);
     for (int i = 0; i < 2; i++)
         differs[i] = invar_tensors_differ(results[i][0], results[i][1]);
-    cut.form.shape.kv_span = 0; // the gradients of the same forward
-    attention_forward(&dev, &cut);
-    cut.form.shape.kv_span = kv_span;
-    attention_backward(&dev, &cut);
+    with_spans.form.shape.kv_span = 0; // the gradients of the same forward
+    attention_forward(&dev, &with_spans);
+    with_spans.form.shape.kv_span = kv_span;
+    attention_backward(&dev, &with_spans);
     for (int i = 2; i < 5; i++)
         differs[i] = invar_tensors_differ(results[i][0], results[i][1]);
     invar_test_device_release(&dev);
-    attention_pack_free(&one);
-    attention_pack_free(&cut);
+    attention_pack_free(&without_spans);
+    attention_pack_free(&with_spans);
 }
 
-/* A sample that is not longer than a span is in one; a longer one shows which span cuts what. */
-static void test_attention_expression__spans_begin_behind_their_length(void **state)
+/* A sample of at most one span is unaffected. In longer ones, each span affects its results. */
+static void test_attention_expression__spans_affect_longer_samples(void **state)
 {
     static const struct {
         int64_t length, kv, q;
@@ -272,7 +281,7 @@ static void test_attention_expression__spans_begin_behind_their_length(void **st
                  {300, 256, 256, {true, true, true, true, true}}};
 
     (void)state;
-    for (int64_t n = 0; n < COUNT(cases); n++) {
+    for (int64_t n = 0; n < N_ITEMS(cases); n++) {
         bool differs[5];
 
         compare_spans(differs, cases[n].length, cases[n].kv, cases[n].q);
@@ -286,13 +295,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_expression__bits_match),
-        cmocka_unit_test(test_attention_expression__bits_match_odd_shapes),
-        cmocka_unit_test(test_attention_expression__twists_are_caught),
-        cmocka_unit_test(test_attention_expression__unit_is_for_bf16_under_sm90),
-        cmocka_unit_test(test_attention_expression__twisted_gradients_are_caught),
+        cmocka_unit_test(test_attention_expression__bits_match_unusual_shapes),
+        cmocka_unit_test(test_attention_expression__twists_differ),
+        cmocka_unit_test(test_attention_expression__sfu_is_for_bf16_under_sm90),
+        cmocka_unit_test(test_attention_expression__twisted_gradients_differ),
         cmocka_unit_test(test_attention_expression__shards_of_heads),
         cmocka_unit_test(test_attention_expression__shards_of_heads_sm90),
-        cmocka_unit_test(test_attention_expression__spans_begin_behind_their_length),
+        cmocka_unit_test(test_attention_expression__spans_affect_longer_samples),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

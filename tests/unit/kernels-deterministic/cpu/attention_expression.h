@@ -1,9 +1,9 @@
 /*
- * attention_expression.h - the expression of attention, written down naively.
+ * attention_expression.h - the expression of attention, written naively, as a reference for tests.
  *
- * One scalar loop per sum, no tiles, no shared code with the op beyond the dot-step's reference and
- * the elementary functions. A twist changes one order of summation, the reference of a row's
- * softmax, or its exponential: a negative control.
+ * Each sum is one scalar loop without tiles. The only code shared with the op is the reference of
+ * the dot-step and the elementary functions. A twist is a negative control: it changes one order of
+ * summation, the reference of a row's softmax, or its exponential.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +19,7 @@
 #include "kernels-deterministic/step/step.h"
 #include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
-/* The types and numerics that tests walk through. */
+/* Combinations of type and numerics that tests iterate over. */
 static const struct {
     invar_dtype dtype;
     invar_numerics numerics;
@@ -33,20 +33,20 @@ static const struct {
 typedef enum attention_twist {
     TWIST_NONE,
     TWIST_BLOCKS_DESCENDING, /* forward: key blocks from the last to the first */
-    TWIST_BLOCK_HALVED,      /* forward: blocks of 64 where they are 128 */
+    TWIST_BLOCK_HALVED,      /* forward: key blocks of half the size */
     TWIST_BLOCKS_SHIFTED,    /* forward: blocks counted from 41 keys before the sample */
-    TWIST_ONE_LANE,          /* forward: the row sum in one lane */
-    TWIST_OTHER_POLYNOMIAL,  /* forward and backward: that of the other storage type */
+    TWIST_ONE_LANE,          /* forward: the row sum in one lane instead of eight */
+    TWIST_OTHER_POLYNOMIAL,  /* both: the polynomial of the other storage type */
     TWIST_DQ_ASCENDING,      /* backward: dq adds key blocks from the first to the last */
     TWIST_HEADS_DESCENDING,  /* backward: dk, dv take the query heads from the last to the first */
     TWIST_RISES_EARLY,       /* forward: the reference rises by more than 7, not 8 */
     TWIST_RISES_LATE,        /* forward: the reference rises by more than 9 */
-    TWIST_UNIT,              /* both: weights by the special function unit, whatever the kind */
-    TWIST_POLYNOMIAL,        /* both: weights by the polynomial of the storage type */
+    TWIST_UNIT,              /* both: always weights by the special function unit */
+    TWIST_POLYNOMIAL,        /* both: always weights by the polynomial of the storage type */
     TWIST_COUNT
 } attention_twist;
 
-/* One sample, every value in f32. */
+/* One sample with its results, all values in f32. */
 typedef struct expression {
     const attention_form *form;
     attention_twist twist;
@@ -60,7 +60,7 @@ typedef struct expression {
     float c;
     float *q, *k, *v, *d_o;         /* (L, H, D) */
     float *o, *lse2, *dq, *dk, *dv; /* (L, H, D), lse2 (L, HQ) */
-    float *p, *ds;                  /* (HQ, L, L), of the backward */
+    float *p, *ds;                  /* (HQ, L, L) used by the backward */
 } expression;
 
 static inline float *expression_load(const attention_pack *pack, const invar_tensor *t, int64_t i)
@@ -134,13 +134,13 @@ static inline float expression_round(const expression *e, float x)
     return e->form->dtype == INVAR_DTYPE_BF16 ? invar_round_bf16(x) : x;
 }
 
-/* Whether a polynomial is that for bf16. */
+/* Returns whether weights use the shorter polynomial for bf16. */
 static inline bool expression_short(const expression *e)
 {
     return (e->form->dtype == INVAR_DTYPE_BF16) != (e->twist == TWIST_OTHER_POLYNOMIAL);
 }
 
-/* Whether weights are the special function unit's. */
+/* Returns whether weights use the special function unit. */
 static inline bool expression_unit(const expression *e)
 {
     return e->twist == TWIST_UNIT ||
@@ -177,7 +177,7 @@ static inline bool expression_sees(const expression *e, int64_t i, int64_t j)
     return j <= i && (e->form->shape.window == 0 || j > i - e->form->shape.window);
 }
 
-/* The keys of [first, last) that query i sees: [*begin, *end); false when there is none. */
+/* Finds the keys [*begin, *end) of [first, last) that query i sees; false if there is none. */
 static inline bool expression_visible(const expression *e, int64_t i, int64_t first, int64_t last,
                                       int64_t *begin, int64_t *end)
 {
@@ -207,7 +207,7 @@ typedef struct expression_state {
     float o[INVAR_ATTENTION_MAX_DIM];
 } expression_state;
 
-/* The weight of a score in a row with reference m. */
+/* Returns the weight of a score in a row with the reference m. */
 static inline float expression_weight(const expression *e, float s, float m)
 {
     if (expression_unit(e))
@@ -305,7 +305,7 @@ static inline void expression_forward(const attention_pack *pack, int64_t sample
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The probability of a score, as an exponent of two. */
+/* Returns 2^x, the probability of a score relative to lse2. */
 static inline float expression_probability(const expression *e, float x)
 {
     if (expression_unit(e))
@@ -313,7 +313,7 @@ static inline float expression_probability(const expression *e, float x)
     return expression_short(e) ? invar_exp2s_bf16(x) : invar_exp2s(x);
 }
 
-/* p and ds, rounded to storage, of query i in head h. */
+/* Computes p and ds, rounded to the storage type, of query i in head h. */
 static inline void expression_probabilities(const expression *e, int64_t i, int64_t h)
 {
     int64_t dim = e->form->dim, at = i * e->form->heads + h;
@@ -367,7 +367,7 @@ static inline void expression_query_gradient(const expression *e, int64_t i, int
     }
 }
 
-/* Whether a query head is in a shard: atom a of n is in shard floor(a V / n). */
+/* Returns whether a query head is in a logical shard: atom a of n is in shard floor(a V / n). */
 static inline bool expression_in_shard(const expression *e, int64_t h, int32_t shard)
 {
     int64_t atoms;
@@ -378,7 +378,7 @@ static inline bool expression_in_shard(const expression *e, int64_t h, int32_t s
     return h / e->head_atom * e->head_shards / atoms == shard;
 }
 
-/* What a shard of heads gives to one element of dk or dv, in queries of a span that see the key. */
+/* Sums one element of dk or dv over the heads of a shard and the queries of a span. */
 static inline float expression_shard_sum(const expression *e, const float *weights, const float *x,
                                          int64_t j, int64_t g, int64_t d, int64_t span0, int64_t n,
                                          int64_t begin, int64_t end, int32_t shard)
@@ -397,7 +397,7 @@ static inline float expression_shard_sum(const expression *e, const float *weigh
     return sum + 0.0f;
 }
 
-/* One element of dk or dv: weights (HQ, L, L) times x (L, HQ, D). */
+/* Sums one element of dk or dv: `weights` (HQ, L, L) times `x` (L, HQ, D). */
 static inline float expression_key_sum(const expression *e, const float *weights, const float *x,
                                        int64_t j, int64_t g, int64_t d)
 {
@@ -414,7 +414,7 @@ static inline float expression_key_sum(const expression *e, const float *weights
             end++;
         for (int32_t v = 0; v < shards; v++)
             shard[v] = expression_shard_sum(e, weights, x, j, g, d, span0, n, begin, end, v);
-        for (int32_t apart = 1; apart < shards; apart *= 2) // neighbours first
+        for (int32_t apart = 1; apart < shards; apart *= 2) // adjacent shards first
             for (int32_t v = 0; v < shards; v += 2 * apart)
                 shard[v] = shard[v] + shard[v + apart];
         total += shard[0];

@@ -1,9 +1,9 @@
 /*
- * linear.c - the linear layers against a naive form of their expression, and against float64.
+ * linear.c - tests of the linear layers against a naive form of their expression, and float64.
  *
- * The naive form walks one output element at a time: the reference step or fmaf, in order of k,
- * atom by atom into shards, folded by hand. It shares no code with the tiles and panels of the
- * product, nor with where these say that shards begin.
+ * The naive form computes one output element at a time: the reference dot-step or fmaf, in order of
+ * k, atom by atom into logical shards, which are then folded. It shares no code with the tiles and
+ * panels of the op, nor with its shard boundaries.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +15,7 @@
 #include "kernels-deterministic/tensor_row.h"
 #include "tests/formats.h"
 
-static invar_tensor make_normal(invar_dtype dtype, int64_t rows, int64_t cols, uint64_t seed)
+static invar_tensor make_normal_2d(invar_dtype dtype, int64_t rows, int64_t cols, uint64_t seed)
 {
     invar_tensor t = invar_test_strided(invar_tensor_2d(NULL, dtype, rows, cols), 3);
 
@@ -23,12 +23,12 @@ static invar_tensor make_normal(invar_dtype dtype, int64_t rows, int64_t cols, u
     return t;
 }
 
-/* Random values in the format `dtype`. */
+/* Returns random values in the format `dtype`. */
 static invar_tensor make_operand(const invar_device *dev, const invar_test_format *f,
                                  invar_dtype dtype, int64_t rows, int64_t cols, bool weight,
                                  uint64_t seed)
 {
-    invar_tensor plain = make_normal(f->storage, rows, cols, seed), q;
+    invar_tensor plain = make_normal_2d(f->storage, rows, cols, seed), q;
 
     if (dtype == f->storage)
         return plain;
@@ -39,7 +39,7 @@ static invar_tensor make_operand(const invar_device *dev, const invar_test_forma
 
 /* ---- the naive form -------------------------------------------------------------------------- */
 
-/* One operand value by (row, k), through a possible transposition. */
+/* An operand that is read by (row, k), possibly transposed. */
 typedef struct naive_operand {
     const invar_tensor *t;
     bool transposed;
@@ -83,7 +83,7 @@ static uint8_t byte_at(naive_operand o, int64_t row, int64_t k)
     return ((const uint8_t *)o.t->data)[r * o.t->row_stride + c];
 }
 
-/* Over k and the values behind it, as far as `end`; zeros fill it up. */
+/* One dot-step over the values from k on, padded with zeros from `end` on. */
 static float step_e4m3(float acc, naive_operand a, int64_t i, naive_operand b, int64_t j, int64_t k,
                        int64_t end)
 {
@@ -134,17 +134,17 @@ static void naive_shards(float *shard, int32_t shards, int64_t atom, const invar
 {
     int64_t n = (k + atom - 1) / atom;
 
-    for (int64_t at = 0; at < n; at++) {
-        float *chain = &shard[at * shards / n];
-        int64_t left = k - at * atom;
-        *chain = naive_chain(*chain, dev, a, i, b, j, at * atom, left < atom ? left : atom);
+    for (int64_t index = 0; index < n; index++) {
+        float *chain = &shard[index * shards / n];
+        int64_t left = k - index * atom;
+        *chain = naive_chain(*chain, dev, a, i, b, j, index * atom, left < atom ? left : atom);
     }
 }
 
-/* Neighbours first: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). */
-static float fold(const float *shard, int32_t n)
+/* Adds shards as a binary tree: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). */
+static float fold_shards(const float *shard, int32_t n)
 {
-    return n == 1 ? shard[0] : fold(shard, n / 2) + fold(shard + n / 2, n / 2);
+    return n == 1 ? shard[0] : fold_shards(shard, n / 2) + fold_shards(shard + n / 2, n / 2);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ static void check_forward(invar_numerics numerics, const invar_test_format *f, i
             naive_shards(shard, k_shards, atom, &dev, (naive_operand){&x, false}, i,
                          (naive_operand){&w, false}, j, k);
             invar_test_set(&expected, i, j,
-                           (fold(shard, k_shards) + 0.0f) + invar_test_get(&bias, j, 0));
+                           (fold_shards(shard, k_shards) + 0.0f) + invar_test_get(&bias, j, 0));
         }
     invar_assert_bits_tensor(&y, &expected, f->name);
     invar_test_free(&x, &w, &y, &expected, &bias);
@@ -184,7 +184,7 @@ static void test_linear_fwd__equals_the_expression(void **state)
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++)
             for (int32_t shards = 1; shards <= 8; shards *= 2) {
-                // 8 atoms; 11; 6 of which the last is short; 3, fewer than shards
+                // 8 atoms; 11 atoms; 6 atoms with a short last one; 3 atoms, fewer than shards
                 check_forward((invar_numerics)numerics, &invar_test_formats[f], 2, 128, 1024,
                               shards, 128, INVAR_DTYPE_BF16);
                 check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 128, 1408,
@@ -196,14 +196,14 @@ static void test_linear_fwd__equals_the_expression(void **state)
             }
 }
 
-/* Sizes that are no multiple of anything; the end of k is padded with zeros, scale blocks end. */
-static void test_linear_fwd__equals_the_expression_at_odd_sizes(void **state)
+/* Sizes that are not divisible by a tile, a dot-step or a scale block. */
+static void test_linear_fwd__equals_the_expression_at_uneven_sizes(void **state)
 {
-    // the last: more than one tile in each direction
+    // the last size has more than one tile in each direction
     static const struct {
         int64_t m, n, k;
         int32_t shards;
-        int64_t atom; /* of the formats without scale blocks */
+        int64_t atom; /* used for formats without scale blocks */
     } sizes[] = {{1, 1, 1, 1, 16}, {13, 29, 37, 8, 16}, {5, 33, 271, 4, 48}, {245, 261, 19, 1, 16}};
 
     (void)state;
@@ -212,7 +212,7 @@ static void test_linear_fwd__equals_the_expression_at_odd_sizes(void **state)
             const invar_test_format *format = &invar_test_formats[f];
             int64_t block = invar_dtype_scale_block(format->x);
             if (format->w == INVAR_DTYPE_INT4)
-                continue; // has whole groups
+                continue; // needs complete groups
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
                 check_forward((invar_numerics)numerics, format, sizes[i].m, sizes[i].n, sizes[i].k,
                               sizes[i].shards, block ? block : sizes[i].atom, INVAR_DTYPE_F32);
@@ -244,7 +244,7 @@ static void check_dx(invar_numerics numerics, const invar_test_format *f, const 
                 naive_shards(shard, k_shards, args.k_atom[p], &dev,
                              (naive_operand){&args.parts[p].dy, false}, i,
                              (naive_operand){&args.parts[p].w, true}, j, widths[p]);
-            invar_test_set(&expected, i, j, fold(shard, k_shards) + 0.0f);
+            invar_test_set(&expected, i, j, fold_shards(shard, k_shards) + 0.0f);
         }
     invar_assert_bits_tensor(&args.dx, &expected, f->name);
     for (int32_t p = 0; p < n_parts; p++)
@@ -260,20 +260,20 @@ static void test_linear_dx__equals_the_expression(void **state)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++)
             for (int32_t parts = 1; parts <= 3; parts += 2)
                 for (int32_t shards = 1; shards <= 8; shards *= parts > 1 ? 2 : 8)
-                    // 11 atoms, 3, and 3 of which the last is short: parts are cut one by one
+                    // 11 atoms, 3 atoms, and 3 atoms with a short last one; sharded part by part
                     check_dx((invar_numerics)numerics, &invar_test_formats[f],
                              (const int64_t[]){1408, 384, 640}, parts, 128, shards);
 }
 
 /* The last scale block of a part is short, and the next part begins a new one. */
-static void test_linear_dx__equals_the_expression_at_odd_sizes(void **state)
+static void test_linear_dx__equals_the_expression_at_uneven_sizes(void **state)
 {
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++) {
             const invar_test_format *format = &invar_test_formats[f];
             if (format->w == INVAR_DTYPE_INT4)
-                continue; // has whole groups
+                continue; // needs complete groups
             for (int32_t shards = 1; shards <= 4; shards *= 4)
                 check_dx((invar_numerics)numerics, format, (const int64_t[]){336, 48, 61}, 3, 147,
                          shards);
@@ -294,12 +294,12 @@ static void test_linear_dw__equals_the_expression(void **state)
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_STORAGE_FORMATS; f++) {
             invar_device dev;
-            invar_tensor dy = make_normal(invar_test_formats[f].storage, t, n, 1);
-            invar_tensor x = make_normal(invar_test_formats[f].storage, t, k, 2);
+            invar_tensor dy = make_normal_2d(invar_test_formats[f].storage, t, n, 1);
+            invar_tensor x = make_normal_2d(invar_test_formats[f].storage, t, k, 2);
             invar_tensor dw = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, n, k), 2);
             invar_tensor expected;
 
-            invar_test_fill_normal(&dw, 3, 1.0f); // what earlier micro-batches left
+            invar_test_fill_normal(&dw, 3, 1.0f); // dw is added to earlier micro-batches
             expected = invar_test_copy(&dw);
             invar_test_device_init(&dev, (invar_numerics)numerics, INVAR_CPU_PATH_SIMD, 1);
             assert_ok(invar_linear_dw(
@@ -323,8 +323,8 @@ static void test_linear_dw__equals_the_expression(void **state)
 /* ---- accuracy -------------------------------------------------------------------------------- */
 
 /*
- * |error| against float64, relative to sum |x_i w_i|: f32 accumulates 2^-24 a product in the worst
- * case, sm90 truncates at 2^-25 of the largest term a step; fp8 partials keep 13 fraction bits.
+ * Bounds |error| against float64, relative to sum |x_i w_i|. In the worst case f32 loses 2^-24 per
+ * product, and sm90 2^-25 of the largest term per dot-step; fp8 partial sums keep 13 fraction bits.
  */
 static void test_linear_fwd__accuracy_vs_f64(void **state)
 {
@@ -367,7 +367,7 @@ static void test_linear_fwd__accuracy_vs_f64(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static void test_linear__refuses_bad_arguments(void **state)
+static void test_linear__rejects_bad_arguments(void **state)
 {
     float data[16 * 128] = {0}, written[8 * 8] = {0};
     uint8_t bytes[256 * 128] = {0};
@@ -418,7 +418,7 @@ static void test_linear__refuses_bad_arguments(void **state)
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID,
                  "linear.fwd: k_atom: 8 values; a chain of these types is cut into shards at"
                  " multiples of 16");
-    bad.k_atom = 16; // one atom, and that one is short
+    bad.k_atom = 16; // a single short atom
     assert_ok(invar_linear_fwd(&dev, &bad));
     bad.k_atom = -16;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: k_atom: -16 values");
@@ -461,7 +461,7 @@ static void test_linear__refuses_bad_arguments(void **state)
     invar_test_device_release(&dev);
 }
 
-/* The tree is folded as shards come: twice as many need one tile more. */
+/* The tree is folded while shards are computed: twice as many shards need one more tile. */
 static void test_linear__scratch_of_shards(void **state)
 {
     float data[64] = {0}, result[64];
@@ -469,7 +469,7 @@ static void test_linear__scratch_of_shards(void **state)
     invar_tensor out = invar_tensor_2d(result, INVAR_DTYPE_F32, 8, 8);
     invar_linear_fwd_args fwd = {.y = out, .x = t, .w = t, .k_atom = 1};
     invar_linear_dx_args dx = {.dx = out, .parts = {{t, t}}, .n_parts = 1, .k_atom = {1}};
-    size_t bytes[4], back[4];
+    size_t bytes[4], dx_bytes[4];
     invar_device dev;
 
     (void)state;
@@ -478,12 +478,12 @@ static void test_linear__scratch_of_shards(void **state)
     for (int i = 0; i < 4; i++) {
         fwd.k_shards = dx.k_shards = 1 << i;
         assert_ok(invar_op_workspace(&bytes[i], &dev, INVAR_OP_LINEAR_FWD, &fwd));
-        assert_ok(invar_op_workspace(&back[i], &dev, INVAR_OP_LINEAR_DX, &dx));
+        assert_ok(invar_op_workspace(&dx_bytes[i], &dev, INVAR_OP_LINEAR_DX, &dx));
     }
     assert_true(bytes[1] > bytes[0]);
     for (size_t i = 1; i < 4; i++) {
         assert_int_equal(bytes[i] - bytes[0], i * (bytes[1] - bytes[0]));
-        assert_int_equal(back[i], bytes[i]);
+        assert_int_equal(dx_bytes[i], bytes[i]);
     }
     invar_test_device_release(&dev);
 }
@@ -492,12 +492,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_fwd__equals_the_expression),
-        cmocka_unit_test(test_linear_fwd__equals_the_expression_at_odd_sizes),
+        cmocka_unit_test(test_linear_fwd__equals_the_expression_at_uneven_sizes),
         cmocka_unit_test(test_linear_dx__equals_the_expression),
-        cmocka_unit_test(test_linear_dx__equals_the_expression_at_odd_sizes),
+        cmocka_unit_test(test_linear_dx__equals_the_expression_at_uneven_sizes),
         cmocka_unit_test(test_linear_dw__equals_the_expression),
         cmocka_unit_test(test_linear_fwd__accuracy_vs_f64),
-        cmocka_unit_test(test_linear__refuses_bad_arguments),
+        cmocka_unit_test(test_linear__rejects_bad_arguments),
         cmocka_unit_test(test_linear__scratch_of_shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

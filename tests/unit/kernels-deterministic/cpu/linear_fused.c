@@ -1,6 +1,8 @@
 /*
- * linear_fused.c - linear.fwd with a residual, more outputs than one or an activation has the
- * bits of the ops that it stands for.
+ * linear_fused.c - tests that linear.fwd with a residual, several outputs or an activation has the
+ * bits of the separate ops.
+ *
+ * Control: adding the residual to the unrounded product gives other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,18 +12,18 @@
 
 enum { T = 37, N = 256, K = 384, ATOM = 128, OTHER = 128 };
 
-/* An x, three layers, and what separate calls make of them. */
+/* An input x, three linear layers, and their results by separate calls. */
 typedef struct fixture {
     const char *name;
     invar_device dev;
-    int32_t k_shards; /* of three atoms: not all are of one length */
+    int32_t k_shards; /* logical shards of K, which has three atoms, so they differ in length */
     invar_tensor x;
-    invar_linear_output layer[INVAR_LINEAR_MAX_PARTS]; /* the first two of one width */
+    invar_linear_output layer[INVAR_LINEAR_MAX_PARTS]; /* the first two have N outputs */
     invar_tensor residual, sum, act;
 } fixture;
 
-static invar_tensor make(const invar_device *dev, const invar_test_format *f, invar_dtype dtype,
-                         int64_t rows, bool weight, uint64_t seed)
+static invar_tensor make_operand(const invar_device *dev, const invar_test_format *f,
+                                 invar_dtype dtype, int64_t rows, bool weight, uint64_t seed)
 {
     invar_tensor plain = invar_test_normal_2d(f->storage, rows, K, seed), q;
 
@@ -30,13 +32,13 @@ static invar_tensor make(const invar_device *dev, const invar_test_format *f, in
     return q;
 }
 
-static invar_tensor room(invar_dtype dtype, int64_t cols)
+static invar_tensor make_output(invar_dtype dtype, int64_t cols)
 {
     return invar_test_strided(invar_tensor_2d(NULL, dtype, T, cols), 5);
 }
 
-/* The layers by separate calls. */
-static void run_apart(fixture *f)
+/* Runs the layers, the addition and the activation by separate calls. */
+static void run_separately(fixture *f)
 {
     for (int i = 0; i < INVAR_LINEAR_MAX_PARTS; i++) {
         const invar_linear_output *l = &f->layer[i];
@@ -59,21 +61,21 @@ static void set_up(fixture *f, const invar_test_format *format, invar_numerics n
 {
     *f = (fixture){.name = format->name, .k_shards = k_shards};
     invar_test_device_init(&f->dev, numerics, INVAR_CPU_PATH_SIMD, 2);
-    f->x = make(&f->dev, format, format->x, T, false, 1);
+    f->x = make_operand(&f->dev, format, format->x, T, false, 1);
     for (int i = 0; i < INVAR_LINEAR_MAX_PARTS; i++) {
         int64_t cols = i < 2 ? N : OTHER;
-        f->layer[i].w = make(&f->dev, format, format->w, cols, true, 2 + (uint64_t)i);
-        f->layer[i].y = room(out, cols);
+        f->layer[i].w = make_operand(&f->dev, format, format->w, cols, true, 2 + (uint64_t)i);
+        f->layer[i].y = make_output(out, cols);
         if (i == 1)
             continue;
         f->layer[i].bias = invar_test_tensor(invar_tensor_1d(NULL, format->storage, cols));
         invar_test_fill_normal(&f->layer[i].bias, 8, 1.0f);
     }
-    f->residual = room(out, N);
+    f->residual = make_output(out, N);
     invar_test_fill_normal(&f->residual, 9, 10.0f);
-    f->sum = room(out, N);
-    f->act = room(out, N);
-    run_apart(f);
+    f->sum = make_output(out, N);
+    f->act = make_output(out, N);
+    run_separately(f);
 }
 
 static void tear_down(fixture *f)
@@ -84,10 +86,10 @@ static void tear_down(fixture *f)
     invar_test_device_release(&f->dev);
 }
 
-/* A call with the first layer of the fixture and as many more. */
-static invar_linear_fwd_args call(const fixture *f, int32_t more)
+/* Returns arguments for the first layer of the fixture and `more` further ones. */
+static invar_linear_fwd_args fused_args(const fixture *f, int32_t more)
 {
-    invar_linear_fwd_args a = {.y = room(f->act.dtype, N),
+    invar_linear_fwd_args a = {.y = make_output(f->act.dtype, N),
                                .x = f->x,
                                .w = f->layer[0].w,
                                .bias = f->layer[0].bias,
@@ -97,53 +99,53 @@ static invar_linear_fwd_args call(const fixture *f, int32_t more)
 
     for (int32_t i = 0; i < more; i++) {
         a.more[i] = f->layer[i + 1];
-        a.more[i].y = room(f->act.dtype, f->layer[i + 1].y.shape[1]);
+        a.more[i].y = make_output(f->act.dtype, f->layer[i + 1].y.shape[1]);
     }
     return a;
 }
 
-static void free_call(invar_linear_fwd_args *a)
+static void free_fused_args(invar_linear_fwd_args *a)
 {
     invar_test_free(&a->y, &a->more[0].y, &a->more[1].y, &a->act);
 }
 
 static void check_residual(fixture *f)
 {
-    invar_linear_fwd_args a = call(f, 0);
+    invar_linear_fwd_args a = fused_args(f, 0);
 
     a.residual = f->residual;
     assert_ok(invar_linear_fwd(&f->dev, &a));
     invar_assert_bits_tensor(&a.y, &f->sum, f->name);
-    free_call(&a);
+    free_fused_args(&a);
 }
 
 static void check_more(fixture *f)
 {
     for (int32_t more = 1; more < INVAR_LINEAR_MAX_PARTS; more++) {
-        invar_linear_fwd_args a = call(f, more);
+        invar_linear_fwd_args a = fused_args(f, more);
         assert_ok(invar_linear_fwd(&f->dev, &a));
         invar_assert_bits_tensor(&a.y, &f->layer[0].y, f->name);
         for (int32_t i = 0; i < more; i++)
             invar_assert_bits_tensor(&a.more[i].y, &f->layer[i + 1].y, f->name);
-        free_call(&a);
+        free_fused_args(&a);
     }
 }
 
 static void check_act(fixture *f)
 {
-    invar_linear_fwd_args a = call(f, 1), alone;
+    invar_linear_fwd_args a = fused_args(f, 1), act_only;
 
-    a.act = room(f->act.dtype, N);
-    alone = a;
+    a.act = make_output(f->act.dtype, N);
+    act_only = a;
     assert_ok(invar_linear_fwd(&f->dev, &a));
     invar_assert_bits_tensor(&a.act, &f->act, f->name);
     invar_assert_bits_tensor(&a.y, &f->layer[0].y, f->name);
     invar_assert_bits_tensor(&a.more[0].y, &f->layer[1].y, f->name);
     invar_test_fill(&a.act, 0.0f);
-    alone.y = alone.more[0].y = (invar_tensor){0};
-    assert_ok(invar_linear_fwd(&f->dev, &alone));
+    act_only.y = act_only.more[0].y = (invar_tensor){0};
+    assert_ok(invar_linear_fwd(&f->dev, &act_only));
     invar_assert_bits_tensor(&a.act, &f->act, f->name);
-    free_call(&a);
+    free_fused_args(&a);
 }
 
 static void for_all(void (*check)(fixture *f))
@@ -177,8 +179,8 @@ static void test_fused__act_is_swiglu(void **state)
     for_all(check_act);
 }
 
-/* A control: the sum of what is not rounded first is another. */
-static void test_fused__rounds_between(void **state)
+/* Control: the sum with the product in f32 differs, so the op rounds the product first. */
+static void test_fused__rounds_before_the_residual(void **state)
 {
     fixture f;
     invar_tensor exact;
@@ -202,15 +204,15 @@ static void test_fused__rounds_between(void **state)
     tear_down(&f);
 }
 
-static void test_fused__refuses_bad_arguments(void **state)
+static void test_fused__rejects_bad_arguments(void **state)
 {
     fixture f;
     invar_linear_fwd_args good, bad;
 
     (void)state;
     set_up(&f, &invar_test_formats[1], INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1);
-    good = call(&f, 1);
-    good.act = room(INVAR_DTYPE_BF16, N);
+    good = fused_args(&f, 1);
+    good.act = make_output(INVAR_DTYPE_BF16, N);
 #define REFUSED(words) assert_fails(invar_linear_fwd(&f.dev, &bad), INVAR_E_INVALID, words)
     assert_ok(invar_linear_fwd(&f.dev, &good));
     bad = good, bad.n_more = 3;
@@ -233,12 +235,12 @@ static void test_fused__refuses_bad_arguments(void **state)
     REFUSED("linear.fwd: y and more[0].y overlap");
     bad = good, bad.act.data = bad.more[0].w.data;
     REFUSED("linear.fwd: act and more[0].w overlap");
-    bad = call(&f, 0), free_call(&bad), bad.y = good.y, bad.residual = good.y;
+    bad = fused_args(&f, 0), free_fused_args(&bad), bad.y = good.y, bad.residual = good.y;
     REFUSED("linear.fwd: y and residual overlap");
     bad.residual = f.residual, bad.residual.shape[1] = N - 1;
     REFUSED("linear.fwd: residual: extent 255");
 #undef REFUSED
-    free_call(&good);
+    free_fused_args(&good);
     tear_down(&f);
 }
 
@@ -248,8 +250,8 @@ int main(void)
         cmocka_unit_test(test_fused__residual_is_add),
         cmocka_unit_test(test_fused__more_outputs_are_more_calls),
         cmocka_unit_test(test_fused__act_is_swiglu),
-        cmocka_unit_test(test_fused__rounds_between),
-        cmocka_unit_test(test_fused__refuses_bad_arguments),
+        cmocka_unit_test(test_fused__rounds_before_the_residual),
+        cmocka_unit_test(test_fused__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,9 @@
 /*
- * moe_linear.c - the grouped linear layers: each expert is the dense layer on its own rows.
+ * moe_linear.c - tests that each expert of a grouped linear layer is the dense layer on its rows.
  *
- * The dense layers have their own tests against naive chains (linear.c). Here every format
- * is compared with them expert by expert, and the plain formats also with a naive fmaf chain.
+ * The dense layers have their own tests against naive chains (linear.c). Here every format is
+ * compared with them expert by expert, and plain formats also with a naive fmaf chain. Controls: dw
+ * without units, and the weights of other experts, give other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,25 +14,25 @@
 
 #define EXPERTS 5
 
-/* An empty expert at either end of another, one with a single row, one with many. */
+/* Row offsets of the experts: the first and the last are empty, the third has one row. */
 static const int64_t starts[EXPERTS + 1] = {0, 0, 3, 4, 37, 37};
 static const invar_row_offsets experts = {starts, EXPERTS};
 enum { ROWS = 37, TOKENS = 40, ATOM = 128 };
 
-static invar_tensor rows_of(const invar_tensor *t, int e)
+static invar_tensor expert_rows(const invar_tensor *t, int e)
 {
     return invar_tensor_rows(t, starts[e], starts[e + 1] - starts[e]);
 }
 
-static invar_tensor weights_of(const invar_tensor *w, int e)
+static invar_tensor expert_weights(const invar_tensor *w, int e)
 {
     int64_t n = w->shape[0] / EXPERTS;
 
     return invar_tensor_rows(w, e * n, n);
 }
 
-static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dtype dtype,
-                         int64_t rows, int64_t cols, bool weights, uint64_t seed)
+static invar_tensor make_operand(const invar_device *dev, invar_dtype storage, invar_dtype dtype,
+                                 int64_t rows, int64_t cols, bool weights, uint64_t seed)
 {
     invar_tensor plain = invar_test_normal_2d(storage, rows, cols, seed), view, t;
 
@@ -52,17 +53,17 @@ static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dty
 static void check_fwd(const invar_device *dev, const invar_test_format *f, int64_t n, int64_t k,
                       int32_t k_shards)
 {
-    invar_tensor x = make(dev, f->storage, f->x, ROWS, k, false, 1);
-    invar_tensor w = make(dev, f->storage, f->w, EXPERTS * n, k, true, 2);
+    invar_tensor x = make_operand(dev, f->storage, f->x, ROWS, k, false, 1);
+    invar_tensor w = make_operand(dev, f->storage, f->w, EXPERTS * n, k, true, 2);
     invar_tensor y = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, n), 3);
     invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, ROWS, n));
 
     assert_ok(
         invar_moe_linear_fwd(dev, &(invar_moe_linear_fwd_args){y, x, w, experts, k_shards, ATOM}));
     for (int e = 0; e < EXPERTS; e++)
-        assert_ok(invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = rows_of(&expected, e),
-                                                                 .x = rows_of(&x, e),
-                                                                 .w = weights_of(&w, e),
+        assert_ok(invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = expert_rows(&expected, e),
+                                                                 .x = expert_rows(&x, e),
+                                                                 .w = expert_weights(&w, e),
                                                                  .k_shards = k_shards,
                                                                  .k_atom = ATOM}));
     invar_assert_bits_tensor(&y, &expected, f->name);
@@ -82,18 +83,18 @@ static void check_dx(const invar_device *dev, const invar_test_format *f, int64_
 
     a.dx = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, k), 1);
     for (int p = 0; p < parts; p++) {
-        a.parts[p].dy = make(dev, f->storage, f->x, ROWS, width, false, 3);
-        a.parts[p].w = make(dev, f->storage, f->w, EXPERTS * width, k, true, 4);
+        a.parts[p].dy = make_operand(dev, f->storage, f->x, ROWS, width, false, 3);
+        a.parts[p].w = make_operand(dev, f->storage, f->w, EXPERTS * width, k, true, 4);
     }
     assert_ok(invar_moe_linear_dx(dev, &a));
     for (int e = 0; e < EXPERTS; e++) {
-        invar_linear_dx_args dense = {.dx = rows_of(&expected, e),
+        invar_linear_dx_args dense = {.dx = expert_rows(&expected, e),
                                       .n_parts = parts,
                                       .k_shards = k_shards,
                                       .k_atom = {ATOM, ATOM, 2 * ATOM}};
         for (int p = 0; p < parts; p++)
-            dense.parts[p] =
-                (invar_linear_part){rows_of(&a.parts[p].dy, e), weights_of(&a.parts[p].w, e)};
+            dense.parts[p] = (invar_linear_part){expert_rows(&a.parts[p].dy, e),
+                                                 expert_weights(&a.parts[p].w, e)};
         assert_ok(invar_linear_dx(dev, &dense));
     }
     invar_assert_bits_tensor(&a.dx, &expected, f->name);
@@ -116,7 +117,7 @@ static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
             for (int32_t parts = 1; parts <= 3; parts += (int32_t)invar_test_count(2, 1))
                 check_dx(&dev, f, 128, 384, parts, shards);
         }
-        if (f->w != INVAR_DTYPE_INT4) { // which has whole groups
+        if (f->w != INVAR_DTYPE_INT4) { // int4 needs complete groups
             check_fwd(&dev, f, 147, 205, 1);
             check_dx(&dev, f, 150, 208, 2, 1);
         }
@@ -126,7 +127,7 @@ static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
 
 /* ---- dw -------------------------------------------------------------------------------------- */
 
-/* Tokens of each expert ascend; several units, one of them empty, some without any row. */
+/* Token offsets of the units. One is empty, and some experts have no row in some units. */
 static const int64_t unit_starts[] = {0, 2, 11, 11, 12, 33, TOKENS};
 static const invar_row_offsets units = {unit_starts, 6};
 
@@ -140,8 +141,8 @@ static invar_tensor make_row_token(void)
     return t;
 }
 
-/* The units of an expert, as segments of its own rows. */
-static void units_of(int64_t *start, int e, const invar_tensor *row_token)
+/* Computes the row offsets of the units within the rows of one expert. */
+static void expert_units(int64_t *start, int e, const invar_tensor *row_token)
 {
     const int32_t *token = row_token->data;
 
@@ -154,7 +155,7 @@ static void units_of(int64_t *start, int e, const invar_tensor *row_token)
 
 typedef struct weight_gradient {
     invar_moe_linear_dw_args args;
-    invar_tensor expected; /* a copy of what dw held before */
+    invar_tensor expected; /* initialized with a copy of dw, to which the op adds */
 } weight_gradient;
 
 static weight_gradient weight_gradient_new(invar_dtype storage, int64_t n, int64_t k)
@@ -186,10 +187,10 @@ static void test_moe_linear_dw__equals_the_dense_layer_per_expert(void **state)
         assert_ok(invar_moe_linear_dw(&dev, &g.args));
         for (int e = 0; e < EXPERTS; e++) {
             int64_t own[sizeof unit_starts / sizeof *unit_starts];
-            units_of(own, e, &g.args.row_token);
-            assert_ok(invar_linear_dw(&dev, &(invar_linear_dw_args){weights_of(&g.expected, e),
-                                                                    rows_of(&g.args.dy, e),
-                                                                    rows_of(&g.args.x, e),
+            expert_units(own, e, &g.args.row_token);
+            assert_ok(invar_linear_dw(&dev, &(invar_linear_dw_args){expert_weights(&g.expected, e),
+                                                                    expert_rows(&g.args.dy, e),
+                                                                    expert_rows(&g.args.x, e),
                                                                     {own, units.count},
                                                                     0}));
         }
@@ -199,10 +200,10 @@ static void test_moe_linear_dw__equals_the_dense_layer_per_expert(void **state)
     }
 }
 
-/* The control: one chain over all tokens of an expert, with no cut at units, is other bits. */
+/* Control: one chain over all tokens of an expert, not divided into units, gives other bits. */
 static void test_moe_linear_dw__control_of_units(void **state)
 {
-    static const int64_t whole[] = {0, TOKENS};
+    static const int64_t one_unit[] = {0, TOKENS};
 
     (void)state;
     for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS * INVAR_NUMERICS_COUNT; i++) {
@@ -211,7 +212,7 @@ static void test_moe_linear_dw__control_of_units(void **state)
         invar_device dev;
 
         uncut.dw = g.expected;
-        uncut.units = (invar_row_offsets){whole, 1};
+        uncut.units = (invar_row_offsets){one_unit, 1};
         invar_test_device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
         assert_ok(invar_moe_linear_dw(&dev, &g.args));
         assert_ok(invar_moe_linear_dw(&dev, &uncut));
@@ -223,7 +224,7 @@ static void test_moe_linear_dw__control_of_units(void **state)
 
 /* ---- naive chains ---------------------------------------------------------------------------- */
 
-/* Element (row, col) of every product of an expert, under ieee: fmaf in ascending order. */
+/* Under ieee, each element of y, dx and dw is a chain of fmaf in ascending order. */
 static void test_moe_linear__equals_naive_chains(void **state)
 {
     const int64_t n = 21, k = 35;
@@ -262,15 +263,16 @@ static void test_moe_linear__equals_naive_chains(void **state)
                     invar_test_set(&dx_ref, row, col, acc);
                 }
             }
-            for (int64_t at = 0; at < n * k; at++) {
-                float running = invar_test_get(&g.expected, e * n + at / k, at % k), acc = 0.0f;
+            for (int64_t element = 0; element < n * k; element++) {
+                float running = invar_test_get(&g.expected, e * n + element / k, element % k),
+                      acc = 0.0f;
                 for (int64_t row = starts[e], u = 0; row < starts[e + 1]; row++) {
                     for (; token[row] >= units.offsets[u + 1]; u++, acc = 0.0f)
                         running += acc;
-                    acc =
-                        fmaf(invar_test_get(dy, row, at / k), invar_test_get(x, row, at % k), acc);
+                    acc = fmaf(invar_test_get(dy, row, element / k),
+                               invar_test_get(x, row, element % k), acc);
                 }
-                invar_test_set(&g.expected, e * n + at / k, at % k, running + acc);
+                invar_test_set(&g.expected, e * n + element / k, element % k, running + acc);
             }
         }
         invar_assert_bits_tensor(&y, &y_ref, "y");
@@ -284,7 +286,7 @@ static void test_moe_linear__equals_naive_chains(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static void test_moe_linear__refuses_bad_arguments(void **state)
+static void test_moe_linear__rejects_bad_arguments(void **state)
 {
     float x_data[4 * 16] = {0}, w_data[6 * 16] = {0}, y_data[4 * 3] = {0}, dx_data[4 * 16];
     int32_t token[4] = {0, 2, 1, 2};
@@ -318,9 +320,9 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.fwd: experts: 2 segments");
     assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_row_offsets){backwards, 3}),
                          "segment 1 runs back");
-    plain.w.scale_rows = 0; // means nothing for a type without scales
+    plain.w.scale_rows = 0; // ignored for a type without scales
     assert_ok(invar_moe_linear_fwd(&dev, &plain));
-    // 2^48 rows times 2^16 experts would wrap to 0
+    // 2^48 rows times 2^16 experts overflow to 0
     plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1, 0};
     plain.x.shape[0] = plain.y.shape[0] = plain.w.shape[0] = 0;
     plain.y.shape[1] = plain.y.row_stride = INT64_C(1) << 48;
@@ -352,32 +354,33 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     invar_test_device_release(&dev);
 }
 
-/* Some experts of more: their rows are those that all experts give, wherever they lie. */
+/* A call with some of the experts computes the rows that a call with all of them does. */
 static void test_moe_linear__some_experts(void **state)
 {
     enum { FIRST = 1, COUNT = 3, N = 6, K = 10 };
     invar_tensor x = invar_test_normal_2d(INVAR_DTYPE_F32, ROWS, K, 1);
     invar_tensor w = invar_test_normal_2d(INVAR_DTYPE_F32, EXPERTS * N, K, 2);
-    invar_tensor whole = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
-    invar_tensor some = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
-    invar_moe_linear_fwd_args fwd = {.y = whole, .x = x, .w = w, .experts = experts, .k_shards = 1};
+    invar_tensor all_experts = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+    invar_tensor some_experts = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+    invar_moe_linear_fwd_args fwd = {
+        .y = all_experts, .x = x, .w = w, .experts = experts, .k_shards = 1};
     size_t bytes = (size_t)((starts[FIRST + COUNT] - starts[FIRST]) * N) * sizeof(float);
-    invar_tensor own = invar_tensor_rows(&whole, starts[FIRST], 1);
-    invar_tensor found = invar_tensor_rows(&some, starts[FIRST], 1);
+    invar_tensor expected_rows = invar_tensor_rows(&all_experts, starts[FIRST], 1);
+    invar_tensor got_rows = invar_tensor_rows(&some_experts, starts[FIRST], 1);
     invar_device dev;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
-    fwd.y = some;
+    fwd.y = some_experts;
     fwd.w = invar_tensor_rows(&w, FIRST * N, COUNT * N);
     fwd.experts = (invar_row_offsets){starts + FIRST, COUNT};
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
-    assert_memory_equal(own.data, found.data, bytes);
-    fwd.w = invar_tensor_rows(&w, 0, COUNT * N); // the control: other experts' weights
+    assert_memory_equal(expected_rows.data, got_rows.data, bytes);
+    fwd.w = invar_tensor_rows(&w, 0, COUNT * N); // control: weights of other experts
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
-    assert_memory_not_equal(own.data, found.data, bytes);
-    invar_test_free(&x, &w, &whole, &some);
+    assert_memory_not_equal(expected_rows.data, got_rows.data, bytes);
+    invar_test_free(&x, &w, &all_experts, &some_experts);
     invar_test_device_release(&dev);
 }
 
@@ -389,7 +392,7 @@ int main(void)
         cmocka_unit_test(test_moe_linear_dw__equals_the_dense_layer_per_expert),
         cmocka_unit_test(test_moe_linear_dw__control_of_units),
         cmocka_unit_test(test_moe_linear__equals_naive_chains),
-        cmocka_unit_test(test_moe_linear__refuses_bad_arguments),
+        cmocka_unit_test(test_moe_linear__rejects_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

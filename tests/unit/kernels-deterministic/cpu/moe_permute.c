@@ -1,5 +1,7 @@
 /*
- * moe_permute.c - plan, gather and combine against naive forms of their expressions, and float64.
+ * moe_permute.c - tests of moe.plan, moe.gather and moe.combine against naive forms, and float64.
+ *
+ * Control: combining the slots of a token in reverse order gives other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,21 +18,21 @@ static const invar_dtype storage[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
 
 /* ---- routings -------------------------------------------------------------------------------- */
 
-/* Distinct experts for each token: all tokens alike, or random. */
+/* Returns distinct experts for each token: random, or equal for all tokens. */
 static invar_tensor make_ids(int64_t tokens, int64_t slots, bool random, uint64_t seed)
 {
     invar_tensor ids = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_I32, tokens, slots), 2);
 
     for (int64_t t = 0; t < tokens; t++) {
-        int32_t deck[EXPERTS], *row = (int32_t *)ids.data + t * ids.row_stride;
+        int32_t remaining_experts[EXPERTS], *row = (int32_t *)ids.data + t * ids.row_stride;
         for (int32_t e = 0; e < EXPERTS; e++)
-            deck[e] = e;
+            remaining_experts[e] = e;
         for (int64_t s = 0; s < slots; s++) {
             uint32_t word = invar_test_random(seed, (uint64_t)(t * slots + s));
             int64_t pick = s + (random ? (int64_t)(word % (uint32_t)(EXPERTS - s)) : 0);
-            row[s] = deck[pick];
-            deck[pick] = deck[s];
-            deck[s] = row[s];
+            row[s] = remaining_experts[pick];
+            remaining_experts[pick] = remaining_experts[s];
+            remaining_experts[s] = row[s];
         }
     }
     return ids;
@@ -76,7 +78,7 @@ static invar_tensor make_normal(invar_dtype dtype, int64_t rows, int64_t cols, u
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
-/* Every slot has one row, in its expert's segment, and the tokens of a segment ascend. */
+/* Every slot has one row, among the rows of its expert, whose tokens ascend. */
 static void check_plan(const permutation *p)
 {
     int64_t tokens = p->ids.shape[0], slots = p->ids.shape[1];
@@ -139,7 +141,7 @@ static void test_moe_gather_fwd__copies_bits(void **state)
     invar_test_device_release(&dev);
 }
 
-/* The sum over slots of weights[s] * y[s] (of y[s] without weights), then shared. */
+/* Adds weights[s] * y[s] over the slots s, or y[s] if `weights` is NULL, and then `shared`. */
 static void combine_ref(const invar_tensor *out, const invar_tensor *y, const invar_tensor *weights,
                         const invar_tensor *slot_row, const invar_tensor *shared)
 {
@@ -227,7 +229,7 @@ static void combine_back_ref(const invar_moe_combine_bwd_args *expected)
 
 static void test_moe_combine_bwd__equals_the_expression(void **state)
 {
-    static const int64_t widths[] = {1, 255, 257, 5000}; // beyond 4096 REDUCE nests
+    static const int64_t widths[] = {1, 255, 257, 5000}; // above 4096, REDUCE has two levels
     invar_device dev;
 
     (void)state;
@@ -258,14 +260,14 @@ static void test_moe_combine_bwd__equals_the_expression(void **state)
     invar_test_device_release(&dev);
 }
 
-/* The control: the same sums with slots descending are other bits, and the comparison sees it. */
+/* Control: with the slots of each token in reverse order, some sums have other bits. */
 static void test_moe_combine_fwd__control_of_reversed_slots(void **state)
 {
     const int64_t tokens = 20, slots = 4, width = 64;
     permutation p, reversed;
     invar_tensor y = make_normal(INVAR_DTYPE_F32, tokens * slots, width, 1);
     invar_tensor weights = make_normal(INVAR_DTYPE_F32, tokens, slots, 2);
-    invar_tensor back = invar_test_copy(&weights);
+    invar_tensor reversed_weights = invar_test_copy(&weights);
     invar_tensor out = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, width));
     invar_tensor other = invar_test_copy(&out);
     invar_device dev;
@@ -278,16 +280,17 @@ static void test_moe_combine_fwd__control_of_reversed_slots(void **state)
         for (int64_t s = 0; s < slots; s++) {
             ((int32_t *)reversed.slot_row.data)[t * reversed.slot_row.row_stride + s] =
                 i32_at(&p.slot_row, t, slots - 1 - s);
-            invar_test_set(&back, t, s, invar_test_get(&weights, t, slots - 1 - s));
+            invar_test_set(&reversed_weights, t, s, invar_test_get(&weights, t, slots - 1 - s));
         }
     assert_ok(invar_moe_combine_fwd(
         &dev, &(invar_moe_combine_fwd_args){
                   .out = out, .y = y, .weights = weights, .slot_row = p.slot_row}));
     assert_ok(invar_moe_combine_fwd(
-        &dev, &(invar_moe_combine_fwd_args){
-                  .out = other, .y = y, .weights = back, .slot_row = reversed.slot_row}));
+        &dev,
+        &(invar_moe_combine_fwd_args){
+            .out = other, .y = y, .weights = reversed_weights, .slot_row = reversed.slot_row}));
     assert_true(invar_tensors_differ(&out, &other));
-    invar_test_free(&y, &weights, &back, &out, &other);
+    invar_test_free(&y, &weights, &reversed_weights, &out, &other);
     permutation_free(&p);
     permutation_free(&reversed);
     invar_test_device_release(&dev);
@@ -352,11 +355,11 @@ static void test_moe_combine__accuracy_vs_f64(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-static void test_moe_permutation__refuses_bad_arguments(void **state)
+static void test_moe_permutation__rejects_bad_arguments(void **state)
 {
     float row_data[2][6 * 8] = {{0}}, token_data[2][3 * 8] = {{0}}, weight_data[2][6] = {{0}};
     int32_t token[6] = {0, 1, 2, 0, 1, 2}, slot[6] = {0, 3, 1, 4, 2, 5}, id[6] = {0, 1, 0, 1, 0, 1};
-    // what a check does not find, a GPU finds while it runs, and says in its own words
+    // a GPU checks some arguments only while the op runs, and has other messages for them
     const bool gpu = invar_test_ops_backend() == invar_backend_cuda();
     int64_t start[3];
     const invar_tensor tokens = invar_tensor_2d(token_data[0], INVAR_DTYPE_F32, 3, 8);
@@ -438,7 +441,7 @@ static void test_moe_permutation__refuses_bad_arguments(void **state)
     assert_field_refused(moe_combine_bwd, combine_back, y, rows,
                          "moe.combine.bwd: slot_row: value -1 in row 2");
 
-    // every value in range, but one twice: two threads would write one row
+    // all values are in range, but one occurs twice: two threads would write one row
     memset(row_data[1], 0x5A, sizeof row_data[1]);
     slot[5] = 3;
     assert_refused(invar_moe_gather_bwd(&dev, &gather_back),
@@ -465,7 +468,7 @@ int main(void)
         cmocka_unit_test(test_moe_combine_bwd__equals_the_expression),
         cmocka_unit_test(test_moe_combine_fwd__control_of_reversed_slots),
         cmocka_unit_test(test_moe_combine__accuracy_vs_f64),
-        cmocka_unit_test(test_moe_permutation__refuses_bad_arguments),
+        cmocka_unit_test(test_moe_permutation__rejects_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

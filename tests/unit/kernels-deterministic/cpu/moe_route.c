@@ -1,8 +1,8 @@
 /*
- * moe_route.c - the router against a naive form of its expression, and against float64.
+ * moe_route.c - tests of the router against a naive form of its expression, and against float64.
  *
- * The naive form sorts all experts with comparisons of floats; it shares no code with the product
- * but exp and sigmoid.
+ * The naive form sorts all experts by float comparison; it shares no code with the op except exp
+ * and sigmoid.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +17,12 @@
 #define MAX_EXPERTS 256
 #define MAX_SLOTS 8
 
-/* ---- a router with its tensors --------------------------------------------------------------- */
+/* ---- arguments of forward and backward ------------------------------------------------------- */
 
-typedef struct routing {
+typedef struct route_args {
     invar_moe_route_fwd_args fwd;
     invar_moe_route_bwd_args bwd;
-} routing;
+} route_args;
 
 typedef struct route_case {
     int64_t experts;
@@ -40,15 +40,15 @@ static const route_case cases[] = {
     {160, 6, {INVAR_MOE_SOFTMAX, 8, 3, 1, 0, 0.0f, 16.0f}, false}, // DeepSeek-V2
     {256, 8, {INVAR_MOE_SIGMOID, 8, 4, 2, 1, 1e-20f, 2.5f}, true}, // DeepSeek-V3
     {256, 8, {INVAR_MOE_SOFTMAX, 16, 1, 2, 1, 1e-6f, 1.0f}, true},
-    {8, 8, {INVAR_MOE_SIGMOID, 4, 4, 2, 1, 1e-20f, -1.0f}, false}, // all of them
-    {6, 3, {INVAR_MOE_SIGMOID, 6, 3, 1, 1, 0.0f, 1.0f}, true},     // groups of one
+    {8, 8, {INVAR_MOE_SIGMOID, 4, 4, 2, 1, 1e-20f, -1.0f}, false}, // every expert is chosen
+    {6, 3, {INVAR_MOE_SIGMOID, 6, 3, 1, 1, 0.0f, 1.0f}, true},     // one expert per group
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static routing routing_new(const route_case *c, int64_t tokens, invar_dtype dlogits)
+static route_args route_args_new(const route_case *c, int64_t tokens, invar_dtype dlogits)
 {
     const invar_dtype f32 = INVAR_DTYPE_F32, i32 = INVAR_DTYPE_I32;
-    routing r = {0};
+    route_args r = {0};
 
     r.fwd.logits = invar_test_strided(invar_tensor_2d(NULL, f32, tokens, c->experts), 3);
     r.fwd.scores = invar_test_strided(invar_tensor_2d(NULL, f32, tokens, c->experts), 1);
@@ -67,13 +67,13 @@ static routing routing_new(const route_case *c, int64_t tokens, invar_dtype dlog
     return r;
 }
 
-static void routing_free(routing *r)
+static void route_args_free(route_args *r)
 {
     invar_test_free(&r->fwd.logits, &r->fwd.scores, &r->fwd.weights, &r->fwd.ids, &r->fwd.bias,
                     &r->fwd.replay, &r->bwd.dweights, &r->bwd.dlogits);
 }
 
-/* Logits of several kinds: typical, full of ties, large, all equal. */
+/* Fills the logits: 0 typical, 1 with many ties, 2 large, 3 all equal in a row. */
 static void fill_logits(const invar_tensor *logits, int kind)
 {
     invar_test_fill_normal(logits, 7, kind == 2 ? 60.0f : 1.5f);
@@ -95,32 +95,32 @@ static int32_t id_at(const invar_tensor *ids, int64_t token, int64_t slot)
 
 /* ---- the naive form -------------------------------------------------------------------------- */
 
-/* ids[0..n) sorted by (value descending, id ascending). */
+/* Sorts ids[0..n) by value in descending order; equal values by ascending id. */
 static void sort_ref(int32_t *ids, const float *value, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = i;
+        int64_t pos = i;
         int32_t id = ids[i];
-        for (; at > 0; at--) {
-            int32_t other = ids[at - 1];
+        for (; pos > 0; pos--) {
+            int32_t other = ids[pos - 1];
             if (value[other] > value[id] || (value[other] == value[id] && other < id))
                 break;
-            ids[at] = other;
+            ids[pos] = other;
         }
-        ids[at] = id;
+        ids[pos] = id;
     }
 }
 
 static void scores_ref(float *scores, const float *z, int64_t experts, invar_moe_scoring scoring)
 {
-    float most = z[0], sum;
+    float largest = z[0], sum;
 
     for (int64_t j = 0; j < experts; j++) {
-        if (z[j] > most)
-            most = z[j];
+        if (z[j] > largest)
+            largest = z[j];
     }
     for (int64_t j = 0; j < experts; j++)
-        scores[j] = scoring == INVAR_MOE_SIGMOID ? invar_sigmoid(z[j]) : invar_exp(z[j] - most);
+        scores[j] = scoring == INVAR_MOE_SIGMOID ? invar_sigmoid(z[j]) : invar_exp(z[j] - largest);
     if (scoring == INVAR_MOE_SIGMOID)
         return;
     sum = invar_test_reduce(scores, experts);
@@ -128,7 +128,7 @@ static void scores_ref(float *scores, const float *z, int64_t experts, invar_moe
         scores[j] = scores[j] / sum;
 }
 
-/* The chosen experts, best first. */
+/* Writes the ids of the chosen experts, best first. */
 static void choose_ref(int32_t *ids, const float *value, const route_case *c)
 {
     const invar_moe_router *r = &c->router;
@@ -191,7 +191,7 @@ static void dlogits_ref(float *dz, const float *scores, const int32_t *ids, cons
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-static void check_token(const routing *r, const route_case *c, int64_t t)
+static void check_token(const route_args *r, const route_case *c, int64_t t)
 {
     float z[MAX_EXPERTS], scores[MAX_EXPERTS], value[MAX_EXPERTS], w[MAX_SLOTS], dw[MAX_SLOTS];
     float dz[MAX_EXPERTS];
@@ -211,7 +211,7 @@ static void check_token(const routing *r, const route_case *c, int64_t t)
     dlogits_ref(dz, scores, ids, dw, c);
     for (int64_t j = 0; j < c->experts; j++) {
         float got = invar_test_get(&r->bwd.dlogits, t, j);
-        invar_test_set(&r->bwd.dlogits, t, j, dz[j]); // rounds
+        invar_test_set(&r->bwd.dlogits, t, j, dz[j]); // rounds to the type of dlogits
         dz[j] = invar_test_get(&r->bwd.dlogits, t, j);
         invar_assert_bits_f32(&got, &dz[j], 1, "dlogits");
     }
@@ -231,25 +231,25 @@ static void test_moe_route__equals_the_expression(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     for (int i = 0; i < CASES * KINDS * 2; i++) {
         const route_case *c = &cases[i / KINDS / 2];
-        routing r = routing_new(c, tokens, storage[i % 2]);
+        route_args r = route_args_new(c, tokens, storage[i % 2]);
 
         fill_logits(&r.fwd.logits, i / 2 % KINDS);
         assert_ok(invar_moe_route_fwd(&dev, &r.fwd));
         assert_ok(invar_moe_route_bwd(&dev, &r.bwd));
         for (int64_t t = 0; t < tokens; t++)
             check_token(&r, c, t);
-        routing_free(&r);
+        route_args_free(&r);
     }
     invar_test_device_release(&dev);
 }
 
-/* ---- rules, by hand -------------------------------------------------------------------------- */
+/* ---- hand-written cases ---------------------------------------------------------------------- */
 
 /* Routes one token and compares the chosen experts. */
 static void check_choice(const route_case *c, const float *logits, const float *bias,
                          const int32_t *expected)
 {
-    routing r = routing_new(c, 1, INVAR_DTYPE_F32);
+    route_args r = route_args_new(c, 1, INVAR_DTYPE_F32);
     invar_device dev;
 
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
@@ -258,7 +258,7 @@ static void check_choice(const route_case *c, const float *logits, const float *
         memcpy(r.fwd.bias.data, bias, (size_t)c->experts * sizeof *bias);
     assert_ok(invar_moe_route_fwd(&dev, &r.fwd));
     assert_memory_equal(r.fwd.ids.data, expected, (size_t)c->slots * sizeof *expected);
-    routing_free(&r);
+    route_args_free(&r);
     invar_test_device_release(&dev);
 }
 
@@ -273,31 +273,32 @@ static void test_moe_route_fwd__ties_go_to_the_lower_id(void **state)
     check_choice(&c, zeros, NULL, (const int32_t[]){0, 1, 2, 3});
 }
 
-/* Bias alone makes the values of the choice: all scores are 1/2, up to the rounding of the sum. */
+/* The choice depends on the bias alone, because all scores are 1/2. */
 static void test_moe_route_fwd__groups_limit_the_choice(void **state)
 {
     const float zero[8] = {0}, bias[8] = {9, 0, 6, 5, 7, 7, 1, 2}, tied[8] = {1, 3, 2, 2, 4, 0};
     route_case c = {8, 2, {INVAR_MOE_SIGMOID, 4, 1, 1, 1, 0.0f, 1.0f}, true};
 
     (void)state;
-    check_choice(&c, zero, bias, (const int32_t[]){0, 1}); // the group with the best expert
+    check_choice(&c, zero, bias, (const int32_t[]){0, 1}); // group 0 has the best expert
     c.router.group_score_top = 2;
-    check_choice(&c, zero, bias, (const int32_t[]){4, 5}); // 14 against 11, 9, 3
+    check_choice(&c, zero, bias, (const int32_t[]){4, 5}); // group sums: 9, 11, 14, 3
     c.router.groups_kept = 2;
-    check_choice(&c, zero, bias, (const int32_t[]){4, 5}); // groups 2 and 1; expert 0 is out
+    check_choice(&c, zero, bias, (const int32_t[]){4, 5}); // groups 2 and 1, without expert 0
     c.slots = 4;
     check_choice(&c, zero, bias, (const int32_t[]){4, 5, 2, 3});
     c.slots = 2;
     c.router.groups_kept = 1;
-    check_choice(&c, zero, tied, (const int32_t[]){1, 0}); // 4, 4, 4, 0: the lowest group
+    check_choice(&c, zero, tied,
+                 (const int32_t[]){1, 0}); // group sums: 4, 4, 4, 0; the lowest group
     c.router.groups_kept = 2;
     check_choice(&c, zero, tied, (const int32_t[]){1, 2});
 }
 
-static void test_moe_route_fwd__bias_moves_the_choice_only(void **state)
+static void test_moe_route_fwd__bias_affects_the_choice_only(void **state)
 {
     const route_case c = {4, 2, {INVAR_MOE_SIGMOID, 1, 1, 1, 0, 0.0f, 1.0f}, true};
-    routing r = routing_new(&c, 1, INVAR_DTYPE_F32);
+    route_args r = route_args_new(&c, 1, INVAR_DTYPE_F32);
     const float bias[4] = {0, 0, 5, -INFINITY};
     float expected[2];
     invar_device dev;
@@ -308,11 +309,11 @@ static void test_moe_route_fwd__bias_moves_the_choice_only(void **state)
     memcpy(r.fwd.bias.data, bias, sizeof bias);
     assert_ok(invar_moe_route_fwd(&dev, &r.fwd));
     assert_int_equal(id_at(&r.fwd.ids, 0, 0), 2);
-    assert_int_not_equal(id_at(&r.fwd.ids, 0, 1), 3); // an expert can be closed
+    assert_int_not_equal(id_at(&r.fwd.ids, 0, 1), 3); // a bias of -inf excludes an expert
     for (int s = 0; s < 2; s++)
         expected[s] = invar_sigmoid(invar_test_get(&r.fwd.logits, 0, id_at(&r.fwd.ids, 0, s)));
     invar_assert_bits_f32(r.fwd.weights.data, expected, 2, "weights");
-    routing_free(&r);
+    route_args_free(&r);
     invar_test_device_release(&dev);
 }
 
@@ -325,8 +326,8 @@ static void test_moe_route_fwd__replay_of_its_own_choice_changes_nothing(void **
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     for (int i = 0; i < CASES; i++) {
-        routing natural = routing_new(&cases[i], 20, INVAR_DTYPE_F32);
-        routing replay = routing_new(&cases[i], 20, INVAR_DTYPE_F32);
+        route_args natural = route_args_new(&cases[i], 20, INVAR_DTYPE_F32);
+        route_args replay = route_args_new(&cases[i], 20, INVAR_DTYPE_F32);
 
         fill_logits(&natural.fwd.logits, i % KINDS);
         fill_logits(&replay.fwd.logits, i % KINDS);
@@ -336,18 +337,18 @@ static void test_moe_route_fwd__replay_of_its_own_choice_changes_nothing(void **
         invar_assert_bits_tensor(&replay.fwd.weights, &natural.fwd.weights, "weights");
         invar_assert_bits_tensor(&replay.fwd.scores, &natural.fwd.scores, "scores");
         invar_assert_bits_tensor(&replay.fwd.ids, &natural.fwd.ids, "ids");
-        routing_free(&natural);
-        routing_free(&replay);
+        route_args_free(&natural);
+        route_args_free(&replay);
     }
     invar_test_device_release(&dev);
 }
 
-/* Weights follow the replayed experts, slot by slot; ids are what the router would have chosen. */
-static void test_moe_route_fwd__replay_rules_the_weights(void **state)
+/* Weights are those of the replayed experts; ids remain those that the router would choose. */
+static void test_moe_route_fwd__replay_determines_the_weights(void **state)
 {
     const route_case *c = &cases[6];
-    routing natural = routing_new(c, 20, INVAR_DTYPE_F32);
-    routing replay = routing_new(c, 20, INVAR_DTYPE_F32);
+    route_args natural = route_args_new(c, 20, INVAR_DTYPE_F32);
+    route_args replay = route_args_new(c, 20, INVAR_DTYPE_F32);
     invar_device dev;
 
     (void)state;
@@ -370,23 +371,23 @@ static void test_moe_route_fwd__replay_rules_the_weights(void **state)
         invar_assert_bits_f32((float *)replay.fwd.weights.data + t * replay.fwd.weights.row_stride,
                               w, c->slots, "weights");
     }
-    routing_free(&natural);
-    routing_free(&replay);
+    route_args_free(&natural);
+    route_args_free(&replay);
     invar_test_device_release(&dev);
 }
 
 /* ---- accuracy -------------------------------------------------------------------------------- */
 
-/* The weights in double, for given experts. */
+/* Computes the weights of the given experts in double. */
 static void weights_f64(double *w, const double *z, const int32_t *ids, const route_case *c)
 {
-    double most = -INFINITY, sum = 0.0, chosen = 0.0, scores[MAX_EXPERTS];
+    double largest = -INFINITY, sum = 0.0, chosen = 0.0, scores[MAX_EXPERTS];
 
     for (int64_t j = 0; j < c->experts; j++)
-        most = fmax(most, z[j]);
+        largest = fmax(largest, z[j]);
     for (int64_t j = 0; j < c->experts; j++) {
         bool softmax = c->router.scoring == INVAR_MOE_SOFTMAX;
-        scores[j] = softmax ? exp(z[j] - most) : 1.0 / (1.0 + exp(-z[j]));
+        scores[j] = softmax ? exp(z[j] - largest) : 1.0 / (1.0 + exp(-z[j]));
         sum += scores[j];
     }
     for (int64_t j = 0; j < c->experts && c->router.scoring == INVAR_MOE_SOFTMAX; j++)
@@ -399,7 +400,7 @@ static void weights_f64(double *w, const double *z, const int32_t *ids, const ro
                (double)c->router.scale;
 }
 
-/* Weights against double; gradients against finite differences of the double weights. */
+/* Compares weights with double, and gradients with finite differences of the double weights. */
 static void test_moe_route__accuracy_vs_f64(void **state)
 {
     const double step = 1e-5;
@@ -410,7 +411,7 @@ static void test_moe_route__accuracy_vs_f64(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     for (int i = 0; i < CASES; i++) {
         const route_case *c = &cases[i];
-        routing r = routing_new(c, tokens, INVAR_DTYPE_F32);
+        route_args r = route_args_new(c, tokens, INVAR_DTYPE_F32);
         double scale = fabs((double)c->router.scale);
 
         fill_logits(&r.fwd.logits, 0);
@@ -441,16 +442,16 @@ static void test_moe_route__accuracy_vs_f64(void **state)
                             2e-6 * scale);
             }
         }
-        routing_free(&r);
+        route_args_free(&r);
     }
     invar_test_device_release(&dev);
 }
 
-/* An absent bias is not looked at, whatever its other fields hold. */
+/* A bias of type NONE is not read, even if its other fields are set. Control: a present bias. */
 static void test_moe_route_fwd__absent_bias_is_not_read(void **state)
 {
     const route_case c = {8, 2, {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 0.0f, 1.0f}, true};
-    routing r = routing_new(&c, 3, INVAR_DTYPE_F32);
+    route_args r = route_args_new(&c, 3, INVAR_DTYPE_F32);
     invar_moe_route_fwd_args a = r.fwd;
     invar_tensor expected;
     invar_device dev;
@@ -461,14 +462,14 @@ static void test_moe_route_fwd__absent_bias_is_not_read(void **state)
     a.bias = (invar_tensor){0};
     assert_ok(invar_moe_route_fwd(&dev, &a));
     expected = invar_test_copy(&a.ids);
-    a.bias.data = (float[]){0, 9, 0, 0, 0, 0, 9, 0}; // would choose 1 and 6
+    a.bias.data = (float[]){0, 9, 0, 0, 0, 0, 9, 0}; // if read, it would choose experts 1 and 6
     assert_ok(invar_moe_route_fwd(&dev, &a));
     invar_assert_bits_tensor(&a.ids, &expected, "ids");
     a.bias = invar_tensor_1d(a.bias.data, INVAR_DTYPE_F32, 8);
     assert_ok(invar_moe_route_fwd(&dev, &a));
     assert_true(invar_tensors_differ(&a.ids, &expected));
     invar_test_free(&expected);
-    routing_free(&r);
+    route_args_free(&r);
     invar_test_device_release(&dev);
 }
 
@@ -481,10 +482,10 @@ static void test_moe_route_fwd__absent_bias_is_not_read(void **state)
         assert_fails(invar_moe_route_fwd(&dev, &bad), INVAR_E_INVALID, "moe.route.fwd: " text);    \
     } while (0)
 
-static void test_moe_route_fwd__refuses_bad_arguments(void **state)
+static void test_moe_route_fwd__rejects_bad_arguments(void **state)
 {
     const route_case c = {8, 2, {INVAR_MOE_SOFTMAX, 4, 2, 2, 1, 0.0f, 1.0f}, true};
-    routing r = routing_new(&c, 3, INVAR_DTYPE_F32);
+    route_args r = route_args_new(&c, 3, INVAR_DTYPE_F32);
     invar_device dev;
 
     (void)state;
@@ -521,7 +522,7 @@ static void test_moe_route_fwd__refuses_bad_arguments(void **state)
     REFUSED(router.scale, 1.0f, "replay: row 1 names expert ");
     r.fwd.logits.shape[1] = 0;
     REFUSED(router.scale, 1.0f, "experts: 0; expected 1 to ");
-    routing_free(&r);
+    route_args_free(&r);
     invar_test_device_release(&dev);
 }
 #undef REFUSED
@@ -533,10 +534,10 @@ static void test_moe_route_fwd__refuses_bad_arguments(void **state)
         assert_fails(invar_moe_route_bwd(&dev, &bad), INVAR_E_INVALID, "moe.route.bwd: " text);    \
     } while (0)
 
-static void test_moe_route_bwd__refuses_bad_arguments(void **state)
+static void test_moe_route_bwd__rejects_bad_arguments(void **state)
 {
     const route_case c = {8, 2, {INVAR_MOE_SIGMOID, 1, 1, 1, 1, 0.0f, 1.0f}, false};
-    routing r = routing_new(&c, 3, INVAR_DTYPE_BF16);
+    route_args r = route_args_new(&c, 3, INVAR_DTYPE_BF16);
     invar_device dev;
 
     (void)state;
@@ -554,7 +555,7 @@ static void test_moe_route_bwd__refuses_bad_arguments(void **state)
     REFUSED(router.scale, 1.0f, "ids: value -1 in row 0");
     ((int32_t *)r.bwd.ids.data)[0] = ((int32_t *)r.bwd.ids.data)[1];
     REFUSED(router.scale, 1.0f, "ids: row 0 names expert ");
-    routing_free(&r);
+    route_args_free(&r);
     invar_test_device_release(&dev);
 }
 #undef REFUSED
@@ -565,13 +566,13 @@ int main(void)
         cmocka_unit_test(test_moe_route__equals_the_expression),
         cmocka_unit_test(test_moe_route_fwd__ties_go_to_the_lower_id),
         cmocka_unit_test(test_moe_route_fwd__groups_limit_the_choice),
-        cmocka_unit_test(test_moe_route_fwd__bias_moves_the_choice_only),
+        cmocka_unit_test(test_moe_route_fwd__bias_affects_the_choice_only),
         cmocka_unit_test(test_moe_route_fwd__replay_of_its_own_choice_changes_nothing),
-        cmocka_unit_test(test_moe_route_fwd__replay_rules_the_weights),
+        cmocka_unit_test(test_moe_route_fwd__replay_determines_the_weights),
         cmocka_unit_test(test_moe_route__accuracy_vs_f64),
         cmocka_unit_test(test_moe_route_fwd__absent_bias_is_not_read),
-        cmocka_unit_test(test_moe_route_fwd__refuses_bad_arguments),
-        cmocka_unit_test(test_moe_route_bwd__refuses_bad_arguments),
+        cmocka_unit_test(test_moe_route_fwd__rejects_bad_arguments),
+        cmocka_unit_test(test_moe_route_bwd__rejects_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

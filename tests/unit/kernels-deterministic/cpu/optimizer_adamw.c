@@ -1,5 +1,8 @@
 /*
- * optimizer_adamw.c - AdamW against a plain loop and against 200 steps in double.
+ * optimizer_adamw.c - tests of AdamW against a plain loop and against 200 steps in float64.
+ *
+ * Digests of the master weights are compared with the op hash.tree. Control: a flipped bit changes
+ * the digest of its tensor only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -39,7 +42,7 @@ static void adamw_free(invar_adamw_args *a)
     invar_test_free(&a->weight, &a->master, &a->m, &a->v, &a->grad);
 }
 
-/* The next step's powers and gradient; gradients differ in size by parameter and drift in time. */
+/* Sets the powers of beta and the gradient of the next step. Gradients differ in magnitude. */
 static void next_step(invar_adamw_args *a, int step)
 {
     a->beta1_power *= a->beta1;
@@ -99,7 +102,7 @@ static void test_adamw__bits_match_reference(void **state)
 }
 
 /* Elements [first, end) of every tensor. */
-static invar_adamw_args slice(const invar_adamw_args *a, int64_t first, int64_t end)
+static invar_adamw_args slice_args(const invar_adamw_args *a, int64_t first, int64_t end)
 {
     invar_adamw_args s = *a;
 
@@ -114,28 +117,29 @@ static invar_adamw_args slice(const invar_adamw_args *a, int64_t first, int64_t 
 static void test_adamw__bits_invariant_to_splitting(void **state)
 {
     static const int64_t cuts[] = {0, 1, 2, 63, 511, 512, 1025, 9000, N};
-    invar_adamw_args whole = adamw_new(INVAR_DTYPE_BF16, N), cut = adamw_new(INVAR_DTYPE_BF16, N);
+    invar_adamw_args unsplit = adamw_new(INVAR_DTYPE_BF16, N),
+                     split = adamw_new(INVAR_DTYPE_BF16, N);
 
     for (int step = 1; step <= 3; step++) {
-        next_step(&whole, step);
-        next_step(&cut, step);
-        assert_ok(invar_adamw(*state, &whole));
+        next_step(&unsplit, step);
+        next_step(&split, step);
+        assert_ok(invar_adamw(*state, &unsplit));
         for (size_t i = 0; i + 1 < sizeof cuts / sizeof *cuts; i++) {
-            invar_adamw_args piece = slice(&cut, cuts[i], cuts[i + 1]);
-            assert_ok(invar_adamw(*state, &piece));
+            invar_adamw_args part = slice_args(&split, cuts[i], cuts[i + 1]);
+            assert_ok(invar_adamw(*state, &part));
         }
-        assert_same(&cut, &whole);
+        assert_same(&split, &unsplit);
     }
-    adamw_free(&whole);
-    adamw_free(&cut);
+    adamw_free(&unsplit);
+    adamw_free(&split);
 }
 
-/* The same in double, from the same f32 gradients and settings. */
-typedef struct model {
+/* Parameters and moments in double, updated from the f32 gradients and settings. */
+typedef struct f64_state {
     double p[N], m[N], v[N];
-} model;
+} f64_state;
 
-static void model_step(model *d, const invar_adamw_args *a, int step)
+static void f64_step(f64_state *d, const invar_adamw_args *a, int step)
 {
     double b1 = (double)a->beta1, b2 = (double)a->beta2;
 
@@ -151,7 +155,7 @@ static void model_step(model *d, const invar_adamw_args *a, int step)
 
 static void test_adamw__accuracy_vs_f64_over_200_steps(void **state)
 {
-    static model d;
+    static f64_state d;
     invar_adamw_args a = adamw_new(INVAR_DTYPE_BF16, N);
 
     for (int i = 0; i < N; i++)
@@ -159,7 +163,7 @@ static void test_adamw__accuracy_vs_f64_over_200_steps(void **state)
     for (int step = 1; step <= 200; step++) {
         next_step(&a, step);
         assert_ok(invar_adamw(*state, &a));
-        model_step(&d, &a, step);
+        f64_step(&d, &a, step);
     }
     invar_assert_close(&a.m, d.m, 1e-6, 1e-7, "m");
     invar_assert_close(&a.v, d.v, 1e-5, 0.0, "v");
@@ -169,7 +173,7 @@ static void test_adamw__accuracy_vs_f64_over_200_steps(void **state)
     adamw_free(&a);
 }
 
-/* No gradient: a step is weight decay alone, and nothing divides by zero. */
+/* Without gradients, a step is weight decay alone, and nothing is divided by zero. */
 static void test_adamw__zero_gradient(void **state)
 {
     invar_adamw_args a = adamw_new(INVAR_DTYPE_F32, N);
@@ -184,7 +188,7 @@ static void test_adamw__zero_gradient(void **state)
     adamw_free(&a);
 }
 
-/* Where tensors end: at leaves of 4096 elements, with every kind of rest, and anywhere. */
+/* Ends of the tensors in the flat parameter array, around leaves of 4096 elements. */
 typedef struct hashed_tensors {
     int64_t count;
     int64_t end[6];
@@ -192,10 +196,11 @@ typedef struct hashed_tensors {
 
 static const hashed_tensors hashed[] = {
     {1, {4096}},
-    {1, {4096 * 1025 + 5}}, // a second level
+    {1, {4096 * 1025 + 5}}, // two levels in the tree of digests
     {5, {4096, 3 * 4096, 3 * 4096 + 4, 4 * 4096 + 64, 4 * 4096 + 1024}},
-    {4, {4096 + 60, 2 * 4096 + 120, 3 * 4096 + 184, 20000}}, // up to 240 bytes behind a leaf, more
-    {6, {1, 4098, 4099, 9001, 9001 + 2 * 4096, 30001}},      // no word of 16 bytes is aligned
+    {4,
+     {4096 + 60, 2 * 4096 + 120, 3 * 4096 + 184, 20000}}, // last leaves of up to 240 bytes and more
+    {6, {1, 4098, 4099, 9001, 9001 + 2 * 4096, 30001}},   // not aligned to 16 bytes
 };
 
 static void check_hashed(void **state, const hashed_tensors *list, invar_dtype weight)
@@ -205,7 +210,7 @@ static void check_hashed(void **state, const hashed_tensors *list, invar_dtype w
 
     for (int d = 0; d < INVAR_TEST_DEVICES; d++) {
         invar_adamw_args got = adamw_new(weight, n), expected = adamw_new(weight, n);
-        invar_digest digests[6], others[6], of_master;
+        invar_digest digests[6], others[6], master_digest;
 
         got.digest = digests;
         got.end = list->end;
@@ -219,11 +224,11 @@ static void check_hashed(void **state, const hashed_tensors *list, invar_dtype w
             for (int64_t i = 0, begin = 0; i < list->count; begin = list->end[i++]) {
                 invar_tensor x = invar_tensor_rows(&expected.master, begin, list->end[i] - begin);
                 assert_ok(invar_hash_tree(&devices[d],
-                                          &(invar_hash_tree_args){&of_master, &x, 1, 1, NULL}));
-                assert_memory_equal(&digests[i], &of_master, sizeof of_master);
+                                          &(invar_hash_tree_args){&master_digest, &x, 1, 1, NULL}));
+                assert_memory_equal(&digests[i], &master_digest, sizeof master_digest);
             }
         }
-        // the control: with another bit of the last element, this tensor has another digest
+        // control: a flipped bit in the last element changes the digest of its tensor only
         expected.digest = others;
         expected.end = list->end;
         expected.tensors = list->count;
@@ -237,13 +242,13 @@ static void check_hashed(void **state, const hashed_tensors *list, invar_dtype w
     }
 }
 
-static void test_adamw__digests_are_those_of_hash_tree(void **state)
+static void test_adamw__digests_match_hash_tree(void **state)
 {
     for (size_t i = 0; i < sizeof hashed / sizeof *hashed; i++)
         check_hashed(state, &hashed[i], i % 2 == 0 ? INVAR_DTYPE_BF16 : INVAR_DTYPE_NONE);
 }
 
-static void test_adamw__bad_arguments_are_refused(void **state)
+static void test_adamw__rejects_bad_arguments(void **state)
 {
     invar_adamw_args good = adamw_new(INVAR_DTYPE_BF16, 8), a;
     const int64_t ends[] = {3, 8, 8, 9};
@@ -295,8 +300,8 @@ int main(void)
         cmocka_unit_test(test_adamw__bits_invariant_to_splitting),
         cmocka_unit_test(test_adamw__accuracy_vs_f64_over_200_steps),
         cmocka_unit_test(test_adamw__zero_gradient),
-        cmocka_unit_test(test_adamw__digests_are_those_of_hash_tree),
-        cmocka_unit_test(test_adamw__bad_arguments_are_refused),
+        cmocka_unit_test(test_adamw__digests_match_hash_tree),
+        cmocka_unit_test(test_adamw__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

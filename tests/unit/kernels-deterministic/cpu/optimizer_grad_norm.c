@@ -1,5 +1,8 @@
 /*
- * optimizer_grad_norm.c - the global gradient norm against a plain loop and double.
+ * optimizer_grad_norm.c - tests of the global gradient norm against a plain loop and float64.
+ *
+ * Digests of the gradients are compared with the op hash.tree. Controls: a sum in ascending order
+ * gives other bits, and a flipped bit changes the digest of its tensor only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 
 enum { TENSORS = 6 };
 
-/* Around the edges of REDUCE: lanes of 256, chunks of 4096, none at all, chunks of chunks. */
+/* Sizes around the lanes (256) and chunks (4096) of REDUCE, empty, and with chunks of chunks. */
 static int64_t sizes[TENSORS] = {1, 256, 4096, 4097, 0, 0};
 
 static void grads_new(invar_tensor *grads)
@@ -64,7 +67,7 @@ static void test_grad_norm__bits_match_reference(void **state)
 
     grads_new(grads);
     expected = norm_ref(grads, invar_test_reduce);
-    assert_true(expected != norm_ref(grads, sum_ascending)); // the control
+    assert_true(expected != norm_ref(grads, sum_ascending)); // control
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         float ratio = limits[i] / (expected + 1e-6f);
         norm = clip = NAN;
@@ -77,7 +80,7 @@ static void test_grad_norm__bits_match_reference(void **state)
     grads_free(grads);
 }
 
-static void test_grad_norm__ranks_do_not_matter(void **state)
+static void test_grad_norm__is_invariant_to_tensor_rank(void **state)
 {
     invar_tensor flat = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, 6000));
     invar_tensor shapes[3] = {flat, invar_tensor_2d(flat.data, INVAR_DTYPE_F32, 60, 100),
@@ -119,7 +122,10 @@ static void test_grad_norm__nothing_has_norm_zero(void **state)
     assert_true(norm == 0.0f && clip == 1.0f);
 }
 
-/* The norm is made of them; of a fault they say what the op does not. */
+/*
+ * The norm is the square root of the sum of the tensors' sums of squares. If one is not finite, the
+ * op fails, and the sums show which.
+ */
 static void test_grad_norm__squares_of_each_tensor(void **state)
 {
     float norm, clip, one, squares[TENSORS];
@@ -142,7 +148,7 @@ static void test_grad_norm__squares_of_each_tensor(void **state)
     grads_free(grads);
 }
 
-/* A fault stops the step and names the first tensor that has one; nothing is written. */
+/* A sum that is not finite is an error that names the first such tensor. Nothing is written. */
 static void test_grad_norm__faults_stop_the_step(void **state)
 {
     static const float faults[] = {NAN, INFINITY, -INFINITY, 1e30f};
@@ -159,7 +165,7 @@ static void test_grad_norm__faults_stop_the_step(void **state)
                      "grad.norm: grads: tensor 3: the sum of squares is not finite");
         grads_free(grads);
     }
-    // each tensor's sum is finite, the sum of both is not
+    // the sum of each tensor is finite, but not the sum of both
     grads_new(grads);
     invar_test_set(&grads[0], 0, 0, 1.5e19f);
     invar_test_set(&grads[1], 0, 0, 1.5e19f);
@@ -170,18 +176,18 @@ static void test_grad_norm__faults_stop_the_step(void **state)
     assert_memory_equal(digests, before, sizeof digests);
 }
 
-/* Lists as training has them, beginning at whole words of 16 bytes, and such that hash apart. */
+/* A list of gradient tensors, aligned to 16 bytes as in training, or shifted. */
 typedef struct hashed_list {
-    int64_t count, shift; /* elements from such a word to where the first one begins */
+    int64_t count, shift; /* `shift`: elements between the alignment and the tensor */
     int64_t sizes[6];
 } hashed_list;
 
 static const hashed_list hashed_lists[] = {
-    {6, 0, {1, 4096, 4097, 4100, 8192, 60}},     // up to 16, 240 bytes and more behind a leaf
-    {4, 0, {4096 + 61, 12288, 100000, 3}},       // more than 240 behind a leaf; several at once
-    {2, 0, {4096 * 1024 + 4096 + 8, 4096 * 80}}, // a second level
-    {3, 1, {4096, 20000, 4096 * 3}},             // no word of 16 bytes is aligned
-    {4, 0, {8192, 0, 4096, 0}},                  // empty ones
+    {6, 0, {1, 4096, 4097, 4100, 8192, 60}}, // last leaves of 4, 16 and 240 bytes, and full ones
+    {4, 0, {4096 + 61, 12288, 100000, 3}},   // a last leaf of 244 bytes; several leaves
+    {2, 0, {4096 * 1024 + 4096 + 8, 4096 * 80}}, // two levels in the tree of digests
+    {3, 1, {4096, 20000, 4096 * 3}},             // not aligned to 16 bytes
+    {4, 0, {8192, 0, 4096, 0}},                  // empty tensors
 };
 
 static void check_hashed_list(void **state, const hashed_list *list)
@@ -209,7 +215,7 @@ static void check_hashed_list(void **state, const hashed_list *list)
         assert_memory_equal(digests, expected, (size_t)list->count * sizeof *digests);
         assert_true(norm[1] == norm[0] && clip[1] == clip[0]);
     }
-    // the control: one bit
+    // control: one flipped bit
     ((uint32_t *)grads[0].data)[list->sizes[0] - 1] ^= 1;
     assert_ok(invar_grad_norm(devices, &(invar_grad_norm_args){&norm[1], &clip[1], grads,
                                                                list->count, 0.25f, digests, NULL}));
@@ -219,34 +225,34 @@ static void check_hashed_list(void **state, const hashed_list *list)
         invar_test_free(&memory[i]);
 }
 
-static void test_grad_norm__digests_are_those_of_hash_tree(void **state)
+static void test_grad_norm__digests_match_hash_tree(void **state)
 {
     for (size_t i = 0; i < sizeof hashed_lists / sizeof *hashed_lists; i++)
         check_hashed_list(state, &hashed_lists[i]);
 }
 
-/* Columns of a matrix, as those of a copy that has no others. */
+/* Columns of a matrix give the norm of a compact copy of these columns. */
 static void test_grad_norm__gaps_between_rows_are_not_read(void **state)
 {
     for (int64_t cols = 1; cols <= 700; cols = 3 * cols + 7) {
-        invar_tensor whole = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 50, 700));
-        invar_tensor part = invar_tensor_columns(&whole, 700 - cols, cols);
+        invar_tensor matrix = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 50, 700));
+        invar_tensor columns = invar_tensor_columns(&matrix, 700 - cols, cols);
         invar_tensor copy;
         float norm[2], clip[2];
 
-        invar_test_fill_normal(&whole, 9, 1.0f);
-        copy = invar_test_copy(&part);
+        invar_test_fill_normal(&matrix, 9, 1.0f);
+        copy = invar_test_copy(&columns);
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[0], &clip[0], &part, 1, 1.0f, NULL, NULL}));
+            *state, &(invar_grad_norm_args){&norm[0], &clip[0], &columns, 1, 1.0f, NULL, NULL}));
         assert_ok(invar_grad_norm(
             *state, &(invar_grad_norm_args){&norm[1], &clip[1], &copy, 1, 1.0f, NULL, NULL}));
         assert_memory_equal(&norm[0], &norm[1], sizeof norm[0]);
         assert_memory_equal(&clip[0], &clip[1], sizeof clip[0]);
-        invar_test_free(&whole, &copy);
+        invar_test_free(&matrix, &copy);
     }
 }
 
-static void test_grad_norm__bad_arguments_are_refused(void **state)
+static void test_grad_norm__rejects_bad_arguments(void **state)
 {
     float data[16] = {0}, norm, clip;
     invar_tensor good = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 4), pair[2] = {good, good};
@@ -269,14 +275,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grad_norm__bits_match_reference),
-        cmocka_unit_test(test_grad_norm__ranks_do_not_matter),
+        cmocka_unit_test(test_grad_norm__is_invariant_to_tensor_rank),
         cmocka_unit_test(test_grad_norm__accuracy_vs_f64),
         cmocka_unit_test(test_grad_norm__nothing_has_norm_zero),
         cmocka_unit_test(test_grad_norm__squares_of_each_tensor),
         cmocka_unit_test(test_grad_norm__faults_stop_the_step),
-        cmocka_unit_test(test_grad_norm__digests_are_those_of_hash_tree),
+        cmocka_unit_test(test_grad_norm__digests_match_hash_tree),
         cmocka_unit_test(test_grad_norm__gaps_between_rows_are_not_read),
-        cmocka_unit_test(test_grad_norm__bad_arguments_are_refused),
+        cmocka_unit_test(test_grad_norm__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

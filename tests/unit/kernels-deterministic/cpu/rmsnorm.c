@@ -1,5 +1,8 @@
 /*
- * rmsnorm.c - the norm and its gradients against plain loops, double and finite differences.
+ * rmsnorm.c - tests of RMSNorm and its gradients against plain loops, float64 and finite
+ * differences.
+ *
+ * Controls: other reductions, token blocks, head orders and roundings give other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,11 +13,11 @@
 
 #define EPS 1e-6f
 
-/* One call: tensors of their own, filled by seed. */
+/* Tensors of one call. Equal shapes and types give equal values. */
 typedef struct norm {
     invar_tensor y, x, dy, dx; /* (T, H, D) */
     invar_tensor weight, dweight;
-    int64_t start[3]; /* two units */
+    int64_t start[3]; /* row offsets of two units */
     int32_t head_shards;
     int64_t head_atom;
 } norm;
@@ -57,7 +60,7 @@ static void norm_run(const invar_device *dev, const norm *n)
                                                                .head_atom = n->head_atom}));
 }
 
-/* ---- the contract, word for word ------------------------------------------------------------- */
+/* ---- reference, as in the contract ----------------------------------------------------------- */
 
 static float reduce_ascending(const float *x, int64_t n)
 {
@@ -68,13 +71,13 @@ static float reduce_ascending(const float *x, int64_t n)
     return sum;
 }
 
-/* What may be done wrong; all zero but `reduce` and `block` is the contract. */
+/* How the reference computes; every variant other than `contract` is a negative control. */
 typedef struct variant {
     float (*reduce)(const float *x, int64_t n);
     int64_t block;
     bool heads_descending;
     bool products_rounded;
-    bool straight; /* blocks go into the running sum, not into their unit's */
+    bool straight; /* blocks are added to the running sum directly, not to the sum of their unit */
 } variant;
 
 static const variant contract = {invar_test_reduce, 128, false, false, false};
@@ -113,7 +116,7 @@ static void head_ref(const norm *n, int64_t t, int64_t first, float rstd, const 
     free(terms);
 }
 
-/* Whether head h is in a shard: atom a of n is in shard floor(a V / n). */
+/* Returns whether head h is in a logical shard: atom a of n is in shard floor(a V / n). */
 static bool in_shard(const norm *n, int64_t h, int32_t shard)
 {
     int64_t atoms;
@@ -124,7 +127,7 @@ static bool in_shard(const norm *n, int64_t h, int32_t shard)
     return h / n->head_atom * n->head_shards / atoms == shard;
 }
 
-/* rstd is (T * H). */
+/* One element of dweight for the tokens of a block and the heads of a shard; `rstd` is (T * H). */
 static float dweight_shard_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
                                int64_t end, const variant *v, int32_t shard)
 {
@@ -143,7 +146,7 @@ static float dweight_shard_ref(const norm *n, const float *rstd, int64_t col, in
     return sum;
 }
 
-/* Neighbours first. */
+/* Adds the shards of a block as a binary tree, adjacent shards first. */
 static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
                                int64_t end, const variant *v, int32_t shard, int32_t shards)
 {
@@ -203,7 +206,10 @@ static void test_rmsnorm__bits_match_reference(void **state)
         }
 }
 
-/* Whole and uneven shards, atoms of several heads, shards without heads; and the control. */
+/*
+ * Even and uneven shards, atoms of several heads, and shards without heads. Control: more than one
+ * shard gives another dweight, but the same dx.
+ */
 static void test_rmsnorm__shards_of_heads(void **state)
 {
     static const int64_t cases[][2] = {{8, 1}, {11, 1}, {11, 2}, {3, 1}, {16, 1}}; // heads, atom
@@ -228,7 +234,7 @@ static void test_rmsnorm__shards_of_heads(void **state)
         }
 }
 
-/* dx and the sums of blocks, in rows with gaps that held NaNs. */
+/* Runs the backward with block sums, into rows that held NaN. The caller frees the result. */
 static invar_tensor run_block_sums(const invar_device *dev, const norm *n)
 {
     invar_row_offsets units = {n->start, 2};
@@ -269,7 +275,7 @@ static void block_sums_ref(const invar_tensor *sums, const norm *n)
     free(rstd);
 }
 
-/* The sums, +0 behind them; dx as ever; and folded they are dweight. */
+/* Block sums are followed by +0, leave dx unchanged, and fold into dweight. */
 static void test_rmsnorm__block_sums(void **state)
 {
     static const int64_t shapes[][3] = {{1, 1, 1},    {200, 1, 40},  {390, 2, 7},
@@ -298,7 +304,7 @@ static void test_rmsnorm__block_sums(void **state)
         }
 }
 
-static void test_rmsnorm__controls_are_caught(void **state)
+static void test_rmsnorm__controls_differ(void **state)
 {
     static const struct {
         variant v;
@@ -322,7 +328,7 @@ static void test_rmsnorm__controls_are_caught(void **state)
     norm_free(&got);
 }
 
-static void test_rmsnorm__without_dweight_dx_is_the_same(void **state)
+static void test_rmsnorm__dx_does_not_depend_on_dweight(void **state)
 {
     norm with = norm_new(INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 20, 2, 64);
     norm without = norm_new(INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 20, 2, 64);
@@ -338,7 +344,7 @@ static void test_rmsnorm__without_dweight_dx_is_the_same(void **state)
     norm_free(&without);
 }
 
-/* Of n.y and n.dx: the row of a head is NaN as a whole, or has the bits of `other`. */
+/* Checks the row of a head in y and dx: all NaN, or equal to the row of `other`. */
 static void assert_head(const norm *n, const norm *other, int64_t t, int64_t h, bool is_nan)
 {
     int64_t d = n->x.shape[2];
@@ -353,11 +359,11 @@ static void assert_head(const norm *n, const norm *other, int64_t t, int64_t h, 
     }
 }
 
-/* Never a row of zeros: a mean of squares that is not finite shows in y, dx and the gradient. */
+/* A mean of squares that overflows gives NaN in y, dx and dweight, not a row of zeros. */
 static void test_rmsnorm__squares_that_overflow_are_nan(void **state)
 {
     static const struct {
-        float value; /* at two places of a head */
+        float value; /* stored at two positions of a head */
         bool overflows;
     } rows[] = {{0x1p63f, false},    {0x1.6p63f, false}, {0x1p64f, true},   {-0x1p64f, true},
                 {0x1.fep127f, true}, {INFINITY, true},   {-INFINITY, true}, {NAN, true}};
@@ -387,7 +393,7 @@ static void test_rmsnorm__squares_that_overflow_are_nan(void **state)
 
 enum { T = 6, H = 2, D = 48, N = T * H * D };
 
-/* Everything in double, from the values as stored. */
+/* Inputs and results in double, computed from the inputs as stored. */
 typedef struct exact {
     double x[N], dy[N], weight[D];
     double y[N], dx[N], dweight[D];
@@ -448,7 +454,7 @@ static void test_rmsnorm__accuracy_vs_f64(void **state)
     free(e);
 }
 
-/* sum of dy * y, the function whose gradients the backward yields. */
+/* Returns the sum of dy * y, the function whose gradients the backward computes. */
 static double loss_f64(exact *e)
 {
     double loss = 0.0;
@@ -460,7 +466,7 @@ static double loss_f64(exact *e)
     return loss;
 }
 
-static double slope(exact *e, double *value)
+static double central_difference(exact *e, double *value)
 {
     const double h = 1e-5, at = *value;
     double up, down;
@@ -483,18 +489,18 @@ static void test_rmsnorm__gradients_vs_finite_differences(void **state)
     norm_run(*state, &n);
     for (int i = 0; i < N; i += 5) {
         float got = invar_test_get(&n.dx, i / (H * D), i % (H * D));
-        assert_true(fabs(slope(e, &e->x[i]) - (double)got) < 1e-6);
+        assert_true(fabs(central_difference(e, &e->x[i]) - (double)got) < 1e-6);
     }
     for (int i = 0; i < D; i++)
-        assert_true(fabs(slope(e, &e->weight[i]) - (double)invar_test_get(&n.dweight, 0, i)) <
-                    2e-6);
+        assert_true(fabs(central_difference(e, &e->weight[i]) -
+                         (double)invar_test_get(&n.dweight, 0, i)) < 2e-6);
     free(e);
     norm_free(&n);
 }
 
 /* ---- with a rotation ------------------------------------------------------------------------- */
 
-static invar_tensor flat(const invar_tensor *t)
+static invar_tensor as_rows(const invar_tensor *t)
 {
     invar_tensor rows = invar_tensor_2d(t->data, t->dtype, t->shape[0], t->shape[1] * t->shape[2]);
 
@@ -502,22 +508,23 @@ static invar_tensor flat(const invar_tensor *t)
     return rows;
 }
 
-/* The norm and the rotation as two ops, which is what the contract says. */
-static void two_ops(const invar_device *dev, const norm *n, const invar_rope_args *r)
+/* Runs the norm and the rotation as two ops. */
+static void run_norm_then_rope(const invar_device *dev, const norm *n, const invar_rope_args *r)
 {
     norm_run(dev, n);
     assert_ok(
         invar_rope_fwd(dev, &(invar_rope_fwd_args){n->y, n->y, r->positions, r->cosine, r->sine}));
 }
 
-static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
+static void test_rmsnorm__rotation_matches_rope(void **state)
 {
     static const invar_dtype types[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
     enum { POSITIONS = 5 };
 
     for (int i = 0; i < 2; i++) {
-        norm apart = norm_new(types[i], INVAR_DTYPE_F32, T, H, D), fused = apart;
-        invar_tensor turned = invar_test_tensor(apart.dy), stream = invar_test_tensor(apart.dx);
+        norm separate = norm_new(types[i], INVAR_DTYPE_F32, T, H, D), fused = separate;
+        invar_tensor rotated_dy = invar_test_tensor(separate.dy),
+                     residual_copy = invar_test_tensor(separate.dx);
         invar_rope_args r = {
             .positions = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T)),
             .cosine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2)),
@@ -526,14 +533,14 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
         invar_test_fill_index(&r.positions, 5, POSITIONS);
         invar_test_fill_normal(&r.cosine, 6, 1.0f);
         invar_test_fill_normal(&r.sine, 7, 1.0f);
-        fused.y = invar_test_tensor(apart.y);
-        fused.dx = invar_test_tensor(apart.dx);
-        fused.dweight = invar_test_tensor(apart.dweight);
+        fused.y = invar_test_tensor(separate.y);
+        fused.dx = invar_test_tensor(separate.dx);
+        fused.dweight = invar_test_tensor(separate.dweight);
         invar_test_fill_normal(&fused.dweight, 4, 1.0f);
         assert_ok(invar_rmsnorm_fwd(
             *state, &(invar_rmsnorm_fwd_args){fused.y, fused.x, fused.weight, EPS, r}));
         invar_test_fill_normal(&fused.dx, 8, 1.0f);
-        invar_test_fill_normal(&stream, 8, 1.0f);
+        invar_test_fill_normal(&residual_copy, 8, 1.0f);
         assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){.dx = fused.dx,
                                                                       .dweight = fused.dweight,
                                                                       .dy = fused.dy,
@@ -543,25 +550,26 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
                                                                       .eps = EPS,
                                                                       .rotation = r,
                                                                       .residual = fused.dx}));
-        assert_ok(invar_rope_bwd(
-            *state, &(invar_rope_bwd_args){turned, apart.dy, r.positions, r.cosine, r.sine}));
-        apart.dy = turned;
-        two_ops(*state, &apart, &r);
+        assert_ok(invar_rope_bwd(*state, &(invar_rope_bwd_args){rotated_dy, separate.dy,
+                                                                r.positions, r.cosine, r.sine}));
+        separate.dy = rotated_dy;
+        run_norm_then_rope(*state, &separate, &r);
         assert_ok(
-            invar_add(*state, &(invar_add_args){flat(&apart.dx), flat(&stream), flat(&apart.dx)}));
-        invar_assert_bits_tensor(&fused.y, &apart.y, "rotated y");
-        invar_assert_bits_tensor(&fused.dx, &apart.dx, "dx of a rotated y");
-        invar_assert_bits_tensor(&fused.dweight, &apart.dweight, "dweight of a rotated y");
-        apart.dy = fused.dy;
-        norm_free(&apart);
-        invar_test_free(&fused.y, &fused.dx, &fused.dweight, &turned, &stream, &r.positions,
-                        &r.cosine, &r.sine);
+            invar_add(*state, &(invar_add_args){as_rows(&separate.dx), as_rows(&residual_copy),
+                                                as_rows(&separate.dx)}));
+        invar_assert_bits_tensor(&fused.y, &separate.y, "rotated y");
+        invar_assert_bits_tensor(&fused.dx, &separate.dx, "dx of a rotated y");
+        invar_assert_bits_tensor(&fused.dweight, &separate.dweight, "dweight of a rotated y");
+        separate.dy = fused.dy;
+        norm_free(&separate);
+        invar_test_free(&fused.y, &fused.dx, &fused.dweight, &rotated_dy, &residual_copy,
+                        &r.positions, &r.cosine, &r.sine);
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- bad arguments --------------------------------------------------------------------------- */
 
-static void test_rmsnorm__bad_arguments_are_refused(void **state)
+static void test_rmsnorm__rejects_bad_arguments(void **state)
 {
     static const int64_t start[] = {0, 3}, all[] = {0, 4};
     float data[64] = {0};
@@ -571,16 +579,17 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
     invar_tensor x16 = invar_tensor_3d(half, INVAR_DTYPE_BF16, 4, 2, 8);
     invar_tensor w = invar_tensor_1d(data, INVAR_DTYPE_F32, 8);
     invar_tensor w16 = invar_tensor_1d(half, INVAR_DTYPE_BF16, 8);
-    invar_tensor flat = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 16);
+    invar_tensor matrix = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 16);
     invar_tensor empty = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 0);
-    int32_t places[] = {0, 0, 1, 2};
+    int32_t positions[] = {0, 0, 1, 2};
     float angles[16] = {0};
     invar_tensor table = invar_tensor_2d(angles, INVAR_DTYPE_F32, 2, 4);
-    invar_rope_args turn = {.positions = none};
+    invar_rope_args rotation = {.positions = none};
 
-#define FWD(...) invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__, .rotation = turn})
+#define FWD(...)                                                                                   \
+    invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__, .rotation = rotation})
     assert_refused(FWD(x, none, w, EPS), "rmsnorm.fwd: x: missing");
-    assert_refused(FWD(x, flat, w, EPS), "rmsnorm.fwd: x: rank 2");
+    assert_refused(FWD(x, matrix, w, EPS), "rmsnorm.fwd: x: rank 2");
     assert_refused(FWD(x, empty, w, EPS), "rmsnorm.fwd: x: nothing to normalise over");
     assert_refused(FWD(x16, x, w, EPS), "rmsnorm.fwd: y is bf16 but x is f32");
     assert_refused(FWD(x, x, w16, EPS), "rmsnorm.fwd: weight: type bf16");
@@ -588,7 +597,8 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
                    "rmsnorm.fwd: weight: extent 7");
     assert_refused(FWD(x, x, w, 0.0f), "rmsnorm.fwd: eps: 0");
     assert_refused(FWD(x, x, w, NAN), "rmsnorm.fwd: eps: nan");
-#define BWD(...) invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__, .rotation = turn})
+#define BWD(...)                                                                                   \
+    invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__, .rotation = rotation})
     assert_refused(BWD(x16, w, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dx is bf16 but x is f32");
     assert_refused(BWD(x, w, x16, x, w, {start, 1}, EPS), "rmsnorm.bwd: dy is bf16 but x is f32");
     assert_refused(BWD(x, w16, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dweight: type bf16");
@@ -598,22 +608,22 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
     assert_refused(BWD(x, w, x, x, w, {start, 1}, -1.0f), "rmsnorm.bwd: eps: -1");
     assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = x16),
                    "rmsnorm.bwd: residual is bf16 but x is f32");
-    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = flat),
+    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = matrix),
                    "rmsnorm.bwd: residual");
-    assert_refused(BWD(x, none, x, x, w, {all, 1}, EPS, .block_sums = flat),
+    assert_refused(BWD(x, none, x, x, w, {all, 1}, EPS, .block_sums = matrix),
                    "rmsnorm.bwd: block_sums: extent 4 of index 0; expected 1");
     assert_refused(BWD(x, w, x, x, w, {all, 1}, EPS, .block_sums = row),
                    "rmsnorm.bwd: block_sums: not beside dweight");
     assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .block_sums = row),
                    "rmsnorm.bwd: units: segments cover rows 0 to 3");
-    turn.cosine = table;
+    rotation.cosine = table;
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: a rotation without positions");
-    turn.positions = invar_tensor_1d(places, INVAR_DTYPE_I32, 4);
+    rotation.positions = invar_tensor_1d(positions, INVAR_DTYPE_I32, 4);
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: sine is none but cosine is f32");
-    turn.sine = table;
+    rotation.sine = table;
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: positions: value 2");
     assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: positions: value 2");
-    turn.cosine = turn.sine = invar_tensor_2d(angles, INVAR_DTYPE_F32, 3, 5);
+    rotation.cosine = rotation.sine = invar_tensor_2d(angles, INVAR_DTYPE_F32, 3, 5);
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: cosine: extent 5");
 }
 
@@ -623,13 +633,13 @@ int main(void)
         cmocka_unit_test(test_rmsnorm__bits_match_reference),
         cmocka_unit_test(test_rmsnorm__shards_of_heads),
         cmocka_unit_test(test_rmsnorm__block_sums),
-        cmocka_unit_test(test_rmsnorm__controls_are_caught),
-        cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
+        cmocka_unit_test(test_rmsnorm__controls_differ),
+        cmocka_unit_test(test_rmsnorm__dx_does_not_depend_on_dweight),
         cmocka_unit_test(test_rmsnorm__squares_that_overflow_are_nan),
         cmocka_unit_test(test_rmsnorm__accuracy_vs_f64),
         cmocka_unit_test(test_rmsnorm__gradients_vs_finite_differences),
-        cmocka_unit_test(test_rmsnorm__rotation_is_the_op_that_follows),
-        cmocka_unit_test(test_rmsnorm__bad_arguments_are_refused),
+        cmocka_unit_test(test_rmsnorm__rotation_matches_rope),
+        cmocka_unit_test(test_rmsnorm__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,5 +1,5 @@
 /*
- * rope.c - tables and rotation against plain loops and double.
+ * rope.c - tests of the RoPE tables and rotation against plain loops, float64 and libm.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "tests/ops.h"
 
-/* As in the configuration of Llama 3.1. */
+/* Parameters of Llama 3.1. */
 static const invar_rope_table_args llama3 = {.theta = 500000.0,
                                              .scaling = INVAR_ROPE_LLAMA3,
                                              .factor = 8.0,
@@ -19,7 +19,7 @@ static const invar_rope_table_args llama3 = {.theta = 500000.0,
 
 static const invar_rope_table_args plain = {.theta = 10000.0};
 
-/* Freed by table_free. */
+/* Allocates the tables; free them with table_free. */
 static invar_rope_table_args table_new(invar_rope_table_args a, int64_t positions, int64_t half)
 {
     a.cosine = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, half), 2);
@@ -34,7 +34,7 @@ static void table_free(invar_rope_table_args *a)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* transformers' _compute_llama3_parameters, line by line, for a frequency of any scaling. */
+/* Scales one frequency, as _compute_llama3_parameters of transformers does, line by line. */
 static double scaled_ref(const invar_rope_table_args *a, double inv_freq)
 {
     double low_freq_wavelen = a->original_context / a->low_freq_factor;
@@ -78,7 +78,7 @@ static void test_rope_table__bits_match_reference(void **state)
     }
 }
 
-/* The host's libm is another implementation: equal but for rounding, up to the last position. */
+/* Comparison with libm, an independent implementation, up to large positions. */
 static void test_rope_table__accuracy_vs_libm(void **state)
 {
     enum { HALF = 64 };
@@ -92,7 +92,7 @@ static void test_rope_table__accuracy_vs_libm(void **state)
             double frequency = scaled_ref(&a, pow(a.theta, -2.0 * (double)i / (2 * HALF)));
             for (int64_t p = 0; p < positions; p++) {
                 double angle = (double)p * frequency;
-                // half an ulp of 1, and what an ulp of the frequency does to a large angle
+                // half an ulp of 1, plus an error of the frequency times a large position
                 double bound = 0x1p-25 + 0x1p-51 * angle;
                 assert_true(fabs((double)invar_test_get(&a.cosine, p, i) - cos(angle)) <= bound);
                 assert_true(fabs((double)invar_test_get(&a.sine, p, i) - sin(angle)) <= bound);
@@ -110,10 +110,10 @@ static void test_rope_table__llama3_bands(void **state)
         double frequency;
     } known[] = {
         {0, 1.0},
-        {28, 3.21144599475259102e-3}, // short waves end here
+        {28, 3.21144599475259102e-3}, // last of the short waves, which are not scaled
         {29, 2.16657076350335861e-3},
         {34, 1.78507812767996419e-4},
-        {35, 9.55621235396468302e-5}, // long ones begin
+        {35, 9.55621235396468302e-5}, // first of the long waves, which are scaled by the factor
         {63, 3.06892598891451109e-7},
     };
     invar_rope_table_args a = table_new(llama3, 2, 64);
@@ -130,14 +130,14 @@ static void test_rope_table__llama3_bands(void **state)
 
 enum { T = 50, H = 3, P = 100 };
 
-typedef struct turn {
+typedef struct rotation {
     invar_rope_fwd_args args;
     invar_rope_table_args table;
-} turn;
+} rotation;
 
-static turn turn_new(const invar_device *dev, invar_dtype dtype, int64_t d)
+static rotation rotation_new(const invar_device *dev, invar_dtype dtype, int64_t d)
 {
-    turn r = {.table = table_new(plain, P, d / 2)};
+    rotation r = {.table = table_new(plain, P, d / 2)};
 
     assert_ok(invar_rope_table(dev, &r.table));
     r.args.y = invar_test_strided(invar_tensor_3d(NULL, dtype, T, H, d), 3);
@@ -150,7 +150,7 @@ static turn turn_new(const invar_device *dev, invar_dtype dtype, int64_t d)
     return r;
 }
 
-static void turn_free(turn *r)
+static void rotation_free(rotation *r)
 {
     invar_test_free(&r->args.y, &r->args.x, &r->args.positions);
     table_free(&r->table);
@@ -185,8 +185,8 @@ static void test_rope__bits_match_reference(void **state)
 
     for (int i = 0; i < 16; i++) {
         bool backward = i & 1;
-        turn got = turn_new(*state, invar_test_storage[i >> 1 & 1], dims[i >> 2]);
-        turn expected = turn_new(*state, invar_test_storage[i >> 1 & 1], dims[i >> 2]);
+        rotation got = rotation_new(*state, invar_test_storage[i >> 1 & 1], dims[i >> 2]);
+        rotation expected = rotation_new(*state, invar_test_storage[i >> 1 & 1], dims[i >> 2]);
 
         assert_ok(rotate(*state, &got.args, backward));
         rotate_ref(&expected.args, backward);
@@ -197,8 +197,8 @@ static void test_rope__bits_match_reference(void **state)
         assert_ok(rotate(*state, &got.args, backward));
         invar_assert_bits_tensor(&got.args.x, &expected.args.y, "in place");
         got.args.y = (invar_tensor){0};
-        turn_free(&got);
-        turn_free(&expected);
+        rotation_free(&got);
+        rotation_free(&expected);
     }
 }
 
@@ -210,7 +210,7 @@ static void test_rope__accuracy_vs_f64(void **state)
 
     for (int i = 0; i < 4; i++) {
         bool backward = i & 1;
-        turn r = turn_new(*state, invar_test_storage[i >> 1], D);
+        rotation r = rotation_new(*state, invar_test_storage[i >> 1], D);
 
         for (int64_t k = 0; k < T * H * HALF; k++) {
             int64_t t = k / (H * HALF), j = k % HALF, col = k / HALF % H * D + j;
@@ -223,7 +223,7 @@ static void test_rope__accuracy_vs_f64(void **state)
         }
         assert_ok(rotate(*state, &r.args, backward));
         invar_assert_close(&r.args.y, exact, rounding[i >> 1], 0x1p-21, "rope");
-        turn_free(&r);
+        rotation_free(&r);
     }
     free(exact);
 }
@@ -232,7 +232,8 @@ static void test_rope__accuracy_vs_f64(void **state)
 static void test_rope__backward_is_the_transpose(void **state)
 {
     enum { D = 64 };
-    turn fwd = turn_new(*state, INVAR_DTYPE_F32, D), bwd = turn_new(*state, INVAR_DTYPE_F32, D);
+    rotation fwd = rotation_new(*state, INVAR_DTYPE_F32, D),
+             bwd = rotation_new(*state, INVAR_DTYPE_F32, D);
     double left = 0.0, right = 0.0;
 
     invar_test_fill_normal(&bwd.args.x, 5, 1.0f);
@@ -246,13 +247,13 @@ static void test_rope__backward_is_the_transpose(void **state)
                      (double)invar_test_get(&fwd.args.x, t, i);
         }
     assert_true(fabs(left) > 1.0 && fabs(left - right) < 1e-4);
-    turn_free(&fwd);
-    turn_free(&bwd);
+    rotation_free(&fwd);
+    rotation_free(&bwd);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- bad arguments --------------------------------------------------------------------------- */
 
-static void test_rope_table__bad_arguments_are_refused(void **state)
+static void test_rope_table__rejects_bad_arguments(void **state)
 {
     invar_rope_table_args good = table_new(llama3, 4, 8), a;
 
@@ -276,7 +277,7 @@ static void test_rope_table__bad_arguments_are_refused(void **state)
     table_free(&good);
 }
 
-static void test_rope__bad_arguments_are_refused(void **state)
+static void test_rope__rejects_bad_arguments(void **state)
 {
     float data[64] = {0};
     uint16_t half[64] = {0};
@@ -284,19 +285,21 @@ static void test_rope__bad_arguments_are_refused(void **state)
     invar_tensor x = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 8), none = {0};
     invar_tensor x16 = invar_tensor_3d(half, INVAR_DTYPE_BF16, 4, 2, 8);
     invar_tensor odd = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 7);
-    invar_tensor at = invar_tensor_1d(index, INVAR_DTYPE_I32, 4);
+    invar_tensor positions = invar_tensor_1d(index, INVAR_DTYPE_I32, 4);
     invar_tensor c = invar_tensor_2d(data, INVAR_DTYPE_F32, 3, 4);
     invar_tensor wide = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8);
 
 #define FWD(...) invar_rope_fwd(*state, &(invar_rope_fwd_args){__VA_ARGS__})
 #define BWD(...) invar_rope_bwd(*state, &(invar_rope_bwd_args){__VA_ARGS__})
-    assert_refused(FWD(none, x, at, c, c), "rope.fwd: y is none but x is f32");
-    assert_refused(FWD(x16, x, at, c, c), "rope.fwd: y is bf16 but x is f32");
-    assert_refused(FWD(odd, odd, at, c, c), "rope.fwd: x: 7 values a head");
-    assert_refused(FWD(x, x, at, c, c), "rope.fwd: positions: value 3 in row 3; expected 0 to 2");
-    assert_refused(BWD(x, x, at, c, c), "rope.bwd: positions: value 3");
-    assert_refused(BWD(x, x, at, wide, wide), "rope.bwd: cosine: extent 8 of index 1; expected 4");
-    assert_refused(BWD(x, x, at, c, wide), "rope.bwd: sine: extent");
+    assert_refused(FWD(none, x, positions, c, c), "rope.fwd: y is none but x is f32");
+    assert_refused(FWD(x16, x, positions, c, c), "rope.fwd: y is bf16 but x is f32");
+    assert_refused(FWD(odd, odd, positions, c, c), "rope.fwd: x: 7 values a head");
+    assert_refused(FWD(x, x, positions, c, c),
+                   "rope.fwd: positions: value 3 in row 3; expected 0 to 2");
+    assert_refused(BWD(x, x, positions, c, c), "rope.bwd: positions: value 3");
+    assert_refused(BWD(x, x, positions, wide, wide),
+                   "rope.bwd: cosine: extent 8 of index 1; expected 4");
+    assert_refused(BWD(x, x, positions, c, wide), "rope.bwd: sine: extent");
     assert_refused(BWD(x, x, c, c, c), "rope.bwd: positions: type f32");
 }
 
@@ -309,8 +312,8 @@ int main(void)
         cmocka_unit_test(test_rope__bits_match_reference),
         cmocka_unit_test(test_rope__accuracy_vs_f64),
         cmocka_unit_test(test_rope__backward_is_the_transpose),
-        cmocka_unit_test(test_rope_table__bad_arguments_are_refused),
-        cmocka_unit_test(test_rope__bad_arguments_are_refused),
+        cmocka_unit_test(test_rope_table__rejects_bad_arguments),
+        cmocka_unit_test(test_rope__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

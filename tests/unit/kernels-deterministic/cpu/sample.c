@@ -1,8 +1,9 @@
 /*
- * sample.c - sampling against a naive form of its expression, and against the distribution.
+ * sample.c - tests of sampling against a naive form of its expression and the exact distribution.
  *
- * The naive form sorts with comparisons of floats and takes one token at a time; it shares no code
- * with the product but exp, log and Philox.
+ * The naive form sorts by float comparison and handles one token at a time; it shares no code with
+ * the op except exp, log and Philox. Controls: with other chunks, or a softmax over tokens that
+ * top-k drops, some draws differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,27 +24,29 @@ typedef struct settings {
 
 /* ---- the naive form -------------------------------------------------------------------------- */
 
-static bool before(const float *z, int32_t a, int32_t b)
+static bool ranks_before(const float *z, int32_t a, int32_t b)
 {
     return z[a] > z[b] || (z[a] == z[b] && a < b);
 }
 
-/* Shell's sort; the order is total, so the way does not matter. */
+/* Shellsort. The order is total, so the algorithm does not affect the result. */
 static void sort_ref(int32_t *ids, const float *z, int64_t n)
 {
     for (int64_t gap = n / 2; gap > 0; gap /= 2)
         for (int64_t i = gap; i < n; i++) {
             int32_t id = ids[i];
-            int64_t at = i;
-            for (; at >= gap && before(z, id, ids[at - gap]); at -= gap)
-                ids[at] = ids[at - gap];
-            ids[at] = id;
+            int64_t pos = i;
+            for (; pos >= gap && ranks_before(z, id, ids[pos - gap]); pos -= gap)
+                ids[pos] = ids[pos - gap];
+            ids[pos] = id;
         }
 }
 
-static float score_ref(float z, int32_t id, const invar_sample_coords *at, const uint32_t key[2])
+static float score_ref(float z, int32_t id, const invar_sample_coords *coords,
+                       const uint32_t key[2])
 {
-    uint32_t counter[4] = {(uint32_t)id >> 2, at->position, at->sample, at->rollout}, word[4];
+    uint32_t counter[4] = {(uint32_t)id >> 2, coords->position, coords->sample, coords->rollout},
+             word[4];
     float u;
 
     invar_philox4x32(word, counter, key);
@@ -52,10 +55,10 @@ static float score_ref(float z, int32_t id, const invar_sample_coords *at, const
 }
 
 /*
- * L of the tokens that `left` names: chunks of 256 ids, each under its own maximum. `chunk` is what
- * the contract says; another size is a control.
+ * Returns L, the softmax denominator of the tokens in `left`, from chunks of ids, each relative to
+ * its own maximum. The contract has chunks of 256; other sizes are controls.
  */
-static float total_ref(const float *z, const bool *left, int64_t vocabulary, float most,
+static float total_ref(const float *z, const bool *left, int64_t vocabulary, float max_logit,
                        int64_t chunk)
 {
     float *sums = calloc((size_t)(vocabulary / chunk + 1), sizeof *sums);
@@ -71,7 +74,7 @@ static float total_ref(const float *z, const bool *left, int64_t vocabulary, flo
         for (int64_t i = 0; i < count; i++)
             e[i] = left[first + i] ? invar_exp(z[first + i] - largest) : 0.0f;
         if (largest > -INFINITY)
-            sums[chunks] = invar_test_reduce(e, count) * invar_exp(largest - most);
+            sums[chunks] = invar_test_reduce(e, count) * invar_exp(largest - max_logit);
     }
     total = invar_test_reduce(sums, chunks);
     free(sums);
@@ -79,17 +82,17 @@ static float total_ref(const float *z, const bool *left, int64_t vocabulary, flo
     return total;
 }
 
-/* What may be done wrong; zeroed but for `chunk` it is the contract. */
+/* How the reference samples; every variant other than `contract` is a negative control. */
 typedef struct variant {
     int64_t chunk;
-    bool whole; /* L over the whole vocabulary, whatever top-k keeps */
+    bool full_vocabulary; /* L includes the tokens that top-k drops */
 } variant;
 
 static const variant contract = {256, false};
 
 static int32_t sample_variant(const float *logits, int64_t vocabulary, const settings *s,
-                              const invar_sample_coords *at, const uint32_t key[2],
-                              const variant *how)
+                              const invar_sample_coords *coords, const uint32_t key[2],
+                              const variant *v)
 {
     float *z = malloc((size_t)vocabulary * sizeof *z), *e = malloc((size_t)vocabulary * sizeof *e);
     int32_t *ids = malloc((size_t)vocabulary * sizeof *ids), best = -1;
@@ -109,16 +112,16 @@ static int32_t sample_variant(const float *logits, int64_t vocabulary, const set
         kept = s->top_k;
     for (int64_t i = 0; i < kept; i++)
         e[i] = invar_exp(z[ids[i]] - z[ids[0]]);
-    for (int64_t i = 0; i < (how->whole ? vocabulary : kept); i++)
+    for (int64_t i = 0; i < (v->full_vocabulary ? vocabulary : kept); i++)
         left[ids[i]] = true;
-    total = total_ref(z, left, vocabulary, z[ids[0]], how->chunk);
+    total = total_ref(z, left, vocabulary, z[ids[0]], v->chunk);
     for (int64_t i = 0; i < kept && s->top_p < 1.0f; i++) {
         if (sum >= (uint64_t)((double)s->top_p * 0x1p40))
             kept = i;
         sum += (uint64_t)((double)(e[i] / total) * 0x1p40);
     }
     for (int64_t i = 0; i < kept; i++) {
-        float score = s->temperature == 0.0f ? 0.0f : score_ref(z[ids[i]], ids[i], at, key);
+        float score = s->temperature == 0.0f ? 0.0f : score_ref(z[ids[i]], ids[i], coords, key);
         if (e[i] < s->min_p)
             continue;
         if (best < 0 || score > best_score || (score == best_score && ids[i] < best)) {
@@ -134,23 +137,23 @@ static int32_t sample_variant(const float *logits, int64_t vocabulary, const set
 }
 
 static int32_t sample_ref(const float *logits, int64_t vocabulary, const settings *s,
-                          const invar_sample_coords *at, const uint32_t key[2])
+                          const invar_sample_coords *coords, const uint32_t key[2])
 {
-    return sample_variant(logits, vocabulary, s, at, key, &contract);
+    return sample_variant(logits, vocabulary, s, coords, key, &contract);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static const uint32_t key_of_tests[2] = {1234, 5};
+static const uint32_t philox_key[2] = {1234, 5};
 
-/* Tokens that some rows hide; zeroed: none. */
-typedef struct hiding {
+/* Tokens that some rows must not draw; zeroed if there are none. */
+typedef struct hidden_tokens {
     invar_tensor hidden, hides;
-} hiding;
+} hidden_tokens;
 
-/* Samples `rows` rows of logits at positions 0, 1, ... into tokens. */
-static void sample_hiding(int32_t *tokens, const invar_tensor *logits, const settings *s,
-                          const hiding *h)
+/* Samples one token per row of the logits, at the positions 0, 1, ... */
+static void sample_with_hidden(int32_t *tokens, const invar_tensor *logits, const settings *s,
+                               const hidden_tokens *h)
 {
     int64_t rows = logits->shape[0];
     invar_sample_coords *coords = malloc((size_t)rows * sizeof *coords);
@@ -163,8 +166,8 @@ static void sample_hiding(int32_t *tokens, const invar_tensor *logits, const set
         &dev, &(invar_sample_args){.tokens = invar_tensor_1d(tokens, INVAR_DTYPE_I32, rows),
                                    .logits = *logits,
                                    .coords = coords,
-                                   .seed = key_of_tests[0],
-                                   .purpose = key_of_tests[1],
+                                   .seed = philox_key[0],
+                                   .purpose = philox_key[1],
                                    .temperature = s->temperature,
                                    .top_k = s->top_k,
                                    .top_p = s->top_p,
@@ -177,10 +180,10 @@ static void sample_hiding(int32_t *tokens, const invar_tensor *logits, const set
 
 static void sample_rows(int32_t *tokens, const invar_tensor *logits, const settings *s)
 {
-    sample_hiding(tokens, logits, s, &(hiding){{0}, {0}});
+    sample_with_hidden(tokens, logits, s, &(hidden_tokens){{0}, {0}});
 }
 
-/* Typical logits, logits with ties, equal ones, zeros of both signs. */
+/* Fills the logits: 0 typical, 1 with ties, 2 all equal, 3 zeros of both signs. */
 static void fill_logits(const invar_tensor *logits, int kind)
 {
     invar_test_fill_normal(logits, 17, 2.5f);
@@ -205,8 +208,8 @@ static void check_rows(const invar_tensor *logits, const settings *s)
     sample_rows(tokens, logits, s);
     for (int64_t i = 0; i < rows; i++) {
         const float *row = (const float *)logits->data + i * logits->row_stride;
-        const invar_sample_coords at = {(uint32_t)i, 3, 7};
-        int32_t expected = sample_ref(row, logits->shape[1], s, &at, key_of_tests);
+        const invar_sample_coords coords = {(uint32_t)i, 3, 7};
+        int32_t expected = sample_ref(row, logits->shape[1], s, &coords, philox_key);
         if (tokens[i] != expected)
             fail_msg("row %d of %d tokens: got %d, expected %d (T %g, k %d, p %g, min %g)", (int)i,
                      (int)logits->shape[1], tokens[i], expected, (double)s->temperature, s->top_k,
@@ -253,8 +256,8 @@ static void test_sample__equals_the_expression_for_a_large_vocabulary(void **sta
     invar_test_free(&logits);
 }
 
-/* Of so many equal tokens the integers lose more than top_p leaves out: no limit is reached. */
-static void test_sample__all_stay_where_the_sum_is_below_top_p(void **state)
+/* Rounding keeps the integer sum of 150009 equal tokens below top_p, so no token is dropped. */
+static void test_sample__keeps_all_if_the_sum_is_below_top_p(void **state)
 {
     invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 2, 150009));
 
@@ -265,16 +268,16 @@ static void test_sample__all_stay_where_the_sum_is_below_top_p(void **state)
 }
 
 /*
- * Five tokens dominate, the last of them by a hair: whether top-p keeps it hangs on the last bits
- * of L. Sums of other chunks, or over all tokens where top-k drops some, are caught.
+ * Five tokens dominate. The last bits of L decide if top-p keeps the fifth, so the controls with
+ * other chunks, or with the tokens that top-k drops, draw other tokens in some rows.
  */
-static void test_sample__controls_of_top_p_are_caught(void **state)
+static void test_sample__controls_of_top_p_differ(void **state)
 {
     static const variant controls[] = {{128, false}, {512, false}, {1000, false}, {256, true}};
     enum { ROWS = 200, TOKENS = 1000, CONTROLS = sizeof controls / sizeof *controls };
-    const invar_sample_coords at = {0, 3, 7};
+    const invar_sample_coords coords = {0, 3, 7};
     invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, TOKENS));
-    int caught[CONTROLS] = {0};
+    int differing[CONTROLS] = {0};
 
     (void)state;
     fill_logits(&logits, 0);
@@ -284,47 +287,47 @@ static void test_sample__controls_of_top_p_are_caught(void **state)
         bool left[TOKENS];
         for (int i = 0; i < TOKENS; i++)
             left[i] = true;
-        for (int i = 0; i < 5; i++) // elsewhere in each row: other noise
+        for (int i = 0; i < 5; i++) // at other ids in each row, for other noise
             invar_test_set(&one, 0, (300 * i + 7 * row) % TOKENS, i == 4 ? 9.999f : 10.0f);
         s.top_p = 4.0f / total_ref(one.data, left, TOKENS, 10.0f, 256) + 4 * 0x1p-24f;
         for (int i = 0; i < 9; i++, s.top_p = nextafterf(s.top_p, 0.0f)) {
-            int32_t token, expected = sample_ref(one.data, TOKENS, &s, &at, key_of_tests);
+            int32_t token, expected = sample_ref(one.data, TOKENS, &s, &coords, philox_key);
             sample_rows(&token, &one, &s);
             assert_int_equal(token, expected);
             for (int j = 0; j < CONTROLS; j++)
-                caught[j] += sample_variant(one.data, TOKENS, &s, &at, key_of_tests,
-                                            &controls[j]) != expected;
+                differing[j] += sample_variant(one.data, TOKENS, &s, &coords, philox_key,
+                                               &controls[j]) != expected;
         }
     }
     for (int j = 0; j < CONTROLS; j++)
-        assert_true(caught[j] > 0);
+        assert_true(differing[j] > 0);
     invar_test_free(&logits);
 }
 
 /* ---- hidden tokens --------------------------------------------------------------------------- */
 
-/* A row that hides tokens draws as one whose logits are -2^100 there; the logits stay. */
+/* A row that hides tokens draws as if their logits were -2^100. Other rows are unaffected. */
 static void check_hiding(const invar_tensor *logits, const settings *s, int32_t count)
 {
     enum { ROWS = 12 };
     int32_t ids[64], flags[ROWS], tokens[ROWS], expected[ROWS], plain[ROWS];
     invar_tensor changed = invar_test_tensor(
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, logits->shape[0], logits->shape[1]));
-    const hiding h = {invar_tensor_1d(ids, INVAR_DTYPE_I32, count),
-                      invar_tensor_1d(flags, INVAR_DTYPE_I32, ROWS)};
+    const hidden_tokens h = {invar_tensor_1d(ids, INVAR_DTYPE_I32, count),
+                             invar_tensor_1d(flags, INVAR_DTYPE_I32, ROWS)};
 
     assert_true(count <= 64 && logits->shape[0] == ROWS);
     for (int32_t i = 0; i < count; i++)
         ids[i] = (int32_t)(invar_test_random(3, (uint64_t)i) % logits->shape[1]);
     for (int32_t t = 0; t < ROWS; t++) {
-        flags[t] = (t % 3) * 1000 - 1000; // any number but 0
+        flags[t] = (t % 3) * 1000 - 1000; // any number other than 0 hides the tokens
         for (int64_t v = 0; v < logits->shape[1]; v++)
             invar_test_set(&changed, t, v, invar_test_get(logits, t, v));
         for (int32_t i = 0; flags[t] != 0 && i < count; i++)
             invar_test_set(&changed, t, ids[i], -0x1p100f);
     }
     sample_rows(plain, logits, s);
-    sample_hiding(tokens, logits, s, &h);
+    sample_with_hidden(tokens, logits, s, &h);
     sample_rows(expected, &changed, s);
     assert_memory_equal(tokens, expected, sizeof tokens);
     for (int32_t t = 0; t < ROWS; t++)
@@ -352,12 +355,12 @@ static void test_sample__hidden_tokens_count_as_very_small(void **state)
         }
 }
 
-/* ---- edges, by hand -------------------------------------------------------------------------- */
+/* ---- edge cases of the filters --------------------------------------------------------------- */
 
 enum { DRAWS = 400 };
 
-/* Which of four tokens appear in DRAWS draws from the same logits, as bits. */
-static unsigned appearing(const float *four, const settings *s)
+/* Returns a bit set of the tokens that appear in DRAWS draws from the same four logits. */
+static unsigned drawn_tokens(const float *four, const settings *s)
 {
     invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, DRAWS, 4));
     int32_t tokens[DRAWS];
@@ -377,25 +380,29 @@ static void test_sample__edges_of_the_filters(void **state)
     const float tied[4] = {1, 2, 2, 0}, flat[4] = {0}, zeros[4] = {-0.0f, 0.0f, -1, -1};
 
     (void)state;
-    assert_int_equal(appearing(flat, &(settings){1, 0, 1, 0}), 0xF);
-    assert_int_equal(appearing(tied, &(settings){0, 0, 1, 0}), 0x2);  // greedy, lower id
-    assert_int_equal(appearing(zeros, &(settings){0, 0, 1, 0}), 0x1); // -0 equals +0
-    assert_int_equal(appearing(tied, &(settings){1, 1, 1, 0}), 0x2);  // top-k 1, lower id
-    assert_int_equal(appearing(zeros, &(settings){1, 1, 1, 0}), 0x1);
-    assert_int_equal(appearing(tied, &(settings){1, 2, 1, 0}), 0x6);
-    assert_int_equal(appearing(flat, &(settings){1, 3, 1, 0}), 0x7);
-    assert_int_equal(appearing(flat, &(settings){1, 9, 1, 0}), 0xF);        // more than there are
-    assert_int_equal(appearing(tied, &(settings){1, 0, 0x1p-40f, 0}), 0x2); // the smallest top-p
-    assert_int_equal(appearing(flat, &(settings){1, 0, 0.25f, 0}), 0x1);    // exactly one token
-    assert_int_equal(appearing(flat, &(settings){1, 0, 0.250001f, 0}), 0x3);
-    assert_int_equal(appearing(flat, &(settings){1, 2, 0.5f, 0}), 0x1);   // of what top-k kept
-    assert_int_equal(appearing(tied, &(settings){1, 0, 1, 1}), 0x6);      // all that equal the best
-    assert_int_equal(appearing(tied, &(settings){1, 0, 1, 0.367f}), 0x7); // exp(-1) = 0.3679
-    assert_int_equal(appearing(tied, &(settings){1, 0, 1, 0.369f}), 0x6);
-    assert_int_equal(appearing(tied, &(settings){1, 1, 1, 1e-6f}), 0x2);
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 0, 1, 0}), 0xF);
+    assert_int_equal(drawn_tokens(tied, &(settings){0, 0, 1, 0}), 0x2);  // greedy, lower id
+    assert_int_equal(drawn_tokens(zeros, &(settings){0, 0, 1, 0}), 0x1); // -0 equals +0
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 1, 1, 0}), 0x2);  // top-k 1, lower id
+    assert_int_equal(drawn_tokens(zeros, &(settings){1, 1, 1, 0}), 0x1);
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 2, 1, 0}), 0x6);
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 3, 1, 0}), 0x7);
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 9, 1, 0}),
+                     0xF); // larger than the vocabulary
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 0, 0x1p-40f, 0}), 0x2); // the smallest top-p
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 0, 0.25f, 0}),
+                     0x1); // equal to the first probability
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 0, 0.250001f, 0}), 0x3);
+    assert_int_equal(drawn_tokens(flat, &(settings){1, 2, 0.5f, 0}),
+                     0x1); // top-p applies after top-k
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 0, 1, 1}),
+                     0x6); // min-p 1 keeps ties with the best
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 0, 1, 0.367f}), 0x7); // exp(-1) = 0.3679
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 0, 1, 0.369f}), 0x6);
+    assert_int_equal(drawn_tokens(tied, &(settings){1, 1, 1, 1e-6f}), 0x2);
 }
 
-/* Whatever the logits are, the token is one of the vocabulary: nothing leaves its bounds. */
+/* The token is within the vocabulary even if logits are NaN or infinite. */
 static void test_sample__survives_infinities_and_nan(void **state)
 {
     static const float values[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f, 0.0f};
@@ -421,27 +428,27 @@ static void test_sample__survives_infinities_and_nan(void **state)
 
 enum { TOKENS = 12 };
 
-/* The exact probabilities that remain after the filters, in double. */
+/* Computes the exact probabilities after the filters, in double. */
 static void probabilities(double *p, const float *logits, const settings *s)
 {
-    double z[TOKENS], total = 0.0, cumulative = 0.0, rest = 0.0, most = -INFINITY;
+    double z[TOKENS], total = 0.0, cumulative = 0.0, rest = 0.0, max_logit = -INFINITY;
     int order[TOKENS], left = s->top_k > 0 && s->top_k < TOKENS ? s->top_k : TOKENS;
 
     for (int i = 0; i < TOKENS; i++) {
-        int at = i;
+        int pos = i;
         z[i] = (double)logits[i] / (double)s->temperature;
-        most = fmax(most, z[i]);
-        for (; at > 0 && z[order[at - 1]] < z[i]; at--)
-            order[at] = order[at - 1];
-        order[at] = i;
+        max_logit = fmax(max_logit, z[i]);
+        for (; pos > 0 && z[order[pos - 1]] < z[i]; pos--)
+            order[pos] = order[pos - 1];
+        order[pos] = i;
         p[i] = 0.0;
     }
     for (int i = 0; i < left; i++)
-        total += exp(z[order[i]] - most);
+        total += exp(z[order[i]] - max_logit);
     for (int i = 0; i < left; i++) {
-        double q = exp(z[order[i]] - most) / total;
+        double q = exp(z[order[i]] - max_logit) / total;
         if ((s->top_p < 1.0f && cumulative >= (double)s->top_p) ||
-            exp(z[order[i]] - most) < (double)s->min_p)
+            exp(z[order[i]] - max_logit) < (double)s->min_p)
             continue;
         cumulative += q;
         p[order[i]] = q;
@@ -452,8 +459,8 @@ static void probabilities(double *p, const float *logits, const settings *s)
 }
 
 /*
- * Chi-square with at most 11 degrees of freedom: above 48 in one of 10^6 runs. The seed is fixed,
- * so this either holds for ever or not at all. Tokens that a filter drops must never appear.
+ * Chi-square test with at most 11 degrees of freedom, which exceeds 48 in one of 10^6 runs. The
+ * seed is fixed, so the result is reproducible. Tokens that a filter drops must never appear.
  */
 static void test_sample__follows_the_distribution(void **state)
 {
@@ -499,7 +506,7 @@ static void test_sample__follows_the_distribution(void **state)
         assert_fails(invar_sample(&dev, &bad), INVAR_E_INVALID, "sample: " text);                  \
     } while (0)
 
-static void test_sample__refuses_bad_arguments(void **state)
+static void test_sample__rejects_bad_arguments(void **state)
 {
     float data[3 * 4] = {0};
     int32_t token[3];
@@ -510,7 +517,7 @@ static void test_sample__refuses_bad_arguments(void **state)
                                     .temperature = 1.0f,
                                     .top_p = 1.0f};
     const invar_tensor ids = invar_tensor_1d((int32_t[]){0, 4}, INVAR_DTYPE_I32, 2);
-    invar_sample_args greedy = good, blind = good;
+    invar_sample_args greedy = good, with_hidden = good;
     invar_device dev;
 
     (void)state;
@@ -535,14 +542,14 @@ static void test_sample__refuses_bad_arguments(void **state)
     REFUSED(min_p, 1.5f, "min_p: 1.5");
     REFUSED(hidden, ids, "hides: missing");
     REFUSED(hides, ids, "hidden: missing");
-    blind.hides = invar_tensor_1d((int32_t[]){0, 1, 0}, INVAR_DTYPE_I32, 3);
-    blind.hidden = ids;
-    assert_fails(invar_sample(&dev, &blind), INVAR_E_INVALID,
+    with_hidden.hides = invar_tensor_1d((int32_t[]){0, 1, 0}, INVAR_DTYPE_I32, 3);
+    with_hidden.hidden = ids;
+    assert_fails(invar_sample(&dev, &with_hidden), INVAR_E_INVALID,
                  "sample: hidden: value 4 in row 1; expected 0 to 3");
-    blind.hidden = blind.tokens;
-    assert_fails(invar_sample(&dev, &blind), INVAR_E_INVALID, "sample: tokens");
+    with_hidden.hidden = with_hidden.tokens;
+    assert_fails(invar_sample(&dev, &with_hidden), INVAR_E_INVALID, "sample: tokens");
     greedy.temperature = 0.0f;
-    greedy.coords = NULL; // no randomness, no coordinates
+    greedy.coords = NULL; // not needed without randomness
     assert_ok(invar_sample(&dev, &greedy));
     invar_test_device_release(&dev);
 }
@@ -552,13 +559,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sample__equals_the_expression),
         cmocka_unit_test(test_sample__equals_the_expression_for_a_large_vocabulary),
-        cmocka_unit_test(test_sample__all_stay_where_the_sum_is_below_top_p),
-        cmocka_unit_test(test_sample__controls_of_top_p_are_caught),
+        cmocka_unit_test(test_sample__keeps_all_if_the_sum_is_below_top_p),
+        cmocka_unit_test(test_sample__controls_of_top_p_differ),
         cmocka_unit_test(test_sample__hidden_tokens_count_as_very_small),
         cmocka_unit_test(test_sample__edges_of_the_filters),
         cmocka_unit_test(test_sample__survives_infinities_and_nan),
         cmocka_unit_test(test_sample__follows_the_distribution),
-        cmocka_unit_test(test_sample__refuses_bad_arguments),
+        cmocka_unit_test(test_sample__rejects_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
- * swiglu.c - the gated activation and its gradients against plain loops, double and finite
- * differences.
+ * swiglu.c - tests of SwiGLU and its gradients against plain loops, float64 and finite differences.
+ *
+ * Quantized outputs of a fused call must have the bits of the op `quantize` on the plain outputs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -66,17 +67,18 @@ static void test_swiglu__bits_match_reference(void **state)
 
 /* ---- quantized ------------------------------------------------------------------------------- */
 
-static invar_tensor codes_new(const invar_tensor *of, invar_dtype dtype)
+static invar_tensor quantized_new(const invar_tensor *like, invar_dtype dtype)
 {
     return invar_test_tensor(
-        invar_tensor_quantized(NULL, NULL, dtype, 1, of->shape[0], of->shape[1]));
+        invar_tensor_quantized(NULL, NULL, dtype, 1, like->shape[0], like->shape[1]));
 }
 
-static void assert_codes(const invar_device *dev, const invar_tensor *codes, const invar_tensor *of)
+static void assert_quantized(const invar_device *dev, const invar_tensor *codes,
+                             const invar_tensor *plain)
 {
-    invar_tensor expected = codes_new(of, codes->dtype);
+    invar_tensor expected = quantized_new(plain, codes->dtype);
 
-    assert_ok(invar_quantize(dev, &(invar_quantize_args){expected, *of}));
+    assert_ok(invar_quantize(dev, &(invar_quantize_args){expected, *plain}));
     invar_assert_bits_tensor(codes, &expected, "what is quantised too");
     invar_test_free(&expected);
 }
@@ -91,7 +93,7 @@ static void check_quantized(const invar_device *dev, invar_dtype dtype, invar_dt
         invar_test_fill_normal(&t[i], (uint64_t)i, i == 1 ? 4.0f : 1.0f);
     }
     for (int i = 0; i < 3; i++)
-        q[i] = codes_new(&view, format);
+        q[i] = quantized_new(&view, format);
     assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = t[3], .gate = t[1], .up = t[2]}));
     assert_ok(invar_swiglu_bwd(
         dev, &(invar_swiglu_bwd_args){
@@ -111,15 +113,15 @@ static void check_quantized(const invar_device *dev, invar_dtype dtype, invar_dt
     invar_assert_bits_tensor(&t[7], &plain[1], "dgate");
     invar_assert_bits_tensor(&t[0], &plain[2], "dup");
     for (int i = 0; i < 3; i++) {
-        assert_codes(dev, &q[i], &plain[i]);
+        assert_quantized(dev, &q[i], &plain[i]);
         invar_test_free(&plain[i], &q[i]);
     }
     for (int i = 0; i < 8; i++)
         invar_test_free(&t[i]);
 }
 
-/* Also with so many elements that a GPU does both in one pass. */
-static void test_swiglu__codes_are_those_of_quantize(void **state)
+/* The last two shapes are large enough for a GPU to fuse both ops into one pass. */
+static void test_swiglu__quantized_outputs_match_quantize(void **state)
 {
     static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
 
@@ -161,7 +163,7 @@ static void test_swiglu__accuracy_vs_f64(void **state)
         gated_run(*state, &g);
         invar_assert_close(&g.y, y, rounding[d], 0.0, "y");
         invar_assert_close(&g.dup, dup, rounding[d], 0.0, "dup");
-        // silu' has a zero near -1.28: there the error is absolute
+        // the derivative of silu has a zero near -1.28, so the error is absolute there
         invar_assert_close(&g.dgate, dgate, rounding[d], 0x1p-22, "dgate");
         gated_free(&g);
     }
@@ -187,7 +189,7 @@ static void test_swiglu__gradients_vs_finite_differences(void **state)
     gated_free(&g);
 }
 
-static void test_swiglu__bad_arguments_are_refused(void **state)
+static void test_swiglu__rejects_bad_arguments(void **state)
 {
     float data[64] = {0};
     uint16_t half[64] = {0};
@@ -234,10 +236,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swiglu__bits_match_reference),
-        cmocka_unit_test(test_swiglu__codes_are_those_of_quantize),
+        cmocka_unit_test(test_swiglu__quantized_outputs_match_quantize),
         cmocka_unit_test(test_swiglu__accuracy_vs_f64),
         cmocka_unit_test(test_swiglu__gradients_vs_finite_differences),
-        cmocka_unit_test(test_swiglu__bad_arguments_are_refused),
+        cmocka_unit_test(test_swiglu__rejects_bad_arguments),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,5 +1,8 @@
 /*
- * token_sums.c - sums over tokens, embedding, addition and shards against plain loops.
+ * token_sums.c - tests of sums over tokens, embedding, addition, scaling and the fold of shards.
+ *
+ * References are plain loops in the order of the contract, and float64. Controls: other block
+ * sizes, orders and roundings give other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,11 +12,11 @@
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-/* How a sum runs; the contract's is {128, false, false}, everything else is a control. */
+/* Order of a sum over tokens. The contract is {128, false, false}; other values are controls. */
 typedef struct order {
     int64_t block;
     bool descending;
-    bool straight; /* blocks go into the running sum, not into their unit's */
+    bool straight; /* blocks are added to the running sum directly, not to the sum of their unit */
 } order;
 
 static float block_sum_ref(const invar_tensor *x, int64_t col, int64_t begin, int64_t end,
@@ -26,7 +29,7 @@ static float block_sum_ref(const invar_tensor *x, int64_t col, int64_t begin, in
     return sum;
 }
 
-/* A running sum that is not zero at the start. */
+/* Returns (n) random values, because ops add to a sum that is not zero. */
 static invar_tensor running_sum(int64_t n)
 {
     invar_tensor out = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
@@ -94,7 +97,7 @@ static void test_token_sum__bits_match_reference(void **state)
             }
 }
 
-static void test_token_sum__controls_are_caught(void **state)
+static void test_token_sum__controls_differ(void **state)
 {
     static const int64_t start[] = {0, 100, 300};
     static const order controls[] = {
@@ -134,7 +137,7 @@ static void test_token_sum__accuracy_vs_f64(void **state)
     }
 }
 
-/* The sums of blocks, NaN behind them. */
+/* Returns the sums of all token blocks; the rows after them are NaN. */
 static invar_tensor block_sums_ref(const invar_tensor *x, invar_row_offsets units)
 {
     int64_t cols = x->shape[1], row = 0;
@@ -151,8 +154,8 @@ static invar_tensor block_sums_ref(const invar_tensor *x, invar_row_offsets unit
     return sums;
 }
 
-/* token.sum from the sums of its blocks; a control whose units end elsewhere. */
-static void test_token_fold__ends_a_token_sum(void **state)
+/* Folding the block sums gives the bits of token.sum. Control: blocks added without units. */
+static void test_token_fold__matches_token_sum(void **state)
 {
     static const int64_t starts[][5] = {
         {0, 0, 0, 0, 0},         {0, 1, 1, 1, 1},         {0, 127, 127, 255, 255},
@@ -174,7 +177,7 @@ static void test_token_fold__ends_a_token_sum(void **state)
             expected = token_sum_ref(&x, units, contract);
             invar_assert_bits_tensor(&got, &expected, "token.fold");
             control = token_sum_ref(&x, units, (order){128, false, true});
-            if (s >= 4 && widths[w] > 1) // units of several blocks
+            if (s >= 4 && widths[w] > 1) // some units have several blocks
                 assert_true(invar_tensors_differ(&got, &control));
             invar_test_free(&x, &sums, &got, &expected, &control);
         }
@@ -206,13 +209,13 @@ static void test_embedding_fwd__copies_rows(void **state)
     }
 }
 
-/* How the rows of an id are added; the contract's is all false, everything else is a control. */
+/* Order in which rows with equal ids are added. The contract is all false; others are controls. */
 typedef struct scatter_order {
-    bool descending; /* tokens of a unit */
-    bool straight;   /* tokens go into the table, not into their unit's sum */
+    bool descending; /* tokens of a unit from the last to the first */
+    bool straight;   /* tokens are added to the table directly, not to the sum of their unit */
 } scatter_order;
 
-/* Per unit, row of the table and column: all tokens of the unit are asked for their id. */
+/* Adds, for each unit, row of the table and column, the tokens of the unit with the id. */
 static void embedding_bwd_ref(const invar_embedding_bwd_args *a, scatter_order o)
 {
     for (int64_t u = 0; u < a->units.count; u++)
@@ -220,15 +223,15 @@ static void embedding_bwd_ref(const invar_embedding_bwd_args *a, scatter_order o
             for (int64_t j = 0; j < a->dout.shape[1]; j++) {
                 int64_t begin = a->units.offsets[u], end = a->units.offsets[u + 1];
                 float sum = o.straight ? invar_test_get(&a->dtable, id, j) : 0.0f;
-                bool there = false;
+                bool found = false;
                 for (int64_t i = 0; i < end - begin; i++) {
                     int64_t t = o.descending ? end - 1 - i : begin + i;
                     if (((int32_t *)a->ids.data)[t] != id)
                         continue;
                     sum = sum + invar_test_get(&a->dout, t, j);
-                    there = true;
+                    found = true;
                 }
-                if (there)
+                if (found)
                     invar_test_set(&a->dtable, id, j,
                                    o.straight ? sum : invar_test_get(&a->dtable, id, j) + sum);
             }
@@ -250,7 +253,7 @@ static void test_embedding_bwd__bits_match_reference(void **state)
         invar_tensor got = invar_test_strided(view, 4), before, expected;
 
         invar_test_fill_normal(&dout, 1, 1.0f);
-        invar_test_fill_index(&ids, 2, V - 1); // the last row stays as it is
+        invar_test_fill_index(&ids, 2, V - 1); // no token has the last id: its row must not change
         invar_test_fill_normal(&got, 3, 1.0f);
         before = invar_test_copy(&got);
         expected = invar_test_copy(&got);
@@ -261,7 +264,7 @@ static void test_embedding_bwd__bits_match_reference(void **state)
         for (size_t c = 0; c < sizeof controls / sizeof *controls; c++) {
             invar_tensor control = invar_test_copy(&before);
             embedding_bwd_ref(&(invar_embedding_bwd_args){control, dout, ids, units}, controls[c]);
-            if (i % 2 == 0 || controls[c].straight) // few sums of bf16 are rounded
+            if (i % 2 == 0 || controls[c].straight) // few sums of bf16 inputs are rounded
                 assert_true(invar_tensors_differ(&got, &control));
             invar_test_free(&control);
         }
@@ -269,8 +272,8 @@ static void test_embedding_bwd__bits_match_reference(void **state)
     }
 }
 
-/* A unit without the id adds nothing, not even +0; one whose sum is +0 adds it. */
-static void test_embedding_bwd__what_is_not_there_is_not_added(void **state)
+/* A unit without the id adds nothing, so -0 stays; a unit with the sum +0 adds +0. */
+static void test_embedding_bwd__absent_ids_add_nothing(void **state)
 {
     static const int64_t start[] = {0, 1, 2, 2};
     float table[] = {-0.0f, -0.0f, 1.0f}, rows[] = {-0.0f, 0.0f};
@@ -358,18 +361,18 @@ static void test_add__accuracy_vs_f64(void **state)
         for (int i = 0; i < N; i++)
             exact[i] = (double)invar_test_get(&a, 0, i) + (double)invar_test_get(&b, 0, i);
         assert_ok(invar_add(dev, &(invar_add_args){out, a, b}));
-        // rounded to f32 on the way: a little more than half an ulp
+        // the sum is rounded to f32 first, so the error is a little more than half an ulp
         invar_assert_close(&out, exact, rounding[d] * (1 + 0x1p-10), 0.0, "add");
         invar_test_free(&a, &b, &out);
     }
 }
 
-/* ---- shards of ranks ------------------------------------------------------------------------- */
+/* ---- fold of logical shards ------------------------------------------------------------------ */
 
-/* What may be done wrong; all false is the contract. */
+/* How the reference folds. The contract is all false; other values are controls. */
 typedef struct fold_order {
-    bool ascending; /* one shard after the other, no tree */
-    bool exact;     /* the residual is added to what is not rounded */
+    bool ascending; /* shards are added one after another instead of as a tree */
+    bool exact;     /* the residual is added to the sum before it is rounded */
 } fold_order;
 
 static float tree_ref(const invar_tensor *x, int64_t rows, int64_t row, int64_t col, int32_t first,
@@ -425,7 +428,7 @@ static void check_shards_fold(const invar_device *dev, invar_dtype dtype, int32_
     invar_assert_bits_tensor(&a.y, &expected, "shards.fold");
     ref.y = control;
     shards_fold_ref(&ref, (fold_order){true, false});
-    if (dtype == INVAR_DTYPE_F32) // few sums differ in what bf16 keeps of them
+    if (dtype == INVAR_DTYPE_F32) // rounded to bf16, few sums differ
         assert_int_equal(invar_tensors_differ(&a.y, &control), shards > 2);
     if (added) {
         shards_fold_ref(&ref, (fold_order){false, true});
@@ -446,7 +449,7 @@ static void test_shards_fold__bits_match_reference(void **state)
                 check_shards_fold(*state, invar_test_storage[d], shards, added);
 }
 
-/* As at the end of a chain, which one rank alone would have made. */
+/* A sum of -0 becomes +0, as at the end of a chain on a single rank. */
 static void test_shards_fold__minus_zero_becomes_plus_zero(void **state)
 {
     float shards[] = {-0.0f, 1.0f, -0.0f, -1.0f}, y[2], old[] = {-0.0f, -0.0f};
@@ -462,15 +465,15 @@ static void test_shards_fold__minus_zero_becomes_plus_zero(void **state)
     invar_assert_bits_f32(y, zero, 2, "y with a residual");
 }
 
-/* ---- a factor -------------------------------------------------------------------------------- */
+/* ---- scaling --------------------------------------------------------------------------------- */
 
-/* `late`: rounded before it is multiplied, too. */
-static void scale_ref(const invar_tensor *y, const invar_scale_args *a, bool late)
+/* Multiplies by the factor. Control: with `round_first`, x is also rounded before. */
+static void scale_ref(const invar_tensor *y, const invar_scale_args *a, bool round_first)
 {
     for (int64_t i = 0; i < y->shape[0]; i++)
         for (int64_t j = 0; j < y->shape[1]; j++) {
             float x = invar_test_get(&a->x, i, j);
-            if (late) {
+            if (round_first) {
                 invar_test_set(y, i, j, x);
                 x = invar_test_get(y, i, j);
             }
@@ -514,9 +517,9 @@ static void test_scale__bits_match_reference(void **state)
             check_scale(*state, invar_test_storage[d], factors[i]);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- bad arguments --------------------------------------------------------------------------- */
 
-static void test_token__bad_arguments_are_refused(void **state)
+static void test_token__rejects_bad_arguments(void **state)
 {
     const invar_device *dev = *state;
     static const int64_t start[] = {0, 4}, backwards[] = {0, 5, 4}, gap[] = {1, 4};
@@ -612,19 +615,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_token_sum__bits_match_reference),
-        cmocka_unit_test(test_token_sum__controls_are_caught),
+        cmocka_unit_test(test_token_sum__controls_differ),
         cmocka_unit_test(test_token_sum__accuracy_vs_f64),
-        cmocka_unit_test(test_token_fold__ends_a_token_sum),
+        cmocka_unit_test(test_token_fold__matches_token_sum),
         cmocka_unit_test(test_embedding_fwd__copies_rows),
         cmocka_unit_test(test_embedding_bwd__bits_match_reference),
-        cmocka_unit_test(test_embedding_bwd__what_is_not_there_is_not_added),
+        cmocka_unit_test(test_embedding_bwd__absent_ids_add_nothing),
         cmocka_unit_test(test_embedding_bwd__accuracy_vs_f64),
         cmocka_unit_test(test_add__bits_match_reference),
         cmocka_unit_test(test_add__accuracy_vs_f64),
         cmocka_unit_test(test_shards_fold__bits_match_reference),
         cmocka_unit_test(test_shards_fold__minus_zero_becomes_plus_zero),
         cmocka_unit_test(test_scale__bits_match_reference),
-        cmocka_unit_test(test_token__bad_arguments_are_refused),
+        cmocka_unit_test(test_token__rejects_bad_arguments),
         cmocka_unit_test(test_token__nothing_to_do),
     };
 

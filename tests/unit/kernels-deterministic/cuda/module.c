@@ -1,5 +1,5 @@
 /*
- * module.c - tests of the CUDA backend as a module: good, of another build, damaged, not there.
+ * module.c - tests of loading the CUDA backend as a module: valid, other build, damaged, missing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 
 #define PLUGINS INVAR_TEST_WORK "/plugin/"
 
-static void test_module__has_a_backend(void **state)
+static void test_module__returns_the_backend(void **state)
 {
     const invar_backend *backend;
 
@@ -21,7 +21,7 @@ static void test_module__has_a_backend(void **state)
     assert_int_equal(backend->abi, INVAR_BACKEND_ABI);
 }
 
-static void test_module__of_another_build_is_refused(void **state)
+static void test_module__rejects_another_build(void **state)
 {
     const invar_backend *backend;
 
@@ -31,7 +31,7 @@ static void test_module__of_another_build_is_refused(void **state)
     assert_null(backend);
 }
 
-static void test_module__that_is_none_is_refused(void **state)
+static void test_module__rejects_what_is_not_a_module(void **state)
 {
     const char *path = INVAR_TEST_WORK "/no_module.so";
     const invar_backend *backend;
@@ -49,8 +49,8 @@ static void test_module__that_is_none_is_refused(void **state)
                  "does not exist");
 }
 
-/* The first question decides for the whole process. */
-static void test_module__that_is_missing_says_what_to_do(void **state)
+/* The first call decides for the process: unsetting INVAR_MODULES does not change the result. */
+static void test_module__missing_module_names_the_remedy(void **state)
 {
     const invar_backend *backend;
 
@@ -69,10 +69,10 @@ static void test_module__that_is_missing_says_what_to_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_module__has_a_backend),
-        cmocka_unit_test(test_module__of_another_build_is_refused),
-        cmocka_unit_test(test_module__that_is_none_is_refused),
-        cmocka_unit_test(test_module__that_is_missing_says_what_to_do),
+        cmocka_unit_test(test_module__returns_the_backend),
+        cmocka_unit_test(test_module__rejects_another_build),
+        cmocka_unit_test(test_module__rejects_what_is_not_a_module),
+        cmocka_unit_test(test_module__missing_module_names_the_remedy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * bf16.c - tests of the bf16 conversions.
+ * bf16.c - tests of the bf16 conversions against a search for the nearest value (nearest.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@ static void test_math_bf16__from_f32_is_nearest(void **state)
     assert_int_equal(count_wrong_nans(BF16_NAN, invar_test_full() ? 1 : 509, convert), 0);
 }
 
-/* The float next to every rounding boundary, on both sides and on it. */
+/* Each rounding boundary, and the floats just below and above it. */
 static void test_math_bf16__boundaries_are_exact(void **state)
 {
     (void)state;
@@ -59,7 +59,7 @@ static uint32_t convert_truncating(float x)
     return invar_f32_bits(x) >> 16;
 }
 
-static void test_math_bf16__sweep_catches_truncation(void **state)
+static void test_math_bf16__sweep_detects_truncation(void **state)
 {
     (void)state;
     assert_true(count_wrong_conversions(&bf16, 0x8000, 509, convert_truncating) > 0);
@@ -72,7 +72,7 @@ int main(void)
         cmocka_unit_test(test_math_bf16__from_f32_is_nearest),
         cmocka_unit_test(test_math_bf16__boundaries_are_exact),
         cmocka_unit_test(test_math_bf16__to_f32_is_exact),
-        cmocka_unit_test(test_math_bf16__sweep_catches_truncation),
+        cmocka_unit_test(test_math_bf16__sweep_detects_truncation),
     };
     return cmocka_run_group_tests(tests, fill_values, NULL);
 }

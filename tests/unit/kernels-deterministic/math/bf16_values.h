@@ -1,5 +1,5 @@
 /*
- * bf16_values.h - every bf16 value that is not negative, for nearest.h.
+ * bf16_values.h - table of all non-negative bf16 values, for the oracle in nearest.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@ enum { INFINITE_CODE = 0x7F80, BF16_NAN = 0x7FFF };
 static double values[INFINITE_CODE + 1];
 static const format bf16 = {values, INFINITE_CODE + 1};
 
-/* Sets a test program up. */
+/* Fills the table. Group setup of the test programs. */
 static inline int fill_values(void **state)
 {
     (void)state;

@@ -21,28 +21,28 @@ enum { BLOCK = 4096, MAX_THREADS = 64 };
 typedef struct function {
     const char *name;
     void (*apply)(float *y, const float *x); /* BLOCK values */
-    double (*oracle)(double x);              /* for finite x */
-    bool (*covers)(float x);                 /* the finite inputs that the bound is for */
+    double (*oracle)(double x);              /* reference in double; x is finite */
+    bool (*covers)(float x);                 /* true for the finite inputs that the bound covers */
     double (*error)(float got, double exact);
     double bound; /* in the unit of `error` */
 } function;
 
-/* The blocks of inputs of one thread, and the worst result among them. */
-typedef struct span {
+/* Inputs that one thread checks, in blocks, and the largest error among them. */
+typedef struct sweep_part {
     const function *f;
     pthread_t thread;
     uint64_t first;      /* bits of the first input */
-    uint64_t step;       /* from one input to the next */
-    uint64_t block_step; /* from one block to the thread's next */
+    uint64_t step;       /* difference between successive inputs, in bits */
+    uint64_t block_step; /* difference between successive blocks of the thread, in bits */
     double worst;
     uint32_t worst_input;
     uint64_t wrong_nans;
     uint64_t measured;
-} span;
+} sweep_part;
 
 /* ---- error measures -------------------------------------------------------------------------- */
 
-/* 2^-e for the weight 2^e of the last fp32 bit at |x| < 2^128. */
+/* Returns 1 / ulp(x) of fp32, for |x| < 2^128. */
 static double inverse_ulp(double x)
 {
     uint64_t bits;
@@ -56,7 +56,7 @@ static double inverse_ulp(double x)
     return x;
 }
 
-/* Distance in ulp of the exact value. Infinity counts as 2^128, where the next binade begins. */
+/* Distance between both values, in ulp of the exact one. Infinity counts as 2^128. */
 static double error_ulp(float got, double exact)
 {
     const double top = 0x1p128;
@@ -66,7 +66,7 @@ static double error_ulp(float got, double exact)
     return fabs(g - e) * inverse_ulp(fabs(e) < top ? e : 0x1p127);
 }
 
-/* Distance in units of 2^-26. */
+/* Absolute distance in units of 2^-26. */
 static double error_absolute(float got, double exact)
 {
     return fabs((double)got - exact) * 0x1p26;
@@ -93,7 +93,7 @@ APPLY(silu_grad)
 APPLY(sfu_ex2)
 APPLY(sfu_rcp)
 
-/* EXP2D of a score, as in a row of attention with head dim 64 whose reference is -37. */
+/* Arguments of EXP2D as in a row of attention with head dim 64 and the reference -37. */
 #define EXP2D_SCALE 0x1.715476p-3f
 #define EXP2D_REFERENCE (-37.0f)
 
@@ -177,7 +177,7 @@ static bool covers_sfu_rcp(float x)
     return fabsf(x) >= 0x1p-126f && fabsf(x) <= 0x1p126f;
 }
 
-/* silu' is zero at -1.27846...; there an error in ulp means nothing. */
+/* The derivative of silu is zero at -1.27846..., where an error in ulp has no meaning. */
 static bool covers_near_zero(float x)
 {
     return x > -1.5f && x < -1.0f;
@@ -208,7 +208,7 @@ static const function functions[] = {
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
 
-static void sweep_block(span *s, uint64_t first)
+static void sweep_block(sweep_part *s, uint64_t first)
 {
     float x[BLOCK], y[BLOCK];
 
@@ -225,7 +225,7 @@ static void sweep_block(span *s, uint64_t first)
         }
         double error = s->f->error(y[i], exact);
         s->measured++;
-        if (!(error <= s->worst)) { // a NaN must not pass
+        if (!(error <= s->worst)) { // true for NaN too
             s->worst = isnan(error) ? (double)INFINITY : error;
             s->worst_input = invar_f32_bits(x[i]);
         }
@@ -234,17 +234,17 @@ static void sweep_block(span *s, uint64_t first)
 
 static void *sweep_span(void *argument)
 {
-    span *s = argument;
+    sweep_part *s = argument;
 
     for (uint64_t first = s->first; first <= UINT32_MAX; first += s->block_step)
         sweep_block(s, first);
     return NULL;
 }
 
-/* Every step-th of the 2^32 inputs, on all processors. */
-static span sweep(const function *f, uint64_t step)
+/* Checks every step-th of the 2^32 inputs, on all processors. */
+static sweep_part sweep(const function *f, uint64_t step)
 {
-    span spans[MAX_THREADS], all = {.f = f, .step = step, .worst = -1.0};
+    sweep_part spans[MAX_THREADS], all = {.f = f, .step = step, .worst = -1.0};
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int threads = online < 1 ? 1 : online > MAX_THREADS ? MAX_THREADS : (int)online;
 
@@ -271,7 +271,7 @@ static void test_math_elementary__accuracy_within_contract(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         const function *f = &functions[i];
-        span s = sweep(f, (uint64_t)invar_test_count(1021, 1));
+        sweep_part s = sweep(f, (uint64_t)invar_test_count(1021, 1));
         print_message("%s: %" PRIu64 " inputs, largest error %.4f at 0x%08" PRIX32 " (%.9g)\n",
                       f->name, s.measured, s.worst, s.worst_input,
                       (double)invar_bits_f32(s.worst_input));
@@ -298,7 +298,7 @@ static void apply_other_nan(float *y, const float *x)
         y[i] = isnan(x[i]) ? invar_bits_f32(0xFFC00000) : invar_exp(x[i]);
 }
 
-static void test_math_elementary__sweep_catches_faults(void **state)
+static void test_math_elementary__sweep_detects_faults(void **state)
 {
     (void)state;
     function f = functions[0];
@@ -451,7 +451,7 @@ static uint32_t bits_of_exp2d(float s, float m)
 {
     uint32_t bits = invar_f32_bits(invar_exp2d(s, 1.0f, m));
 
-    // what decides between values is not the polynomial
+    // special values do not depend on the polynomial
     assert_int_equal(invar_f32_bits(invar_exp2d_bf16(s, 1.0f, m)), bits);
     return bits;
 }
@@ -479,7 +479,7 @@ static void test_math_elementary__exp2d_special_values(void **state)
     assert_int_equal(bits_of_exp2d(0.0f, nan), NOT_A_NUMBER);
 }
 
-/* Where s is the exponent itself, EXP2D is EXP2S. */
+/* EXP2D with scale 1 and reference 0 is EXP2S. */
 static void test_math_elementary__exp2d_is_exp2s_of_the_exponent(void **state)
 {
     uint64_t step = (uint64_t)invar_test_count(1021, 1), differ = 0;
@@ -495,7 +495,7 @@ static void test_math_elementary__exp2d_is_exp2s_of_the_exponent(void **state)
     assert_int_equal(differ, 0);
 }
 
-/* Another reference multiplies EXP2D by a power of two, exactly, where nothing underflows. */
+/* Another reference multiplies EXP2D by an exact power of two, unless it underflows. */
 static void test_math_elementary__exp2d_scales_with_its_reference(void **state)
 {
     (void)state;
@@ -532,7 +532,7 @@ static void test_math_elementary__softmax_reference_rises_by_more_than_eight(voi
         {7.0f, inf, inf},
         {7.0f, nan, nan},
         {inf, 3.0f, inf},
-        {nan, 3.25f, 4.0f}, // its row is NaN by EXP2S(m - m')
+        {nan, 3.25f, 4.0f}, // EXP2S(m - m') makes the row NaN
         {nan, nan, nan},
     };
 
@@ -546,9 +546,9 @@ static void test_math_elementary__softmax_reference_rises_by_more_than_eight(voi
     }
 }
 
-/* ---- EXP2S is monotone but for its last bit -------------------------------------------------- */
+/* ---- EXP2S is monotone except for its last bit ----------------------------------------------- */
 
-/* The place of x in the ascending order of floats, -inf being 0. */
+/* Position of x in the ascending order of floats, where -inf has 0. */
 static uint32_t ordinal(float x)
 {
     uint32_t bits = invar_f32_bits(x);
@@ -556,26 +556,26 @@ static uint32_t ordinal(float x)
     return bits & NEG ? (NEG | INF) - bits : bits + INF + 1;
 }
 
-static float float_at(uint32_t place)
+static float float_of_ordinal(uint32_t position)
 {
-    return invar_bits_f32(place <= INF ? (NEG | INF) - place : place - INF - 1);
+    return invar_bits_f32(position <= INF ? (NEG | INF) - position : position - INF - 1);
 }
 
-/* Counts how often f falls by more than one ulp between neighbours of the places [first, last]. */
-static int64_t falls(float (*f)(float), uint32_t first, uint32_t last, uint32_t step)
+/* Counts by how many steps in the positions [first, last] f falls by more than one ulp. */
+static int64_t count_falls(float (*f)(float), uint32_t first, uint32_t last, uint32_t step)
 {
     int64_t count = 0;
-    uint32_t before = ordinal(f(float_at(first)));
+    uint32_t previous = ordinal(f(float_of_ordinal(first)));
 
-    for (uint64_t place = (uint64_t)first + step; place <= last; place += step) {
-        uint32_t here = ordinal(f(float_at((uint32_t)place)));
-        count += here + 1 < before;
-        before = here;
+    for (uint64_t position = (uint64_t)first + step; position <= last; position += step) {
+        uint32_t current = ordinal(f(float_of_ordinal((uint32_t)position)));
+        count += current + 1 < previous;
+        previous = current;
     }
     return count;
 }
 
-static float saw(float x)
+static float not_monotone(float x)
 {
     return invar_bits_f32(invar_f32_bits(invar_exp2s(x)) ^ 4);
 }
@@ -585,21 +585,22 @@ static void test_math_elementary__exp2s_is_monotone(void **state)
     uint32_t step = (uint32_t)invar_test_count(4093, 1);
 
     (void)state;
-    assert_int_equal(falls(invar_exp2s, 0, ordinal(128.5f), step), 0);
-    assert_int_equal(falls(invar_exp2s_bf16, 0, ordinal(128.5f), step), 0);
-    // Float by float at the seams between two integers, where another polynomial begins.
+    assert_int_equal(count_falls(invar_exp2s, 0, ordinal(128.5f), step), 0);
+    assert_int_equal(count_falls(invar_exp2s_bf16, 0, ordinal(128.5f), step), 0);
+    // Every float around the midpoints between integers, where the rounded integer changes.
     for (float seam = -126.5f; seam <= 127.5f; seam += 1.0f) {
-        assert_int_equal(falls(invar_exp2s, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
-        assert_int_equal(falls(invar_exp2s_bf16, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
+        assert_int_equal(count_falls(invar_exp2s, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
+        assert_int_equal(count_falls(invar_exp2s_bf16, ordinal(seam) - 500, ordinal(seam) + 500, 1),
+                         0);
     }
-    assert_true(falls(saw, ordinal(0.25f), ordinal(0.5f), 1) > 0); // the count can fail
+    assert_true(count_falls(not_monotone, ordinal(0.25f), ordinal(0.5f), 1) > 0); // control
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math_elementary__accuracy_within_contract),
-        cmocka_unit_test(test_math_elementary__sweep_catches_faults),
+        cmocka_unit_test(test_math_elementary__sweep_detects_faults),
         cmocka_unit_test(test_math_elementary__special_values),
         cmocka_unit_test(test_math_elementary__exp2d_special_values),
         cmocka_unit_test(test_math_elementary__exp2d_is_exp2s_of_the_exponent),

@@ -1,6 +1,9 @@
 /*
  * fp8.c - tests of the e4m3 and e5m2 conversions and of the FP8 block scale.
  *
+ * The oracle searches for the nearest value (nearest.h). Control: a conversion that rounds ties
+ * away from zero is detected.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/support.h"
@@ -46,7 +49,7 @@ static void test_math_fp8__from_f32_is_nearest_and_saturates(void **state)
     assert_int_equal(count_wrong_nans(INVAR_FP8_NAN, step, convert_e5m2), 0);
 }
 
-/* The float at every rounding boundary and its two neighbours. */
+/* Checks the float at each rounding boundary and its two neighbors. */
 static void check_boundaries(const format *f, uint32_t (*convert)(float))
 {
     for (int code = 0; code + 1 < f->count; code++) {
@@ -124,7 +127,7 @@ static void test_math_fp8__block_scale(void **state)
     assert_int_equal(invar_fp8_block_quantize(1.0f, NAN), INVAR_FP8_NAN);
     assert_int_equal(invar_fp8_block_quantize(-0.0f, tiny), 0x80);
 
-    // The largest element of a block becomes the largest code, and the quotient is fp32's.
+    // The largest element of a block gets the largest code; the quotient is rounded to fp32.
     for (int64_t i = 0; i < invar_test_count(100000, 100000000); i++) {
         float amax = invar_bits_f32(0x0F800000 + invar_test_random(1, (uint64_t)i) % 0x70000000);
         float x =
@@ -138,7 +141,7 @@ static void test_math_fp8__block_scale(void **state)
     }
 }
 
-/* Rounds to nearest, but ties away from zero. */
+/* Control: rounds to nearest, but ties away from zero. */
 static uint32_t convert_ties_away(float x)
 {
     uint32_t bits = invar_f32_bits(x);
@@ -147,7 +150,7 @@ static uint32_t convert_ties_away(float x)
     return (bits & 0xFFFFF) == 0x80000 ? invar_e4m3_from_f32(invar_bits_f32(bits + 1)) : code;
 }
 
-static void test_math_fp8__sweep_catches_wrong_ties(void **state)
+static void test_math_fp8__sweep_detects_wrong_ties(void **state)
 {
     (void)state;
     assert_true(count_wrong_conversions(&e4m3, 0x80, 0x40000, convert_e4m3) == 0);
@@ -163,7 +166,7 @@ int main(void)
         cmocka_unit_test(test_math_fp8__special_values),
         cmocka_unit_test(test_math_fp8__to_f32_and_bf16_is_exact),
         cmocka_unit_test(test_math_fp8__block_scale),
-        cmocka_unit_test(test_math_fp8__sweep_catches_wrong_ties),
+        cmocka_unit_test(test_math_fp8__sweep_detects_wrong_ties),
     };
     return cmocka_run_group_tests(tests, fill_values, NULL);
 }

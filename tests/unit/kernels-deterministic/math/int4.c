@@ -1,5 +1,8 @@
 /*
- * int4.c - tests of int4 weights: scale, code, value back, packing.
+ * int4.c - tests of int4 weights: scale, code, dequantized value, packing.
+ *
+ * Scales are compared with the nearest bf16 value (nearest.h), codes with rounding in double, and
+ * packed words with the definition of compressed-tensors.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +13,7 @@
 #include "kernels-deterministic/math/int4.h"
 #include "tests/unit/kernels-deterministic/math/bf16_values.h"
 
-/* Dividing in double and rounding to float is the correctly rounded quotient: 53 >= 2 * 24 + 2. */
+/* The correctly rounded quotient: double rounding is harmless, because 53 >= 2 * 24 + 2. */
 static float quotient(float a, double b)
 {
     return (float)((double)a / b);
@@ -48,8 +51,8 @@ static void test_math_int4__quantize_and_back(void **state)
     (void)state;
     for (int64_t i = 0; i < invar_test_count(2000000, 200000000); i++) {
         uint32_t random = invar_test_random(1, 2 * (uint64_t)i);
-        uint32_t scale = 0x3380 + random % (INFINITE_CODE - 0x3380); // from 2^-24
-        // About -8 to 8 scales, in steps fine and coarse enough to meet ties.
+        uint32_t scale = 0x3380 + random % (INFINITE_CODE - 0x3380); // at least 2^-24
+        // Values run from -8 to 8 scales in steps of one eighth, so that ties occur.
         int32_t eighths = (int32_t)(invar_test_random(1, 2 * (uint64_t)i + 1) % 129) - 64;
         float w = (float)((double)eighths / 8.0 * values[scale]);
         w = invar_bits_f32(invar_f32_bits(w) + (random >> 20) % 3);
@@ -79,7 +82,7 @@ static void test_math_int4__ties_and_limits(void **state)
     assert_int_equal(invar_int4_quantize(INFINITY, one), 7);
     assert_int_equal(invar_int4_quantize(-0x1.fffffep127f, one), -7);
     assert_int_equal(invar_int4_dequantize(0, one), 0);
-    // A group with a NaN or an infinity comes back as NaN.
+    // A group with a NaN or an infinity is dequantized to NaN.
     assert_int_equal(invar_int4_quantize(NAN, one), 0);
     assert_int_equal(invar_int4_quantize(1.0f, BF16_NAN), 0);
     assert_int_equal(invar_int4_dequantize(0, BF16_NAN), BF16_NAN);

@@ -1,5 +1,5 @@
 /*
- * mx.c - tests of the E8M0 scale and of MXFP8 elements.
+ * mx.c - tests of the E8M0 scale and of MXFP8 elements, against a search for the nearest value.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,7 +47,7 @@ static void test_math_mx__scale_is_smallest_sufficient(void **state)
     (void)state;
     assert_int_equal(count_wrong_scales((uint64_t)invar_test_count(127, 1), invar_e8m0_from_amax),
                      0);
-    assert_true(count_wrong_scales(127, scale_rounding_down) > 0); // the count can fail
+    assert_true(count_wrong_scales(127, scale_rounding_down) > 0); // control
 }
 
 static void test_math_mx__scale_of_special_values(void **state)
@@ -67,7 +67,7 @@ static void test_math_mx__scale_of_special_values(void **state)
     assert_int_equal(invar_f32_bits(invar_f32_from_e8m0(INVAR_E8M0_NAN)), INVAR_NAN_BITS);
 }
 
-/* Every scale with a spread of inputs: the code is the exact quotient rounded once. */
+/* The code of an input is the exact quotient by the scale, rounded once; all scales are tested. */
 static void test_math_mx__quantize_rounds_once(void **state)
 {
     int64_t count = invar_test_count(20000, 2000000);
@@ -76,7 +76,7 @@ static void test_math_mx__quantize_rounds_once(void **state)
     for (int exponent = LOWEST; exponent <= HIGHEST; exponent++) {
         uint8_t scale = (uint8_t)(exponent + 127);
         for (int64_t i = 0; i < count; i++) {
-            // Half of the inputs anywhere, half of them where codes are neither 0 nor the largest.
+            // One half is any finite value; the other has codes between 0 and the largest.
             uint32_t random = invar_test_random((uint64_t)(exponent + 200), (uint64_t)i);
             float x = invar_bits_f32(random % INVAR_INF_BITS);
             if (i % 2)
@@ -92,7 +92,7 @@ static void test_math_mx__quantize_rounds_once(void **state)
     assert_int_equal(invar_mx_quantize(-INFINITY, 127), 0xFE);
 }
 
-/* All 256 elements under all 237 scales. */
+/* All 256 codes under all 237 scales. */
 static void test_math_mx__dequantize_is_exact_in_bf16(void **state)
 {
     (void)state;
@@ -115,7 +115,7 @@ static void test_math_mx__nothing_saturates_inside_the_clamp(void **state)
 {
     (void)state;
     for (int64_t i = 0; i < invar_test_count(1000000, 100000000); i++) {
-        // 2^-100 to 2^126, all significands.
+        // Exponents run from -100 to 125, significands are random.
         uint32_t random = invar_test_random(9, (uint64_t)i);
         float amax = invar_bits_f32((27u << 23) + random % (226u << 23));
         uint8_t scale = invar_e8m0_from_amax(amax);

@@ -1,9 +1,9 @@
 /*
- * nearest.h - rounding to a small format by looking for the nearest value, as a test oracle.
+ * nearest.h - rounding to a small format by a search for the nearest value, as a test oracle.
  *
- * A format is the ascending list of its non-negative values, in double, by code; the conversion
- * under test must yield the code of the nearest one, of two equally near ones the even code. It
- * shares nothing with the bit tricks it checks.
+ * A format is the ascending list of its non-negative values in double; the index is the code. The
+ * oracle returns the code of the nearest value, and of two equally near ones the even code. It
+ * shares no code with the bit manipulation of the conversions.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,11 @@
 #include "kernels-deterministic/math/portable.h"
 
 typedef struct format {
-    const double *value; /* (count) ascending; the last one stands for all that is larger */
+    const double *value; /* (count) ascending; the last code also represents all larger values */
     int count;
 } format;
 
-/* True when |x| belongs to a code above `code`. */
+/* True if `magnitude` rounds to a code above `code`. */
 static inline bool rounds_higher(const format *f, int code, double magnitude)
 {
     if (code + 1 >= f->count)
@@ -30,7 +30,7 @@ static inline bool rounds_higher(const format *f, int code, double magnitude)
     return magnitude > middle || (magnitude == middle && code % 2 == 1);
 }
 
-/* The code for `magnitude`, starting from any code that is not too high. */
+/* Returns the code for `magnitude`. The search begins at `code`, which must not be too high. */
 static inline int nearest_from(const format *f, int code, double magnitude)
 {
     while (rounds_higher(f, code, magnitude))
@@ -52,7 +52,7 @@ static inline int nearest(const format *f, double magnitude)
     return low;
 }
 
-/* Value of a code of a format with `fraction` fraction bits and exponent bias `bias`. */
+/* Returns the value of a code with `fraction` fraction bits and exponent bias `bias`. */
 static inline double decode(int code, int fraction, int bias)
 {
     int exponent = code >> fraction;
@@ -82,7 +82,7 @@ static inline int64_t count_wrong_conversions(const format *f, uint32_t sign_bit
     return wrong;
 }
 
-/* The same for NaNs: all become `nan`. */
+/* Counts the NaNs, every step-th one of each sign, that `convert` does not map to `nan`. */
 static inline int64_t count_wrong_nans(uint32_t nan, uint64_t step, uint32_t (*convert)(float))
 {
     int64_t wrong = 0;

@@ -1,5 +1,6 @@
 /*
- * philox.c - tests of Philox4x32-10 and the values made from it.
+ * philox.c - tests of Philox4x32-10 against the known answers of Random123, and of keys, uniform
+ * and Gumbel values derived from it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,7 +37,7 @@ static void test_math_philox__known_answers(void **state)
     }
 }
 
-/* Every one of the six input words matters to every one of the four output words. */
+/* Each of the six input words changes each of the four output words. */
 static void test_math_philox__every_word_matters(void **state)
 {
     const uint32_t input[6] = {1, 2, 3, 4, 5, 6};
@@ -53,15 +54,15 @@ static void test_math_philox__every_word_matters(void **state)
     }
 }
 
-/* What is too large would be another pair's key: the program ends. */
-static void assert_refused(uint32_t purpose, uint32_t call)
+/* A purpose or call that is too large would get the key of another pair, so the program aborts. */
+static void assert_aborts(uint32_t purpose, uint32_t call)
 {
     pid_t child = fork();
     int status;
 
     assert_true(child >= 0);
     if (child == 0) {
-        (void)close(STDERR_FILENO); // it says why
+        (void)close(STDERR_FILENO); // hides the message of the abort
         (void)signal(SIGABRT, SIG_DFL);
         (void)invar_philox_purpose(purpose, call);
         _exit(0);
@@ -70,8 +71,8 @@ static void assert_refused(uint32_t purpose, uint32_t call)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-/* The first call has the keys of before there were any others; no two pairs have one key. */
-static void test_math_philox__purposes_and_calls_are_apart(void **state)
+/* The key of call 0 is the purpose; the keys of the next call begin after those of all purposes. */
+static void test_math_philox__purposes_and_calls_have_different_keys(void **state)
 {
     (void)state;
     for (uint32_t purpose = 0; purpose < INVAR_PHILOX_PURPOSES; purpose++)
@@ -81,8 +82,8 @@ static void test_math_philox__purposes_and_calls_are_apart(void **state)
                          invar_philox_purpose(0, call + 1));
     assert_int_equal(invar_philox_purpose(INVAR_PHILOX_PURPOSES - 1, INVAR_PHILOX_CALLS - 1),
                      UINT32_MAX);
-    assert_refused(256, 0);
-    assert_refused(0, 1u << 24);
+    assert_aborts(256, 0);
+    assert_aborts(0, 1u << 24);
 }
 
 static void test_math_philox__uniform_is_exact_and_open(void **state)
@@ -93,12 +94,12 @@ static void test_math_philox__uniform_is_exact_and_open(void **state)
         if ((double)invar_uniform_f32(i << 9) != exact)
             fail_msg("uniform of %08" PRIX32, i << 9);
     }
-    assert_true(invar_uniform_f32(0) == invar_uniform_f32(511)); // the low nine bits are not used
+    assert_true(invar_uniform_f32(0) == invar_uniform_f32(511)); // the low nine bits have no effect
     assert_true(invar_uniform_f32(0) == 0x1p-24f);
     assert_true(invar_uniform_f32(UINT32_MAX) == 1.0f - 0x1p-24f);
 }
 
-/* All 2^23 values: relative to max(1, |g|), because g passes through zero at u = 1/e. */
+/* All 2^23 values. The error is relative to max(1, |g|), because g is zero at u = 1/e. */
 static void test_math_philox__accuracy_of_gumbel(void **state)
 {
     double worst = 0.0;
@@ -123,7 +124,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math_philox__known_answers),
         cmocka_unit_test(test_math_philox__every_word_matters),
-        cmocka_unit_test(test_math_philox__purposes_and_calls_are_apart),
+        cmocka_unit_test(test_math_philox__purposes_and_calls_have_different_keys),
         cmocka_unit_test(test_math_philox__uniform_is_exact_and_open),
         cmocka_unit_test(test_math_philox__accuracy_of_gumbel),
     };

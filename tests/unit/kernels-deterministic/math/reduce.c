@@ -1,5 +1,7 @@
 /*
- * reduce.c - tests of REDUCE against its definition written out plainly.
+ * reduce.c - tests of REDUCE against its definition, written as plain loops, and float64.
+ *
+ * Control: a plain sum in ascending order gives other bits for the same values.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +13,7 @@
 
 #include "kernels-deterministic/math/reduce.h"
 
-/* The definition, with the vector of chunk sums that the real one avoids. */
+/* The definition of REDUCE. Unlike the implementation, it stores the sums of all chunks. */
 static float reduce_ref(const float *x, int64_t n)
 {
     if (n > 4096) {
@@ -72,7 +74,7 @@ static void test_math_reduce__bits_follow_definition(void **state)
     free(x);
 }
 
-/* Over 4096 chunks: a third level. */
+/* More than 4096 chunks need a third level. */
 static void test_math_reduce__bits_follow_definition_when_long(void **state)
 {
     const int64_t edge = (int64_t)4096 * 4096;
@@ -99,8 +101,8 @@ static void test_math_reduce__empty_and_negative_zero_give_plus_zero(void **stat
     assert_memory_equal(&three, &plus, sizeof plus);
 }
 
-/* The order matters to these inputs: a plain loop gives other bits. */
-static void test_math_reduce__another_order_is_caught(void **state)
+/* Control: a plain loop over the same values gives other bits. */
+static void test_math_reduce__another_order_differs(void **state)
 {
     const int64_t n = 5000;
     float *x = random_values(2, n);
@@ -135,7 +137,7 @@ int main(void)
         cmocka_unit_test(test_math_reduce__bits_follow_definition),
         cmocka_unit_test(test_math_reduce__bits_follow_definition_when_long),
         cmocka_unit_test(test_math_reduce__empty_and_negative_zero_give_plus_zero),
-        cmocka_unit_test(test_math_reduce__another_order_is_caught),
+        cmocka_unit_test(test_math_reduce__another_order_differs),
         cmocka_unit_test(test_math_reduce__accuracy_vs_f64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /*
- * restricted_domain.c - the short forms of elementary functions have the bits of the long ones.
+ * restricted_domain.c - tests that elementary functions for a restricted domain have the bits of
+ * the general ones.
  *
  * A reduced run takes every 1021st argument, a full run all.
  *
@@ -9,25 +10,25 @@
 
 #include "kernels-deterministic/math/restricted_domain.h"
 
-static uint64_t step(void)
+static uint64_t argument_step(void)
 {
     return invar_test_full() ? 1 : 1021;
 }
 
-/* Arguments with the bits first .. last for which the two differ. */
-static uint64_t count_differences(uint64_t first, uint64_t last, float (*narrow)(float),
-                                  float (*wide)(float))
+/* Counts the arguments with the bits first to last for which both functions differ. */
+static uint64_t count_differences(uint64_t first, uint64_t last, float (*restricted)(float),
+                                  float (*general)(float))
 {
     uint64_t differ = 0;
 
-    for (uint64_t bits = first; bits <= last; bits += step()) {
+    for (uint64_t bits = first; bits <= last; bits += argument_step()) {
         float x = invar_bits_f32((uint32_t)bits);
-        differ += invar_f32_bits(narrow(x)) != invar_f32_bits(wide(x));
+        differ += invar_f32_bits(restricted(x)) != invar_f32_bits(general(x));
     }
     return differ;
 }
 
-static void test_narrow__exp_below_zero_has_the_bits_of_exp(void **state)
+static void test_restricted__exp_nonpositive_matches_exp(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -37,7 +38,7 @@ static void test_narrow__exp_below_zero_has_the_bits_of_exp(void **state)
                      INVAR_NAN_BITS);
 }
 
-static void test_narrow__exp_near_zero_has_the_bits_of_exp(void **state)
+static void test_restricted__exp_near_zero_matches_exp(void **state)
 {
     (void)state;
     assert_int_equal(invar_f32_bits(INVAR_EXP_NEAR), INVAR_EXP_NEAR_BITS);
@@ -49,7 +50,7 @@ static void test_narrow__exp_near_zero_has_the_bits_of_exp(void **state)
                      INVAR_NAN_BITS);
 }
 
-static void test_narrow__log_of_normal_numbers_has_the_bits_of_log(void **state)
+static void test_restricted__log_normal_matches_log(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -62,8 +63,8 @@ static float inverse(float d)
     return 1.0f / d;
 }
 
-/* All of them: 2^23 and one. */
-static void test_narrow__inverse_of_1_to_2_is_rounded_correctly(void **state)
+/* All 2^23 + 1 floats from 1 to 2. */
+static void test_restricted__inverse_of_1_to_2_is_rounded_correctly(void **state)
 {
     uint64_t differ = 0;
 
@@ -85,7 +86,7 @@ static float silu_grad_near(float x)
     return invar_silu_grad_near(x, invar_sigmoid_moderate(x));
 }
 
-static void test_narrow__silu_near_zero_has_the_bits_of_silu(void **state)
+static void test_restricted__silu_near_zero_matches_silu(void **state)
 {
     uint32_t last = invar_f32_bits(INVAR_SIGMOID_MODERATE_MAX);
 
@@ -98,11 +99,11 @@ static void test_narrow__silu_near_zero_has_the_bits_of_silu(void **state)
     }
 }
 
-/* All 2^23 values; what lies below them in the word does not matter. */
-static void test_narrow__gumbel_has_the_bits_of_gumbel_and_its_bound_is_above(void **state)
+/* All 2^23 values of the upper bits of a word; the lower bits do not matter. */
+static void test_restricted__gumbel_matches_and_is_bounded(void **state)
 {
     uint64_t differ = 0, above = 0;
-    float most = 0.0f;
+    float largest = 0.0f;
 
     (void)state;
     for (uint32_t value = 0; value < UINT32_C(1) << 23; value++) {
@@ -110,22 +111,22 @@ static void test_narrow__gumbel_has_the_bits_of_gumbel_and_its_bound_is_above(vo
         float gumbel = invar_gumbel_f32(word);
         differ += invar_f32_bits(invar_gumbel_normal(word)) != invar_f32_bits(gumbel);
         above += gumbel > invar_gumbel_bound(word);
-        most = gumbel > most ? gumbel : most;
+        largest = gumbel > largest ? gumbel : largest;
     }
     assert_int_equal(differ, 0);
     assert_int_equal(above, 0);
-    assert_true(most < INVAR_GUMBEL_MAX);
+    assert_true(largest < INVAR_GUMBEL_MAX);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_narrow__exp_below_zero_has_the_bits_of_exp),
-        cmocka_unit_test(test_narrow__exp_near_zero_has_the_bits_of_exp),
-        cmocka_unit_test(test_narrow__log_of_normal_numbers_has_the_bits_of_log),
-        cmocka_unit_test(test_narrow__inverse_of_1_to_2_is_rounded_correctly),
-        cmocka_unit_test(test_narrow__silu_near_zero_has_the_bits_of_silu),
-        cmocka_unit_test(test_narrow__gumbel_has_the_bits_of_gumbel_and_its_bound_is_above),
+        cmocka_unit_test(test_restricted__exp_nonpositive_matches_exp),
+        cmocka_unit_test(test_restricted__exp_near_zero_matches_exp),
+        cmocka_unit_test(test_restricted__log_normal_matches_log),
+        cmocka_unit_test(test_restricted__inverse_of_1_to_2_is_rounded_correctly),
+        cmocka_unit_test(test_restricted__silu_near_zero_matches_silu),
+        cmocka_unit_test(test_restricted__gumbel_matches_and_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
 /*
- * asking.h - queries of ledgers with faults, and of healthy ones, for tests.
+ * asking.h - runs named queries on ledgers with a fault and on healthy ones, for tests.
+ *
+ * A query is tested by a ledger with the fault that it must find, and by a control: its rows for a
+ * healthy ledger. assert_all_tested fails if one of the two is missing for a query.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,16 +13,18 @@
 #include "tests/unit/ledger/raw_ledger.h"
 
 #define STEPS 60
-#define MOST_QUERIES 96
-#define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger/runs.c
-#define DIFF "864299ced3cfefa05b8b8a8e5ada9307"           // xxhsum -H2 of its diff
+#define MAX_QUERIES 96
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* Commit of the runs that tests/ledger/runs.c writes, and the xxhsum -H2 of their diff. */
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+#define DIFF "864299ced3cfefa05b8b8a8e5ada9307"
 
-/* What has been asked of each query, by its index: of a faulty run, of a healthy one. */
-static bool asked[MOST_QUERIES], controlled[MOST_QUERIES];
+/* ---- running queries ------------------------------------------------------------------------- */
 
-static inline int index_of(const char *name)
+/* Records, by index of the query, that a test with a fault and a control have run. */
+static bool fault_tested[MAX_QUERIES], control_tested[MAX_QUERIES];
+
+static inline int query_index(const char *name)
 {
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         invar_ledger_query query;
@@ -32,7 +37,9 @@ static inline int index_of(const char *name)
     return -1;
 }
 
-/* The value of this key in "key=value key=value"; or the fallback. */
+/*
+ * Copies the parameter's value in "key=value key=value" to `out`, or its fallback if there is none.
+ */
 static inline void argument_text(char out[64], const invar_ledger_query_param *param,
                                  const char *arguments)
 {
@@ -62,43 +69,45 @@ static inline invar_ledger_value argument_value(char type, const char *text)
     return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = strtoll(text, NULL, 10)};
 }
 
-/* The answer as text: the columns that were asked for, one line a row, "-" for NULL. */
-typedef struct answer {
-    const char *columns; // separated by spaces
+/*
+ * Rows of a query as text: the selected columns separated by '|', one line per row, '-' for NULL.
+ */
+typedef struct query_rows {
+    const char *columns; // columns to select, separated by spaces
     size_t used;
     char text[4096];
-} answer;
+} query_rows;
 
-static inline void add(answer *to, const char *format, const char *text, int bytes)
+static inline void append_text(query_rows *to, const char *format, const char *text, int bytes)
 {
     to->used +=
         (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, format, bytes, text);
     assert_true(to->used < sizeof to->text);
 }
 
-static inline void add_value(answer *to, const invar_ledger_value *value)
+static inline void append_value(query_rows *to, const invar_ledger_value *value)
 {
     char number[32];
 
     switch (value->type) {
-    case INVAR_LEDGER_TYPE_NULL: add(to, "%.*s", "-", 1); break;
+    case INVAR_LEDGER_TYPE_NULL: append_text(to, "%.*s", "-", 1); break;
     case INVAR_LEDGER_TYPE_INT:
         (void)snprintf(number, sizeof number, "%" PRId64, value->integer);
-        add(to, "%.*s", number, 31);
+        append_text(to, "%.*s", number, 31);
         break;
     case INVAR_LEDGER_TYPE_REAL:
         (void)snprintf(number, sizeof number, "%.6g", value->real);
-        add(to, "%.*s", number, 31);
+        append_text(to, "%.*s", number, 31);
         break;
-    case INVAR_LEDGER_TYPE_TEXT: add(to, "%.*s", value->data, (int)value->bytes); break;
+    case INVAR_LEDGER_TYPE_TEXT: append_text(to, "%.*s", value->data, (int)value->bytes); break;
     case INVAR_LEDGER_TYPE_BLOB: fail_msg("a BLOB in an answer"); break;
     }
 }
 
-static inline invar_status take_row(void *payload, const char *const *columns,
-                                    const invar_ledger_value *values, int count)
+static inline invar_status append_row(void *payload, const char *const *columns,
+                                      const invar_ledger_value *values, int count)
 {
-    answer *to = payload;
+    query_rows *to = payload;
     const char *at = to->columns;
 
     if (!values)
@@ -112,15 +121,16 @@ static inline invar_status take_row(void *payload, const char *const *columns,
             column++;
         if (column == count)
             fail_msg("no column '%s'", at);
-        add_value(to, &values[column]);
+        append_value(to, &values[column]);
         at += length;
         at += strspn(at, " ");
-        add(to, "%.*s", *at ? "|" : "\n", 1);
+        append_text(to, "%.*s", *at ? "|" : "\n", 1);
     }
     return INVAR_OK;
 }
 
-static inline void ask(answer *out, const char *path, const char *name, const char *arguments)
+static inline void run_query(query_rows *out, const char *path, const char *name,
+                             const char *arguments)
 {
     char texts[INVAR_LEDGER_QUERY_PARAMS][64];
     invar_ledger_argument list[INVAR_LEDGER_QUERY_PARAMS];
@@ -139,47 +149,47 @@ static inline void ask(answer *out, const char *path, const char *name, const ch
                                                .arguments = list,
                                                .n_arguments = (size_t)query.n_params,
                                                .limit_ms = 60000,
-                                               .row = take_row,
+                                               .row = append_row,
                                                .payload = out}));
     invar_ledger_close(ledger);
 }
 
-static inline void expect(const char *path, const char *name, const char *arguments,
-                          const char *columns, const char *rows)
+static inline void expect_rows(const char *path, const char *name, const char *arguments,
+                               const char *columns, const char *rows)
 {
-    answer got = {.columns = columns};
+    query_rows got = {.columns = columns};
 
-    ask(&got, path, name, arguments);
+    run_query(&got, path, name, arguments);
     if (strcmp(got.text, rows) != 0)
         fail_msg("%s %s of %s:\n%sexpected:\n%s", name, arguments, path, got.text, rows);
 }
 
-/* The query finds this in a faulty ledger. */
-static inline void finds(const char *path, const char *name, const char *arguments,
-                         const char *columns, const char *rows)
+/* Asserts the rows of a query for a ledger with the fault that it finds. */
+static inline void expect_fault(const char *path, const char *name, const char *arguments,
+                                const char *columns, const char *rows)
 {
-    asked[index_of(name)] = true;
-    expect(path, name, arguments, columns, rows);
+    fault_tested[query_index(name)] = true;
+    expect_rows(path, name, arguments, columns, rows);
 }
 
-/* The control: this is what it says of a healthy one. */
-static inline void control(const char *path, const char *name, const char *arguments,
-                           const char *columns, const char *rows)
+/* Control: asserts the rows of a query for a ledger without the fault. */
+static inline void expect_control(const char *path, const char *name, const char *arguments,
+                                  const char *columns, const char *rows)
 {
-    controlled[index_of(name)] = true;
-    expect(path, name, arguments, columns, rows);
+    control_tested[query_index(name)] = true;
+    expect_rows(path, name, arguments, columns, rows);
 }
 
 /* ---- ledgers --------------------------------------------------------------------------------- */
 
-/* Runs 1 and 2 are the same; run 3 is the same once more, interrupted and resumed. */
+/* Path of a ledger whose runs have the same content: 1 and 2 without, 3 with an interruption. */
 static char healthy[512];
 
-/* Run 1 is healthy, run 2 has other bits from the point layer.1.mlp.out of step 37 on. */
+/* Path of a ledger whose run 2 differs from run 1 from point layer.1.mlp.out of step 37 on. */
 static char diverged[512];
 
-/* A ledger with one run that has one fault. */
-static inline const char *with_fault(const char *name, invar_test_fault fault)
+/* Writes a ledger whose single run has one fault, and returns its path. */
+static inline const char *ledger_with_fault(const char *name, invar_test_fault fault)
 {
     const char *path = raw_path(name);
 
@@ -188,8 +198,8 @@ static inline const char *with_fault(const char *name, invar_test_fault fault)
     return path;
 }
 
-/* A ledger with a healthy run, 1, and a faulty one, 2. */
-static inline const char *beside_healthy(const char *name, const invar_test_ledger *second)
+/* Writes a ledger with a healthy run, 1, and the given run, 2. Returns its path. */
+static inline const char *ledger_with_two_runs(const char *name, const invar_test_ledger *second)
 {
     const char *path = raw_path(name);
 
@@ -198,7 +208,7 @@ static inline const char *beside_healthy(const char *name, const invar_test_ledg
     return path;
 }
 
-static inline int set_up(void **state)
+static inline int setup_ledgers(void **state)
 {
     const invar_test_fault fault = {INVAR_TEST_DIVERGES, .step = 37, .point = "layer.1.mlp.out"};
 
@@ -209,16 +219,16 @@ static inline int set_up(void **state)
     assert_ok(invar_test_ledger_add(healthy, &(invar_test_ledger){.steps = STEPS}));
     assert_ok(invar_test_ledger_add(
         healthy, &(invar_test_ledger){.steps = STEPS, .crash = 45, .resume = 35}));
-    (void)snprintf(
-        diverged, sizeof diverged, "%s",
-        beside_healthy("diverged.db", &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
+    (void)snprintf(diverged, sizeof diverged, "%s",
+                   ledger_with_two_runs("diverged.db",
+                                        &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
     return 0;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- completeness ---------------------------------------------------------------------------- */
 
-/* Whether a query compares two runs, :a and :b. */
-static inline bool compares(const invar_ledger_query *query)
+/* Returns true if the query compares two runs, :a and :b. */
+static inline bool compares_runs(const invar_ledger_query *query)
 {
     for (int i = 0; i < query->n_params; i++)
         if (strcmp(query->params[i].name, "a") == 0)
@@ -227,17 +237,17 @@ static inline bool compares(const invar_ledger_query *query)
 }
 
 /*
- * Runs last: of the queries that compare two runs, or of all others, each has been asked. Rules of
- * triage have their own test.
+ * Asserts that all queries that compare two runs, or all others, had a test with a fault and a
+ * control. Call it in the last test. Triage rules have their own test and are skipped.
  */
-static inline void each_was_asked(bool comparing)
+static inline void assert_all_tested(bool comparing)
 {
-    assert_in_range(invar_ledger_query_count(), 25, MOST_QUERIES);
+    assert_in_range(invar_ledger_query_count(), 25, MAX_QUERIES);
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         invar_ledger_query query;
 
         assert_ok(invar_ledger_query_at(&query, i));
-        if (compares(&query) == comparing && (!asked[i] || !controlled[i]) &&
+        if (compares_runs(&query) == comparing && (!fault_tested[i] || !control_tested[i]) &&
             strncmp(query.name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) != 0)
             fail_msg("%s has no test with a fault, or no control", query.name);
         assert_true(query.question[0] && query.question[strlen(query.question) - 1] == '?');

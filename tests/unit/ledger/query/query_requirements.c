@@ -1,25 +1,28 @@
 /*
- * query_requirements.c - an answer without a row: nothing found, or nothing to look at.
+ * query_requirements.c - tests that a query reports missing data apart from an empty result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/unit/ledger/query/asking.h"
 
-/* Of a run without a step "none" is an answer, too: these are about runs, segments or events. */
-static const char *const plain[] = {"ab-effect",       "dead-segments", "dirty-runs",   "events",
-                                    "first-threshold", "last-words",    "ledger-gaps",  "lineage",
-                                    "metric-jump",     "moved-first",   "nondet-twins", "run-diff",
-                                    "triage-killed",   "unsealed"};
+/* Queries about runs, segments or events: an empty result is valid for a run without steps. */
+static const char *const run_queries[] = {
+    "ab-effect",    "dead-segments", "dirty-runs",    "events",      "first-threshold",
+    "last-words",   "ledger-gaps",   "lineage",       "metric-jump", "moved-first",
+    "nondet-twins", "run-diff",      "triage-killed", "unsealed"};
 
-static bool is_plain(const char *name)
+static bool is_run_query(const char *name)
 {
-    for (size_t i = 0; i < COUNT(plain); i++)
-        if (strcmp(plain[i], name) == 0)
+    for (size_t i = 0; i < COUNT(run_queries); i++)
+        if (strcmp(run_queries[i], name) == 0)
             return true;
     return false;
 }
 
-/* Whether the query has something to look at in runs 1 and 2; `why`: what is missing. */
+/*
+ * Returns true if runs 1 and 2 have the data that the query needs; else `why` names what is
+ * missing.
+ */
 static bool has_data(char why[INVAR_LEDGER_QUERY_LINE], const char *path,
                      const invar_ledger_query *query)
 {
@@ -59,15 +62,15 @@ static void test_ledger_needs__empty(void **state)
     }
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         assert_ok(invar_ledger_query_at(&query, i));
-        if (has_data(why, path, &query) != is_plain(query.name))
+        if (has_data(why, path, &query) != is_run_query(query.name))
             fail_msg("%s: of a run without a step none is %san answer", query.name,
-                     is_plain(query.name) ? "not " : "");
-        if (!is_plain(query.name) && strlen(why) < 6)
+                     is_run_query(query.name) ? "not " : "");
+        if (!is_run_query(query.name) && strlen(why) < 6)
             fail_msg("%s does not say what it needs", query.name);
     }
 }
 
-/* The control: of runs with steps, samples and points most of them have something to look at. */
+/* Control: runs with steps, samples and points have the data of most queries. */
 static void test_ledger_needs__healthy(void **state)
 {
     static const char *const without[] = {"bisect-report", "ci-history", "golden-drift"};
@@ -95,5 +98,5 @@ int main(void)
         cmocka_unit_test(test_ledger_needs__healthy),
     };
 
-    return cmocka_run_group_tests(tests, set_up, raw_teardown);
+    return cmocka_run_group_tests(tests, setup_ledgers, raw_teardown);
 }

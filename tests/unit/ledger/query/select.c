@@ -1,5 +1,9 @@
 /*
- * select.c - tests of queries: what may be asked, what is refused, and that asking changes nothing.
+ * select.c - tests of SQL queries on a ledger: allowed and rejected statements, values, limits.
+ *
+ * Rejected statements must leave the bytes of the file as they were and add no file. Time and
+ * memory limits stop a query and leave the connection usable. Named queries are checked against
+ * SQLite's own list of their parameters.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,20 +22,20 @@ static int make_ledger(void **state)
     return 0;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- running a query ------------------------------------------------------------------------- */
 
-/* What came: columns and rows, the first value of the first row. */
-typedef struct answer {
-    int heads, rows, columns;
-    invar_ledger_value first; /* without what it points to */
-    char text[64];
-    invar_status reply; /* to every row */
-} answer;
+/* Result of a query: numbers of columns and rows, and the first value of the first row. */
+typedef struct query_result {
+    int heads, rows, columns; /* heads: calls with the column names alone */
+    invar_ledger_value first; /* its data is not valid any more */
+    char text[64];            /* copy of the first value if it is a text */
+    invar_status reply;       /* status that the callback returns for every row */
+} query_result;
 
-static invar_status take(void *payload, const char *const *columns,
-                         const invar_ledger_value *values, int count)
+static invar_status record_row(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
-    answer *a = payload;
+    query_result *a = payload;
 
     assert_non_null(columns[0]);
     a->columns = count;
@@ -49,32 +53,32 @@ static invar_status take(void *payload, const char *const *columns,
     return a->reply == INVAR_OK ? INVAR_OK : INVAR_FAIL(a->reply, 0, "enough");
 }
 
-static invar_status ask(answer *out, invar_ledger *ledger, const char *sql,
-                        const invar_ledger_argument *arguments, size_t count)
+static invar_status run_query(query_result *out, invar_ledger *ledger, const char *sql,
+                              const invar_ledger_argument *arguments, size_t count)
 {
     invar_status reply = out->reply;
 
-    *out = (answer){.reply = reply};
+    *out = (query_result){.reply = reply};
     return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
                                                                       .arguments = arguments,
                                                                       .n_arguments = count,
                                                                       .limit_ms = 20000,
-                                                                      .row = take,
+                                                                      .row = record_row,
                                                                       .payload = out});
 }
 
-static int64_t number(invar_ledger *ledger, const char *sql)
+static int64_t select_int(invar_ledger *ledger, const char *sql)
 {
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
-    assert_ok(ask(&a, ledger, sql, NULL, 0));
+    assert_ok(run_query(&a, ledger, sql, NULL, 0));
     assert_int_equal(a.first.type, INVAR_LEDGER_TYPE_INT);
     return a.first.integer;
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- rejected statements --------------------------------------------------------------------- */
 
-static const char *const refused[] = {
+static const char *const rejected[] = {
     "INSERT INTO series(name) VALUES('x')",
     "INSERT OR REPLACE INTO series VALUES(1, 'x')",
     "REPLACE INTO series VALUES(1, 'x')",
@@ -145,7 +149,7 @@ static const char *const refused[] = {
     "SELEC 1",
     "SELECT * FROM nothing",
     "SELECT nothing FROM step",
-    "SELECT \"nothing\" FROM step", /* not a string */
+    "SELECT \"nothing\" FROM step", /* an identifier, not a string */
     "SELECT 'never closed",
     "SELECT :x",
     "SELECT ?",
@@ -154,24 +158,24 @@ static const char *const refused[] = {
     "SELECT \xff\xfe FROM step",
     "SELECT \x1b[2J",
     ("\xEF\xBB\xBF"
-     "DELETE FROM step"), /* behind a byte order mark */
+     "DELETE FROM step"), /* DELETE after a byte order mark */
 };
 
-/* Whatever the text, the ledger's bytes stay, nothing appears beside it, and it can be asked. */
-static void refuse_all(invar_ledger *ledger, const char *path)
+/* Asserts that every statement is rejected, keeps the file's bytes and leaves queries working. */
+static void assert_all_rejected(invar_ledger *ledger, const char *path)
 {
     invar_digest before = raw_hash(path), after;
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        invar_status status = ask(&a, ledger, refused[i], NULL, 0);
+    for (size_t i = 0; i < COUNT(rejected); i++) {
+        invar_status status = run_query(&a, ledger, rejected[i], NULL, 0);
         const char *message = invar_error_last()->message;
         if (status != INVAR_E_INVALID)
-            fail_msg("\"%s\": %s", refused[i], invar_status_name(status));
+            fail_msg("\"%s\": %s", rejected[i], invar_status_name(status));
         if (a.rows > 0)
-            fail_msg("\"%s\" has rows", refused[i]);
+            fail_msg("\"%s\" has rows", rejected[i]);
         assert_null(strpbrk(message, "\n\x1b\xff\xfe"));
-        assert_int_equal(number(ledger, "SELECT count(*) FROM timeline"), 12);
+        assert_int_equal(select_int(ledger, "SELECT count(*) FROM timeline"), 12);
     }
     after = raw_hash(path);
     raw_assert_digest(&before, &after);
@@ -179,21 +183,21 @@ static void refuse_all(invar_ledger *ledger, const char *path)
 
 static void test_ledger_select__refuses(void **state)
 {
-    char here[1024];
+    char old_folder[1024];
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
 
     (void)state;
-    assert_non_null(getcwd(here, sizeof here));
-    assert_int_equal(chdir(raw_folder), 0); // where relative names would lead
-    refuse_all(ledger, raw_path("a.db"));
+    assert_non_null(getcwd(old_folder, sizeof old_folder));
+    assert_int_equal(chdir(raw_folder), 0); // folder of files that a statement might create
+    assert_all_rejected(ledger, raw_path("a.db"));
     invar_ledger_close(ledger);
     assert_int_not_equal(access("other.db", F_OK), 0);
     assert_int_not_equal(access("stolen.db", F_OK), 0);
     assert_int_not_equal(access("stolen", F_OK), 0);
-    assert_int_equal(chdir(here), 0);
+    assert_int_equal(chdir(old_folder), 0);
 }
 
-/* The same through a writer, which then writes on. */
+/* Rejects all statements through a writer, too, which then appends a step. */
 static void test_ledger_select__refuses_a_writer(void **state)
 {
     const char *path = raw_path("writer.db");
@@ -203,14 +207,14 @@ static void test_ledger_select__refuses_a_writer(void **state)
     raw_copy(path, raw_path("a.db"));
     ledger = raw_writer(path);
     assert_ok(invar_test_ledger_resume(ledger, &spec, 12));
-    refuse_all(ledger, path);
+    assert_all_rejected(ledger, path);
     assert_ok(invar_test_ledger_step(ledger, &spec, 1, 12));
-    assert_int_equal(number(ledger, "SELECT count(*) FROM timeline"), 13);
+    assert_int_equal(select_int(ledger, "SELECT count(*) FROM timeline"), 13);
     invar_ledger_close(ledger);
     raw_assert_clean(path);
 }
 
-/* ---- what is allowed ------------------------------------------------------------------------- */
+/* ---- allowed statements ---------------------------------------------------------------------- */
 
 static void test_ledger_select__allows(void **state)
 {
@@ -234,17 +238,17 @@ static void test_ledger_select__allows(void **state)
         "SELECT 1 WHERE 'DELETE FROM step' <> '; DROP TABLE step'",
     };
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
     (void)state;
     for (size_t i = 0; i < COUNT(allowed); i++) {
-        assert_ok(ask(&a, ledger, allowed[i], NULL, 0));
+        assert_ok(run_query(&a, ledger, allowed[i], NULL, 0));
         assert_int_equal(a.heads, 1);
         assert_true(a.rows >= 1);
         assert_int_equal(a.first.type, INVAR_LEDGER_TYPE_INT);
     }
-    assert_ok(ask(&a, ledger, "SELECT step, seg FROM step WHERE false", NULL, 0));
-    assert_int_equal(a.heads, 1); // the columns, even without rows
+    assert_ok(run_query(&a, ledger, "SELECT step, seg FROM step WHERE false", NULL, 0));
+    assert_int_equal(a.heads, 1); // columns are passed even without rows
     assert_int_equal(a.columns, 2);
     assert_int_equal(a.rows, 0);
     invar_ledger_close(ledger);
@@ -267,11 +271,11 @@ static void test_ledger_select__values(void **state)
         {"SELECT zeroblob(1000)", {.type = INVAR_LEDGER_TYPE_BLOB, .bytes = 1000}},
     };
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        assert_ok(ask(&a, ledger, cases[i].sql, NULL, 0));
+        assert_ok(run_query(&a, ledger, cases[i].sql, NULL, 0));
         assert_int_equal(a.first.type, cases[i].value.type);
         assert_int_equal(a.first.integer, cases[i].value.integer);
         assert_memory_equal(&a.first.real, &cases[i].value.real, sizeof(double));
@@ -291,38 +295,40 @@ static void test_ledger_select__arguments(void **state)
         {"unused", {.type = INVAR_LEDGER_TYPE_INT}},
     };
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
     (void)state;
-    assert_ok(ask(&a, ledger,
+    assert_ok(
+        run_query(&a, ledger,
                   "SELECT :a = 7 AND @a = 7 AND $a = 7 AND length(:b) = 22 AND :c IS NULL AND "
                   ":d = 0.5 AND :e = x'0001'",
                   arguments, COUNT(arguments)));
     assert_int_equal(a.first.integer, 1);
-    assert_fails(ask(&a, ledger, "SELECT :a, :other", arguments, COUNT(arguments)), INVAR_E_INVALID,
-                 "the parameter :other has no value");
-    assert_fails(ask(&a, ledger, "SELECT ?", arguments, COUNT(arguments)), INVAR_E_INVALID,
+    assert_fails(run_query(&a, ledger, "SELECT :a, :other", arguments, COUNT(arguments)),
+                 INVAR_E_INVALID, "the parameter :other has no value");
+    assert_fails(run_query(&a, ledger, "SELECT ?", arguments, COUNT(arguments)), INVAR_E_INVALID,
                  "has no value");
     invar_ledger_close(ledger);
 }
 
-/* A taker that has enough ends it, and its reason is the answer. */
+/* A callback that fails ends the query, which returns its status and message. */
 static void test_ledger_select__taker_fails(void **state)
 {
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_E_MISMATCH};
+    query_result a = {.reply = INVAR_E_MISMATCH};
 
     (void)state;
-    assert_fails(ask(&a, ledger, "SELECT step FROM step", NULL, 0), INVAR_E_MISMATCH, "enough");
+    assert_fails(run_query(&a, ledger, "SELECT step FROM step", NULL, 0), INVAR_E_MISMATCH,
+                 "enough");
     assert_int_equal(a.rows, 1);
-    assert_int_equal(number(ledger, "SELECT count(*) FROM step"), 12);
+    assert_int_equal(select_int(ledger, "SELECT count(*) FROM step"), 12);
     invar_ledger_close(ledger);
 }
 
 static void test_ledger_select__many_columns(void **state)
 {
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
     char sql[1200];
 
     (void)state;
@@ -331,10 +337,10 @@ static void test_ledger_select__many_columns(void **state)
         for (int i = 1; i < columns; i++)
             used += (size_t)snprintf(sql + used, sizeof sql - used, ", 1");
         if (columns <= 256) {
-            assert_ok(ask(&a, ledger, sql, NULL, 0));
+            assert_ok(run_query(&a, ledger, sql, NULL, 0));
             assert_int_equal(a.columns, columns);
         } else {
-            assert_fails(ask(&a, ledger, sql, NULL, 0), INVAR_E_INVALID, "256 are allowed");
+            assert_fails(run_query(&a, ledger, sql, NULL, 0), INVAR_E_INVALID, "256 are allowed");
         }
     }
     invar_ledger_close(ledger);
@@ -363,26 +369,27 @@ static void test_ledger_select__time_limit(void **state)
         "SELECT 1 FROM metric a, metric b, metric c ORDER BY a.value + b.value + c.value",
     };
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
 
     (void)state;
     for (size_t i = 0; i < COUNT(endless); i++) {
-        int64_t start = now_ms(), took;
+        int64_t start = now_ms(), elapsed;
         invar_ledger_select_request request = {
-            .sql = endless[i], .limit_ms = 50, .row = take, .payload = &a};
+            .sql = endless[i], .limit_ms = 50, .row = record_row, .payload = &a};
         assert_fails(invar_ledger_select(ledger, &request), INVAR_E_STATE,
                      "the time limit was reached");
-        took = now_ms() - start;
-        assert_true(took >= 50);
-        assert_true(took < 20000); // a sanitizer, a busy machine
-        assert_int_equal(number(ledger, "SELECT count(*) FROM step"), 12); // with time of its own
+        elapsed = now_ms() - start;
+        assert_true(elapsed >= 50);
+        assert_true(elapsed < 20000); // wide enough for sanitizers and a busy machine
+        // The next query has a limit of its own.
+        assert_int_equal(select_int(ledger, "SELECT count(*) FROM step"), 12);
     }
     invar_ledger_close(ledger);
 }
 
 #define LONG "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x LIMIT 4) "
 
-/* No text takes more memory than the guard allows; most fail because one value is too large. */
+/* No query exceeds the memory limit; most of these fail because one value is too large. */
 static void test_ledger_select__memory(void **state)
 {
     static const char *const bombs[] = {
@@ -395,29 +402,29 @@ static void test_ledger_select__memory(void **state)
         LONG "SELECT length(json_group_array(hex(zeroblob(9000000)))) FROM x",
     };
     invar_ledger *ledger = raw_reader(raw_path("a.db"));
-    answer a = {.reply = INVAR_OK};
+    query_result a = {.reply = INVAR_OK};
     char wide[4096] = "SELECT zeroblob(60000000)";
 
     (void)state;
     (void)sqlite3_memory_highwater(1);
     for (size_t i = 0; i < COUNT(bombs); i++) {
-        invar_status status = ask(&a, ledger, bombs[i], NULL, 0);
+        invar_status status = run_query(&a, ledger, bombs[i], NULL, 0);
         bool answered = status == INVAR_OK && a.first.type == INVAR_LEDGER_TYPE_NULL;
         if (!answered && status != INVAR_E_INVALID && status != INVAR_E_NOMEM)
             fail_msg("%s: %s", bombs[i], invar_status_name(status));
     }
-    for (int i = 1; i < 100; i++) { // 6 GB, each of them small enough
+    for (int i = 1; i < 100; i++) { // 6 GB in all; each value alone is allowed
         size_t used = strlen(wide);
         (void)snprintf(wide + used, sizeof wide - used, ", zeroblob(60000000)");
     }
-    assert_fails(ask(&a, ledger, wide, NULL, 0), INVAR_E_NOMEM, "more than 512 MiB");
+    assert_fails(run_query(&a, ledger, wide, NULL, 0), INVAR_E_NOMEM, "more than 512 MiB");
     assert_true(sqlite3_memory_highwater(0) < INT64_C(600) << 20);
-    assert_true(sqlite3_hard_heap_limit64(-1) == 0); // the limit was the query's alone
-    assert_int_equal(number(ledger, "SELECT count(*) FROM step"), 12);
+    assert_true(sqlite3_hard_heap_limit64(-1) == 0); // the limit was removed after the query
+    assert_int_equal(select_int(ledger, "SELECT count(*) FROM step"), 12);
     invar_ledger_close(ledger);
 }
 
-/* A value that there is no memory for reads as empty, and the statement fails. */
+/* If there is no memory for a value, it reads as empty and the statement fails. */
 static void test_ledger_select__value_without_memory(void **state)
 {
     invar_sql_stmt *stmt;
@@ -431,7 +438,7 @@ static void test_ledger_select__value_without_memory(void **state)
     assert_ok(invar_sql_step(&row, stmt));
     assert_ok(invar_sql_row(stmt));
     (void)sqlite3_hard_heap_limit64(1);
-    assert_string_equal(invar_sql_text(stmt, 0, &bytes), ""); // it would have to be made
+    assert_string_equal(invar_sql_text(stmt, 0, &bytes), ""); // the text would be allocated now
     (void)sqlite3_hard_heap_limit64(0);
     assert_int_equal(bytes, 0);
     assert_fails(invar_sql_row(stmt), INVAR_E_NOMEM, "no memory");
@@ -445,8 +452,8 @@ static void test_ledger_select__value_without_memory(void **state)
     invar_sql_close(sql);
 }
 
-static invar_status starve(invar_ledger_value *out, void *payload,
-                           const invar_ledger_value *arguments)
+static invar_status limit_heap(invar_ledger_value *out, void *payload,
+                               const invar_ledger_value *arguments)
 {
     (void)payload;
     (void)arguments;
@@ -464,12 +471,12 @@ static invar_status count_call(invar_ledger_value *out, void *payload,
     return INVAR_OK;
 }
 
-static void keep(void *payload)
+static void free_nothing(void *payload)
 {
     (void)payload;
 }
 
-/* A function is not called with an argument that there is no memory for. */
+/* An SQL function is not called if there is no memory for one of its arguments. */
 static void test_ledger_select__argument_without_memory(void **state)
 {
     invar_sql_stmt *stmt;
@@ -479,9 +486,10 @@ static void test_ledger_select__argument_without_memory(void **state)
 
     (void)state;
     assert_ok(invar_sql_open(&sql, "", INVAR_SQL_MODE_CREATE));
-    assert_ok(invar_sql_exec(sql, "PRAGMA encoding = 'UTF-16le'")); // a text is made for each call
-    assert_ok(invar_sql_define(sql, "starve", 0, starve, NULL, keep));
-    assert_ok(invar_sql_define(sql, "count_call", 2, count_call, &calls, keep));
+    // Each call converts the text and allocates it.
+    assert_ok(invar_sql_exec(sql, "PRAGMA encoding = 'UTF-16le'"));
+    assert_ok(invar_sql_define(sql, "starve", 0, limit_heap, NULL, free_nothing));
+    assert_ok(invar_sql_define(sql, "count_call", 2, count_call, &calls, free_nothing));
     assert_ok(invar_sql_prepare(&stmt, sql, "SELECT count_call('a text', NULL)"));
     assert_ok(invar_sql_step(&row, stmt));
     assert_int_equal(calls, 1);
@@ -524,8 +532,8 @@ static void check_params(const invar_ledger_query *query)
     sqlite3_close(db);
 }
 
-/* Something of the type that is asked for. */
-static invar_ledger_value example(const invar_ledger_query_param *p)
+/* Returns a value of the parameter's type. */
+static invar_ledger_value example_value(const invar_ledger_query_param *p)
 {
     const char *text = p->optional ? p->fallback : "train/loss";
 
@@ -548,18 +556,19 @@ static void test_ledger_select__named_queries(void **state)
     assert_true(invar_ledger_query_count() > 20);
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
-        answer a = {.reply = INVAR_OK};
+        query_result a = {.reply = INVAR_OK};
         assert_ok(invar_ledger_query_at(&query, i));
-        assert_true(strcmp(previous, query.name) < 0); // alphabetic, and each once
+        assert_true(strcmp(previous, query.name) < 0); // sorted and unique
         (void)snprintf(previous, sizeof previous, "%s", query.name);
         assert_int_equal(query.question[strlen(query.question) - 1], '?');
         assert_ok(invar_ledger_query_find(&found, query.name));
         assert_ptr_equal(found.sql, query.sql);
         check_params(&query);
         for (int k = 0; k < query.n_params; k++)
-            arguments[k] = (invar_ledger_argument){query.params[k].name, example(&query.params[k])};
-        invar_assert_status(ask(&a, ledger, query.sql, arguments, (size_t)query.n_params), INVAR_OK,
-                            query.name, __FILE__, __LINE__);
+            arguments[k] =
+                (invar_ledger_argument){query.params[k].name, example_value(&query.params[k])};
+        invar_assert_status(run_query(&a, ledger, query.sql, arguments, (size_t)query.n_params),
+                            INVAR_OK, query.name, __FILE__, __LINE__);
         assert_int_equal(a.heads, 1);
     }
     invar_ledger_close(ledger);

@@ -1,9 +1,9 @@
 /*
- * cyclic_btree.c - a hostile ledger: a few pages that SQLite would read as more rows than there is
- * time.
+ * cyclic_btree.c - tests that verify ends on a hostile ledger with a shared B-tree.
  *
- * The table `entry` becomes a tree of 16 levels whose pages have all their children in common: 12
- * times the next page, down to the one leaf that it was. Every page is sound by itself.
+ * The table `entry` becomes a tree of 16 levels. Every page has 13 times the next page as its
+ * child, down to the original leaf, so a scan would read 13^16 rows, although each page is valid
+ * by itself. Control: verify finds nothing in the ledger before the change.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,19 +19,19 @@
 
 enum { PAGE = 4096, LEVELS = 16, CHILDREN = 12, SECONDS = 60 };
 
-static void put16(uint8_t *at, uint32_t value)
+static void write_be16(uint8_t *at, uint32_t value)
 {
     at[0] = (uint8_t)(value >> 8);
     at[1] = (uint8_t)value;
 }
 
-static void put32(uint8_t *at, uint32_t value)
+static void write_be32(uint8_t *at, uint32_t value)
 {
-    put16(at, value >> 16);
-    put16(at + 2, value);
+    write_be16(at, value >> 16);
+    write_be16(at + 2, value);
 }
 
-/* The number of a table's first page. */
+/* Returns the number of the root page of a table. */
 static uint32_t root_page(const char *path, const char *table)
 {
     sqlite3 *db;
@@ -50,7 +50,7 @@ static uint32_t root_page(const char *path, const char *table)
     return page;
 }
 
-/* An interior page of an index: CHILDREN cells with one row each, and the last child. */
+/* Writes an interior page of an index: CHILDREN cells with one row each, and the last child. */
 static void make_interior(uint8_t *page, uint32_t child, const uint8_t *row, size_t bytes)
 {
     uint32_t at = PAGE;
@@ -58,14 +58,14 @@ static void make_interior(uint8_t *page, uint32_t child, const uint8_t *row, siz
     memset(page, 0, PAGE);
     for (uint32_t i = 0; i < CHILDREN; i++) {
         at -= (uint32_t)bytes + 4;
-        put32(page + at, child);
+        write_be32(page + at, child);
         memcpy(page + at + 4, row, bytes);
-        put16(page + 12 + 2 * i, at);
+        write_be16(page + 12 + 2 * i, at);
     }
     page[0] = 2;
-    put16(page + 3, CHILDREN);
-    put16(page + 5, at);
-    put32(page + 8, child);
+    write_be16(page + 3, CHILDREN);
+    write_be16(page + 5, at);
+    write_be32(page + 8, child);
 }
 
 static void make_endless(const char *path)
@@ -81,23 +81,23 @@ static void make_endless(const char *path)
     pages = bytes / PAGE;
     assert_true(bytes % PAGE == 0 && bytes + (size_t)LEVELS * PAGE < sizeof file);
     memcpy(leaf, file + (root - 1) * PAGE, PAGE);
-    assert_int_equal(leaf[0], 10); // the leaf of an index, or this test is out of date
+    assert_int_equal(leaf[0], 10); // leaf page of an index; otherwise the schema has changed
     cell = (uint32_t)leaf[8] << 8 | leaf[9];
-    assert_true(leaf[cell] < 0x80); // a length of one byte
+    assert_true(leaf[cell] < 0x80); // the length of the cell is one byte
     for (uint32_t level = 0; level < LEVELS; level++) {
         uint32_t page = level == 0 ? root : (uint32_t)pages + level;
         make_interior(file + (page - 1) * PAGE, (uint32_t)pages + level + 1, leaf + cell,
                       leaf[cell] + 1u);
     }
     memcpy(file + (pages + LEVELS - 1) * PAGE, leaf, PAGE);
-    put32(file + 28, (uint32_t)pages + LEVELS); // the size of the file
-    memcpy(file + 92, file + 24, 4);            // which counts
+    write_be32(file + 28, (uint32_t)pages + LEVELS); // size of the file in pages
+    memcpy(file + 92, file + 24, 4);                 // marks the size as valid for this change
     rewind(stream);
     assert_int_equal(fwrite(file, PAGE, pages + LEVELS, stream), pages + LEVELS);
     assert_int_equal(fclose(stream), 0);
 }
 
-static void verify(invar_ledger_verify_result *out, const char *path)
+static void verify_ledger(invar_ledger_verify_result *out, const char *path)
 {
     invar_ledger *ledger;
 
@@ -116,11 +116,11 @@ static void test_ledger_endless__verify_ends(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = 2}));
-    verify(&verdict, path);
+    verify_ledger(&verdict, path);
     assert_int_equal(verdict.problems, 0);
     make_endless(path);
-    alarm(SECONDS); // ends this program, and with that the test
-    verify(&verdict, path);
+    alarm(SECONDS); // kills the program if verify does not end
+    verify_ledger(&verdict, path);
     alarm(0);
     assert_true(verdict.problems > 0);
     assert_non_null(strstr(verdict.first_problem, "2nd reference to page"));

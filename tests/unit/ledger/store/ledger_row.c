@@ -1,6 +1,9 @@
 /*
- * ledger_row.c - tests of rows: the tables of ledger_row.c against those of the schema, canonical
- * bytes against bytes that are spelled out here, and that the file itself refuses to change a row.
+ * ledger_row.c - tests of ledger rows: column tables, canonical bytes, append-only tables.
+ *
+ * The tables of ledger_row.c are compared with SQLite's own description of the schema. Canonical
+ * bytes and sums are compared with bytes written here and with the program xxhsum. A plain SQLite
+ * connection must not be able to change, replace or delete a row of any table.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,8 +14,8 @@
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-/* Tables whose rows belong to no entry, each with a rule of its own in verify.c. */
-static bool stands_beside(const char *table)
+/* Returns true for tables whose rows belong to no entry; verify.c has a rule for each of them. */
+static bool belongs_to_no_entry(const char *table)
 {
     static const char *const others[] = {"entry", "manifest", "point", "pruned", "series"};
     bool found = false;
@@ -33,12 +36,13 @@ static bool can_be_null(const char *table, const char *column)
     return found;
 }
 
-typedef struct stored { // a column as the schema has it
+/* A column, as PRAGMA table_info describes it. */
+typedef struct schema_column {
     char name[32], type[16];
-    bool required;
-} stored;
+    bool required; /* NOT NULL, or part of the primary key */
+} schema_column;
 
-static int columns_of(stored *out, int room, sqlite3 *db, const char *table)
+static int read_schema_columns(schema_column *out, int capacity, sqlite3 *db, const char *table)
 {
     sqlite3_stmt *stmt;
     char text[96];
@@ -47,8 +51,8 @@ static int columns_of(stored *out, int room, sqlite3 *db, const char *table)
     (void)snprintf(text, sizeof text, "PRAGMA table_info(%s)", table);
     assert_int_equal(sqlite3_prepare_v2(db, text, -1, &stmt, NULL), SQLITE_OK);
     while (sqlite3_step(stmt) == SQLITE_ROW) {
-        stored *c = &out[count++];
-        assert_true(count <= room);
+        schema_column *c = &out[count++];
+        assert_true(count <= capacity);
         (void)snprintf(c->name, sizeof c->name, "%s", sqlite3_column_text(stmt, 1));
         (void)snprintf(c->type, sizeof c->type, "%s", sqlite3_column_text(stmt, 2));
         c->required = sqlite3_column_int(stmt, 3) != 0 || sqlite3_column_int(stmt, 5) != 0;
@@ -57,27 +61,27 @@ static int columns_of(stored *out, int room, sqlite3 *db, const char *table)
     return count;
 }
 
-static const char *stored_type(const invar_column *column)
+static const char *expected_type(const invar_column *column)
 {
     if (column->flags & (INVAR_COLUMN_SERIES | INVAR_COLUMN_MANIFEST))
-        return "INTEGER"; // a number that stands for a name
+        return "INTEGER"; // number of the row that has the name
     return column->type == INVAR_LEDGER_TYPE_INT    ? "INTEGER"
            : column->type == INVAR_LEDGER_TYPE_TEXT ? "TEXT"
                                                     : "BLOB";
 }
 
-/* Stored columns: run, the logical ones with twins behind them, sum. */
+/* Compares the stored columns: run, the logical columns with their readable copies, sum. */
 static void compare_columns(sqlite3 *db, const invar_ledger_table_def *spec)
 {
-    stored columns[40];
-    int count = columns_of(columns, 40, db, spec->name), at = 0, entries = 0;
+    schema_column columns[40];
+    int count = read_schema_columns(columns, 40, db, spec->name), at = 0, entries = 0;
 
     assert_string_equal(columns[at++].name, "run");
     for (int i = 0; i < spec->columns; i++) {
         const invar_column *column = &spec->column[i];
         assert_true(at < count);
         assert_string_equal(columns[at].name, column->name);
-        assert_string_equal(columns[at].type, stored_type(column));
+        assert_string_equal(columns[at].type, expected_type(column));
         assert_int_equal(columns[at++].required, !can_be_null(spec->name, column->name));
         entries += strcmp(column->name, "entry") == 0;
         assert_int_equal((column->flags & INVAR_COLUMN_ENTRY) != 0,
@@ -95,25 +99,26 @@ static void compare_columns(sqlite3 *db, const invar_ledger_table_def *spec)
     assert_string_equal(columns[at].name, "sum");
     assert_string_equal(columns[at++].type, "INTEGER");
     assert_int_equal(at, count);
-    assert_int_equal(entries, !spec->keyed_by_step); // one or the other says which entry
+    // Rows are found by step or have a column `entry`.
+    assert_int_equal(entries, !spec->keyed_by_step);
     assert_true(!spec->detail || spec->keyed_by_step);
     if (spec->keyed_by_step)
         assert_string_equal(spec->column[0].name, "step");
 }
 
-/* The key is the table's, without the run. */
+/* Compares the declared key with the key of the table. */
 static void compare_keys(sqlite3 *db, const invar_ledger_table_def *spec)
 {
-    char key[200], ours[200] = "run";
+    char key[200], declared[200] = "run";
 
     raw_key(key, sizeof key, db, spec->name);
     for (int i = 0; i < spec->columns; i++) {
-        size_t used = strlen(ours);
+        size_t used = strlen(declared);
         if (spec->column[i].flags & INVAR_COLUMN_KEY)
-            (void)snprintf(ours + used, sizeof ours - used, ", %s", spec->column[i].name);
+            (void)snprintf(declared + used, sizeof declared - used, ", %s", spec->column[i].name);
     }
-    // a run's number is a key only here; its uuid is everywhere
-    assert_string_equal(ours, strcmp(spec->name, "run") == 0 ? "run, uuid" : key);
+    // The number of a run is its key in one ledger only; its uuid identifies it everywhere.
+    assert_string_equal(declared, strcmp(spec->name, "run") == 0 ? "run, uuid" : key);
 }
 
 static void test_ledger_rows__tables_are_those_of_the_schema(void **state)
@@ -128,7 +133,7 @@ static void test_ledger_rows__tables_are_those_of_the_schema(void **state)
         compare_keys(db, invar_ledger_table_get((invar_ledger_table)i));
     }
     for (int i = 0; i < tables.count; i++) {
-        bool found = stands_beside(tables.at[i]);
+        bool found = belongs_to_no_entry(tables.at[i]);
         for (int k = 0; k < INVAR_LEDGER_TABLE_COUNT; k++)
             found |= strcmp(tables.at[i], invar_ledger_table_get((invar_ledger_table)k)->name) == 0;
         if (!found)
@@ -139,7 +144,7 @@ static void test_ledger_rows__tables_are_those_of_the_schema(void **state)
     sqlite3_close(db);
 }
 
-/* ---- canonical bytes, spelled out ------------------------------------------------------------ */
+/* ---- canonical bytes ------------------------------------------------------------------------- */
 
 static int64_t sum_of(const raw_spelling *s)
 {
@@ -151,18 +156,18 @@ static int64_t sum_of(const raw_spelling *s)
     return (int64_t)sum;
 }
 
-static void take_bytes(void *payload, const void *data, size_t count)
+static void append_bytes(void *payload, const void *data, size_t count)
 {
     raw_spell_bytes(payload, data, count);
 }
 
-/* Byte by byte; whoever changes this changes every ledger that exists. */
+/* Canonical bytes of a metric. A change of these bytes invalidates every existing ledger. */
 static void test_ledger_rows__bytes_of_a_metric(void **state)
 {
-    static const unsigned char expected[] = "\x02\x06\0\0\0\0\0\0\0metric"     // the table
+    static const unsigned char expected[] = "\x02\x06\0\0\0\0\0\0\0metric"     // name of the table
                                             "\x01\x03\0\0\0\0\0\0\0"           // step 3
                                             "\x01\0\0\0\0\0\0\0\0"             // seg 0
-                                            "\x02\x0a\0\0\0\0\0\0\0train/loss" // the series' name
+                                            "\x02\x0a\0\0\0\0\0\0\0train/loss" // name of the series
                                             "\x01\0\0\0\0\0\0\xf0\xbf";        // -1.0
     const invar_ledger_row_values row = {invar_ledger_value_int(3), invar_ledger_value_int(0),
                                          invar_ledger_value_text("train/loss"),
@@ -170,7 +175,7 @@ static void test_ledger_rows__bytes_of_a_metric(void **state)
     raw_spelling s = {.count = 0};
 
     (void)state;
-    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_METRIC, row, take_bytes, &s);
+    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_METRIC, row, append_bytes, &s);
     assert_int_equal(s.count, sizeof expected - 1);
     assert_memory_equal(s.data, expected, s.count);
     assert_true(invar_ledger_row_sum(INVAR_LEDGER_TABLE_METRIC, row) == sum_of(&s));
@@ -184,7 +189,7 @@ static void test_ledger_rows__bytes_of_null_and_blob(void **state)
         "\x02\x02\0\0\0\0\0\0\0u1"              //
         "\x02\x01\0\0\0\0\0\0\0n"               //
         "\x02\x02\0\0\0\0\0\0\0ci"              //
-        "\x03\x03\0\0\0\0\0\0\0\0\xff\x01"      // identity, of three bytes here
+        "\x03\x03\0\0\0\0\0\0\0\0\xff\x01"      // identity, three bytes in this test
         "\0"                                    // no parent
         "\x01\xfe\xff\xff\xff\xff\xff\xff\xff"; // -2
     const invar_ledger_row_values row = {invar_ledger_value_int(0),
@@ -197,13 +202,13 @@ static void test_ledger_rows__bytes_of_null_and_blob(void **state)
     raw_spelling s = {.count = 0};
 
     (void)state;
-    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_RUN, row, take_bytes, &s);
+    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_RUN, row, append_bytes, &s);
     assert_int_equal(s.count, sizeof expected - 1);
     assert_memory_equal(s.data, expected, s.count);
     assert_true(invar_ledger_row_sum(INVAR_LEDGER_TABLE_RUN, row) == sum_of(&s));
 }
 
-/* ---- a whole step, from the file ------------------------------------------------------------- */
+/* ---- content and chain of a stored step ------------------------------------------------------ */
 
 static const invar_digest twelve = {{0x12}};
 
@@ -227,7 +232,9 @@ static void write_one_step(const char *path)
     invar_ledger_close(ledger);
 }
 
-/* The step's content: its own columns, then metrics by name, samples, replies; no segments. */
+/*
+ * The content of a step covers its columns, metrics by name, samples and replies, but no segment.
+ */
 static void test_ledger_rows__content_of_a_step(void **state)
 {
     const char *path = raw_path("step.db");
@@ -262,7 +269,7 @@ static void test_ledger_rows__content_of_a_step(void **state)
     raw_assert_digest(&stored_content, &expected);
 }
 
-/* The chain over entries: the one before, then n, kind, ns, rows, total. */
+/* The chain of an entry covers the previous chain, then n, kind, ns, rows and total. */
 static void test_ledger_rows__chain_of_entries(void **state)
 {
     const char *path = raw_path("entries.db");
@@ -287,7 +294,8 @@ static void test_ledger_rows__chain_of_entries(void **state)
         (void)raw_blob(&stored_chain, 16, path, text);
         raw_assert_digest(&stored_chain, &chain);
     }
-    // rows: the step, two metrics, a reply, the digests; total: their sums, modulo 2^64
+    // `rows` counts the step, two metrics, a reply and the digests; `total` adds their sums modulo
+    // 2^64.
     assert_int_equal(raw_int(path, "SELECT rows FROM entry WHERE n = 1"), 5);
     assert_true((uint64_t)raw_int(path, "SELECT total FROM entry WHERE n = 1") ==
                 (uint64_t)raw_int(path, "SELECT sum FROM step") +
@@ -297,9 +305,9 @@ static void test_ledger_rows__chain_of_entries(void **state)
                     (uint64_t)raw_int(path, "SELECT sum FROM digest"));
 }
 
-/* ---- rows are only ever added ---------------------------------------------------------------- */
+/* ---- append-only tables ---------------------------------------------------------------------- */
 
-/* Through a plain connection, as a shell would: triggers and constraints work. */
+/* Executes SQL on a plain connection, whose triggers and constraints must reject it. */
 static void assert_rejected(const char *path, const char *sql)
 {
     sqlite3 *db;
@@ -312,7 +320,7 @@ static void assert_rejected(const char *path, const char *sql)
     sqlite3_close(db);
 }
 
-static void try_changes(const char *table, const raw_names *columns)
+static void assert_changes_rejected(const char *table, const raw_names *columns)
 {
     static const char *const changes[] = {
         "DELETE FROM %s",
@@ -338,8 +346,8 @@ static void try_changes(const char *table, const raw_names *columns)
         }
 }
 
-/* Tables with a hidden number: a new row must not take an old one's, either. */
-static void try_rowid(sqlite3 *db, const char *table, const raw_names *columns)
+/* Asserts that a new row cannot replace an old one through the hidden rowid. */
+static void assert_rowid_rejected(sqlite3 *db, const char *table, const raw_names *columns)
 {
     char names[600] = "", values[600] = "", sql[1600];
 
@@ -353,7 +361,7 @@ static void try_rowid(sqlite3 *db, const char *table, const raw_names *columns)
     (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM pragma_table_list('%s') WHERE wr = 0",
                    table);
     if (raw_int_of(db, sql) == 0)
-        return; // it has none
+        return; // a WITHOUT ROWID table
     (void)snprintf(sql, sizeof sql,
                    "INSERT OR REPLACE INTO %s(rowid%s) SELECT rowid%s FROM %s LIMIT 1", table,
                    names, values, table);
@@ -372,9 +380,10 @@ static void test_ledger_rows__append_only(void **state)
         raw_names columns = raw_columns(db, tables.at[i]);
         char sql[96];
         (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM %s", tables.at[i]);
-        assert_true(raw_int(raw_with_rows(tables.at[i]), sql) > 0); // or nothing would be tried
-        try_changes(tables.at[i], &columns);
-        try_rowid(db, tables.at[i], &columns);
+        // An empty table would reject nothing.
+        assert_true(raw_int(raw_with_rows(tables.at[i]), sql) > 0);
+        assert_changes_rejected(tables.at[i], &columns);
+        assert_rowid_rejected(db, tables.at[i], &columns);
     }
     sqlite3_close(db);
     after[0] = raw_dump(raw_path("whole.db"));

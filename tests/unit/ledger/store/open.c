@@ -1,9 +1,9 @@
 /*
- * open.c - tests of opening: what is no ledger, where one may lie, who may open it.
+ * open.c - tests of opening a ledger: invalid files, permissions, network file systems.
  *
- * Whatever is refused keeps its bytes. Rights are tried by children that are another user, which
- * only root can become. statfs(2) is replaced below, so that any folder can pretend to lie on a
- * network.
+ * A rejected file must keep its bytes. Permissions are tested by children of another user, which
+ * needs root; otherwise these tests are skipped. This file replaces statfs(2), so that a folder can
+ * appear to be on a network. Control: maintenance by the sqlite3 shell keeps a ledger valid.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,37 +20,38 @@
 
 enum { NOBODY = 65534 };
 
-static const invar_test_ledger small = {.steps = 3};
+static const invar_test_ledger three_steps = {.steps = 3};
 
 static int make_base(void **state)
 {
     if (raw_setup(state) != 0)
         return -1;
-    assert_ok(invar_test_ledger_write(raw_path("base.db"), &small));
+    assert_ok(invar_test_ledger_write(raw_path("base.db"), &three_steps));
     return 0;
 }
 
-/* ---- what is no ledger ----------------------------------------------------------------------- */
+/* ---- files that are not ledgers -------------------------------------------------------------- */
 
-static void assert_refused(const char *path, const invar_ledger_options *options,
-                           invar_status status, const char *text)
+static void assert_rejected(const char *path, const invar_ledger_options *options,
+                            invar_status status, const char *text)
 {
     invar_digest before = raw_hash(path), after;
     invar_ledger *ledger = NULL;
 
     assert_fails(invar_ledger_open(&ledger, path, options), status, text);
-    assert_fails(invar_ledger_open(&ledger, path, options), status, text); // and again
+    // The second call must not differ.
+    assert_fails(invar_ledger_open(&ledger, path, options), status, text);
     assert_null(ledger);
     after = raw_hash(path);
     raw_assert_digest(&before, &after);
 }
 
-/* Refused by a reader, by a writer, and by one that would create the file. */
+/* Asserts that a reader, a writer and a writer that may create the file all reject it. */
 static void assert_no_ledger(const char *path, invar_status status, const char *text)
 {
-    assert_refused(path, NULL, status, text);
-    assert_refused(path, &raw_write_options, status, text);
-    assert_refused(path, &raw_create_options, status, text);
+    assert_rejected(path, NULL, status, text);
+    assert_rejected(path, &raw_write_options, status, text);
+    assert_rejected(path, &raw_create_options, status, text);
 }
 
 static void test_ledger_open__nothing_there(void **state)
@@ -135,12 +136,12 @@ static void test_ledger_open__files_of_others(void **state)
     raw_tamper(path, "CREATE TABLE t(x); INSERT INTO t VALUES(1)");
     assert_no_ledger(path, INVAR_E_CORRUPT, "an SQLite file of another program");
 
-    // what a writer leaves that died at once: nothing to read, but the next one may go on
+    // An empty file, as a writer leaves it that was killed at once: only create may use it.
     path = raw_path("empty.db");
     raw_write(path, "", 0);
-    assert_refused(path, NULL, INVAR_E_CORRUPT, "an empty file, not a ledger");
-    assert_refused(path, &raw_write_options, INVAR_E_CORRUPT, "not a ledger");
-    assert_ok(invar_test_ledger_write(path, &small));
+    assert_rejected(path, NULL, INVAR_E_CORRUPT, "an empty file, not a ledger");
+    assert_rejected(path, &raw_write_options, INVAR_E_CORRUPT, "not a ledger");
+    assert_ok(invar_test_ledger_write(path, &three_steps));
     raw_assert_clean(path);
 }
 
@@ -156,10 +157,10 @@ static void test_ledger_open__truncated_file(void **state)
     for (size_t i = 0; i < COUNT(lengths); i++) {
         raw_remove(path);
         raw_write(path, base.data, lengths[i]);
-        assert_refused(path, NULL, INVAR_E_CORRUPT, path);
-        assert_refused(path, &raw_write_options, INVAR_E_CORRUPT, path);
+        assert_rejected(path, NULL, INVAR_E_CORRUPT, path);
+        assert_rejected(path, &raw_write_options, INVAR_E_CORRUPT, path);
     }
-    // the last page alone: the schema can still be read, so it takes verify to notice
+    // Only the last page is missing: the schema is readable, so verify must find it.
     raw_remove(path);
     raw_write(path, base.data, base.count - 4096);
     if (invar_ledger_open(&ledger, path, NULL) == INVAR_OK) {
@@ -172,9 +173,11 @@ static void test_ledger_open__truncated_file(void **state)
     free(base.data);
 }
 
-/* ---- almost a ledger ------------------------------------------------------------------------- */
+/* ---- changed schemas ------------------------------------------------------------------------- */
 
-/* sqlite_evil: a name that SQLite keeps for itself, so that only a hostile file has it. */
+/*
+ * Adds an object with a name that SQLite reserves, such as sqlite_evil; only forged files have one.
+ */
 #define SMUGGLE(type, name, table, text)                                                           \
     "PRAGMA writable_schema = ON; INSERT INTO sqlite_schema VALUES('" type "', '" name             \
     "', '" table "', 0, '" text "')"
@@ -232,7 +235,7 @@ static void test_ledger_open__other_schemas(void **state)
     }
 }
 
-/* Negative control: what the plain shell may do to a ledger. */
+/* Negative control: maintenance by the sqlite3 shell keeps the ledger valid. */
 static void test_ledger_open__maintenance_is_no_change(void **state)
 {
     static const char *const cases[] = {"SELECT 1", "ANALYZE", "VACUUM", "REINDEX",
@@ -251,7 +254,7 @@ static void test_ledger_open__maintenance_is_no_change(void **state)
     }
 }
 
-/* Names that SQLite would take for something else are files like any other. */
+/* File names that SQLite would interpret, such as URIs, are ordinary file names. */
 static void test_ledger_open__odd_names(void **state)
 {
     static const char *const names[] = {":memory:",  "file:a.db?mode=memory", "a?b#c%20.db",
@@ -262,18 +265,18 @@ static void test_ledger_open__odd_names(void **state)
     assert_non_null(getcwd(before, sizeof before));
     assert_int_equal(chdir(raw_folder), 0);
     for (size_t i = 0; i < COUNT(names); i++) {
-        assert_ok(invar_test_ledger_write(names[i], &small));
+        assert_ok(invar_test_ledger_write(names[i], &three_steps));
         assert_int_equal(access(names[i], F_OK), 0);
         raw_assert_clean(names[i]);
     }
     assert_int_equal(chdir(before), 0);
 }
 
-/* ---- rights ---------------------------------------------------------------------------------- */
+/* ---- permissions ----------------------------------------------------------------------------- */
 
 static char public_folder[] = "/tmp/invar-ledger-XXXXXX";
 
-/* A path in a folder that other users may enter, but not write in. */
+/* Returns a path in a folder that other users can enter, but not write to. Valid for four calls. */
 static const char *public_path(const char *name)
 {
     static char paths[4][sizeof public_folder + 64];
@@ -309,7 +312,7 @@ static bool can_become_nobody(void)
     return false;
 }
 
-/* The last step, and that all is well. */
+/* Verifies a ledger with one run and returns the run's last step. */
 static invar_status read_all(int64_t *last_out, const char *path)
 {
     invar_ledger_summary summary;
@@ -340,14 +343,15 @@ static invar_status open_writer(int64_t *out, const char *path)
 
 static void test_ledger_open__finished_in_a_folder_that_cannot_be_written(void **state)
 {
-    const char *path = public_path("a%3f b?.db"); // read as a URI: must be escaped
+    // The path is opened as a URI, so it must be escaped.
+    const char *path = public_path("a%3f b?.db");
     char doubled[128];
     raw_outcome out;
 
     (void)state;
     if (!can_become_nobody())
         return;
-    assert_ok(invar_test_ledger_write(path, &small));
+    assert_ok(invar_test_ledger_write(path, &three_steps));
     out = raw_child(NOBODY, read_all, path);
     raw_assert_outcome(&out, INVAR_OK, "");
     assert_int_equal(out.number, 2);
@@ -363,7 +367,7 @@ static void test_ledger_open__writer_without_rights(void **state)
     (void)state;
     if (!can_become_nobody())
         return;
-    assert_ok(invar_test_ledger_write(public_path("a.db"), &small));
+    assert_ok(invar_test_ledger_write(public_path("a.db"), &three_steps));
     out = raw_child(NOBODY, open_writer, public_path("a.db"));
     raw_assert_outcome(&out, INVAR_E_IO, "its lock \"...-lock\" cannot be made: Permission denied");
     out = raw_child(NOBODY, open_writer, public_path("new.db"));
@@ -373,7 +377,7 @@ static void test_ledger_open__writer_without_rights(void **state)
     raw_assert_outcome(&out, INVAR_E_IO, "unable to open");
 }
 
-/* The last steps are in the log, and there is no shared memory to read it with. */
+/* A log without shared memory cannot be read in a folder without write permission. */
 static void test_ledger_open__log_in_a_folder_that_cannot_be_written(void **state)
 {
     raw_outcome out;
@@ -383,29 +387,29 @@ static void test_ledger_open__log_in_a_folder_that_cannot_be_written(void **stat
     if (!can_become_nobody())
         return;
     ledger = raw_writer(public_path("live.db"));
-    assert_ok(invar_test_ledger_begin(ledger, &small));
-    assert_ok(invar_test_ledger_step(ledger, &small, 0, 0));
+    assert_ok(invar_test_ledger_begin(ledger, &three_steps));
+    assert_ok(invar_test_ledger_step(ledger, &three_steps, 0, 0));
     raw_copy(public_path("b.db"), public_path("live.db"));
     raw_copy(public_path("b.db-wal"), public_path("live.db-wal"));
     invar_ledger_close(ledger);
     out = raw_child(NOBODY, read_all, public_path("b.db"));
     raw_assert_outcome(&out, INVAR_E_IO, "copy both files to another folder");
-    out = raw_child(0, read_all, public_path("b.db")); // control: root may
+    out = raw_child(0, read_all, public_path("b.db")); // control: root can create the shared memory
     raw_assert_outcome(&out, INVAR_OK, "");
     assert_int_equal(out.number, 0);
 }
 
-/* Two processes that take turns. */
+/* Pipes by which two processes signal each other. */
 static int to_writer[2], to_reader[2];
 
-static bool wait_turn(int fd)
+static bool wait_for_signal(int fd)
 {
     char byte;
 
     return read(fd, &byte, 1) == 1;
 }
 
-static bool give_turn(int fd)
+static bool send_signal(int fd)
 {
     return write(fd, "", 1) == 1;
 }
@@ -416,11 +420,11 @@ static invar_status read_before_and_after(int64_t *last_out, const char *path)
     invar_ledger *ledger;
     invar_status status;
 
-    if (!wait_turn(to_reader[0]))
+    if (!wait_for_signal(to_reader[0]))
         return INVAR_FAIL(INVAR_E_STATE, 0, "no writer");
     INVAR_TRY(invar_ledger_open(&ledger, path, NULL));
     status = invar_ledger_find(&summary, ledger, NULL);
-    if (!give_turn(to_writer[1]) || !wait_turn(to_reader[0]))
+    if (!send_signal(to_writer[1]) || !wait_for_signal(to_reader[0]))
         status = INVAR_FAIL(INVAR_E_STATE, 0, "the writer is gone");
     if (status == INVAR_OK)
         status = invar_ledger_find(&summary, ledger, NULL);
@@ -429,22 +433,22 @@ static invar_status read_before_and_after(int64_t *last_out, const char *path)
     return status;
 }
 
-/* Opens, and writes a step when the reader has opened, too. Yields an exit code. */
-static int write_in_turn(const char *path)
+/* Opens a writer and appends a step after the reader has opened. Returns the exit code. */
+static int write_after_signal(const char *path)
 {
     invar_ledger *ledger;
 
     if (invar_ledger_open(&ledger, path, &raw_write_options) != INVAR_OK)
         return 1;
-    if (!give_turn(to_reader[1]) || !wait_turn(to_writer[0]))
+    if (!send_signal(to_reader[1]) || !wait_for_signal(to_writer[0]))
         return 2;
-    if (invar_test_ledger_resume(ledger, &small, 3) != INVAR_OK ||
-        invar_test_ledger_step(ledger, &small, 1, 3) != INVAR_OK)
+    if (invar_test_ledger_resume(ledger, &three_steps, 3) != INVAR_OK ||
+        invar_test_ledger_step(ledger, &three_steps, 1, 3) != INVAR_OK)
         return 3;
-    return give_turn(to_reader[1]) && wait_turn(to_writer[0]) ? 0 : 4;
+    return send_signal(to_reader[1]) && wait_for_signal(to_writer[0]) ? 0 : 4;
 }
 
-/* From opening to its first step a writer has an empty log: no reason to read the file alone. */
+/* A writer without a step has an empty log; a reader must follow the log all the same. */
 static void test_ledger_open__reader_without_rights_follows_a_writer(void **state)
 {
     const char *path = public_path("followed.db");
@@ -455,16 +459,16 @@ static void test_ledger_open__reader_without_rights_follows_a_writer(void **stat
     (void)state;
     if (!can_become_nobody())
         return;
-    assert_ok(invar_test_ledger_write(path, &small));
+    assert_ok(invar_test_ledger_write(path, &three_steps));
     assert_true(pipe(to_writer) == 0 && pipe(to_reader) == 0);
     writer = fork();
     assert_true(writer >= 0);
     if (writer == 0) {
         (void)alarm(INVAR_TEST_CHILD_SECONDS);
-        _exit(write_in_turn(path));
+        _exit(write_after_signal(path));
     }
     out = raw_child(NOBODY, read_before_and_after, path);
-    assert_true(give_turn(to_writer[1]));
+    assert_true(send_signal(to_writer[1]));
     assert_int_equal(waitpid(writer, &status, 0), writer);
     assert_int_equal(status, 0);
     raw_assert_outcome(&out, INVAR_OK, "");
@@ -473,14 +477,14 @@ static void test_ledger_open__reader_without_rights_follows_a_writer(void **stat
 
 /* ---- network file systems -------------------------------------------------------------------- */
 
-static long pretended; /* what statfs(2) says; 0: the truth */
+static long fake_type; /* type that statfs returns; 0 for the real type */
 
 int statfs(const char *path, struct statfs *out)
 {
-    if (pretended == 0)
+    if (fake_type == 0)
         return (int)syscall(SYS_statfs, path, out);
     memset(out, 0, sizeof *out);
-    out->f_type = (__typeof__(out->f_type))pretended;
+    out->f_type = (__typeof__(out->f_type))fake_type;
     return 0;
 }
 
@@ -510,7 +514,7 @@ static void test_ledger_open__names_of_networks(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(networks); i++) {
         const char *name = invar_ledger_file_network_name(networks[i].type);
-        // f_type has 32 significant bits, and is signed on some machines
+        // On some machines f_type is signed, with 32 significant bits.
         const char *extended = invar_ledger_file_network_name((long)(int)networks[i].type);
         assert_true(name && extended);
         assert_string_equal(name, networks[i].name);
@@ -524,25 +528,26 @@ static void test_ledger_open__on_a_network(void **state)
 {
     static const char text[] = "it lies on NFS, where SQLite loses data; put it on a local disk "
                                "with --ledger LOCAL";
-    const char *path = raw_path("net.db"), *fresh = raw_path("net-new.db");
+    const char *path = raw_path("net.db"), *new_path = raw_path("net-new.db");
     invar_ledger *ledger = NULL, *writer;
 
     (void)state;
     raw_copy(path, raw_path("base.db"));
     writer = raw_writer(raw_path("net-live.db"));
-    assert_ok(invar_test_ledger_begin(writer, &small));
+    assert_ok(invar_test_ledger_begin(writer, &three_steps));
 
-    pretended = NFS_SUPER_MAGIC;
+    fake_type = NFS_SUPER_MAGIC;
     assert_fails(invar_ledger_open(&ledger, path, &raw_write_options), INVAR_E_UNSUPPORTED, text);
-    assert_fails(invar_ledger_open(&ledger, fresh, &raw_create_options), INVAR_E_UNSUPPORTED, text);
-    assert_int_not_equal(access(fresh, F_OK), 0);
-    raw_assert_clean(path); // a finished one can be read there
+    assert_fails(invar_ledger_open(&ledger, new_path, &raw_create_options), INVAR_E_UNSUPPORTED,
+                 text);
+    assert_int_not_equal(access(new_path, F_OK), 0);
+    raw_assert_clean(path); // a finished ledger can be read on NFS
     assert_int_not_equal(access(raw_path("net.db-wal"), F_OK), 0);
     assert_fails(invar_ledger_open(&ledger, raw_path("net-live.db"), NULL), INVAR_E_UNSUPPORTED,
                  text);
-    pretended = EXT4_SUPER_MAGIC; // control
+    fake_type = EXT4_SUPER_MAGIC; // control: a local file system
     raw_assert_clean(raw_path("net-live.db"));
-    pretended = 0;
+    fake_type = 0;
     assert_null(ledger);
     invar_ledger_close(writer);
 }

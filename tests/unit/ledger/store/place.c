@@ -1,5 +1,8 @@
 /*
- * place.c - what may lie where a ledger, its lock or its copy shall be: links, pipes, other files.
+ * place.c - tests of links, pipes and other files at the paths of a ledger, its lock or its copy.
+ *
+ * The library must not write to such files, wait for a pipe, or let two writers open one ledger.
+ * Control: the same call succeeds after the obstacle is removed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +14,7 @@
 static const invar_ledger_options writer = {.write = true};
 static const invar_test_ledger small = {.steps = 3};
 
-static const char *fresh(const char *name)
+static const char *new_ledger(const char *name)
 {
     const char *path = raw_path(name);
 
@@ -20,7 +23,7 @@ static const char *fresh(const char *name)
     return path;
 }
 
-static void put(const char *path, const char *text)
+static void write_text(const char *path, const char *text)
 {
     FILE *file = fopen(path, "w");
 
@@ -41,36 +44,36 @@ static void assert_holds(const char *path, const char *text)
 
 static void test_ledger_place__lock_is_a_link(void **state)
 {
-    const char *path = fresh("link.db"), *lock = raw_path("link.db-lock");
+    const char *path = new_ledger("link.db"), *lock = raw_path("link.db-lock");
     const char *victim = raw_path("victim");
     invar_ledger *ledger = NULL;
     char holder[INVAR_LEDGER_WRITER_SIZE];
 
     (void)state;
-    put(victim, "precious");
+    write_text(victim, "precious");
     assert_int_equal(unlink(lock), 0);
     assert_int_equal(symlink(victim, lock), 0);
     assert_fails(invar_ledger_open(&ledger, path, &writer), INVAR_E_IO, "-lock");
     assert_fails(invar_ledger_writer(holder, path), INVAR_E_IO, "lock");
     assert_int_equal(unlink(lock), 0);
-    assert_int_equal(link(victim, lock), 0); // a hard link, too
+    assert_int_equal(link(victim, lock), 0); // a hard link must be rejected, too
     assert_fails(invar_ledger_open(&ledger, path, &writer), INVAR_E_IO, "-lock");
     assert_holds(victim, "precious");
     assert_int_equal(unlink(lock), 0);
-    assert_ok(invar_ledger_open(&ledger, path, &writer)); // the control
+    assert_ok(invar_ledger_open(&ledger, path, &writer)); // control: no lock file
     invar_ledger_close(ledger);
 }
 
 static void test_ledger_place__lock_is_a_pipe(void **state)
 {
-    const char *path = fresh("pipe.db"), *lock = raw_path("pipe.db-lock");
+    const char *path = new_ledger("pipe.db"), *lock = raw_path("pipe.db-lock");
     invar_ledger *ledger = NULL;
     char holder[INVAR_LEDGER_WRITER_SIZE];
 
     (void)state;
     assert_int_equal(unlink(lock), 0);
     assert_int_equal(mkfifo(lock, 0644), 0);
-    (void)alarm(20); // nothing of this may wait for the pipe's other end
+    (void)alarm(20); // kills the test if a call waits for the other end of the pipe
     assert_fails(invar_ledger_open(&ledger, path, &writer), INVAR_E_IO, "-lock");
     assert_fails(invar_ledger_writer(holder, path), INVAR_E_IO, "lock");
     assert_ok(invar_ledger_open(&ledger, path, NULL)); // a reader needs no lock
@@ -78,17 +81,17 @@ static void test_ledger_place__lock_is_a_pipe(void **state)
     (void)alarm(0);
 }
 
-/* Who has lost its lock stops, so that there never are two that write. */
+/* A writer whose lock file was removed must stop, so that two writers never exist. */
 static void test_ledger_place__lock_removed(void **state)
 {
-    const char *path = fresh("removed.db");
+    const char *path = new_ledger("removed.db");
     const invar_ledger_event event = {-1, "info", "test", "still here", NULL};
     invar_ledger *first = NULL, *second = NULL;
 
     (void)state;
     assert_ok(invar_ledger_open(&first, path, &writer));
     assert_ok(invar_test_ledger_resume(first, &small, 3));
-    assert_ok(invar_ledger_log_event(first, &event)); // the control
+    assert_ok(invar_ledger_log_event(first, &event)); // control: the lock file exists
     assert_int_equal(unlink(raw_path("removed.db-lock")), 0);
     assert_fails(invar_ledger_log_event(first, &event), INVAR_E_STATE, "its lock");
     assert_ok(invar_ledger_open(&second, path, &writer));
@@ -102,26 +105,26 @@ static void test_ledger_place__lock_removed(void **state)
 
 static void test_ledger_place__second_name(void **state)
 {
-    const char *path = fresh("name.db"), *other = raw_path("other-name.db");
+    const char *path = new_ledger("name.db"), *other = raw_path("other-name.db");
     invar_ledger *ledger = NULL;
 
     (void)state;
     assert_int_equal(link(path, other), 0);
     assert_fails(invar_ledger_open(&ledger, other, &writer), INVAR_E_UNSUPPORTED, "hard link");
     assert_fails(invar_ledger_open(&ledger, path, &writer), INVAR_E_UNSUPPORTED, "hard link");
-    assert_ok(invar_ledger_open(&ledger, other, NULL)); // reading is harmless
+    assert_ok(invar_ledger_open(&ledger, other, NULL)); // readers are allowed
     invar_ledger_close(ledger);
     assert_int_equal(unlink(other), 0);
     assert_ok(invar_ledger_open(&ledger, path, &writer));
     invar_ledger_close(ledger);
 }
 
-/* ---- the end of writing ---------------------------------------------------------------------- */
+/* ---- closing a writer ------------------------------------------------------------------------ */
 
-/* The file alone has everything, also when a reader is there while the writer closes. */
+/* A closed writer leaves a complete database file, even if a reader is still open. */
 static void test_ledger_place__file_is_complete(void **state)
 {
-    const char *path = fresh("whole.db"), *copy = raw_path("whole-copy.db");
+    const char *path = new_ledger("whole.db"), *copy = raw_path("whole-copy.db");
     invar_ledger *ledger = NULL, *reader = NULL;
     invar_ledger_summary run;
     raw_bytes bytes;
@@ -152,12 +155,12 @@ static void test_ledger_place__file_is_complete(void **state)
 
 static void test_ledger_place__backup_spares_others(void **state)
 {
-    const char *path = fresh("source.db"), *notes = raw_path("copy.db.partial");
+    const char *path = new_ledger("source.db"), *notes = raw_path("copy.db.partial");
     const invar_ledger_retention keep = {1, 0};
     invar_ledger *ledger = NULL;
 
     (void)state;
-    put(notes, "my notes");
+    write_text(notes, "my notes");
     assert_ok(invar_ledger_open(&ledger, path, NULL));
     assert_ok(invar_ledger_backup(ledger, raw_path("copy.db"), NULL));
     assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &keep));
@@ -169,14 +172,14 @@ static void test_ledger_place__backup_spares_others(void **state)
     raw_assert_clean(raw_path("short.db"));
 }
 
-/* Several processes back up to one name: one of them succeeds, and what is there is whole. */
+/* Six processes back up to one path: exactly one succeeds, and the copy is complete. */
 static void test_ledger_place__backups_at_once(void **state)
 {
-    const char *path = fresh("busy.db"), *to = raw_path("at-once.db");
+    const char *path = new_ledger("busy.db"), *to = raw_path("at-once.db");
     const invar_ledger_retention keep = {1, 0};
     invar_ledger_summary run;
     invar_ledger *ledger = NULL;
-    int won = 0, code;
+    int successes = 0, code;
 
     (void)state;
     for (int i = 0; i < 6; i++)
@@ -189,9 +192,9 @@ static void test_ledger_place__backups_at_once(void **state)
     for (int i = 0; i < 6; i++) {
         assert_true(wait(&code) > 0);
         assert_true(WIFEXITED(code));
-        won += WEXITSTATUS(code) == 0;
+        successes += WEXITSTATUS(code) == 0;
     }
-    assert_int_equal(won, 1);
+    assert_int_equal(successes, 1);
     raw_assert_clean(to);
     assert_ok(invar_ledger_open(&ledger, to, NULL));
     assert_ok(invar_ledger_find(&run, ledger, NULL));
@@ -199,10 +202,10 @@ static void test_ledger_place__backups_at_once(void **state)
     invar_ledger_close(ledger);
 }
 
-/* A series that is gone leaves values without a name. */
+/* A missing series leaves values without a name, so backup and import must fail. */
 static void test_ledger_place__backup_of_damage(void **state)
 {
-    const char *path = fresh("damaged.db"), *to = raw_path("of-damaged.db");
+    const char *path = new_ledger("damaged.db"), *to = raw_path("of-damaged.db");
     const invar_ledger_retention keep = {1, 0};
     invar_ledger *ledger = NULL, *into = NULL;
 

@@ -1,5 +1,5 @@
 /*
- * fixture.h - a folder of ledgers, and a heap that fails, for tests of views.
+ * fixture.h - a folder for ledgers and a heap whose n-th allocation fails, for tests of views.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,10 +16,10 @@
 #include "tests/support.h"
 
 #ifndef INVAR_TEST_WORK
-#define INVAR_TEST_WORK "." /* the build says it; a header that is compiled alone need not know */
+#define INVAR_TEST_WORK "." /* the build defines it, except if this header is compiled alone */
 #endif
 
-static char work[400] = INVAR_TEST_WORK "/view-XXXXXX";
+static char work_folder[400] = INVAR_TEST_WORK "/view-XXXXXX";
 
 static inline const char *path_of(const char *name)
 {
@@ -27,7 +27,7 @@ static inline const char *path_of(const char *name)
     static int next;
     char *out = path[next++ % 4];
 
-    (void)snprintf(out, sizeof path[0], "%s/%s", work, name);
+    (void)snprintf(out, sizeof path[0], "%s/%s", work_folder, name);
     return out;
 }
 
@@ -47,9 +47,9 @@ static inline uint64_t bits_of(double value)
     return bits;
 }
 
-/* ---- what a run begins with ------------------------------------------------------------------ */
+/* ---- the start of a run ---------------------------------------------------------------------- */
 
-static const invar_ledger_provenance bare = {.no_auto_facts = true};
+static const invar_ledger_provenance no_provenance = {.no_auto_facts = true};
 
 static inline void define(invar_ledger *ledger, const char *name)
 {
@@ -69,10 +69,10 @@ static inline void define(invar_ledger *ledger, const char *name)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Our blocks and jansson's, counted together, from heap_watch to heap_leave. */
+/* Counts the allocations of invar_alloc and of jansson between heap_watch and heap_unwatch. */
 static struct {
-    int64_t fail_at; /* the number of the call that fails, from 1 */
-    int64_t calls, live;
+    int64_t fail_at;     /* number of the call that fails, from 1; 0 for none */
+    int64_t calls, live; /* allocations so far; blocks that are not freed */
 } heap;
 
 static inline void *heap_alloc(size_t bytes)
@@ -92,13 +92,13 @@ static inline void heap_free(void *block)
     free(block);
 }
 
-static inline void *our_alloc(size_t bytes, void *payload)
+static inline void *watched_alloc(size_t bytes, void *payload)
 {
     (void)payload;
     return heap_alloc(bytes);
 }
 
-static inline void our_free(void *block, void *payload)
+static inline void watched_free(void *block, void *payload)
 {
     (void)payload;
     heap_free(block);
@@ -106,13 +106,13 @@ static inline void our_free(void *block, void *payload)
 
 static inline void heap_watch(void)
 {
-    static const invar_allocator ours = {our_alloc, our_free, NULL};
+    static const invar_allocator ours = {watched_alloc, watched_free, NULL};
 
     invar_allocator_set(&ours);
     json_set_alloc_funcs(heap_alloc, heap_free);
 }
 
-static inline void heap_leave(void)
+static inline void heap_unwatch(void)
 {
     invar_allocator_set(NULL);
     json_set_alloc_funcs(malloc, free);

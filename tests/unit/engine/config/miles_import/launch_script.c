@@ -1,9 +1,9 @@
 /*
- * launch_script.c - tests of the reader of launch scripts: what a shell would make of words,
- * without one.
+ * launch_script.c - tests of the reader of Miles launch scripts.
  *
- * A bash that is asked for the same words is the oracle, where a script has nothing that only a
- * shell can know.
+ * The reader must find the same words as bash, without executing the script; bash itself is the
+ * reference for scripts that depend on nothing outside their text. Words that only a shell could
+ * compute must be marked. Hostile scripts must fail with a message before they use much memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +15,11 @@
 
 #include "tests/support.h"
 
-/* The words of a script as lines. */
-static void words_of(char *out, size_t size, const char *text)
+/*
+ * Writes the words of a script to `out`, one "<WORD>" per line, with "?" after a word that only a
+ * shell could compute.
+ */
+static void format_words(char *out, size_t size, const char *text)
 {
     invar_launch_script script;
     size_t used = 0;
@@ -29,7 +32,8 @@ static void words_of(char *out, size_t size, const char *text)
     invar_launch_script_release(&script);
 }
 
-static const char *const sure[] = {
+/* Scripts whose words depend on nothing outside their text. */
+static const char *const plain_scripts[] = {
     "A_ARGS=(--a 1 --b)",
     "A_ARGS=( # comment\n --a 'x y' # --no\n\n   # --b\n --c \"d # e\"\n)",
     "X=5\nA_ARGS=(--a ${X} --b \"$X/y\" --c '$X' $X$X)",
@@ -47,8 +51,8 @@ static const char *const sure[] = {
     "true && \\\n true\nA_ARGS=(\"a\nb\")",
 };
 
-/* What bash has in the arrays, in the same form. */
-static void ask_bash(char *out, size_t size, const char *text)
+/* Executes the script in bash and writes the words of A_ARGS and B_ARGS to `out`, as lines. */
+static void format_bash_words(char *out, size_t size, const char *text)
 {
     char path[] = INVAR_TEST_WORK "/script-XXXXXX", command[256];
     int fd = mkstemp(path);
@@ -67,19 +71,19 @@ static void ask_bash(char *out, size_t size, const char *text)
     remove(path);
 }
 
-static void test_script__words_are_those_of_bash(void **state)
+static void test_launch_script__words_are_those_of_bash(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof sure / sizeof *sure; i++) {
+    for (size_t i = 0; i < sizeof plain_scripts / sizeof *plain_scripts; i++) {
         char got[4096], expected[4096];
-        words_of(got, sizeof got, sure[i]);
-        ask_bash(expected, sizeof expected, sure[i]);
+        format_words(got, sizeof got, plain_scripts[i]);
+        format_bash_words(expected, sizeof expected, plain_scripts[i]);
         if (strcmp(got, strncmp(expected, "x\n", 2) == 0 ? expected + 2 : expected) != 0)
-            fail_msg("%s\nis read as\n%sbash has\n%s", sure[i], got, expected);
+            fail_msg("%s\nis read as\n%sbash has\n%s", plain_scripts[i], got, expected);
     }
 }
 
-static void test_script__what_only_a_shell_knows_is_marked(void **state)
+static void test_launch_script__what_only_a_shell_knows_is_marked(void **state)
 {
     static const char *const cases[][2] = {
         {"A_ARGS=(--a $(nproc) `hostname` $((1 + 2)))", "<--a>\n<$(nproc)>?\n<`hostname`>?\n"
@@ -112,12 +116,12 @@ static void test_script__what_only_a_shell_knows_is_marked(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        words_of(got, sizeof got, cases[i][0]);
+        format_words(got, sizeof got, cases[i][0]);
         assert_string_equal(got, cases[i][1]);
     }
 }
 
-static void test_script__the_command_counts_where_there_is_one(void **state)
+static void test_launch_script__train_command_selects_the_words(void **state)
 {
     static const char text[] =
         "pkill -f train.py\n"
@@ -128,7 +132,7 @@ static void test_script__the_command_counts_where_there_is_one(void **state)
     char got[256];
     (void)state;
 
-    words_of(got, sizeof got, text);
+    format_words(got, sizeof got, text);
     assert_string_equal(got, "<--b>\n<2>\n<--a>\n<${C_ARGS[@]}>?\n");
     assert_ok(invar_launch_script_parse(&script, "run.sh", text, sizeof text - 1));
     assert_true(script.async);
@@ -137,7 +141,7 @@ static void test_script__the_command_counts_where_there_is_one(void **state)
     invar_launch_script_release(&script);
 }
 
-static void refuse(const char *text, size_t bytes, const char *message)
+static void assert_rejected(const char *text, size_t bytes, const char *message)
 {
     invar_launch_script script;
 
@@ -146,7 +150,7 @@ static void refuse(const char *text, size_t bytes, const char *message)
     assert_null(script.store);
 }
 
-static void test_script__refusals(void **state)
+static void test_launch_script__refusals(void **state)
 {
     static const char *const cases[][2] = {
         {"", "is it a launch script"},
@@ -161,15 +165,15 @@ static void test_script__refusals(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuse(cases[i][0], strlen(cases[i][0]), cases[i][1]);
-    refuse("a\0b", 3, "NUL byte");
+        assert_rejected(cases[i][0], strlen(cases[i][0]), cases[i][1]);
+    assert_rejected("a\0b", 3, "NUL byte");
 }
 
-/* Each line doubles the text before it, or the words, or the nesting. */
-static void test_script__hostile_growth_is_bounded(void **state)
+/* 70 lines, each of which doubles the text or the words, or adds a level of nesting. */
+static void test_launch_script__hostile_growth_is_bounded(void **state)
 {
     static const struct {
-        const char *first, *line, *message;
+        const char *head, *line, *message;
     } cases[] = {
         {"X=aaaaaaaaaaaaaaaa\n", "X=$X$X\n", "bytes of text"},
         {"A_ARGS=(a b c d)\n", "A_ARGS=(${A_ARGS[@]} ${A_ARGS[@]})\n", "words"},
@@ -179,21 +183,21 @@ static void test_script__hostile_growth_is_bounded(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        size_t used = (size_t)snprintf(text, sizeof text, "%s", cases[i].first);
+        size_t used = (size_t)snprintf(text, sizeof text, "%s", cases[i].head);
         for (int k = 0; k < 70; k++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s", cases[i].line);
-        refuse(text, used, cases[i].message);
+        assert_rejected(text, used, cases[i].message);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_script__words_are_those_of_bash),
-        cmocka_unit_test(test_script__what_only_a_shell_knows_is_marked),
-        cmocka_unit_test(test_script__the_command_counts_where_there_is_one),
-        cmocka_unit_test(test_script__refusals),
-        cmocka_unit_test(test_script__hostile_growth_is_bounded),
+        cmocka_unit_test(test_launch_script__words_are_those_of_bash),
+        cmocka_unit_test(test_launch_script__what_only_a_shell_knows_is_marked),
+        cmocka_unit_test(test_launch_script__train_command_selects_the_words),
+        cmocka_unit_test(test_launch_script__refusals),
+        cmocka_unit_test(test_launch_script__hostile_growth_is_bounded),
     };
 
     return cmocka_run_group_tests_name("script", tests, NULL, NULL);

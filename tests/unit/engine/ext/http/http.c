@@ -1,5 +1,9 @@
 /*
- * http.c - tests of questions to a server: what is asked again, what is refused, and how.
+ * http.c - tests of the HTTP client: retries, incomplete responses, limits, keys and URLs.
+ *
+ * Most tests use the module tests/plugin/fake_http.c, which has no network: the body of a request
+ * selects the response. Two tests use the module with libcurl and a server process on the loopback
+ * interface; they are skipped in builds without libcurl.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -53,71 +57,75 @@ static void count_wait(void *payload)
     ++*(int *)payload;
 }
 
-static void test_http__answers(void **state)
+static void test_http__responses(void **state)
 {
-    invar_http_exchange e[] = {{.body = "count"},   {.body = "later 4"}, {.body = "ok"},
-                               {.body = "later 6"}, {.body = "slow"},    {.body = "none"}};
+    invar_http_exchange exchange[] = {{.body = "count"},   {.body = "later 4"}, {.body = "ok"},
+                                      {.body = "later 6"}, {.body = "slow"},    {.body = "none"}};
     const char *const expected[] = {"1.5", "2", "1.5", "2", "1.5", NULL};
     invar_http *http = open_fake(4);
-    int waits = 0;
+    int n_waits = 0;
 
     (void)state;
-    invar_http_set_wait_callback(http, count_wait, &waits);
-    assert_ok(post(http, e, 6));
+    invar_http_set_wait_callback(http, count_wait, &n_waits);
+    assert_ok(post(http, exchange, 6));
     for (size_t i = 0; i < 6; i++) {
-        assert_int_equal(e[i].reply_bytes, expected[i] ? strlen(expected[i]) : 0);
+        assert_int_equal(exchange[i].reply_bytes, expected[i] ? strlen(expected[i]) : 0);
         if (expected[i])
-            assert_string_equal(e[i].reply, expected[i]); // what a 503 had said is gone
+            assert_string_equal(exchange[i].reply,
+                                expected[i]); // not the body of an earlier 503
     }
-    assert_int_equal(waits, 2); // for the slow one, and in the pause before the second calls
+    assert_int_equal(n_waits, 2); // during "slow", and in the delay before the second attempts
     assert_ok(invar_http_post(http, NULL, 0));
-    release(e, 6);
+    release(exchange, 6);
     invar_http_close(http);
 }
 
-/* Answers one call with a text and spaces, each of which comes after 20 ms. */
-static void trickle(int listener, const char *text, int spaces)
+/* Accepts one connection and sends `text`, then `spaces` spaces, one every 20 ms. */
+static void serve_slowly(int listener, const char *text, int spaces)
 {
     char request[4096];
-    int call = accept(listener, NULL, NULL);
+    int connection = accept(listener, NULL, NULL);
 
-    if (recv(call, request, sizeof request, 0) > 0)
-        (void)send(call, text, strlen(text), MSG_NOSIGNAL);
+    if (recv(connection, request, sizeof request, 0) > 0)
+        (void)send(connection, text, strlen(text), MSG_NOSIGNAL);
     for (int i = 0; i < spaces; i++) {
         (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        (void)send(call, " ", 1, MSG_NOSIGNAL);
+        (void)send(connection, " ", 1, MSG_NOSIGNAL);
     }
-    (void)close(call);
+    (void)close(connection);
 }
 
-/* A process that serves one call at *port_out. */
+/* Starts a process that serves one connection at *port_out; the caller waits for its end. */
 static pid_t serve(int *port_out, const char *text, int spaces)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof at;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     pid_t pid;
 
-    assert_true(listener >= 0 && bind(listener, (struct sockaddr *)&at, size) == 0);
-    assert_true(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+    assert_true(listener >= 0 && bind(listener, (struct sockaddr *)&address, size) == 0);
+    assert_true(getsockname(listener, (struct sockaddr *)&address, &size) == 0);
     assert_true(listen(listener, 1) == 0);
-    *port_out = ntohs(at.sin_port);
+    *port_out = ntohs(address.sin_port);
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        trickle(listener, text, spaces);
+        serve_slowly(listener, text, spaces);
         _exit(0);
     }
     (void)close(listener);
     return pid;
 }
 
-/* With libcurl: an answer that ends with its connection may be cut; a cut number is a number. */
+/*
+ * Uses libcurl. A response without a length ends when the connection closes, so it may be cut, and
+ * a cut number is still a number: such responses are rejected.
+ */
 static void test_http__refuses_an_answer_without_an_end(void **state)
 {
     static const struct {
         const char *text;
-        const char *wrong; /* NULL if the answer is taken */
+        const char *error; /* expected message; NULL if the response is accepted */
     } cases[] = {
         {"HTTP/1.1 200 OK\r\n\r\n0.12", "no Content-Length, no chunks: it may be cut"},
         {"HTTP/1.0 200 OK\r\n\r\n0.12", "no Content-Length, no chunks: it may be cut"},
@@ -134,47 +142,47 @@ static void test_http__refuses_an_answer_without_an_end(void **state)
         skip(); // built without libcurl
     (void)unsetenv("http_proxy");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_http_exchange e = {.body = "{}"};
+        invar_http_exchange exchange = {.body = "{}"};
         char url[64];
-        invar_http_options o = {.name = "rm-url",
-                                .url = url,
-                                .timeout = 60,
-                                .attempts = 1,
-                                .max_concurrency = 1,
-                                .max_response_bytes = 1 << 20,
-                                .module = CLIENT};
+        invar_http_options options = {.name = "rm-url",
+                                      .url = url,
+                                      .timeout = 60,
+                                      .attempts = 1,
+                                      .max_concurrency = 1,
+                                      .max_response_bytes = 1 << 20,
+                                      .module = CLIENT};
         invar_http *http;
         int port;
         pid_t server = serve(&port, cases[i].text, 0);
 
         (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
-        assert_ok(invar_http_open(&http, &o));
-        if (cases[i].wrong) {
-            assert_fails(post(http, &e, 1), INVAR_E_IO, cases[i].wrong);
+        assert_ok(invar_http_open(&http, &options));
+        if (cases[i].error) {
+            assert_fails(post(http, &exchange, 1), INVAR_E_IO, cases[i].error);
         } else {
-            assert_ok(post(http, &e, 1));
-            assert_string_equal(e.reply, "0.12");
+            assert_ok(post(http, &exchange, 1));
+            assert_string_equal(exchange.reply, "0.12");
         }
-        release(&e, 1);
+        release(&exchange, 1);
         invar_http_close(http);
         (void)waitpid(server, NULL, 0);
     }
 }
 
-/* With libcurl: an answer whose bytes come steadily is awaited, too, and that is told. */
+/* Uses libcurl. The wait callback runs during a response whose bytes arrive steadily, too. */
 static void test_http__steady_answer(void **state)
 {
-    invar_http_exchange e = {.body = "{}"};
+    invar_http_exchange exchange = {.body = "{}"};
     char url[64];
-    invar_http_options o = {.name = "rm-url",
-                            .url = url,
-                            .timeout = 60,
-                            .attempts = 1,
-                            .max_concurrency = 1,
-                            .max_response_bytes = 1 << 20,
-                            .module = CLIENT};
+    invar_http_options options = {.name = "rm-url",
+                                  .url = url,
+                                  .timeout = 60,
+                                  .attempts = 1,
+                                  .max_concurrency = 1,
+                                  .max_response_bytes = 1 << 20,
+                                  .module = CLIENT};
     invar_http *http;
-    int waits = 0, port;
+    int n_waits = 0, port;
     pid_t server;
 
     (void)state;
@@ -183,12 +191,12 @@ static void test_http__steady_answer(void **state)
     (void)unsetenv("http_proxy");
     server = serve(&port, "HTTP/1.1 200 OK\r\nContent-Length: 54\r\n\r\n1.25", 50);
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", port);
-    assert_ok(invar_http_open(&http, &o));
-    invar_http_set_wait_callback(http, count_wait, &waits);
-    assert_ok(post(http, &e, 1));
-    assert_memory_equal(e.reply, "1.25 ", 5);
-    assert_true(waits >= 10); // of about fifty pieces, none of them a second late
-    release(&e, 1);
+    assert_ok(invar_http_open(&http, &options));
+    invar_http_set_wait_callback(http, count_wait, &n_waits);
+    assert_ok(post(http, &exchange, 1));
+    assert_memory_equal(exchange.reply, "1.25 ", 5);
+    assert_true(n_waits >= 10); // 50 spaces, none of them more than a second after the last
+    release(&exchange, 1);
     invar_http_close(http);
     (void)waitpid(server, NULL, 0);
 }
@@ -209,105 +217,105 @@ static void test_http__refusals(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_http_exchange e[] = {{.body = "ok"}, {.body = cases[i].body}};
+        invar_http_exchange exchange[] = {{.body = "ok"}, {.body = cases[i].body}};
         invar_http *http = open_fake(3);
-        assert_fails(post(http, e, 2), cases[i].status, cases[i].text);
-        release(e, 2);
+        assert_fails(post(http, exchange, 2), cases[i].status, cases[i].text);
+        release(exchange, 2);
         invar_http_close(http);
     }
 }
 
-/* A question may have a limit of its own. */
-static void test_http__limit_of_a_question(void **state)
+/* A request may have its own limit for the response; 0 for the limit of the client. */
+static void test_http__limit_of_a_request(void **state)
 {
-    invar_http_exchange e[] = {{.body = "ok", .max_response_bytes = 3}, {.body = "ok"}};
+    invar_http_exchange exchange[] = {{.body = "ok", .max_response_bytes = 3}, {.body = "ok"}};
     invar_http *http = open_fake(1);
 
     (void)state;
-    assert_ok(post(http, e, 2));
-    release(e, 2);
-    e[0] = (invar_http_exchange){.body = "ok", .max_response_bytes = 2};
-    assert_fails(post(http, e, 1), INVAR_E_CORRUPT, "is longer than 2 bytes");
-    release(e, 1);
+    assert_ok(post(http, exchange, 2));
+    release(exchange, 2);
+    exchange[0] = (invar_http_exchange){.body = "ok", .max_response_bytes = 2};
+    assert_fails(post(http, exchange, 1), INVAR_E_CORRUPT, "is longer than 2 bytes");
+    release(exchange, 1);
     invar_http_close(http);
 }
 
 static void test_http__keys(void **state)
 {
-    static const char *const bad[] = {"a b", "a\r\nX: y", "\xc3\xa4", "\t", "a\x7f"};
-    invar_http_options o = {.name = "teacher",
-                            .url = "http://judge:1/x",
-                            .attempts = 1,
-                            .max_concurrency = 1,
-                            .max_response_bytes = 100,
-                            .api_key = "~k-!1",
-                            .module = MODULE};
-    invar_http_exchange e = {.body = "header"};
+    static const char *const invalid_keys[] = {"a b", "a\r\nX: y", "\xc3\xa4", "\t", "a\x7f"};
+    invar_http_options options = {.name = "teacher",
+                                  .url = "http://judge:1/x",
+                                  .attempts = 1,
+                                  .max_concurrency = 1,
+                                  .max_response_bytes = 100,
+                                  .api_key = "~k-!1",
+                                  .module = MODULE};
+    invar_http_exchange exchange = {.body = "header"};
     char key[4098];
     invar_http *http;
 
     (void)state;
-    assert_ok(invar_http_open(&http, &o));
-    assert_ok(post(http, &e, 1));
-    assert_string_equal(e.reply, "Authorization: Bearer ~k-!1");
-    release(&e, 1);
+    assert_ok(invar_http_open(&http, &options));
+    assert_ok(post(http, &exchange, 1));
+    assert_string_equal(exchange.reply, "Authorization: Bearer ~k-!1");
+    release(&exchange, 1);
     invar_http_close(http);
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        o.api_key = bad[i];
-        assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID,
+    for (size_t i = 0; i < sizeof invalid_keys / sizeof *invalid_keys; i++) {
+        options.api_key = invalid_keys[i];
+        assert_fails(invar_http_open(&http, &options), INVAR_E_INVALID,
                      "teacher: the key for its server");
     }
     memset(key, 'k', sizeof key);
     key[sizeof key - 1] = '\0';
-    o.api_key = key;
-    assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID, "more than 4096 characters");
+    options.api_key = key;
+    assert_fails(invar_http_open(&http, &options), INVAR_E_INVALID, "more than 4096 characters");
     key[sizeof key - 2] = '\0';
-    assert_ok(invar_http_open(&http, &o));
+    assert_ok(invar_http_open(&http, &options));
     invar_http_close(http);
 }
 
 static void test_http__wrong_addresses(void **state)
 {
-    static const char *const good[] = {"http://judge", "https://judge:65535?key=a:b",
-                                       "http://[::1]:80/v1"};
-    static const char *const urls[] = {"",
-                                       "judge:80",
-                                       "ftp://judge/",
-                                       "http://",
-                                       "http:///path",
-                                       "http://:80/",
-                                       "http://judge:http/",
-                                       "http://judge:99999/",
-                                       "http://[::1/",
-                                       "file:///etc/x",
-                                       "http://a b/",
-                                       "http://a/\r\nHost: b"};
-    invar_http_options o = {
+    static const char *const valid_urls[] = {"http://judge", "https://judge:65535?key=a:b",
+                                             "http://[::1]:80/v1"};
+    static const char *const invalid_urls[] = {"",
+                                               "judge:80",
+                                               "ftp://judge/",
+                                               "http://",
+                                               "http:///path",
+                                               "http://:80/",
+                                               "http://judge:http/",
+                                               "http://judge:99999/",
+                                               "http://[::1/",
+                                               "file:///etc/x",
+                                               "http://a b/",
+                                               "http://a/\r\nHost: b"};
+    invar_http_options options = {
         .name = "rm-url", .attempts = 1, .max_concurrency = 1, .module = MODULE};
     invar_http *http;
 
     (void)state;
-    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
-        o.url = urls[i];
-        assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID, "is no address");
+    for (size_t i = 0; i < sizeof invalid_urls / sizeof *invalid_urls; i++) {
+        options.url = invalid_urls[i];
+        assert_fails(invar_http_open(&http, &options), INVAR_E_INVALID, "is no address");
         assert_null(http);
     }
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        assert_true(invar_http_is_url(good[i]));
-    o.url = "https://judge";
-    o.module = "/nowhere/invar-http.so";
-    assert_fails(invar_http_open(&http, &o), INVAR_E_UNSUPPORTED,
+    for (size_t i = 0; i < sizeof valid_urls / sizeof *valid_urls; i++)
+        assert_true(invar_http_is_url(valid_urls[i]));
+    options.url = "https://judge";
+    options.module = "/nowhere/invar-http.so";
+    assert_fails(invar_http_open(&http, &options), INVAR_E_UNSUPPORTED,
                  "the module /nowhere/invar-http.so does not exist");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_http__answers),
+        cmocka_unit_test(test_http__responses),
         cmocka_unit_test(test_http__refuses_an_answer_without_an_end),
         cmocka_unit_test(test_http__steady_answer),
         cmocka_unit_test(test_http__refusals),
-        cmocka_unit_test(test_http__limit_of_a_question),
+        cmocka_unit_test(test_http__limit_of_a_request),
         cmocka_unit_test(test_http__keys),
         cmocka_unit_test(test_http__wrong_addresses),
     };

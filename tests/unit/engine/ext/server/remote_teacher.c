@@ -1,5 +1,9 @@
 /*
- * remote_teacher.c - tests of what a teacher's server answers: read to the bit, or refused.
+ * remote_teacher.c - tests of the parser for responses of a teacher's HTTP server.
+ *
+ * Log-probs that a server prints with the shortest digits must be read back bit by bit. A response
+ * for other tokens, from another model, or with a number that is not a log-prob is rejected.
+ * Control: harmless deviations of other servers are accepted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +18,7 @@
 
 enum { COUNT = 5, FIRST = 2 };
 
+/* Texts of the five token ids; the third is not UTF-8, the fourth is not a word. */
 static const char *const texts[] = {"a", " bc", "\xff", "<|end|>", "7"};
 
 static const char *text_of(size_t *bytes_out, const void *payload, int32_t token)
@@ -26,25 +31,30 @@ static const char *text_of(size_t *bytes_out, const void *payload, int32_t token
 static const invar_token_text_fn words = {text_of, NULL, COUNT};
 static const int32_t tokens[COUNT] = {0, 1, 2, 3, 4};
 
-static invar_status read_with(float *out, const char *tokens_text, const char *numbers,
-                              const char *rest, double temperature, const char *print)
+/*
+ * Parses a response with the given JSON lists of token texts and log-probs. `rest` is JSON appended
+ * to the object; `print` is the fingerprint of earlier responses, NULL if there is none.
+ */
+static invar_status read_response(float *out, const char *tokens_text, const char *numbers,
+                                  const char *rest, double temperature, const char *print)
 {
-    const invar_logprob_request q = {tokens, COUNT, FIRST, 12};
-    const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, print};
-    char line[4096], now[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
+    const invar_logprob_request request = {tokens, COUNT, FIRST, 12};
+    const invar_logprob_expectation expected = {"opd-teacher-url", temperature, &words, print};
+    char line[4096], fingerprint[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 
     (void)snprintf(line, sizeof line,
                    "{\"choices\":[{\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s]}}]%s}",
                    tokens_text, numbers, rest);
-    return invar_remote_teacher_read(out, now, &e, &q, line, strlen(line));
+    return invar_remote_teacher_read(out, fingerprint, &expected, &request, line, strlen(line));
 }
 
+/* Texts of all tokens as a server prints them. */
 #define TOKENS "\"a\",\" bc\",\"?\",\"\",\"7\""
 
-/* Every float comes back as it was printed: the server prints the shortest digits of a double. */
+/* Floats over the whole exponent range are read back exactly. */
 static void test_teacher__bits(void **state)
 {
-    float given[COUNT - FIRST], got[COUNT - FIRST];
+    float sent[COUNT - FIRST], got[COUNT - FIRST];
 
     (void)state;
     for (uint32_t i = 0; i < 20000; i++) {
@@ -52,33 +62,34 @@ static void test_teacher__bits(void **state)
         char numbers[512];
         for (int k = 0; k < COUNT - FIRST; k++) {
             uint32_t bits = 0x80000000u | (i * 3u + (uint32_t)k) * 35729u % 0x7f800000u;
-            memcpy(&given[k], &bits, sizeof bits); // finite, and none above 0
-            invar_json_text_f64(&text, (double)given[k]);
+            memcpy(&sent[k], &bits, sizeof bits); // finite and not above 0
+            invar_json_text_f64(&text, (double)sent[k]);
         }
         assert_ok(text.status);
         (void)snprintf(numbers, sizeof numbers, "null,-1,%.*s", (int)text.bytes, text.data);
         invar_json_text_release(&text);
-        assert_ok(read_with(got, TOKENS, numbers, "", 1, NULL));
-        assert_memory_equal(got, given, sizeof got);
+        assert_ok(read_response(got, TOKENS, numbers, "", 1, NULL));
+        assert_memory_equal(got, sent, sizeof got);
     }
 }
 
-static void test_teacher__borne(void **state)
+static void test_teacher__accepts_harmless_deviations(void **state)
 {
     float out[COUNT - FIRST];
 
     (void)state;
-    // an integer, a rounding above 0, a first number where others have null
-    assert_ok(read_with(out, TOKENS, "0,-2,-3,1e-7,-0.0", "", 1, NULL));
+    // integers, a log-prob rounded to above 0, a number instead of null for the first token
+    assert_ok(read_response(out, TOKENS, "0,-2,-3,1e-7,-0.0", "", 1, NULL));
     assert_true(out[0] == -3.0f && out[1] == 1e-7f && out[2] == 0.0f && signbit(out[2]));
-    // blanks before words are not compared, nor is what is no word
+    // leading blanks are not compared, nor are tokens that are not words
     assert_ok(
-        read_with(out, "\" a\",\"bc\",\"\\u0000\",\"x\",\"7\"", "null,-1,-1,-1,-1", "", 1, ""));
-    assert_ok(read_with(out, TOKENS, "null,-1,-1,-1,-1", ",\"invar\":{}", 0.5, NULL));
-    assert_ok(read_with(out, TOKENS, "null,-1,-1,-1,-1", ",\"system_fingerprint\":\"m\"", 1, "m"));
+        read_response(out, "\" a\",\"bc\",\"\\u0000\",\"x\",\"7\"", "null,-1,-1,-1,-1", "", 1, ""));
+    assert_ok(read_response(out, TOKENS, "null,-1,-1,-1,-1", ",\"invar\":{}", 0.5, NULL));
+    assert_ok(
+        read_response(out, TOKENS, "null,-1,-1,-1,-1", ",\"system_fingerprint\":\"m\"", 1, "m"));
 }
 
-static void test_teacher__refused(void **state)
+static void test_teacher__rejects(void **state)
 {
     static const struct {
         const char *tokens, *numbers, *rest;
@@ -107,33 +118,34 @@ static void test_teacher__refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_fails(read_with(out, cases[i].tokens, cases[i].numbers, cases[i].rest,
-                               cases[i].temperature, cases[i].print),
+        assert_fails(read_response(out, cases[i].tokens, cases[i].numbers, cases[i].rest,
+                                   cases[i].temperature, cases[i].print),
                      strstr(cases[i].text, "from the model") ? INVAR_E_STATE : INVAR_E_CORRUPT,
                      cases[i].text);
 }
 
 static void test_teacher__other_forms(void **state)
 {
-    static const char *const answers[] = {"",
-                                          "[]",
-                                          "7",
-                                          "{}",
-                                          "{\"choices\":{}}",
-                                          "{\"choices\":[]}",
-                                          "{\"choices\":[7]}",
-                                          "{\"choices\":[{\"logprobs\":null}]}",
-                                          "{\"choices\":[{\"logprobs\":[1]}]}",
-                                          "{\"choices\":[{},{}]}",
-                                          "{\"error\":{\"message\":\"no\"}}"};
-    const invar_logprob_request q = {tokens, COUNT, FIRST, -1};
-    const invar_logprob_expectation e = {"opd-teacher-url", 1, &words, NULL};
+    static const char *const responses[] = {"",
+                                            "[]",
+                                            "7",
+                                            "{}",
+                                            "{\"choices\":{}}",
+                                            "{\"choices\":[]}",
+                                            "{\"choices\":[7]}",
+                                            "{\"choices\":[{\"logprobs\":null}]}",
+                                            "{\"choices\":[{\"logprobs\":[1]}]}",
+                                            "{\"choices\":[{},{}]}",
+                                            "{\"error\":{\"message\":\"no\"}}"};
+    const invar_logprob_request request = {tokens, COUNT, FIRST, -1};
+    const invar_logprob_expectation expected = {"opd-teacher-url", 1, &words, NULL};
     char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
     float out[COUNT - FIRST];
 
     (void)state;
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
-        assert_fails(invar_remote_teacher_read(out, print, &e, &q, answers[i], strlen(answers[i])),
+    for (size_t i = 0; i < sizeof responses / sizeof *responses; i++)
+        assert_fails(invar_remote_teacher_read(out, print, &expected, &request, responses[i],
+                                               strlen(responses[i])),
                      INVAR_E_CORRUPT, "opd-teacher-url: the first answer");
 }
 
@@ -141,8 +153,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_teacher__bits),
-        cmocka_unit_test(test_teacher__borne),
-        cmocka_unit_test(test_teacher__refused),
+        cmocka_unit_test(test_teacher__accepts_harmless_deviations),
+        cmocka_unit_test(test_teacher__rejects),
         cmocka_unit_test(test_teacher__other_forms),
     };
 

@@ -1,5 +1,9 @@
 /*
- * checkpoint.c - tests of checkpoints: what is kept, what is refused, what a damage is called.
+ * checkpoint.c - tests of checkpoints: contents, selection, damage, invalid contents, the ledger.
+ *
+ * Every bit that is written must be read back, and the hash of a checkpoint must be the one that
+ * the program xxhsum computes from its files. Files with a flipped bit and missing files must be
+ * rejected by name. Control: undamaged checkpoints of the same steps are opened.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,14 +12,14 @@
 
 #include "tests/unit/engine/files/checkpoint/scene.h"
 
-/* Changes one byte of a file, `from` its end when negative. */
-static void flip(const char *name, long from)
+/* Flips the lowest bit of the byte at offset `from` of a file, counted from its end if negative. */
+static void flip_bit(const char *name, long from)
 {
     char path[600];
     FILE *stream;
     int byte;
 
-    path_in(path, name);
+    path_in_save(path, name);
     stream = fopen(path, "r+b");
     assert_non_null(stream);
     assert_int_equal(fseek(stream, from, from < 0 ? SEEK_END : SEEK_SET), 0);
@@ -33,7 +37,7 @@ static void assert_open_fails(invar_status code, const char *text)
     assert_null(c);
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 static void test_engine_checkpoint__keeps_every_bit(void **state)
 {
@@ -44,9 +48,9 @@ static void test_engine_checkpoint__keeps_every_bit(void **state)
 
     (void)state;
     assert_ok(invar_checkpoint_write(&written, save, ckpt_make(&data, 5, ROWS), NULL));
-    assert_true(there("iter_0000005/model.safetensors"));
-    assert_true(there("iter_0000005/config.json"));
-    assert_false(there("iter_0000005.tmp"));
+    assert_true(exists_in_save("iter_0000005/model.safetensors"));
+    assert_true(exists_in_save("iter_0000005/config.json"));
+    assert_false(exists_in_save("iter_0000005.tmp"));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     ckpt_check(c, 5, ROWS);
     invar_checkpoint_hash(&read, c);
@@ -60,7 +64,7 @@ static void test_engine_checkpoint__keeps_every_bit(void **state)
     invar_checkpoint_close(c);
 }
 
-/* The hash of a checkpoint is what a shell makes of its files. */
+/* The program xxhsum computes the same hashes. Control: it finds a flipped bit. */
 static void test_engine_checkpoint__xxhsum_agrees(void **state)
 {
     char command[1024], hex[INVAR_DIGEST_HEX_SIZE], line[256];
@@ -79,7 +83,7 @@ static void test_engine_checkpoint__xxhsum_agrees(void **state)
     assert_int_equal(pclose(output), 0);
     invar_digest_format(hex, &hash);
     assert_memory_equal(line, hex, 32);
-    flip("iter_0000000/config.json", 0);
+    flip_bit("iter_0000000/config.json", 0);
     snprintf(command, sizeof command,
              "cd '%s/iter_0000000' && xxhsum -c hashes.xxh >/dev/null 2>&1", save);
     assert_int_not_equal(system(command), 0);
@@ -93,9 +97,9 @@ static void test_engine_checkpoint__equal_contents_give_equal_hashes(void **stat
     assert_ok(invar_checkpoint_write(&a, save, ckpt_make(&data, 3, ROWS), NULL));
     assert_ok(invar_checkpoint_write(&b, save, ckpt_make(&data, 3, ROWS), NULL)); // replaces it
     assert_memory_equal(&a, &b, sizeof a);
-    assert_false(there("iter_0000003.old"));
+    assert_false(exists_in_save("iter_0000003.old"));
     ckpt_make(&data, 3, ROWS);
-    data.head[0][1][8] = 1; // a gap between rows
+    data.head[0][1][8] = 1; // padding between two rows, which is not saved
     assert_ok(invar_checkpoint_write(&other, save, &data.content, NULL));
     assert_memory_equal(&a, &other, sizeof a);
     data.head[0][1][6] = data.head[0][1][6] == 1 ? 2 : 1;
@@ -107,7 +111,7 @@ static void test_engine_checkpoint__equal_contents_give_equal_hashes(void **stat
     assert_memory_not_equal(&a, &other, sizeof a);
 }
 
-/* Adapters that no recipe can ask for. */
+/* Writes a checkpoint with adapters that no recipe allows, and asserts that opening it fails. */
 static void assert_adapters_refused(const invar_checkpoint_content *content, int64_t rank,
                                     float alpha, const char *text)
 {
@@ -143,7 +147,7 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     assert_adapters_refused(&content, 4, HUGE_VALF, "alpha");
     data.state.adapters.rank = 0;
     content.tensors = data.tensors;
-    content.n_tensors = CKPT_PARAMS; // the first set alone
+    content.n_tensors = CKPT_PARAMS; // only the first set
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     assert_true(invar_checkpoint_has_set(c, "model"));
@@ -151,7 +155,7 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     invar_checkpoint_close(c);
 }
 
-/* ---- which one ------------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
 static void test_engine_checkpoint__the_latest_or_the_asked_one(void **state)
 {
@@ -196,20 +200,20 @@ static void test_engine_checkpoint__no_checkpoint_is_not_found(void **state)
 static void test_engine_checkpoint__keeps_as_many_as_asked(void **state)
 {
     (void)state;
-    write_step(9, 0); // newer than the others: never theirs to remove
+    write_step(9, 0); // newer than the steps below, whose writes must not remove it
     for (int64_t step = 0; step < 5; step++)
         write_step(step, 2);
-    assert_false(there("iter_0000000"));
-    assert_false(there("iter_0000002"));
-    assert_true(there("iter_0000003"));
-    assert_true(there("iter_0000004"));
-    assert_true(there("iter_0000009"));
+    assert_false(exists_in_save("iter_0000000"));
+    assert_false(exists_in_save("iter_0000002"));
+    assert_true(exists_in_save("iter_0000003"));
+    assert_true(exists_in_save("iter_0000004"));
+    assert_true(exists_in_save("iter_0000009"));
     write_step(3, 1);
-    assert_true(there("iter_0000003"));
-    assert_true(there("iter_0000004"));
+    assert_true(exists_in_save("iter_0000003"));
+    assert_true(exists_in_save("iter_0000004"));
     write_step(5, 1);
-    assert_false(there("iter_0000003"));
-    assert_false(there("iter_0000004"));
+    assert_false(exists_in_save("iter_0000003"));
+    assert_false(exists_in_save("iter_0000004"));
     assert_int_equal(open_latest(), 5);
 }
 
@@ -220,28 +224,28 @@ static void test_engine_checkpoint__leftovers_go_with_the_next_write(void **stat
     (void)state;
     write_step(1, 0);
     write_step(2, 0);
-    // killed between the renames of a replacement: the old one counts
-    path_in(from, "iter_0000002");
-    path_in(to, "iter_0000002.old");
+    // a writer was killed between the two renames of a replacement: the old checkpoint counts
+    path_in_save(from, "iter_0000002");
+    path_in_save(to, "iter_0000002.old");
     assert_int_equal(rename(from, to), 0);
     assert_int_equal(open_latest(), 2);
-    path_in(to, "iter_0000003.tmp");
+    path_in_save(to, "iter_0000003.tmp");
     assert_int_equal(mkdir(to, 0777), 0);
-    put("iter_0000003.tmp/state.json", "half");
-    put("iter_3.tmp", "a file of somebody else");
+    write_in_save("iter_0000003.tmp/state.json", "half");
+    write_in_save("iter_3.tmp", "a file of somebody else");
     write_step(4, 0);
-    assert_true(there("iter_0000002"));
-    assert_false(there("iter_0000002.old"));
-    assert_false(there("iter_0000003.tmp"));
-    assert_true(there("iter_3.tmp"));
+    assert_true(exists_in_save("iter_0000002"));
+    assert_false(exists_in_save("iter_0000002.old"));
+    assert_false(exists_in_save("iter_0000003.tmp"));
+    assert_true(exists_in_save("iter_3.tmp"));
     assert_int_equal(ckpt_open_and_check(save, &(invar_checkpoint_open_options){.step = 2}, ROWS),
                      2);
-    // killed after them: the new one counts
-    path_in(to, "iter_0000004.old");
+    // a writer was killed after both renames: the new checkpoint counts
+    path_in_save(to, "iter_0000004.old");
     assert_int_equal(mkdir(to, 0777), 0);
     assert_int_equal(open_latest(), 4);
     write_step(5, 0);
-    assert_false(there("iter_0000004.old"));
+    assert_false(exists_in_save("iter_0000004.old"));
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
@@ -250,13 +254,13 @@ static void test_engine_checkpoint__damage_is_named(void **state)
 {
     static const struct {
         const char *file;
-        long at;
+        long file_offset;
         const char *text;
     } cases[] = {
         {"model.safetensors", -1, "tensor \"lm_head.weight\" is damaged"},
         {"model.exp_avg.safetensors", -4 * 28 - 1, "tensor \"model.norm.weight\" is damaged"},
         {"model.safetensors", 0, "model.safetensors"},
-        {"model.safetensors", 78, "model.safetensors"}, // F32 in the header
+        {"model.safetensors", 78, "model.safetensors"}, // the dtype F32 in the header
         {"state.json", 40, "state.json is damaged"},
         {"buffer.bin", 3, "buffer.bin is damaged"},
         {"hashes.xxh", 0, "is damaged"},
@@ -268,7 +272,7 @@ static void test_engine_checkpoint__damage_is_named(void **state)
         char name[100];
         write_step(3, 0);
         snprintf(name, sizeof name, "iter_0000003/%s", cases[i].file);
-        flip(name, cases[i].at);
+        flip_bit(name, cases[i].file_offset);
         assert_open_fails(INVAR_E_CORRUPT, cases[i].text);
         assert_open_fails(INVAR_E_CORRUPT, "iter_0000003");
     }
@@ -284,123 +288,124 @@ static void test_engine_checkpoint__missing_and_foreign_files_are_named(void **s
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         write_step(3, 0);
         snprintf(name, sizeof name, "iter_0000003/%s", files[i]);
-        path_in(path, name);
+        path_in_save(path, name);
         assert_int_equal(unlink(path), 0);
         snprintf(name, sizeof name, "%s is missing", files[i]);
         assert_open_fails(INVAR_E_CORRUPT, name);
-        assert_int_equal(mkdir(path, 0777), 0); // nor is a folder a file
+        assert_int_equal(mkdir(path, 0777), 0); // a folder in place of the file
         assert_open_fails(INVAR_E_CORRUPT, files[i]);
-        if (i > 1) // what is only hashed at first
+        if (i > 1) // files that are only hashed when a checkpoint is opened
             assert_open_fails(INVAR_E_CORRUPT, "is no regular file");
     }
     write_step(3, 0);
-    put("iter_0000003/README", "mine"); // not listed, so nobody's business
+    write_in_save("iter_0000003/README", "mine"); // not listed in hashes.xxh, so ignored
     assert_int_equal(open_latest(), 3);
-    path_in(path, "iter_0000003");
+    path_in_save(path, "iter_0000003");
     assert_ok(invar_held_folder_remove(path));
     assert_open_fails(INVAR_E_CORRUPT, "iter_0000003: there is no such checkpoint");
     write_step(3, 0);
-    path_in(other, "iter_0000004");
+    path_in_save(other, "iter_0000004");
     assert_int_equal(rename(path, other), 0);
-    put("latest_checkpointed_iteration.txt", "4\n");
+    write_in_save("latest_checkpointed_iteration.txt", "4\n");
     assert_open_fails(INVAR_E_CORRUPT, "holds step 3");
 }
 
 static void test_engine_checkpoint__latest_is_read_strictly(void **state)
 {
-    static const char *const bad[] = {"",   "\n", "release", "-1", "3x", "99999999999999999999",
-                                      "3 4"};
-    static const char *const good[] = {"3", "3\n", "3\r\n", "0003"};
+    static const char *const invalid[] = {"",   "\n", "release", "-1", "3x", "99999999999999999999",
+                                          "3 4"};
+    static const char *const valid[] = {"3", "3\n", "3\r\n", "0003"};
 
     (void)state;
     write_step(3, 0);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        put("latest_checkpointed_iteration.txt", bad[i]);
+    for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
+        write_in_save("latest_checkpointed_iteration.txt", invalid[i]);
         assert_open_fails(INVAR_E_CORRUPT, "latest_checkpointed_iteration.txt");
     }
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        put("latest_checkpointed_iteration.txt", good[i]);
+    for (size_t i = 0; i < sizeof valid / sizeof valid[0]; i++) {
+        write_in_save("latest_checkpointed_iteration.txt", valid[i]);
         assert_int_equal(open_latest(), 3);
     }
 }
 
-typedef struct told {
+/* Calls of the callback `skipped`. */
+typedef struct skip_log {
     int count;
     int64_t steps[8];
-    char why[INVAR_ERROR_MESSAGE_SIZE];
-} told;
+    char reason[INVAR_ERROR_MESSAGE_SIZE]; /* message about the last skipped checkpoint */
+} skip_log;
 
-static void note_skipped(void *payload, int64_t step, const char *why)
+static void record_skipped(void *payload, int64_t step, const char *reason)
 {
-    told *t = payload;
+    skip_log *skips = payload;
 
-    t->steps[t->count++] = step;
-    snprintf(t->why, sizeof t->why, "%s", why);
+    skips->steps[skips->count++] = step;
+    snprintf(skips->reason, sizeof skips->reason, "%s", reason);
 }
 
 static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(void **state)
 {
-    told t = {0};
-    invar_checkpoint_open_options choice = {.step = INVAR_CHECKPOINT_LATEST,
-                                            .skip_damaged = true,
-                                            .skipped = note_skipped,
-                                            .payload = &t,
-                                            .settings = INVAR_CHECKPOINT_CKPT_STEP |
-                                                        INVAR_CHECKPOINT_SKIP_DAMAGED};
+    skip_log skips = {0};
+    invar_checkpoint_open_options selection = {.step = INVAR_CHECKPOINT_LATEST,
+                                               .skip_damaged = true,
+                                               .skipped = record_skipped,
+                                               .payload = &skips,
+                                               .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                           INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_checkpoint *c;
     char path[600];
 
     (void)state;
     for (int64_t step = 1; step <= 4; step++)
         write_step(step, 0);
-    assert_int_equal(ckpt_open_and_check(save, &choice, ROWS), 4);
-    assert_int_equal(t.count, 0);
-    flip("iter_0000004/buffer.bin", 0);
-    path_in(path, "iter_0000003/model.safetensors");
+    assert_int_equal(ckpt_open_and_check(save, &selection, ROWS), 4);
+    assert_int_equal(skips.count, 0);
+    flip_bit("iter_0000004/buffer.bin", 0);
+    path_in_save(path, "iter_0000003/model.safetensors");
     assert_int_equal(unlink(path), 0);
     assert_open_fails(INVAR_E_CORRUPT, "iter_0000004: buffer.bin is damaged");
-    assert_int_equal(ckpt_open_and_check(save, &choice, ROWS), 2);
-    assert_int_equal(t.count, 2);
-    assert_int_equal(t.steps[0], 4);
-    assert_int_equal(t.steps[1], 3);
-    assert_non_null(strstr(t.why, "model.safetensors is missing"));
-    t.count = 0;
-    put("latest_checkpointed_iteration.txt", "?");
-    assert_int_equal(ckpt_open_and_check(save, &choice, ROWS), 2);
-    assert_int_equal(t.count, 3);
-    assert_int_equal(t.steps[0], INVAR_CHECKPOINT_LATEST);
-    // none is whole: the first error counts
-    flip("iter_0000001/state.json", 5);
-    flip("iter_0000002/state.json", 5);
-    choice.step = 4;
-    choice.skipped = NULL;
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT, "iter_0000004");
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+    assert_int_equal(ckpt_open_and_check(save, &selection, ROWS), 2);
+    assert_int_equal(skips.count, 2);
+    assert_int_equal(skips.steps[0], 4);
+    assert_int_equal(skips.steps[1], 3);
+    assert_non_null(strstr(skips.reason, "model.safetensors is missing"));
+    skips.count = 0;
+    write_in_save("latest_checkpointed_iteration.txt", "?");
+    assert_int_equal(ckpt_open_and_check(save, &selection, ROWS), 2);
+    assert_int_equal(skips.count, 3);
+    assert_int_equal(skips.steps[0], INVAR_CHECKPOINT_LATEST);
+    // no checkpoint is undamaged: the first error is reported
+    flip_bit("iter_0000001/state.json", 5);
+    flip_bit("iter_0000002/state.json", 5);
+    selection.step = 4;
+    selection.skipped = NULL;
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_CORRUPT, "iter_0000004");
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_CORRUPT,
                  "another; no older one is whole");
 }
 
 static void test_engine_checkpoint__messages_say_what_can_be_chosen(void **state)
 {
-    invar_checkpoint_open_options choice = {.step = 2, .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_checkpoint_open_options selection = {.step = 2, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     invar_checkpoint *c;
 
     (void)state;
     write_step(3, 0);
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_NOTFOUND,
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_NOTFOUND,
                  "iter_0000002: there is no such checkpoint; choose another with ckpt-step: 3");
     assert_null(strstr(invar_error_last()->message, "skip-damaged"));
-    flip("iter_0000003/buffer.bin", 0);
-    choice = (invar_checkpoint_open_options){.step = INVAR_CHECKPOINT_LATEST, .settings = ~0U};
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+    flip_bit("iter_0000003/buffer.bin", 0);
+    selection = (invar_checkpoint_open_options){.step = INVAR_CHECKPOINT_LATEST, .settings = ~0U};
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_CORRUPT,
                  "another; there is no other one");
     for (int64_t step = 4; step <= 14; step++)
         write_step(step, 0);
-    flip("iter_0000014/buffer.bin", 0);
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+    flip_bit("iter_0000014/buffer.bin", 0);
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_CORRUPT,
                  "ckpt-step: ..., 6, 7, 8, 9, 10, 11, 12, 13; or set skip-damaged");
-    choice.step = 1;
-    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_NOTFOUND, "12, 13, 14");
-    assert_null(strstr(invar_error_last()->message, "skip-damaged")); // none is older
+    selection.step = 1;
+    assert_fails(invar_checkpoint_open(&c, save, &selection), INVAR_E_NOTFOUND, "12, 13, 14");
+    assert_null(strstr(invar_error_last()->message, "skip-damaged")); // no step is older
 }
 
 static void test_engine_checkpoint__a_folder_by_its_own_name_is_verified(void **state)
@@ -410,16 +415,16 @@ static void test_engine_checkpoint__a_folder_by_its_own_name_is_verified(void **
 
     (void)state;
     write_step(3, 0);
-    path_in(path, "iter_0000003");
-    path_in(other, "best");
+    path_in_save(path, "iter_0000003");
+    path_in_save(other, "best");
     assert_false(invar_checkpoint_is_folder(save));
     assert_true(invar_checkpoint_is_folder(path));
-    assert_int_equal(rename(path, other), 0); // a copy may have any name
+    assert_int_equal(rename(path, other), 0); // the folder of a copy may have any name
     assert_ok(invar_checkpoint_open_folder(&c, other));
     assert_int_equal(invar_checkpoint_state_of(c)->step, 3);
     assert_string_equal(invar_checkpoint_path(c), other);
     invar_checkpoint_close(c);
-    flip("best/model.safetensors", -1);
+    flip_bit("best/model.safetensors", -1);
     assert_fails(invar_checkpoint_open_folder(&c, other), INVAR_E_CORRUPT,
                  "best: model.safetensors: tensor \"lm_head.weight\" is damaged");
     assert_null(c);
@@ -454,8 +459,8 @@ static void test_engine_checkpoint__missing_and_extra_tensors_are_named(void **s
     assert_fails(invar_checkpoint_load(&norm, c, "critic", "none"), INVAR_E_NOTFOUND, "critic");
     assert_fails(invar_checkpoint_check_all_loaded(c, "model"), INVAR_E_STATE,
                  "no tensor \"model.embed_tokens.weight\"");
-    assert_ok(
-        invar_checkpoint_check_all_loaded(c, "critic")); // there is nothing that could be left over
+    // a set that the checkpoint does not have leaves nothing over
+    assert_ok(invar_checkpoint_check_all_loaded(c, "critic"));
     invar_checkpoint_close(c);
 }
 
@@ -470,8 +475,8 @@ static void test_engine_checkpoint__a_file_that_changes_after_opening_is_noticed
     (void)state;
     write_step(0, 0);
     assert_ok(invar_checkpoint_open(&c, save, NULL));
-    flip("iter_0000000/model.safetensors", -4 * 28 - 1);
-    flip("iter_0000000/buffer.bin", 0);
+    flip_bit("iter_0000000/model.safetensors", -4 * 28 - 1);
+    flip_bit("iter_0000000/buffer.bin", 0);
     assert_fails(invar_checkpoint_load(&norm, c, "model", "model.norm.weight"), INVAR_E_CORRUPT,
                  "\"model.norm.weight\" is damaged");
     assert_fails(invar_checkpoint_read_blob(&text, &bytes, c, "buffer.bin"), INVAR_E_CORRUPT,
@@ -480,12 +485,13 @@ static void test_engine_checkpoint__a_file_that_changes_after_opening_is_noticed
     invar_checkpoint_close(c);
 }
 
+/* Asserts that `data` is rejected and that nothing was written; then makes it valid again. */
 static void assert_write_fails(invar_status code, const char *text)
 {
     assert_fails(invar_checkpoint_write(NULL, save, &data.content, NULL), code, text);
     assert_int_equal(open_latest(), 1);
-    assert_false(there("iter_0000002"));
-    assert_false(there("iter_0000002.tmp"));
+    assert_false(exists_in_save("iter_0000002"));
+    assert_false(exists_in_save("iter_0000002.tmp"));
     ckpt_make(&data, 2, ROWS);
 }
 
@@ -536,63 +542,63 @@ static void test_engine_checkpoint__refuses_impossible_contents(void **state)
 
 static void test_engine_checkpoint__the_ledger_knows_it(void **state)
 {
-    invar_ledger *ledger = a_ledger("knows", 3);
+    invar_ledger *ledger = make_ledger("knows", 3);
     const invar_checkpoint_options options = {.ledger = ledger};
 
     (void)state;
     assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, 1, ROWS), &options));
     assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, 2, ROWS), &options));
-    assert_int_equal(rows_of(ledger, "restore-points"), 2);
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 0);
-    assert_int_equal(rows_of(ledger, "checkpoint-verify"), 0);
-    // a step that the ledger does not have, or has with another chain: nothing appears
+    assert_int_equal(count_query_rows(ledger, "restore-points"), 2);
+    assert_int_equal(count_query_rows(ledger, "checkpoint-pending"), 0);
+    assert_int_equal(count_query_rows(ledger, "checkpoint-verify"), 0);
+    // a step that the ledger does not have, or has with another chain: nothing is written
     ckpt_make(&data, 3, ROWS);
     assert_fails(invar_checkpoint_write(NULL, save, &data.content, &options), INVAR_E_INVALID,
                  "the last step is 2");
     data.state.step = 2;
     assert_fails(invar_checkpoint_write(NULL, save, &data.content, &options), INVAR_E_MISMATCH,
                  "another state");
-    assert_false(there("iter_0000003"));
-    assert_false(there("iter_0000002.tmp"));
+    assert_false(exists_in_save("iter_0000003"));
+    assert_false(exists_in_save("iter_0000002.tmp"));
     assert_int_equal(open_latest(), 2);
     invar_ledger_close(ledger);
 }
 
 static void test_engine_checkpoint__a_resume_completes_what_was_announced(void **state)
 {
-    invar_ledger *ledger = a_ledger("settles", 3);
-    invar_ledger_checkpoint made = {.step = 2, .path = "elsewhere/iter_0000002"};
+    invar_ledger *ledger = make_ledger("settles", 3);
+    invar_ledger_checkpoint intent = {.step = 2, .path = "elsewhere/iter_0000002"};
     invar_checkpoint *c;
     char path[600];
 
     (void)state;
-    // killed between the rename and the completion: there is the intent and the folder
-    assert_ok(invar_checkpoint_write(&made.hash, save, ckpt_make(&data, 2, ROWS), NULL));
-    made.chain = scenario_chain(2);
-    assert_ok(invar_ledger_checkpoint_intent(ledger, &made));
-    made.hash.bytes[0] ^= 1; // one that never became a folder
-    made.path = "lost/iter_0000002";
-    assert_ok(invar_ledger_checkpoint_intent(ledger, &made));
+    // a writer was killed after the rename: the intent and the folder exist
+    assert_ok(invar_checkpoint_write(&intent.hash, save, ckpt_make(&data, 2, ROWS), NULL));
+    intent.chain = scenario_chain(2);
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &intent));
+    intent.hash.bytes[0] ^= 1; // the intent of a checkpoint whose folder was never written
+    intent.path = "lost/iter_0000002";
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &intent));
     invar_ledger_close(ledger);
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     snprintf(path, sizeof path, "%s/settles.db", folder);
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true}));
     assert_ok(scenario_resume(ledger, 2));
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 2);
-    assert_int_equal(rows_of(ledger, "restore-points"), 0);
+    assert_int_equal(count_query_rows(ledger, "checkpoint-pending"), 2);
+    assert_int_equal(count_query_rows(ledger, "restore-points"), 0);
     assert_ok(invar_checkpoint_finish_pending(c, ledger));
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 1);
-    assert_int_equal(rows_of(ledger, "restore-points"), 1);
-    assert_ok(invar_checkpoint_finish_pending(c, ledger)); // nothing is left to do
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 1);
+    assert_int_equal(count_query_rows(ledger, "checkpoint-pending"), 1);
+    assert_int_equal(count_query_rows(ledger, "restore-points"), 1);
+    assert_ok(invar_checkpoint_finish_pending(c, ledger)); // nothing is pending
+    assert_int_equal(count_query_rows(ledger, "checkpoint-pending"), 1);
     invar_checkpoint_close(c);
-    // a checkpoint of a run that this ledger does not have
+    // control: a checkpoint of a run that this ledger does not have
     ckpt_make(&data, 2, ROWS);
     memset(data.state.uuid, '7', 32);
     assert_ok(invar_checkpoint_write(NULL, save, &data.content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     assert_ok(invar_checkpoint_finish_pending(c, ledger));
-    assert_int_equal(rows_of(ledger, "restore-points"), 1);
+    assert_int_equal(count_query_rows(ledger, "restore-points"), 1);
     invar_checkpoint_close(c);
     invar_ledger_close(ledger);
 }

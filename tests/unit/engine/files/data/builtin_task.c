@@ -1,5 +1,8 @@
 /*
- * builtin_task.c - tests of the built-in tasks.
+ * builtin_task.c - tests of the built-in tasks: prompts, answers, alphabets, seeds.
+ *
+ * Items are compared with shuffle.txt, which an independent program computed (shuffle.py), and each
+ * answer is checked by another method than the one of builtin_task.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,7 +19,7 @@ static void test_task__matches_the_oracle(void **state)
     FILE *file = fopen(INVAR_TEST_DATA "/unit/engine/files/data/shuffle.txt", "r");
     char line[4096], name[16], prompt[16], answer[16];
     unsigned seed, item;
-    int seen = 0;
+    int n_items = 0;
     (void)state;
 
     assert_non_null(file);
@@ -27,19 +30,19 @@ static void test_task__matches_the_oracle(void **state)
         assert_ok(invar_builtin_task_make(&got, name, seed, item));
         assert_string_equal(got.prompt, prompt);
         assert_string_equal(got.answer, answer);
-        seen++;
+        n_items++;
     }
     fclose(file);
-    assert_int_equal(seen, 84);
+    assert_int_equal(n_items, 84);
 }
 
-/* The right answer, found another way than builtin_task.c makes it. */
+/* Checks an answer against its prompt, by another method than builtin_task.c. */
 static void check_answer(const char *name, const invar_builtin_task_item *item)
 {
     const size_t n = strlen(item->prompt) - 1;
     int a = item->prompt[0] - '0', b = item->prompt[2] - '0', counts[256] = {0};
 
-    if (strcmp(name, "guess") == 0) { // the prompt does not tell
+    if (strcmp(name, "guess") == 0) { // the prompt does not determine the answer
         assert_string_equal(item->prompt, "?");
         assert_true(strlen(item->answer) == 1 && strchr("1234567", item->answer[0]));
         return;
@@ -91,8 +94,8 @@ static void test_task__answers_are_right(void **state)
                 assert_non_null(strchr(alphabet, *c));
         }
         for (const char *c = "0123456789<>"; strcmp(name, "guess") == 0 && *c; c++)
-            used[(unsigned char)*c] = true; // guesses and hints
-        for (int c = 0; c < 128; c++)       // all of it, and nothing else
+            used[(unsigned char)*c] = true; // characters of later turns: guesses and hints
+        for (int c = 0; c < 128; c++)       // all characters of the alphabet, and no others
             assert_true(used[c] == (c > 0 && strchr(alphabet, c)));
     }
     assert_int_equal(tasks, 7);

@@ -1,5 +1,9 @@
 /*
- * dataset.c - tests of data sets: lines, slices, order, what is refused.
+ * dataset.c - tests of data sets: lines, labels, slices, gzip, the hash and the order of prompts.
+ *
+ * Shuffled orders are compared with shuffle.txt, which an independent program computed
+ * (shuffle.py). Equal data in another file must have the same hash. Control: data that differ in
+ * one value, order, label or field must have another one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,9 +46,10 @@ static void test_dataset__reads_lines(void **state)
     (void)state;
 
     options.label_key = "label";
-    dataset = parsed(&options, "{\"input\": \"ab=\", \"label\": \"x y\", \"more\": [1]}\r\n"
-                               "{\"label\": 7, \"input\": \"c\", \"metadata\": {\"b\": 1, \"a\": "
-                               "[true, 0.5]}}\n\n \n");
+    dataset =
+        parse_dataset(&options, "{\"input\": \"ab=\", \"label\": \"x y\", \"more\": [1]}\r\n"
+                                "{\"label\": 7, \"input\": \"c\", \"metadata\": {\"b\": 1, \"a\": "
+                                "[true, 0.5]}}\n\n \n");
     assert_int_equal(invar_dataset_size(dataset), 2);
     assert_int_equal(invar_dataset_dropped_count(dataset), 0);
     p = invar_dataset_prompt(dataset, 0);
@@ -97,7 +102,7 @@ static void test_dataset__labels_are_text(void **state)
 
         snprintf(text, sizeof text, "{\"n\": 18446744073709551616, \"input\": \"a\", \"l\": %s}",
                  cases[i][0]);
-        dataset = parsed(&options, text);
+        dataset = parse_dataset(&options, text);
         assert_string_equal(invar_dataset_prompt(dataset, 0)->label, cases[i][1]);
         invar_dataset_close(dataset);
     }
@@ -129,12 +134,12 @@ static void test_dataset__refuses_bad_lines(void **state)
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuses(&options, cases[i][0], cases[i][1]);
+        assert_rejected(&options, cases[i][0], cases[i][1]);
     options.label_key = "l";
-    refuses(&options, "{\"input\": \"a\"}", "d.jsonl:1: \"l\" is missing (label-key)");
-    refuses(&options, "{\"input\": \"a\", \"l\": null}", "\"l\" is no label");
-    refuses(&options, "{\"input\": \"a\", \"l\": [1]}", "\"l\" is no label");
-    refuses(&options, "{\"input\": \"a\", \"l\": {}}", "\"l\" is no label");
+    assert_rejected(&options, "{\"input\": \"a\"}", "d.jsonl:1: \"l\" is missing (label-key)");
+    assert_rejected(&options, "{\"input\": \"a\", \"l\": null}", "\"l\" is no label");
+    assert_rejected(&options, "{\"input\": \"a\", \"l\": [1]}", "\"l\" is no label");
+    assert_rejected(&options, "{\"input\": \"a\", \"l\": {}}", "\"l\" is no label");
 }
 
 static void test_dataset__drops_long_prompts(void **state)
@@ -145,14 +150,14 @@ static void test_dataset__drops_long_prompts(void **state)
     (void)state;
 
     options.max_prompt_tokens = 3;
-    dataset = parsed(&options, text);
+    dataset = parse_dataset(&options, text);
     assert_int_equal(invar_dataset_size(dataset), 2);
     assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     assert_int_equal(invar_dataset_prompt(dataset, 0)->line, 1);
     assert_int_equal(invar_dataset_prompt(dataset, 1)->line, 2);
     invar_dataset_close(dataset);
     options.max_prompt_tokens = 1;
-    refuses(&options, text, "no prompt is left: all 3 are longer");
+    assert_rejected(&options, text, "no prompt is left: all 3 are longer");
 }
 
 static void test_dataset__sft_without_template(void **state)
@@ -164,12 +169,12 @@ static void test_dataset__sft_without_template(void **state)
     (void)state;
 
     options.sft = true;
-    refuses(&options, "{\"input\": \"a\"}", "sft_loss needs answers");
+    assert_rejected(&options, "{\"input\": \"a\"}", "sft_loss needs answers");
     options.label_key = "l";
     options.max_total_tokens = 5;
-    dataset = parsed(&options, "{\"input\": \"a=\", \"l\": \"xy\"}\n"
-                               "{\"input\": \"a=\", \"l\": \"xyz\"}\n"
-                               "{\"input\": \"a=\", \"l\": \"\"}\n");
+    dataset = parse_dataset(&options, "{\"input\": \"a=\", \"l\": \"xy\"}\n"
+                                      "{\"input\": \"a=\", \"l\": \"xyz\"}\n"
+                                      "{\"input\": \"a=\", \"l\": \"\"}\n");
     assert_int_equal(invar_dataset_size(dataset), 2);
     assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     p = invar_dataset_prompt(dataset, 0);
@@ -186,14 +191,14 @@ static void test_dataset__sft_without_template(void **state)
 static void test_dataset__slices(void **state)
 {
     static const struct {
-        const char *slice, *lines; /* what Python's range(5)[...] gives */
+        const char *slice, *lines; /* line numbers, as range(5)[...] of Python; NULL if empty */
     } cases[] = {
         {"", "01234"},      {"@[:]", "01234"}, {"@[0:2]", "01"},   {"@[2:]", "234"},
         {"@[:-1]", "0123"}, {"@[-2:]", "34"},  {"@[-9:2]", "01"},  {"@[3:99]", "34"},
         {"@[-3:-1]", "23"}, {"@[4:5]", "4"},   {"@[2:2]", NULL},   {"@[3:1]", NULL},
         {"@[5:]", NULL},    {"@[:0]", NULL},   {"@[-1:-2]", NULL},
     };
-    static const char *const bad[] = {
+    static const char *const invalid[] = {
         "@[1]", "@[1:2:3]", "@[a:b]", "@[1:2x]", "@[-:2]", "@[ 1:2]", "@[1:9999999999999999999]"};
     static const char text[] = "{\"input\": \"a\"}\n{\"input\": \"b\"}\n{\"input\": \"c\"}\n"
                                "{\"input\": \"d\"}\n{\"input\": \"e\"}\n";
@@ -220,24 +225,24 @@ static void test_dataset__slices(void **state)
         }
         invar_dataset_close(dataset);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        snprintf(path, sizeof path, SCRATCH "/five.jsonl%s", bad[i]);
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+        snprintf(path, sizeof path, SCRATCH "/five.jsonl%s", invalid[i]);
         assert_fails(invar_dataset_open(&dataset, &options, tokenizer), INVAR_E_INVALID,
                      "expected a slice of lines");
     }
 }
 
-/* The same records are the same data set, however the file is packed; its name says nothing. */
+/* Compressed files are detected by their contents and give the same hash. */
 static void test_dataset__gzip_is_the_same_data(void **state)
 {
-    // two members: {"input": "a"}, {"input": "b"}
+    // two gzip members: {"input": "a"} and {"input": "b"}, each with a newline
     static const char packed[] =
         "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52"
         "\x50\x4a\x54\xaa\xe5\x02\x00\xbe\x28\x83\xe1\x0f\x00\x00\x00\x1f\x8b\x08\x00\x00"
         "\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52\x50\x4a\x52\xaa\xe5"
         "\x02\x00\x50\x87\x36\xf3\x0f\x00\x00\x00";
     invar_dataset_options options = dataset_options("d.jsonl", "");
-    invar_dataset *dataset = parsed(&options, "{\"input\": \"a\"}\n{\"input\": \"b\"}\n");
+    invar_dataset *dataset = parse_dataset(&options, "{\"input\": \"a\"}\n{\"input\": \"b\"}\n");
     invar_digest plain, expanded;
     (void)state;
 
@@ -261,7 +266,7 @@ static void test_dataset__gzip_is_the_same_data(void **state)
     assert_null(dataset);
 }
 
-/* Lines outside of a slice may be anything; a bad line's number counts from the file's first. */
+/* Lines outside the slice are not parsed; line numbers in messages count from the file's first. */
 static void test_dataset__reads_the_slice_only(void **state)
 {
     static const char text[] = "rubbish\n{\"input\": \"b\"}\n{\"in\n";
@@ -317,14 +322,14 @@ static void test_dataset__opens_files_and_tasks(void **state)
 
 /* ---- identity -------------------------------------------------------------------------------- */
 
-static void hash_of(invar_digest *out, bool sft, const char *text)
+static void hash_text(invar_digest *out, bool sft, const char *text)
 {
     invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
 
     options.label_key = "l";
     options.sft = sft;
-    dataset = parsed(&options, text);
+    dataset = parse_dataset(&options, text);
     invar_dataset_hash(out, dataset);
     invar_dataset_close(dataset);
 }
@@ -342,13 +347,14 @@ static void test_dataset__hash(void **state)
     invar_digest base, other;
     (void)state;
 
-    hash_of(&base, false, "{\"input\": \"a\", \"l\": 1}\n{\"input\": \"c\", \"l\": 2}");
-    hash_of(&other, false, "{\"l\": \"1\", \"input\": \"a\"}\n{\"l\":2,\"input\":\"c\",\"y\":0}\n");
+    hash_text(&base, false, "{\"input\": \"a\", \"l\": 1}\n{\"input\": \"c\", \"l\": 2}");
+    hash_text(&other, false,
+              "{\"l\": \"1\", \"input\": \"a\"}\n{\"l\":2,\"input\":\"c\",\"y\":0}\n");
     assert_true(invar_digest_equal(&base, &other));
-    hash_of(&other, true, "{\"input\": \"a\", \"l\": 1}\n{\"input\": \"c\", \"l\": 2}");
+    hash_text(&other, true, "{\"input\": \"a\", \"l\": 1}\n{\"input\": \"c\", \"l\": 2}");
     assert_false(invar_digest_equal(&base, &other));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        hash_of(&other, false, others[i]);
+        hash_text(&other, false, others[i]);
         assert_false(invar_digest_equal(&base, &other));
     }
 }
@@ -365,18 +371,18 @@ static void test_dataset__shuffle_matches_the_oracle(void **state)
 
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
-        char *at = line + sizeof "shuffle";
+        char *rest = line + sizeof "shuffle";
         long long seed, epoch, count;
 
         if (strncmp(line, "shuffle ", 8) != 0)
             continue;
-        seed = strtoll(at, &at, 10);
-        epoch = strtoll(at, &at, 10);
-        count = strtoll(at, &at, 10);
+        seed = strtoll(rest, &rest, 10);
+        epoch = strtoll(rest, &rest, 10);
+        count = strtoll(rest, &rest, 10);
         assert_true(count <= 512);
         invar_dataset_shuffle(order, count, (uint32_t)seed, epoch);
         for (int64_t i = 0; i < count; i++)
-            assert_int_equal(order[i], strtoll(at, &at, 10));
+            assert_int_equal(order[i], strtoll(rest, &rest, 10));
         seen++;
     }
     fclose(file);
@@ -385,17 +391,17 @@ static void test_dataset__shuffle_matches_the_oracle(void **state)
 
 static void test_dataset__shuffle_is_a_permutation(void **state)
 {
-    const int64_t most = invar_test_count(300, 3000);
+    const int64_t max_count = invar_test_count(300, 3000);
     static int32_t order[3000], other[3000];
-    static bool there[3000];
+    static bool present[3000];
     (void)state;
 
-    for (int64_t count = 1; count < most; count += 1 + count / 7) {
-        memset(there, 0, sizeof there);
+    for (int64_t count = 1; count < max_count; count += 1 + count / 7) {
+        memset(present, 0, sizeof present);
         invar_dataset_shuffle(order, count, 42, 3);
         for (int64_t i = 0; i < count; i++) {
-            assert_true(order[i] >= 0 && order[i] < count && !there[order[i]]);
-            there[order[i]] = true;
+            assert_true(order[i] >= 0 && order[i] < count && !present[order[i]]);
+            present[order[i]] = true;
         }
         invar_dataset_shuffle(other, count, 42, 4);
         assert_true(count < 8 || invar_bits_differ(order, other, (size_t)count * sizeof *order));
@@ -404,23 +410,23 @@ static void test_dataset__shuffle_is_a_permutation(void **state)
     }
 }
 
-/* Every place is equally likely for every item, to four standard deviations. */
+/* Every item is equally likely at every position, to four standard deviations. */
 static void test_dataset__shuffle_is_fair(void **state)
 {
-    const int64_t rounds = invar_test_count(7000, 700000);
+    const int64_t n_epochs = invar_test_count(7000, 700000);
     int64_t counts[7][7] = {{0}};
     int32_t order[7];
-    double mean = (double)rounds / 7;
+    double mean = (double)n_epochs / 7;
     (void)state;
 
-    for (int64_t epoch = 0; epoch < rounds; epoch++) {
+    for (int64_t epoch = 0; epoch < n_epochs; epoch++) {
         invar_dataset_shuffle(order, 7, 9, epoch);
         for (int i = 0; i < 7; i++)
             counts[i][order[i]]++;
     }
     for (int i = 0; i < 49; i++) {
-        double off = (double)counts[i / 7][i % 7] - mean;
-        assert_true(off * off < 16 * mean * 6 / 7);
+        double deviation = (double)counts[i / 7][i % 7] - mean;
+        assert_true(deviation * deviation < 16 * mean * 6 / 7);
     }
 }
 
@@ -428,7 +434,7 @@ static void test_dataset__next_wraps(void **state)
 {
     static const char text[] = "{\"input\": \"a\"}\n{\"input\": \"b\"}\n{\"input\": \"c\"}\n";
     invar_dataset_options options = dataset_options("d.jsonl", "");
-    invar_dataset *dataset = parsed(&options, text);
+    invar_dataset *dataset = parse_dataset(&options, text);
     invar_data_cursor cursor = {0, 0};
     char seen[10] = "";
     (void)state;
@@ -440,35 +446,35 @@ static void test_dataset__next_wraps(void **state)
     invar_dataset_close(dataset);
 }
 
-/* Where a cursor stands says all: another set, another history, the same prompts from there on. */
+/* A cursor is the complete state: another data set with another history continues the same way. */
 static void test_dataset__next_resumes(void **state)
 {
     invar_dataset_options options = dataset_options("d.jsonl", "");
-    invar_data_cursor cursor = {0, 0}, again;
-    invar_dataset *dataset, *fresh;
+    invar_data_cursor cursor = {0, 0}, saved;
+    invar_dataset *dataset, *second;
     int32_t order[20];
     (void)state;
 
     options.path = "task:sort";
     options.task_size = 20;
     assert_ok(invar_dataset_open(&dataset, &options, tokenizer));
-    assert_ok(invar_dataset_open(&fresh, &options, tokenizer));
+    assert_ok(invar_dataset_open(&second, &options, tokenizer));
     for (int i = 0; i < 70; i++) {
         const invar_prompt *p;
 
-        again = cursor;
+        saved = cursor;
         p = invar_dataset_next(dataset, &cursor, true, 7);
         invar_dataset_shuffle(order, 20, 7, i / 20);
         assert_int_equal(p->line, order[i % 20]);
-        if (i % 9 == 0) // the other set jumps
-            assert_int_equal(invar_dataset_next(fresh, &again, true, 7)->line, p->line);
-        if (i % 5 == 0) { // and is led astray
+        if (i % 9 == 0) // the other data set starts at the same cursor
+            assert_int_equal(invar_dataset_next(second, &saved, true, 7)->line, p->line);
+        if (i % 5 == 0) { // the other data set is also used with another cursor and seed
             invar_data_cursor elsewhere = {i, 3};
-            invar_dataset_next(fresh, &elsewhere, true, 8);
+            invar_dataset_next(second, &elsewhere, true, 8);
         }
     }
     invar_dataset_close(dataset);
-    invar_dataset_close(fresh);
+    invar_dataset_close(second);
 }
 
 int main(void)

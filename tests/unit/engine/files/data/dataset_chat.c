@@ -1,5 +1,8 @@
 /*
- * dataset_chat.c - tests of data sets through a chat template: prompts, tools, answers to learn.
+ * dataset_chat.c - tests of data sets with a chat template: prompts, tools, answers for SFT.
+ *
+ * The test writes a byte-level tokenizer with two special tokens and small templates, so that each
+ * expected text can be read off. Tokens in the loss are shown in brackets.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,28 +18,29 @@
 
 enum { START = 256, END = 257 };
 
-/* As Qwen's: a line end after the end of a message. */
-static const char turns[] = "{%- if tools %}{{ tools | length }} tools{% endif %}"
-                            "{%- for m in messages %}{{ '<|start|>' + m.role + ':' + m.content + "
-                            "'<|end|>\n' }}{%- endfor %}"
-                            "{%- if add_generation_prompt %}{{ '<|start|>assistant:' }}{%- endif %}"
-                            "{%- if mark is defined %}{{ mark }}{%- endif %}";
+/* Like the template of Qwen, with a newline after the end of a message. */
+static const char template[] =
+    "{%- if tools %}{{ tools | length }} tools{% endif %}"
+    "{%- for m in messages %}{{ '<|start|>' + m.role + ':' + m.content + "
+    "'<|end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|start|>assistant:' }}{%- endif %}"
+    "{%- if mark is defined %}{{ mark }}{%- endif %}";
 
-/* Asks for no member that could be missing. */
+/* Renders only the role, so that a missing member does not fail in the template. */
 static const char lenient[] = "{% for m in messages %}{{ m.role }};{% endfor %}";
 
-/* One token a byte, and two special ones. */
+/* Writes a tokenizer.json with one token per byte and the special tokens START and END. */
 static void write_tokenizer(void)
 {
     static char text[16384];
     size_t used = 0;
-    unsigned moved = 0x100;
+    unsigned remapped = 0x100;
 
     used += (size_t)snprintf(text, sizeof text, "{\"model\": {\"type\": \"BPE\", \"vocab\": {");
     for (unsigned byte = 0; byte < 256; byte++) {
         bool plain = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"\\u%04x\": %u",
-                                 byte ? ", " : "", plain ? byte : moved++, byte);
+                                 byte ? ", " : "", plain ? byte : remapped++, byte);
     }
     used += (size_t)snprintf(
         text + used, sizeof text - used,
@@ -60,7 +64,7 @@ static int set_up(void **state)
     (void)state;
     assert_ok(invar_held_folder_make(SCRATCH));
     write_tokenizer();
-    assert_ok(invar_file_write(SCRATCH "/chat_template.jinja", turns, sizeof turns - 1));
+    assert_ok(invar_file_write(SCRATCH "/chat_template.jinja", template, sizeof template - 1));
     assert_ok(invar_file_write(SCRATCH "/lenient.jinja", lenient, sizeof lenient - 1));
     assert_ok(invar_tokenizer_read(&tokenizer, SCRATCH));
     return 0;
@@ -73,7 +77,7 @@ static int tear_down(void **state)
     return invar_held_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
 }
 
-static invar_dataset_options defaults(void)
+static invar_dataset_options chat_options(void)
 {
     invar_dataset_options options = dataset_options("d.jsonl", "");
 
@@ -90,8 +94,8 @@ static void test_dataset_chat__renders_prompts(void **state)
         "2 tools<|start|>user:x<|end|>\n<|start|>assistant:",
         "1 tools<|start|>user:x<|end|>\n<|start|>assistant:",
     };
-    invar_dataset_options options = defaults();
-    invar_dataset *dataset = parsed(
+    invar_dataset_options options = chat_options();
+    invar_dataset *dataset = parse_dataset(
         &options, "{\"input\": \"hi\"}\n"
                   "{\"input\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", "
                   "\"content\": \"u\"}], \"tools\": null}\n"
@@ -115,15 +119,15 @@ static void test_dataset_chat__renders_prompts(void **state)
     invar_dataset_close(dataset);
 }
 
-/* Who calls a tool may say nothing; a content may be empty, or a list of parts. */
+/* A message with tool calls needs no content; a content may be empty or a list of parts. */
 static void test_dataset_chat__content_may_be_absent_or_a_list(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
     options.chat_template_path = SCRATCH "/lenient.jinja";
-    dataset = parsed(
+    dataset = parse_dataset(
         &options, "{\"input\": [{\"role\": \"system\", \"content\": \"\"}, {\"role\": \"user\", "
                   "\"content\": [{\"type\": \"text\"}]}, {\"role\": \"assistant\", \"content\": "
                   "null, \"tool_calls\": [{}]}, {\"role\": \"assistant\", \"tool_calls\": [{}]}]}");
@@ -133,12 +137,12 @@ static void test_dataset_chat__content_may_be_absent_or_a_list(void **state)
 
 static void test_dataset_chat__variables(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
     options.chat_template_kwargs = "{\"mark\": \"!\"}";
-    dataset = parsed(&options, "{\"input\": \"hi\"}");
+    dataset = parse_dataset(&options, "{\"input\": \"hi\"}");
     assert_string_equal(invar_dataset_prompt(dataset, 0)->text,
                         "<|start|>user:hi<|end|>\n<|start|>assistant:!");
     invar_dataset_close(dataset);
@@ -146,74 +150,83 @@ static void test_dataset_chat__variables(void **state)
 
 static void test_dataset_chat__refuses(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
-    refuses(&options, "{\"input\": []}", "d.jsonl:1: \"input\" has no message");
-    refuses(&options, "{\"input\": \"a\"}\n{\"input\": [5]}", "d.jsonl:2: \"input\" has a message");
-    refuses(&options, "{\"input\": \"a\", \"tools\": 5}", "\"tools\" is not a list of tools");
-    refuses(&options, "{\"input\": \"a\", \"tools\": \"[\"}", "d.jsonl:1: ");
-    refuses(&options, "{\"input\": \"a\"}\n{\"input\": [{\"role\": \"user\"}]}",
-            "d.jsonl:2: \"input\" has no \"content\" in message 0");
-    // with a template that renders nothing for what is missing, as most do
+    assert_rejected(&options, "{\"input\": []}", "d.jsonl:1: \"input\" has no message");
+    assert_rejected(&options, "{\"input\": \"a\"}\n{\"input\": [5]}",
+                    "d.jsonl:2: \"input\" has a message");
+    assert_rejected(&options, "{\"input\": \"a\", \"tools\": 5}",
+                    "\"tools\" is not a list of tools");
+    assert_rejected(&options, "{\"input\": \"a\", \"tools\": \"[\"}", "d.jsonl:1: ");
+    assert_rejected(&options, "{\"input\": \"a\"}\n{\"input\": [{\"role\": \"user\"}]}",
+                    "d.jsonl:2: \"input\" has no \"content\" in message 0");
+    // the template renders nothing for a missing member, as most templates do
     options.chat_template_path = SCRATCH "/lenient.jinja";
-    refuses(&options,
-            "{\"input\": \"a\"}\n{\"input\": [{\"from\": \"human\", \"value\": \"2+2?\"}]}",
-            "d.jsonl:2: \"input\" has no \"role\" in message 0");
-    refuses(&options,
-            "{\"input\": [{\"role\": \"user\", \"content\": \"a\"}, {\"content\": \"b\"}]}",
-            "has no \"role\" in message 1");
-    refuses(&options, "{\"input\": [{\"role\": \"\", \"content\": \"a\"}]}", "has no \"role\"");
-    refuses(&options, "{\"input\": [{\"role\": 1, \"content\": \"a\"}]}", "has no \"role\"");
-    refuses(&options, "{\"input\": [{\"role\": \"user\", \"content\": null}]}",
-            "has no \"content\"");
-    refuses(&options,
-            "{\"input\": [{\"role\": \"user\", \"content\": null, \"tool_calls\": null}]}",
-            "has no \"content\"");
+    assert_rejected(&options,
+                    "{\"input\": \"a\"}\n{\"input\": [{\"from\": \"human\", \"value\": \"2+2?\"}]}",
+                    "d.jsonl:2: \"input\" has no \"role\" in message 0");
+    assert_rejected(&options,
+                    "{\"input\": [{\"role\": \"user\", \"content\": \"a\"}, {\"content\": \"b\"}]}",
+                    "has no \"role\" in message 1");
+    assert_rejected(&options, "{\"input\": [{\"role\": \"\", \"content\": \"a\"}]}",
+                    "has no \"role\"");
+    assert_rejected(&options, "{\"input\": [{\"role\": 1, \"content\": \"a\"}]}",
+                    "has no \"role\"");
+    assert_rejected(&options, "{\"input\": [{\"role\": \"user\", \"content\": null}]}",
+                    "has no \"content\"");
+    assert_rejected(&options,
+                    "{\"input\": [{\"role\": \"user\", \"content\": null, \"tool_calls\": null}]}",
+                    "has no \"content\"");
     options.chat_template_path = "";
     options.sft = true;
-    refuses(&options, "{\"input\": \"a\"}", "\"input\" does not end with the assistant's message");
-    refuses(&options, "{\"input\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
-            "has an answer but no prompt");
+    assert_rejected(&options, "{\"input\": \"a\"}",
+                    "\"input\" does not end with the assistant's message");
+    assert_rejected(&options, "{\"input\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
+                    "has an answer but no prompt");
     options.hf_dir = SCRATCH "/nowhere";
     assert_fails(invar_dataset_parse(&dataset, &options, tokenizer, "{}", 2), INVAR_E_NOTFOUND,
                  "template");
 }
 
-/* The answer's text, what is learned of it in brackets. */
+/* Compares the text of the answer, with brackets around the tokens that are in the loss. */
 static void check_answer(const invar_prompt *p, const char *expected)
 {
     char marked[512] = "";
 
     for (int64_t i = 0; i < p->n_answer; i++) {
-        bool on = p->answer_mask[i], before = i > 0 && p->answer_mask[i - 1];
+        bool learned = p->answer_mask[i], learned_before = i > 0 && p->answer_mask[i - 1];
         char *text;
         size_t bytes;
 
         assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, p->answer + i, 1, false));
         (void)snprintf(marked + strlen(marked), sizeof marked - strlen(marked), "%s%s",
-                       on && !before   ? "["
-                       : !on && before ? "]"
-                                       : "",
+                       learned && !learned_before   ? "["
+                       : !learned && learned_before ? "]"
+                                                    : "",
                        text);
         invar_free(text);
     }
-    assert_true(p->answer_mask[p->n_answer - 1]); // nothing follows the last turn
+    assert_true(p->answer_mask[p->n_answer - 1]); // the answer ends with its last learned token
     (void)snprintf(marked + strlen(marked), sizeof marked - strlen(marked), "]");
     assert_string_equal(marked, expected);
 }
 
-/* As in Miles: behind the prompt for generation all that the template writes, a line end, too. */
+/*
+ * The answer, as in Miles, is everything that the template renders after the generation prompt,
+ * including the newline.
+ */
 static void test_dataset_chat__answers(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
     options.sft = true;
-    dataset = parsed(&options, "{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
-                               "\"assistant\", \"content\": \"yes\"}]}");
+    dataset =
+        parse_dataset(&options, "{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+                                "\"assistant\", \"content\": \"yes\"}]}");
     assert_string_equal(invar_dataset_prompt(dataset, 0)->text,
                         "<|start|>user:q<|end|>\n<|start|>assistant:");
     check_answer(invar_dataset_prompt(dataset, 0), "[yes<|end|>\n]");
@@ -222,14 +235,15 @@ static void test_dataset_chat__answers(void **state)
 
     options.label_key = "l";
     options.max_total_tokens = 60;
-    dataset = parsed(&options, "{\"input\": \"q\", \"l\": 42}\n{\"input\": \"q\", \"l\": "
-                               "\"123456789 123456789 123456789 123456789 \"}");
+    dataset = parse_dataset(&options, "{\"input\": \"q\", \"l\": 42}\n{\"input\": \"q\", \"l\": "
+                                      "\"123456789 123456789 123456789 123456789 \"}");
     assert_int_equal(invar_dataset_size(dataset), 1);
     assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     check_answer(invar_dataset_prompt(dataset, 0), "[42<|end|>\n]");
     invar_dataset_close(dataset);
 }
 
+/* JSON of a message, and of an assistant's message with its step_loss_mask. */
 #define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define MASKED(text, mask)                                                                         \
     "{\"role\": \"assistant\", \"content\": \"" text "\", \"step_loss_mask\": " mask "}"
@@ -237,7 +251,7 @@ static void test_dataset_chat__answers(void **state)
 static void test_dataset_chat__every_turn_is_learned(void **state)
 {
     static const struct {
-        const char *talk, *prompt, *answer;
+        const char *conversation, *prompt, *answer;
     } cases[] = {
         {SAYS("system", "s") ", " SAYS("user", "q") ", " SAYS("assistant", "yes") ", " SAYS(
              "user", "r") ", " SAYS("assistant", "no"),
@@ -255,7 +269,7 @@ static void test_dataset_chat__every_turn_is_learned(void **state)
         {SAYS("user", "q") ", " SAYS("assistant", "yes") ", " MASKED("no", "0"),
          "<|start|>user:q<|end|>\n<|start|>assistant:", "[yes<|end|>\n]"},
     };
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     (void)state;
 
     options.sft = true;
@@ -263,63 +277,69 @@ static void test_dataset_chat__every_turn_is_learned(void **state)
         char line[1024];
         invar_dataset *dataset;
 
-        (void)snprintf(line, sizeof line, "{\"input\": [%s]}", cases[i].talk);
-        dataset = parsed(&options, line);
+        (void)snprintf(line, sizeof line, "{\"input\": [%s]}", cases[i].conversation);
+        dataset = parse_dataset(&options, line);
         assert_string_equal(invar_dataset_prompt(dataset, 0)->text, cases[i].prompt);
         check_answer(invar_dataset_prompt(dataset, 0), cases[i].answer);
         invar_dataset_close(dataset);
     }
-    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "0") "]}",
-            "d.jsonl:1: \"input\" has nothing to learn");
-    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "2") "]}",
-            "step_loss_mask is neither 0 nor 1");
-    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "\"1\"") "]}",
-            "step_loss_mask is neither 0 nor 1");
+    assert_rejected(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "0") "]}",
+                    "d.jsonl:1: \"input\" has nothing to learn");
+    assert_rejected(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "2") "]}",
+                    "step_loss_mask is neither 0 nor 1");
+    assert_rejected(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "\"1\"") "]}",
+                    "step_loss_mask is neither 0 nor 1");
 }
 
-/* A template that shows the thoughts of the last answer only, as Qwen3's does. */
+/* The template renders the reasoning of the last answer only, like the one of Qwen3. */
 static void test_dataset_chat__earlier_thoughts_are_left_out(void **state)
 {
-    static const char thoughtful[] =
+    static const char last_reasoning_only[] =
         "{%- for m in messages %}<|start|>{{ m.role }}:"
         "{%- if m.role == 'assistant' and loop.last %}(aab){% endif %}"
         "{{ m.content }}<|end|>{% endfor %}"
         "{%- if add_generation_prompt %}<|start|>assistant:{% endif %}";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
     options.sft = true;
     options.chat_template_path = SCRATCH "/thoughtful.jinja";
-    assert_ok(invar_file_write(options.chat_template_path, thoughtful, sizeof thoughtful - 1));
-    dataset = parsed(&options,
-                     "{\"input\": [" SAYS("user", "q") ", " SAYS("assistant", "aabaac") ", " SAYS(
-                         "user", "r") ", " SAYS("assistant", "no") "]}");
+    assert_ok(invar_file_write(options.chat_template_path, last_reasoning_only,
+                               sizeof last_reasoning_only - 1));
+    dataset = parse_dataset(
+        &options, "{\"input\": [" SAYS("user", "q") ", " SAYS("assistant", "aabaac") ", " SAYS(
+                      "user", "r") ", " SAYS("assistant", "no") "]}");
     check_answer(invar_dataset_prompt(dataset, 0),
                  "[aabaac<|end|>]<|start|>user:r<|end|><|start|>assistant:[(aab)no<|end|>]");
     invar_dataset_close(dataset);
 }
 
-/* Where what to learn is not defined. */
+/*
+ * The answer is defined only if the rendered prompt is a prefix of the rendered conversation; other
+ * templates are rejected.
+ */
 static void test_dataset_chat__prompt_must_be_a_prefix(void **state)
 {
-    static const char talk[] = "{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
-                               "\"assistant\", \"content\": \"yes\"}]}";
-    static const char turned[] = "{{ messages | length }}{{ messages[-1].content }}";
+    static const char conversation[] =
+        "{\"input\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+        "\"assistant\", \"content\": \"yes\"}]}";
+    static const char not_a_prefix[] = "{{ messages | length }}{{ messages[-1].content }}";
     static const char open_end[] = "{%- for m in messages %}{{ m.content }}.{%- endfor %}";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = chat_options();
     invar_dataset *dataset;
     (void)state;
 
     options.sft = true;
     options.chat_template_path = SCRATCH "/turned.jinja";
-    assert_ok(invar_file_write(options.chat_template_path, turned, sizeof turned - 1));
-    refuses(&options, talk, "d.jsonl:1: the chat template renders the prompt with an answer");
+    assert_ok(invar_file_write(options.chat_template_path, not_a_prefix, sizeof not_a_prefix - 1));
+    assert_rejected(&options, conversation,
+                    "d.jsonl:1: the chat template renders the prompt with an answer");
 
-    // without any special token all of the rest is the answer
+    // control: a prefix, without special tokens; the answer is all of the rest
     options.chat_template_path = SCRATCH "/open.jinja";
     assert_ok(invar_file_write(options.chat_template_path, open_end, sizeof open_end - 1));
-    dataset = parsed(&options, talk);
+    dataset = parse_dataset(&options, conversation);
     check_answer(invar_dataset_prompt(dataset, 0), "[yes.]");
     invar_dataset_close(dataset);
 }

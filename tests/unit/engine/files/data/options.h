@@ -1,5 +1,5 @@
 /*
- * options.h - the options of a data set in tests: keys as most of them have, no chat template.
+ * options.h - options of a data set for tests: common keys, no chat template.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,6 +8,7 @@
 
 #include "engine/files/data/dataset.h"
 
+/* Returns options for a file with the prompt in "input". `label_key` is empty for no label. */
 static inline invar_dataset_options dataset_options(const char *path, const char *label_key)
 {
     return (invar_dataset_options){.path = path,

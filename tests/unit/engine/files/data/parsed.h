@@ -1,5 +1,5 @@
 /*
- * parsed.h - data sets from text, with the one tokenizer of a test program.
+ * parsed.h - parses data sets from text with the tokenizer of the test program.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,9 +11,10 @@
 #include "engine/files/data/dataset.h"
 #include "tests/support.h"
 
-static invar_tokenizer *tokenizer; /* the program makes and frees it */
+static invar_tokenizer *tokenizer; /* the test program creates and frees it */
 
-static inline invar_dataset *parsed(const invar_dataset_options *options, const char *text)
+/* Returns the data set; the caller closes it. */
+static inline invar_dataset *parse_dataset(const invar_dataset_options *options, const char *text)
 {
     invar_dataset *dataset;
 
@@ -21,8 +22,9 @@ static inline invar_dataset *parsed(const invar_dataset_options *options, const 
     return dataset;
 }
 
-static inline void refuses(const invar_dataset_options *options, const char *text,
-                           const char *message)
+/* Asserts that the text is rejected with this message. */
+static inline void assert_rejected(const invar_dataset_options *options, const char *text,
+                                   const char *message)
 {
     invar_dataset *dataset;
 

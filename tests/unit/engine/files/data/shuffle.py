@@ -1,6 +1,9 @@
-# shuffle.py > shuffle.txt - orders of epochs and items of built-in tasks, by an independent Philox.
+# shuffle.py > shuffle.txt - expected orders of epochs and items of built-in tasks.
 # SPDX-License-Identifier: Apache-2.0
-"""From docs/arithmetic.md, engine/files/data/dataset.h and docs/data.md, not from the C code."""
+"""Independent implementation of Philox, the shuffle and the tasks.
+
+It follows docs/arithmetic.md, engine/files/data/dataset.h and docs/data.md, not the C code.
+"""
 
 
 def philox(counter, key):

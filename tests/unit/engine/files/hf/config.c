@@ -1,5 +1,5 @@
 /*
- * config.c - the config.json of a source with another type: all other bytes stay.
+ * config.c - tests that config.json is copied with another dtype and without any other change.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -58,7 +58,7 @@ static void test_engine_hf_config__keeps_any_number_of_blanks(void **state)
 static void test_engine_hf_config__refuses_what_it_cannot_keep(void **state)
 {
     static const struct {
-        const char *text, *said;
+        const char *text, *message;
         invar_status code;
     } cases[] = {{"[1]", "not a JSON object", INVAR_E_INVALID},
                  {"{}", "not a JSON object", INVAR_E_INVALID},
@@ -71,7 +71,7 @@ static void test_engine_hf_config__refuses_what_it_cannot_keep(void **state)
         char *text;
         assert_fails(
             invar_hf_config(&text, &bytes, cases[i].text, strlen(cases[i].text), INVAR_DTYPE_F32),
-            cases[i].code, cases[i].said);
+            cases[i].code, cases[i].message);
     }
 }
 

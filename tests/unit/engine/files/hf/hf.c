@@ -1,5 +1,9 @@
 /*
- * hf.c - tests of Hugging Face folders: weights in and out, and folders that are wrong.
+ * hf.c - tests of reading and writing the weights of Hugging Face model folders.
+ *
+ * The fixtures are small models that transformers wrote (data/generate.py), one per family, and one
+ * in shards. Every tensor must be loaded with its bits, and saved files must load to the same
+ * model. Each faulty folder is an edited fixture. Control: the unedited copy loads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +20,8 @@
 #include "kernels-deterministic/math/bf16.h"
 #include "tests/support.h"
 
-static const char *const names[] = {"llama", "qwen2", "qwen3", "qwen3_moe", "critic"};
-enum { N_NAMES = 5, MOE = 3 };
+static const char *const fixtures[] = {"llama", "qwen2", "qwen3", "qwen3_moe", "critic"};
+enum { N_FIXTURES = 5, MOE = 3 };
 
 static char work[512];
 static invar_device dev;
@@ -55,8 +59,8 @@ static const char *in_work(const char *name)
     return out;
 }
 
-/* A model as the folder's config.json says, without weights. */
-static invar_model *model_of(const char *dir, invar_format format)
+/* Returns a model of the folder's config.json whose masters are NaN (0xFF bytes). */
+static invar_model *new_model(const char *dir, invar_format format)
 {
     invar_model_spec spec;
     invar_model *model;
@@ -70,9 +74,9 @@ static invar_model *model_of(const char *dir, invar_format format)
     return model;
 }
 
-static invar_model *loaded(const char *dir)
+static invar_model *load_model(const char *dir)
 {
-    invar_model *model = model_of(dir, INVAR_FORMAT_FP32);
+    invar_model *model = new_model(dir, INVAR_FORMAT_FP32);
 
     assert_ok(invar_hf_load(model, dir, &dev));
     return model;
@@ -100,9 +104,9 @@ static void assert_equal_files(const char *a, const char *b)
     invar_free(y);
 }
 
-/* ---- what transformers wrote ----------------------------------------------------------------- */
+/* ---- loading fixtures ------------------------------------------------------------------------ */
 
-/* The tensor's values, wherever they are in the model. */
+/* Compares a tensor of the file with its parameter, or with its slice of the stacked experts. */
 static void assert_in_model(const invar_model *model, const invar_safetensors *file,
                             const invar_safetensor *t)
 {
@@ -144,17 +148,17 @@ static int64_t assert_file_in_model(const invar_model *model, const char *path)
 static void test_engine_hf__loads_every_tensor_that_transformers_wrote(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_NAMES; i++) {
-        invar_model *model = loaded(fixture(names[i]));
+    for (int i = 0; i < N_FIXTURES; i++) {
+        invar_model *model = load_model(fixture(fixtures[i]));
         int64_t elements = 0, expected = 0;
         char path[2048];
 
-        assert_true(invar_hf_has_weights(fixture(names[i])));
+        assert_true(invar_hf_has_weights(fixture(fixtures[i])));
         for (int shard = 1; shard <= (i == MOE ? 3 : 1); shard++) {
-            snprintf(path, sizeof path, "%s/model.safetensors", fixture(names[i]));
+            snprintf(path, sizeof path, "%s/model.safetensors", fixture(fixtures[i]));
             if (i == MOE)
-                snprintf(path, sizeof path, "%s/model-%05d-of-00003.safetensors", fixture(names[i]),
-                         shard);
+                snprintf(path, sizeof path, "%s/model-%05d-of-00003.safetensors",
+                         fixture(fixtures[i]), shard);
             elements += assert_file_in_model(model, path);
         }
         for (int64_t p = 0; p < model->n_params; p++)
@@ -167,7 +171,7 @@ static void test_engine_hf__loads_every_tensor_that_transformers_wrote(void **st
 
 static void test_engine_hf__refreshes_the_weights(void **state)
 {
-    invar_model *model = model_of(fixture("qwen3"), INVAR_FORMAT_BF16);
+    invar_model *model = new_model(fixture("qwen3"), INVAR_FORMAT_BF16);
     const float *master;
     const uint16_t *weight;
 
@@ -180,38 +184,38 @@ static void test_engine_hf__refreshes_the_weights(void **state)
     invar_model_free(model);
 }
 
-/* ---- there and back -------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static void test_engine_hf__saves_what_it_loads_to_the_byte(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_NAMES; i++) {
-        invar_model *model = loaded(fixture(names[i])), *again;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        invar_model *model = load_model(fixture(fixtures[i])), *reloaded;
 
         assert_ok(invar_hf_save(model, NULL, in_work("one"), INVAR_DTYPE_F32, 0, NULL));
-        again = loaded(in_work("one"));
-        assert_equal_models(model, again, true);
-        assert_ok(invar_hf_save(again, NULL, in_work("two"), INVAR_DTYPE_F32, 0, NULL));
+        reloaded = load_model(in_work("one"));
+        assert_equal_models(model, reloaded, true);
+        assert_ok(invar_hf_save(reloaded, NULL, in_work("two"), INVAR_DTYPE_F32, 0, NULL));
         assert_equal_files(in_work("one/model.safetensors"), in_work("two/model.safetensors"));
         assert_equal_files(in_work("one/config.json"), in_work("two/config.json"));
-        invar_model_free(again);
+        invar_model_free(reloaded);
 
         assert_ok(invar_hf_save(model, NULL, in_work("shards"), INVAR_DTYPE_F32, 5000, NULL));
         assert_false(invar_path_exists(in_work("shards/model.safetensors")));
         assert_true(invar_path_exists(in_work("shards/model.safetensors.index.json")));
-        again = loaded(in_work("shards"));
-        assert_equal_models(model, again, true);
-        invar_model_free(again);
+        reloaded = load_model(in_work("shards"));
+        assert_equal_models(model, reloaded, true);
+        invar_model_free(reloaded);
 
-        // over one another: what is left of the other kind must not be read
+        // one file over shards, and shards over one file: files of the old layout must not be read
         assert_ok(invar_model_init(model, 7, &dev));
         assert_ok(invar_hf_save(model, NULL, in_work("shards"), INVAR_DTYPE_F32, 0, NULL));
         assert_false(invar_path_exists(in_work("shards/model.safetensors.index.json")));
         assert_ok(invar_hf_save(model, NULL, in_work("one"), INVAR_DTYPE_F32, 5000, NULL));
         for (int folder = 0; folder < 2; folder++) {
-            again = loaded(in_work(folder ? "one" : "shards"));
-            assert_equal_models(model, again, true);
-            invar_model_free(again);
+            reloaded = load_model(in_work(folder ? "one" : "shards"));
+            assert_equal_models(model, reloaded, true);
+            invar_model_free(reloaded);
         }
         assert_ok(invar_held_folder_remove(in_work("one")));
         assert_ok(invar_held_folder_remove(in_work("two")));
@@ -222,18 +226,18 @@ static void test_engine_hf__saves_what_it_loads_to_the_byte(void **state)
 
 static void test_engine_hf__bf16_keeps_bf16_and_rounds_f32(void **state)
 {
-    invar_model *model = loaded(fixture("llama")), *again;
+    invar_model *model = load_model(fixture("llama")), *reloaded;
 
     (void)state;
     assert_ok(invar_hf_save(model, NULL, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
-    again = loaded(in_work("bf16"));
-    assert_equal_models(model, again, true);
-    invar_model_free(again);
+    reloaded = load_model(in_work("bf16"));
+    assert_equal_models(model, reloaded, true);
+    invar_model_free(reloaded);
     assert_ok(invar_model_init(model, 1, &dev));
     assert_ok(invar_hf_save(model, NULL, in_work("bf16"), INVAR_DTYPE_BF16, 0, NULL));
-    again = loaded(in_work("bf16"));
-    assert_equal_models(model, again, false);
-    invar_model_free(again);
+    reloaded = load_model(in_work("bf16"));
+    assert_equal_models(model, reloaded, false);
+    invar_model_free(reloaded);
     assert_fails(invar_hf_save(model, NULL, in_work("x"), INVAR_DTYPE_FP8, 0, NULL),
                  INVAR_E_UNSUPPORTED, "not as fp8");
     assert_false(invar_path_exists(in_work("x")));
@@ -246,12 +250,12 @@ static bool shard_path(char out[1024], int shard, int shards)
     return invar_path_exists(out);
 }
 
-/* No shard is larger than asked, and none could take the first tensor of the next. */
+/* No shard exceeds the limit, and none has space for the first tensor of the next shard. */
 static void test_engine_hf__shards_have_their_size(void **state)
 {
     enum { LIMIT = 3000 };
-    invar_model *model = loaded(fixture("qwen3_moe"));
-    int64_t before = LIMIT;
+    invar_model *model = load_model(fixture("qwen3_moe"));
+    int64_t previous_bytes = LIMIT;
     char path[1024];
     int shards = 2;
 
@@ -268,26 +272,28 @@ static void test_engine_hf__shards_have_their_size(void **state)
         for (int64_t i = 0; i < invar_safetensors_count(file); i++)
             bytes += invar_safetensors_at(file, i)->elements * 4;
         assert_true(bytes <= LIMIT);
-        assert_true(before + invar_safetensors_at(file, 0)->elements * 4 > LIMIT);
-        before = bytes;
+        assert_true(previous_bytes + invar_safetensors_at(file, 0)->elements * 4 > LIMIT);
+        previous_bytes = bytes;
         invar_safetensors_close(file);
     }
     assert_false(shard_path(path, shards + 1, shards));
     invar_model_free(model);
 }
 
-/* ---- folders that are wrong ------------------------------------------------------------------ */
+/* ---- faulty folders -------------------------------------------------------------------------- */
 
-typedef struct edit {
-    const char *drop;         /* a tensor to leave out */
-    const char *turn;         /* a tensor with its extents exchanged */
-    invar_safetensor more[2]; /* tensors to add, of zeros */
-    int64_t n_more;
-    bool mixed; /* every other tensor as BF16 */
-} edit;
+/* Changes to the fixture's model.safetensors; zeroed for none. */
+typedef struct tensor_edits {
+    const char *drop; /* name of a tensor to leave out; NULL if there is none */
+    const char
+        *transpose; /* name of a matrix whose two extents are swapped; NULL if there is none */
+    invar_safetensor extra[2]; /* (n_extra) tensors of zeros to add */
+    int64_t n_extra;
+    bool mixed; /* every other tensor is written as BF16, the others as F32 */
+} tensor_edits;
 
-/* model.safetensors of a new folder, from the fixture's one. */
-static void write_edited(const char *folder, const char *name, const edit *e)
+/* Makes `folder` with the fixture's config.json and an edited model.safetensors. */
+static void write_edited(const char *folder, const char *name, const tensor_edits *edits)
 {
     static const float zeros[4096];
     static float data[64][4096];
@@ -308,22 +314,22 @@ static void write_edited(const char *folder, const char *name, const edit *e)
     assert_ok(invar_safetensors_open(&file, path));
     for (int64_t i = 0; i < invar_safetensors_count(file); i++) {
         invar_safetensor t = *invar_safetensors_at(file, i);
-        if (e->drop && strcmp(t.name, e->drop) == 0)
+        if (edits->drop && strcmp(t.name, edits->drop) == 0)
             continue;
-        if (e->turn && strcmp(t.name, e->turn) == 0) {
+        if (edits->transpose && strcmp(t.name, edits->transpose) == 0) {
             t.shape[0] = invar_safetensors_at(file, i)->shape[1];
             t.shape[1] = invar_safetensors_at(file, i)->shape[0];
         }
         assert_ok(invar_safetensors_read_f32(data[count], file, &t, 0, t.elements));
-        t.type = e->mixed && count % 2 ? INVAR_SAFETENSORS_BF16 : INVAR_SAFETENSORS_F32;
+        t.type = edits->mixed && count % 2 ? INVAR_SAFETENSORS_BF16 : INVAR_SAFETENSORS_F32;
         list[count++] = t;
     }
-    for (int64_t i = 0; i < e->n_more; i++)
-        list[count++] = e->more[i];
+    for (int64_t i = 0; i < edits->n_extra; i++)
+        list[count++] = edits->extra[i];
     snprintf(path, sizeof path, "%s/model.safetensors", in_work(folder));
     assert_ok(invar_safetensors_create(&writer, path, list, count, NULL, 0));
     for (int64_t i = 0; i < count; i++) {
-        bool added = i >= count - e->n_more;
+        bool added = i >= count - edits->n_extra;
         int64_t elements = added ? list[i].shape[0] * list[i].shape[1] : list[i].elements;
         assert_ok(added ? invar_safetensors_write(writer, zeros, elements)
                         : invar_safetensors_write_f32(writer, data[i], elements));
@@ -333,13 +339,13 @@ static void write_edited(const char *folder, const char *name, const edit *e)
     invar_safetensors_close(file);
 }
 
-static invar_status load_edited(const char *name, const edit *e)
+static invar_status load_edited(const char *name, const tensor_edits *edits)
 {
     invar_model *model;
     invar_status status;
 
-    write_edited("edited", name, e);
-    model = model_of(in_work("edited"), INVAR_FORMAT_FP32);
+    write_edited("edited", name, edits);
+    model = new_model(in_work("edited"), INVAR_FORMAT_FP32);
     status = invar_hf_load(model, in_work("edited"), &dev);
     invar_model_free(model);
     return status;
@@ -348,87 +354,91 @@ static invar_status load_edited(const char *name, const edit *e)
 static void test_engine_hf__names_missing_surplus_and_misshapen_tensors(void **state)
 {
     (void)state;
-    assert_ok(load_edited("llama", &(edit){0}));
-    assert_fails(load_edited("llama", &(edit){.drop = "model.layers.1.mlp.up_proj.weight"}),
+    assert_ok(load_edited("llama", &(tensor_edits){0}));
+    assert_fails(load_edited("llama", &(tensor_edits){.drop = "model.layers.1.mlp.up_proj.weight"}),
                  INVAR_E_CORRUPT,
                  "edited: tensor 'model.layers.1.mlp.up_proj.weight' is missing, 1 of 21 are");
-    assert_fails(load_edited("llama", &(edit){.drop = "lm_head.weight"}), INVAR_E_CORRUPT,
+    assert_fails(load_edited("llama", &(tensor_edits){.drop = "lm_head.weight"}), INVAR_E_CORRUPT,
                  "tensor 'lm_head.weight' is missing");
-    assert_fails(load_edited("qwen2", &(edit){.drop = "model.layers.0.self_attn.k_proj.bias"}),
-                 INVAR_E_CORRUPT, "'model.layers.0.self_attn.k_proj.bias' is missing");
-    assert_fails(load_edited("llama", &(edit){.turn = "model.layers.0.mlp.up_proj.weight"}),
-                 INVAR_E_CORRUPT,
-                 "model.safetensors: tensor 'model.layers.0.mlp.up_proj.weight' is F32 (16, 32), "
-                 "expected F32 (32, 16)");
-    assert_fails(load_edited("llama", &(edit){.n_more = 1,
-                                              .more = {{"model.layers.2.mlp.up_proj.weight",
+    assert_fails(
+        load_edited("qwen2", &(tensor_edits){.drop = "model.layers.0.self_attn.k_proj.bias"}),
+        INVAR_E_CORRUPT, "'model.layers.0.self_attn.k_proj.bias' is missing");
+    assert_fails(
+        load_edited("llama", &(tensor_edits){.transpose = "model.layers.0.mlp.up_proj.weight"}),
+        INVAR_E_CORRUPT,
+        "model.safetensors: tensor 'model.layers.0.mlp.up_proj.weight' is F32 (16, 32), "
+        "expected F32 (32, 16)");
+    assert_fails(
+        load_edited("llama", &(tensor_edits){.n_extra = 1,
+                                             .extra = {{"model.layers.2.mlp.up_proj.weight",
                                                         INVAR_SAFETENSORS_F32,
                                                         2,
                                                         {32, 16},
                                                         0,
                                                         0}}}),
-                 INVAR_E_CORRUPT,
-                 "'model.layers.2.mlp.up_proj.weight': the model that config.json");
-    assert_ok(load_edited("llama", &(edit){.n_more = 1,
-                                           .more = {{"model.layers.0.self_attn.rotary_emb.inv_freq",
+        INVAR_E_CORRUPT, "'model.layers.2.mlp.up_proj.weight': the model that config.json");
+    assert_ok(load_edited("llama",
+                          &(tensor_edits){.n_extra = 1,
+                                          .extra = {{"model.layers.0.self_attn.rotary_emb.inv_freq",
                                                      INVAR_SAFETENSORS_F32,
                                                      2,
                                                      {1, 2},
                                                      0,
                                                      0}}}));
     assert_fails(
-        load_edited(
-            "llama",
-            &(edit){.drop = "model.norm.weight",
-                    .n_more = 1,
-                    .more = {{"model.norm.weight", INVAR_SAFETENSORS_I32, 1, {16, 1}, 0, 0}}}),
+        load_edited("llama",
+                    &(tensor_edits){
+                        .drop = "model.norm.weight",
+                        .n_extra = 1,
+                        .extra = {{"model.norm.weight", INVAR_SAFETENSORS_I32, 1, {16, 1}, 0, 0}}}),
         INVAR_E_UNSUPPORTED, "'model.norm.weight' is I32; weights are F32, BF16 or F16");
 }
 
-/* The fixture is bf16, so its values are the same as either. */
+/* The values of the fixture are bf16, so they are exact in both types. */
 static void test_engine_hf__tensors_may_have_types_of_their_own(void **state)
 {
-    invar_model *model = loaded(fixture("llama")), *mixed;
+    invar_model *model = load_model(fixture("llama")), *mixed;
 
     (void)state;
-    write_edited("mixed", "llama", &(edit){.mixed = true});
-    mixed = loaded(in_work("mixed"));
+    write_edited("mixed", "llama", &(tensor_edits){.mixed = true});
+    mixed = load_model(in_work("mixed"));
     assert_equal_models(model, mixed, true);
     invar_model_free(model);
     invar_model_free(mixed);
 }
 
-/* A tied head may be there when it is what it is tied to. */
+/* The file may contain a tied head if it has the bits of the embedding. */
 static void test_engine_hf__compares_a_tied_head(void **state)
 {
-    static const edit zero_head = {
-        .n_more = 1, .more = {{"lm_head.weight", INVAR_SAFETENSORS_F32, 2, {40, 16}, 0, 0}}};
-    edit short_head = zero_head;
+    static const tensor_edits zero_head = {
+        .n_extra = 1, .extra = {{"lm_head.weight", INVAR_SAFETENSORS_F32, 2, {40, 16}, 0, 0}}};
+    tensor_edits short_head = zero_head;
     invar_model *model;
 
     (void)state;
-    short_head.more[0].shape[0] = 39;
+    short_head.extra[0].shape[0] = 39;
     assert_fails(load_edited("qwen2", &zero_head), INVAR_E_CORRUPT,
                  "'lm_head.weight': config.json ties it to the embedding, whose bits are others");
     assert_fails(load_edited("qwen2", &short_head), INVAR_E_CORRUPT,
                  "'lm_head.weight' is F32 (39, 16), expected F32 (40, 16)");
-    // an embedding of zeros has a head of zeros
+    // control: an embedding of zeros and a head of zeros
     assert_ok(load_edited(
         "qwen2",
-        &(edit){.drop = "model.embed_tokens.weight",
-                .n_more = 2,
-                .more = {{"model.embed_tokens.weight", INVAR_SAFETENSORS_F32, 2, {40, 16}, 0, 0},
-                         zero_head.more[0]}}));
-    model = model_of(in_work("edited"), INVAR_FORMAT_FP32);
+        &(tensor_edits){
+            .drop = "model.embed_tokens.weight",
+            .n_extra = 2,
+            .extra = {{"model.embed_tokens.weight", INVAR_SAFETENSORS_F32, 2, {40, 16}, 0, 0},
+                      zero_head.extra[0]}}));
+    model = new_model(in_work("edited"), INVAR_FORMAT_FP32);
     assert_ok(invar_hf_load(model, in_work("edited"), &dev));
     assert_ptr_equal(model->head, model->embedding);
     invar_model_free(model);
 }
 
-/* From a language model: the body, and a head of zeros. */
+/* A critic that is loaded from a language model gets its body and a value head of zeros. */
 static void test_engine_hf__a_critic_takes_the_body_of_a_language_model(void **state)
 {
-    invar_model *actor = loaded(fixture("llama")), *critic;
+    invar_model *actor = load_model(fixture("llama")), *critic;
     invar_model_spec spec = actor->spec;
 
     (void)state;
@@ -451,14 +461,14 @@ static void test_engine_hf__a_critic_takes_the_body_of_a_language_model(void **s
     invar_model_free(actor);
 }
 
-/* ---- an index that lies ---------------------------------------------------------------------- */
+/* ---- faulty indexes of shards ---------------------------------------------------------------- */
 
-/* The folder with three shards, whose index has `from` replaced by `to`, the first time. */
+/* Loads a copy of the fixture with three shards; the first `from` in its index becomes `to`. */
 static invar_status load_with_index(const char *from, const char *to)
 {
     invar_model *model;
     invar_status status;
-    char *text, *at, *changed;
+    char *text, *match, *changed;
     size_t bytes;
 
     for (int i = 0; i < 4; i++) {
@@ -476,23 +486,23 @@ static invar_status load_with_index(const char *from, const char *to)
     }
     assert_ok(
         invar_file_read(&text, &bytes, fixture("qwen3_moe/model.safetensors.index.json"), 1 << 20));
-    at = strstr(text, from);
-    assert_non_null(at);
+    match = strstr(text, from);
+    assert_non_null(match);
     changed = malloc(bytes + strlen(to) + 1);
     assert_non_null(changed);
-    snprintf(changed, bytes + strlen(to) + 1, "%.*s%s%s", (int)(at - text), text, to,
-             at + strlen(from));
+    snprintf(changed, bytes + strlen(to) + 1, "%.*s%s%s", (int)(match - text), text, to,
+             match + strlen(from));
     assert_ok(
         invar_file_write(in_work("index/model.safetensors.index.json"), changed, strlen(changed)));
     free(changed);
     invar_free(text);
-    model = model_of(in_work("index"), INVAR_FORMAT_FP32);
+    model = new_model(in_work("index"), INVAR_FORMAT_FP32);
     status = invar_hf_load(model, in_work("index"), &dev);
     invar_model_free(model);
     return status;
 }
 
-static void test_engine_hf__believes_no_index(void **state)
+static void test_engine_hf__rejects_wrong_indexes(void **state)
 {
 #define FIRST "\"lm_head.weight\": \"model-00001-of-00003.safetensors\""
     (void)state;
@@ -519,7 +529,10 @@ static void test_engine_hf__believes_no_index(void **state)
                  "there is no object \"weight_map\"");
 }
 
-/* What lies there instead is named, the most telling file first. */
+/*
+ * The message names a file that the folder has instead of weights. The files are added in ascending
+ * order of precedence.
+ */
 static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
 {
     static const char *const files[][2] = {
@@ -530,7 +543,7 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
         {"adapter_model.safetensors", "adapter_model.safetensors is an adapter"},
     };
     const char *dir = in_work("without");
-    invar_model *model = loaded(fixture("llama"));
+    invar_model *model = load_model(fixture("llama"));
     char path[4200];
 
     (void)state;
@@ -551,13 +564,13 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
 
 static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
 {
-    static const char *const others[] = {"Qwen",     "Qwen/",   "/Qwen/Qwen3",  "a/b/c",
-                                         "../Qwen3", "./Qwen3", "-a/Qwen3",     "tests/Qwen3",
-                                         "a b/c",    "Qwen/.x", "models/Qwen3", "runs/grpo"};
-    static const char *const addresses[] = {"https://huggingface.co/Qwen/Qwen3-0.6B",
-                                            "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main",
-                                            "huggingface.co/Qwen/Qwen3-0.6B",
-                                            "hf://Qwen/Qwen3-0.6B"};
+    static const char *const no_hub_names[] = {"Qwen",     "Qwen/",   "/Qwen/Qwen3",  "a/b/c",
+                                               "../Qwen3", "./Qwen3", "-a/Qwen3",     "tests/Qwen3",
+                                               "a b/c",    "Qwen/.x", "models/Qwen3", "runs/grpo"};
+    static const char *const hub_addresses[] = {"https://huggingface.co/Qwen/Qwen3-0.6B",
+                                                "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main",
+                                                "huggingface.co/Qwen/Qwen3-0.6B",
+                                                "hf://Qwen/Qwen3-0.6B"};
     (void)state;
 
     assert_fails(invar_hf_check_folder("hf-checkpoint", "Qwen/Qwen3-0.6B"), INVAR_E_NOTFOUND,
@@ -565,16 +578,17 @@ static void test_engine_hf__names_the_download_of_a_hub_model(void **state)
     invar_assert_message("download a model of the Hugging Face Hub with 'hf download "
                          "Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B' and name that folder",
                          __FILE__, __LINE__);
-    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
-        assert_fails(invar_hf_check_folder("ref-load", addresses[i]), INVAR_E_NOTFOUND,
+    for (size_t i = 0; i < sizeof hub_addresses / sizeof *hub_addresses; i++)
+        assert_fails(invar_hf_check_folder("ref-load", hub_addresses[i]), INVAR_E_NOTFOUND,
                      "'hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B'");
     assert_fails(invar_hf_check_folder("ref-load", "https://example.org/model"), INVAR_E_NOTFOUND,
                  "such folder; Invar downloads nothing: docs/models.md says how to get a model");
     assert_fails(invar_hf_check_folder("hf-checkpoint", "models/Qwen3"), INVAR_E_NOTFOUND,
                  "docs/models.md says how to get a model");
-    assert_int_equal(chdir(INVAR_TEST_DATA "/.."), 0); // where the folder "tests" exists
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        assert_fails(invar_hf_check_folder("", others[i]), INVAR_E_NOTFOUND, "no such folder");
+    assert_int_equal(chdir(INVAR_TEST_DATA "/.."), 0); // the folder "tests" exists there
+    for (size_t i = 0; i < sizeof no_hub_names / sizeof *no_hub_names; i++) {
+        assert_fails(invar_hf_check_folder("", no_hub_names[i]), INVAR_E_NOTFOUND,
+                     "no such folder");
         assert_null(strstr(invar_error_last()->message, "download"));
     }
     assert_ok(invar_hf_check_folder("", "tests"));
@@ -610,7 +624,7 @@ int main(void)
         cmocka_unit_test(test_engine_hf__tensors_may_have_types_of_their_own),
         cmocka_unit_test(test_engine_hf__compares_a_tied_head),
         cmocka_unit_test(test_engine_hf__a_critic_takes_the_body_of_a_language_model),
-        cmocka_unit_test(test_engine_hf__believes_no_index),
+        cmocka_unit_test(test_engine_hf__rejects_wrong_indexes),
         cmocka_unit_test(test_engine_hf__a_folder_without_weights_is_not_found),
         cmocka_unit_test(test_engine_hf__names_the_download_of_a_hub_model),
         cmocka_unit_test(test_engine_hf__says_what_a_folder_of_a_model_holds),

@@ -1,5 +1,9 @@
 /*
- * peft.c - tests of folders of peft: adapters out and in, and folders that are wrong.
+ * peft.c - tests of LoRA adapters in folders of the Python library peft.
+ *
+ * Adapters that are saved and loaded must have the same bits, with rsLoRA and with patterns of
+ * ranks and alphas. Settings that the engine does not implement are rejected by name. Merged
+ * weights are compared with B * A computed in double.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,7 +40,7 @@ static int remove_work(void **state)
     return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
-static invar_model *adapted(bool zero)
+static invar_model *make_adapted(bool zero)
 {
     return invar_test_model_adapted(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, RANK, zero,
                                     &dev);
@@ -52,7 +56,7 @@ static const char *in_work(const char *name)
     return out;
 }
 
-static bool same(const invar_model *a, const invar_model *b)
+static bool equal_weights(const invar_model *a, const invar_model *b)
 {
     for (int64_t i = 0; i < a->n_params; i++)
         if (memcmp(a->params[i].master.data, b->params[i].master.data,
@@ -65,15 +69,15 @@ static bool same(const invar_model *a, const invar_model *b)
 
 static void test_peft__out_and_in(void **state)
 {
-    invar_model *from = adapted(false), *to = adapted(true);
+    invar_model *from = make_adapted(false), *to = make_adapted(true);
     invar_safetensors *file;
     const invar_safetensor *t;
 
     (void)state;
-    assert_false(same(from, to));
+    assert_false(equal_weights(from, to));
     assert_ok(invar_peft_save(from, NULL, in_work("out"), "models/base"));
     assert_ok(invar_peft_load(to, in_work("out"), &dev));
-    assert_true(same(from, to));
+    assert_true(equal_weights(from, to));
     assert_ok(invar_safetensors_open(&file, in_work("out/adapter_model.safetensors")));
     t = invar_safetensors_find(
         file, "base_model.model.model.layers.1.mlp.experts.4.down_proj.lora_A.weight");
@@ -89,10 +93,10 @@ static void test_peft__out_and_in(void **state)
     invar_model_free(to);
 }
 
-/* Masters that lie elsewhere, as those of several ranks do. */
+/* Saves master weights that are not in the model, as gathered from several ranks. */
 static void test_peft__takes_other_masters(void **state)
 {
-    invar_model *model = adapted(false), *other = adapted(true);
+    invar_model *model = make_adapted(false), *other = make_adapted(true);
     invar_tensor *masters = NULL;
 
     (void)state;
@@ -101,27 +105,28 @@ static void test_peft__takes_other_masters(void **state)
         masters[i] = model->params[i].master;
     assert_ok(invar_peft_save(other, masters, in_work("others"), ""));
     assert_ok(invar_peft_load(other, in_work("others"), &dev));
-    assert_true(same(model, other));
+    assert_true(equal_weights(model, other));
     invar_free(masters);
     invar_model_free(model);
     invar_model_free(other);
 }
 
-/* The configuration with one text in place of another. */
+/* Replaces the first occurrence of `from` in the folder's adapter_config.json by `to`. */
 static void change_config(const char *folder, const char *from, const char *to)
 {
     char path[4096], text[4096], changed[4096];
     FILE *file;
-    char *at;
+    char *match;
 
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     file = fopen(path, "rb");
     assert_non_null(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
     fclose(file);
-    at = strstr(text, from);
-    assert_non_null(at);
-    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    match = strstr(text, from);
+    assert_non_null(match);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(match - text), text, to,
+             match + strlen(from));
     assert_ok(invar_file_write(path, changed, strlen(changed)));
 }
 
@@ -157,7 +162,7 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
         {"\"r\": 5", "\"r\": 6", "\"r\" is 6, but lora-rank is 5"},
         {"\"lora_alpha\": 3", "\"lora_alpha\": 2.5", "is 2.5, but lora-alpha is 3"},
     };
-    invar_model *model = adapted(false);
+    invar_model *model = make_adapted(false);
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -169,10 +174,13 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
     invar_model_free(model);
 }
 
-/* A model of experts with these settings; B is not zero. */
-static invar_model *adapted_so(bool rslora, const char *ranks, const char *alphas)
+/*
+ * Returns a MoE model with adapters of these settings; `ranks` and `alphas` are JSON patterns, or
+ * empty. The matrices B are not zero.
+ */
+static invar_model *make_adapted_with(bool rslora, const char *ranks, const char *alphas)
 {
-    invar_model *model = NULL, *plain = adapted(true);
+    invar_model *model = NULL, *plain = make_adapted(true);
     invar_model_spec spec = plain->spec;
 
     spec.lora.rslora = rslora;
@@ -188,10 +196,10 @@ static invar_model *adapted_so(bool rslora, const char *ranks, const char *alpha
     return model;
 }
 
-/* The factor of rsLoRA is alpha / sqrt(rank), in the folder, its model and a merged one. */
+/* rsLoRA scales by alpha / sqrt(rank). The folder records it, and a mismatch is rejected. */
 static void test_peft__rslora_comes_back(void **state)
 {
-    invar_model *model = adapted_so(true, "", ""), *plain = adapted(true);
+    invar_model *model = make_adapted_with(true, "", ""), *plain = make_adapted(true);
     invar_lora_spec spec;
 
     (void)state;
@@ -225,9 +233,9 @@ static void check_adapter(const invar_model *model, const char *name, int64_t ra
 static void test_peft__patterns_come_back(void **state)
 {
     static const char ranks[] = "{\"layers.0.self_attn.q_proj\": 17, \"down_proj\": 2}";
-    invar_model *from = adapted_so(false, ranks, "{\"q_proj\": 8.5}");
-    invar_model *to = adapted_so(false, ranks, "{\"self_attn.q_proj\": 8.5}");
-    invar_model *plain = adapted(true);
+    invar_model *from = make_adapted_with(false, ranks, "{\"q_proj\": 8.5}");
+    invar_model *to = make_adapted_with(false, ranks, "{\"self_attn.q_proj\": 8.5}");
+    invar_model *plain = make_adapted(true);
     invar_lora_spec spec;
 
     (void)state;
@@ -239,7 +247,8 @@ static void test_peft__patterns_come_back(void **state)
         memset(to->params[i].master.data, 0,
                (size_t)invar_param_elements(&to->params[i]) * sizeof(float));
     assert_ok(invar_peft_save(from, NULL, in_work("patterns"), ""));
-    assert_ok(invar_peft_load(to, in_work("patterns"), &dev)); // the same numbers, said otherwise
+    // `to` has patterns in other words, but equal ranks and alphas
+    assert_ok(invar_peft_load(to, in_work("patterns"), &dev));
     for (int64_t i = 0; i < to->n_params; i++)
         assert_memory_equal(from->params[i].master.data, to->params[i].master.data,
                             (size_t)invar_param_elements(&to->params[i]) * sizeof(float));
@@ -255,7 +264,7 @@ static void test_peft__patterns_come_back(void **state)
 static void test_peft__layers_are_those_of_the_folder(void **state)
 {
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
-    invar_model *all = NULL, *some = NULL;
+    invar_model *all = NULL, *qv_only = NULL;
 
     (void)state;
     spec.lora = (invar_lora_spec){.rank = RANK, .alpha = 3.0f};
@@ -263,24 +272,24 @@ static void test_peft__layers_are_those_of_the_folder(void **state)
     assert_ok(invar_model_new(&all, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     assert_ok(invar_model_init(all, 1, &dev));
     assert_ok(invar_lora_targets(&spec.lora.targets, "q_proj,v_proj"));
-    assert_ok(invar_model_new(&some, &spec, INVAR_FORMAT_FP32, NULL, &dev));
-    assert_ok(invar_model_init(some, 1, &dev));
+    assert_ok(invar_model_new(&qv_only, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_init(qv_only, 1, &dev));
     assert_ok(invar_peft_save(all, NULL, in_work("all"), ""));
-    assert_ok(invar_peft_save(some, NULL, in_work("some"), ""));
-    assert_int_equal(invar_peft_load(some, in_work("all"), &dev), INVAR_E_CORRUPT);
+    assert_ok(invar_peft_save(qv_only, NULL, in_work("some"), ""));
+    assert_int_equal(invar_peft_load(qv_only, in_work("all"), &dev), INVAR_E_CORRUPT);
     assert_non_null(strstr(invar_error_last()->message, "is no adapter of this model"));
     assert_int_equal(invar_peft_load(all, in_work("some"), &dev), INVAR_E_CORRUPT);
     assert_non_null(strstr(invar_error_last()->message, "is missing: target-modules"));
     assert_int_equal(invar_peft_load(all, in_work("none"), &dev), INVAR_E_NOTFOUND);
     invar_model_free(all);
-    invar_model_free(some);
+    invar_model_free(qv_only);
 }
 
 static void test_peft__configuration_comes_back(void **state)
 {
     static const char *const wrong[] = {"\"lora_alpha\": \"16\"", "\"lora_alpha\": 0",
                                         "\"lora_alpha\": -1", "\"megatron_core\": null"};
-    invar_model *model = adapted(false);
+    invar_model *model = make_adapted(false);
     invar_lora_spec spec;
 
     (void)state;
@@ -300,11 +309,14 @@ static void test_peft__configuration_comes_back(void **state)
     invar_model_free(model);
 }
 
-/* Every weight of a layer with an adapter, by hand; the others stay. */
-static void check_merged(const invar_param *now, const invar_param *p, const float *before)
+/*
+ * Compares the merged weights of a parameter with before + factor * B * A, computed in double, or
+ * with `before` if it has no adapter.
+ */
+static void check_merged(const invar_param *merged, const invar_param *p, const float *before)
 {
     double factor = p->adapter ? (double)p->adapter->factor : 0;
-    const float *a = p->adapter ? p->adapter[0].master.data : NULL, *got = now->master.data;
+    const float *a = p->adapter ? p->adapter[0].master.data : NULL, *got = merged->master.data;
     const float *b = p->adapter ? p->adapter[1].master.data : NULL;
 
     for (int64_t i = 0; i < invar_param_elements(p); i++) {
@@ -319,19 +331,20 @@ static void check_merged(const invar_param *now, const invar_param *p, const flo
 
 static void check_merge(bool rslora, const char *ranks, const char *alphas)
 {
-    invar_model *model = adapted_so(rslora, ranks, alphas), *whole = NULL, *plain = NULL;
+    invar_model *model = make_adapted_with(rslora, ranks, alphas), *merged_model = NULL,
+                *plain = NULL;
     invar_model_spec spec = model->spec;
 
     spec.lora = (invar_lora_spec){0};
-    assert_ok(invar_model_new(&whole, &spec, INVAR_FORMAT_FP32, NULL, &dev));
+    assert_ok(invar_model_new(&merged_model, &spec, INVAR_FORMAT_FP32, NULL, &dev));
     assert_ok(invar_model_new(&plain, &spec, INVAR_FORMAT_FP32, NULL, &dev));
-    assert_ok(invar_model_init(whole, 3, &dev));
+    assert_ok(invar_model_init(merged_model, 3, &dev));
     assert_ok(invar_model_init(plain, 3, &dev));
-    assert_ok(invar_peft_merge(whole, model, &dev));
+    assert_ok(invar_peft_merge(merged_model, model, &dev));
     for (int64_t i = 0; i < model->n_base; i++)
-        check_merged(&whole->params[i], &model->base[i], plain->params[i].master.data);
+        check_merged(&merged_model->params[i], &model->base[i], plain->params[i].master.data);
     invar_model_free(model);
-    invar_model_free(whole);
+    invar_model_free(merged_model);
     invar_model_free(plain);
 }
 

@@ -1,6 +1,9 @@
 /*
- * context.c - rows for columns and back, between ranks that divide rows; and what attention would
- * be if each rank's keys were taken in turn.
+ * context.c - tests of context parallelism: exchange of rows and columns between ranks.
+ *
+ * Ranks that divide rows exchange them for column shards of all rows and back; every element must
+ * arrive unchanged. Negative control of the design: ring attention, which merges partial results
+ * rank by rank, gives the same attention with other bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,84 +16,86 @@
 
 #define SECONDS 60
 
-/* ---- rows for columns ------------------------------------------------------------------------ */
+/* ---- exchange of rows and columns ------------------------------------------------------------ */
 
 enum { RANKS = 3, ROWS = 11, COLS = 8 };
-static const int64_t starts[RANKS + 1] = {0, 2, 3, ROWS}; /* nobody has as many as others */
+/* First row of each rank; all ranks have different numbers of rows. */
+static const int64_t starts[RANKS + 1] = {0, 2, 3, ROWS};
 
 static float value_at(int64_t row, int64_t col)
 {
     return (float)(100 * row + col);
 }
 
-/* This rank's rows, by shares of columns. */
+/* Fills the send buffer: this rank's rows, one block of columns per receiving rank. */
 static void fill_blocks(float *blocks, int rank)
 {
     for (int r = 0; r < RANKS; r++) {
-        invar_index_range share = invar_layout_range_of(COLS, RANKS, r);
+        invar_index_range range = invar_layout_range_of(COLS, RANKS, r);
         for (int64_t t = starts[rank]; t < starts[rank + 1]; t++)
-            for (int64_t c = 0; c < share.count; c++)
-                *blocks++ = value_at(t, share.first + c);
+            for (int64_t c = 0; c < range.count; c++)
+                *blocks++ = value_at(t, range.first + c);
     }
 }
 
 static invar_status check_columns(const float *columns, int rank)
 {
-    invar_index_range share = invar_layout_range_of(COLS, RANKS, rank);
+    invar_index_range range = invar_layout_range_of(COLS, RANKS, rank);
 
     for (int64_t t = 0; t < ROWS; t++)
-        for (int64_t c = 0; c < share.count; c++)
-            if (columns[t * share.count + c] != value_at(t, share.first + c))
+        for (int64_t c = 0; c < range.count; c++)
+            if (columns[t * range.count + c] != value_at(t, range.first + c))
                 return INVAR_FAIL(INVAR_E_MISMATCH, 0, "row %d, column %d", (int)t, (int)c);
     return INVAR_OK;
 }
 
-static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
+/* Exchanges rows for columns and back, and checks both results. */
+static invar_status exchange(const invar_layout *layout, invar_op_runner *runner)
 {
     int rank = layout->context.rank;
     int64_t rows = starts[rank + 1] - starts[rank];
-    invar_index_range share = invar_layout_range_of(COLS, RANKS, rank);
+    invar_index_range range = invar_layout_range_of(COLS, RANKS, rank);
     float own[ROWS * COLS], back[ROWS * COLS], columns[ROWS * COLS];
     invar_tensor blocks = invar_tensor_2d(own, INVAR_DTYPE_F32, rows, COLS);
-    invar_transfer_runner mover = {.layout = layout};
-    invar_graph_transfer move = {.kind = INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
-                                 .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
-                                 .full =
-                                     invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, share.count),
-                                 .local = blocks,
-                                 .start = starts};
+    invar_transfer_runner transfer_runner = {.layout = layout};
+    invar_graph_transfer transfer = {
+        .kind = INVAR_GRAPH_TRANSFER_ROWS_TO_COLUMNS,
+        .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+        .full = invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, range.count),
+        .local = blocks,
+        .start = starts};
     invar_status status;
 
     fill_blocks(own, rank);
-    status = invar_transfer_runner_run(&mover, caller, &move);
+    status = invar_transfer_runner_run(&transfer_runner, runner, &transfer);
     if (status == INVAR_OK)
         status = check_columns(columns, rank);
-    move.kind = INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
-    move.local = move.full;
-    move.full = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
+    transfer.kind = INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
+    transfer.local = transfer.full;
+    transfer.full = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
     if (status == INVAR_OK)
-        status = invar_transfer_runner_run(&mover, caller, &move);
+        status = invar_transfer_runner_run(&transfer_runner, runner, &transfer);
     if (status == INVAR_OK && memcmp(own, back, (size_t)(rows * COLS) * sizeof *own) != 0)
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "other rows came back");
-    invar_transfer_runner_release(&mover, &caller->dev);
+    invar_transfer_runner_release(&transfer_runner, &runner->dev);
     return status;
 }
 
-static invar_status one_rank(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
     static const invar_layout_sizes sizes = {
         .tensor = 1, .expert_tensor = 1, .context = RANKS, .pipeline = 1, .virtual_stages = 1};
     invar_device dev = {.backend = invar_backend_cpu()};
     invar_layout layout;
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     status = invar_layout_divide(&layout, &sizes);
-    invar_op_runner_init(&caller, &dev);
+    invar_op_runner_init(&runner, &dev);
     if (status == INVAR_OK)
-        status = trade(&layout, &caller);
-    invar_op_runner_release(&caller);
+        status = exchange(&layout, &runner);
+    invar_op_runner_release(&runner);
     invar_layout_release(&layout);
     return status;
 }
@@ -101,21 +106,21 @@ static void test_context__rows_for_columns_and_back(void **state)
 
     (void)state;
     for (uint64_t schedule = 0; schedule < 4; schedule++) {
-        run_ranks(runs, RANKS, schedule, 0, one_rank, NULL);
+        run_ranks(runs, RANKS, schedule, 0, run_rank, NULL);
         assert_ok(ranks_status(runs, RANKS));
     }
 }
 
-/* ---- a ring ---------------------------------------------------------------------------------- */
+/* ---- ring attention -------------------------------------------------------------------------- */
 
 enum { TOKENS = 64, DIM = 16, RING = 4 };
 
-/* What a rank of a ring makes of a query and some keys: the maximum, the sum, the weighted sum. */
+/* Partial attention of a query over some keys: maximum and sum of the softmax, weighted sum. */
 typedef struct partial {
     float max, sum, o[DIM];
 } partial;
 
-static void join(partial *to, const partial *from)
+static void merge(partial *to, const partial *from)
 {
     float max = to->max > from->max ? to->max : from->max;
     float a = expf(to->max - max), b = expf(from->max - max);
@@ -134,34 +139,34 @@ static void attend_to(partial *to, const float *q, const float *k, const float *
         one.max += q[d] * k[d];
     one.max /= sqrtf((float)DIM);
     memcpy(one.o, v, sizeof one.o);
-    join(to, &one);
+    merge(to, &one);
 }
 
-/* Keys of the query's own rank first, then of the one before it, and so on round. */
-static void attend_round(float *out, int64_t t, const float *q, const float *k, const float *v)
+/* Computes the attention of query `t` with the keys of its own rank first, then of lower ranks. */
+static void attend_ring(float *out, int64_t t, const float *q, const float *k, const float *v)
 {
-    int64_t each = TOKENS / RING, own = t / each;
+    int64_t rows_per_rank = TOKENS / RING, own = t / rows_per_rank;
     partial all = {.max = -INFINITY};
 
-    for (int64_t turn = 0; turn <= own; turn++) {
-        int64_t first = (own - turn) * each;
+    for (int64_t step = 0; step <= own; step++) {
+        int64_t first = (own - step) * rows_per_rank;
         partial part = {.max = -INFINITY};
-        for (int64_t s = first; s < first + each && s <= t; s++)
+        for (int64_t s = first; s < first + rows_per_rank && s <= t; s++)
             attend_to(&part, q + t * DIM, k + s * DIM, v + s * DIM);
-        join(&all, &part);
+        merge(&all, &part);
     }
     for (int d = 0; d < DIM; d++)
         out[t * DIM + d] = all.o[d] / all.sum;
 }
 
-/* The control: merged as ranks of a ring meet, it is the same attention in other bits. */
+/* Control: attention merged in ring order is equal up to rounding, but has other bits. */
 static void test_context__order_of_a_ring_is_another_sum(void **state)
 {
     static const int64_t sample[] = {0, TOKENS};
     static float x[4][TOKENS * DIM], lse[TOKENS], ring[TOKENS * DIM];
     invar_device dev = {.backend = invar_backend_cpu()};
     invar_tensor t[4];
-    invar_op_runner caller;
+    invar_op_runner runner;
     int differ = 0;
 
     (void)state;
@@ -172,13 +177,13 @@ static void test_context__order_of_a_ring_is_another_sum(void **state)
             x[i][j] = (float)((int)(invar_test_random(5, (uint64_t)(i * TOKENS * DIM + j)) % 2001) -
                               1000) /
                       500.0f;
-    invar_op_runner_init(&caller, &dev);
-    assert_ok(INVAR_CALL(&caller, ATTENTION_FWD, attention_fwd, .o = t[3],
+    invar_op_runner_init(&runner, &dev);
+    assert_ok(INVAR_CALL(&runner, ATTENTION_FWD, attention_fwd, .o = t[3],
                          .lse2 = invar_tensor_2d(lse, INVAR_DTYPE_F32, TOKENS, 1), .q = t[0],
                          .k = t[1], .v = t[2], .samples = {sample, 1}));
-    invar_op_runner_release(&caller);
+    invar_op_runner_release(&runner);
     for (int64_t row = 0; row < TOKENS; row++)
-        attend_round(ring, row, x[0], x[1], x[2]);
+        attend_ring(ring, row, x[0], x[1], x[2]);
     for (int i = 0; i < TOKENS * DIM; i++) {
         assert_true(fabsf(ring[i] - x[3][i]) < 1e-4f);
         differ += ring[i] != x[3][i];

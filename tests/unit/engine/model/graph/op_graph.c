@@ -1,5 +1,9 @@
 /*
- * op_graph.c - planned memory changes no result, and points know what they are computed from.
+ * op_graph.c - tests of op graphs: memory plans, dead calls, reserved rows, inputs of points.
+ *
+ * Random graphs of sums must give the same results in planned memory. Controls: a plan that puts
+ * all values into two places gives wrong results, and poison turns a use after the end of a
+ * lifetime into NaN.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,109 +17,112 @@
 #include "engine/model/graph/graph_exec.h"
 #include "tests/ops.h"
 
-enum { WIDTH = 70, MOST = 40 }; /* 280 bytes: more than one unit of alignment */
+/* A row has 280 bytes, which is more than INVAR_ALIGN. A graph has 40 values. */
+enum { WIDTH = 70, MAX_VALUES = 40 };
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
+/* A random graph of sums, and its expected values. */
 typedef struct sums {
-    invar_op_graph *program;
-    invar_tensor at[MOST]; /* where each value was left */
-    float expected[MOST];  /* all elements of a value are the same */
+    invar_op_graph *graph;
+    invar_tensor tensors[MAX_VALUES]; /* (count) tensor of each value */
+    float expected[MAX_VALUES];       /* (count) value of all elements of the tensor */
     int64_t count;
 } sums;
 
-static invar_tensor room(invar_op_graph *p)
+/* Adds a value of one row to the graph. */
+static invar_tensor reserve(invar_op_graph *p)
 {
     return invar_op_graph_tensor(p, INVAR_DTYPE_F32, 1, WIDTH);
 }
 
-/* Random sums of earlier values, some in place. */
+/* Adds random sums of earlier values to the graph, some of them in place. */
 static void write_sums(sums *s, uint64_t seed)
 {
     invar_tensor one =
-        invar_tensor_2d(invar_op_graph_input(s->program, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        invar_tensor_2d(invar_op_graph_input(s->graph, 0), INVAR_DTYPE_F32, 1, WIDTH);
     uint64_t n = 0;
 
-    s->at[0] = one;
+    s->tensors[0] = one;
     s->expected[0] = 1;
-    for (s->count = 1; s->count < MOST; s->count++) {
+    for (s->count = 1; s->count < MAX_VALUES; s->count++) {
         int64_t a = invar_test_random(seed, n++) % (uint32_t)s->count;
         int64_t b = invar_test_random(seed, n++) % (uint32_t)s->count;
-        bool in_place = s->at[a].data != one.data && invar_test_random(seed, n++) % 3 == 0;
-        invar_tensor out = in_place ? s->at[a] : room(s->program);
-        INVAR_APPEND(s->program, -1, ADD, add, .out = out, .a = s->at[a], .b = s->at[b]);
-        s->at[s->count] = out;
+        bool in_place = s->tensors[a].data != one.data && invar_test_random(seed, n++) % 3 == 0;
+        invar_tensor out = in_place ? s->tensors[a] : reserve(s->graph);
+        INVAR_APPEND(s->graph, -1, ADD, add, .out = out, .a = s->tensors[a], .b = s->tensors[b]);
+        s->tensors[s->count] = out;
         s->expected[s->count] = s->expected[a] + s->expected[b];
-        for (int64_t i = 0; i < s->count; i++) // what lay there is gone
-            if (s->at[i].data == out.data)
+        for (int64_t i = 0; i < s->count; i++) // earlier values in the same memory are overwritten
+            if (s->tensors[i].data == out.data)
                 s->expected[i] = s->expected[s->count];
     }
-    invar_op_graph_host_access(s->program, &s->at[MOST - 1]);
-    invar_op_graph_end_section(s->program);
+    invar_op_graph_host_access(s->graph, &s->tensors[MAX_VALUES - 1]);
+    invar_op_graph_end_section(s->graph);
 }
 
-/* The last sum, with memory that holds no number before it is written. */
+/* Runs the graph in memory that is NaN before it is written, and returns the last sum. */
 static float run_sums(const sums *s, const invar_device *dev, bool poison)
 {
     float one[WIDTH], *block, result;
     const void *given[INVAR_OP_GRAPH_MAX_INPUTS] = {one};
-    invar_op_runner caller;
-    invar_graph_exec_args run = {.op_runner = &caller, .inputs = given, .poison = poison};
+    invar_op_runner runner;
+    invar_graph_exec_args exec_args = {.op_runner = &runner, .inputs = given, .poison = poison};
     invar_tensor last;
 
     for (int i = 0; i < WIDTH; i++)
         one[i] = 1;
-    assert_ok(invar_alloc((void **)&block, s->program->block, 1, "a block"));
-    for (size_t i = 0; i < s->program->block / sizeof *block; i++)
+    assert_ok(invar_alloc((void **)&block, s->graph->block, 1, "a block"));
+    for (size_t i = 0; i < s->graph->block / sizeof *block; i++)
         block[i] = NAN;
-    run.block = block;
-    invar_op_runner_init(&caller, dev);
-    assert_ok(invar_op_graph_run(s->program, 0, &run));
-    last = invar_op_graph_find(s->program, &s->at[MOST - 1], &run);
+    exec_args.block = block;
+    invar_op_runner_init(&runner, dev);
+    assert_ok(invar_op_graph_run(s->graph, 0, &exec_args));
+    last = invar_op_graph_find(s->graph, &s->tensors[MAX_VALUES - 1], &exec_args);
     result = ((const float *)last.data)[WIDTH - 1];
-    invar_op_runner_release(&caller);
+    invar_op_runner_release(&runner);
     invar_free(block);
     return result;
 }
 
-static void test_program__planned_memory_changes_no_result(void **state)
+static void test_op_graph__planned_memory_changes_no_result(void **state)
 {
     const invar_device *dev = *state;
-    size_t planned = 0, apart = 0;
+    size_t planned = 0, unshared = 0;
     int wrong = 0, dropped = 0;
 
     for (uint64_t seed = 0; seed < 200; seed++) {
         sums s = {0};
         size_t block;
-        assert_ok(invar_op_graph_new(&s.program));
+        assert_ok(invar_op_graph_new(&s.graph));
         write_sums(&s, seed);
-        assert_ok(invar_op_graph_plan(s.program));
-        assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
-        block = s.program->block;
+        assert_ok(invar_op_graph_plan(s.graph));
+        assert_true(run_sums(&s, dev, false) == s.expected[MAX_VALUES - 1]);
+        block = s.graph->block;
         planned += block;
-        for (int32_t i = 0; i < s.program->n_buffers; i++)
-            apart += invar_aligned(s.program->buffers[i].bytes);
-        assert_ok(invar_op_graph_plan(s.program)); // a pure function
-        assert_int_equal(s.program->block, block);
-        invar_op_graph_eliminate_dead(s.program, 0);
-        for (int32_t i = 0; i < s.program->n_nodes; i++)
-            dropped += s.program->nodes[i].dropped;
-        assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
-        for (int32_t i = 0; i < s.program->n_buffers; i++) // the control: two places for all
-            s.program->buffers[i].offset = (size_t)(i % 2) * 512;
-        wrong += run_sums(&s, dev, false) != s.expected[MOST - 1];
-        invar_op_graph_free(s.program);
+        for (int32_t i = 0; i < s.graph->n_buffers; i++)
+            unshared += invar_aligned(s.graph->buffers[i].bytes);
+        assert_ok(invar_op_graph_plan(s.graph)); // planning again gives the same plan
+        assert_int_equal(s.graph->block, block);
+        invar_op_graph_eliminate_dead(s.graph, 0);
+        for (int32_t i = 0; i < s.graph->n_nodes; i++)
+            dropped += s.graph->nodes[i].dropped;
+        assert_true(run_sums(&s, dev, false) == s.expected[MAX_VALUES - 1]);
+        for (int32_t i = 0; i < s.graph->n_buffers; i++) // control: all values share two places
+            s.graph->buffers[i].offset = (size_t)(i % 2) * 512;
+        wrong += run_sums(&s, dev, false) != s.expected[MAX_VALUES - 1];
+        invar_op_graph_free(s.graph);
     }
-    assert_true(planned < apart);
+    assert_true(planned < unshared);
     assert_true(wrong > 100);
-    assert_true(dropped > 1000); // of 7800
+    assert_true(dropped > 1000); // 7800 calls in all
 }
 
 /*
- * A lifetime that ends too early: nothing lies there yet, so the sum is right by luck. With poison
- * it is no number.
+ * A lifetime that ends too early. No other value has overwritten the memory yet, so the sum is
+ * still correct; with poison it is NaN.
  */
-static void test_program__poison_shows_a_use_of_what_is_dead(void **state)
+static void test_op_graph__poison_shows_a_use_after_the_lifetime(void **state)
 {
     const invar_device *dev = *state;
     int noticed = 0;
@@ -123,20 +130,20 @@ static void test_program__poison_shows_a_use_of_what_is_dead(void **state)
     for (uint64_t seed = 0; seed < 50; seed++) {
         sums s = {0};
         invar_graph_buffer *last;
-        assert_ok(invar_op_graph_new(&s.program));
+        assert_ok(invar_op_graph_new(&s.graph));
         write_sums(&s, seed);
-        assert_ok(invar_op_graph_plan(s.program));
-        assert_true(run_sums(&s, dev, true) == s.expected[MOST - 1]);
-        last = &s.program->buffers[invar_op_graph_buffer_of(s.at[MOST - 1].data)];
-        last->last = s.program->n_nodes - 1; // the host touches it after that
-        assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
+        assert_ok(invar_op_graph_plan(s.graph));
+        assert_true(run_sums(&s, dev, true) == s.expected[MAX_VALUES - 1]);
+        last = &s.graph->buffers[invar_op_graph_buffer_of(s.tensors[MAX_VALUES - 1].data)];
+        last->last = s.graph->n_nodes - 1; // the host reads the value after this call
+        assert_true(run_sums(&s, dev, false) == s.expected[MAX_VALUES - 1]);
         noticed += isnan(run_sums(&s, dev, true));
-        invar_op_graph_free(s.program);
+        invar_op_graph_free(s.graph);
     }
     assert_int_equal(noticed, 50);
 }
 
-/* Which calls stay: `kept` has an x for each. */
+/* Asserts which calls stay: `kept` has an x for each of them, and a dot for a dropped call. */
 static void assert_dropped(invar_op_graph *p, int32_t first, const char *kept)
 {
     invar_op_graph_end_section(p);
@@ -147,17 +154,17 @@ static void assert_dropped(invar_op_graph *p, int32_t first, const char *kept)
     invar_op_graph_free(p);
 }
 
-static void test_program__calls_that_nobody_wants_are_dropped(void **state)
+static void test_op_graph__dead_calls_are_dropped(void **state)
 {
     for (int which = 0; which < 6; which++) {
         invar_tensor x, a, b, c;
         invar_op_graph *p;
         assert_ok(invar_op_graph_new(&p));
         x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
-        a = room(p);
-        b = room(p);
+        a = reserve(p);
+        b = reserve(p);
         c = which == 1 ? invar_tensor_2d(invar_op_graph_input(p, 1), INVAR_DTYPE_F32, 1, WIDTH)
-                       : room(p);
+                       : reserve(p);
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = a, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = a, .b = x);
@@ -173,8 +180,8 @@ static void test_program__calls_that_nobody_wants_are_dropped(void **state)
     (void)state;
 }
 
-/* What a move brings keeps the call that it comes from, and not the one that it stands behind. */
-static void test_program__calls_whose_results_move_stay(void **state)
+/* A transfer keeps the call that computes its source, but not the call before it. */
+static void test_op_graph__calls_with_transferred_results_stay(void **state)
 {
     for (int which = 0; which < 2; which++) {
         invar_tensor x, a, b, c, all;
@@ -182,10 +189,10 @@ static void test_program__calls_whose_results_move_stay(void **state)
 
         assert_ok(invar_op_graph_new(&p));
         x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
-        a = room(p);
-        b = room(p);
-        c = room(p);
-        all = room(p);
+        a = reserve(p);
+        b = reserve(p);
+        c = reserve(p);
+        all = reserve(p);
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = x, .b = x);
         invar_op_graph_transfer(p, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
@@ -201,24 +208,24 @@ static void test_program__calls_whose_results_move_stay(void **state)
     (void)state;
 }
 
-/* ---- rows that are some of others ------------------------------------------------------------ */
+/* ---- reserved rows --------------------------------------------------------------------------- */
 
-/* Memory for so many rows has room for more; that for other numbers is what they need. */
-static void test_program__rows_have_room_for_more(void **state)
+/* Reserving 16 rows for 10 scales the memory of multiples of 10 rows, and no other. */
+static void test_op_graph__rows_have_room_for_more(void **state)
 {
     static const struct {
-        int64_t rows, room;
+        int64_t rows, reserve;
     } cases[] = {{10, 16}, {30, 48}, {11, 11}, {5, 5}, {0, 0}};
     invar_op_graph *p;
 
     (void)state;
     assert_ok(invar_op_graph_new(&p));
-    for (int stretched = 0; stretched < 2; stretched++) {
-        if (stretched)
+    for (int reserving = 0; reserving < 2; reserving++) {
+        if (reserving)
             invar_op_graph_reserve_rows(p, 10, 16);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             invar_tensor t = invar_op_graph_tensor(p, INVAR_DTYPE_F32, cases[i].rows, 8);
-            int64_t rows = stretched ? cases[i].room : cases[i].rows;
+            int64_t rows = reserving ? cases[i].reserve : cases[i].rows;
 
             assert_int_equal(t.shape[0], cases[i].rows);
             assert_int_equal(p->buffers[invar_op_graph_buffer_of(t.data)].bytes, rows * 8 * 4);
@@ -226,25 +233,26 @@ static void test_program__rows_have_room_for_more(void **state)
     }
     invar_op_graph_clear(p);
     assert_int_equal(invar_op_graph_rows(p, 10), 10);
-    invar_op_graph_reserve_rows(p, 10, 6); // never less than there are
+    invar_op_graph_reserve_rows(p, 10, 6); // a reservation below the number of rows has no effect
     assert_int_equal(invar_op_graph_rows(p, 10), 10);
     invar_op_graph_free(p);
 }
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
+/* Points that were observed, as "name op: inputs". */
 static struct {
     char text[8][160];
     int count;
-} shown;
+} observed;
 
-static invar_status take(void *payload, const invar_observed_value *value)
+static invar_status record_value(void *payload, const invar_observed_value *value)
 {
-    char *out = shown.text[shown.count++];
+    char *out = observed.text[observed.count++];
     size_t used;
 
     (void)payload;
-    assert_true(shown.count < 8);
+    assert_true(observed.count < 8);
     used = (size_t)snprintf(out, 160, "%s %s:", value->name.text, value->op);
     for (int i = 0; i < value->n_inputs; i++)
         used += (size_t)snprintf(out + used, 160 - used, " %s", value->inputs[i].text);
@@ -252,10 +260,10 @@ static invar_status take(void *payload, const invar_observed_value *value)
 }
 
 /*
- * x is given and has a name; b is made of a, which nobody sees; c is made in place of b; what is
- * made again has its name, and is not shown.
+ * x is an input with a name. b is computed from a, which is no point; c replaces b in place. A
+ * value that is recomputed has the name of the first one and is not observed again.
  */
-static void test_program__points_know_what_they_are_computed_from(void **state)
+static void test_op_graph__points_know_what_they_are_computed_from(void **state)
 {
     static const char *const expected[] = {"b add: x", "c add: b x", "columns add: x",
                                            "d add: c columns", "f add: b"};
@@ -265,22 +273,22 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     const void *given[INVAR_OP_GRAPH_MAX_INPUTS] = {one};
     const int64_t start[] = {0, 1};
     const invar_row_offsets samples = {start, 1};
-    const invar_forward_hooks probe = {.on_value = take};
-    invar_graph_exec_args run = {
+    const invar_forward_hooks probe = {.on_value = record_value};
+    invar_graph_exec_args exec_args = {
         .inputs = given, .hooks = &probe, .samples = &samples, .device_samples = &samples};
     invar_tensor x, a, b, d, e, f, half, wide;
     invar_op_graph *p;
-    invar_op_runner caller;
+    invar_op_runner runner;
     void *block;
 
     assert_ok(invar_op_graph_new(&p));
     x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
     invar_op_graph_source(p, x.data, &source);
-    a = room(p);
-    b = room(p);
-    d = room(p);
-    e = room(p);
-    f = room(p);
+    a = reserve(p);
+    b = reserve(p);
+    d = reserve(p);
+    e = reserve(p);
+    f = reserve(p);
     wide = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 1, 2 * WIDTH);
     half = invar_tensor_columns(&wide, WIDTH, WIDTH);
     INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
@@ -300,15 +308,15 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     invar_op_graph_end_section(p);
     assert_ok(invar_op_graph_plan(p));
     assert_ok(invar_alloc(&block, p->block, 1, "a block"));
-    run.block = block;
-    run.op_runner = &caller;
-    invar_op_runner_init(&caller, dev);
-    shown.count = 0;
-    assert_ok(invar_op_graph_run(p, 0, &run));
-    assert_int_equal(shown.count, 5);
+    exec_args.block = block;
+    exec_args.op_runner = &runner;
+    invar_op_runner_init(&runner, dev);
+    observed.count = 0;
+    assert_ok(invar_op_graph_run(p, 0, &exec_args));
+    assert_int_equal(observed.count, 5);
     for (int i = 0; i < 5; i++)
-        assert_string_equal(shown.text[i], expected[i]);
-    invar_op_runner_release(&caller);
+        assert_string_equal(observed.text[i], expected[i]);
+    invar_op_runner_release(&runner);
     invar_free(block);
     invar_op_graph_free(p);
 }
@@ -316,12 +324,12 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_program__planned_memory_changes_no_result),
-        cmocka_unit_test(test_program__poison_shows_a_use_of_what_is_dead),
-        cmocka_unit_test(test_program__calls_that_nobody_wants_are_dropped),
-        cmocka_unit_test(test_program__calls_whose_results_move_stay),
-        cmocka_unit_test(test_program__rows_have_room_for_more),
-        cmocka_unit_test(test_program__points_know_what_they_are_computed_from),
+        cmocka_unit_test(test_op_graph__planned_memory_changes_no_result),
+        cmocka_unit_test(test_op_graph__poison_shows_a_use_after_the_lifetime),
+        cmocka_unit_test(test_op_graph__dead_calls_are_dropped),
+        cmocka_unit_test(test_op_graph__calls_with_transferred_results_stay),
+        cmocka_unit_test(test_op_graph__rows_have_room_for_more),
+        cmocka_unit_test(test_op_graph__points_know_what_they_are_computed_from),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,6 +1,8 @@
 /*
- * base_ranks.c - a frozen base has one hash, however ranks divide it; adapters are those of one
- * rank.
+ * base_ranks.c - tests that the hash of a frozen base does not depend on the layout.
+ *
+ * Ranks that divide a model must have the hash of one rank, and the adapters of one rank. Control:
+ * one changed byte on one rank changes the hash on all ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,13 +13,14 @@
 
 enum { SEED = 11 };
 
-typedef struct lesson {
-    divided_model of;
+/* Layout and model to test, and the hash that one rank computed. */
+typedef struct base_case {
+    divided_model divided;
     invar_digest hash;
-} lesson;
+} base_case;
 
-/* The last rank of the last stage has another value in its base. */
-static invar_status spoil(const invar_model *model, const invar_device *dev)
+/* Changes one byte of the base on the last rank of the last stage. */
+static invar_status corrupt_base(const invar_model *model, const invar_device *dev)
 {
     const invar_param *p = NULL;
     unsigned char byte;
@@ -33,13 +36,13 @@ static invar_status spoil(const invar_model *model, const invar_device *dev)
     return invar_device_upload(dev, p->weight.data, &byte, 1);
 }
 
-static invar_status check_hash(const lesson *l, const invar_model *model, const invar_device *dev,
-                               bool same)
+static invar_status check_hash(const base_case *expected, const invar_model *model,
+                               const invar_device *dev, bool same)
 {
     invar_digest hash;
 
     INVAR_TRY(invar_base_hash(&hash, model, dev));
-    return invar_digest_equal(&hash, &l->hash) == same
+    return invar_digest_equal(&hash, &expected->hash) == same
                ? INVAR_OK
                : INVAR_FAIL(INVAR_E_MISMATCH, 0, "the base has %s hash",
                             same ? "another" : "the same");
@@ -47,19 +50,19 @@ static invar_status check_hash(const lesson *l, const invar_model *model, const 
 
 static invar_status check_rank(void *payload, invar_model *model, const invar_device *dev)
 {
-    const lesson *l = payload;
+    const base_case *expected = payload;
 
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(l->of.one, model)); // adapters
-    INVAR_TRY(check_hash(l, model, dev, true));
-    INVAR_TRY(spoil(model, dev));
-    return check_hash(l, model, dev, false);
+    INVAR_TRY(divided_same_model(expected->divided.one, model)); // adapters
+    INVAR_TRY(check_hash(expected, model, dev, true));
+    INVAR_TRY(corrupt_base(model, dev));
+    return check_hash(expected, model, dev, false);
 }
 
-static void check(lesson *l, int world)
+static void check(base_case *expected, int world)
 {
-    l->of.world = &divided_worlds[world];
-    divided_check(&l->of, (uint64_t)world, invar_format_name(l->of.format));
+    expected->divided.world = &divided_worlds[world];
+    divided_check(&expected->divided, (uint64_t)world, invar_format_name(expected->divided.format));
 }
 
 static void test_base_ranks__one_hash(void **state)
@@ -68,21 +71,23 @@ static void test_base_ranks__one_hash(void **state)
 
     assert_ok(invar_far_open(&far, *state));
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-        lesson l = {.of = {.spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
-                           .format = (invar_format)format,
-                           .dev = *state,
-                           .far = format % 2 ? &far : NULL,
-                           .check = check_rank,
-                           .payload = &l}};
+        base_case expected = {
+            .divided = {.spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
+                        .format = (invar_format)format,
+                        .dev = *state,
+                        .far = format % 2 ? &far : NULL,
+                        .check = check_rank,
+                        .payload = &expected}};
 
-        l.of.spec.lora = (invar_lora_spec){.rank = 3, .alpha = 2.0f};
-        assert_ok(invar_lora_targets(&l.of.spec.lora.targets, "all-linear"));
-        assert_ok(invar_model_new(&l.of.one, &l.of.spec, l.of.format, NULL, *state));
-        assert_ok(invar_model_init(l.of.one, SEED, *state));
-        assert_ok(invar_base_hash(&l.hash, l.of.one, *state));
+        expected.divided.spec.lora = (invar_lora_spec){.rank = 3, .alpha = 2.0f};
+        assert_ok(invar_lora_targets(&expected.divided.spec.lora.targets, "all-linear"));
+        assert_ok(invar_model_new(&expected.divided.one, &expected.divided.spec,
+                                  expected.divided.format, NULL, *state));
+        assert_ok(invar_model_init(expected.divided.one, SEED, *state));
+        assert_ok(invar_base_hash(&expected.hash, expected.divided.one, *state));
         for (int w = 1 + format % 3; w < DIVIDED_WORLDS; w += invar_test_full() ? 1 : 5)
-            check(&l, w);
-        invar_model_free(l.of.one);
+            check(&expected, w);
+        invar_model_free(expected.divided.one);
     }
     invar_device_close(&far);
 }

@@ -1,5 +1,8 @@
 /*
- * dump.c - tests of dumps, by a reader of numpy's format that is written from its description.
+ * dump.c - tests of dumped tensors: rows, types, patterns of names, names that cannot be files.
+ *
+ * The files are read by an independent reader of NumPy's format, which is written from the
+ * description of the format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,17 +34,18 @@ static int tear_down(void **state)
 
 /* ---- the reader ------------------------------------------------------------------------------ */
 
-typedef struct array {
+/* Contents of an .npy file. */
+typedef struct npy_array {
     char type[8];
     int rank;
     long long shape[4];
     uint8_t data[65536];
     size_t bytes;
-} array;
+} npy_array;
 
-static void read_array(array *out, const char *name)
+static void read_array(npy_array *out, const char *name)
 {
-    char path[sizeof folder + 64], header[256] = "", *at;
+    char path[sizeof folder + 64], header[256] = "", *rest_of_header;
     uint8_t head[10];
     size_t length;
     FILE *stream;
@@ -59,18 +63,18 @@ static void read_array(array *out, const char *name)
     assert_int_equal(strlen(header), length);
     assert_int_equal(
         sscanf(header, "{'descr': '%7[^']', 'fortran_order': False, 'shape': (", out->type), 1);
-    at = strchr(header, '(') + 1;
-    for (out->rank = 0; *at != ')'; out->rank++) {
-        out->shape[out->rank] = strtoll(at, &at, 10);
-        at += strspn(at, ", ");
+    rest_of_header = strchr(header, '(') + 1;
+    for (out->rank = 0; *rest_of_header != ')'; out->rank++) {
+        out->shape[out->rank] = strtoll(rest_of_header, &rest_of_header, 10);
+        rest_of_header += strspn(rest_of_header, ", ");
     }
-    assert_memory_equal(at, "), }", 4);
-    assert_int_equal(strspn(at + 4, " "), strlen(at + 4) - 1);
+    assert_memory_equal(rest_of_header, "), }", 4);
+    assert_int_equal(strspn(rest_of_header + 4, " "), strlen(rest_of_header + 4) - 1);
     out->bytes = fread(out->data, 1, sizeof out->data, stream);
     fclose(stream);
 }
 
-static void assert_shape(const array *a, const char *type, int rank, long long n0, long long n1)
+static void assert_shape(const npy_array *a, const char *type, int rank, long long n0, long long n1)
 {
     assert_string_equal(a->type, type);
     assert_int_equal(a->rank, rank);
@@ -85,14 +89,14 @@ static void test_engine_dump__rows_of_samples_are_one_array(void **state)
 {
     float data[6][8], *got;
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 6, 8), left, first, rest;
-    static array file;
+    static npy_array file;
     invar_dump *dump;
     int64_t count, starts[4];
 
     (void)state;
     for (int i = 0; i < 48; i++)
         (&data[0][0])[i] = (float)i;
-    left = invar_tensor_columns(&x, 0, 5); // rows with a gap
+    left = invar_tensor_columns(&x, 0, 5); // rows with a gap between them
     first = invar_tensor_rows(&left, 0, 3);
     rest = invar_tensor_rows(&left, 3, 3);
     assert_ok(invar_dump_new(&dump, folder, "a,b.*.c"));
@@ -127,7 +131,7 @@ static void test_engine_dump__types(void **state)
     invar_tensor a = invar_tensor_2d(halves, INVAR_DTYPE_BF16, 2, 2);
     invar_tensor b = invar_tensor_1d(ints, INVAR_DTYPE_I32, 3);
     invar_tensor c = invar_tensor_4d(longs, INVAR_DTYPE_I64, 1, 2, 1, 1);
-    static array file;
+    static npy_array file;
     invar_dump *dump;
     int64_t count;
 

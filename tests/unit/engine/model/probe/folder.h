@@ -1,5 +1,5 @@
 /*
- * folder.h - devices, and a folder of the test's own that is gone afterwards, for tests of points.
+ * folder.h - fixture of the tests of points: test devices, and a temporary folder.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 #include "tests/ops.h"
 
 #ifndef INVAR_TEST_WORK
-#define INVAR_TEST_WORK "." /* the build says it; a header that is compiled alone need not know */
+#define INVAR_TEST_WORK "." /* set by the build; not needed if the header is compiled alone */
 #endif
 
 static char folder[] = INVAR_TEST_WORK "/probe-XXXXXX";

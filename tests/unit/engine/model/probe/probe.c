@@ -1,5 +1,8 @@
 /*
- * probe.c - tests of points: their digests, whatever the micro-batches, and what a ledger gets.
+ * probe.c - tests of points: digests, levels, inputs, statistics and rows for the ledger.
+ *
+ * Digests are compared with the tree hash of base/hash.h and must not depend on micro-batches,
+ * strides or threads. Control: another sample boundary or a flipped bit must change them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,13 +16,17 @@
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
-/* Samples of a batch: with none, one and many rows; leaves of 16 KiB end inside and between. */
+/*
+ * Rows of the samples of a batch: none, one and many. Leaves of 16 KiB end inside samples and
+ * between them.
+ */
 static const int64_t lengths[] = {3, 1, 0, 40, 7, 64, 2, 31};
 enum { SAMPLES = sizeof lengths / sizeof lengths[0], ROWS = 148, COLUMNS = 257 };
 
-static invar_tensor noise(invar_tensor view, int64_t gap, uint64_t seed)
+/* Returns a tensor of random bytes with a gap between its rows. */
+static invar_tensor random_tensor(invar_tensor namer, int64_t gap, uint64_t seed)
 {
-    invar_tensor t = invar_test_strided(view, gap);
+    invar_tensor t = invar_test_strided(namer, gap);
     int64_t size = invar_dtype_bits(t.dtype) / 8, row = invar_tensor_row_elements(&t) * size;
     uint8_t *bytes = t.data;
 
@@ -29,14 +36,16 @@ static invar_tensor noise(invar_tensor view, int64_t gap, uint64_t seed)
     return t;
 }
 
-static void starts(int64_t out[SAMPLES + 1], int64_t first, int64_t count)
+/* Fills `out` with the row offsets of `count` samples. */
+static void fill_offsets(int64_t out[SAMPLES + 1], int64_t first, int64_t count)
 {
     out[0] = 0;
     for (int64_t i = 0; i < count; i++)
         out[i + 1] = out[i] + lengths[first + i];
 }
 
-static invar_probe *fresh(int64_t level)
+/* Returns a probe of this level in its first step. */
+static invar_probe *new_probe(int64_t level)
 {
     invar_probe *probe;
 
@@ -45,7 +54,8 @@ static invar_probe *fresh(int64_t level)
     return probe;
 }
 
-static invar_ledger_point a_point(const char *name, const invar_tensor *like)
+/* Returns a point whose rows have the type and columns of `like`; valid until the next call. */
+static invar_ledger_point make_point(const char *name, const invar_tensor *like)
 {
     static int64_t shape[2];
 
@@ -68,10 +78,10 @@ static void assert_digest(const invar_digest *got, const invar_digest *expected,
     assert_int_equal(invar_digest_equal(got, expected), equal);
 }
 
-/* The digest of samples that come in micro-batches of `size` samples. */
-static invar_digest in_batches(const invar_tensor *x, int64_t size, invar_pool *pool)
+/* Returns the digest of samples that come in micro-batches of `size` samples. */
+static invar_digest hash_in_batches(const invar_tensor *x, int64_t size, invar_pool *pool)
 {
-    invar_ledger_point point = a_point("x", x);
+    invar_ledger_point point = make_point("x", x);
     int64_t start[SAMPLES + 1], row = 0, number;
     invar_probe_result result;
     invar_digest digest;
@@ -82,7 +92,7 @@ static invar_digest in_batches(const invar_tensor *x, int64_t size, invar_pool *
     for (int64_t i = 0; i < SAMPLES; i += size) {
         int64_t count = SAMPLES - i < size ? SAMPLES - i : size;
         invar_tensor rows;
-        starts(start, i, count);
+        fill_offsets(start, i, count);
         rows = invar_tensor_rows(x, row, start[count]);
         row += start[count];
         assert_ok(invar_probe_define(&number, probe, &point));
@@ -104,24 +114,25 @@ static void test_engine_probe__rows_do_not_depend_on_micro_batches(void **state)
     invar_tree_shard shards[SAMPLES];
     int64_t start[SAMPLES + 1];
 
-    starts(start, 0, SAMPLES);
+    fill_offsets(start, 0, SAMPLES);
     assert_int_equal(start[SAMPLES], ROWS);
     for (int i = 0; i < 2; i++) {
-        invar_tensor x = noise(invar_tensor_2d(NULL, invar_test_storage[i], ROWS, COLUMNS), 5, 1);
+        invar_tensor x =
+            random_tensor(invar_tensor_2d(NULL, invar_test_storage[i], ROWS, COLUMNS), 5, 1);
         size_t size = (size_t)invar_dtype_bits(x.dtype) / 8;
         invar_digest expected, got;
-        // what the header promises, from base/hash.h alone
+        // reference: the tree hash of base/hash.h over the samples as shards
         for (int64_t s = 0; s < SAMPLES; s++)
             shards[s] =
                 (invar_tree_shard){(char *)x.data + (size_t)(start[s] * x.row_stride) * size,
                                    lengths[s], COLUMNS * size, (size_t)x.row_stride * size};
         assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){shards, SAMPLES}));
         for (int64_t batch = 1; batch <= SAMPLES; batch++) {
-            got = in_batches(&x, batch, devices[batch % INVAR_TEST_DEVICES].pool);
+            got = hash_in_batches(&x, batch, devices[batch % INVAR_TEST_DEVICES].pool);
             assert_digest(&got, &expected, true);
         }
         ((char *)x.data)[(size_t)(ROWS - 1) * (size_t)x.row_stride * size] ^= 1;
-        got = in_batches(&x, 3, NULL);
+        got = hash_in_batches(&x, 3, NULL);
         assert_digest(&got, &expected, false);
         invar_test_free(&x);
     }
@@ -129,15 +140,15 @@ static void test_engine_probe__rows_do_not_depend_on_micro_batches(void **state)
 
 static void test_engine_probe__where_a_sample_ends_is_hashed(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 2);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 2);
     static const int64_t cuts[3][3] = {{0, 1, 4}, {0, 2, 4}, {0, 4, 4}};
     invar_digest digests[3];
     int64_t number;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_ledger_point point = a_point("x", &x);
-        invar_probe *probe = fresh(1);
+        invar_ledger_point point = make_point("x", &x);
+        invar_probe *probe = new_probe(1);
         invar_probe_result result;
         assert_ok(invar_probe_define(&number, probe, &point));
         assert_ok(invar_probe_rows(probe, number, &x, &(invar_row_offsets){cuts[i], 2}));
@@ -165,8 +176,8 @@ static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         for (int32_t shards = 1; shards <= 4; shards *= 2) {
             invar_tensor x = invar_test_tensor(views[i]);
-            invar_ledger_point point = a_point("w", &x);
-            invar_probe *probe = fresh(1);
+            invar_ledger_point point = make_point("w", &x);
+            invar_probe *probe = new_probe(1);
             invar_probe_result result;
             invar_digest expected;
             int64_t number;
@@ -192,9 +203,9 @@ static void test_engine_probe__bytes_digests_and_leaves(void **state)
     static uint8_t data[2 * INVAR_TREE_LEAF_BYTES + 5];
     invar_tree_shard shard = {data, 1, sizeof data, sizeof data};
     invar_tensor like = invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, 1);
-    invar_ledger_point a = a_point("a", &like), b = a_point("b", &like);
+    invar_ledger_point a = make_point("a", &like), b = make_point("b", &like);
     invar_digest expected, leaves[3], given = {{1, 2, 3}};
-    invar_probe *probe = fresh(1);
+    invar_probe *probe = new_probe(1);
     invar_probe_result result;
     const invar_digest *got;
     int64_t na, nb, count;
@@ -218,13 +229,13 @@ static void test_engine_probe__bytes_digests_and_leaves(void **state)
     invar_probe_free(probe);
 }
 
-/* The digest is taken as it is; the tensor must be the point's, and goes to the dump. */
+/* The given digest is recorded; the tensor must have the point's type and shape, and is dumped. */
 static void test_engine_probe__tensors_that_are_hashed(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3), other = x;
-    invar_ledger_point point = a_point("grad.x", &x);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3), other = x;
+    invar_ledger_point point = make_point("grad.x", &x);
     invar_digest given = {{4, 5, 6}};
-    invar_probe *probe = fresh(1);
+    invar_probe *probe = new_probe(1);
     invar_probe_result result;
     char path[sizeof folder + 64];
     invar_dump *dump;
@@ -257,10 +268,10 @@ static void test_engine_probe__tensors_that_are_hashed(void **state)
 
 static void test_engine_probe__levels_above_are_ignored(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
-    invar_ledger_point point = a_point("x", &x);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point point = make_point("x", &x);
     const invar_row_offsets one = {(const int64_t[]){0, 4}, 1};
-    invar_probe *probe = fresh(INVAR_PROBE_STEP);
+    invar_probe *probe = new_probe(INVAR_PROBE_STEP);
     invar_probe_result result;
     int64_t number;
 
@@ -283,13 +294,13 @@ static void test_engine_probe__levels_above_are_ignored(void **state)
     invar_test_free(&x);
 }
 
-/* More names than a table begins with, of both kinds: each keeps its number. */
+/* More names than the hash table holds at first, recorded or skipped: each keeps its number. */
 static void test_engine_probe__many_names(void **state)
 {
     enum { MANY = 3000 };
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
-    invar_ledger_point point = a_point("x", &x);
-    invar_probe *probe = fresh(INVAR_PROBE_POINT);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point point = make_point("x", &x);
+    invar_probe *probe = new_probe(INVAR_PROBE_POINT);
     char name[16];
 
     (void)state;
@@ -309,10 +320,10 @@ static void test_engine_probe__many_names(void **state)
 
 static void test_engine_probe__a_point_without_value_is_named(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
-    invar_ledger_point a = a_point("a", &x), b = a_point("b", &x);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point a = make_point("a", &x), b = make_point("b", &x);
     const invar_row_offsets one = {(const int64_t[]){0, 4}, 1};
-    invar_probe *probe = fresh(1);
+    invar_probe *probe = new_probe(1);
     invar_probe_result result;
     int64_t na, nb;
 
@@ -325,7 +336,7 @@ static void test_engine_probe__a_point_without_value_is_named(void **state)
     assert_ok(invar_probe_finish(&result, probe));
     assert_true(result.changed);
     assert_digest(&result.digests[0], &result.digests[1], true);
-    invar_probe_begin(probe, NULL); // the next step begins empty, with the same points
+    invar_probe_begin(probe, NULL); // the next step has the same points, without values
     assert_fails(invar_probe_finish(&result, probe), INVAR_E_STATE, "\"a\" got no value");
     assert_ok(invar_probe_rows(probe, na, &x, &one));
     assert_ok(invar_probe_rows(probe, nb, &x, &one));
@@ -337,16 +348,16 @@ static void test_engine_probe__a_point_without_value_is_named(void **state)
 
 static void test_engine_probe__refuses_what_does_not_fit(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     invar_tensor narrow = invar_tensor_columns(&x, 0, 4);
     invar_tensor other = invar_tensor_2d(x.data, INVAR_DTYPE_I32, 4, 8);
-    invar_ledger_point point = a_point("x", &x), changed = point;
+    invar_ledger_point point = make_point("x", &x), changed = point;
     const invar_row_offsets fits = {(const int64_t[]){0, 1, 4}, 2};
-    const invar_row_offsets late = {(const int64_t[]){1, 4}, 1};
+    const invar_row_offsets not_from_0 = {(const int64_t[]){1, 4}, 1};
     const invar_row_offsets beyond = {(const int64_t[]){0, 5}, 1};
-    const invar_row_offsets back = {(const int64_t[]){0, 3, 2}, 2};
+    const invar_row_offsets descending = {(const int64_t[]){0, 3, 2}, 2};
     static char long_name[INVAR_LEDGER_NAME_BYTES + 2];
-    invar_probe *probe = fresh(1);
+    invar_probe *probe = new_probe(1);
     int64_t number;
 
     (void)state;
@@ -361,9 +372,9 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
     assert_fails(invar_probe_define(&number, probe, &changed), INVAR_E_INVALID, "256 bytes");
     assert_fails(invar_probe_rows(probe, 0, &narrow, &fits), INVAR_E_INVALID, "another type");
     assert_fails(invar_probe_rows(probe, 0, &other, &fits), INVAR_E_INVALID, "another type");
-    assert_fails(invar_probe_rows(probe, 0, &x, &late), INVAR_E_INVALID, "not rows");
+    assert_fails(invar_probe_rows(probe, 0, &x, &not_from_0), INVAR_E_INVALID, "not rows");
     assert_fails(invar_probe_rows(probe, 0, &x, &beyond), INVAR_E_INVALID, "not rows");
-    assert_fails(invar_probe_rows(probe, 0, &x, &back), INVAR_E_INVALID, "not rows");
+    assert_fails(invar_probe_rows(probe, 0, &x, &descending), INVAR_E_INVALID, "not rows");
     assert_fails(invar_probe_rows(probe, 1, &x, &fits), INVAR_E_INVALID, "no point 1");
     assert_fails(invar_probe_rows(probe, -2, &x, &fits), INVAR_E_INVALID, "no point -2");
     assert_ok(invar_probe_rows(probe, 0, &x, &fits));
@@ -372,22 +383,22 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
     invar_test_free(&x);
 }
 
-/* ---- the forward and the ledger -------------------------------------------------------------- */
+/* ---- forward and backward passes, and the ledger --------------------------------------------- */
 
-/* What is shown of a value, but for its rows. */
-typedef struct shown {
+/* An observed value without its rows; `stream`: a value of the residual stream. */
+typedef struct value_case {
     invar_value_name name;
     const char *op;
     bool backward, stream;
     invar_value_name inputs[3];
     int n_inputs;
-} shown;
+} value_case;
 
-/* A pass of two layers and back, whose values are all the same rows. */
-static void show_pass(invar_point_namer *view, const invar_tensor *x,
-                      const invar_row_offsets *samples)
+/* Shows the values of a forward and backward pass of two layers; all have the same rows. */
+static void observe_pass(invar_point_namer *namer, const invar_tensor *x,
+                         const invar_row_offsets *samples)
 {
-    static const shown values[] = {
+    static const value_case values[] = {
         {{-1, "embed"}, "embedding.fwd", false, true, {{0, ""}}, 0},
         {{0, "norm"}, "rmsnorm.fwd", false, false, {{-1, "embed"}}, 1},
         {{0, "q"}, "linear.fwd", false, false, {{0, "norm"}}, 1},
@@ -401,7 +412,7 @@ static void show_pass(invar_point_namer *view, const invar_tensor *x,
     };
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        const shown *s = &values[i];
+        const value_case *s = &values[i];
         invar_observed_value value = {.name = s->name,
                                       .op = s->op,
                                       .backward = s->backward,
@@ -410,13 +421,14 @@ static void show_pass(invar_point_namer *view, const invar_tensor *x,
                                       .rows = x,
                                       .samples = samples};
         memcpy(value.inputs, s->inputs, sizeof s->inputs);
-        assert_ok(invar_probe_on_value(view, &value));
+        assert_ok(invar_probe_on_value(namer, &value));
     }
 }
 
+/* Points that the forward and the backward start from; the second one does not exist. */
 static const char *const tokens[] = {"tokens", NULL}, *const loss[] = {"nobody knows", NULL};
 
-/* What all else is made of. */
+/* Records the point "tokens", the input of all other points. */
 static void define_tokens(invar_probe *probe)
 {
     invar_ledger_point point = {.name = "tokens",
@@ -435,8 +447,8 @@ static void define_tokens(invar_probe *probe)
     assert_ok(invar_probe_bytes(probe, number, "abcd", 4));
 }
 
-/* A point as "name phase kind op level input input". */
-static void tell_point(char out[200], const invar_probe_result *result, int64_t i)
+/* Formats a point as "name phase kind op level input input". */
+static void format_point(char out[200], const invar_probe_result *result, int64_t i)
 {
     const invar_ledger_point *p = &result->points[i];
     int used =
@@ -453,13 +465,13 @@ static void assert_points(const invar_probe_result *result, const char *const *e
 
     assert_int_equal(result->count, count);
     for (int64_t i = 0; i < count; i++) {
-        tell_point(text, result, i);
+        format_point(text, result, i);
         assert_string_equal(text, expected[i]);
     }
 }
 
-/* What is computed from what; a point above the level stands for what it is computed from. */
-static void test_engine_probe__points_know_what_they_are_computed_from(void **state)
+/* Every point lists its inputs; an input above the level is replaced by its own inputs. */
+static void test_engine_probe__points_list_their_inputs(void **state)
 {
     static const char *const full[] = {"tokens rollout data sample 0",
                                        "embed forward act embedding.fwd 1 tokens",
@@ -480,7 +492,7 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
                                          "layer.1.dx backward grad add 1 head.dx layer.0.mlp",
                                          "after optimizer opt adamw 0 layer.1.dx embed"};
     static const char *const inputs[] = {"layer.0.dq", "layer.0.k", NULL};
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
     const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_ledger_point after = {.name = "after",
                                 .phase = "optimizer",
@@ -494,14 +506,14 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
 
     (void)state;
     for (int64_t level = 1; level <= 2; level++) {
-        invar_probe *probe = fresh(level);
-        invar_point_namer view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
+        invar_probe *probe = new_probe(level);
+        invar_point_namer namer = {.probe = probe, .prefix = "", .given = {tokens, loss}};
         invar_probe_result result;
         int64_t number;
         invar_probe_begin(probe, NULL);
         define_tokens(probe);
         for (int pass = 0; pass < 2; pass++)
-            show_pass(&view, &x, &samples);
+            observe_pass(&namer, &x, &samples);
         if (level == 1) {
             assert_ok(invar_probe_define_from(&number, probe, &after, inputs));
             assert_ok(invar_probe_tensor(probe, number, &x));
@@ -518,10 +530,10 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
 
 static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
     const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
-    invar_probe *probe = fresh(1);
-    invar_point_namer view = {.probe = probe, .prefix = "critic.", .given = {tokens, loss}};
+    invar_probe *probe = new_probe(1);
+    invar_point_namer namer = {.probe = probe, .prefix = "critic.", .given = {tokens, loss}};
     char path[sizeof folder + 16];
     invar_probe_result result;
     invar_ledger *ledger;
@@ -536,7 +548,7 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
         invar_probe_begin(probe, NULL);
         define_tokens(probe);
         for (int pass = 0; pass < 3; pass++)
-            show_pass(&view, &x, &samples);
+            observe_pass(&namer, &x, &samples);
         assert_ok(invar_probe_finish(&result, probe));
         assert_int_equal(result.changed, step == 0);
         if (result.changed)
@@ -557,10 +569,10 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
 
 static void test_engine_probe__the_dump_sees_points_above_the_level(void **state)
 {
-    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_tensor x = random_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
-    invar_probe *probe = fresh(INVAR_PROBE_STEP);
-    invar_point_namer view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
+    invar_probe *probe = new_probe(INVAR_PROBE_STEP);
+    invar_point_namer namer = {.probe = probe, .prefix = "", .given = {tokens, loss}};
     char path[sizeof folder + 64];
     invar_probe_result result;
     invar_dump *dump;
@@ -570,8 +582,8 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
     snprintf(path, sizeof path, "%s/dump", folder);
     assert_ok(invar_dump_new(&dump, path, "layer.0.*"));
     invar_probe_begin(probe, dump);
-    show_pass(&view, &x, &samples);
-    show_pass(&view, &x, &samples);
+    observe_pass(&namer, &x, &samples);
+    observe_pass(&namer, &x, &samples);
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.count, 0);
     assert_ok(invar_dump_finish(&count, dump));
@@ -587,15 +599,18 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Of f32 and bf16, the same however rows are cut; the first point that is not finite has a name. */
+/*
+ * Statistics of f32 and bf16 do not depend on micro-batches. The first point with a value that is
+ * not finite is reported by name.
+ */
 static void test_engine_probe__counts_what_is_not_finite(void **state)
 {
-    const float odd[6] = {1.0f, -3.0f, INFINITY, 2.0f, NAN, -INFINITY};
+    const float f32[6] = {1.0f, -3.0f, INFINITY, 2.0f, NAN, -INFINITY};
     const uint16_t bf16[2] = {0x4040, 0xffc0}; // 3, NaN
-    const int32_t two[2] = {1, 2};
-    const invar_tensor rows = invar_tensor_2d((void *)(uintptr_t)odd, INVAR_DTYPE_F32, 3, 2);
+    const int32_t i32[2] = {1, 2};
+    const invar_tensor rows = invar_tensor_2d((void *)(uintptr_t)f32, INVAR_DTYPE_F32, 3, 2);
     const invar_tensor narrow = invar_tensor_1d((void *)(uintptr_t)bf16, INVAR_DTYPE_BF16, 2);
-    const invar_tensor ids = invar_tensor_1d((void *)(uintptr_t)two, INVAR_DTYPE_I32, 2);
+    const invar_tensor ids = invar_tensor_1d((void *)(uintptr_t)i32, INVAR_DTYPE_I32, 2);
     int64_t shape[2] = {-1, 2}, a, b, c;
     invar_ledger_point point = {.name = "tokens",
                                 .phase = "forward",
@@ -633,7 +648,7 @@ static void test_engine_probe__counts_what_is_not_finite(void **state)
         assert_string_equal(invar_probe_first_nonfinite(&first, probe)->name, "rows");
         assert_true(first.point == b && first.nans == 1 && first.infs == 2);
         assert_ok(invar_probe_finish(&result, probe));
-        assert_int_equal(result.n_stats, 2); // tokens have none
+        assert_int_equal(result.n_stats, 2); // tokens have no statistics
         assert_true(result.stats[0].point == b && result.stats[0].nans == 1);
         assert_true(result.stats[0].absmax == 3.0 && result.stats[0].l2 == sqrt(14.0));
         assert_true(result.stats[1].point == c && result.stats[1].nans == 1);
@@ -662,7 +677,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__many_names),
         cmocka_unit_test(test_engine_probe__a_point_without_value_is_named),
         cmocka_unit_test(test_engine_probe__refuses_what_does_not_fit),
-        cmocka_unit_test(test_engine_probe__points_know_what_they_are_computed_from),
+        cmocka_unit_test(test_engine_probe__points_list_their_inputs),
         cmocka_unit_test(test_engine_probe__a_forward_makes_points_that_a_ledger_takes),
         cmocka_unit_test(test_engine_probe__the_dump_sees_points_above_the_level),
         cmocka_unit_test(test_engine_probe__counts_what_is_not_finite),

@@ -1,9 +1,9 @@
 /*
- * probe_serialize.c - tests of points, statistics and dumps that several ranks have computed.
+ * probe_serialize.c - tests of points, statistics and dumps that several ranks compute.
  *
- * The samples of a step go round among parts, which pack what they have got after every round. A
- * probe that unpacks it in order must end as one that got all samples itself; in another order it
- * must not.
+ * The samples of a step are dealt to partial probes, which are packed after every round. A probe
+ * that unpacks them in rank order must have the same results as one that got all samples itself.
+ * Control: unpacked in another order, the results differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,18 +14,18 @@
 #include "engine/model/probe/probe.h"
 #include "tests/unit/engine/model/probe/folder.h"
 
-enum { SAMPLES = 11, COLUMNS = 300, MOST_RANKS = 4 };
+enum { SAMPLES = 11, COLUMNS = 300, MAX_SIZE = 4 };
 
 static const int64_t lengths[SAMPLES] = {3, 1, 40, 7, 64, 2, 31, 0, 5, 17, 9};
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* One rank: its probe, and the dump of it. */
-typedef struct rank {
+/* Probe and dump of one rank. */
+typedef struct rank_probe {
     invar_probe *probe;
     invar_dump *dump;
-    int64_t x, fine; /* points; `fine` is above the level, and only dumped */
-} rank;
+    int64_t x, fine; /* numbers of points; `fine` is above the level, so it is only dumped */
+} rank_probe;
 
 static int64_t define(invar_probe *probe, const char *name, int64_t level)
 {
@@ -46,20 +46,21 @@ static int64_t define(invar_probe *probe, const char *name, int64_t level)
     return number;
 }
 
-static rank rank_open(const char *into, bool part)
+/* Opens a rank; it dumps to `dump_folder`, or packs its dump if that is NULL. */
+static rank_probe rank_open(const char *dump_folder, bool part)
 {
     const invar_probe_options options = {.level = 1, .stats = true, .is_partial = part};
-    rank r;
+    rank_probe r;
 
     assert_ok(invar_probe_new(&r.probe, &options));
-    assert_ok(invar_dump_new(&r.dump, into, "*"));
+    assert_ok(invar_dump_new(&r.dump, dump_folder, "*"));
     invar_probe_begin(r.probe, r.dump);
     r.x = define(r.probe, "x", 1);
     r.fine = define(r.probe, "fine", 2);
     return r;
 }
 
-static void rank_close(rank *r)
+static void rank_close(rank_probe *r)
 {
     invar_dump_free(r->dump);
     invar_probe_free(r->probe);
@@ -74,7 +75,8 @@ static int64_t first_row(int64_t sample)
     return row;
 }
 
-static void take(rank *r, const invar_tensor *all, int64_t sample)
+/* Shows the rows of one sample to both points. */
+static void add_sample(rank_probe *r, const invar_tensor *all, int64_t sample)
 {
     const int64_t ends[] = {0, lengths[sample]};
     invar_tensor rows = invar_tensor_rows(all, first_row(sample), lengths[sample]);
@@ -83,17 +85,17 @@ static void take(rank *r, const invar_tensor *all, int64_t sample)
     assert_ok(invar_probe_rows(r->probe, r->fine, &rows, &(invar_row_offsets){ends, 1}));
 }
 
-/* What a step has come to. */
-typedef struct ending {
+/* Results of a step. */
+typedef struct step_result {
     invar_digest digest;
     invar_ledger_stat stat;
     int64_t files;
-} ending;
+} step_result;
 
-static ending finish(rank *r)
+static step_result finish(rank_probe *r)
 {
     invar_probe_result result;
-    ending e;
+    step_result e;
 
     assert_ok(invar_probe_finish(&result, r->probe));
     assert_int_equal(result.count, 1);
@@ -104,33 +106,38 @@ static ending finish(rank *r)
     return e;
 }
 
-static void give(rank *to, rank *from)
+/* Packs the values of `from` since the last call and unpacks them into `to`. */
+static void send_values(rank_probe *to, rank_probe *from)
 {
-    invar_rank_buffer parcel = {0};
-    invar_rank_buffer_reader rest;
+    invar_rank_buffer buffer = {0};
+    invar_rank_buffer_reader reader;
 
-    assert_ok(invar_probe_pack(&parcel, from->probe));
-    assert_ok(invar_dump_pack(&parcel, from->dump));
-    rest = (invar_rank_buffer_reader){parcel.data, parcel.bytes};
-    assert_ok(invar_probe_unpack(to->probe, &rest));
-    assert_ok(invar_dump_unpack(to->dump, &rest));
-    assert_int_equal(rest.bytes, 0);
-    invar_rank_buffer_release(&parcel);
+    assert_ok(invar_probe_pack(&buffer, from->probe));
+    assert_ok(invar_dump_pack(&buffer, from->dump));
+    reader = (invar_rank_buffer_reader){buffer.data, buffer.bytes};
+    assert_ok(invar_probe_unpack(to->probe, &reader));
+    assert_ok(invar_dump_unpack(to->dump, &reader));
+    assert_int_equal(reader.bytes, 0);
+    invar_rank_buffer_release(&buffer);
 }
 
-/* `turned`: rank 0 takes the others from the last to the first, which is wrong. */
-static ending by_ranks(const invar_tensor *all, int ranks, const char *into, bool turned)
+/*
+ * Runs a step with `ranks` ranks. With `reversed`, rank 0 unpacks the other ranks in descending
+ * order, which is wrong.
+ */
+static step_result run_step(const invar_tensor *all, int ranks, const char *dump_folder,
+                            bool reversed)
 {
-    rank r[MOST_RANKS];
-    ending e;
+    rank_probe r[MAX_SIZE];
+    step_result e;
 
     for (int i = 0; i < ranks; i++)
-        r[i] = rank_open(i ? NULL : into, i > 0);
+        r[i] = rank_open(i ? NULL : dump_folder, i > 0);
     for (int64_t first = 0; first < SAMPLES; first += ranks) {
         for (int i = 0; i < ranks && first + i < SAMPLES; i++)
-            take(&r[i], all, first + i);
+            add_sample(&r[i], all, first + i);
         for (int i = 1; i < ranks; i++)
-            give(&r[0], &r[turned ? ranks - i : i]);
+            send_values(&r[0], &r[reversed ? ranks - i : i]);
     }
     e = finish(&r[0]);
     for (int i = 0; i < ranks; i++)
@@ -138,12 +145,12 @@ static ending by_ranks(const invar_tensor *all, int ranks, const char *into, boo
     return e;
 }
 
-static invar_tensor values(void)
+static invar_tensor make_values(void)
 {
     invar_tensor x =
         invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, first_row(SAMPLES), COLUMNS));
 
-    // sums of such squares are rounded: their order shows
+    // sums of these squares are rounded, so their order changes the bits
     for (int64_t i = 0; i < x.shape[0] * COLUMNS; i++)
         ((float *)x.data)[i] = (float)invar_test_random(5, (uint64_t)i) * 1.7e-9f;
     ((float *)x.data)[4 * COLUMNS] = NAN;
@@ -159,7 +166,7 @@ static bool same_files(const char *a, const char *b)
     return system(command) == 0;
 }
 
-static const char *below(const char *name)
+static const char *in_folder(const char *name)
 {
     static char path[sizeof folder + 16];
 
@@ -169,20 +176,20 @@ static const char *below(const char *name)
 
 static void test_engine_probe_pack__parts_are_one(void **state)
 {
-    invar_tensor x = values();
-    ending one = by_ranks(&x, 1, below("one"), false);
+    invar_tensor x = make_values();
+    step_result one = run_step(&x, 1, in_folder("one"), false);
 
     (void)state;
     assert_true(one.stat.nans == 1 && one.stat.infs == 1);
     assert_int_equal(one.files, 2);
-    for (int ranks = 2; ranks <= MOST_RANKS; ranks++) {
+    for (int ranks = 2; ranks <= MAX_SIZE; ranks++) {
         char name[16];
-        ending more;
+        step_result several;
         snprintf(name, sizeof name, "by%d", ranks);
-        more = by_ranks(&x, ranks, below(name), false);
-        assert_true(invar_digest_equal(&more.digest, &one.digest));
-        assert_memory_equal(&more.stat, &one.stat, sizeof one.stat);
-        assert_int_equal(more.files, one.files);
+        several = run_step(&x, ranks, in_folder(name), false);
+        assert_true(invar_digest_equal(&several.digest, &one.digest));
+        assert_memory_equal(&several.stat, &one.stat, sizeof one.stat);
+        assert_int_equal(several.files, one.files);
         assert_true(same_files("one", name));
     }
     invar_test_free(&x);
@@ -190,9 +197,9 @@ static void test_engine_probe_pack__parts_are_one(void **state)
 
 static void test_engine_probe_pack__the_order_shows(void **state)
 {
-    invar_tensor x = values();
-    ending right = by_ranks(&x, 3, below("right"), false);
-    ending wrong = by_ranks(&x, 3, below("wrong"), true);
+    invar_tensor x = make_values();
+    step_result right = run_step(&x, 3, in_folder("right"), false);
+    step_result wrong = run_step(&x, 3, in_folder("wrong"), true);
 
     (void)state;
     assert_false(invar_digest_equal(&right.digest, &wrong.digest));
@@ -201,12 +208,12 @@ static void test_engine_probe_pack__the_order_shows(void **state)
     invar_test_free(&x);
 }
 
-/* A part may have nothing of a point, and know it in another way. */
+/* A partial probe may have a point without a value, or defined in another way. */
 static void test_engine_probe_pack__a_part_may_have_nothing(void **state)
 {
     invar_ledger_point other = {
         .name = "x", .phase = "backward", .op = "add", .kind = "grad", .dtype = "f32", .shards = 1};
-    rank part = rank_open(NULL, true), whole = rank_open(below("whole"), false);
+    rank_probe part = rank_open(NULL, true), complete = rank_open(in_folder("whole"), false);
     invar_probe_result result;
     int64_t number;
 
@@ -214,42 +221,42 @@ static void test_engine_probe_pack__a_part_may_have_nothing(void **state)
     assert_ok(invar_probe_define(&number, part.probe, &other));
     assert_int_equal(number, part.x);
     assert_ok(invar_probe_finish(&result, part.probe));
-    assert_fails(invar_probe_define(&number, whole.probe, &other), INVAR_E_INVALID,
+    assert_fails(invar_probe_define(&number, complete.probe, &other), INVAR_E_INVALID,
                  "defined before as something else");
-    assert_fails(invar_probe_finish(&result, whole.probe), INVAR_E_STATE, "got no value");
+    assert_fails(invar_probe_finish(&result, complete.probe), INVAR_E_STATE, "got no value");
     rank_close(&part);
-    rank_close(&whole);
+    rank_close(&complete);
 }
 
-/* Whatever is cut off, the rest is refused; and so is a point that nobody has heard of. */
+/* Cut buffers are rejected, and so are points that the receiver has not defined. */
 static void test_engine_probe_pack__damaged_parcels_are_refused(void **state)
 {
-    invar_tensor x = values();
-    rank part = rank_open(NULL, true);
-    invar_rank_buffer parcel = {0};
+    invar_tensor x = make_values();
+    rank_probe part = rank_open(NULL, true);
+    invar_rank_buffer buffer = {0};
 
     (void)state;
-    take(&part, &x, 1);
-    assert_ok(invar_probe_pack(&parcel, part.probe));
-    assert_ok(invar_dump_pack(&parcel, part.dump));
-    for (size_t bytes = 0; bytes <= parcel.bytes; bytes += 8) {
-        rank to = rank_open(below("cut"), false);
-        invar_rank_buffer_reader rest = {parcel.data, bytes};
-        invar_status status = invar_probe_unpack(to.probe, &rest);
+    add_sample(&part, &x, 1);
+    assert_ok(invar_probe_pack(&buffer, part.probe));
+    assert_ok(invar_dump_pack(&buffer, part.dump));
+    for (size_t bytes = 0; bytes <= buffer.bytes; bytes += 8) {
+        rank_probe to = rank_open(in_folder("cut"), false);
+        invar_rank_buffer_reader reader = {buffer.data, bytes};
+        invar_status status = invar_probe_unpack(to.probe, &reader);
         if (status == INVAR_OK)
-            status = invar_dump_unpack(to.dump, &rest);
-        assert_int_equal(status, bytes == parcel.bytes ? INVAR_OK : INVAR_E_CORRUPT);
+            status = invar_dump_unpack(to.dump, &reader);
+        assert_int_equal(status, bytes == buffer.bytes ? INVAR_OK : INVAR_E_CORRUPT);
         rank_close(&to);
     }
-    parcel.data[8] = 'y'; // the name of the first point
+    buffer.data[8] = 'y'; // changes the name of the first point
     for (int i = 0; i < 2; i++) {
-        rank to = rank_open(below("named"), false);
-        invar_rank_buffer_reader rest = {parcel.data, parcel.bytes};
-        assert_fails(invar_probe_unpack(to.probe, &rest), INVAR_E_CORRUPT, "check its host");
-        memset(parcel.data + 8, 'y', 256); // and one that does not end
+        rank_probe to = rank_open(in_folder("named"), false);
+        invar_rank_buffer_reader reader = {buffer.data, buffer.bytes};
+        assert_fails(invar_probe_unpack(to.probe, &reader), INVAR_E_CORRUPT, "check its host");
+        memset(buffer.data + 8, 'y', 256); // a name without a terminating NUL
         rank_close(&to);
     }
-    invar_rank_buffer_release(&parcel);
+    invar_rank_buffer_release(&buffer);
     rank_close(&part);
     invar_test_free(&x);
 }

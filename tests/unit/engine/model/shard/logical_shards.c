@@ -1,6 +1,8 @@
 /*
- * logical_shards.c - ranks that divide a model have the values and the digests of one rank, bit for
- * bit.
+ * logical_shards.c - tests that ranks which divide a model have the values and digests of one rank.
+ *
+ * Masters, weights and digests are compared bit by bit in many layouts. Controls: a changed value
+ * on one rank changes exactly one digest, and two tensor-parallel ranks have different shards.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,96 +13,99 @@
 
 enum { SEED = 7 };
 
-typedef struct lesson {
-    divided_model of;
-    invar_digest *digests, hash; /* one rank's */
-} lesson;
+/* Layout and model to test, and the results of one rank. */
+typedef struct shard_case {
+    divided_model divided;
+    invar_digest *digests, hash; /* (n_params) digests of the parameters; hash of the model */
+} shard_case;
 
-/* Digests of all ranks are those of one, and those of one other value are not. */
-static invar_status check_digests(const lesson *l, invar_model *model, const invar_device *dev,
-                                  bool same)
+/* Compares digests and hash with those of one rank; without `same`, one digest must differ. */
+static invar_status check_digests(const shard_case *expected, invar_model *model,
+                                  const invar_device *dev, bool same)
 {
     invar_digest *digests, hash;
     invar_status status;
-    int64_t odd = 0;
+    int64_t n_differing = 0;
 
     INVAR_TRY(invar_model_hash(&hash, model, dev));
     digests = calloc((size_t)model->n_params, sizeof *digests);
     status = invar_model_digests(digests, model, NULL, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        odd += !invar_digest_equal(&digests[i], &l->digests[i]);
+        n_differing += !invar_digest_equal(&digests[i], &expected->digests[i]);
     free(digests);
     INVAR_TRY(status);
-    if (odd != (same ? 0 : 1) || invar_digest_equal(&hash, &l->hash) != same)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%lld digests differ", (long long)odd);
+    if (n_differing != (same ? 0 : 1) || invar_digest_equal(&hash, &expected->hash) != same)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%lld digests differ", (long long)n_differing);
     return INVAR_OK;
 }
 
-/* The last rank of the first stage has another value in its part of the embedding. */
-static invar_status spoil(const lesson *l, const invar_model *model)
+/* Changes the first value of the embedding on the last rank of the first stage. */
+static invar_status corrupt_embedding(const shard_case *expected, const invar_model *model)
 {
     const float wrong = 42.0f;
 
-    (void)l;
+    (void)expected;
     if (model->part.stage > 0 || model->part.tensor < model->part.tensors - 1 ||
         !invar_tensor_present(&model->embedding->master))
         return INVAR_OK;
     return invar_device_upload(&model->dev, model->embedding->master.data, &wrong, sizeof wrong);
 }
 
-/* What another rank of the tensor axis has is something else. */
-static invar_status check_others(const lesson *l, const invar_model *model)
+/* Fails if the shard of another tensor-parallel rank has the same bits. */
+static invar_status check_other_shards(const shard_case *expected, const invar_model *model)
 {
-    const invar_param *p = &model->params[model->first[l->of.spec.layers - 1] + 1]; // q_proj
+    const invar_param *p =
+        &model->params[model->first[expected->divided.spec.layers - 1] + 1]; // q_proj
     invar_model_partition other = model->part;
-    invar_param_shard box;
+    invar_param_shard other_shard;
     bool equal;
 
     other.tensor = model->part.tensors - 1 - model->part.tensor;
-    box = invar_model_partition_shard(&other, &model->spec, p);
-    if (model->part.tensors == 1 || p->local.experts == 0 || box.rows != p->local.rows)
+    other_shard = invar_model_partition_shard(&other, &model->spec, p);
+    if (model->part.tensors == 1 || p->local.experts == 0 || other_shard.rows != p->local.rows)
         return INVAR_OK;
-    INVAR_TRY(divided_compare(&equal, p, &box, &l->of.one->params[p - model->params].weight,
-                              &l->of.one->dev, &p->weight, 0, &model->dev));
+    INVAR_TRY(divided_compare(&equal, p, &other_shard,
+                              &expected->divided.one->params[p - model->params].weight,
+                              &expected->divided.one->dev, &p->weight, 0, &model->dev));
     return equal ? INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: ranks have the same", p->name) : INVAR_OK;
 }
 
 static invar_status check_model(void *payload, invar_model *model, const invar_device *dev)
 {
-    const lesson *l = payload;
+    const shard_case *expected = payload;
 
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(l->of.one, model));
-    INVAR_TRY(check_others(l, model));
-    INVAR_TRY(check_digests(l, model, dev, true));
-    INVAR_TRY(spoil(l, model));
-    return check_digests(l, model, dev, false);
+    INVAR_TRY(divided_same_model(expected->divided.one, model));
+    INVAR_TRY(check_other_shards(expected, model));
+    INVAR_TRY(check_digests(expected, model, dev, true));
+    INVAR_TRY(corrupt_embedding(expected, model));
+    return check_digests(expected, model, dev, false);
 }
 
 static void check(invar_test_model kind, invar_format format, const divided_world *world,
                   uint64_t schedule, const invar_device *dev, const invar_device *far)
 {
-    lesson l = {.of = {.world = world,
-                       .spec = divided_spec(kind, format),
-                       .format = format,
-                       .dev = dev,
-                       .far = far,
-                       .check = check_model,
-                       .payload = &l}};
+    shard_case expected = {.divided = {.world = world,
+                                       .spec = divided_spec(kind, format),
+                                       .format = format,
+                                       .dev = dev,
+                                       .far = far,
+                                       .check = check_model,
+                                       .payload = &expected}};
 
-    assert_ok(invar_model_new(&l.of.one, &l.of.spec, format, NULL, dev));
-    assert_ok(invar_model_init(l.of.one, SEED, dev));
-    l.digests = calloc((size_t)l.of.one->n_params, sizeof *l.digests);
-    assert_ok(invar_model_digests(l.digests, l.of.one, NULL, dev));
-    assert_ok(invar_model_hash(&l.hash, l.of.one, dev));
-    divided_check(&l.of, schedule, invar_test_model_name(kind));
-    invar_model_free(l.of.one);
-    free(l.digests);
+    assert_ok(invar_model_new(&expected.divided.one, &expected.divided.spec, format, NULL, dev));
+    assert_ok(invar_model_init(expected.divided.one, SEED, dev));
+    expected.digests = calloc((size_t)expected.divided.one->n_params, sizeof *expected.digests);
+    assert_ok(invar_model_digests(expected.digests, expected.divided.one, NULL, dev));
+    assert_ok(invar_model_hash(&expected.hash, expected.divided.one, dev));
+    divided_check(&expected.divided, schedule, invar_test_model_name(kind));
+    invar_model_free(expected.divided.one);
+    free(expected.digests);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_pieces__of_all_ranks_are_those_of_one(void **state)
+static void test_logical_shards__all_ranks_equal_one(void **state)
 {
     static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS,
                                              INVAR_TEST_MODEL_BIAS};
@@ -115,7 +120,7 @@ static void test_pieces__of_all_ranks_are_those_of_one(void **state)
               dev, NULL);
 }
 
-static void test_pieces__far_device(void **state)
+static void test_logical_shards__far_device(void **state)
 {
     const invar_device *dev = *state;
     invar_device far;
@@ -130,8 +135,8 @@ static void test_pieces__far_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces__of_all_ranks_are_those_of_one),
-        cmocka_unit_test(test_pieces__far_device),
+        cmocka_unit_test(test_logical_shards__all_ranks_equal_one),
+        cmocka_unit_test(test_logical_shards__far_device),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,8 +1,9 @@
 /*
- * zero_partition.c - every row of a parameter has one owner, no leaf has two, and nobody has much
- * more.
+ * zero_partition.c - tests of the ZeRO partition: every row has one owner, and shares are balanced.
  *
- * Ranks are imagined: who owns what is a function of numbers.
+ * Owners change only at leaf and scale boundaries. The byte ranges of all owners must be disjoint
+ * and cover all masters. Ranks are simulated, because ownership is a function of the model and of
+ * the number of ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,31 +18,32 @@
 static const int sizes[] = {2, 3, 8, 64};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static int64_t rows_of(const invar_param *p)
+static int64_t local_rows(const invar_param *p)
 {
     return p->local.experts * p->local.rows;
 }
 
-/* Where the rows of one owner end and those of another begin. */
+/* Checks that the owner may change at `row`: a boundary of leaves, scales and alignment. */
 static void check_border(const invar_param *p, int64_t row)
 {
-    int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
+    int64_t shard_row = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
     assert_int_equal(row * invar_param_row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
     if (p->split.shards > 1 && p->split.columns)
-        assert_int_equal(into, 0);
+        assert_int_equal(shard_row, 0);
     else
-        assert_int_equal(into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, 0);
+        assert_int_equal(
+            shard_row * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, 0);
     if (p->weight.scale_period)
         assert_int_equal(row % p->weight.scale_period, 0);
     else if (p->weight.scale_rows > 1)
         assert_int_equal(row % p->weight.scale_rows, 0);
 }
 
-/* Returns how many parameters have several owners. */
+/* Checks the owners of all rows; returns the number of changes of owner inside parameters. */
 static int check_model(const invar_model *model)
 {
-    int size = model->layout->data.size, shared = 0;
+    int size = model->layout->data.size, n_borders = 0;
 
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
@@ -52,17 +54,20 @@ static int check_model(const invar_model *model)
 
             assert_true(rows.first == next && rows.count >= 0);
             next += rows.count;
-            if (rows.count == 0 || next == rows_of(p))
+            if (rows.count == 0 || next == local_rows(p))
                 continue;
             check_border(p, next);
-            shared++;
+            n_borders++;
         }
-        assert_int_equal(next, rows_of(p));
+        assert_int_equal(next, local_rows(p));
     }
-    return shared;
+    return n_borders;
 }
 
-/* Nobody has more than a share and, of each group, the largest parameter, which may stay whole. */
+/*
+ * No rank has more than its share plus, for each group that is divided separately, the largest
+ * parameter, which may stay undivided.
+ */
 static void check_balance(const invar_model *model, const invar_zero_ranges *owned)
 {
     size_t total = 0, largest = 0, groups = (size_t)model->part.chunks + 1;
@@ -77,23 +82,23 @@ static void check_balance(const invar_model *model, const invar_zero_ranges *own
         assert_true(owned->bytes[r] <= total / (size_t)owned->size + groups * largest);
 }
 
-/* No byte is owned twice; yields how many are owned. */
-static size_t check_apart(const invar_zero_ranges *owned)
+/* Asserts that no byte has two owners; returns the number of bytes with an owner. */
+static size_t check_disjoint(const invar_zero_ranges *owned)
 {
-    size_t seen = 0;
+    size_t n_bytes = 0;
 
     for (int64_t i = 0; i < owned->count; i++) {
         const invar_byte_range *a = &owned->ranges[i];
-        seen += a->bytes;
+        n_bytes += a->bytes;
         for (int64_t j = 0; j < i; j++) {
             const invar_byte_range *b = &owned->ranges[j];
             assert_true(b->first + b->bytes <= a->first || a->first + a->bytes <= b->first);
         }
     }
-    return seen;
+    return n_bytes;
 }
 
-/* Every byte of masters is somebody's, and nobody's twice; nor is any of what ops read. */
+/* Every byte of the masters has exactly one owner; no byte of the weights has two. */
 static void check_bytes(const invar_model *model)
 {
     size_t block = 0;
@@ -104,16 +109,18 @@ static void check_bytes(const invar_model *model)
         block += invar_aligned((size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     for (int64_t i = 0; i < owned.count; i++)
         assert_true(owned.ranges[i].first + owned.ranges[i].bytes <= block);
-    assert_true(check_apart(&owned) == block);
+    assert_true(check_disjoint(&owned) == block);
     check_balance(model, &owned);
     invar_zero_ranges_release(&owned);
     assert_ok(invar_zero_ranges_weights(&owned, model));
-    assert_true(check_apart(&owned) > 0);
+    assert_true(check_disjoint(&owned) > 0);
     invar_zero_ranges_release(&owned);
 }
 
-static invar_model *imagine(invar_layout *layout, const invar_model_spec *spec, invar_format format,
-                            invar_layout_sizes by, int ranks, int rank, const invar_device *dev)
+/* Returns the model of one simulated rank. */
+static invar_model *simulate_model(invar_layout *layout, const invar_model_spec *spec,
+                                   invar_format format, invar_layout_sizes by, int ranks, int rank,
+                                   const invar_device *dev)
 {
     invar_model *model = NULL;
 
@@ -122,35 +129,36 @@ static invar_model *imagine(invar_layout *layout, const invar_model_spec *spec, 
     return model;
 }
 
-static void test_owners__rows_have_one(void **state)
+static void test_zero_partition__rows_have_one(void **state)
 {
     static const invar_layout_sizes by[] = {
         {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1},
         {.tensor = 2, .expert_tensor = 2, .pipeline = 1, .virtual_stages = 1, .expert = 1},
         {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 2, .expert = 1},
         {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 3}};
-    int shared = 0;
+    int n_borders = 0;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
         for (int s = 0; s < SIZES; s++)
             for (size_t b = 0; b < sizeof by / sizeof *by; b++) {
                 invar_model_spec spec =
                     divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
-                int parts = by[b].tensor * by[b].pipeline * by[b].expert;
+                int model_ranks = by[b].tensor * by[b].pipeline * by[b].expert;
                 invar_layout layout;
-                invar_model *model = imagine(&layout, &spec, (invar_format)format, by[b],
-                                             sizes[s] * parts, sizes[s] * parts - 1, *state);
+                invar_model *model =
+                    simulate_model(&layout, &spec, (invar_format)format, by[b],
+                                   sizes[s] * model_ranks, sizes[s] * model_ranks - 1, *state);
 
-                shared += check_model(model);
+                n_borders += check_model(model);
                 check_bytes(model);
                 invar_model_free(model);
                 invar_layout_release(&layout);
             }
-    assert_true(shared > 100); // else nothing was tried
+    assert_true(n_borders > 100); // control: many parameters are divided at all
 }
 
-/* Both ends of a pipeline have a tied embedding: what a rank owns of it is the same on both. */
-static void test_owners__ends_of_a_pipeline(void **state)
+/* Both ends of a pipeline have the tied embedding; a rank owns the same rows of it on both. */
+static void test_zero_partition__ends_of_a_pipeline(void **state)
 {
     invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
     const invar_layout_sizes by = {
@@ -159,8 +167,8 @@ static void test_owners__ends_of_a_pipeline(void **state)
     assert_true(spec.tied);
     for (int d = 0; d < 3; d++) {
         invar_layout first, last;
-        invar_model *a = imagine(&first, &spec, INVAR_FORMAT_BF16, by, 12, d, *state);
-        invar_model *b = imagine(&last, &spec, INVAR_FORMAT_BF16, by, 12, 9 + d, *state);
+        invar_model *a = simulate_model(&first, &spec, INVAR_FORMAT_BF16, by, 12, d, *state);
+        invar_model *b = simulate_model(&last, &spec, INVAR_FORMAT_BF16, by, 12, 9 + d, *state);
         invar_index_range x = invar_zero_partition_here(a, 0), y = invar_zero_partition_here(b, 0);
 
         assert_true(a->part.stage == 0 && b->part.stage == 3);
@@ -172,14 +180,14 @@ static void test_owners__ends_of_a_pipeline(void **state)
     }
 }
 
-static void test_owners__one_rank_has_all(void **state)
+static void test_zero_partition__one_rank_has_all(void **state)
 {
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 1, *state);
 
     assert_false(invar_zero_partition_divide(model));
     for (int64_t i = 0; i < model->n_params; i++) {
         assert_int_equal(invar_zero_partition_here(model, i).first, 0);
-        assert_int_equal(invar_zero_partition_here(model, i).count, rows_of(&model->params[i]));
+        assert_int_equal(invar_zero_partition_here(model, i).count, local_rows(&model->params[i]));
     }
     invar_model_free(model);
 }
@@ -187,9 +195,9 @@ static void test_owners__one_rank_has_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_owners__rows_have_one),
-        cmocka_unit_test(test_owners__ends_of_a_pipeline),
-        cmocka_unit_test(test_owners__one_rank_has_all),
+        cmocka_unit_test(test_zero_partition__rows_have_one),
+        cmocka_unit_test(test_zero_partition__ends_of_a_pipeline),
+        cmocka_unit_test(test_zero_partition__one_rank_has_all),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

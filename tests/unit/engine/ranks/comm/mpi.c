@@ -1,8 +1,10 @@
 /*
- * mpi.c - tests of ranks that are processes, under a real mpirun.
+ * mpi.c - tests of the MPI transport: ranks that are processes, under a real mpirun.
  *
- * The test starts mpirun with its own program: what one rank of it does is given by a word. Bytes
- * must be those that threads get.
+ * The test starts mpirun with its own executable; an argument names the scenario that the ranks
+ * execute. Random exchanges must give the digest that ranks in threads give. In the failure
+ * scenarios, all ranks must end in time with one message. Tests of the module itself use fakes
+ * (tests/plugin).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,13 +30,13 @@ static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
         &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .timeout_s = seconds});
 }
 
-static invar_status gather(invar_comm *comm, const char *phase, size_t each)
+static invar_status gather(invar_comm *comm, const char *phase, size_t rank_bytes)
 {
     static char in[1 << 20], out[MAX_RANKS << 20];
     size_t bytes[MAX_RANKS];
 
     for (int i = 0; i < MAX_RANKS; i++)
-        bytes[i] = each;
+        bytes[i] = rank_bytes;
     return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                        .phase = phase,
                                                        .timeout_s = SECONDS,
@@ -43,36 +45,39 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each)
                                                        .out_bytes = bytes});
 }
 
-/* More bytes than an int counts, from rank 0 to rank 1. */
+/* Sends more bytes than an int can count from rank 0 to rank 1. */
 static invar_status send_large(invar_comm *comm)
 {
     size_t bytes = ((size_t)1 << 31) + 12345;
-    bool gives = invar_comm_rank(comm) == 0;
+    bool is_sender = invar_comm_rank(comm) == 0;
     char *memory = malloc(bytes);
-    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
-                                .phase = "large",
-                                .timeout_s = SECONDS,
-                                .in = memory,
-                                .out = memory,
-                                .dst_rank = gives ? 1 : INVAR_COMM_NONE,
-                                .src_rank = gives ? INVAR_COMM_NONE : 0,
-                                .to_bytes = bytes,
-                                .from_bytes = bytes};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_SENDRECV,
+                                    .phase = "large",
+                                    .timeout_s = SECONDS,
+                                    .in = memory,
+                                    .out = memory,
+                                    .dst_rank = is_sender ? 1 : INVAR_COMM_NONE,
+                                    .src_rank = is_sender ? INVAR_COMM_NONE : 0,
+                                    .to_bytes = bytes,
+                                    .from_bytes = bytes};
     invar_status status;
 
     if (!memory)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the test");
-    if (gives)
-        write_piece(memory, bytes, 1);
-    status = invar_comm_run(comm, &move);
-    if (status == INVAR_OK && !is_piece(memory, bytes, 1))
+    if (is_sender)
+        write_pattern(memory, bytes, 1);
+    status = invar_comm_run(comm, &transfer);
+    if (status == INVAR_OK && !has_pattern(memory, bytes, 1))
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong bytes");
     free(memory);
     return status;
 }
 
-/* Ranks 2 and 3 halt, the others are in the middle of a call; then all exchange bytes. */
-static invar_status halt(invar_comm *comm)
+/*
+ * Ranks 2 and 3 abort recoverably while the others are in a call; then all ranks recover and
+ * exchange bytes. The result is always a failure, whose message has the digest.
+ */
+static invar_status halt_and_recover(invar_comm *comm)
 {
     uint64_t digest = 0;
 
@@ -85,7 +90,7 @@ static invar_status halt(invar_comm *comm)
     return INVAR_FAIL(INVAR_E_IO, 0, "revived with digest %016llx", (unsigned long long)digest);
 }
 
-/* Each waits for the next; the last one hangs. Rank 0 is the first whose time is over. */
+/* Each rank waits for the next one, and the last one hangs. Rank 0 times out first. */
 static invar_status wait_in_row(invar_comm *comm)
 {
     int rank = invar_comm_rank(comm), hangs = invar_comm_size(comm) - 1;
@@ -103,7 +108,7 @@ static invar_status wait_in_row(invar_comm *comm)
                                                        .from_bytes = 1});
 }
 
-/* Rank 2 works for longer than the others wait without a beat; `hangs`: it never ends. */
+/* Rank 2 computes for longer than the timeout, with heartbeats; then it stops if `hangs` is set. */
 static invar_status work_long(invar_comm *comm, bool hangs)
 {
     for (int i = 0; i < 20 && invar_comm_rank(comm) == 2; i++) {
@@ -115,70 +120,70 @@ static invar_status work_long(invar_comm *comm, bool hangs)
     return barrier(comm, "samples", 0.5);
 }
 
-/* Rank 2 does what the word says; the others only go on. */
-static invar_status rank_part(invar_comm *comm, const char *word)
+/* Executes a scenario, in most of which only rank 2 behaves differently. */
+static invar_status run_scenario(invar_comm *comm, const char *scenario)
 {
-    bool odd = invar_comm_rank(comm) == 2;
+    bool is_rank_2 = invar_comm_rank(comm) == 2;
 
-    if (!strcmp(word, "large"))
+    if (!strcmp(scenario, "large"))
         return send_large(comm);
-    if (!strcmp(word, "halts"))
-        return halt(comm);
-    if (!strcmp(word, "waits"))
+    if (!strcmp(scenario, "halts"))
+        return halt_and_recover(comm);
+    if (!strcmp(scenario, "waits"))
         return wait_in_row(comm);
-    if (!strcmp(word, "works") || !strcmp(word, "tires"))
-        return work_long(comm, word[0] == 't');
-    if (odd && !strcmp(word, "leaves"))
+    if (!strcmp(scenario, "works") || !strcmp(scenario, "tires"))
+        return work_long(comm, scenario[0] == 't');
+    if (is_rank_2 && !strcmp(scenario, "leaves"))
         return INVAR_OK;
-    if (odd && !strcmp(word, "other-op"))
+    if (is_rank_2 && !strcmp(scenario, "other-op"))
         return barrier(comm, "gradients", SECONDS);
-    if (odd && !strcmp(word, "other-size"))
-        return gather(comm, "weights", 1000000); // more than the others have room for
-    if (odd && !strcmp(word, "aborts"))
+    if (is_rank_2 && !strcmp(scenario, "other-size"))
+        return gather(comm, "weights", 1000000); // more bytes than the others have memory for
+    if (is_rank_2 && !strcmp(scenario, "aborts"))
         invar_comm_abort(comm, "/run/ledger.db: no space left");
-    if (odd && (!strcmp(word, "hangs") || !strcmp(word, "dies")))
-        (void)raise(word[0] == 'h' ? SIGSTOP : SIGKILL);
-    if (!strcmp(word, "hangs"))
+    if (is_rank_2 && (!strcmp(scenario, "hangs") || !strcmp(scenario, "dies")))
+        (void)raise(scenario[0] == 'h' ? SIGSTOP : SIGKILL);
+    if (!strcmp(scenario, "hangs"))
         return barrier(comm, "rollout", 0.5);
     return gather(comm, "weights", 16);
 }
 
-/* As a program does it: one rank speaks, and ends before the others. */
-static int process_main(const char *word, uint64_t seed, size_t piece)
+/* Like cli/main.c: one rank prints the error; it closes its handle last, after its output. */
+static int process_main(const char *scenario, uint64_t seed, size_t piece)
 {
     invar_comm_mpi_options options = {.seconds = SECONDS, .module = MODULE, .piece = piece};
     uint64_t digest = 0;
     invar_comm *comm;
     invar_status status = invar_comm_mpi(&comm, &options);
-    bool speaks = true, exchanges = !strcmp(word, "exchange");
+    bool reports_error = true, exchanges = !strcmp(scenario, "exchange");
     char line[INVAR_ERROR_MESSAGE_SIZE + 16];
 
     if (status == INVAR_OK) {
-        status = exchanges ? exchange_run(&digest, comm, seed) : rank_part(comm, word);
-        speaks = invar_comm_reports_error(comm);
-        if (status == INVAR_OK && exchanges && speaks)
+        status = exchanges ? exchange_run(&digest, comm, seed) : run_scenario(comm, scenario);
+        reports_error = invar_comm_reports_error(comm);
+        if (status == INVAR_OK && exchanges && reports_error)
             printf("digest %016llx host %d\n", (unsigned long long)digest,
                    invar_comm_host(comm, invar_comm_size(comm) - 1)[0] != '\0');
     }
     (void)snprintf(line, sizeof line, "invar: %s\n", invar_error_last()->message);
-    if (!speaks)
+    if (!reports_error)
         invar_comm_free(comm);
     if (status != INVAR_OK)
         (void)!write(STDERR_FILENO, line, strlen(line));
-    if (speaks)
+    if (reports_error)
         invar_comm_free(comm);
     return status == INVAR_OK ? 0 : 2;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- all ranks ------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct mpirun_result {
     int code; /* exit code of mpirun */
     double seconds;
     char output[65536];
-} job;
+} mpirun_result;
 
-static void mpirun(job *out, int ranks, const char *word, int seed, int piece)
+static void run_mpirun(mpirun_result *out, int ranks, const char *scenario, int seed, int piece)
 {
     struct timespec from, to;
     char command[4096];
@@ -189,7 +194,7 @@ static void mpirun(job *out, int ranks, const char *word, int seed, int piece)
     (void)snprintf(command, sizeof command,
                    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 1 90 "
                    "mpirun --oversubscribe -n %d %s %s %d %d 2>&1",
-                   ranks, program, word, seed, piece);
+                   ranks, program, scenario, seed, piece);
     clock_gettime(CLOCK_MONOTONIC, &from);
     pipe = popen(command, "r");
     assert_non_null(pipe);
@@ -201,8 +206,8 @@ static void mpirun(job *out, int ranks, const char *word, int seed, int piece)
     out->seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
 }
 
-/* Sanitizers find leaks in every MPI. */
-static bool mpi_is_here(void)
+/* False under sanitizers, which find leaks in every MPI. */
+static bool has_mpi(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return false;
@@ -214,74 +219,74 @@ static bool mpi_is_here(void)
 static void test_comm_mpi__bytes_are_those_of_threads(void **state)
 {
     static const int sizes[] = {1, 2, 4, 5};
-    job ran;
+    mpirun_result result;
     char line[64];
 
     (void)state;
-    if (!mpi_is_here())
+    if (!has_mpi())
         skip();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int seed = 1; seed <= (int)invar_test_count(1, 10); seed++) {
-            // with messages of any length cut into many
-            mpirun(&ran, sizes[i], "exchange", seed, sizes[i] == 4 ? 1000 : 0);
+            // worlds of 4 ranks send messages in pieces of 1000 bytes
+            run_mpirun(&result, sizes[i], "exchange", seed, sizes[i] == 4 ? 1000 : 0);
             (void)snprintf(line, sizeof line, "digest %016llx host 1\n",
                            (unsigned long long)exchange_threads(sizes[i], 0, (uint64_t)seed));
-            if (ran.code != 0 || !strstr(ran.output, line))
-                fail_msg("%d ranks: exit code %d, no \"%s\" in: %s", sizes[i], ran.code, line,
-                         ran.output);
+            if (result.code != 0 || !strstr(result.output, line))
+                fail_msg("%d ranks: exit code %d, no \"%s\" in: %s", sizes[i], result.code, line,
+                         result.output);
         }
 }
 
 static void test_comm_mpi__sends_more_than_2_gib(void **state)
 {
-    job ran;
+    mpirun_result result;
 
     (void)state;
-    if (!mpi_is_here() || !invar_test_full())
+    if (!has_mpi() || !invar_test_full())
         skip();
-    mpirun(&ran, 2, "large", 0, 0);
-    if (ran.code != 0)
-        fail_msg("exit code %d: %s", ran.code, ran.output);
+    run_mpirun(&result, 2, "large", 0, 0);
+    if (result.code != 0)
+        fail_msg("exit code %d: %s", result.code, result.output);
 }
 
-/* One line, on time, and the exit code of trouble. */
-static void ends(const char *word, const char *text, double seconds)
+/* Checks that a scenario ends within `seconds` with exit code 2 and one line, which has `text`. */
+static void check_failure(const char *scenario, const char *text, double seconds)
 {
-    job ran;
+    mpirun_result result;
     const char *line;
 
-    mpirun(&ran, 4, word, 0, 0);
-    line = strstr(ran.output, "invar: ");
-    if (!line || !strstr(line, text) || strstr(line + 1, "invar: ") || ran.code != 2 ||
-        ran.seconds > seconds)
-        fail_msg("%s: after %g s exit code %d, expected one line with \"%s\" in: %s", word,
-                 ran.seconds, ran.code, text, ran.output);
+    run_mpirun(&result, 4, scenario, 0, 0);
+    line = strstr(result.output, "invar: ");
+    if (!line || !strstr(line, text) || strstr(line + 1, "invar: ") || result.code != 2 ||
+        result.seconds > seconds)
+        fail_msg("%s: after %g s exit code %d, expected one line with \"%s\" in: %s", scenario,
+                 result.seconds, result.code, text, result.output);
 }
 
 static void test_comm_mpi__ranks_fail_together(void **state)
 {
     (void)state;
-    if (!mpi_is_here())
+    if (!has_mpi())
         skip();
-    ends("other-op", " is out of step with rank ", 10);
-    ends("other-size", " it calls allgatherv in phase \"weights\" and sends ", 10);
-    ends("leaves", " has left the run in phase \"weights\"", 10);
-    ends("aborts", "cannot go on: /run/ledger.db: no space left", 10);
-    ends("hangs", " did not come to barrier in phase \"rollout\"", 12);
-    ends("waits", " did not come to sendrecv in phase \"row\": rank 2 has waited", 12);
+    check_failure("other-op", " is out of step with rank ", 10);
+    check_failure("other-size", " it calls allgatherv in phase \"weights\" and sends ", 10);
+    check_failure("leaves", " has left the run in phase \"weights\"", 10);
+    check_failure("aborts", "cannot go on: /run/ledger.db: no space left", 10);
+    check_failure("hangs", " did not come to barrier in phase \"rollout\"", 12);
+    check_failure("waits", " did not come to sendrecv in phase \"row\": rank 2 has waited", 12);
 }
 
 static void test_comm_mpi__who_is_slow_and_beats_is_awaited(void **state)
 {
-    job ran;
+    mpirun_result result;
 
     (void)state;
-    if (!mpi_is_here())
+    if (!has_mpi())
         skip();
-    mpirun(&ran, 4, "works", 0, 0);
-    if (ran.code != 0)
-        fail_msg("exit code %d: %s", ran.code, ran.output);
-    ends("tires", "invar: rank 2 on ", 12);
+    run_mpirun(&result, 4, "works", 0, 0);
+    if (result.code != 0)
+        fail_msg("exit code %d: %s", result.code, result.output);
+    check_failure("tires", "invar: rank 2 on ", 12);
 }
 
 static void test_comm_mpi__a_halted_world_is_revived(void **state)
@@ -289,25 +294,25 @@ static void test_comm_mpi__a_halted_world_is_revived(void **state)
     char text[64];
 
     (void)state;
-    if (!mpi_is_here())
+    if (!has_mpi())
         skip();
     (void)snprintf(text, sizeof text, "revived with digest %016llx",
                    (unsigned long long)exchange_threads(4, 0, 0));
     for (int i = 0; i < 3; i++)
-        ends("halts", text, 10);
+        check_failure("halts", text, 10);
 }
 
 static void test_comm_mpi__a_killed_rank_ends_all(void **state)
 {
-    job ran;
+    mpirun_result result;
 
     (void)state;
-    if (!mpi_is_here())
+    if (!has_mpi())
         skip();
-    mpirun(&ran, 4, "dies", 0, 0);
-    // the launcher's own line
-    if (ran.code == 0 || ran.seconds > 20 || !strstr(ran.output, "process rank 2 "))
-        fail_msg("after %g s exit code %d: %s", ran.seconds, ran.code, ran.output);
+    run_mpirun(&result, 4, "dies", 0, 0);
+    // mpirun prints this line
+    if (result.code == 0 || result.seconds > 20 || !strstr(result.output, "process rank 2 "))
+        fail_msg("after %g s exit code %d: %s", result.seconds, result.code, result.output);
 }
 
 static void test_comm_mpi__says_that_the_module_is_missing(void **state)
@@ -319,7 +324,7 @@ static void test_comm_mpi__says_that_the_module_is_missing(void **state)
     assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,
                  "the module /nowhere/invar-mpi.so does not exist");
     assert_null(comm);
-    options.module = NULL; // beside this program is none
+    options.module = NULL; // searched next to this executable, where there is no module
     assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,
                  "invar-mpi.so is not beside the program; ranks over MPI need it: ");
 }

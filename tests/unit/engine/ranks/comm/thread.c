@@ -1,5 +1,10 @@
 /*
- * thread.c - tests of ranks that are threads: what arrives, and how they fail together.
+ * thread.c - tests of the transport between threads: received bytes and failures of all ranks.
+ *
+ * Random exchanges must have the same digest for every schedule of the adversary, which delays
+ * messages and writes noise into `out` before a wait. If one rank makes another call, leaves,
+ * aborts, hangs or halts, all ranks must fail with the same message, and one of them must report
+ * it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +14,7 @@
 
 #include "tests/unit/engine/ranks/comm/exchange.h"
 
-/* ---- what arrives ---------------------------------------------------------------------------- */
+/* ---- received bytes -------------------------------------------------------------------------- */
 
 static void test_comm_thread__bytes_arrive_whatever_the_schedule(void **state)
 {
@@ -21,7 +26,7 @@ static void test_comm_thread__bytes_arrive_whatever_the_schedule(void **state)
         for (uint64_t seed = 1; seed <= (uint64_t)invar_test_count(2, 40); seed++) {
             uint64_t digest = exchange_threads(sizes[i], 0, seed);
 
-            assert_true(digest != last); // it is one of these bytes
+            assert_true(digest != last); // control: the digest depends on the bytes
             last = digest;
             for (uint64_t schedule = 1; schedule <= (uint64_t)invar_test_count(2, 10); schedule++)
                 assert_true(exchange_threads(sizes[i], schedule, seed) == digest);
@@ -40,26 +45,26 @@ static void test_comm_thread__one_rank_is_self(void **state)
     assert_true(digest == exchange_threads(1, 0, 1));
 }
 
-/* An adversary's `out` is noise until the wait. */
-static invar_status look_early(rank_run *run)
+/* Reads `out` between start and wait, when the adversary has filled it with noise. */
+static invar_status read_early(rank_run *run)
 {
     bool *early = run->payload;
     char in[64], out[64] = {0};
     int rank = invar_comm_rank(run->comm);
-    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
-                                .phase = "early",
-                                .in = in,
-                                .out = out,
-                                .dst_rank = 1 - rank,
-                                .src_rank = 1 - rank,
-                                .to_bytes = sizeof in,
-                                .from_bytes = sizeof out};
-    invar_comm_request *ticket;
+    invar_comm_transfer transfer = {.op = INVAR_COMM_SENDRECV,
+                                    .phase = "early",
+                                    .in = in,
+                                    .out = out,
+                                    .dst_rank = 1 - rank,
+                                    .src_rank = 1 - rank,
+                                    .to_bytes = sizeof in,
+                                    .from_bytes = sizeof out};
+    invar_comm_request *request;
 
     memset(in, 'x', sizeof in);
-    INVAR_TRY(invar_comm_start(&ticket, run->comm, &move));
+    INVAR_TRY(invar_comm_start(&request, run->comm, &transfer));
     early[rank] = out[0] != 0 && out[0] != 'x';
-    INVAR_TRY(invar_comm_wait(ticket));
+    INVAR_TRY(invar_comm_wait(request));
     return memcmp(in, out, sizeof in) ? INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong bytes") : INVAR_OK;
 }
 
@@ -69,9 +74,9 @@ static void test_comm_thread__the_adversary_shows_early_reads(void **state)
     bool early[2];
 
     (void)state;
-    run_ranks(runs, 2, 0, 0, look_early, early);
+    run_ranks(runs, 2, 0, 0, read_early, early);
     assert_false(early[0] || early[1]);
-    run_ranks(runs, 2, 3, 0, look_early, early);
+    run_ranks(runs, 2, 3, 0, read_early, early);
     assert_true(early[0] && early[1]);
     assert_int_equal(runs[0].status, INVAR_OK);
     assert_int_equal(runs[1].status, INVAR_OK);
@@ -86,20 +91,20 @@ static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
         &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .timeout_s = seconds});
 }
 
-static invar_status gather(invar_comm *comm, const char *phase, size_t each)
+static invar_status gather(invar_comm *comm, const char *phase, size_t rank_bytes)
 {
     char in[64] = {0}, out[64 * MAX_RANKS];
     size_t bytes[MAX_RANKS];
 
     for (int i = 0; i < MAX_RANKS; i++)
-        bytes[i] = each;
+        bytes[i] = rank_bytes;
     return invar_comm_run(
         comm,
         &(invar_comm_transfer){
             .op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = in, .out = out, .out_bytes = bytes});
 }
 
-/* Rank 2 does something else; the others only go on. */
+/* Each scenario below has one rank, mostly rank 2, that behaves differently from the others. */
 static invar_status other_op(rank_run *run)
 {
     INVAR_TRY(barrier(run->comm, "begin", 0));
@@ -125,34 +130,34 @@ static invar_status other_phase(rank_run *run)
     return barrier(run->comm, invar_comm_rank(run->comm) == 2 ? "step 4" : "step 5", 0);
 }
 
-static invar_status leaves(rank_run *run)
+static invar_status leave_early(rank_run *run)
 {
     if (invar_comm_rank(run->comm) == 2)
         return INVAR_OK;
     return gather(run->comm, "weights", 16);
 }
 
-static invar_status aborts(rank_run *run)
+static invar_status abort_early(rank_run *run)
 {
     if (invar_comm_rank(run->comm) == 2)
         invar_comm_abort(run->comm, "/run/ledger.db: no space left");
     return gather(run->comm, "weights", 16);
 }
 
-static invar_status hangs(rank_run *run)
+static invar_status hang_in_call(rank_run *run)
 {
     if (invar_comm_rank(run->comm) == 2)
         nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
     return barrier(run->comm, "rollout", 0.1);
 }
 
-/* A failure within a group reaches ranks that are not in it, and tickets under way. */
-static invar_status far_away(rank_run *run)
+/* A failure within a group reaches ranks outside of it and requests in flight. */
+static invar_status fail_in_group(rank_run *run)
 {
     invar_comm *group;
-    invar_comm_request *ticket;
+    invar_comm_request *request;
     int rank = invar_comm_rank(run->comm);
-    invar_comm_transfer move = {.op = INVAR_COMM_BARRIER, .phase = "all"};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_BARRIER, .phase = "all"};
     invar_status status, waited;
 
     INVAR_TRY(invar_comm_split(&group, run->comm, rank / 2, 0, "groups", 0));
@@ -161,47 +166,50 @@ static invar_status far_away(rank_run *run)
         invar_comm_free(group);
         return status;
     }
-    INVAR_TRY(invar_comm_start(&ticket, run->comm, &move));
+    INVAR_TRY(invar_comm_start(&request, run->comm, &transfer));
     status = barrier(group, "gradients", 0);
-    waited = invar_comm_wait(ticket);
+    waited = invar_comm_wait(request);
     invar_comm_free(group);
     return waited != INVAR_OK ? waited : status;
 }
 
-/* Every rank that fails says the same, whatever the schedule; later calls say it again. */
-static void fails_together(invar_status (*part)(rank_run *run), int native, const char *text,
-                           int quiet)
+/*
+ * Checks for many schedules that all ranks except `successful_rank` fail with the same message,
+ * which contains `text`, and that exactly one rank reports it.
+ */
+static void check_failure(invar_status (*part)(rank_run *run), int native, const char *text,
+                          int successful_rank)
 {
     rank_run runs[MAX_RANKS];
 
     for (uint64_t schedule = 0; schedule < (uint64_t)invar_test_count(4, 100); schedule++) {
-        int speakers = 0, said = quiet == 0 ? 1 : 0;
+        int n_reports = 0, first_failed = successful_rank == 0 ? 1 : 0; // said: a rank that fails
 
         run_ranks(runs, 4, schedule, 0, part, NULL);
         for (int r = 0; r < 4; r++) {
-            speakers += runs[r].speaks;
-            if (r == quiet)
+            n_reports += runs[r].speaks;
+            if (r == successful_rank)
                 continue;
             assert_int_equal(runs[r].status, INVAR_E_IO);
             assert_int_equal(runs[r].error.native, native);
-            assert_string_equal(runs[r].error.message, runs[said].error.message);
+            assert_string_equal(runs[r].error.message, runs[first_failed].error.message);
             if (!strstr(runs[r].error.message, text))
                 fail_msg("\"%s\" has no \"%s\"", runs[r].error.message, text);
         }
-        assert_int_equal(speakers, 1);
+        assert_int_equal(n_reports, 1);
     }
 }
 
 static void test_comm_thread__another_call_is_named(void **state)
 {
     (void)state;
-    fails_together(other_op, EPROTO, " is out of step with rank ", INVAR_COMM_NONE);
-    fails_together(other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
-    fails_together(other_op, EPROTO, "barrier in phase \"gradients\" and ", INVAR_COMM_NONE);
-    fails_together(other_size, EPROTO, "and sends ", INVAR_COMM_NONE);
-    fails_together(only_other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
-    fails_together(other_phase, EPROTO, "\"step 4\"", INVAR_COMM_NONE);
-    fails_together(far_away, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
+    check_failure(other_op, EPROTO, " is out of step with rank ", INVAR_COMM_NONE);
+    check_failure(other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
+    check_failure(other_op, EPROTO, "barrier in phase \"gradients\" and ", INVAR_COMM_NONE);
+    check_failure(other_size, EPROTO, "and sends ", INVAR_COMM_NONE);
+    check_failure(only_other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
+    check_failure(other_phase, EPROTO, "\"step 4\"", INVAR_COMM_NONE);
+    check_failure(fail_in_group, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
 }
 
 static void test_comm_thread__who_leaves_or_aborts_is_named(void **state)
@@ -209,11 +217,11 @@ static void test_comm_thread__who_leaves_or_aborts_is_named(void **state)
     char host[64] = "", text[128];
 
     (void)state;
-    fails_together(leaves, ECONNRESET, "rank 2 on ", 2);
-    fails_together(leaves, ECONNRESET, " has left the run in phase \"weights\"", 2);
+    check_failure(leave_early, ECONNRESET, "rank 2 on ", 2);
+    check_failure(leave_early, ECONNRESET, " has left the run in phase \"weights\"", 2);
     gethostname(host, sizeof host - 1);
     (void)snprintf(text, sizeof text, "rank 2 on %s cannot go on: /run/ledger.db: no space", host);
-    fails_together(aborts, ECONNABORTED, text, INVAR_COMM_NONE);
+    check_failure(abort_early, ECONNABORTED, text, INVAR_COMM_NONE);
 }
 
 static void test_comm_thread__who_hangs_is_named(void **state)
@@ -221,59 +229,62 @@ static void test_comm_thread__who_hangs_is_named(void **state)
     double from = (double)clock();
 
     (void)state;
-    fails_together(hangs, ETIMEDOUT, "rank 2 on ", INVAR_COMM_NONE);
-    fails_together(hangs, ETIMEDOUT, " did not come to barrier in phase \"rollout\"",
-                   INVAR_COMM_NONE);
-    assert_true(((double)clock() - from) / CLOCKS_PER_SEC < 2); // waiting takes no CPU
+    check_failure(hang_in_call, ETIMEDOUT, "rank 2 on ", INVAR_COMM_NONE);
+    check_failure(hang_in_call, ETIMEDOUT, " did not come to barrier in phase \"rollout\"",
+                  INVAR_COMM_NONE);
+    assert_true(((double)clock() - from) / CLOCKS_PER_SEC < 2); // waiting uses no CPU time
 }
 
-#define PATIENCE 0.5 /* seconds */
+#define TIMEOUT_S 0.5 /* timeout in seconds */
 
-/* Rank 2 works for twice as long as the others wait for it, rank 3 among them; it may beat. */
-static invar_status works(rank_run *run)
+/*
+ * Rank 2 computes for twice the timeout of the other ranks. Its payload is the number of heartbeats
+ * that it sends meanwhile, at most 20.
+ */
+static invar_status work_long(rank_run *run)
 {
-    int beats = *(const int *)run->payload, rank = invar_comm_rank(run->comm);
+    int n_heartbeats = *(const int *)run->payload, rank = invar_comm_rank(run->comm);
     invar_comm *pair;
     invar_status status;
 
     INVAR_TRY(invar_comm_split(&pair, run->comm, rank / 2, 0, "pairs", 0));
     for (int i = 0; i < 20 && rank == 2; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-        if (i < beats)
-            invar_comm_heartbeat(run->comm, PATIENCE);
+        if (i < n_heartbeats)
+            invar_comm_heartbeat(run->comm, TIMEOUT_S);
     }
-    status = barrier(pair, "rollout", PATIENCE);
+    status = barrier(pair, "rollout", TIMEOUT_S);
     if (status == INVAR_OK)
-        status = barrier(run->comm, "samples", PATIENCE);
+        status = barrier(run->comm, "samples", TIMEOUT_S);
     invar_comm_free(pair);
     return status;
 }
 
-static void test_comm_thread__who_is_slow_and_beats_is_awaited(void **state)
+static void test_comm_thread__slow_ranks_with_heartbeats_are_awaited(void **state)
 {
     rank_run runs[MAX_RANKS];
     int all = 20, none = 0, first = 3;
 
     (void)state;
-    run_ranks(runs, 4, 0, 0, works, &all);
+    run_ranks(runs, 4, 0, 0, work_long, &all);
     for (int r = 0; r < 4; r++)
         if (runs[r].status != INVAR_OK)
             fail_msg("rank %d: %s", r, runs[r].error.message);
-    for (int i = 0; i < 2; i++) { // one that never beats, one that hangs later
-        run_ranks(runs, 4, 0, 0, works, i ? &first : &none);
+    for (int i = 0; i < 2; i++) { // controls: no heartbeat, and none after the third
+        run_ranks(runs, 4, 0, 0, work_long, i ? &first : &none);
         for (int r = 0; r < 4; r++)
             assert_int_equal(runs[r].error.native, ETIMEDOUT);
     }
 }
 
-/* Rank 0 leaves: then rank 1 speaks. */
-static invar_status zero_leaves(rank_run *run)
+/* Rank 0 leaves; then rank 1 must report the failure. */
+static invar_status rank_0_leaves(rank_run *run)
 {
     return invar_comm_rank(run->comm) ? gather(run->comm, "weights", 16) : INVAR_OK;
 }
 
-/* Rank 0 aborts, and can say why itself; a call after the failure fails the same way. */
-static invar_status zero_aborts(rank_run *run)
+/* Rank 0 aborts and reports the reason itself; calls after the failure fail the same way. */
+static invar_status rank_0_aborts(rank_run *run)
 {
     invar_status status;
 
@@ -285,25 +296,28 @@ static invar_status zero_aborts(rank_run *run)
     return gather(run->comm, "later", 16);
 }
 
-static void test_comm_thread__somebody_speaks(void **state)
+static void test_comm_thread__exactly_one_rank_reports(void **state)
 {
     rank_run runs[MAX_RANKS];
 
     (void)state;
-    run_ranks(runs, 3, 0, 0, zero_aborts, NULL);
+    run_ranks(runs, 3, 0, 0, rank_0_aborts, NULL);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(runs[r].status, INVAR_E_IO);
         assert_non_null(strstr(runs[r].error.message, " cannot go on: why not"));
         assert_int_equal(runs[r].speaks, r == 0);
     }
-    run_ranks(runs, 3, 0, 0, zero_leaves, NULL);
+    run_ranks(runs, 3, 0, 0, rank_0_leaves, NULL);
     assert_true(runs[1].speaks && !runs[2].speaks);
 }
 
-/* ---- after a halt ---------------------------------------------------------------------------- */
+/* ---- recoverable aborts ---------------------------------------------------------------------- */
 
-/* Rank 2 halts, the others are in the middle of a call; then all exchange bytes. */
-static invar_status halts(rank_run *run)
+/*
+ * Rank 2 aborts recoverably while the others are in a call; then all ranks recover. Without a
+ * payload they exchange bytes.
+ */
+static invar_status halt_and_recover(rank_run *run)
 {
     invar_status status;
 
@@ -323,10 +337,10 @@ static invar_status halts(rank_run *run)
                                          : INVAR_OK;
 }
 
-/* The revived world halts, too. */
-static invar_status halts_twice(rank_run *run)
+/* The recovered world aborts again, which no call recovers. */
+static invar_status halt_twice(rank_run *run)
 {
-    invar_status status = halts(run);
+    invar_status status = halt_and_recover(run);
 
     if (status == INVAR_OK && invar_comm_rank(run->comm) == 1)
         invar_comm_abort_recoverable(run->comm, "again");
@@ -342,13 +356,13 @@ static void test_comm_thread__a_world_is_revived_once(void **state)
 
     (void)state;
     for (uint64_t schedule = 0; schedule < (uint64_t)invar_test_count(4, 100); schedule++) {
-        run_ranks(runs, 4, schedule, schedule, halts, NULL);
+        run_ranks(runs, 4, schedule, schedule, halt_and_recover, NULL);
         for (int r = 0; r < 4; r++) {
             if (runs[r].status != INVAR_OK)
                 fail_msg("rank %d: %s", r, runs[r].error.message);
             assert_true(runs[r].digest == exchange_threads(4, 0, schedule));
         }
-        run_ranks(runs, 4, schedule, schedule, halts_twice, &twice);
+        run_ranks(runs, 4, schedule, schedule, halt_twice, &twice);
         for (int r = 0; r < 4; r++) {
             assert_int_equal(runs[r].status, INVAR_E_IO);
             assert_non_null(strstr(runs[r].error.message, "rank 1 on "));
@@ -358,8 +372,11 @@ static void test_comm_thread__a_world_is_revived_once(void **state)
     }
 }
 
-/* An abort is the end; and the status of who aborts is that of all, where it has an exit code. */
-static invar_status differs(rank_run *run)
+/*
+ * Rank 2 aborts with the status of the payload, which cannot be recovered. The other ranks fail
+ * with the same status if it has an exit code of its own, else with INVAR_E_IO.
+ */
+static invar_status abort_with_status(rank_run *run)
 {
     invar_status status = *(const invar_status *)run->payload, found;
 
@@ -383,7 +400,7 @@ static void test_comm_thread__exit_codes_are_those_of_who_aborts(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_status status = cases[i][0];
-        run_ranks(runs, 4, i, 0, differs, &status);
+        run_ranks(runs, 4, i, 0, abort_with_status, &status);
         for (int r = 0; r < 4; r++)
             assert_int_equal(runs[r].status, cases[i][r != 2]);
     }
@@ -407,8 +424,8 @@ int main(void)
         cmocka_unit_test(test_comm_thread__another_call_is_named),
         cmocka_unit_test(test_comm_thread__who_leaves_or_aborts_is_named),
         cmocka_unit_test(test_comm_thread__who_hangs_is_named),
-        cmocka_unit_test(test_comm_thread__who_is_slow_and_beats_is_awaited),
-        cmocka_unit_test(test_comm_thread__somebody_speaks),
+        cmocka_unit_test(test_comm_thread__slow_ranks_with_heartbeats_are_awaited),
+        cmocka_unit_test(test_comm_thread__exactly_one_rank_reports),
         cmocka_unit_test(test_comm_thread__a_world_is_revived_once),
         cmocka_unit_test(test_comm_thread__exit_codes_are_those_of_who_aborts),
         cmocka_unit_test(test_comm_thread__refuses_no_ranks),

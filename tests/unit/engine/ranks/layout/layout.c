@@ -1,5 +1,9 @@
 /*
- * layout.c - whatever is divided has one owner, and nobody has much more than others.
+ * layout.c - tests of layouts: ranges and units per rank, groups per axis, and ranks by
+ * coordinates.
+ *
+ * Expected ranks and ranges are computed by other formulas here. Ranks of a real group are threads;
+ * simulated layouts must give every rank the coordinates that number it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +14,7 @@
 static const int sizes[] = {1, 2, 3, 4, 7, 8, 64, INVAR_COMM_MAX_SIZE};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static void test_layout__units_go_round(void **state)
+static void test_layout__units_are_assigned_round_robin(void **state)
 {
     (void)state;
     for (int i = 0; i < SIZES; i++)
@@ -18,20 +22,20 @@ static void test_layout__units_go_round(void **state)
             assert_int_equal(invar_layout_unit_rank(u, sizes[i]), u % sizes[i]);
 }
 
-static void test_layout__shares_are_even(void **state)
+static void test_layout__ranges_are_even(void **state)
 {
     static const int64_t counts[] = {0, 1, 2, 3, 5, 8, 63, 64, 65, 1000003, INT64_MAX};
 
     (void)state;
     for (int i = 0; i < SIZES; i++)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            int64_t next = 0, least = counts[c] / sizes[i];
+            int64_t next = 0, min_count = counts[c] / sizes[i];
 
             for (int r = 0; r < sizes[i]; r++) {
                 invar_index_range s = invar_layout_range_of(counts[c], sizes[i], r);
                 assert_true(s.first == next);
-                assert_true(s.count == least ||
-                            (s.count == least + 1 && counts[c] % sizes[i] != 0));
+                assert_true(s.count == min_count ||
+                            (s.count == min_count + 1 && counts[c] % sizes[i] != 0));
                 next += s.count;
             }
             assert_true(next == counts[c]);
@@ -57,13 +61,16 @@ static void test_layout__one_rank_divides_nothing(void **state)
     invar_comm_free(pair[1]);
 }
 
-/* Ranks of the world as Megatron numbers them: tensor changes fastest, then data, then pipeline. */
+/* Ranks are numbered as in Megatron-LM: tensor changes fastest, then data, then pipeline. */
 static const invar_layout_sizes axes = {
     .tensor = 2, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 3};
-/* And between tensor and data the context. */
+/* The context axis lies between tensor and data. */
 static const invar_layout_sizes contexts = {
     .tensor = 2, .expert_tensor = 1, .context = 2, .pipeline = 1, .virtual_stages = 1};
 
+/*
+ * Checks the rank and size on an axis, and that the group's first rank is the lowest in the world.
+ */
 static invar_status check_axis(const invar_layout_axis *axis, int rank, int size, int world)
 {
     int seen = world;
@@ -79,18 +86,18 @@ static invar_status check_axis(const invar_layout_axis *axis, int rank, int size
     return seen <= world ? INVAR_OK : INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d is first", seen);
 }
 
-static invar_status divide_part(rank_run *run)
+static invar_status divide_and_check(rank_run *run)
 {
     int rank = invar_comm_rank(run->comm);
-    invar_rank_coords place;
+    invar_rank_coords coords;
     invar_layout layout;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 60);
     status = invar_layout_divide(&layout, &axes);
-    place = invar_rank_coords_of(&layout, rank);
-    if (status == INVAR_OK && (place.tensor != rank % 2 || place.data != rank / 2 % 2 ||
-                               place.pipeline != rank / 4 || layout.virtual_stages != 3))
+    coords = invar_rank_coords_of(&layout, rank);
+    if (status == INVAR_OK && (coords.tensor != rank % 2 || coords.data != rank / 2 % 2 ||
+                               coords.pipeline != rank / 4 || layout.virtual_stages != 3))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);
     if (status == INVAR_OK)
         status = check_axis(&layout.tensor, rank % 2, 2, rank);
@@ -102,7 +109,7 @@ static invar_status divide_part(rank_run *run)
     return status;
 }
 
-static invar_status divide_contexts(rank_run *run)
+static invar_status divide_with_context(rank_run *run)
 {
     int rank = invar_comm_rank(run->comm);
     invar_layout layout;
@@ -127,9 +134,9 @@ static void test_layout__axes(void **state)
     rank_run runs[MAX_RANKS];
 
     (void)state;
-    run_ranks(runs, 8, 5, 0, divide_contexts, NULL);
+    run_ranks(runs, 8, 5, 0, divide_with_context, NULL);
     assert_ok(ranks_status(runs, 8));
-    run_ranks(runs, 8, 3, 0, divide_part, NULL);
+    run_ranks(runs, 8, 3, 0, divide_and_check, NULL);
     assert_ok(ranks_status(runs, 8));
 }
 
@@ -150,8 +157,8 @@ static void test_layout__refuses_a_world_that_is_no_multiple(void **state)
         invar_comm_free(ranks[r]);
 }
 
-/* The place of every rank is the one that it has among ranks that are there. */
-static void test_layout__of_imagined_ranks(void **state)
+/* Simulated layouts of 96 ranks: each rank's coordinates must give its number again. */
+static void test_layout__simulated_ranks(void **state)
 {
     static const invar_layout_sizes sizes_of = {.tensor = 2,
                                                 .expert_tensor = 2,
@@ -163,12 +170,12 @@ static void test_layout__of_imagined_ranks(void **state)
 
     (void)state;
     for (int r = 0; r < 96; r++) {
-        invar_rank_coords place;
+        invar_rank_coords coords;
 
         assert_ok(invar_layout_simulate(&layout, &sizes_of, 96, r));
-        place = (invar_rank_coords){layout.tensor.rank, layout.context.rank, layout.expert.rank,
-                                    layout.data.rank, layout.pipeline.rank};
-        assert_int_equal(invar_layout_rank_of(&layout, &place), r);
+        coords = (invar_rank_coords){layout.tensor.rank, layout.context.rank, layout.expert.rank,
+                                     layout.data.rank, layout.pipeline.rank};
+        assert_int_equal(invar_layout_rank_of(&layout, &coords), r);
         assert_int_equal(layout.data.size, 4);
         assert_int_equal(invar_comm_size(layout.expert.comm), 3);
         assert_int_equal(invar_comm_size(layout.context.comm), 2);
@@ -188,12 +195,12 @@ static void test_layout__of_imagined_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout__units_go_round),
-        cmocka_unit_test(test_layout__shares_are_even),
+        cmocka_unit_test(test_layout__units_are_assigned_round_robin),
+        cmocka_unit_test(test_layout__ranges_are_even),
         cmocka_unit_test(test_layout__one_rank_divides_nothing),
         cmocka_unit_test(test_layout__axes),
         cmocka_unit_test(test_layout__refuses_a_world_that_is_no_multiple),
-        cmocka_unit_test(test_layout__of_imagined_ranks),
+        cmocka_unit_test(test_layout__simulated_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

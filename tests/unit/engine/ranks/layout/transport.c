@@ -1,7 +1,9 @@
 /*
- * transport.c - all ranks choose the same way for the bytes of their GPUs, and say why.
+ * transport.c - tests of the transport between GPUs: all ranks choose NCCL or host memory alike.
  *
- * Ranks are threads, GPUs the far backend with names, NCCL a module in its place.
+ * Ranks are threads, their GPUs are fake (tests/device/fake_gpu.h) with the ordinal as identity,
+ * and the NCCL module is a fake. Every rank must choose the same transport with the same
+ * reason.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +19,12 @@
 
 enum { RANKS = 3, CPU = -1 };
 
-typedef struct choice {
-    int gpu[RANKS]; /* of each rank: a number, or CPU */
+typedef struct transport_case {
+    int gpu[RANKS]; /* ordinal of each rank's GPU, or CPU */
     invar_distributed_backend wanted;
-    bool named;                        /* ranks know which GPU is whose */
-    invar_layout_transport got[RANKS]; /* what each chose */
-} choice;
+    bool has_identity; /* devices have an identity, so that sharing is detected */
+    invar_layout_transport chosen[RANKS]; /* choice of each rank */
+} transport_case;
 
 static void identify(const invar_device *dev, invar_digest *out)
 {
@@ -30,7 +32,7 @@ static void identify(const invar_device *dev, invar_digest *out)
     memcpy(out, &dev->ordinal, sizeof dev->ordinal);
 }
 
-static invar_backend named_backend(void)
+static invar_backend backend_with_identity(void)
 {
     invar_backend backend = *invar_far_backend();
 
@@ -38,41 +40,41 @@ static invar_backend named_backend(void)
     return backend;
 }
 
-static invar_status choose(rank_run *run)
+static invar_status choose_transport(rank_run *run)
 {
-    choice *c = run->payload;
+    transport_case *c = run->payload;
     int rank = invar_comm_rank(run->comm);
-    invar_backend named = named_backend();
+    invar_backend has_identity = backend_with_identity();
     invar_device dev = {.backend = c->gpu[rank] == CPU ? invar_backend_cpu()
-                                   : c->named          ? &named
+                                   : c->has_identity   ? &has_identity
                                                        : invar_far_backend(),
                         .ordinal = c->gpu[rank]};
     invar_layout layout;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    return invar_layout_choose_transport(&c->got[rank], &layout, &dev, c->wanted);
+    return invar_layout_choose_transport(&c->chosen[rank], &layout, &dev, c->wanted);
 }
 
-static void chooses(choice c, bool nccl, const char *text)
+static void check_choice(transport_case c, bool nccl, const char *text)
 {
     rank_run runs[MAX_RANKS];
 
-    run_ranks(runs, RANKS, 0, 0, choose, &c);
+    run_ranks(runs, RANKS, 0, 0, choose_transport, &c);
     assert_ok(ranks_status(runs, RANKS));
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(c.got[r].nccl, nccl);
-        assert_string_equal(c.got[r].text, c.got[0].text);
-        if (!strstr(c.got[r].text, text))
-            fail_msg("\"%s\" has no \"%s\"", c.got[r].text, text);
+        assert_int_equal(c.chosen[r].nccl, nccl);
+        assert_string_equal(c.chosen[r].text, c.chosen[0].text);
+        if (!strstr(c.chosen[r].text, text))
+            fail_msg("\"%s\" has no \"%s\"", c.chosen[r].text, text);
     }
 }
 
-static void refuses(choice c, const char *text)
+static void check_rejected(transport_case c, const char *text)
 {
     rank_run runs[MAX_RANKS];
 
     c.wanted = INVAR_DISTRIBUTED_BACKEND_NCCL;
-    run_ranks(runs, RANKS, 0, 0, choose, &c);
+    run_ranks(runs, RANKS, 0, 0, choose_transport, &c);
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(runs[r].status, INVAR_E_UNSUPPORTED);
         if (!strstr(runs[r].error.message, text))
@@ -83,51 +85,59 @@ static void refuses(choice c, const char *text)
 static void test_transport__ranks_with_gpus_of_their_own_take_nccl(void **state)
 {
     (void)state;
-    chooses((choice){.gpu = {0, 1, 2}, .named = true}, true, "NCCL 1.23.4");
-    chooses((choice){.gpu = {0, 0, 0}}, true, "NCCL 1.23.4"); // nobody knows
-    chooses((choice){.gpu = {0, 1, 2}, .named = true, .wanted = INVAR_DISTRIBUTED_BACKEND_HOST},
-            false, "host memory: distributed-backend = host");
+    check_choice((transport_case){.gpu = {0, 1, 2}, .has_identity = true}, true, "NCCL 1.23.4");
+    check_choice((transport_case){.gpu = {0, 0, 0}}, true,
+                 "NCCL 1.23.4"); // without identity, a shared GPU is not detected
+    check_choice((transport_case){.gpu = {0, 1, 2},
+                                  .has_identity = true,
+                                  .wanted = INVAR_DISTRIBUTED_BACKEND_HOST},
+                 false, "host memory: distributed-backend = host");
 }
 
 static void test_transport__others_take_the_hosts_memory(void **state)
 {
     (void)state;
-    chooses((choice){.gpu = {CPU, CPU, CPU}}, false, "host memory");
-    chooses((choice){.gpu = {0, CPU, 2}, .named = true}, false, "host memory: rank 1 on ");
-    refuses((choice){.gpu = {0, CPU, 2}, .named = true}, "computes on its CPU; give each rank a ");
-    chooses((choice){.gpu = {0, 1, 0}, .named = true}, false, "host memory: ranks 0 and 2 on ");
-    refuses((choice){.gpu = {0, 1, 0}, .named = true}, " share a GPU and a process; ");
+    check_choice((transport_case){.gpu = {CPU, CPU, CPU}}, false, "host memory");
+    check_choice((transport_case){.gpu = {0, CPU, 2}, .has_identity = true}, false,
+                 "host memory: rank 1 on ");
+    check_rejected((transport_case){.gpu = {0, CPU, 2}, .has_identity = true},
+                   "computes on its CPU; give each rank a ");
+    check_choice((transport_case){.gpu = {0, 1, 0}, .has_identity = true}, false,
+                 "host memory: ranks 0 and 2 on ");
+    check_rejected((transport_case){.gpu = {0, 1, 0}, .has_identity = true},
+                   " share a GPU and a process; ");
     setenv("INVAR_MODULES", "/nowhere", 1);
-    chooses((choice){.gpu = {0, 1, 2}, .named = true}, false, " has no NCCL (invar-nccl.so)");
-    refuses((choice){.gpu = {0, 1, 2}, .named = true},
-            "distributed-backend = nccl cannot be: rank");
+    check_choice((transport_case){.gpu = {0, 1, 2}, .has_identity = true}, false,
+                 " has no NCCL (invar-nccl.so)");
+    check_rejected((transport_case){.gpu = {0, 1, 2}, .has_identity = true},
+                   "distributed-backend = nccl cannot be: rank");
     setenv("INVAR_MODULES", MODULES, 1);
 }
 
-/* Every rank gives its number in the device's memory, and finds those of all there. */
-static invar_status move_far(const invar_layout *layout, const invar_device *dev)
+/* Gathers the number of every rank between memories of devices and checks the result. */
+static invar_status gather_in_device_memory(const invar_layout *layout, const invar_device *dev)
 {
     const invar_layout_axis *data = &layout->data;
     char *in = data->buckets, *out = in + invar_layout_bucket_bytes(layout, data);
     size_t bytes[RANKS] = {1, 1, 1};
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
-                                .phase = "numbers",
-                                .timeout_s = SECONDS,
-                                .in = in,
-                                .out = out,
-                                .out_bytes = bytes};
-    char own = (char)data->rank, got[RANKS];
+    invar_comm_transfer transfer = {.op = INVAR_COMM_ALLGATHERV,
+                                    .phase = "numbers",
+                                    .timeout_s = SECONDS,
+                                    .in = in,
+                                    .out = out,
+                                    .out_bytes = bytes};
+    char own = (char)data->rank, chosen[RANKS];
 
     INVAR_TRY(invar_device_upload(dev, in, &own, 1));
-    INVAR_TRY(invar_comm_run(data->device_comm, &move));
-    INVAR_TRY(invar_device_download(dev, got, out, sizeof got));
+    INVAR_TRY(invar_comm_run(data->device_comm, &transfer));
+    INVAR_TRY(invar_device_download(dev, chosen, out, sizeof chosen));
     for (int r = 0; r < RANKS; r++)
-        if (got[r] != r)
+        if (chosen[r] != r)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "rank %d got a wrong byte", data->rank);
     return INVAR_OK;
 }
 
-static invar_status open_and_move(rank_run *run)
+static invar_status open_and_gather(rank_run *run)
 {
     invar_device dev = {.backend = invar_far_backend()};
     invar_layout_transport transport = {.nccl = run->seed != 0};
@@ -138,7 +148,7 @@ static invar_status open_and_move(rank_run *run)
     INVAR_TRY(invar_device_open(&dev));
     status = invar_layout_open_transport(&layout, &dev, &transport);
     if (status == INVAR_OK && transport.nccl)
-        status = move_far(&layout, &dev);
+        status = gather_in_device_memory(&layout, &dev);
     else if (status == INVAR_OK && layout.data.device_comm)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "there is a group that nobody chose");
     invar_layout_close_transport(&layout, &dev);
@@ -146,14 +156,14 @@ static invar_status open_and_move(rank_run *run)
     return status;
 }
 
-static void test_transport__what_was_chosen_is_opened(void **state)
+static void test_transport__opens_the_chosen_transport(void **state)
 {
     rank_run runs[MAX_RANKS];
 
     (void)state;
     for (uint64_t nccl = 0; nccl < 2; nccl++) {
         invar_far_begin(0);
-        run_ranks(runs, RANKS, 0, nccl, open_and_move, NULL);
+        run_ranks(runs, RANKS, 0, nccl, open_and_gather, NULL);
         assert_ok(ranks_status(runs, RANKS));
         assert_int_equal(invar_far_counted().live, 0);
     }
@@ -164,7 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transport__ranks_with_gpus_of_their_own_take_nccl),
         cmocka_unit_test(test_transport__others_take_the_hosts_memory),
-        cmocka_unit_test(test_transport__what_was_chosen_is_opened),
+        cmocka_unit_test(test_transport__opens_the_chosen_transport),
     };
 
     setenv("INVAR_MODULES", MODULES, 1);

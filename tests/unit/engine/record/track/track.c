@@ -1,5 +1,8 @@
 /*
- * track.c - tests of what a sink is told: whole lines, or none.
+ * track.c - tests of the lines that a sink gets: a complete line for each step, or none.
+ *
+ * The sink is cat, whose output is parsed with jansson. The control is the same ledger with a
+ * metric name that is not UTF-8 in one step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,46 +16,46 @@
 
 enum { STEPS = 6, DAMAGED = 3 };
 
-typedef struct heard {
-    int lines;      /* that have a step */
-    bool of[STEPS]; /* the step was told */
-    size_t metrics; /* of each of them */
-    int said;       /* lines for people */
-} heard;
+typedef struct sink_output {
+    int lines;            /* number of JSON lines with a step */
+    bool has_line[STEPS]; /* steps that have a line */
+    size_t metrics;       /* number of metrics of each intact step */
+    int n_messages;       /* number of messages to the user */
+} sink_output;
 
-static void count_said(void *payload, const char *line)
+static void count_message(void *payload, const char *line)
 {
-    heard *h = payload;
+    sink_output *h = payload;
 
     assert_non_null(strstr(line, "numbers of the ledger: "));
-    h->said++;
+    h->n_messages++;
 }
 
-static void look_at(heard *h, const char *line, size_t bytes)
+static void parse_line(sink_output *h, const char *line, size_t bytes)
 {
-    json_t *is = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
+    json_t *event = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
     int64_t step;
 
-    if (!is)
+    if (!event)
         fail_msg("no JSON: %.*s", (int)bytes, line);
-    if (strcmp(json_string_value(json_object_get(is, "event")), "step") == 0) {
-        step = json_integer_value(json_object_get(is, "step"));
-        assert_true(step >= 0 && step < STEPS && !h->of[step]);
-        h->of[step] = true;
+    if (strcmp(json_string_value(json_object_get(event, "event")), "step") == 0) {
+        step = json_integer_value(json_object_get(event, "step"));
+        assert_true(step >= 0 && step < STEPS && !h->has_line[step]);
+        h->has_line[step] = true;
         h->lines++;
         if (step != DAMAGED) {
-            size_t metrics = json_object_size(json_object_get(is, "metrics"));
+            size_t metrics = json_object_size(json_object_get(event, "metrics"));
             assert_true(!h->metrics || h->metrics == metrics);
             h->metrics = metrics;
         }
     }
-    json_decref(is);
+    json_decref(event);
 }
 
-/* A run of the ledger, told step by step to a program that repeats what it hears. */
-static heard tell(const char *path)
+/* Reports the steps of the run in the ledger to the sink "cat" and reads its output. */
+static sink_output report_to_sink(const char *path)
 {
-    heard h = {0};
+    sink_output h = {0};
     invar_ledger *ledger = raw_reader(path);
     invar_recipe *recipe;
     invar_track *track;
@@ -69,7 +72,7 @@ static heard tell(const char *path)
                                                           .uuid = "uuid",
                                                           .folder = raw_folder,
                                                           .last_step = INVAR_TRACK_NOTHING,
-                                                          .say = count_said,
+                                                          .say = count_message,
                                                           .payload = &h}));
     for (int64_t step = 0; step < STEPS; step++)
         invar_track_report_steps(track, step);
@@ -78,7 +81,7 @@ static heard tell(const char *path)
     invar_ledger_close(ledger);
     assert_ok(invar_file_read(&text, &bytes, raw_path("sink.log"), 1 << 20));
     for (const char *at = text; *at; at = strchr(at, '\n') + 1)
-        look_at(&h, at, strcspn(at, "\n"));
+        parse_line(&h, at, strcspn(at, "\n"));
     invar_free(text);
     return h;
 }
@@ -86,22 +89,22 @@ static heard tell(const char *path)
 static void test_track__a_step_that_cannot_be_read_is_no_half_line(void **state)
 {
     const char *path = raw_path("told.db");
-    heard h;
+    sink_output h;
 
     (void)state;
     assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
-    h = tell(path);
+    h = report_to_sink(path);
     assert_int_equal(h.lines, STEPS);
-    assert_int_equal(h.said, 0);
+    assert_int_equal(h.n_messages, 0);
     assert_true(h.metrics > 2);
-    // the last value of one step has a name that is none: all before it are read by then
+    // the name of the step's last metric is not UTF-8: the error comes after all other metrics
     raw_tamper(path, "INSERT INTO series(series, name) VALUES(9999, CAST(x'7a7aff' AS TEXT))");
     raw_tamper(path, "INSERT INTO metric SELECT run, step, seg, 9999, value_bits, value, sum FROM"
                      " metric WHERE step = 3 LIMIT 1");
-    h = tell(path);
+    h = report_to_sink(path);
     assert_int_equal(h.lines, STEPS - 1);
-    assert_false(h.of[DAMAGED]);
-    assert_int_equal(h.said, 1);
+    assert_false(h.has_line[DAMAGED]);
+    assert_int_equal(h.n_messages, 1);
 }
 
 int main(void)

@@ -1,5 +1,8 @@
 /*
- * ifeval.c - tests of rules of form, each obeyed and broken.
+ * ifeval.c - tests of the reward ifeval: a response that obeys and one that breaks each rule.
+ *
+ * Further tests: the fraction of obeyed rules, rejected metadata, and every failing allocation of
+ * jansson.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 #define AT_LEAST "\"relation\":\"at least\""
 #define LESS "\"relation\":\"less than\""
 
-static invar_status judge(invar_rl_sample *out, const char *response, const char *metadata)
+static invar_status compute_ifeval(invar_rl_sample *out, const char *response, const char *metadata)
 {
     *out = (invar_rl_sample){.index = 7,
                              .response = (char *)(uintptr_t)response,
@@ -24,14 +27,14 @@ static invar_status judge(invar_rl_sample *out, const char *response, const char
     return invar_reward_compute(out, INVAR_REWARD_IFEVAL, false, NULL);
 }
 
-static void check_one(const char *name, const char *arguments, const char *response, bool expected)
+static void check_rule(const char *name, const char *arguments, const char *response, bool expected)
 {
     invar_rl_sample s;
     char metadata[512];
 
     (void)snprintf(metadata, sizeof metadata,
                    "{\"instruction_id_list\":[\"%s\"],\"kwargs\":[{%s}]}", name, arguments);
-    assert_ok(judge(&s, response, metadata));
+    assert_ok(compute_ifeval(&s, response, metadata));
     if (s.reward != (expected ? 1.0 : 0.0))
         fail_msg("%s: %s is %g", name, response, s.reward);
     invar_reward_parts_release(&s.parts);
@@ -74,8 +77,8 @@ static void test_ifeval__rules(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        check_one(cases[i].name, cases[i].arguments, cases[i].good, true);
-        check_one(cases[i].name, cases[i].arguments, cases[i].bad, false);
+        check_rule(cases[i].name, cases[i].arguments, cases[i].good, true);
+        check_rule(cases[i].name, cases[i].arguments, cases[i].bad, false);
     }
 }
 
@@ -88,12 +91,12 @@ static void test_ifeval__share_and_parts(void **state)
     invar_rl_sample s;
 
     (void)state;
-    assert_ok(judge(&s, "\"a <<b>>\"", metadata));
+    assert_ok(compute_ifeval(&s, "\"a <<b>>\"", metadata));
     assert_true(s.reward == 1.0);
     assert_true(invar_reward_parts_find(&s.parts, "strict")->value == 1.0);
     assert_ok(invar_reward_select_part(&s, "strict"));
     invar_reward_parts_release(&s.parts);
-    assert_ok(judge(&s, "a, <<b>>", metadata));
+    assert_ok(compute_ifeval(&s, "a, <<b>>", metadata));
     assert_true(s.reward == 0.5);
     assert_true(invar_reward_parts_find(&s.parts, "strict")->value == 0.0);
     assert_true(invar_reward_parts_find(&s.parts, "loose")->value == 0.5);
@@ -125,7 +128,7 @@ static void test_ifeval__wrong_metadata(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_fails(judge(&s, "a", cases[i].metadata), INVAR_E_INVALID, cases[i].text);
+        assert_fails(compute_ifeval(&s, "a", cases[i].metadata), INVAR_E_INVALID, cases[i].text);
         invar_reward_parts_release(&s.parts);
     }
 }
@@ -137,7 +140,7 @@ static void *alloc_or_fail(size_t bytes)
     return ++json_calls == json_fail_at ? NULL : malloc(bytes);
 }
 
-/* Lack of memory while a response is parsed is an error, and no response that is not JSON. */
+/* Out of memory while a response is parsed is an error, not a response that is not JSON. */
 static void test_ifeval__lack_of_memory(void **state)
 {
     const char *metadata =
@@ -150,7 +153,7 @@ static void test_ifeval__lack_of_memory(void **state)
     for (int n = 1; status == INVAR_E_NOMEM; n++, failures++) {
         json_calls = 0;
         json_fail_at = n;
-        status = judge(&s, "{\"a\": [1, {\"b\": \"c\"}]}", metadata);
+        status = compute_ifeval(&s, "{\"a\": [1, {\"b\": \"c\"}]}", metadata);
         json_fail_at = 0;
         if (status != INVAR_OK)
             assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
@@ -159,7 +162,7 @@ static void test_ifeval__lack_of_memory(void **state)
     assert_int_equal(status, INVAR_OK);
     assert_true(s.reward == 1.0); // a 0 would be the reward of text that is not JSON
     invar_reward_parts_release(&s.parts);
-    assert_true(failures > 10); // those of metadata and response
+    assert_true(failures > 10); // allocations for the metadata and for the response
 }
 
 int main(void)
@@ -171,6 +174,6 @@ int main(void)
         cmocka_unit_test(test_ifeval__lack_of_memory),
     };
 
-    json_set_alloc_funcs(alloc_or_fail, free); // before the first text that is parsed
+    json_set_alloc_funcs(alloc_or_fail, free); // must precede the first parse
     return cmocka_run_group_tests_name("ifeval", tests, NULL, NULL);
 }

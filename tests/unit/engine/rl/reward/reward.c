@@ -1,8 +1,8 @@
 /*
- * reward.c - the built-in rewards, case by case.
+ * reward.c - tests of the built-in rewards with tables of responses, labels and expected rewards.
  *
- * Expected values of math, dapo and f1 are those of the graders that Miles uses; where this engine
- * differs on purpose, the case says so.
+ * Expected values of math, dapo and f1 are those of the graders that Miles uses. A trailing comment
+ * "Miles:" gives the value of Miles in the cases in which this engine differs on purpose.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,16 +15,16 @@
 
 #include "tests/support.h"
 
-typedef struct example {
+typedef struct reward_case {
     const char *response;
     const char *label;
     double expected;
-} example;
+} reward_case;
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-static double judge_as(const char *type, const char *response, const char *label,
-                       const char *metadata)
+static double compute_reward(const char *type, const char *response, const char *label,
+                             const char *metadata)
 {
     invar_rl_sample sample = {.response = (char *)(uintptr_t)response,
                               .response_bytes = strlen(response),
@@ -39,33 +39,33 @@ static double judge_as(const char *type, const char *response, const char *label
     return value;
 }
 
-static void check_all(const char *type, const example *cases, size_t count)
+static void check_all(const char *type, const reward_case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        double got = judge_as(type, cases[i].response, cases[i].label, "{}");
-        if (got != cases[i].expected)
+        double reward = compute_reward(type, cases[i].response, cases[i].label, "{}");
+        if (reward != cases[i].expected)
             fail_msg("%s: response %s, label %s: %.17g instead of %.17g", type, cases[i].response,
-                     cases[i].label, got, cases[i].expected);
+                     cases[i].label, reward, cases[i].expected);
     }
 }
 
 /* ---- math ------------------------------------------------------------------------------------ */
 
-/* The boxed answer alone. */
-static void check_math(const example *cases, size_t count)
+/* Puts each response into a \boxed{} before grading. */
+static void check_math(const reward_case *cases, size_t count)
 {
     char response[512];
 
     for (size_t i = 0; i < count; i++) {
         snprintf(response, sizeof response, "So \\boxed{1} or rather \\boxed{%s}.",
                  cases[i].response);
-        check_all("math", &(example){response, cases[i].label, cases[i].expected}, 1);
+        check_all("math", &(reward_case){response, cases[i].label, cases[i].expected}, 1);
     }
 }
 
 static void test_rl_reward__math_as_text(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"42", "42", 1},
         {"41", "42", 0},
         {" 42 ", "42", 1},
@@ -100,7 +100,7 @@ static void test_rl_reward__math_as_text(void **state)
 
 static void test_rl_reward__math_as_value(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"1,234", "1234", 1},
         {"1{,}234", "1234", 1},
         {"1,234,567", "1234567", 1},
@@ -109,8 +109,8 @@ static void test_rl_reward__math_as_value(void **state)
         {"42.", "42", 1},
         {"+7", "7", 1},
         {"0.25", "1/4", 1},
-        {"\\frac{3}{12}", "\\frac{1}{4}", 0}, // unreduced
-        {"4/2", "2", 0},                      // an integer is written as one
+        {"\\frac{3}{12}", "\\frac{1}{4}", 0}, // fraction not reduced
+        {"4/2", "2", 0},                      // an integer must be written as one
         {"7\\frac{3}{4}", "7.75", 1},
         {"7 3/4", "31/4", 1},
         {"-7\\frac{3}{4}", "-7.75", 1}, // Miles: 0
@@ -119,7 +119,7 @@ static void test_rl_reward__math_as_value(void **state)
         {"3 million", "3*10^6", 1},
         {"12 cm", "12", 1},
         {"12\\text{ cm}^2", "12", 1},
-        {"5 feet", "5 inches", 1}, // units are not looked at
+        {"5 feet", "5 inches", 1}, // units are ignored
         {"(1, \\frac{1}{2})", "(1,0.5)", 1},
         {"(1,2]", "(1,2)", 0},
         {"[0,\\infty)", "[0, \\infty)", 1},
@@ -128,7 +128,7 @@ static void test_rl_reward__math_as_value(void **state)
         {"1 and 2", "1,2", 1},
         {"Yes", "yes", 1},
         {"2^3", "8", 0},
-        {"0.1+0.2", "0.3", 1}, // exactly; Miles: 0
+        {"0.1+0.2", "0.3", 1}, // exact decimal arithmetic; Miles: 0
         {"x+1", "1+x", 0},     // no algebra; Miles: 1
         {"99999999999999999999/3", "33333333333333333333", 0},
         {"99999999999999999999", "99999999999999999999", 1},
@@ -140,7 +140,7 @@ static void test_rl_reward__math_as_value(void **state)
 
 static void test_rl_reward__math_finds_the_box(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"The answer is 42", "42", 0},
         {"\\boxed{\\frac{1}{2}} is it", "\\frac12", 1},
         {"\\boxed{1} then \\boxed{2}", "2", 1},
@@ -161,57 +161,57 @@ static void test_rl_reward__math_finds_the_box(void **state)
     check_all("math", cases, COUNT(cases));
     check_all("boxed_math", cases, COUNT(cases));
 
-    // longer than any answer: judged wrong, not cut
+    // answers above the length limit are wrong, not truncated
     assert_non_null(deep);
     memset(deep, '{', 200000);
     memcpy(deep, "\\boxed", 6);
     deep[200000] = '\0';
-    assert_true(judge_as("math", deep, deep + 7, "{}") == 0);
+    assert_true(compute_reward("math", deep, deep + 7, "{}") == 0);
     memset(deep + 7, '7', 199993);
     deep[199999] = '}';
-    assert_true(judge_as("math", deep, "7", "{}") == 0);
+    assert_true(compute_reward("math", deep, "7", "{}") == 0);
     memset(deep, '(', 200000);
     memcpy(deep, "\\boxed{", 7);
     deep[2000] = '}';
     deep[2001] = '\0';
-    assert_true(judge_as("math", deep, "5", "{}") == 0);
+    assert_true(compute_reward("math", deep, "5", "{}") == 0);
     free(deep);
 }
 
-/* The solution before the last line that begins with #### is none of the label. */
+/* Only the text after #### in the last line that begins with it is the label. */
 static void test_rl_reward__labels_of_gsm8k(void **state)
 {
     static const char label[] = "48/2 = <<48/2=24>>24 clips in May.\n48+24 = 72 clips.\n#### 72";
-    static const example boxes[] = {
+    static const reward_case boxes[] = {
         {"\\boxed{72}", label, 1},
         {"\\boxed{24}", label, 0},
         {"\\boxed{1234}", "so many\n####1,234\n", 1},
         {"\\boxed{-5}", "#### -5", 1},
         {"\\boxed{5}", "#### 4\nno:\n#### 5", 1},
-        {"\\boxed{5}", "it is #### 5", 0}, // not a line
+        {"\\boxed{5}", "it is #### 5", 0}, // not at the start of a line
         {"\\boxed{5}", "####", 0},
     };
-    static const example answers[] = {
+    static const reward_case answers[] = {
         {"Answer: 72", label, 1}, {"Answer: 24", label, -1}, {"Answer: 1234", "a\n#### 1,234", 1}};
 
     (void)state;
     check_all("math", boxes, COUNT(boxes));
     check_all("dapo", answers, COUNT(answers));
-    assert_true(judge_as("exact", "72", label, "{}") == 0); // which compares whole texts
-    assert_true(judge_as("exact", label, label, "{}") == 1);
+    assert_true(compute_reward("exact", "72", label, "{}") == 0); // exact compares the full label
+    assert_true(compute_reward("exact", label, label, "{}") == 1);
 }
 
 /* ---- dapo, f1 -------------------------------------------------------------------------------- */
 
 static void test_rl_reward__dapo(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"Answer: 42", "42", 1},
         {"answer :  42  ", "42", 1},
         {"ANSWER:\n\n42", "42", 1},
         {"Answer: 41\nAnswer: 42", "42", 1},
         {"Answer: 42\nAnswer: 41", "42", -1},
-        {"Answer: Answer: 42", "42", -1}, // one line is one answer
+        {"Answer: Answer: 42", "42", -1}, // a line has one answer
         {"Answer: $42$", "42", 1},
         {"Answer: $x = 42$", "42", 1},
         {"Answer: \\boxed{42}", "42", 1},
@@ -228,25 +228,25 @@ static void test_rl_reward__dapo(void **state)
         {"", "", -1},
         {"Answer: -3", "-3", 1},
         {"Answer: 5", "5e0", 1},
-        {"Answer: 1e400", "1e400", 1}, // no finite number: stays text
+        {"Answer: 1e400", "1e400", 1}, // not finite: compared as text
     };
-    char far[400];
+    char padded[400];
 
     (void)state;
     check_all("dapo", cases, COUNT(cases));
-    // only the last 300 characters count, whatever their bytes
-    memset(far, ' ', sizeof far);
-    memcpy(far, "Answer: 42\n", 11);
-    far[300] = '\0';
-    assert_true(judge_as("dapo", far, "42", "{}") == 1);
-    far[300] = '.';
-    far[301] = '\0';
-    assert_true(judge_as("dapo", far, "42", "{}") == -1);
+    // only the last 300 characters are searched
+    memset(padded, ' ', sizeof padded);
+    memcpy(padded, "Answer: 42\n", 11);
+    padded[300] = '\0';
+    assert_true(compute_reward("dapo", padded, "42", "{}") == 1);
+    padded[300] = '.';
+    padded[301] = '\0';
+    assert_true(compute_reward("dapo", padded, "42", "{}") == -1);
 }
 
 static void test_rl_reward__f1(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"Paris", "paris", 1},
         {"The city of Paris.", "Paris", 2 * (1.0 / 3) * 1 / (1.0 / 3 + 1)},
         {"the cat sat", "a cat sat", 1},
@@ -263,15 +263,15 @@ static void test_rl_reward__f1(void **state)
 
     (void)state;
     check_all("f1", cases, COUNT(cases));
-    assert_true(judge_as("boxed_f1", "I say \\boxed{the cat} now", "cat", "{}") == 1);
-    assert_true(judge_as("boxed_f1", "I say the cat", "cat", "{}") == 0);
+    assert_true(compute_reward("boxed_f1", "I say \\boxed{the cat} now", "cat", "{}") == 1);
+    assert_true(compute_reward("boxed_f1", "I say the cat", "cat", "{}") == 0);
 }
 
 /* ---- gpqa ------------------------------------------------------------------------------------ */
 
 static void test_rl_reward__gpqa_letters(void **state)
 {
-    static const example cases[] = {
+    static const reward_case cases[] = {
         {"The answer is B", "B", 1},
         {"The answer is B.", "C", 0},
         {"Answer: **C**", "C", 1},
@@ -288,7 +288,7 @@ static void test_rl_reward__gpqa_letters(void **state)
         {"Answered by choice", "B", 0},
         {"nothing here", "A", 0},
         {"", "A", 0},
-        {"The answer is Z", "Z", 1}, // not an option: the text itself is looked for
+        {"The answer is Z", "Z", 1}, // not an option: the response is searched for the label's text
     };
 
     (void)state;
@@ -300,27 +300,28 @@ static void test_rl_reward__gpqa_metadata(void **state)
     static const char four[] = "{\"choices\":[\"red wine\",\"beer\",\"milk\",\"tea\"]}";
 
     (void)state;
-    assert_true(judge_as("gpqa", "answer: C", "Milk!", four) == 1);
-    assert_true(judge_as("gpqa", "answer: B", "milk", four) == 0);
-    assert_true(judge_as("gpqa", "I would drink red  wine", "A", four) == 1);
-    assert_true(judge_as("gpqa", "I would drink redwine", "A", four) == 0);
-    assert_true(judge_as("gpqa", "answer: E", "A", four) == 0); // E is no option
-    assert_true(judge_as("gpqa", "answer: Y", "x", "{\"valid_letters\":[\"X\",\"Y\"]}") == 0);
-    assert_true(judge_as("gpqa", "answer: Y", "y", "{\"valid_letters\":\"xy\"}") == 1);
-    assert_true(judge_as("gpqa", "answer: B", "", "{\"correct_letter\":\" b \"}") == 1);
-    assert_true(judge_as("gpqa", "it is milk", "", "{\"correct_answer\":\"Milk\"}") == 1);
-    assert_true(judge_as("gpqa", "answer: B", "",
-                         "{\"choices\":{\"A\":\"x\",\"B\":\"y\"},\"correct_letter\":\"B\"}") == 1);
+    assert_true(compute_reward("gpqa", "answer: C", "Milk!", four) == 1);
+    assert_true(compute_reward("gpqa", "answer: B", "milk", four) == 0);
+    assert_true(compute_reward("gpqa", "I would drink red  wine", "A", four) == 1);
+    assert_true(compute_reward("gpqa", "I would drink redwine", "A", four) == 0);
+    assert_true(compute_reward("gpqa", "answer: E", "A", four) == 0); // E is not an option
+    assert_true(compute_reward("gpqa", "answer: Y", "x", "{\"valid_letters\":[\"X\",\"Y\"]}") == 0);
+    assert_true(compute_reward("gpqa", "answer: Y", "y", "{\"valid_letters\":\"xy\"}") == 1);
+    assert_true(compute_reward("gpqa", "answer: B", "", "{\"correct_letter\":\" b \"}") == 1);
+    assert_true(compute_reward("gpqa", "it is milk", "", "{\"correct_answer\":\"Milk\"}") == 1);
+    assert_true(
+        compute_reward("gpqa", "answer: B", "",
+                       "{\"choices\":{\"A\":\"x\",\"B\":\"y\"},\"correct_letter\":\"B\"}") == 1);
 }
 
-/* ---- the rest -------------------------------------------------------------------------------- */
+/* ---- other rewards --------------------------------------------------------------------------- */
 
 static void test_rl_reward__exact_and_overlap(void **state)
 {
-    static const example exact[] = {
+    static const reward_case exact[] = {
         {" 42\n", "42", 1}, {"42", "4 2", 0}, {"", "", 1}, {"", "x", 0}, {"X", "x", 0},
     };
-    static const example overlap[] = {
+    static const reward_case overlap[] = {
         {"abcd", "abcd", 1},  {"abxd", "abcd", 0.75},
         {"ab", "abcd", 0.5},  {"abcdef", "abcd", 1},
         {"xabcd", "abcd", 0}, {"", "abcd", 0},
@@ -332,7 +333,7 @@ static void test_rl_reward__exact_and_overlap(void **state)
     check_all("overlap", overlap, COUNT(overlap));
 }
 
-/* Values of Python's sha256((str(tokens) + response).encode()).digest()[0] % 2. */
+/* Expected: Python's sha256((str(tokens) + response).encode()).digest()[0] % 2. */
 static void test_rl_reward__deterministic_random(void **state)
 {
     static const int expected[] = {1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0,
@@ -391,10 +392,11 @@ static void test_rl_reward__metadata_goes_first(void **state)
     double value;
 
     (void)state;
-    assert_true(judge_as("exact", "Answer: 42", "42", "{\"rm_type\":\"dapo\"}") == 1);
-    assert_true(judge_as("exact", "Answer: 42", "42", "{\"x\":\"rm_type\"}") == 0);
-    assert_true(judge_as("exact", "42", "42", "{\"rm_type\":\"\"}") == 1);
-    assert_true(judge_as("exact", "x \\boxed{42}", "42", "{\"rm_type\":\"boxed_exact\"}") == 1);
+    assert_true(compute_reward("exact", "Answer: 42", "42", "{\"rm_type\":\"dapo\"}") == 1);
+    assert_true(compute_reward("exact", "Answer: 42", "42", "{\"x\":\"rm_type\"}") == 0);
+    assert_true(compute_reward("exact", "42", "42", "{\"rm_type\":\"\"}") == 1);
+    assert_true(compute_reward("exact", "x \\boxed{42}", "42", "{\"rm_type\":\"boxed_exact\"}") ==
+                1);
     sample.metadata = "{\"rm_type\":\"nope\"}";
     assert_fails(invar_reward_of(&value, INVAR_REWARD_EXACT, false, &sample), INVAR_E_INVALID,
                  "nope");

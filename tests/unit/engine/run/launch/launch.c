@@ -1,5 +1,5 @@
 /*
- * launch.c - tests of how a run finds out about its ranks.
+ * launch.c - tests of invar_launch_open: launchers by their environment variables, and --ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,12 +12,12 @@ static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI
                                         "SLURM_STEP_NUM_TASKS"};
 enum { VARIABLES = sizeof variables / sizeof *variables };
 
-/* What a launcher has set, and what becomes of so many --ranks. */
+/* An environment of a launcher, the number of --ranks, and the expected result. */
 typedef struct launcher {
-    const char *set[VARIABLES]; /* NULL: not set */
+    const char *set[VARIABLES]; /* values of `variables`; NULL if not set */
     int64_t ranks;
     invar_status status;
-    const char *text; /* of the failure */
+    const char *text; /* part of the error message; NULL if none is expected */
 } launcher;
 
 static const launcher launchers[] = {
@@ -26,7 +26,7 @@ static const launcher launchers[] = {
     {{"1", NULL, "0", NULL}, 1, INVAR_OK, NULL},
     {{NULL, "1", NULL, "1"}, 1, INVAR_OK, NULL},
     {{NULL, NULL, NULL, "1"}, 3, INVAR_OK, NULL},
-    // the program of this test has no module beside it
+    // there is no MPI module next to this executable
     {{"2", NULL, "0", NULL}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
     {{NULL, "4", NULL, NULL}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
     {{NULL, NULL, "3", "8"}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
@@ -34,7 +34,7 @@ static const launcher launchers[] = {
     {{NULL, NULL, NULL, "8"}, 1, INVAR_E_INVALID, "8 tasks that do not know each other"},
 };
 
-static void test_launch__launchers_are_recognised(void **state)
+static void test_launch__recognizes_launchers(void **state)
 {
     invar_recipe *recipe = run_recipe("nowhere", NULL, NULL);
 
@@ -53,14 +53,14 @@ static void test_launch__launchers_are_recognised(void **state)
         assert_int_equal(launch.count, l->status == INVAR_OK && l->ranks > 1 ? l->ranks : 1);
         assert_true(invar_launch_has_rank0(&launch) && invar_launch_reports_error(&launch));
         invar_launch_close(&launch);
-        invar_launch_close(&launch); // again: nothing is left
+        invar_launch_close(&launch); // a second close has no effect
     }
     invar_recipe_free(recipe);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launch__launchers_are_recognised)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launch__recognizes_launchers)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

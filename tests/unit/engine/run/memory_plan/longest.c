@@ -1,8 +1,9 @@
 /*
- * longest.c - a test of the traffic of equal units: multiplied, it is what each of them moves.
+ * longest.c - tests of the communication volume of a step with the longest samples.
  *
- * Steps of all kinds of layouts are planned twice: with turns that are multiplied, and unit by
- * unit. Some have a last turn or a last unit that is smaller.
+ * invar_comm_volume_make_longest executes a few rounds of equal units and multiplies the rest. For
+ * many layouts, some with a smaller last round or unit, the result must equal the plan that
+ * executes every unit. Control: a step with one sample less.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,81 +11,81 @@
 #include "engine/run/memory_workload.h"
 #include "tests/run.h"
 
-enum { MOST_SAMPLES = 64 };
+enum { MAX_SAMPLES = 64 };
 
-static const run_pair usual[] = {{"num-layers", "4"},
-                                 {"hidden-size", "32"},
-                                 {"ffn-hidden-size", "512"},
-                                 {"num-attention-heads", "8"},
-                                 {"num-query-groups", "4"},
-                                 {"kv-channels", "128"},
-                                 {"vocab-size", "1100"},
-                                 {"rollout-batch-size", "25"},
-                                 {"rollout-max-response-len", "5"},
-                                 {"unit-count", "24"},
-                                 {"logical-tp", "4"},
-                                 {"logical-etp", "4"},
-                                 {"model-type", "qwen3_moe"},
-                                 {"num-experts", "6"},
-                                 {"moe-router-topk", "2"},
-                                 {"dtype", "bf16"},
-                                 {"micro-batch-size", "5"},
-                                 {NULL, NULL}};
+static const run_pair base_recipe[] = {{"num-layers", "4"},
+                                       {"hidden-size", "32"},
+                                       {"ffn-hidden-size", "512"},
+                                       {"num-attention-heads", "8"},
+                                       {"num-query-groups", "4"},
+                                       {"kv-channels", "128"},
+                                       {"vocab-size", "1100"},
+                                       {"rollout-batch-size", "25"},
+                                       {"rollout-max-response-len", "5"},
+                                       {"unit-count", "24"},
+                                       {"logical-tp", "4"},
+                                       {"logical-etp", "4"},
+                                       {"model-type", "qwen3_moe"},
+                                       {"num-experts", "6"},
+                                       {"moe-router-topk", "2"},
+                                       {"dtype", "bf16"},
+                                       {"micro-batch-size", "5"},
+                                       {NULL, NULL}};
 
-/* The same kind of move, wherever it stands: with more turns others come first. */
-static const invar_comm_volume_item *find(const invar_comm_volume *t,
-                                          const invar_comm_volume_item *like)
+/* Returns the item of the same axis and name; the order of items depends on the rounds. */
+static const invar_comm_volume_item *find_item(const invar_comm_volume *t,
+                                               const invar_comm_volume_item *key)
 {
     for (int i = 0; i < t->count; i++)
-        if (t->moves[i].axis == like->axis && strcmp(t->moves[i].name, like->name) == 0)
+        if (t->moves[i].axis == key->axis && strcmp(t->moves[i].name, key->name) == 0)
             return &t->moves[i];
     return NULL;
 }
 
-static bool equal(const invar_comm_volume *a, const invar_comm_volume *b)
+static bool volumes_equal(const invar_comm_volume *a, const invar_comm_volume *b)
 {
     bool same = a->count == b->count && a->flop == b->flop && a->rounds == b->rounds;
 
     for (int i = 0; same && i < a->count; i++) {
-        const invar_comm_volume_item *x = &a->moves[i], *y = find(b, x);
+        const invar_comm_volume_item *x = &a->moves[i], *y = find_item(b, x);
         same = y && x->calls == y->calls && x->sent == y->sent && x->received == y->received;
     }
     return same;
 }
 
-/* The step of the longest samples, unit by unit, with so many samples less. */
-static void make_whole(invar_comm_volume *out, const invar_memory_planning *v, int64_t less)
+/* Plans the step unit by unit, with `less` samples fewer than a full step. */
+static void make_unit_by_unit(invar_comm_volume *out, const invar_memory_planning *v, int64_t less)
 {
     int64_t longest = invar_memory_plan_longest(&v->workload),
             count = v->workload.step_samples - less;
-    invar_rl_sample samples[MOST_SAMPLES];
+    invar_rl_sample samples[MAX_SAMPLES];
 
-    assert_true(count <= MOST_SAMPLES && v->workload.response < longest);
+    assert_true(count <= MAX_SAMPLES && v->workload.response < longest);
     for (int64_t i = 0; i < count; i++)
         samples[i] =
             (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - v->workload.response};
     assert_ok(invar_comm_volume_make(out, &v->workload, &v->plan.choice, samples, count));
 }
 
-static void compare(int ranks, const run_pair *more)
+static void compare_volumes(int ranks, const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below("longest"), usual, more);
+    invar_recipe *recipe = run_recipe(run_below("longest"), base_recipe, overrides);
     invar_layout_sizes sizes;
-    invar_memory_planning view;
-    invar_comm_volume fast, whole;
+    invar_memory_planning planning;
+    invar_comm_volume fast, expected;
 
     assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
     for (int r = 0; r < ranks; r += ranks - 1) {
-        assert_ok(invar_memory_planning_plan_rank(&view, &sizes, ranks, r));
-        assert_ok(invar_comm_volume_make_longest(&fast, &view.workload, &view.plan.choice));
-        make_whole(&whole, &view, 0);
+        assert_ok(invar_memory_planning_plan_rank(&planning, &sizes, ranks, r));
+        assert_ok(invar_comm_volume_make_longest(&fast, &planning.workload, &planning.plan.choice));
+        make_unit_by_unit(&expected, &planning, 0);
         assert_true(fast.count > 0);
-        assert_true(equal(&fast, &whole));
-        make_whole(&whole, &view, 1); // the control
-        assert_false(equal(&fast, &whole));
+        assert_true(volumes_equal(&fast, &expected));
+        make_unit_by_unit(&expected, &planning, 1); // control: one sample less
+        assert_false(volumes_equal(&fast, &expected));
     }
-    invar_memory_planning_release(&view);
+    invar_memory_planning_release(&planning);
     invar_recipe_free(recipe);
 }
 
@@ -106,7 +107,7 @@ static void compare(int ranks, const run_pair *more)
         "max-position-embeddings", "128"                                                           \
     }
 
-static void test_longest__is_what_units_move_one_by_one(void **state)
+static void test_longest__equals_the_plan_unit_by_unit(void **state)
 {
     static const run_pair tensor[] = {TENSOR, {NULL, NULL}};
     static const run_pair expert[] = {EXPERT, {NULL, NULL}};
@@ -119,16 +120,16 @@ static void test_longest__is_what_units_move_one_by_one(void **state)
         LONG, TENSOR, {"sequence-parallel", "true"}, {"unit-count", "7"}, {NULL, NULL}};
 
     (void)state;
-    compare(2, NULL);
-    compare(3, NULL); // 25 units, and one in the last turn
-    compare(2, tensor);
-    compare(8, tensor);
-    compare(4, expert);
-    compare(4, stages);
-    compare(4, last); // more stages than units in flight
-    compare(2, context);
-    compare(4, rows);
-    compare(8, all);
+    compare_volumes(2, NULL);
+    compare_volumes(3, NULL); // 25 units: the last round has one
+    compare_volumes(2, tensor);
+    compare_volumes(8, tensor);
+    compare_volumes(4, expert);
+    compare_volumes(4, stages);
+    compare_volumes(4, last); // more stages than units in flight
+    compare_volumes(2, context);
+    compare_volumes(4, rows);
+    compare_volumes(8, all);
 }
 
 static int setup(void **state)
@@ -140,7 +141,7 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_longest__is_what_units_move_one_by_one),
+        cmocka_unit_test(test_longest__equals_the_plan_unit_by_unit),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

@@ -1,5 +1,8 @@
 /*
- * phase_arena.c - blocks of a stage, what is dry about it, and what does not fit.
+ * phase_arena.c - tests of phase arenas: counting without memory, and two arenas over one block.
+ *
+ * A counting arena must allow allocations that no machine has, and its copies must have no effect.
+ * Bound arenas must hand out addresses in their block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +15,7 @@
 
 enum { UNIT = INVAR_ALIGN };
 
-static void *taken(invar_phase_arena *s, size_t bytes)
+static void *alloc_block(invar_phase_arena *s, size_t bytes)
 {
     void *block = invar_test_take(&s->dev, bytes, "a block");
 
@@ -20,12 +23,12 @@ static void *taken(invar_phase_arena *s, size_t bytes)
     return block;
 }
 
-static size_t at(const invar_phase_arena *s, const void *block)
+static size_t offset_of(const invar_phase_arena *s, const void *block)
 {
     return (size_t)((const char *)block - s->base);
 }
 
-static void test_stage__counts_without_memory(void **state)
+static void test_phase_arena__counts_without_memory(void **state)
 {
     const invar_device cpu = {.backend = invar_backend_cpu()};
     static invar_phase_arena s, other;
@@ -35,18 +38,18 @@ static void test_stage__counts_without_memory(void **state)
     (void)state;
     invar_phase_arena_init(&s, &cpu, 0);
     invar_phase_arena_init(&other, &cpu, 1);
-    a = taken(&s, 1);
-    b = taken(&s, (size_t)1 << 40); // nobody has that much
+    a = alloc_block(&s, 1);
+    b = alloc_block(&s, (size_t)1 << 40); // more than any memory: nothing is allocated yet
     assert_int_equal(s.allocated_bytes, UNIT + ((size_t)1 << 40));
-    assert_true(taken(&other, 1) != a);
+    assert_true(alloc_block(&other, 1) != a);
     invar_device_free(&s.dev, a);
-    c = taken(&s, 0); // the first gap, and never nothing
+    c = alloc_block(&s, 0); // first fit; 0 bytes count as one
     assert_ptr_equal(c, a);
     invar_device_free(&s.dev, b);
     invar_phase_arena_mark(&s);
     assert_int_equal(s.peak_bytes, UNIT);
     assert_int_equal(s.high_water, UNIT + ((size_t)1 << 40));
-    // copies do nothing, and the host reads zeros
+    // copies have no effect, and downloads give zeros
     assert_ok(invar_device_upload(&s.dev, c, bytes, sizeof bytes));
     assert_ok(invar_device_copy(&s.dev, c, b, 1));
     assert_ok(invar_device_zero(&s.dev, c, 1));
@@ -59,38 +62,41 @@ static void test_stage__counts_without_memory(void **state)
     invar_device_free(&s.dev, NULL);
 }
 
-/* Two stages of one piece give the same addresses; what does not fit lies elsewhere. */
-static void test_stage__two_have_one_piece(void **state)
+/*
+ * Two phase arenas over one block have the same addresses. An allocation that does not fit into the
+ * block gets memory of its own.
+ */
+static void test_phase_arena__two_share_a_block(void **state)
 {
     const invar_device cpu = {.backend = invar_backend_cpu()};
     static invar_phase_arena s[2];
-    void *piece = NULL, *first[2], *beyond;
+    void *memory = NULL, *first[2], *outside;
 
     (void)state;
-    assert_ok(invar_alloc(&piece, 4 * UNIT, 1, "a piece"));
+    assert_ok(invar_alloc(&memory, 4 * UNIT, 1, "a piece"));
     for (int i = 0; i < 2; i++) {
         invar_phase_arena_init(&s[i], &cpu, i);
-        invar_phase_arena_bind(&s[i], piece, 4 * UNIT);
-        first[i] = taken(&s[i], 3 * UNIT);
-        assert_ptr_equal(first[i], piece);
+        invar_phase_arena_bind(&s[i], memory, 4 * UNIT);
+        first[i] = alloc_block(&s[i], 3 * UNIT);
+        assert_ptr_equal(first[i], memory);
         invar_phase_arena_activate(&s[i]);
         assert_false(s[i].dev.backend->memory.dry_run);
         assert_true(s[i].dev.backend->memory.exact_size);
     }
-    assert_int_equal(at(&s[0], taken(&s[0], UNIT)), 3 * UNIT);
-    beyond = taken(&s[0], UNIT);
-    assert_true((char *)beyond < (char *)piece || (char *)beyond >= (char *)piece + 4 * UNIT);
-    memset(beyond, 1, UNIT); // memory of its own
-    invar_device_free(&s[0].dev, beyond);
+    assert_int_equal(offset_of(&s[0], alloc_block(&s[0], UNIT)), 3 * UNIT);
+    outside = alloc_block(&s[0], UNIT);
+    assert_true((char *)outside < (char *)memory || (char *)outside >= (char *)memory + 4 * UNIT);
+    memset(outside, 1, UNIT); // real memory, outside of the block
+    invar_device_free(&s[0].dev, outside);
     assert_int_equal(s[0].high_water, 4 * UNIT);
-    invar_free(piece);
+    invar_free(memory);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stage__counts_without_memory),
-        cmocka_unit_test(test_stage__two_have_one_piece),
+        cmocka_unit_test(test_phase_arena__counts_without_memory),
+        cmocka_unit_test(test_phase_arena__two_share_a_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

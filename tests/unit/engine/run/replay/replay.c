@@ -1,8 +1,8 @@
 /*
- * replay.c - tests of replays: they see a changed weight, wherever it is, and nothing where nothing
- * changed.
+ * replay.c - tests of replays and packs of a small run: bit-equal, or the first changed step.
  *
- * The verbs are the business of tests/e2e/run/replay.sh.
+ * Controls are checkpoints with valid hashes in which one weight or moment was changed: the replay
+ * must find the first step that differs. The commands are tested by tests/e2e/run/replay.sh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@ static char folder[] = INVAR_TEST_WORK "/replay-XXXXXX";
 
 typedef char path_text[sizeof folder + 64];
 
-static const char *below(path_text out, const char *name)
+static const char *path_below(path_text out, const char *name)
 {
     snprintf(out, sizeof(path_text), "%s/%s", folder, name);
     return out;
@@ -53,7 +53,7 @@ static const char recipe_text[] = "[model]\n"
                                   "[engine]\n"
                                   "numerics = ieee\n";
 
-static void train(void)
+static void train_run(void)
 {
     invar_train_options options = {.recipe_path = "a.ini", .until = -1};
     invar_train_summary summary;
@@ -62,34 +62,35 @@ static void train(void)
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_parse(recipe, "a.ini", recipe_text, sizeof recipe_text - 1));
-    assert_ok(invar_recipe_set(recipe, "run", below(run, "run"), "--run"));
-    assert_ok(invar_recipe_set(recipe, "save", below(save, "save"), "--save"));
+    assert_ok(invar_recipe_set(recipe, "run", path_below(run, "run"), "--run"));
+    assert_ok(invar_recipe_set(recipe, "save", path_below(save, "save"), "--save"));
     assert_ok(invar_config_check(recipe));
     assert_ok(invar_train(&summary, recipe, &options));
     assert_int_equal(summary.last_step, 3);
     invar_recipe_free(recipe);
 }
 
-/* ---- replaying it ---------------------------------------------------------------------------- */
+/* ---- replay ---------------------------------------------------------------------------------- */
 
-typedef struct scene {
+typedef struct replay_fixture {
     invar_ledger *ledger;
     invar_ledger_summary run;
     invar_recorded_keys keys;
     path_text scratch;
     invar_replay replay;
-} scene;
+} replay_fixture;
 
-static void open_scene(scene *s, const char *ledger, const invar_recorded_keys *keys, int64_t step)
+static void open_fixture(replay_fixture *s, const char *ledger, const invar_recorded_keys *keys,
+                         int64_t step)
 {
     memset(s, 0, sizeof *s);
     assert_ok(invar_ledger_open(&s->ledger, ledger, &(invar_ledger_options){0}));
     assert_ok(invar_ledger_find(&s->run, s->ledger, NULL));
     if (keys)
-        s->keys = *keys; // moved
+        s->keys = *keys; // takes ownership
     else
         assert_ok(invar_recorded_keys_read(&s->keys, s->ledger, ledger, &s->run, step));
-    below(s->scratch, "scratch");
+    path_below(s->scratch, "scratch");
     assert_ok(invar_held_folder_remove(s->scratch));
     assert_ok(invar_held_folder_make(s->scratch));
     s->replay = (invar_replay){.ledger = s->ledger,
@@ -100,13 +101,13 @@ static void open_scene(scene *s, const char *ledger, const invar_recorded_keys *
                                .step = step};
 }
 
-static void close_scene(scene *s)
+static void close_fixture(replay_fixture *s)
 {
     invar_recorded_keys_release(&s->keys);
     invar_ledger_close(s->ledger);
 }
 
-static void load_from(scene *s, const char *checkpoints)
+static void set_checkpoints(replay_fixture *s, const char *checkpoints)
 {
     snprintf(s->keys.checkpoints, sizeof s->keys.checkpoints, "%s", checkpoints);
 }
@@ -115,27 +116,27 @@ static void test_engine_replay__is_identical(void **state)
 {
     invar_replay_result r;
     path_text path;
-    scene s;
+    replay_fixture s;
 
     (void)state;
-    open_scene(&s, below(path, "run/ledger.db"), NULL, 3);
+    open_fixture(&s, path_below(path, "run/ledger.db"), NULL, 3);
     assert_ok(invar_replay_run(&r, &s.replay));
     assert_int_equal(r.checkpoint_step, 1);
     assert_int_equal(r.first, 2);
     assert_int_equal(r.last, 3);
     assert_int_equal(r.compared, 2);
     assert_int_equal(r.differs, -1);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-/* ---- a checkpoint whose hashes all fit, and one weight or moment does not -------------------- */
+/* ---- checkpoints with valid hashes and one changed weight or moment -------------------------- */
 
 typedef struct tensors {
     invar_checkpoint_tensor items[256];
     int64_t count;
 } tensors;
 
-/* The names and shapes are those of the model that the recipe makes. */
+/* Loads a set of tensors with the names and shapes of the recipe's model. */
 static void load_set(tensors *t, invar_checkpoint *c, const invar_model *model, const char *set)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
@@ -147,25 +148,25 @@ static void load_set(tensors *t, invar_checkpoint *c, const invar_model *model, 
     }
 }
 
-static void change(const char *to, const char *set, float by)
+static void write_changed_checkpoint(const char *to, const char *set, float by)
 {
     static const char *const sets[] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     static tensors t;
     invar_checkpoint_content content = {0};
-    invar_run_context session;
+    invar_run_context context;
     invar_checkpoint *c;
     invar_recipe *recipe;
     path_text path, config;
-    scene s;
+    replay_fixture s;
 
-    open_scene(&s, below(path, "run/ledger.db"), NULL, 3);
+    open_fixture(&s, path_below(path, "run/ledger.db"), NULL, 3);
     assert_ok(invar_recorded_keys_to_recipe(&recipe, &s.keys));
-    assert_ok(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_DATA));
-    assert_ok(invar_checkpoint_open(&c, below(path, "save"),
+    assert_ok(invar_run_context_open(&context, recipe, INVAR_RUN_CONTEXT_DATA));
+    assert_ok(invar_checkpoint_open(&c, path_below(path, "save"),
                                     &(invar_checkpoint_open_options){.step = 1}));
     t.count = 0;
     for (int i = 0; i < 3; i++)
-        load_set(&t, c, session.actor, sets[i]);
+        load_set(&t, c, context.actor, sets[i]);
     for (int64_t i = 0; i < t.count; i++)
         if (strcmp(t.items[i].set, set) == 0) {
             ((float *)t.items[i].tensor.data)[3] += by;
@@ -174,40 +175,41 @@ static void change(const char *to, const char *set, float by)
     content.state = invar_checkpoint_state_of(c);
     content.tensors = t.items;
     content.n_tensors = t.count;
-    assert_ok(
-        invar_checkpoint_write(NULL, below(config, to), &content, &(invar_checkpoint_options){0}));
+    assert_ok(invar_checkpoint_write(NULL, path_below(config, to), &content,
+                                     &(invar_checkpoint_options){0}));
     for (int64_t i = 0; i < t.count; i++)
         free(t.items[i].tensor.data);
     invar_checkpoint_close(c);
-    invar_run_context_close(&session);
+    invar_run_context_close(&context);
     invar_recipe_free(recipe);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 static int64_t first_difference(const char *checkpoints, int64_t step)
 {
     invar_replay_result r;
     path_text path, load;
-    scene s;
+    replay_fixture s;
 
-    open_scene(&s, below(path, "run/ledger.db"), NULL, step);
-    load_from(&s, below(load, checkpoints));
+    open_fixture(&s, path_below(path, "run/ledger.db"), NULL, step);
+    set_checkpoints(&s, path_below(load, checkpoints));
     assert_ok(invar_replay_run(&r, &s.replay));
     assert_int_equal(r.checkpoint_step, 1);
-    close_scene(&s);
+    close_fixture(&s);
     return r.differs;
 }
 
-static void test_engine_replay__sees_every_changed_tensor(void **state)
+static void test_engine_replay__detects_every_changed_tensor(void **state)
 {
     (void)state;
-    change("same", "model", 0.0f);
+    write_changed_checkpoint("same", "model", 0.0f);
     assert_int_equal(first_difference("same", 3), -1);
-    change("weight", "model", 1e-6f);
+    write_changed_checkpoint("weight", "model", 1e-6f);
     assert_int_equal(first_difference("weight", 3), 2);
-    change("moment", "model.exp_avg", 1e-4f); // the step's gradients are right, its weights not
+    write_changed_checkpoint("moment", "model.exp_avg",
+                             1e-4f); // the gradients of step 2 are equal, its weights are not
     assert_int_equal(first_difference("moment", 2), 2);
-    change("square", "model.exp_avg_sq", 1e-4f);
+    write_changed_checkpoint("square", "model.exp_avg_sq", 1e-4f);
     assert_int_equal(first_difference("square", 2), 2);
 }
 
@@ -218,58 +220,58 @@ static invar_status replay_pack(invar_replay_result *r, const char *path)
     path_text unpacked;
     invar_pack pack;
     invar_status status;
-    scene s;
+    replay_fixture s;
 
-    assert_ok(invar_held_folder_remove(below(unpacked, "unpacked")));
+    assert_ok(invar_held_folder_remove(path_below(unpacked, "unpacked")));
     assert_ok(invar_held_folder_make(unpacked));
     assert_ok(invar_pack_read(&pack, path, unpacked));
-    open_scene(&s, pack.ledger, &pack.keys, pack.step);
+    open_fixture(&s, pack.ledger, &pack.keys, pack.step);
     status = invar_replay_run(r, &s.replay);
-    close_scene(&s);
+    close_fixture(&s);
     return status;
 }
 
 static void pack_from(const char *checkpoints, const char *to, int64_t step)
 {
     path_text path, load, out;
-    invar_pack_result made;
-    scene s;
+    invar_pack_result written;
+    replay_fixture s;
 
-    open_scene(&s, below(path, "run/ledger.db"), NULL, step);
-    load_from(&s, below(load, checkpoints));
-    assert_ok(invar_pack_write(&made, &s.replay, below(out, to)));
-    assert_int_equal(made.checkpoint_step, step - 1);
-    close_scene(&s);
+    open_fixture(&s, path_below(path, "run/ledger.db"), NULL, step);
+    set_checkpoints(&s, path_below(load, checkpoints));
+    assert_ok(invar_pack_write(&written, &s.replay, path_below(out, to)));
+    assert_int_equal(written.checkpoint_step, step - 1);
+    close_fixture(&s);
 }
 
-static void test_engine_replay__packs_carry_a_step_alone(void **state)
+static void test_engine_replay__packs_have_one_step(void **state)
 {
     invar_replay_result r;
     path_text path, load;
-    invar_pack_result made;
-    scene s;
+    invar_pack_result written;
+    replay_fixture s;
 
     (void)state;
     pack_from("save", "good.pack", 2);
-    assert_ok(replay_pack(&r, below(path, "good.pack")));
+    assert_ok(replay_pack(&r, path_below(path, "good.pack")));
     assert_int_equal(r.compared, 1);
     assert_int_equal(r.differs, -1);
     pack_from("save", "made.pack", 3);
-    assert_ok(replay_pack(&r, below(path, "made.pack")));
+    assert_ok(replay_pack(&r, path_below(path, "made.pack")));
     assert_int_equal(r.checkpoint_step, 2);
     assert_int_equal(r.differs, -1);
-    change("weight", "model", 1e-6f);
+    write_changed_checkpoint("weight", "model", 1e-6f);
     pack_from("weight", "bad.pack", 2);
-    assert_ok(replay_pack(&r, below(path, "bad.pack")));
+    assert_ok(replay_pack(&r, path_below(path, "bad.pack")));
     assert_int_equal(r.compared, 1);
     assert_int_equal(r.differs, 2);
-    // a state that has to be made, and cannot be
-    open_scene(&s, below(path, "run/ledger.db"), NULL, 3);
-    load_from(&s, below(load, "weight"));
-    assert_fails(invar_pack_write(&made, &s.replay, below(path, "none.pack")), INVAR_E_MISMATCH,
-                 "step 2, executed again");
+    // a pack needs the state after step 2, which cannot be reproduced from the changed weight
+    open_fixture(&s, path_below(path, "run/ledger.db"), NULL, 3);
+    set_checkpoints(&s, path_below(load, "weight"));
+    assert_fails(invar_pack_write(&written, &s.replay, path_below(path, "none.pack")),
+                 INVAR_E_MISMATCH, "step 2, executed again");
     assert_false(invar_path_exists(path));
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 static int set_up(void **state)
@@ -277,7 +279,7 @@ static int set_up(void **state)
     (void)state;
     if (!mkdtemp(folder))
         return -1;
-    train();
+    train_run();
     return 0;
 }
 
@@ -291,17 +293,18 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_replay__is_identical),
-        cmocka_unit_test(test_engine_replay__sees_every_changed_tensor),
-        cmocka_unit_test(test_engine_replay__packs_carry_a_step_alone),
+        cmocka_unit_test(test_engine_replay__detects_every_changed_tensor),
+        cmocka_unit_test(test_engine_replay__packs_have_one_step),
     };
     path_text path;
 
-    if (argc == 2) { // for tests of the verbs: a pack whose step has other bits than recorded
+    if (argc ==
+        2) { // used by tests/e2e: writes a pack with a step that does not have the recorded bits
         if (set_up(NULL) != 0)
             return 1;
-        change("weight", "model", 1e-6f);
+        write_changed_checkpoint("weight", "model", 1e-6f);
         pack_from("weight", "bad.pack", 2);
-        return rename(below(path, "bad.pack"), argv[1]) != 0 || tear_down(NULL) != 0;
+        return rename(path_below(path, "bad.pack"), argv[1]) != 0 || tear_down(NULL) != 0;
     }
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

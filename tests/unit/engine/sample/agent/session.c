@@ -1,5 +1,8 @@
 /*
- * session.c - calls of a session: numbers, branches, samples and records.
+ * session.c - tests of agent sessions: call numbers, branches, the sample, and ledger records.
+ *
+ * Token ids are written as digits. Expected branches and samples are literals, for calls in any
+ * order; a record that is read and written again must have the same bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,9 +16,12 @@
 static const invar_agent_limits limits = {
     .vocab = 13, .context = 16, .max_calls = 3, .max_branches = 2};
 
-/* A call whose tokens are the characters of both texts, with log-probs -1, -2, ... */
-static invar_agent_call *add(invar_agent_session *s, const char *prompt, const char *response,
-                             int64_t number)
+/*
+ * Adds a call whose token ids are the digits of both texts, with log-probs -1, -2, ... The call
+ * stays in flight if `response` is empty.
+ */
+static invar_agent_call *add_call(invar_agent_session *s, const char *prompt, const char *response,
+                                  int64_t number)
 {
     int32_t ids[16];
     int64_t n = (int64_t)strlen(prompt), m = (int64_t)strlen(response);
@@ -37,7 +43,7 @@ static invar_agent_call *add(invar_agent_session *s, const char *prompt, const c
     return call;
 }
 
-static int64_t branches(const invar_agent_session *s)
+static int64_t count_branches(const invar_agent_session *s)
 {
     int64_t count;
 
@@ -50,28 +56,31 @@ static int64_t branches(const invar_agent_session *s)
 static void test_session__numbers_calls_by_prompt(void **state)
 {
     invar_agent_session s = {0};
-    const invar_agent_call *first = add(&s, "12", "3", -1), *second = add(&s, "12", "4", -1);
-    const invar_agent_call *given = add(&s, "12", "5", 1), *other = add(&s, "13", "4", -1);
+    const invar_agent_call *first = add_call(&s, "12", "3", -1),
+                           *second = add_call(&s, "12", "4", -1);
+    const invar_agent_call *numbered = add_call(&s, "12", "5", 1),
+                           *second_prompt = add_call(&s, "13", "4", -1);
     const int32_t prompt[] = {1, 2};
     uint32_t seeds[4] = {invar_agent_call_seed(first, 42), invar_agent_call_seed(second, 42),
-                         invar_agent_call_seed(given, 42), invar_agent_call_seed(other, 42)};
+                         invar_agent_call_seed(numbered, 42),
+                         invar_agent_call_seed(second_prompt, 42)};
 
     (void)state;
     assert_int_equal(first->number, 0);
     assert_int_equal(second->number, 1);
-    assert_int_equal(other->number, 0);
-    assert_true(given->numbered && given->number == 1);
+    assert_int_equal(second_prompt->number, 0);
+    assert_true(numbered->numbered && numbered->number == 1);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < i; k++)
             assert_int_not_equal(seeds[i], seeds[k]);
     assert_int_not_equal(seeds[0], invar_agent_call_seed(first, 43));
-    assert_ptr_equal(invar_agent_session_find(&s, prompt, 2, true, 1), given);
+    assert_ptr_equal(invar_agent_session_find(&s, prompt, 2, true, 1), numbered);
     assert_ptr_equal(invar_agent_session_find(&s, prompt, 2, false, 1), second);
     assert_null(invar_agent_session_find(&s, prompt, 2, true, 0));
     assert_null(invar_agent_session_find(&s, prompt, 1, true, 1));
-    // what has not come leaves its number to the next one
+    // a removed call gives its number to the next call
     invar_agent_session_remove(&s, first);
-    assert_int_equal(add(&s, "12", "", -1)->number, 0);
+    assert_int_equal(add_call(&s, "12", "", -1)->number, 0);
     invar_agent_session_release(&s);
 }
 
@@ -85,10 +94,10 @@ static void test_session__branches(void **state)
     } cases[] = {
         {{{"1", "2"}}, 1},
         {{{"1", "2"}, {"123", "4"}, {"12345", "6"}}, 1},
-        {{{"1", "2"}, {"13", "4"}}, 2},                // another history
-        {{{"1", "22"}, {"12", "4"}}, 2},               // a part of a response
-        {{{"1", "2"}, {"12", "3"}}, 1},                // goes on at once
-        {{{"1", "2"}, {"123", "4"}, {"124", "5"}}, 2}, // two ways to go on
+        {{{"1", "2"}, {"13", "4"}}, 2},  // another history
+        {{{"1", "22"}, {"12", "4"}}, 2}, // only a part of the response
+        {{{"1", "2"}, {"12", "3"}}, 1},  // prompt equals the history: no new user tokens
+        {{{"1", "2"}, {"123", "4"}, {"124", "5"}}, 2}, // two continuations
         {{{"1", "2"}, {"1", "3"}, {"125", "6"}, {"136", "7"}}, 2},
         {{{"1", "2"}, {"12", "3"}, {"1234", "5"}, {"124", "5"}}, 2},
         {{{"1", "2"}, {"", ""}}, 1},
@@ -96,30 +105,30 @@ static void test_session__branches(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int turn = 0; turn < 4; turn++) { // in any order
+        for (int rotation = 0; rotation < 4; rotation++) { // the order of calls does not matter
             invar_agent_session s = {0};
             int n = 0;
 
             while (n < 5 && cases[i].calls[n][0] && cases[i].calls[n][0][0])
                 n++;
             for (int k = 0; k < n; k++) {
-                const char *const *call = cases[i].calls[(k + turn) % n];
-                (void)add(&s, call[0], call[1], -1);
+                const char *const *call = cases[i].calls[(k + rotation) % n];
+                (void)add_call(&s, call[0], call[1], -1);
             }
-            assert_int_equal(branches(&s), cases[i].branches);
+            assert_int_equal(count_branches(&s), cases[i].branches);
             invar_agent_session_release(&s);
         }
 }
 
-/* A call on its way is a branch until it is known what it says. */
-static void test_session__counts_what_is_on_its_way(void **state)
+/* A call in flight counts as a branch of its own until it has a response. */
+static void test_session__counts_calls_in_flight(void **state)
 {
     invar_agent_session s = {0};
 
     (void)state;
-    (void)add(&s, "1", "", -1);
-    (void)add(&s, "12", "", -1);
-    assert_int_equal(branches(&s), 2);
+    (void)add_call(&s, "1", "", -1);
+    (void)add_call(&s, "12", "", -1);
+    assert_int_equal(count_branches(&s), 2);
     invar_agent_session_release(&s);
 }
 
@@ -134,7 +143,7 @@ static invar_rl_sample new_sample(void)
     return s;
 }
 
-static invar_tokenizer *digits(void)
+static invar_tokenizer *digit_tokenizer(void)
 {
     invar_tokenizer *tokenizer;
 
@@ -146,13 +155,14 @@ static void test_session__fills_a_sample(void **state)
 {
     char branch[INVAR_AGENT_BRANCH_SIZE];
     invar_rl_sample sample = new_sample();
-    invar_tokenizer *tokenizer = digits();
+    invar_tokenizer *tokenizer = digit_tokenizer();
     invar_agent_session s = {0};
 
     (void)state;
-    (void)add(&s, "13", "98", -1); // behind, though it came first: "1" is shorter
-    (void)add(&s, "123", "45", -1);
-    (void)add(&s, "1", "2", -1);
+    (void)add_call(&s, "13", "98",
+                   -1); // sorted last, although added first: the prompt "1" is shorter
+    (void)add_call(&s, "123", "45", -1);
+    (void)add_call(&s, "1", "2", -1);
     assert_ok(invar_agent_session_fill(&sample, branch, &s, tokenizer, true));
     assert_int_equal(sample.n_tokens, 9);
     assert_int_equal(sample.prompt_tokens, 1);
@@ -171,11 +181,11 @@ static void test_session__fills_a_sample(void **state)
     invar_tokenizer_free(tokenizer);
 }
 
-static void test_session__fills_a_silent_sample(void **state)
+static void test_session__fills_a_sample_without_calls(void **state)
 {
     char branch[INVAR_AGENT_BRANCH_SIZE];
     invar_rl_sample sample = new_sample();
-    invar_tokenizer *tokenizer = digits();
+    invar_tokenizer *tokenizer = digit_tokenizer();
     invar_agent_session s = {0};
 
     (void)state;
@@ -193,36 +203,36 @@ static void test_session__fills_a_silent_sample(void **state)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static void test_session__survives_its_record(void **state)
+static void test_session__round_trip_of_a_record(void **state)
 {
     static const char words[] = "{\"id\":3,\"reward\":{\"a\":0.5,\"b\":true},\"why\":\"so\"}";
     invar_json_text first = {0}, second = {0};
-    invar_agent_session s = {0}, again = {0};
+    invar_agent_session s = {0}, restored = {0};
 
     (void)state;
-    (void)add(&s, "13", "98", -1);
-    (void)add(&s, "1", "2", 4000000000);
+    (void)add_call(&s, "13", "98", -1);
+    (void)add_call(&s, "1", "2", 4000000000);
     assert_ok(invar_agent_session_sort(&s));
     assert_int_equal(s.calls[0]->n_prompt, 1);
     assert_ok(invar_agent_session_end(&s, words, strlen(words), "test"));
     assert_true(s.rewarded && s.reward == 1.5 && s.parts.count == 2 && !s.error);
     invar_agent_session_write(&first, &s);
     assert_ok(first.status);
-    assert_ok(invar_agent_session_read(&again, first.data, first.bytes, &limits, "test"));
-    invar_agent_session_write(&second, &again);
+    assert_ok(invar_agent_session_read(&restored, first.data, first.bytes, &limits, "test"));
+    invar_agent_session_write(&second, &restored);
     assert_int_equal(first.bytes, second.bytes);
     assert_memory_equal(first.data, second.data, first.bytes);
-    assert_true(again.rewarded && again.reward == 1.5 && again.parts.count == 2);
-    assert_int_equal(again.calls[0]->number, 4000000000);
+    assert_true(restored.rewarded && restored.reward == 1.5 && restored.parts.count == 2);
+    assert_int_equal(restored.calls[0]->number, 4000000000);
     invar_json_text_release(&first);
     invar_json_text_release(&second);
     invar_agent_session_release(&s);
-    invar_agent_session_release(&again);
+    invar_agent_session_release(&restored);
 }
 
 static void test_session__records_failures(void **state)
 {
-    invar_agent_session s = {0}, again = {0};
+    invar_agent_session s = {0}, restored = {0};
     invar_json_text text = {0};
 
     (void)state;
@@ -230,17 +240,17 @@ static void test_session__records_failures(void **state)
     assert_non_null(strstr(s.error, "hangs"));
     assert_false(s.rewarded);
     invar_agent_session_write(&text, &s);
-    assert_ok(invar_agent_session_read(&again, text.data, text.bytes, &limits, "test"));
-    assert_string_equal(again.error, s.error);
+    assert_ok(invar_agent_session_read(&restored, text.data, text.bytes, &limits, "test"));
+    assert_string_equal(restored.error, s.error);
     invar_json_text_release(&text);
     invar_agent_session_release(&s);
-    invar_agent_session_release(&again);
+    invar_agent_session_release(&restored);
 }
 
-/* Calls are refused before their record is more than a ledger reads. */
+/* Calls are rejected before the record of the session exceeds the size limit of the ledger. */
 static void test_session__keeps_its_record_small(void **state)
 {
-    enum { TOKENS = 1 << 20, ID = 1000000 }; // 8 MiB a prompt, with commas
+    enum { TOKENS = 1 << 20, ID = 1000000 }; // 8 MiB of text per prompt, with commas
     invar_agent_session s = {0};
     invar_agent_call *call;
     int32_t *ids;
@@ -254,7 +264,8 @@ static void test_session__keeps_its_record_small(void **state)
     assert_fails(invar_agent_session_add(&call, &s, ids, TOKENS, 3), INVAR_E_INVALID,
                  "more than 32 MiB");
     assert_int_equal(s.n_calls, 3);
-    assert_ok(invar_agent_session_add(&call, &s, ids, TOKENS - 64, 3)); // what is left
+    assert_ok(
+        invar_agent_session_add(&call, &s, ids, TOKENS - 64, 3)); // fills the rest of the limit
     call->response = ids;
     call->n_response = 64;
     assert_fails(invar_agent_session_add(&call, &s, ids, 1, 4), INVAR_E_INVALID, "end the session");
@@ -267,7 +278,7 @@ static void test_session__refuses_damaged_records(void **state)
 #define THREE NUMBERED(0) "," NUMBERED(1) "," NUMBERED(2)
 #define CALL "{\"occurrence\":0,\"prompt\":[1],\"response\":[2],\"finish\":\"stop\"}"
     static const struct {
-        const char *text, *says;
+        const char *text, *message;
     } cases[] = {
         {"", "test"},
         {"[]", "no list \"calls\""},
@@ -308,7 +319,7 @@ static void test_session__refuses_damaged_records(void **state)
         invar_agent_session s = {0};
         assert_fails(
             invar_agent_session_read(&s, cases[i].text, strlen(cases[i].text), &limits, "test"),
-            INVAR_E_CORRUPT, cases[i].says);
+            INVAR_E_CORRUPT, cases[i].message);
         invar_agent_session_release(&s);
     }
 }
@@ -318,10 +329,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_session__numbers_calls_by_prompt),
         cmocka_unit_test(test_session__branches),
-        cmocka_unit_test(test_session__counts_what_is_on_its_way),
+        cmocka_unit_test(test_session__counts_calls_in_flight),
         cmocka_unit_test(test_session__fills_a_sample),
-        cmocka_unit_test(test_session__fills_a_silent_sample),
-        cmocka_unit_test(test_session__survives_its_record),
+        cmocka_unit_test(test_session__fills_a_sample_without_calls),
+        cmocka_unit_test(test_session__round_trip_of_a_record),
         cmocka_unit_test(test_session__records_failures),
         cmocka_unit_test(test_session__keeps_its_record_small),
         cmocka_unit_test(test_session__refuses_damaged_records),

@@ -1,5 +1,8 @@
 /*
- * file.c - tests of rollout files: there and back, and every kind of damage.
+ * file.c - tests of rollout files: round trips bit for bit, failed writes, and damage.
+ *
+ * Every bit of a file is flipped and the file is cut after every byte. Wrong content with a valid
+ * trailer must be named; the control with a valid change is accepted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,16 +24,16 @@
 static char folder[] = INVAR_TEST_WORK "/rollout_file-XXXXXX";
 static char path[sizeof folder + 32];
 
-/* ---- there and back -------------------------------------------------------------------------- */
+/* ---- round trips ----------------------------------------------------------------------------- */
 
-static void same_bytes(const void *a, const void *b, size_t bytes)
+static void assert_same_bytes(const void *a, const void *b, size_t bytes)
 {
     assert_int_equal(!a, !b);
     if (a)
         assert_memory_equal(a, b, bytes);
 }
 
-static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
+static void assert_same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
 {
     size_t response = (size_t)invar_rl_sample_response(a);
 
@@ -42,12 +45,12 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     assert_int_equal(a->prompt_tokens, b->prompt_tokens);
     assert_int_equal(a->n_tokens, b->n_tokens);
     assert_int_equal(a->route_size, b->route_size);
-    same_bytes(a->tokens, b->tokens, (size_t)a->n_tokens * 4);
-    same_bytes(a->logp, b->logp, response * 4);
-    same_bytes(a->mask, b->mask, response);
-    same_bytes(a->routing, b->routing, (size_t)((a->n_tokens - 1) * a->route_size) * 4);
+    assert_same_bytes(a->tokens, b->tokens, (size_t)a->n_tokens * 4);
+    assert_same_bytes(a->logp, b->logp, response * 4);
+    assert_same_bytes(a->mask, b->mask, response);
+    assert_same_bytes(a->routing, b->routing, (size_t)((a->n_tokens - 1) * a->route_size) * 4);
     assert_int_equal(a->response_bytes, b->response_bytes);
-    same_bytes(a->response, b->response, a->response_bytes + 1);
+    assert_same_bytes(a->response, b->response, a->response_bytes + 1);
     assert_string_equal(a->label, b->label);
     assert_string_equal(a->metadata, b->metadata);
     assert_string_equal(a->prompt_text, b->prompt_text);
@@ -55,13 +58,13 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     assert_int_equal(a->last_version, b->last_version);
     assert_true(invar_digest_equal(&a->weights_hash, &b->weights_hash));
     assert_true(invar_digest_equal(&a->prompt_hash, &b->prompt_hash));
-    same_bytes(&a->reward, &b->reward, sizeof a->reward);
+    assert_same_bytes(&a->reward, &b->reward, sizeof a->reward);
     assert_true(invar_reward_parts_equal(&a->parts, &b->parts));
     assert_int_equal(a->is_masked_out, b->is_masked_out);
     assert_int_equal(a->turns, b->turns);
 }
 
-static void same_header(const invar_rollout_header *a, const invar_rollout_header *b)
+static void assert_same_header(const invar_rollout_header *a, const invar_rollout_header *b)
 {
     const invar_sampling_params *s = &a->sampling, *t = &b->sampling;
 
@@ -83,7 +86,7 @@ static void same_header(const invar_rollout_header *a, const invar_rollout_heade
     assert_int_equal(s->max_context, t->max_context);
     assert_int_equal(s->min_response, t->min_response);
     assert_int_equal(s->n_stop_ids, t->n_stop_ids);
-    same_bytes(s->stop_ids, t->stop_ids, (size_t)s->n_stop_ids * 4);
+    assert_same_bytes(s->stop_ids, t->stop_ids, (size_t)s->n_stop_ids * 4);
     assert_int_equal(s->n_stop, t->n_stop);
     for (int64_t i = 0; i < s->n_stop; i++)
         assert_string_equal(s->stop[i], t->stop[i]);
@@ -105,11 +108,11 @@ static void round_trip_with(invar_rollout_header header, const invar_rl_samples 
     assert_ok(invar_rollout_file_write(path, &header, samples->items, samples->count));
     assert_ok(invar_file_read(&first, &first_bytes, path, 1 << 24));
     assert_ok(invar_rollout_file_read(&data, path));
-    same_header(&header, &data.header);
+    assert_same_header(&header, &data.header);
     assert_int_equal(data.samples.count, samples->count);
     for (int64_t i = 0; i < samples->count; i++)
-        same_sample(&samples->items[i], &data.samples.items[i]);
-    // what was read gives the same bytes again
+        assert_same_sample(&samples->items[i], &data.samples.items[i]);
+    // writing the parsed data gives the same bytes
     assert_ok(invar_rollout_file_write(path, &data.header, data.samples.items, data.samples.count));
     assert_ok(invar_file_read(&second, &second_bytes, path, 1 << 24));
     assert_int_equal(first_bytes, second_bytes);
@@ -144,7 +147,7 @@ static void test_engine_rollout_file__keeps_version_1_without_policy(void **stat
     invar_rl_samples_reset(&samples);
 }
 
-static void test_engine_rollout_file__comes_back_bit_for_bit(void **state)
+static void test_engine_rollout_file__round_trip(void **state)
 {
     invar_rl_samples samples;
 
@@ -152,10 +155,10 @@ static void test_engine_rollout_file__comes_back_bit_for_bit(void **state)
     make_rollout(&samples, (int)invar_test_count(6, 64), invar_test_count(200, 3000));
     round_trip(&samples);
     invar_rl_samples_reset(&samples);
-    round_trip(&samples);         // no sample at all
-    make_rollout(&samples, 2, 0); // no response
+    round_trip(&samples);         // an empty rollout
+    make_rollout(&samples, 2, 0); // empty responses
     round_trip(&samples);
-    invar_free(samples.items[1].logp); // SFT: nothing was sampled
+    invar_free(samples.items[1].logp); // SFT: responses that were not sampled
     invar_free(samples.items[1].mask);
     samples.items[1].logp = NULL;
     samples.items[1].mask = NULL;
@@ -183,14 +186,14 @@ static void test_engine_rollout_file__names(void **state)
     assert_false(invar_rollout_file_distinct("a/{rollout}"));
 }
 
-/* ---- writing that fails ---------------------------------------------------------------------- */
+/* ---- failed writes --------------------------------------------------------------------------- */
 
 static void test_engine_rollout_file__a_failed_write_leaves_the_old_file(void **state)
 {
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
     invar_rollout_file data;
-    struct rlimit before;
+    struct rlimit limit;
 
     (void)state;
     make_rollout(&samples, 4, 50);
@@ -204,10 +207,10 @@ static void test_engine_rollout_file__a_failed_write_leaves_the_old_file(void **
                  "not finite");
     samples.items[3].logp[7] = 0;
     signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){2000, before.rlim_max}); // a full disk
+    getrlimit(RLIMIT_FSIZE, &limit);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){2000, limit.rlim_max}); // simulates a full disk
     assert_int_equal(invar_rollout_file_write(path, &header, samples.items, 4), INVAR_E_IO);
-    setrlimit(RLIMIT_FSIZE, &before);
+    setrlimit(RLIMIT_FSIZE, &limit);
     assert_int_equal(invar_rollout_file_write("/proc/absent/x", &header, samples.items, 4),
                      INVAR_E_NOTFOUND);
     assert_ok(invar_rollout_file_read(&data, path));
@@ -218,7 +221,7 @@ static void test_engine_rollout_file__a_failed_write_leaves_the_old_file(void **
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-static void test_engine_rollout_file__every_changed_bit_is_found(void **state)
+static void test_engine_rollout_file__every_changed_bit_is_detected(void **state)
 {
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
@@ -231,7 +234,7 @@ static void test_engine_rollout_file__every_changed_bit_is_found(void **state)
     make_rollout(&samples, 2, 5);
     assert_ok(invar_rollout_file_write(path, &header, samples.items, 2));
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
-    assert_ok(invar_rollout_file_parse(&data, "file", text, bytes)); // unchanged, it is good
+    assert_ok(invar_rollout_file_parse(&data, "file", text, bytes)); // control: unchanged
     invar_rollout_file_release(&data);
     for (size_t bit = 0; bit < 8 * bytes; bit += (size_t)step) {
         text[bit / 8] ^= (char)(1 << bit % 8);
@@ -246,9 +249,9 @@ static void test_engine_rollout_file__every_changed_bit_is_found(void **state)
     invar_rl_samples_reset(&samples);
 }
 
-/* Text with its first `from` replaced, and a last line that fits. */
-static char *forge(size_t *bytes_out, const char *text, size_t bytes, const char *from,
-                   const char *to)
+/* Returns the text with the first `from` replaced by `to` and a valid trailer. */
+static char *replace_and_sign(size_t *bytes_out, const char *text, size_t bytes, const char *from,
+                              const char *to)
 {
     const char *end = text + bytes - 1, *at = strstr(text, from);
     size_t head, tail, lines = 0;
@@ -275,7 +278,7 @@ static char *forge(size_t *bytes_out, const char *text, size_t bytes, const char
     return out;
 }
 
-static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **state)
+static void test_engine_rollout_file__refuses_wrong_content(void **state)
 {
     static const struct {
         const char *from, *to, *message;
@@ -344,13 +347,14 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
     make_rollout(&samples, 2, 5);
     assert_ok(invar_rollout_file_write(path, &header, samples.items, 2));
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
-    forged = forge(&forged_bytes, text, bytes, "\"rollout\":3", "\"rollout\":4");
-    assert_ok(invar_rollout_file_parse(&data, "file", forged, forged_bytes)); // the control
+    forged = replace_and_sign(&forged_bytes, text, bytes, "\"rollout\":3", "\"rollout\":4");
+    assert_ok(
+        invar_rollout_file_parse(&data, "file", forged, forged_bytes)); // control: a valid change
     invar_rollout_file_release(&data);
     invar_free(forged);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_status status;
-        forged = forge(&forged_bytes, text, bytes, cases[i].from, cases[i].to);
+        forged = replace_and_sign(&forged_bytes, text, bytes, cases[i].from, cases[i].to);
         status = invar_rollout_file_parse(&data, "file", forged, forged_bytes);
         assert_true(status == INVAR_E_CORRUPT || status == INVAR_E_UNSUPPORTED);
         invar_assert_message(cases[i].message, __FILE__, __LINE__);
@@ -375,19 +379,20 @@ static void test_engine_rollout_file__no_such_file(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_rollout_file__comes_back_bit_for_bit),
+        cmocka_unit_test(test_engine_rollout_file__round_trip),
         cmocka_unit_test(test_engine_rollout_file__keeps_version_1_without_policy),
         cmocka_unit_test(test_engine_rollout_file__names),
         cmocka_unit_test(test_engine_rollout_file__a_failed_write_leaves_the_old_file),
-        cmocka_unit_test(test_engine_rollout_file__every_changed_bit_is_found),
-        cmocka_unit_test(test_engine_rollout_file__refuses_what_is_signed_but_wrong),
+        cmocka_unit_test(test_engine_rollout_file__every_changed_bit_is_detected),
+        cmocka_unit_test(test_engine_rollout_file__refuses_wrong_content),
         cmocka_unit_test(test_engine_rollout_file__no_such_file),
     };
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
     int rc;
 
-    if (argc == 2) { // for readers in other languages: the file, and the bits that it holds
+    if (argc == 2) {
+        // tests of readers in other languages: writes a file and prints its log-probs as bits
         make_rollout(&samples, 4, 50);
         rc = invar_rollout_file_write(argv[1], &header, samples.items, 4) != INVAR_OK;
         for (int64_t i = 0; i < samples.count; i++) {

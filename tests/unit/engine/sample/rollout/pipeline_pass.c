@@ -1,9 +1,9 @@
 /*
- * pipeline_pass.c - ranks that divide a model sample and score as one rank does, bit for bit.
+ * pipeline_pass.c - tests of sampling and scoring on ranks that divide a model.
  *
- * Every stage has its layers of the model and of the cache alone, and all of the samples. Ranks
- * that divide layers decode by graphs, of which each move between them ends one. One rank draws
- * token by token, several guess.
+ * Samples and scores must equal those of one rank bit for bit. Each stage has its own layers of the
+ * model and of the KV cache, and all samples. Tensor-parallel ranks decode with CUDA graphs, which
+ * end at each transfer. One rank samples token by token, several ranks with speculative decoding.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,18 +15,18 @@
 
 enum { LAYERS = 8, GROUPS = 5, EACH = 3, LONGEST = 9, TOKENS = 14, SECONDS = 60 };
 
-typedef struct scene {
+typedef struct pass_fixture {
     invar_model_spec spec;
     invar_format format;
-    invar_device dev; /* of one rank, */
-    bool far;         /* which several have memory of their own on */
+    invar_device dev; /* device of one rank, and base of the ranks' devices */
+    bool fake_gpu;    /* ranks use the fake GPU */
     invar_layout_sizes sizes;
-    invar_rl_samples samples; /* that one rank came to */
-    float scores[GROUPS * EACH][LONGEST + TOKENS];
-} scene;
+    invar_rl_samples samples;                      /* samples of one rank */
+    float scores[GROUPS * EACH][LONGEST + TOKENS]; /* scores of one rank */
+} pass_fixture;
 
-static invar_status score(float (*out)[LONGEST + TOKENS], invar_rollout *rollout,
-                          const invar_rl_samples *samples)
+static invar_status score_samples(float (*out)[LONGEST + TOKENS], invar_rollout *rollout,
+                                  const invar_rl_samples *samples)
 {
     const int32_t *tokens[GROUPS * EACH];
     float *logp[GROUPS * EACH];
@@ -40,9 +40,9 @@ static invar_status score(float (*out)[LONGEST + TOKENS], invar_rollout *rollout
     return invar_rollout_score(rollout, tokens, n, samples->count, 0.8f, logp);
 }
 
-/* Few pages: some samples have to give way. */
-static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
-                           const invar_model *model, const invar_device *dev)
+/* Samples and scores with few pages, so that some samples are preempted. */
+static invar_status sample_and_score(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
+                                     const invar_model *model, const invar_device *dev)
 {
     const invar_rollout_exec_options limits = {
         .concurrency = 4,
@@ -62,13 +62,14 @@ static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKE
     if (status == INVAR_OK)
         status = invar_rollout_run(rollout, out->items, out->count, &sampling, NULL, NULL);
     if (status == INVAR_OK)
-        status = score(scores, rollout, out);
+        status = score_samples(scores, rollout, out);
     invar_rollout_free(rollout);
     return status;
 }
 
-static invar_status run_scene(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
-                              const scene *s, const invar_layout *layout, const invar_device *dev)
+static invar_status run_model(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
+                              const pass_fixture *s, const invar_layout *layout,
+                              const invar_device *dev)
 {
     invar_model *model;
     invar_status status;
@@ -76,15 +77,15 @@ static invar_status run_scene(invar_rl_samples *out, float (*scores)[LONGEST + T
     INVAR_TRY(invar_model_new(&model, &s->spec, s->format, layout, dev));
     status = invar_model_init(model, 3, dev);
     if (status == INVAR_OK)
-        status = sample(out, scores, model, dev);
+        status = sample_and_score(out, scores, model, dev);
     invar_model_free(model);
     return status;
 }
 
-/* ---- a rank ---------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
-static invar_status compare(const scene *s, const invar_rl_samples *samples,
-                            float (*scores)[LONGEST + TOKENS], int rank)
+static invar_status compare_with_one_rank(const pass_fixture *s, const invar_rl_samples *samples,
+                                          float (*scores)[LONGEST + TOKENS], int rank)
 {
     for (int64_t i = 0; i < samples->count; i++) {
         if (!prompts_equal(&samples->items[i], &s->samples.items[i]))
@@ -95,9 +96,9 @@ static invar_status compare(const scene *s, const invar_rl_samples *samples,
     return INVAR_OK;
 }
 
-static invar_status rank_part(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
-    const scene *s = run->payload;
+    const pass_fixture *s = run->payload;
     int rank = invar_comm_rank(run->comm);
     float(*scores)[LONGEST + TOKENS] = calloc(GROUPS * EACH, sizeof *scores);
     invar_rl_samples samples = {0};
@@ -106,18 +107,18 @@ static invar_status rank_part(rank_run *run)
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    if (s->far)
+    if (s->fake_gpu)
         dev.backend = invar_far_backend();
     status = invar_layout_divide(&layout, &s->sizes);
-    if (status == INVAR_OK && s->far)
+    if (status == INVAR_OK && s->fake_gpu)
         status = invar_device_open(&dev);
     if (status == INVAR_OK)
-        status = run_scene(&samples, scores, s, &layout, &dev);
+        status = run_model(&samples, scores, s, &layout, &dev);
     if (status == INVAR_OK)
-        status = compare(s, &samples, scores, rank);
+        status = compare_with_one_rank(s, &samples, scores, rank);
     if (status != INVAR_OK)
         invar_comm_abort(run->comm, invar_error_last()->message);
-    if (s->far)
+    if (s->fake_gpu)
         invar_device_close(&dev);
     invar_rl_samples_reset(&samples);
     invar_layout_release(&layout);
@@ -127,80 +128,81 @@ static invar_status rank_part(rank_run *run)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-typedef struct shape {
+typedef struct layout_shape {
     int ranks, tensor, expert, pipeline, chunks;
-} shape;
+} layout_shape;
 
-static void sample_as_one(scene *s, const shape *shapes, size_t count)
+static void check_shapes(pass_fixture *s, const layout_shape *shapes, size_t count)
 {
-    s->dev.pool = NULL; // a rank is a thread
+    s->dev.pool = NULL; // each rank is one thread
     s->dev.scratch = NULL;
-    assert_ok(run_scene(&s->samples, s->scores, s, NULL, &s->dev));
+    assert_ok(run_model(&s->samples, s->scores, s, NULL, &s->dev));
     for (size_t i = 0; i < count; i++) {
-        const shape *now = &shapes[i];
+        const layout_shape *current = &shapes[i];
         rank_run runs[MAX_RANKS];
 
-        s->sizes = (invar_layout_sizes){.tensor = now->tensor,
-                                        .expert = now->expert,
+        s->sizes = (invar_layout_sizes){.tensor = current->tensor,
+                                        .expert = current->expert,
                                         .expert_tensor = 1,
-                                        .pipeline = now->pipeline,
-                                        .virtual_stages = now->chunks};
-        run_ranks(runs, now->ranks, i, 0, rank_part, s);
-        for (int r = 0; r < now->ranks; r++)
+                                        .pipeline = current->pipeline,
+                                        .virtual_stages = current->chunks};
+        run_ranks(runs, current->ranks, i, 0, run_rank, s);
+        for (int r = 0; r < current->ranks; r++)
             if (runs[r].status != INVAR_OK)
-                fail_msg("%d x %d ranks, %d stages of %d chunks: %s", now->tensor, now->expert,
-                         now->pipeline, now->chunks, runs[r].error.message);
+                fail_msg("%d x %d ranks, %d stages of %d chunks: %s", current->tensor,
+                         current->expert, current->pipeline, current->chunks,
+                         runs[r].error.message);
     }
     invar_rl_samples_reset(&s->samples);
     free(s);
 }
 
-static scene *scene_new(invar_test_model kind, invar_format format, const invar_device *dev,
-                        bool far)
+static pass_fixture *new_fixture(invar_test_model kind, invar_format format,
+                                 const invar_device *dev, bool fake_gpu)
 {
-    scene *s = calloc(1, sizeof *s);
+    pass_fixture *s = calloc(1, sizeof *s);
 
     s->spec = invar_test_spec(kind, true);
     s->format = format;
     s->dev = *dev;
-    s->far = far;
+    s->fake_gpu = fake_gpu;
     return s;
 }
 
-static void stages_as_one(invar_test_model kind, invar_format format, const invar_device *dev,
-                          bool far)
+static void check_stages(invar_test_model kind, invar_format format, const invar_device *dev,
+                         bool fake_gpu)
 {
-    static const shape shapes[] = {
+    static const layout_shape shapes[] = {
         {2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {2, 1, 1, 2, 2}, {4, 1, 1, 4, 2}, {4, 1, 1, 2, 4}};
-    scene *s = scene_new(kind, format, dev, far);
+    pass_fixture *s = new_fixture(kind, format, dev, fake_gpu);
 
     s->spec.layers = LAYERS;
     for (int i = 0; i < LAYERS && kind == INVAR_TEST_MODEL_EXPERTS; i++)
         s->spec.sparse[i] = i % 3 != 0;
-    sample_as_one(s, shapes, sizeof shapes / sizeof *shapes);
+    check_shapes(s, shapes, sizeof shapes / sizeof *shapes);
 }
 
-static void test_stages__sample_as_one(void **state)
+static void test_pipeline_pass__stages_equal_one_rank(void **state)
 {
     const invar_device *devs = *state;
 
-    stages_as_one(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[1], false);
-    stages_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, &devs[0], false);
+    check_stages(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[1], false);
+    check_stages(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, &devs[0], false);
 }
 
-static void test_stages__far_device(void **state)
+static void test_pipeline_pass__stages_on_the_fake_gpu(void **state)
 {
     invar_far_begin(0);
-    stages_as_one(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
+    check_stages(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
     assert_true(invar_far_counted().ops > 0);
     assert_int_equal(invar_far_counted().live, 0);
 }
 
-/* Of every layer of every rank some calls lie between two moves. */
-static void test_ranks__of_layers_decode_by_graphs(void **state)
+/* Tensor-parallel ranks: the ops of each layer between two transfers form a graph. */
+static void test_pipeline_pass__tensor_ranks_decode_with_graphs(void **state)
 {
-    static const shape shapes[] = {{2, 2, 1, 1, 1}, {4, 2, 2, 1, 1}};
-    scene *s = scene_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
+    static const layout_shape shapes[] = {{2, 2, 1, 1, 1}, {4, 2, 2, 1, 1}};
+    pass_fixture *s = new_fixture(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
     invar_model_spec *spec = &s->spec;
     int64_t layers = spec->layers;
 
@@ -211,7 +213,7 @@ static void test_ranks__of_layers_decode_by_graphs(void **state)
     spec->intermediate = 256;
     spec->expert_intermediate = 256;
     invar_far_begin(0);
-    sample_as_one(s, shapes, sizeof shapes / sizeof *shapes);
+    check_shapes(s, shapes, sizeof shapes / sizeof *shapes);
     assert_true(invar_far_counted().graphs > 2 * 2 * layers);
     assert_true(invar_far_counted().graph_runs > invar_far_counted().graphs);
     assert_int_equal(invar_far_counted().live, 0);
@@ -220,9 +222,9 @@ static void test_ranks__of_layers_decode_by_graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages__sample_as_one),
-        cmocka_unit_test(test_stages__far_device),
-        cmocka_unit_test(test_ranks__of_layers_decode_by_graphs),
+        cmocka_unit_test(test_pipeline_pass__stages_equal_one_rank),
+        cmocka_unit_test(test_pipeline_pass__stages_on_the_fake_gpu),
+        cmocka_unit_test(test_pipeline_pass__tensor_ranks_decode_with_graphs),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -1,5 +1,5 @@
 /*
- * prompts.h - what tests of the rollout share: prompts in groups, and samples compared bit by bit.
+ * prompts.h - prompts in groups and bitwise comparison of samples, for tests of the rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 #include "engine/sample/rollout/rollout.h"
 #include "tests/model.h"
 
-/* How they are sampled: responses end at several tokens, or after `response` of them. */
+/* Sampling parameters: responses end at one of several tokens, or after `response` tokens. */
 static const int32_t prompts_ends[] = {96, 3, 17, 40, 55, 60};
 #define PROMPTS_SAMPLING(response)                                                                 \
     {                                                                                              \
@@ -21,7 +21,7 @@ static const int32_t prompts_ends[] = {96, 3, 17, 40, 55, 60};
         .stop_ids = prompts_ends, .n_stop_ids = 6                                                  \
     }
 
-/* One more sample: the given tokens as prompt, coordinates from `draw`. */
+/* Appends a sample with the given prompt tokens; `draw` determines its random numbers. */
 static inline invar_status prompts_add(invar_rl_samples *out, const int32_t *prompt, int64_t n,
                                        int64_t group, uint32_t draw)
 {
@@ -38,7 +38,7 @@ static inline invar_status prompts_add(invar_rl_samples *out, const int32_t *pro
     return INVAR_OK;
 }
 
-/* Groups of 1 to `each` samples; prompts of 1 to `longest` random tokens. */
+/* Makes groups of 1 to `each` samples with prompts of 1 to `longest` random tokens. */
 static inline invar_status prompts_new(invar_rl_samples *out, int64_t groups, int64_t each,
                                        int64_t longest, int64_t vocab)
 {
@@ -61,7 +61,7 @@ static inline bool prompts_same(const void *a, const void *b, int64_t count, siz
     return count == 0 || memcmp(a, b, (size_t)count * size) == 0;
 }
 
-/* Whether two samples are the same in every bit that matters. */
+/* Returns whether two samples have the same tokens, log-probs, routing, text and finish. */
 static inline bool prompts_equal(const invar_rl_sample *a, const invar_rl_sample *b)
 {
     int64_t n = invar_rl_sample_response(a);

@@ -1,5 +1,5 @@
 /*
- * rng_coords.c - coordinates are read back as they were written, and nothing else is.
+ * rng_coords.c - tests of the text of RNG coordinates: round trip, and strict parsing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,7 @@
 
 #define HEX "000102030405060708090a0b0c0d0e0f"
 
-static void test_coords__come_back(void **state)
+static void test_rng_coords__round_trip(void **state)
 {
     const invar_rl_sample sample = {
         .rollout = UINT32_MAX, .draw_index = 0, .prompt = INT64_MAX, .weights_hash = {{7, 8}}};
@@ -30,7 +30,7 @@ static void test_coords__come_back(void **state)
     assert_true(invar_digest_equal(&read.weights, &sample.weights_hash));
 }
 
-static void test_coords__to_the_letter(void **state)
+static void test_rng_coords__refuses_other_text(void **state)
 {
     static const char *const bad[] = {
         "",
@@ -57,8 +57,8 @@ static void test_coords__to_the_letter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_coords__come_back),
-        cmocka_unit_test(test_coords__to_the_letter),
+        cmocka_unit_test(test_rng_coords__round_trip),
+        cmocka_unit_test(test_rng_coords__refuses_other_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
 /*
- * stop.c - how a response ends: strings, ids, lengths; and what a rollout refuses.
+ * stop.c - tests of the end of responses: stop strings, stop ids, lengths, and suspended rollouts.
+ *
+ * A reference rollout has no stop condition; with one, each sample must be a prefix of the
+ * reference, bit for bit. Every rollout is repeated with suspensions, which must not change it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,35 +11,35 @@
 #include "engine/sample/rollout/stop.h"
 #include "tests/unit/engine/sample/rollout/prompts.h"
 
-/* ---- the search ------------------------------------------------------------------------------ */
+/* ---- search ---------------------------------------------------------------------------------- */
 
-static int64_t find(const char *text, size_t from, const char *a, const char *b)
+static int64_t find_stop(const char *text, size_t from, const char *a, const char *b)
 {
     const char *const stop[2] = {a, b};
 
     return invar_stop_find(text, strlen(text), from, stop, 2);
 }
 
-static void test_stop__finds_what_ends_behind_the_old_text(void **state)
+static void test_stop__finds_matches_that_end_in_new_text(void **state)
 {
     (void)state;
-    assert_int_equal(find("one two", 0, "two", "one"), 0);
-    assert_int_equal(find("one two", 0, "three", "one"), 1);
-    assert_int_equal(find("one two", 3, "three", "one"), -1); // ended before
-    assert_int_equal(find("one two", 2, "three", "one"), 1);
-    assert_int_equal(find("one two", 6, "three", "two"), 1); // spans the border
-    assert_int_equal(find("one two", 7, "three", "two"), -1);
-    assert_int_equal(find("one two", 6, "three", "one two"), 1);
-    assert_int_equal(find("one two", 0, "one two ", "x"), -1);
-    assert_int_equal(find("aaab", 3, "ab", "x"), 0);
-    assert_int_equal(find("aaabaab", 4, "aab", "x"), 0);
-    assert_int_equal(find("", 0, "a", "b"), -1);
-    assert_int_equal(find("abc", 0, "", "x"), -1); // nothing is no string
+    assert_int_equal(find_stop("one two", 0, "two", "one"), 0);
+    assert_int_equal(find_stop("one two", 0, "three", "one"), 1);
+    assert_int_equal(find_stop("one two", 3, "three", "one"), -1); // ends in the old text
+    assert_int_equal(find_stop("one two", 2, "three", "one"), 1);
+    assert_int_equal(find_stop("one two", 6, "three", "two"), 1); // spans old and new text
+    assert_int_equal(find_stop("one two", 7, "three", "two"), -1);
+    assert_int_equal(find_stop("one two", 6, "three", "one two"), 1);
+    assert_int_equal(find_stop("one two", 0, "one two ", "x"), -1);
+    assert_int_equal(find_stop("aaab", 3, "ab", "x"), 0);
+    assert_int_equal(find_stop("aaabaab", 4, "aab", "x"), 0);
+    assert_int_equal(find_stop("", 0, "a", "b"), -1);
+    assert_int_equal(find_stop("abc", 0, "", "x"), -1); // an empty string never matches
     assert_int_equal(invar_stop_find("abc", 3, 0, NULL, 0), -1);
 }
 
-/* Byte by byte, against a search in the whole text. */
-static void test_stop__agrees_with_a_whole_search(void **state)
+/* Searches text that grows by 1 to 3 bytes, compared with strstr on every prefix. */
+static void test_stop__agrees_with_strstr(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 2000; seed++) {
@@ -50,7 +53,7 @@ static void test_stop__agrees_with_a_whole_search(void **state)
             a[i] = "ab"[invar_test_random(seed, 20 + i) % 2];
         for (uint64_t i = 0; i < 3; i++)
             b[i] = "ab"[invar_test_random(seed, 30 + i) % 2];
-        // the shortest beginning of the text that has one of them
+        // the shortest prefix of the text that contains one of both
         for (first = 1; first <= 12; first++) {
             char begin[13] = "";
             memcpy(begin, text, first);
@@ -58,9 +61,9 @@ static void test_stop__agrees_with_a_whole_search(void **state)
                 break;
         }
         for (bytes = 0; bytes < 12;) {
-            size_t more = 1 + invar_test_random(seed, 40 + bytes) % 3;
+            size_t n_added = 1 + invar_test_random(seed, 40 + bytes) % 3;
             size_t from = bytes;
-            bytes = bytes + more < 12 ? bytes + more : 12;
+            bytes = bytes + n_added < 12 ? bytes + n_added : 12;
             if (invar_stop_find(text, bytes, from, stop, 2) >= 0) {
                 assert_true(first > from && first <= bytes);
                 break;
@@ -72,19 +75,19 @@ static void test_stop__agrees_with_a_whole_search(void **state)
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* A tiny model that writes letters. */
+/* A tiny model whose tokens are letters. */
 typedef struct fixture {
     invar_device dev;
     invar_model *model;
     invar_tokenizer *tokenizer;
     invar_rollout *rollout;
-    invar_rl_samples free; /* generated without ends */
+    invar_rl_samples unlimited; /* reference samples without stop conditions */
 } fixture;
 
 enum { RESPONSE = 40, VOCAB = 27, SAMPLES = 6 };
 
 static const int32_t prompt[] = {1, 2, 3, 4, 5};
-static const invar_sampling_params usual = {
+static const invar_sampling_params base_sampling = {
     .seed = 4, .temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE};
 
 static void make_prompts(invar_rl_samples *out)
@@ -94,7 +97,7 @@ static void make_prompts(invar_rl_samples *out)
         assert_ok(prompts_add(out, prompt, 5, i / 3, i));
 }
 
-/* A sample that is left every few tokens ends as one that is not: an end may lie across a pause. */
+/* Samples suspended every few tokens, also within a stop string, must equal the others. */
 static void check_pauses(const invar_rl_samples *expected, const fixture *f,
                          const invar_sampling_params *sampling)
 {
@@ -115,14 +118,14 @@ static void check_pauses(const invar_rl_samples *expected, const fixture *f,
     invar_rl_samples_reset(&samples);
 }
 
-typedef struct clock {
+typedef struct suspend_timer {
     invar_rollout *rollout;
-    int64_t passes; /* until it leaves */
-} clock;
+    int64_t passes; /* number of passes until it suspends the rollout */
+} suspend_timer;
 
-static invar_status leave_at(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status suspend_after(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    clock *c = payload;
+    suspend_timer *c = payload;
 
     (void)samples_done;
     (void)tokens_done;
@@ -131,7 +134,7 @@ static invar_status leave_at(void *payload, int64_t samples_done, int64_t tokens
     return INVAR_OK;
 }
 
-/* Of samples that go on; a list without holes for the next run. */
+/* Copies the unfinished samples to `out`, or with `back` from there. Returns their number. */
 static int64_t pack_active(invar_rl_sample *out, invar_rl_samples *from, bool back)
 {
     int64_t n = 0;
@@ -146,32 +149,37 @@ static int64_t pack_active(invar_rl_sample *out, invar_rl_samples *from, bool ba
     return n;
 }
 
-/* Left after any number of passes, all at once; how many had no token then. */
-static int64_t check_leaving(const invar_rl_samples *expected, invar_rollout *rollout,
-                             const invar_sampling_params *sampling, int64_t passes)
+/*
+ * Suspends the complete rollout after `passes` passes, again and again. Returns how often a sample
+ * was suspended without a token.
+ */
+static int64_t check_suspended(const invar_rl_samples *expected, invar_rollout *rollout,
+                               const invar_sampling_params *sampling, int64_t passes)
 {
     invar_rl_sample active[SAMPLES];
     invar_rl_samples samples;
-    int64_t n, bare = 0;
+    int64_t n, n_without_token = 0;
 
     make_prompts(&samples);
     while ((n = pack_active(active, &samples, false)) > 0) {
-        clock c = {rollout, passes++}; // longer each time: prefixes are computed anew
+        suspend_timer c = {rollout,
+                           passes++}; // one more each time, because prefixes are computed again
 
-        assert_ok(invar_rollout_run(rollout, active, n, sampling, leave_at, &c));
+        assert_ok(invar_rollout_run(rollout, active, n, sampling, suspend_after, &c));
         for (int64_t i = 0; i < n; i++) {
-            bool begun = active[i].n_tokens > active[i].prompt_tokens;
+            bool has_tokens = active[i].n_tokens > active[i].prompt_tokens;
 
-            assert_true(begun == (active[i].logp != NULL) && begun == (active[i].mask != NULL));
-            assert_true(begun || active[i].finish == INVAR_FINISH_NONE);
+            assert_true(has_tokens == (active[i].logp != NULL) &&
+                        has_tokens == (active[i].mask != NULL));
+            assert_true(has_tokens || active[i].finish == INVAR_FINISH_NONE);
             assert_true((active[i].finish == INVAR_FINISH_NONE) == !active[i].response);
-            bare += !begun;
+            n_without_token += !has_tokens;
         }
         pack_active(active, &samples, true);
     }
     prompts_assert_equal(&samples, expected, "left by the clock");
     invar_rl_samples_reset(&samples);
-    return bare;
+    return n_without_token;
 }
 
 static void generate(invar_rl_samples *out, const fixture *f, const invar_sampling_params *sampling)
@@ -180,7 +188,7 @@ static void generate(invar_rl_samples *out, const fixture *f, const invar_sampli
     assert_ok(invar_rollout_run(f->rollout, out->items, out->count, sampling, NULL, NULL));
     check_pauses(out, f, sampling);
     for (int64_t passes = 1; passes < 12; passes += 3)
-        (void)check_leaving(out, f->rollout, sampling, passes);
+        (void)check_suspended(out, f->rollout, sampling, passes);
 }
 
 static int setup(void **state)
@@ -196,7 +204,7 @@ static int setup(void **state)
     assert_ok(invar_model_init(f.model, 5, &f.dev));
     assert_ok(invar_tokenizer_alphabet(&f.tokenizer, "abcdefghijklmnopqrstuvwxyz"));
     assert_ok(invar_rollout_new(&f.rollout, f.model, f.tokenizer, &f.dev, &limits));
-    generate(&f.free, &f, &usual);
+    generate(&f.unlimited, &f, &base_sampling);
     *state = &f;
     return 0;
 }
@@ -205,7 +213,7 @@ static int teardown(void **state)
 {
     fixture *f = *state;
 
-    invar_rl_samples_reset(&f->free);
+    invar_rl_samples_reset(&f->unlimited);
     invar_rollout_free(f->rollout);
     invar_tokenizer_free(f->tokenizer);
     invar_model_free(f->model);
@@ -213,8 +221,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A clock that strikes in the middle of prompts, and before some of them. */
-static void test_stop__left_before_the_first_token(void **state)
+/* Suspends the rollout during the prefill of prompts and before it. */
+static void test_stop__suspended_before_the_first_token(void **state)
 {
     const fixture *f = *state;
     const invar_rollout_exec_options limits = {
@@ -223,34 +231,35 @@ static void test_stop__left_before_the_first_token(void **state)
 
     assert_ok(invar_rollout_new(&rollout, f->model, f->tokenizer, &f->dev, &limits));
     for (int64_t passes = 1; passes < 9; passes++)
-        assert_true(check_leaving(&f->free, rollout, &usual, passes) > 0);
+        assert_true(check_suspended(&f->unlimited, rollout, &base_sampling, passes) > 0);
     invar_rollout_free(rollout);
 }
 
-/* The sample is the first `n` tokens of what it would have been without an end. */
-static void assert_cut(const invar_rl_sample *s, const invar_rl_sample *free, int64_t n,
+/* Checks that the response is the first `n` tokens of the reference. */
+static void assert_cut(const invar_rl_sample *s, const invar_rl_sample *unlimited, int64_t n,
                        invar_finish finish)
 {
     assert_int_equal(s->finish, finish);
     assert_int_equal(invar_rl_sample_response(s), n);
-    assert_memory_equal(s->tokens, free->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
-    assert_memory_equal(s->logp, free->logp, (size_t)n * sizeof *s->logp);
-    assert_true(s->response_bytes <= free->response_bytes);
-    assert_memory_equal(s->response, free->response, s->response_bytes);
+    assert_memory_equal(s->tokens, unlimited->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    assert_memory_equal(s->logp, unlimited->logp, (size_t)n * sizeof *s->logp);
+    assert_true(s->response_bytes <= unlimited->response_bytes);
+    assert_memory_equal(s->response, unlimited->response, s->response_bytes);
     assert_int_equal(s->response[s->response_bytes], '\0');
 }
 
-/* Tokens of the response's beginning that holds the first `bytes` bytes of the text. */
+/* Returns the number of response tokens that contain the first `bytes` bytes of the text. */
 static int64_t tokens_for(const fixture *f, const invar_rl_sample *s, size_t bytes)
 {
-    size_t have = 0;
+    size_t n_bytes = 0;
     int64_t n = 0;
 
-    while (have < bytes) {
-        size_t more;
+    while (n_bytes < bytes) {
+        size_t n_added;
         int32_t id = s->tokens[s->prompt_tokens + n++];
-        (void)invar_tokenizer_bytes(&more, f->tokenizer, id);
-        have += usual.skip_special && invar_tokenizer_special(f->tokenizer, id) ? 0 : more;
+        (void)invar_tokenizer_bytes(&n_added, f->tokenizer, id);
+        n_bytes +=
+            base_sampling.skip_special && invar_tokenizer_special(f->tokenizer, id) ? 0 : n_added;
     }
     return n;
 }
@@ -259,8 +268,8 @@ static void test_stop__the_text_is_that_of_the_tokens(void **state)
 {
     const fixture *f = *state;
 
-    for (int64_t i = 0; i < f->free.count; i++) {
-        const invar_rl_sample *s = &f->free.items[i];
+    for (int64_t i = 0; i < f->unlimited.count; i++) {
+        const invar_rl_sample *s = &f->unlimited.items[i];
         char *text;
         size_t bytes;
 
@@ -274,7 +283,7 @@ static void test_stop__the_text_is_that_of_the_tokens(void **state)
     }
 }
 
-/* Strings of one, two and three tokens, of which others have a beginning. */
+/* Stop strings of one, two and three tokens. */
 static void test_stop__strings_end_a_response(void **state)
 {
     const fixture *f = *state;
@@ -282,16 +291,16 @@ static void test_stop__strings_end_a_response(void **state)
     for (size_t length = 1; length <= 3; length++) {
         char wanted[4] = "";
         const char *const stop[] = {"never this one", wanted};
-        invar_sampling_params sampling = usual;
+        invar_sampling_params sampling = base_sampling;
         invar_rl_samples samples;
         int64_t stopped = 0;
 
-        memcpy(wanted, f->free.items[0].response + 10, length);
+        memcpy(wanted, f->unlimited.items[0].response + 10, length);
         sampling.stop = stop;
         sampling.n_stop = 2;
         generate(&samples, f, &sampling);
         for (int64_t i = 0; i < samples.count; i++) {
-            const invar_rl_sample *s = &f->free.items[i];
+            const invar_rl_sample *s = &f->unlimited.items[i];
             const char *hit = strstr(s->response, wanted);
 
             stopped += hit != NULL;
@@ -319,32 +328,32 @@ static int64_t first_of(const invar_rl_sample *s, const int32_t *ids, int64_t n_
 static void test_stop__ids_end_a_response(void **state)
 {
     const fixture *f = *state;
-    int32_t ids[2] = {f->free.items[0].tokens[5 + 7], f->free.items[1].tokens[5 + 20]};
-    invar_sampling_params sampling = usual;
+    int32_t ids[2] = {f->unlimited.items[0].tokens[5 + 7], f->unlimited.items[1].tokens[5 + 20]};
+    invar_sampling_params sampling = base_sampling;
     invar_rl_samples samples;
 
     sampling.stop_ids = ids;
     sampling.n_stop_ids = 2;
     generate(&samples, f, &sampling);
     for (int64_t i = 0; i < samples.count; i++) {
-        int64_t at = first_of(&f->free.items[i], ids, 2, 0);
+        int64_t at = first_of(&f->unlimited.items[i], ids, 2, 0);
 
-        if (at >= 0) // the id itself stays
-            assert_cut(&samples.items[i], &f->free.items[i], at + 1, INVAR_FINISH_STOP);
+        if (at >= 0) // the stop id is part of the response
+            assert_cut(&samples.items[i], &f->unlimited.items[i], at + 1, INVAR_FINISH_STOP);
         else
-            assert_cut(&samples.items[i], &f->free.items[i], RESPONSE, INVAR_FINISH_LENGTH);
+            assert_cut(&samples.items[i], &f->unlimited.items[i], RESPONSE, INVAR_FINISH_LENGTH);
     }
     invar_rl_samples_reset(&samples);
 }
 
-/* The first tokens are no ends: ids are not drawn, strings do not count. */
-static void test_stop__not_before_the_least_length(void **state)
+/* min_response: its tokens are never stop ids, and stop strings are ignored. */
+static void test_stop__min_response(void **state)
 {
     const fixture *f = *state;
-    char wanted[2] = {f->free.items[0].response[3], '\0'};
+    char wanted[2] = {f->unlimited.items[0].response[3], '\0'};
     const char *const stop[] = {wanted};
-    int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 3}; // one of them twice
-    invar_sampling_params sampling = usual;
+    int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 3}; // 3 occurs twice
+    invar_sampling_params sampling = base_sampling;
     invar_rl_samples samples;
 
     sampling.stop_ids = ids;
@@ -361,21 +370,22 @@ static void test_stop__not_before_the_least_length(void **state)
     }
     invar_rl_samples_reset(&samples);
 
-    sampling = usual;
+    sampling = base_sampling;
     sampling.stop = stop;
     sampling.n_stop = 1;
-    sampling.min_response = 4; // the wanted byte is in the fourth token at the latest
+    sampling.min_response =
+        4; // the stop string occurs in the fourth token, which must not end the response
     generate(&samples, f, &sampling);
     {
-        const char *later = strstr(f->free.items[0].response + 4, wanted);
+        const char *later = strstr(f->unlimited.items[0].response + 4, wanted);
 
         if (later)
-            assert_cut(
-                &samples.items[0], &f->free.items[0],
-                tokens_for(f, &f->free.items[0], (size_t)(later - f->free.items[0].response) + 1),
-                INVAR_FINISH_STOP);
+            assert_cut(&samples.items[0], &f->unlimited.items[0],
+                       tokens_for(f, &f->unlimited.items[0],
+                                  (size_t)(later - f->unlimited.items[0].response) + 1),
+                       INVAR_FINISH_STOP);
         else
-            assert_cut(&samples.items[0], &f->free.items[0], RESPONSE, INVAR_FINISH_LENGTH);
+            assert_cut(&samples.items[0], &f->unlimited.items[0], RESPONSE, INVAR_FINISH_LENGTH);
     }
     invar_rl_samples_reset(&samples);
 }
@@ -383,14 +393,14 @@ static void test_stop__not_before_the_least_length(void **state)
 static void test_stop__context_bounds_prompt_and_response(void **state)
 {
     const fixture *f = *state;
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = base_sampling;
     invar_rl_samples samples;
 
     for (int64_t context = 6; context < 30; context += 7) {
         sampling.max_context = context;
         generate(&samples, f, &sampling);
         for (int64_t i = 0; i < samples.count; i++)
-            assert_cut(&samples.items[i], &f->free.items[i], context - 5, INVAR_FINISH_LENGTH);
+            assert_cut(&samples.items[i], &f->unlimited.items[i], context - 5, INVAR_FINISH_LENGTH);
         invar_rl_samples_reset(&samples);
     }
     sampling.max_context = 5;
@@ -400,7 +410,7 @@ static void test_stop__context_bounds_prompt_and_response(void **state)
     invar_rl_samples_reset(&samples);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- rejected input -------------------------------------------------------------------------- */
 
 static void assert_sampling_refused(const fixture *f, const invar_sampling_params *sampling,
                                     const char *text)
@@ -420,19 +430,19 @@ static void test_stop__refuses_bad_settings(void **state)
     const int32_t ids[] = {3, VOCAB};
     invar_sampling_params s;
 
-    s = usual, s.max_response = 0;
+    s = base_sampling, s.max_response = 0;
     assert_sampling_refused(f, &s, "expected");
-    s = usual, s.min_response = -1;
+    s = base_sampling, s.min_response = -1;
     assert_sampling_refused(f, &s, "expected");
-    s = usual, s.max_context = 257;
+    s = base_sampling, s.max_context = 257;
     assert_sampling_refused(f, &s, "the model has 256 positions");
-    s = usual, s.stop = empty, s.n_stop = 2;
+    s = base_sampling, s.stop = empty, s.n_stop = 2;
     assert_sampling_refused(f, &s, "stop string 1 is empty");
-    s = usual, s.stop_ids = ids, s.n_stop_ids = 2;
+    s = base_sampling, s.stop_ids = ids, s.n_stop_ids = 2;
     assert_sampling_refused(f, &s, "stop id 27");
-    s = usual, s.temperature = -1.0f;
+    s = base_sampling, s.temperature = -1.0f;
     assert_sampling_refused(f, &s, "temperature");
-    s = usual, s.top_p = 0.0f;
+    s = base_sampling, s.top_p = 0.0f;
     assert_sampling_refused(f, &s, "top_p");
 }
 
@@ -443,20 +453,22 @@ static void test_stop__refuses_bad_samples(void **state)
     invar_rl_samples samples = {0};
 
     assert_ok(prompts_add(&samples, bad, 2, 0, 0));
-    assert_fails(invar_rollout_run(f->rollout, samples.items, 1, &usual, NULL, NULL),
+    assert_fails(invar_rollout_run(f->rollout, samples.items, 1, &base_sampling, NULL, NULL),
                  INVAR_E_INVALID, "token 27 of sample 0");
     invar_rl_samples_reset(&samples);
     make_prompts(&samples);
     samples.items[1].tokens[4] = 9;
-    assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "samples 0 and 1 are of group 0 but their prompts differ");
+    assert_fails(
+        invar_rollout_run(f->rollout, samples.items, samples.count, &base_sampling, NULL, NULL),
+        INVAR_E_INVALID, "samples 0 and 1 are of group 0 but their prompts differ");
     invar_rl_samples_reset(&samples);
     make_prompts(&samples);
     samples.items[2].prompt_tokens = 4;
-    assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "sample 2 has 5 tokens, 4 of them prompt");
+    assert_fails(
+        invar_rollout_run(f->rollout, samples.items, samples.count, &base_sampling, NULL, NULL),
+        INVAR_E_INVALID, "sample 2 has 5 tokens, 4 of them prompt");
     invar_rl_samples_reset(&samples);
-    assert_ok(invar_rollout_run(f->rollout, NULL, 0, &usual, NULL, NULL));
+    assert_ok(invar_rollout_run(f->rollout, NULL, 0, &base_sampling, NULL, NULL));
 }
 
 static void test_stop__refuses_bad_limits(void **state)
@@ -465,7 +477,7 @@ static void test_stop__refuses_bad_limits(void **state)
     invar_rollout *rollout = NULL;
     invar_rollout_exec_options limits = {.concurrency = -1};
     const char *const stop[] = {"a"};
-    invar_sampling_params sampling = usual;
+    invar_sampling_params sampling = base_sampling;
     invar_rl_samples samples;
 
     assert_fails(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits), INVAR_E_INVALID,
@@ -473,8 +485,9 @@ static void test_stop__refuses_bad_limits(void **state)
     limits = (invar_rollout_exec_options){.pages = 2, .page_size = 4};
     assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits));
     make_prompts(&samples);
-    assert_fails(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "sample 0 may need 11 pages of 4 positions, the cache has 2");
+    assert_fails(
+        invar_rollout_run(rollout, samples.items, samples.count, &base_sampling, NULL, NULL),
+        INVAR_E_INVALID, "sample 0 may need 11 pages of 4 positions, the cache has 2");
     sampling.stop = stop;
     sampling.n_stop = 1;
     assert_fails(invar_rollout_run(rollout, samples.items, samples.count, &sampling, NULL, NULL),
@@ -498,20 +511,20 @@ static void test_stop__scoring_refuses_bad_sequences(void **state)
     tokens[2] = -1;
     assert_fails(invar_rollout_score(f->rollout, sequences, (const int64_t[]){5, 3}, 2, 1.0f, out),
                  INVAR_E_INVALID, "sequence 1 has token -1 at 2");
-    // a token alone has no log-probability; that is no error
+    // a sequence of one token has no log-prob, which is not an error
     assert_ok(invar_rollout_score(f->rollout, sequences, (const int64_t[]){1, 1}, 2, 1.0f, out));
     assert_ok(invar_rollout_score(f->rollout, sequences, NULL, 0, 1.0f, out));
 }
 
-/* ---- on the way ------------------------------------------------------------------------------ */
+/* ---- progress -------------------------------------------------------------------------------- */
 
-typedef struct watch {
+typedef struct progress_log {
     int64_t calls, samples, tokens, stop_after;
-} watch;
+} progress_log;
 
-static invar_status note(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status record_progress(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    watch *w = payload;
+    progress_log *w = payload;
 
     assert_true(samples_done >= w->samples && tokens_done > w->tokens);
     w->samples = samples_done;
@@ -521,69 +534,72 @@ static invar_status note(void *payload, int64_t samples_done, int64_t tokens_don
     return INVAR_OK;
 }
 
-static void test_stop__a_tick_sees_progress_and_may_end_it(void **state)
+static void test_stop__progress_callback(void **state)
 {
     const fixture *f = *state;
-    invar_rollout_counters counted;
+    invar_rollout_counters counters;
     invar_rl_samples samples;
-    watch w = {0};
+    progress_log w = {0};
 
     make_prompts(&samples);
-    assert_ok(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, note, &w));
+    assert_ok(invar_rollout_run(f->rollout, samples.items, samples.count, &base_sampling,
+                                record_progress, &w));
     assert_int_equal(w.samples, SAMPLES);
     assert_int_equal(w.tokens, SAMPLES * RESPONSE);
-    invar_rollout_get_counters(&counted, f->rollout);
-    assert_int_equal(counted.prefilled, 2 * 5);
-    assert_int_equal(counted.shared, 4 * 5);
-    assert_int_equal(counted.decoded, SAMPLES * (RESPONSE - 1));
-    assert_int_equal(counted.passes, w.calls);
-    assert_true(counted.max_pages_used > 0);
+    invar_rollout_get_counters(&counters, f->rollout);
+    assert_int_equal(counters.prefilled, 2 * 5);
+    assert_int_equal(counters.shared, 4 * 5);
+    assert_int_equal(counters.decoded, SAMPLES * (RESPONSE - 1));
+    assert_int_equal(counters.passes, w.calls);
+    assert_true(counters.max_pages_used > 0);
     invar_rl_samples_reset(&samples);
 
-    w = (watch){.stop_after = 5};
+    w = (progress_log){.stop_after = 5};
     make_prompts(&samples);
-    assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, note, &w),
+    assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &base_sampling,
+                                   record_progress, &w),
                  INVAR_E_BUSY, "asked to stop");
     assert_int_equal(w.calls, 5);
     invar_rl_samples_reset(&samples);
-    generate(&samples, f, &usual); // and the rollout is as good as new
-    prompts_assert_equal(&samples, &f->free, "after an end");
+    generate(&samples, f, &base_sampling); // the rollout can be used after a failure
+    prompts_assert_equal(&samples, &f->unlimited, "after an end");
     invar_rl_samples_reset(&samples);
 }
 
-/* Weights that are no numbers are a fault of the run, not a sample. */
+/* Weights that are not finite fail the rollout. */
 static void test_stop__faulty_weights_are_reported(void **state)
 {
     const fixture *f = *state;
-    float *norm = f->model->norm->master.data, before = norm[0];
+    float *norm = f->model->norm->master.data, original = norm[0];
     invar_rl_samples samples;
 
     norm[0] = (float)INFINITY;
     assert_ok(invar_model_update_weights(f->model, &f->dev));
     make_prompts(&samples);
-    assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_STATE, "not finite");
+    assert_fails(
+        invar_rollout_run(f->rollout, samples.items, samples.count, &base_sampling, NULL, NULL),
+        INVAR_E_STATE, "not finite");
     invar_rl_samples_reset(&samples);
-    norm[0] = before;
+    norm[0] = original;
     assert_ok(invar_model_update_weights(f->model, &f->dev));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stop__left_before_the_first_token),
-        cmocka_unit_test(test_stop__finds_what_ends_behind_the_old_text),
-        cmocka_unit_test(test_stop__agrees_with_a_whole_search),
+        cmocka_unit_test(test_stop__suspended_before_the_first_token),
+        cmocka_unit_test(test_stop__finds_matches_that_end_in_new_text),
+        cmocka_unit_test(test_stop__agrees_with_strstr),
         cmocka_unit_test(test_stop__the_text_is_that_of_the_tokens),
         cmocka_unit_test(test_stop__strings_end_a_response),
         cmocka_unit_test(test_stop__ids_end_a_response),
-        cmocka_unit_test(test_stop__not_before_the_least_length),
+        cmocka_unit_test(test_stop__min_response),
         cmocka_unit_test(test_stop__context_bounds_prompt_and_response),
         cmocka_unit_test(test_stop__refuses_bad_settings),
         cmocka_unit_test(test_stop__refuses_bad_samples),
         cmocka_unit_test(test_stop__refuses_bad_limits),
         cmocka_unit_test(test_stop__scoring_refuses_bad_sequences),
-        cmocka_unit_test(test_stop__a_tick_sees_progress_and_may_end_it),
+        cmocka_unit_test(test_stop__progress_callback),
         cmocka_unit_test(test_stop__faulty_weights_are_reported),
     };
 

@@ -1,5 +1,5 @@
 /*
- * tool_calls.c - tests of tool calls in a text.
+ * tool_calls.c - tests of the parser of tool calls in a response.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 #include "tests/support.h"
 
-static void check(const char *text, const char *before, const char *list)
+static void check_calls(const char *text, const char *before, const char *list)
 {
     json_t *expected = list ? json_loads(list, 0, NULL) : NULL;
     invar_tool_calls calls;
@@ -22,19 +22,19 @@ static void check(const char *text, const char *before, const char *list)
     json_decref(expected);
 }
 
-static void test_calls__are_found(void **state)
+static void test_tool_calls__are_found(void **state)
 {
     (void)state;
-    check("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}}</tool_call>", "",
-          "[{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}]");
-    check("I will.\n\n<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>\n<tool_call> "
-          "{\"arguments\":\"x\",\"name\":\"g\"} </tool_call>\n",
-          "I will.",
-          "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"x\"}]");
+    check_calls("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}}</tool_call>", "",
+                "[{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}]");
+    check_calls(
+        "I will.\n\n<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>\n<tool_call> "
+        "{\"arguments\":\"x\",\"name\":\"g\"} </tool_call>\n",
+        "I will.", "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"x\"}]");
 }
 
-/* All that is not to the letter stays text. */
-static void test_calls__others_stay_text(void **state)
+/* Malformed calls, and calls with text after them, stay text. */
+static void test_tool_calls__malformed_calls_stay_text(void **state)
 {
     static const char *const texts[] = {
         "",
@@ -52,14 +52,14 @@ static void test_calls__others_stay_text(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        check(texts[i], texts[i], NULL);
+        check_calls(texts[i], texts[i], NULL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls__are_found),
-        cmocka_unit_test(test_calls__others_stay_text),
+        cmocka_unit_test(test_tool_calls__are_found),
+        cmocka_unit_test(test_tool_calls__malformed_calls_stay_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /*
- * async_sampler.c - tests of a thread beside its rank: while it gets on, other ranks wait for it,
- * and not where it hangs; who is stopped in the middle of a look ends soon.
+ * async_sampler.c - tests of the sampling thread: heartbeats while it works, and stopping it early.
  *
- * There are no samples: only the look takes its time.
+ * There are no samples; only the verify callback takes time. Control: without heartbeats, the other
+ * rank times out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,20 +12,20 @@
 
 #include "tests/ranks.h"
 
-#define PATIENCE 0.5 // seconds without a beat
+#define TIMEOUT_S 0.5 // timeout without heartbeats, in seconds
 
 enum { PIECES = 12 };
 
-typedef struct looker {
-    bool silent; /* it never says that it gets on */
-    int pieces;  /* done */
-} looker;
+typedef struct slow_verifier {
+    bool silent; /* the callback sends no heartbeats */
+    int pieces;  /* number of completed pieces of work */
+} slow_verifier;
 
-/* For twice as long as others wait. */
-static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_progress_callback *tick)
+/* Takes more than twice the timeout of the other rank. */
+static invar_status verify_slowly(void *payload, const invar_rl_sample *samples, int64_t count,
+                                  const invar_progress_callback *tick)
 {
-    looker *l = payload;
+    slow_verifier *l = payload;
 
     (void)samples;
     (void)count;
@@ -37,54 +37,54 @@ static invar_status look(void *payload, const invar_rl_sample *samples, int64_t 
     return INVAR_OK;
 }
 
-static invar_status part(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
     invar_layout layout;
-    const invar_generate_args how = {.layout = &layout, .per_prompt = 1};
-    const invar_verify_callback beside = {look, run->payload};
-    invar_async_sampler *ahead;
+    const invar_generate_args args = {.layout = &layout, .per_prompt = 1};
+    const invar_verify_callback verify = {verify_slowly, run->payload};
+    invar_async_sampler *sampler;
 
-    invar_layout_init(&layout, run->comm, PATIENCE);
+    invar_layout_init(&layout, run->comm, TIMEOUT_S);
     if (invar_comm_rank(run->comm) == 0) {
-        INVAR_TRY(invar_async_sampler_begin(&ahead, &how, NULL, 0, &beside));
-        INVAR_TRY(invar_async_sampler_join(ahead));
+        INVAR_TRY(invar_async_sampler_begin(&sampler, &args, NULL, 0, &verify));
+        INVAR_TRY(invar_async_sampler_join(sampler));
     }
     return invar_comm_run(
         run->comm,
-        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = "join", .timeout_s = PATIENCE});
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = "join", .timeout_s = TIMEOUT_S});
 }
 
-static void test_ahead__a_long_look_is_awaited(void **state)
+static void test_async_sampler__heartbeats_keep_ranks_waiting(void **state)
 {
     (void)state;
     for (int silent = 0; silent < 2; silent++) {
-        looker l = {.silent = silent};
+        slow_verifier l = {.silent = silent};
         rank_run runs[MAX_RANKS];
 
-        run_ranks(runs, 2, 0, 0, part, &l);
+        run_ranks(runs, 2, 0, 0, run_rank, &l);
         assert_int_equal(l.pieces, PIECES);
         assert_int_equal(runs[1].status == INVAR_OK, !silent);
     }
 }
 
-static void test_ahead__a_look_is_stopped(void **state)
+static void test_async_sampler__stops_early(void **state)
 {
-    const invar_generate_args how = {.per_prompt = 1};
-    looker l = {.silent = false};
-    const invar_verify_callback beside = {look, &l};
-    invar_async_sampler *ahead;
+    const invar_generate_args args = {.per_prompt = 1};
+    slow_verifier l = {.silent = false};
+    const invar_verify_callback verify = {verify_slowly, &l};
+    invar_async_sampler *sampler;
 
     (void)state;
-    assert_ok(invar_async_sampler_begin(&ahead, &how, NULL, 0, &beside));
-    invar_async_sampler_stop(ahead);
+    assert_ok(invar_async_sampler_begin(&sampler, &args, NULL, 0, &verify));
+    invar_async_sampler_stop(sampler);
     assert_true(l.pieces < PIECES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ahead__a_long_look_is_awaited),
-        cmocka_unit_test(test_ahead__a_look_is_stopped),
+        cmocka_unit_test(test_async_sampler__heartbeats_keep_ranks_waiting),
+        cmocka_unit_test(test_async_sampler__stops_early),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

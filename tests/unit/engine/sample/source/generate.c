@@ -1,8 +1,9 @@
 /*
- * generate.c - tests of samples that come from another rank: taken whole, or refused.
+ * generate.c - tests of samples that another rank has sampled: received completely, or rejected.
  *
- * Rank 0 has the only sample and is played by the test, which sends what it likes, or takes its
- * time. Rank 1 has none to generate, and takes it.
+ * Rank 1 runs invar_generate without samples of its own. Rank 0 is the test itself, which sends a
+ * valid message, or one with a wrong field, a wrong last byte or missing bytes. In the last test
+ * rank 0 samples slowly.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,42 +23,42 @@ static const int32_t prompt[PROMPT] = {7, 8}, answer[RESPONSE] = {1, 2, 3};
 static const float logp[RESPONSE] = {-0.5f, -1.0f, -0.25f};
 static const uint8_t mask[RESPONSE] = {1, 1, 1};
 static const int32_t routing[(PROMPT + RESPONSE - 1) * ROUTE] = {3, 1, 0, 2, 1, 3, 2, 0};
-static const char text[TEXT + 1] = "a\0bc"; /* a NUL inside is part of it */
+static const char text[TEXT + 1] = "a\0bc"; /* contains a NUL */
 
-/* What travels. */
+/* A message with one sample, and its faults. */
 typedef struct message {
-    int64_t head[HEAD]; /* prompt, response, cuts, route size, bytes of the text, finish, turns,
-                           arrival, speculated: passes, drafted, accepted */
-    size_t cut;         /* bytes that are not sent */
-    char end;           /* the last byte of the text */
+    int64_t head[HEAD]; /* prompt and response tokens, branch starts, route size, text bytes,
+                           finish, turns, arrival; speculation: passes, drafted, accepted */
+    size_t cut;         /* number of bytes at the end that are not sent */
+    char end;           /* byte after the text; valid is NUL */
 } message;
 
-static message whole(void)
+static message valid_message(void)
 {
     return (message){{PROMPT, RESPONSE, 0, ROUTE, TEXT, INVAR_FINISH_STOP, 0, 5, 9, 8, 7}, 0, '\0'};
 }
 
-static size_t add(char *to, size_t at, const void *data, size_t bytes)
+static size_t append_bytes(char *to, size_t at, const void *data, size_t bytes)
 {
     memcpy(to + at, data, bytes);
     return at + bytes;
 }
 
-static invar_status send(const message *m, const invar_layout *layout)
+static invar_status send_message(const message *m, const invar_layout *layout)
 {
     char bytes[400];
     size_t n = 0, out_bytes[2] = {0, 0};
     char arrived[400];
     int64_t own, sizes[2];
 
-    n = add(bytes, n, m->head, sizeof m->head);
-    n = add(bytes, n, prompt, sizeof prompt);
-    n = add(bytes, n, answer, sizeof answer);
-    n = add(bytes, n, logp, sizeof logp);
-    n = add(bytes, n, mask, sizeof mask);
-    n = add(bytes, n, routing, sizeof routing);
-    n = add(bytes, n, text, TEXT);
-    n = add(bytes, n, &m->end, 1);
+    n = append_bytes(bytes, n, m->head, sizeof m->head);
+    n = append_bytes(bytes, n, prompt, sizeof prompt);
+    n = append_bytes(bytes, n, answer, sizeof answer);
+    n = append_bytes(bytes, n, logp, sizeof logp);
+    n = append_bytes(bytes, n, mask, sizeof mask);
+    n = append_bytes(bytes, n, routing, sizeof routing);
+    n = append_bytes(bytes, n, text, TEXT);
+    n = append_bytes(bytes, n, &m->end, 1);
     own = (int64_t)(n - m->cut);
     INVAR_TRY(invar_ranks_all_gather(layout, "rollout", &own, sizeof own, sizes));
     out_bytes[0] = (size_t)own;
@@ -69,7 +70,7 @@ static invar_status send(const message *m, const invar_layout *layout)
                                                                 .out_bytes = out_bytes});
 }
 
-static bool is_right(const invar_rl_sample *s)
+static bool is_expected(const invar_rl_sample *s)
 {
     return s->n_tokens == PROMPT + RESPONSE && memcmp(s->tokens, prompt, sizeof prompt) == 0 &&
            memcmp(s->tokens + PROMPT, answer, sizeof answer) == 0 &&
@@ -80,72 +81,73 @@ static bool is_right(const invar_rl_sample *s)
            s->speculated.passes == 9 && s->speculated.drafted == 8 && s->speculated.accepted == 7;
 }
 
-static invar_status take(const invar_layout *layout)
+static invar_status receive_sample(const invar_layout *layout)
 {
-    const invar_reward_source rule = {.reward = INVAR_REWARD_OVERLAP};
-    const invar_generate_args how = {.layout = layout, .reward_source = &rule, .per_prompt = 1};
+    const invar_reward_source reward = {.reward = INVAR_REWARD_OVERLAP};
+    const invar_generate_args args = {.layout = layout, .reward_source = &reward, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
     memcpy(s.tokens, prompt, sizeof prompt);
-    status = invar_generate(&how, &s, 1);
-    if (status == INVAR_OK && !is_right(&s))
+    status = invar_generate(&args, &s, 1);
+    if (status == INVAR_OK && !is_expected(&s))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sample");
     invar_rl_sample_release(&s);
     return status;
 }
 
-static invar_status part(rank_run *run)
+static invar_status run_rank(rank_run *run)
 {
     invar_layout layout;
 
     invar_layout_init(&layout, run->comm, 60);
-    return invar_comm_rank(run->comm) == 0 ? send(run->payload, &layout) : take(&layout);
+    return invar_comm_rank(run->comm) == 0 ? send_message(run->payload, &layout)
+                                           : receive_sample(&layout);
 }
 
-static invar_status try(message m)
+static invar_status receive_message(message m)
 {
     rank_run runs[MAX_RANKS];
 
-    run_ranks(runs, 2, 0, 0, part, &m);
+    run_ranks(runs, 2, 0, 0, run_rank, &m);
     assert_int_equal(runs[0].status, INVAR_OK);
     return runs[1].status;
 }
 
-static void test_generate__a_sample_arrives_whole(void **state)
+static void test_generate__receives_a_sample(void **state)
 {
     (void)state;
-    assert_int_equal(try(whole()), INVAR_OK);
+    assert_int_equal(receive_message(valid_message()), INVAR_OK);
 }
 
-static void test_generate__damage_is_refused(void **state)
+static void test_generate__refuses_damage(void **state)
 {
     static const int64_t wrong[] = {1, -2, 100, 1 << 30, INT64_MAX / 8, INT64_MAX, INT64_MIN};
-    message m = whole();
+    message m = valid_message();
 
     (void)state;
     m.end = 'x';
-    assert_int_equal(try(m), INVAR_E_CORRUPT);
+    assert_int_equal(receive_message(m), INVAR_E_CORRUPT);
     for (size_t cut = 1; cut < 100; cut++) {
-        m = whole();
+        m = valid_message();
         m.cut = cut;
-        assert_int_equal(try(m), INVAR_E_CORRUPT);
+        assert_int_equal(receive_message(m), INVAR_E_CORRUPT);
     }
-    for (int field = 0; field < 6; field++) // the last is the finish, which 1 is
+    for (int field = 0; field < 6; field++) // field 5 is the finish, for which 1 is valid
         for (size_t i = field < 5 ? 0 : 1; i < sizeof wrong / sizeof *wrong; i++) {
-            m = whole();
+            m = valid_message();
             m.head[field] = wrong[i];
-            assert_int_equal(try(m), INVAR_E_CORRUPT);
+            assert_int_equal(receive_message(m), INVAR_E_CORRUPT);
         }
 }
 
-/* ---- one that is slow ------------------------------------------------------------------------ */
+/* ---- a slow rank ----------------------------------------------------------------------------- */
 
 enum { PASSES = 8 };
 
-static invar_status dawdle(void *payload, int64_t samples_done, int64_t tokens_done)
+static invar_status sleep_in_pass(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     (void)payload;
     (void)samples_done;
@@ -154,27 +156,27 @@ static invar_status dawdle(void *payload, int64_t samples_done, int64_t tokens_d
     return INVAR_OK;
 }
 
-/* Rank 0 samples for twice as long as rank 1 waits for one that hangs. */
+/* Rank 0 samples for twice the timeout of rank 1, with heartbeats after each pass. */
 static invar_status sample_slowly(rank_run *run)
 {
-    const invar_reward_source rule = {.reward = INVAR_REWARD_NONE};
+    const invar_reward_source reward = {.reward = INVAR_REWARD_NONE};
     const invar_sampling_params sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
     invar_layout layout;
-    invar_generate_args how = {
-        .layout = &layout, .reward_source = &rule, .sampling = &sampling, .per_prompt = 1};
+    invar_generate_args args = {
+        .layout = &layout, .reward_source = &reward, .sampling = &sampling, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 1);
     if (invar_comm_rank(run->comm) == 0) {
-        how.rollout = run->payload;
-        how.tick = dawdle;
+        args.rollout = run->payload;
+        args.tick = sleep_in_pass;
     }
     INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
     memcpy(s.tokens, prompt, sizeof prompt);
-    status = invar_generate(&how, &s, 1);
+    status = invar_generate(&args, &s, 1);
     if (status == INVAR_OK && s.n_tokens != PROMPT + PASSES)
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sample");
     invar_rl_sample_release(&s);
@@ -201,8 +203,8 @@ static void test_generate__a_slow_rank_is_awaited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate__a_sample_arrives_whole),
-        cmocka_unit_test(test_generate__damage_is_refused),
+        cmocka_unit_test(test_generate__receives_a_sample),
+        cmocka_unit_test(test_generate__refuses_damage),
         cmocka_unit_test(test_generate__a_slow_rank_is_awaited),
     };
 

@@ -1,6 +1,9 @@
 /*
- * inflight.c - samples in flight: kept as bytes they go on as if nothing had been; odd bytes are
- * refused.
+ * inflight.c - tests of in-flight samples: saved and resumed bit for bit; invalid files are
+ * rejected.
+ *
+ * A source that is restored from the saved bytes after any tick must yield the samples of the
+ * source that continues. Control of the rejections: the unchanged file is accepted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,15 +19,15 @@
 
 enum { PROMPTS = 2, PER_PROMPT = 2, LAG = 2, SEGMENT = 2, TICKS = 5 };
 
-typedef struct scene {
+typedef struct inflight_fixture {
     invar_tokenizer *tokenizer;
     invar_dataset *data;
     invar_model *model;
     invar_rollout *rollout;
     invar_sample_source_options options;
-} scene;
+} inflight_fixture;
 
-static void open_scene(scene *s, const invar_device *dev)
+static void open_fixture(inflight_fixture *s, const invar_device *dev)
 {
     invar_dataset_options data = dataset_options("task:max", "label");
     const invar_rollout_exec_options limits = {.concurrency = 3};
@@ -50,7 +53,7 @@ static void open_scene(scene *s, const invar_device *dev)
                                  "overlap"));
 }
 
-static void close_scene(scene *s)
+static void close_fixture(inflight_fixture *s)
 {
     invar_rollout_free(s->rollout);
     invar_model_free(s->model);
@@ -58,14 +61,14 @@ static void close_scene(scene *s)
     invar_tokenizer_free(s->tokenizer);
 }
 
-/* The samples of a rollout; versions are the numbers of ticks. */
+/* Samples one rollout with the tick as weight version, then the in-flight rollouts. */
 static void collect(invar_rl_samples *out, invar_sample_source *source, int64_t rollout)
 {
-    const invar_rollout_request order = {.rollout = rollout, .weights = rollout};
+    const invar_rollout_request request = {.rollout = rollout, .weights = rollout};
     invar_sample_batch batch;
     bool ready = false;
 
-    assert_ok(invar_sample_source_start(source, &order));
+    assert_ok(invar_sample_source_start(source, &request));
     while (!ready)
         assert_ok(invar_sample_source_poll(&ready, source));
     invar_sample_source_take(&batch, source);
@@ -76,8 +79,8 @@ static void collect(invar_rl_samples *out, invar_sample_source *source, int64_t 
     *out = batch.samples;
 }
 
-static invar_inflight_expectation wants_of(const scene *s, const invar_sample_source *source,
-                                           int64_t first)
+static invar_inflight_expectation expectation_of(const inflight_fixture *s,
+                                                 const invar_sample_source *source, int64_t first)
 {
     return (invar_inflight_expectation){.where = "flight",
                                         .data = s->data,
@@ -101,7 +104,7 @@ static void format(char **text, size_t *bytes, const invar_inflight *flight)
     assert_ok(invar_inflight_format(text, bytes, flight, &header));
 }
 
-/* ---- there and back -------------------------------------------------------------------------- */
+/* ---- save and resume ------------------------------------------------------------------------- */
 
 static void check_versions(const invar_rl_samples *samples, int64_t rollout)
 {
@@ -118,155 +121,157 @@ static void check_versions(const invar_rl_samples *samples, int64_t rollout)
     }
 }
 
-/* From the place and the bytes of any tick on, alone, beside the one in turn and by a thread. */
-static void test_flight__goes_on_from_its_bytes(void **state)
+/* Resumes after each tick, with in-flight rollouts in the same pass, in their own, in a thread. */
+static void test_inflight__resumes_from_its_bytes(void **state)
 {
-    invar_rl_samples whole[TICKS], again;
-    scene s;
+    invar_rl_samples expected[TICKS], resumed;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
+    open_fixture(&s, *state);
     for (int64_t cut = 0; cut < TICKS; cut++) {
-        invar_sample_source one, other;
+        invar_sample_source original, restored;
         char *text;
         size_t bytes;
 
         s.options.separate_async_phase = cut % 3 > 0;
         s.options.use_thread = cut % 3 == 2;
-        invar_sample_source_open(&one, &s.options);
-        invar_sample_source_open(&other, &s.options);
+        invar_sample_source_open(&original, &s.options);
+        invar_sample_source_open(&restored, &s.options);
         for (int64_t v = 0; v < TICKS; v++) {
             if (v == cut && v > 0) {
-                const invar_inflight_expectation wants = wants_of(&s, &one, v);
-                format(&text, &bytes, &one.inflight);
-                assert_ok(invar_inflight_parse(&other.inflight, text, bytes, &wants));
-                assert_int_equal(other.inflight.count, LAG);
+                const invar_inflight_expectation expectation = expectation_of(&s, &original, v);
+                format(&text, &bytes, &original.inflight);
+                assert_ok(invar_inflight_parse(&restored.inflight, text, bytes, &expectation));
+                assert_int_equal(restored.inflight.count, LAG);
                 invar_free(text);
-                other.position = one.position;
+                restored.position = original.position;
             }
-            collect(&whole[v], &one, v);
-            check_versions(&whole[v], v);
+            collect(&expected[v], &original, v);
+            check_versions(&expected[v], v);
             if (v < cut)
                 continue;
-            collect(&again, &other, v);
-            prompts_assert_equal(&again, &whole[v], "from the bytes");
-            invar_rl_samples_reset(&again);
+            collect(&resumed, &restored, v);
+            prompts_assert_equal(&resumed, &expected[v], "from the bytes");
+            invar_rl_samples_reset(&resumed);
         }
         for (int64_t v = 0; v < TICKS; v++)
-            invar_rl_samples_reset(&whole[v]);
-        invar_sample_source_close(&one);
-        invar_sample_source_close(&other);
+            invar_rl_samples_reset(&expected[v]);
+        invar_sample_source_close(&original);
+        invar_sample_source_close(&restored);
     }
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 /* ---- surplus --------------------------------------------------------------------------------- */
 
-/* Coins for rewards: some groups are dropped, and some are kept beyond the batch. */
-static void keep_surplus(scene *s, int64_t lag)
+/* Uses random rewards, so that some groups are dropped and some are kept as surplus. */
+static void use_surplus(inflight_fixture *s, int64_t lag)
 {
-    invar_reward_source *judge = &s->options.reward_source;
+    invar_reward_source *reward_source = &s->options.reward_source;
 
-    assert_ok(invar_reward_parse(&judge->reward, &judge->boxed, "deterministic_random"));
+    assert_ok(
+        invar_reward_parse(&reward_source->reward, &reward_source->boxed, "deterministic_random"));
     s->options.drop_zero_std = s->options.keep_surplus = true;
     s->options.round = 7;
     s->options.lag.rollouts = lag;
 }
 
-/* The file goes there and back; a source that has it goes on as the one that wrote it. */
-static int64_t check_surplus(const scene *s, int64_t cut)
+/* Saves and resumes with surplus after `cut` ticks. Returns the number of surplus samples. */
+static int64_t check_surplus(const inflight_fixture *s, int64_t cut)
 {
     const invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT, .rollout = cut};
-    invar_rl_samples whole, again;
-    invar_sample_source one, other;
-    int64_t waited;
+    invar_rl_samples expected, resumed;
+    invar_sample_source original, restored;
+    int64_t n_surplus;
 
-    invar_sample_source_open(&one, &s->options);
-    invar_sample_source_open(&other, &s->options);
+    invar_sample_source_open(&original, &s->options);
+    invar_sample_source_open(&restored, &s->options);
     for (int64_t v = 0; v < cut; v++) {
-        collect(&whole, &one, v);
-        invar_rl_samples_reset(&whole);
+        collect(&expected, &original, v);
+        invar_rl_samples_reset(&expected);
     }
-    waited = one.inflight.surplus.count;
-    if (waited || one.inflight.count) {
-        const invar_inflight_expectation wants = wants_of(s, &one, cut);
+    n_surplus = original.inflight.surplus.count;
+    if (n_surplus || original.inflight.count) {
+        const invar_inflight_expectation expectation = expectation_of(s, &original, cut);
         invar_rollout_header head = header;
         char *text;
         size_t bytes;
 
-        assert_ok(invar_inflight_format(&text, &bytes, &one.inflight, &head));
-        assert_ok(invar_inflight_parse(&other.inflight, text, bytes, &wants));
+        assert_ok(invar_inflight_format(&text, &bytes, &original.inflight, &head));
+        assert_ok(invar_inflight_parse(&restored.inflight, text, bytes, &expectation));
         invar_free(text);
     }
-    other.position = one.position;
+    restored.position = original.position;
     for (int64_t v = cut; v < TICKS; v++) {
-        collect(&whole, &one, v);
-        collect(&again, &other, v);
-        assert_int_equal(whole.count, PROMPTS * PER_PROMPT);
-        prompts_assert_equal(&again, &whole, "with surplus from the bytes");
-        for (int64_t i = 0; i < whole.count; i++) {
-            assert_true(whole.items[i].reward == again.items[i].reward);
-            assert_int_equal(whole.items[i].group, again.items[i].group);
-            assert_true(i == 0 || whole.items[i].index > whole.items[i - 1].index);
+        collect(&expected, &original, v);
+        collect(&resumed, &restored, v);
+        assert_int_equal(expected.count, PROMPTS * PER_PROMPT);
+        prompts_assert_equal(&resumed, &expected, "with surplus from the bytes");
+        for (int64_t i = 0; i < expected.count; i++) {
+            assert_true(expected.items[i].reward == resumed.items[i].reward);
+            assert_int_equal(expected.items[i].group, resumed.items[i].group);
+            assert_true(i == 0 || expected.items[i].index > expected.items[i - 1].index);
         }
-        invar_rl_samples_reset(&whole);
-        invar_rl_samples_reset(&again);
+        invar_rl_samples_reset(&expected);
+        invar_rl_samples_reset(&resumed);
     }
-    invar_sample_source_close(&one);
-    invar_sample_source_close(&other);
-    return waited;
+    invar_sample_source_close(&original);
+    invar_sample_source_close(&restored);
+    return n_surplus;
 }
 
-static void test_flight__surplus_goes_on_from_its_bytes(void **state)
+static void test_inflight__surplus_resumes_from_its_bytes(void **state)
 {
     for (int64_t lag = 0; lag <= LAG; lag += LAG) {
-        int64_t waited = 0;
-        scene s;
+        int64_t n_surplus = 0;
+        inflight_fixture s;
 
-        open_scene(&s, *state);
-        keep_surplus(&s, lag);
+        open_fixture(&s, *state);
+        use_surplus(&s, lag);
         for (int64_t cut = 1; cut < TICKS; cut++)
-            waited += check_surplus(&s, cut);
-        assert_true(waited > 0);
-        close_scene(&s);
+            n_surplus += check_surplus(&s, cut);
+        assert_true(n_surplus > 0);
+        close_fixture(&s);
     }
 }
 
-/* ---- by a thread ----------------------------------------------------------------------------- */
+/* ---- sampling thread ------------------------------------------------------------------------- */
 
-typedef struct looker {
-    int64_t times, fresh; /* samples with new tokens */
-    bool fails;
-} looker;
+typedef struct verifier {
+    int64_t times, n_new; /* number of calls, and of samples with new tokens */
+    bool fails;           /* the callback fails */
+} verifier;
 
-static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_progress_callback *tick)
+static invar_status verify_samples(void *payload, const invar_rl_sample *samples, int64_t count,
+                                   const invar_progress_callback *tick)
 {
-    looker *l = payload;
+    verifier *l = payload;
 
     INVAR_TRY(tick->run(tick->payload));
     l->times++;
     for (int64_t i = 0; i < count; i++)
-        l->fresh += samples[i].n_tokens > samples[i].current_version_from;
+        l->n_new += samples[i].n_tokens > samples[i].current_version_from;
     return l->fails ? INVAR_FAIL(INVAR_E_IO, 5, "it does not like them") : INVAR_OK;
 }
 
-static void test_flight__a_thread_is_looked_after(void **state)
+static void test_inflight__thread_calls_verify(void **state)
 {
-    looker l = {0};
+    verifier l = {0};
     invar_rl_samples taken;
     invar_sample_source source;
-    scene s;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
+    open_fixture(&s, *state);
     s.options.separate_async_phase = s.options.use_thread = true;
-    s.options.verify = (invar_verify_callback){look, &l};
+    s.options.verify = (invar_verify_callback){verify_samples, &l};
     invar_sample_source_open(&source, &s.options);
     collect(&taken, &source, 0);
     invar_rl_samples_reset(&taken);
     assert_int_equal(l.times, 1);
-    assert_int_equal(l.fresh, LAG * PROMPTS * PER_PROMPT);
+    assert_int_equal(l.n_new, LAG * PROMPTS * PER_PROMPT);
     assert_ok(invar_sample_source_poll_error(&source));
-    // its failure is that of whoever joins it, and of whoever glances once it has failed
+    // invar_sample_source_poll_error and invar_sample_source_join report the failure of the
+    // callback
     l.fails = true;
     assert_ok(
         invar_sample_source_start(&source, &(invar_rollout_request){.rollout = 1, .weights = 1}));
@@ -280,21 +285,21 @@ static void test_flight__a_thread_is_looked_after(void **state)
     assert_int_equal(invar_sample_source_join(&source), INVAR_E_IO);
     assert_int_equal(invar_error_last()->native, 5);
     invar_sample_source_close(&source);
-    // who is stopped leaves nothing, and nobody need join it
+    // closing stops a running thread without a join
     invar_sample_source_open(&source, &s.options);
     assert_ok(invar_sample_source_start(&source, &(invar_rollout_request){.rollout = 0}));
     for (bool ready = false; !ready;)
         assert_ok(invar_sample_source_poll(&ready, &source));
     assert_ok(invar_sample_source_prefetch(&source));
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-/* ---- odd files ------------------------------------------------------------------------------- */
+/* ---- invalid files --------------------------------------------------------------------------- */
 
-typedef void (*edit)(invar_rollout_file *data, invar_inflight_expectation *wants);
+typedef void (*edit_fn)(invar_rollout_file *data, invar_inflight_expectation *expectation);
 
-static invar_rl_sample *third(invar_rollout_file *d)
+static invar_rl_sample *third_sample(invar_rollout_file *d)
 {
     return &d->samples.items[2];
 }
@@ -302,48 +307,48 @@ static invar_rl_sample *third(invar_rollout_file *d)
 static void of_other_rollout(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->rollout = 9;
+    third_sample(d)->rollout = 9;
 }
 
 static void of_other_draw(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->draw_index = 0;
+    third_sample(d)->draw_index = 0;
 }
 
 static void of_later_index(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    w->samples = third(d)->index;
+    w->samples = third_sample(d)->index;
 }
 
 static void of_later_version(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->weights = 0;
-    third(d)->last_version = 1;
+    third_sample(d)->last_version = 1;
 }
 
 static void without_logprobs(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    invar_free(third(d)->logp);
-    third(d)->logp = NULL;
+    invar_free(third_sample(d)->logp);
+    third_sample(d)->logp = NULL;
 }
 
 static void masked(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->mask[0] = 0;
+    third_sample(d)->mask[0] = 0;
 }
 
 static void of_another_vocabulary(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    third(d)->tokens[third(d)->prompt_tokens] = (int32_t)w->spec->vocab;
+    third_sample(d)->tokens[third_sample(d)->prompt_tokens] = (int32_t)w->spec->vocab;
 }
 
-static void given_up(invar_rollout_file *d, invar_inflight_expectation *w)
+static void aborted(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->finish = INVAR_FINISH_ABORT;
+    third_sample(d)->finish = INVAR_FINISH_ABORT;
 }
 
 static void of_another_model(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -358,10 +363,10 @@ static void in_another_group(invar_rollout_file *d, invar_inflight_expectation *
     d->samples.items[3].group++;
 }
 
-/* The second group gets the number of another one. */
+/* Gives the second group the number of another one. */
 static void number_group(invar_rollout_file *d, int64_t group)
 {
-    third(d)->group = d->samples.items[3].group = group;
+    third_sample(d)->group = d->samples.items[3].group = group;
 }
 
 static void in_one_group(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -379,7 +384,7 @@ static void in_an_earlier_group(invar_rollout_file *d, invar_inflight_expectatio
 static void in_a_later_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    number_group(d, d->samples.items[4].group); // of the next rollout, which is refused
+    number_group(d, d->samples.items[4].group); // a group of the next rollout
 }
 
 static void in_a_group_to_come(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -396,18 +401,18 @@ static void of_another_tokenizer(invar_rollout_file *d, invar_inflight_expectati
 static void of_another_prompt(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->prompt = d->samples.items[3].prompt = d->samples.items[0].prompt;
+    third_sample(d)->prompt = d->samples.items[3].prompt = d->samples.items[0].prompt;
 }
 
 static void of_no_line(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->prompt = d->samples.items[3].prompt = 1000;
+    third_sample(d)->prompt = d->samples.items[3].prompt = 1000;
 }
 
 static void too_long(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    w->sampling.max_response = invar_rl_sample_response(third(d)) - 1;
+    w->sampling.max_response = invar_rl_sample_response(third_sample(d)) - 1;
 }
 
 static void too_few(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -416,7 +421,7 @@ static void too_few(invar_rollout_file *d, invar_inflight_expectation *w)
     invar_rl_sample_release(&d->samples.items[--d->samples.count]);
 }
 
-static void none(invar_rollout_file *d, invar_inflight_expectation *w)
+static void no_samples(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     while (d->samples.count)
@@ -466,10 +471,11 @@ static void untouched(invar_rollout_file *d, invar_inflight_expectation *w)
     (void)w;
 }
 
-/* The flight of a source, changed by `change`, is read. */
-static invar_status read_changed(const scene *s, const invar_sample_source *source, edit change)
+/* Saves the in-flight samples of a source, applies `change` and reads the result. */
+static invar_status read_changed(const inflight_fixture *s, const invar_sample_source *source,
+                                 edit_fn change)
 {
-    invar_inflight_expectation wants = wants_of(s, source, 2);
+    invar_inflight_expectation expectation = expectation_of(s, source, 2);
     invar_rollout_file data;
     invar_inflight flight = {.count = 0};
     invar_status status;
@@ -479,10 +485,10 @@ static invar_status read_changed(const scene *s, const invar_sample_source *sour
     format(&text, &bytes, &source->inflight);
     assert_ok(invar_rollout_file_parse(&data, "flight", text, bytes));
     invar_free(text);
-    change(&data, &wants);
+    change(&data, &expectation);
     assert_ok(invar_rollout_file_format(&text, &bytes, &data.header, data.samples.items,
                                         data.samples.count));
-    status = invar_inflight_parse(&flight, text, bytes, &wants);
+    status = invar_inflight_parse(&flight, text, bytes, &expectation);
     assert_true(status == INVAR_OK || flight.count == 0);
     invar_free(text);
     invar_inflight_release(&flight);
@@ -490,12 +496,12 @@ static invar_status read_changed(const scene *s, const invar_sample_source *sour
     return status;
 }
 
-static void test_flight__odd_files_are_refused(void **state)
+static void test_inflight__refuses_invalid_files(void **state)
 {
     static const struct {
-        edit change;
+        edit_fn change;
         invar_status status;
-        const char *says;
+        const char *message;
     } cases[] = {
         {of_other_rollout, INVAR_E_CORRUPT, "\"rollout\" of sample"},
         {of_other_draw, INVAR_E_CORRUPT, "\"draw\" of sample"},
@@ -504,7 +510,7 @@ static void test_flight__odd_files_are_refused(void **state)
         {without_logprobs, INVAR_E_CORRUPT, "\"logprobs\" of sample"},
         {masked, INVAR_E_CORRUPT, "\"mask\" of sample"},
         {of_another_vocabulary, INVAR_E_CORRUPT, "\"tokens\" of sample"},
-        {given_up, INVAR_E_CORRUPT, "\"finish\" of sample"},
+        {aborted, INVAR_E_CORRUPT, "\"finish\" of sample"},
         {of_another_model, INVAR_E_CORRUPT, "\"route_size\" of sample"},
         {in_another_group, INVAR_E_CORRUPT, "\"group\" of sample"},
         {in_one_group, INVAR_E_CORRUPT, "\"group\" of sample"},
@@ -516,15 +522,15 @@ static void test_flight__odd_files_are_refused(void **state)
         {of_no_line, INVAR_E_INVALID, "a fork keeps the data"},
         {too_long, INVAR_E_INVALID, "rollout-max-response-len"},
         {too_few, INVAR_E_INVALID, "a fork keeps these numbers"},
-        {none, INVAR_E_CORRUPT, "has 0 rollouts"},
+        {no_samples, INVAR_E_CORRUPT, "has 0 rollouts"},
         {of_other_groups, INVAR_E_INVALID, "a fork keeps these numbers"},
         {of_another_tick, INVAR_E_CORRUPT, "rollouts from 3 on"},
     };
     invar_rl_samples batch;
     invar_sample_source source;
-    scene s;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
+    open_fixture(&s, *state);
     invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
@@ -532,13 +538,13 @@ static void test_flight__odd_files_are_refused(void **state)
     }
     assert_ok(read_changed(&s, &source, untouched));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
+        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].message);
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-/* Of a run that a plug-in leads, all samples have had their turns; of others none has. */
-static void led(invar_rollout_file *d, invar_inflight_expectation *w)
+/* Makes all samples multi-turn, as in a run with a multi-turn plug-in. */
+static void multi_turn(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->led = true;
     for (int64_t i = 0; i < d->samples.count; i++) {
@@ -548,50 +554,51 @@ static void led(invar_rollout_file *d, invar_inflight_expectation *w)
     }
 }
 
-static void led_alone(invar_rollout_file *d, invar_inflight_expectation *w)
+static void one_single_turn(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    led(d, w);
-    third(d)->turns = 0;
+    multi_turn(d, w);
+    third_sample(d)->turns = 0;
 }
 
-static void led_unfinished(invar_rollout_file *d, invar_inflight_expectation *w)
+static void multi_turn_unfinished(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    led(d, w);
-    third(d)->finish = INVAR_FINISH_NONE;
+    multi_turn(d, w);
+    third_sample(d)->finish = INVAR_FINISH_NONE;
 }
 
-static void led_before(invar_rollout_file *d, invar_inflight_expectation *w)
+static void one_multi_turn(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->turns = 1;
+    third_sample(d)->turns = 1;
 }
 
-static void test_flight__turns(void **state)
+static void test_inflight__multi_turn(void **state)
 {
     invar_rl_samples batch;
     invar_sample_source source;
-    scene s;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
+    open_fixture(&s, *state);
     invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
         invar_rl_samples_reset(&batch);
     }
-    assert_ok(read_changed(&s, &source, led));
-    assert_fails(read_changed(&s, &source, led_alone), INVAR_E_INVALID, "is not led by a plug-in");
-    assert_fails(read_changed(&s, &source, led_before), INVAR_E_INVALID, "is led by a plug-in");
-    assert_fails(read_changed(&s, &source, led_unfinished), INVAR_E_CORRUPT, "\"finish\"");
+    assert_ok(read_changed(&s, &source, multi_turn));
+    assert_fails(read_changed(&s, &source, one_single_turn), INVAR_E_INVALID,
+                 "is not led by a plug-in");
+    assert_fails(read_changed(&s, &source, one_multi_turn), INVAR_E_INVALID, "is led by a plug-in");
+    assert_fails(read_changed(&s, &source, multi_turn_unfinished), INVAR_E_CORRUPT, "\"finish\"");
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-static void test_flight__odd_surplus_is_refused(void **state)
+static void test_inflight__refuses_invalid_surplus(void **state)
 {
     static const struct {
-        edit change;
+        edit_fn change;
         invar_status status;
-        const char *says;
+        const char *message;
     } cases[] = {
         {unfinished, INVAR_E_CORRUPT, "\"finish\" of sample"},
         {half_a_group, INVAR_E_CORRUPT, "\"draw\" of sample"},
@@ -602,10 +609,10 @@ static void test_flight__odd_surplus_is_refused(void **state)
     };
     invar_rl_samples batch;
     invar_sample_source source;
-    scene s;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
-    keep_surplus(&s, 0);
+    open_fixture(&s, *state);
+    use_surplus(&s, 0);
     invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
@@ -614,50 +621,50 @@ static void test_flight__odd_surplus_is_refused(void **state)
     assert_true(source.inflight.surplus.count > 0);
     assert_ok(read_changed(&s, &source, untouched));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
+        assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].message);
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static void test_flight__a_copy_is_its_own(void **state)
+static void test_inflight__a_copy_is_its_own(void **state)
 {
     invar_inflight copy = {.count = 0};
     invar_rl_samples batch;
     char *before, *after;
-    size_t bytes, again;
+    size_t bytes, resumed;
     invar_sample_source source;
-    scene s;
+    inflight_fixture s;
 
-    open_scene(&s, *state);
+    open_fixture(&s, *state);
     invar_sample_source_open(&source, &s.options);
     collect(&batch, &source, 0);
     invar_rl_samples_reset(&batch);
     format(&before, &bytes, &source.inflight);
     assert_ok(invar_inflight_copy(&copy, &source.inflight));
-    collect(&batch, &source, 1); // moves and changes what it was copied from
+    collect(&batch, &source, 1); // changes the samples that were copied
     invar_rl_samples_reset(&batch);
     invar_sample_source_close(&source);
-    format(&after, &again, &copy);
-    assert_int_equal(bytes, again);
+    format(&after, &resumed, &copy);
+    assert_int_equal(bytes, resumed);
     assert_memory_equal(before, after, bytes);
     invar_free(before);
     invar_free(after);
     invar_inflight_release(&copy);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flight__goes_on_from_its_bytes),
-        cmocka_unit_test(test_flight__a_thread_is_looked_after),
-        cmocka_unit_test(test_flight__odd_files_are_refused),
-        cmocka_unit_test(test_flight__surplus_goes_on_from_its_bytes),
-        cmocka_unit_test(test_flight__turns),
-        cmocka_unit_test(test_flight__odd_surplus_is_refused),
-        cmocka_unit_test(test_flight__a_copy_is_its_own),
+        cmocka_unit_test(test_inflight__resumes_from_its_bytes),
+        cmocka_unit_test(test_inflight__thread_calls_verify),
+        cmocka_unit_test(test_inflight__refuses_invalid_files),
+        cmocka_unit_test(test_inflight__surplus_resumes_from_its_bytes),
+        cmocka_unit_test(test_inflight__multi_turn),
+        cmocka_unit_test(test_inflight__refuses_invalid_surplus),
+        cmocka_unit_test(test_inflight__a_copy_is_its_own),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

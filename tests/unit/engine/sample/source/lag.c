@@ -1,5 +1,5 @@
 /*
- * lag.c - the schedule of versions: ticks that are played through give the formula of the document.
+ * lag.c - tests of weight versions under lag: simulated ticks give the formula of docs/async.md.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 
 enum { ROLLOUTS = 12, TOKENS = 40 };
 
-/* docs/async.md: the version that draws token t of rollout r. */
+/* Returns the version that samples token t of rollout r, as in docs/async.md. */
 static int64_t version_of(int64_t lag, int64_t segment, int64_t r, int64_t t)
 {
     int64_t begin = r > lag ? r - lag : 0, v = segment ? begin + t / segment : begin;
@@ -17,29 +17,32 @@ static int64_t version_of(int64_t lag, int64_t segment, int64_t r, int64_t t)
     return v < r ? v : r;
 }
 
-/* A response of `length` tokens, tick by tick: how many tokens have another version. */
-static int play(const invar_lag *lag, int64_t r, int64_t length, int64_t off)
+/*
+ * Samples a response of `length` tokens tick by tick. Returns the number of tokens with another
+ * version than the formula's. The control counts each tick as tick + `off`.
+ */
+static int count_other_versions(const invar_lag *lag, int64_t r, int64_t length, int64_t off)
 {
-    int64_t drawn = 0;
-    int differ = 0;
+    int64_t n_sampled = 0;
+    int n_differ = 0;
 
     for (int64_t tick = 0; tick <= r; tick++) {
-        int64_t goal = invar_lag_goal(lag, r, tick);
+        int64_t n_goal = invar_lag_goal(lag, r, tick);
 
         if (tick < invar_lag_begin(lag, r))
-            assert_int_equal(goal, 0);
+            assert_int_equal(n_goal, 0);
         else
-            assert_true(goal > drawn);
-        for (; drawn < goal && drawn < length; drawn++)
-            differ += version_of(lag->rollouts, lag->segment, r, drawn) != tick + off;
+            assert_true(n_goal > n_sampled);
+        for (; n_sampled < n_goal && n_sampled < length; n_sampled++)
+            n_differ += version_of(lag->rollouts, lag->segment, r, n_sampled) != tick + off;
     }
-    assert_int_equal(drawn, length); // all are drawn before the rollout is trained on
-    return differ;
+    assert_int_equal(n_sampled, length); // all tokens are sampled before the rollout is trained on
+    return n_differ;
 }
 
 static void test_lag__ticks_give_the_formula(void **state)
 {
-    int off = 0;
+    int late = 0;
 
     (void)state;
     for (int64_t rollouts = 0; rollouts <= 5; rollouts++)
@@ -48,11 +51,11 @@ static void test_lag__ticks_give_the_formula(void **state)
                 const invar_lag lag = {rollouts, segment};
 
                 for (int64_t length = 1; length <= TOKENS; length++) {
-                    assert_int_equal(play(&lag, r, length, 0), 0);
-                    off += play(&lag, r, length, 1) > 0;
+                    assert_int_equal(count_other_versions(&lag, r, length, 0), 0);
+                    late += count_other_versions(&lag, r, length, 1) > 0;
                 }
             }
-    assert_true(off > 0); // a tick too late is seen
+    assert_true(late > 0); // control: versions that are one tick late differ
 }
 
 int main(void)

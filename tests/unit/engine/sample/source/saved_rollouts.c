@@ -1,5 +1,9 @@
 /*
- * saved_rollouts.c - rollouts in files: own ones stand for sampling, foreign ones are data.
+ * saved_rollouts.c - tests of rollouts in files: own files replace sampling, foreign ones are data.
+ *
+ * A run from its own files must have the chain and content of the run that sampled. Files of
+ * another run make another run, whose log-prob differences are measured, not checked. Own files in
+ * which anything was changed must be rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@ static int setup(void **state)
     return run_setup(INVAR_TEST_WORK "/saved");
 }
 
-/* How many steps have a value above 0 of the gauge. */
+/* Returns the SQL for the number of steps in which the gauge is above 0. */
 static const char *gauges_of(const char *name)
 {
     static char sql[200];
@@ -28,7 +32,7 @@ static const char *gauges_of(const char *name)
     return sql;
 }
 
-/* Rounds with groups that are dropped, so that what a rollout took is more than what it kept. */
+/* Some groups are dropped, so that a rollout consumes more prompts than it keeps. */
 static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
                                    {"over-sampling-batch-size", "5"},
                                    {"rollout-shuffle", "true"},
@@ -37,7 +41,7 @@ static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
                                    {"lr", "0.01"},
                                    {NULL, NULL}};
 
-static void test_saved__files_stand_for_sampling(void **state)
+static void test_saved_rollouts__files_stand_for_sampling(void **state)
 {
     const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
                               {NULL, NULL}};
@@ -47,27 +51,27 @@ static void test_saved__files_stand_for_sampling(void **state)
                              {"debug-exit-after-rollout", "2"},
                              {"save", run_below("files.ckpt")},
                              {NULL, NULL}};
-    const run_pair go_on[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
-    run_memory one, again;
+    const run_pair resume[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
+    run_memory one, repeated;
 
     (void)state;
     one = run_trained("write", sampled, write);
     assert_true(run_asked("write", "SELECT max(value) FROM metrics WHERE name = "
                                    "'rollout/dynamic_filter/dropped'") > 0.0);
-    again = run_trained("read", sampled, read);
-    assert_true(run_same(&one, &again));
-    assert_true(invar_digest_equal(&one.identity, &again.identity));
-    // the place in the data moves on with the files, so sampling may take over
+    repeated = run_trained("read", sampled, read);
+    assert_true(run_same(&one, &repeated));
+    assert_true(invar_digest_equal(&one.identity, &repeated.identity));
+    // files advance the position in the data, so that sampling can continue after them
     assert_ok(run_with("part", sampled, some));
-    again = run_trained("part", sampled, go_on);
-    assert_true(run_same(&one, &again));
+    repeated = run_trained("part", sampled, resume);
+    assert_true(run_same(&one, &repeated));
 }
 
-static void test_saved__rollouts_of_another_run_are_another_run(void **state)
+static void test_saved_rollouts__rollouts_of_another_run_are_another_run(void **state)
 {
     const run_pair lr[] = {
         {"lr", "0.02"}, {"load-debug-rollout-data", run_below("files/{rollout_id}")}, {NULL, NULL}};
-    const run_pair own[] = {{"lr", "0.02"}, {NULL, NULL}};
+    const run_pair no_files[] = {{"lr", "0.02"}, {NULL, NULL}};
     const run_pair mixed[] = {
         {"lr", "0.02"}, {"load-debug-rollout-data", run_below("mixed/{rollout_id}")}, {NULL, NULL}};
     static const char *const measured[] = {
@@ -78,13 +82,13 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
 
     (void)state;
     foreign = run_trained("foreign", sampled, lr);
-    plain = run_trained("plain", sampled, own);
+    plain = run_trained("plain", sampled, no_files);
     assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
     assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
-    // nothing is said to be equal to what other weights sampled: it is measured, beside the content
+    // log-probs of other weights are not checked: differences are gauges, outside of the content
     assert_true(run_asked("foreign",
                           "SELECT count(*) FROM metrics WHERE name = "
-                          "'train/logp_diff_max'") == 1.0); // the first weights are the same
+                          "'train/logp_diff_max'") == 1.0); // the initial weights are the same
     assert_true(run_asked("foreign", "SELECT count(*) FROM metrics WHERE name LIKE "
                                      "'train/train_rollout_%'") == 2.0);
     for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
@@ -92,7 +96,7 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
     assert_true(run_asked("foreign", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 4.0);
     assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
                                    "'train/logp_diff_max'") == 4.0);
-    // a run that began with its own rollouts does not go on with others
+    // a run that has sampled cannot be resumed with rollouts of another run
     assert_ok(invar_held_folder_make(run_below("mixed")));
     assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
     assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
@@ -110,11 +114,11 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
         assert_ok(run_with("mix", sampled, begin));
         assert_fails(run_with("mix", sampled, load), INVAR_E_INVALID, "of another run");
     }
-    // rollout 0 says whose they are, and it is not there
+    // file 0 names the run of all files, and it is missing
     assert_fails(run_with("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
 }
 
-/* The files of test_saved__files_stand_for_sampling as version 0.1.0 wrote them. */
+/* Writes the files of the run "write" in the format of version 0.1.0. */
 static void write_version_1(const char *to)
 {
     invar_rollout_file data;
@@ -132,8 +136,8 @@ static void write_version_1(const char *to)
     }
 }
 
-/* The same weights of another dtype, numerics or model have sampled: nothing must be equal. */
-static void test_saved__trains_off_policy_on_files_of_another_arithmetic(void **state)
+/* The files were sampled with another dtype, numerics or model: log-probs need not be equal. */
+static void test_saved_rollouts__trains_off_policy_on_files_of_another_arithmetic(void **state)
 {
     static const run_pair others[] = {
         {"dtype", "fp32"}, {"numerics", "sm90"}, {"norm-epsilon", "0.01"}};
@@ -160,19 +164,19 @@ static void test_saved__trains_off_policy_on_files_of_another_arithmetic(void **
 
 /* Files of version 1 do not name the arithmetic that sampled them: only those of a run with the
    same identity must have equal log-probs, and no other run stops in a step. */
-static void test_saved__takes_version_1_of_other_runs_as_off_policy(void **state)
+static void test_saved_rollouts__takes_version_1_of_other_runs_as_off_policy(void **state)
 {
     const run_pair load = {"load-debug-rollout-data", run_below("first/{rollout_id}")};
-    const run_pair own[] = {load, {NULL, NULL}};
+    const run_pair no_files[] = {load, {NULL, NULL}};
     const run_pair others[] = {{"dtype", "fp32"}, {"lr", "0.02"}};
-    run_memory one, again;
+    run_memory one, repeated;
 
     (void)state;
     assert_ok(invar_held_folder_make(run_below("first")));
     write_version_1("first");
     one = run_trained("sampled", sampled, NULL);
-    again = run_trained("version.1", sampled, own);
-    assert_true(run_same(&one, &again));
+    repeated = run_trained("version.1", sampled, no_files);
+    assert_true(run_same(&one, &repeated));
     assert_true(run_asked("version.1", "SELECT count(*) FROM metrics WHERE name = "
                                        "'train/logp_diff_max'") == 4.0);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -181,14 +185,14 @@ static void test_saved__takes_version_1_of_other_runs_as_off_policy(void **state
 
         (void)snprintf(name, sizeof name, "version.1.%s", others[i].key);
         assert_ok(run_with(name, sampled, read));
-        // with another rate alone the first rollout has the same arithmetic, and differs by 0
+        // another learning rate: the first rollout has the same weights and differs by 0
         assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == (i == 0 ? 4.0 : 3.0));
         assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 0.0);
     }
 }
 
-/* A file whose tokens the model does not have is named, before any op sees them. */
-static void test_saved__files_that_do_not_fit(void **state)
+/* Files with tokens outside of the vocabulary, or with an impossible draw, are rejected. */
+static void test_saved_rollouts__files_that_do_not_fit(void **state)
 {
     const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
                             {"debug-exit-after-rollout", "1"},
@@ -202,7 +206,7 @@ static void test_saved__files_that_do_not_fit(void **state)
                                        data.samples.count));
     assert_fails(run_with("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
     data.samples.items[1].tokens[0] = 1;
-    data.samples.items[1].draw_index = UINT32_MAX; // more prompts than the filter may look at
+    data.samples.items[1].draw_index = UINT32_MAX; // more prompts than dynamic sampling may consume
     assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
     assert_fails(run_with("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
@@ -231,14 +235,15 @@ static invar_status train_with_filtered(const char *name, const char *lr, bool f
     return run_with(name, sampled, read);
 }
 
-static void test_saved__a_file_without_filtered_groups_gives_no_count(void **state)
+static void test_saved_rollouts__a_file_without_filtered_groups_gives_no_count(void **state)
 {
     static const char count[] = "SELECT count(*) FROM metrics WHERE step = 0 AND name = "
                                 "'rollout/dynamic_filter/dropped'";
 
     (void)state;
     assert_true(run_asked("write", count) == 1.0);
-    assert_ok(train_with_filtered("filtered.old", "0.01", false, 0)); // as 0.1.0 wrote files
+    assert_ok(
+        train_with_filtered("filtered.old", "0.01", false, 0)); // like the files of version 0.1.0
     assert_true(run_asked("filtered.old", count) == 0.0);
     assert_fails(train_with_filtered("filtered.new", "0.01", true, 1000), INVAR_E_CORRUPT,
                  "has filtered_groups 1000");
@@ -246,7 +251,7 @@ static void test_saved__a_file_without_filtered_groups_gives_no_count(void **sta
     assert_true(run_asked("filtered.foreign.old", count) == 0.0);
 }
 
-static void test_saved__takes_filtered_groups_from_files_of_another_run(void **state)
+static void test_saved_rollouts__takes_filtered_groups_from_files_of_another_run(void **state)
 {
     static const char dropped[] = "SELECT value FROM metrics WHERE step = 0 AND name = "
                                   "'rollout/dynamic_filter/dropped'";
@@ -348,7 +353,7 @@ static void change_finish(invar_rollout_file *d)
     *finish = *finish == INVAR_FINISH_STOP ? INVAR_FINISH_LENGTH : INVAR_FINISH_STOP;
 }
 
-static void test_saved__own_rollouts_that_were_changed(void **state)
+static void test_saved_rollouts__own_rollouts_that_were_changed(void **state)
 {
     static const struct {
         change make;
@@ -369,7 +374,7 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
         {change_finish, "\"finish\" of sample"},
         {change_route_size, "\"route_size\" of sample"},
         {change_dtype, "\"dtype, numerics or model\""},
-        {change_temperature, "\"weights_hash\""}, // log-probs of another temperature are others'
+        {change_temperature, "\"weights_hash\""}, // another temperature counts as another policy
         {change_seed, "\"seed\""},
         {change_top_k, "\"top_k\""},
         {change_version, "\"weights\""},
@@ -393,7 +398,7 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
     }
 }
 
-/* The first group goes, and one that nobody would look at comes behind the last draw. */
+/* Moves the first group to the end, where it has a draw that the loader would skip. */
 static void replace_first_group(invar_rollout_file *d)
 {
     invar_rl_sample *items = d->samples.items;
@@ -408,7 +413,7 @@ static void replace_first_group(invar_rollout_file *d)
     }
 }
 
-static void test_saved__no_sample_is_passed_over(void **state)
+static void test_saved_rollouts__no_sample_is_skipped(void **state)
 {
     const run_pair write[] = {{"save-debug-rollout-data", run_below("plain/{rollout_id}")},
                               {NULL, NULL}};
@@ -431,16 +436,16 @@ static void test_saved__no_sample_is_passed_over(void **state)
 
 /* ---- foreign rollouts ------------------------------------------------------------------------ */
 
-static const run_pair steep[] = {{"dynamic-sampling-filter", "nonzero_std"},
-                                 {"over-sampling-batch-size", "5"},
-                                 {"rollout-shuffle", "true"},
-                                 {"task-size", "32"},
-                                 {"num-rollout", "4"},
-                                 {"lr", "0.02"},
-                                 {NULL, NULL}};
+static const run_pair other_lr[] = {{"dynamic-sampling-filter", "nonzero_std"},
+                                    {"over-sampling-batch-size", "5"},
+                                    {"rollout-shuffle", "true"},
+                                    {"task-size", "32"},
+                                    {"num-rollout", "4"},
+                                    {"lr", "0.02"},
+                                    {NULL, NULL}};
 
-/* Files need no cache: one that no address space has room for is not made. */
-static void test_saved__files_need_no_rollout_engine(void **state)
+/* Training from files allocates no KV cache; control: sampling fails with this impossible size. */
+static void test_saved_rollouts__files_need_no_rollout_engine(void **state)
 {
     const run_pair pages = {"kv-pages", "1000000000"}, size = {"page-size", "4096"};
     const run_pair from[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
@@ -449,30 +454,30 @@ static void test_saved__files_need_no_rollout_engine(void **state)
                              size,
                              {NULL, NULL}};
     const run_pair sample[] = {pages, size, {NULL, NULL}};
-    run_memory one, again;
+    run_memory one, repeated;
 
     (void)state;
     one = run_memory_of("write");
-    again = run_trained("no.engine", sampled, from);
-    assert_true(run_same(&one, &again));
+    repeated = run_trained("no.engine", sampled, from);
+    assert_true(run_same(&one, &repeated));
     assert_int_equal(run_with("engine", sampled, sample), INVAR_E_NOMEM);
 }
 
-/* What is in the file decides about the identity: two runs of one identity have one chain. */
-static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
+/* The identity covers the content of foreign files, so that equal identities have equal chains. */
+static void test_saved_rollouts__foreign_rollouts_belong_to_the_identity(void **state)
 {
     const run_pair same[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
                              {"debug-train-only", "true"},
                              {NULL, NULL}};
     const run_pair edited[] = {{"load-debug-rollout-data", run_below("edited/{rollout_id}")},
                                {NULL, NULL}};
-    run_memory foreign, again, other;
+    run_memory foreign, repeated, other;
 
     (void)state;
     foreign = run_memory_of("foreign");
-    again = run_trained("foreign.again", steep, same);
-    assert_true(run_same(&foreign, &again));
-    assert_true(invar_digest_equal(&foreign.identity, &again.identity));
+    repeated = run_trained("foreign.again", other_lr, same);
+    assert_true(run_same(&foreign, &repeated));
+    assert_true(invar_digest_equal(&foreign.identity, &repeated.identity));
     for (int i = 0; i < 4; i++) {
         char from[16], to[16];
         invar_rollout_file data;
@@ -480,19 +485,22 @@ static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
         (void)snprintf(from, sizeof from, "files/%d", i);
         (void)snprintf(to, sizeof to, "edited/%d", i);
         assert_ok(invar_rollout_file_read(&data, run_below(from)));
-        if (i == 3) // also the last rollout, which one more would not reach
+        if (i == 3) // the last rollout counts as well
             data.samples.items[0].reward += 1.0;
         assert_ok(invar_rollout_file_write(run_below(to), &data.header, data.samples.items,
                                            data.samples.count));
         invar_rollout_file_release(&data);
     }
-    other = run_trained("foreign.edited", steep, edited);
+    other = run_trained("foreign.edited", other_lr, edited);
     assert_false(invar_digest_equal(&foreign.chain, &other.chain));
     assert_false(invar_digest_equal(&foreign.identity, &other.identity));
 }
 
-/* Old log-probabilities are the actor's own, or with the key those of the file; weights act. */
-static void test_saved__importance_acts_on_foreign_rollouts(void **state)
+/*
+ * Old log-probs are the actor's, or with use-rollout-logprobs those of the file. TIS and MIS must
+ * change the run.
+ */
+static void test_saved_rollouts__importance_sampling_of_foreign_rollouts(void **state)
 {
     static const char clipped[] =
         "SELECT count(*) FROM metrics WHERE name = 'train/tis_clipfrac' AND value > 0";
@@ -502,21 +510,22 @@ static void test_saved__importance_acts_on_foreign_rollouts(void **state)
     const run_pair tis[] = {files, {"use-tis", "true"}, {"tis-clip", "1"}, {NULL, NULL}};
     const run_pair mis[] = {
         files, {"use-mis", "true"}, {"mis-mode", "mask"}, {"mis-upper-bound", "1"}, {NULL, NULL}};
-    const run_pair theirs[] = {files, {"use-rollout-logprobs", "true"}, {NULL, NULL}};
-    run_memory plain, weighed, masked, kept;
+    const run_pair file_logprobs[] = {files, {"use-rollout-logprobs", "true"}, {NULL, NULL}};
+    run_memory plain, with_tis, with_mis, with_file_logprobs;
 
     (void)state;
     plain = run_memory_of("foreign");
-    weighed = run_trained("foreign.tis", steep, tis);
-    masked = run_trained("foreign.mis", steep, mis);
-    kept = run_trained("foreign.theirs", steep, theirs);
+    with_tis = run_trained("foreign.tis", other_lr, tis);
+    with_mis = run_trained("foreign.mis", other_lr, mis);
+    with_file_logprobs = run_trained("foreign.theirs", other_lr, file_logprobs);
     assert_true(run_asked("foreign.tis", clipped) > 0.0);
-    assert_true(run_asked("foreign", off) == 0.0); // scored by the weights that are trained
+    assert_true(run_asked("foreign", off) ==
+                0.0); // old log-probs have the weights that are trained
     assert_true(run_asked("foreign.theirs", off) == 3.0);
     assert_true(run_asked("foreign.theirs", gauges_of("train/train_rollout_kl")) == 0.0);
-    assert_false(invar_digest_equal(&plain.chain, &weighed.chain));
-    assert_false(invar_digest_equal(&plain.chain, &masked.chain));
-    assert_false(invar_digest_equal(&plain.chain, &kept.chain));
+    assert_false(invar_digest_equal(&plain.chain, &with_tis.chain));
+    assert_false(invar_digest_equal(&plain.chain, &with_mis.chain));
+    assert_false(invar_digest_equal(&plain.chain, &with_file_logprobs.chain));
 }
 
 typedef struct pair_list {
@@ -525,8 +534,8 @@ typedef struct pair_list {
     size_t count;
 } pair_list;
 
-static invar_status take_pair(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status store_pair(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
     pair_list *list = payload;
     char(*text)[128] = list->text[list->count];
@@ -542,8 +551,8 @@ static invar_status take_pair(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Files of the run's own may ask for weights of importance: older versions wrote such. */
-static void test_saved__importance_cannot_act_on_own_rollouts(void **state)
+/* Own files in a run with use-tis, as older versions wrote them, are rejected. */
+static void test_saved_rollouts__refuses_importance_sampling_of_own_rollouts(void **state)
 {
     static pair_list list;
     const run_pair tis[] = {{"load-debug-rollout-data", run_below("tis/{rollout_id}")},
@@ -554,18 +563,19 @@ static void test_saved__importance_cannot_act_on_own_rollouts(void **state)
 
     (void)state;
     run_select("foreign.tis", "SELECT key, value FROM identity WHERE key <> 'rollouts hash'",
-               take_pair, &list);
+               store_pair, &list);
     assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
     assert_ok(invar_ledger_identity(&data.header.run, list.pairs, list.count));
     assert_ok(invar_rollout_file_write(run_below("tis/0"), &data.header, data.samples.items,
                                        data.samples.count));
     invar_rollout_file_release(&data);
-    assert_fails(run_with("tis.own", steep, tis), INVAR_E_INVALID, "'use-tis' would be ignored: ");
+    assert_fails(run_with("tis.own", other_lr, tis), INVAR_E_INVALID,
+                 "'use-tis' would be ignored: ");
 }
 
-/* ---- what nobody measured -------------------------------------------------------------------- */
+/* ---- values that are not measured ------------------------------------------------------------ */
 
-static void test_saved__what_was_not_compared_is_absent(void **state)
+static void test_saved_rollouts__what_was_not_compared_is_absent(void **state)
 {
     static const char *const names[] = {
         "train/logp_diff_max", "train/train_rollout_logprob_abs_diff", "train/train_rollout_kl"};
@@ -586,7 +596,8 @@ static void test_saved__what_was_not_compared_is_absent(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM metrics WHERE name = '%s'", names[i]);
         assert_true(run_asked("checked", sql) == with[i]);
-        assert_true(run_asked("unchecked", sql) == without[i]); // training is compared by itself
+        // the training forward of each rollout's first step is still compared
+        assert_true(run_asked("unchecked", sql) == without[i]);
     }
     assert_true(run_asked("checked", "SELECT count(*) FROM samples WHERE diff = 0") == 8.0);
     assert_true(run_asked("unchecked", "SELECT count(*) FROM samples WHERE diff = 0") == 4.0);
@@ -596,8 +607,8 @@ static void test_saved__what_was_not_compared_is_absent(void **state)
     invar_recipe_free(recipe);
 }
 
-/* A file of another program has tokens and no log-probs: there is nothing to compare with. */
-static void test_saved__without_logprobs_nothing_is_compared(void **state)
+/* A file without log-probs, as other programs write it, is not compared with anything. */
+static void test_saved_rollouts__without_logprobs_nothing_is_compared(void **state)
 {
     const run_pair bare[] = {{"load-debug-rollout-data", run_below("bare/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
@@ -631,21 +642,21 @@ static void test_saved__without_logprobs_nothing_is_compared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_saved__files_stand_for_sampling),
-        cmocka_unit_test(test_saved__rollouts_of_another_run_are_another_run),
-        cmocka_unit_test(test_saved__trains_off_policy_on_files_of_another_arithmetic),
-        cmocka_unit_test(test_saved__takes_version_1_of_other_runs_as_off_policy),
-        cmocka_unit_test(test_saved__files_that_do_not_fit),
-        cmocka_unit_test(test_saved__a_file_without_filtered_groups_gives_no_count),
-        cmocka_unit_test(test_saved__takes_filtered_groups_from_files_of_another_run),
-        cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
-        cmocka_unit_test(test_saved__no_sample_is_passed_over),
-        cmocka_unit_test(test_saved__files_need_no_rollout_engine),
-        cmocka_unit_test(test_saved__foreign_rollouts_belong_to_the_identity),
-        cmocka_unit_test(test_saved__importance_acts_on_foreign_rollouts),
-        cmocka_unit_test(test_saved__importance_cannot_act_on_own_rollouts),
-        cmocka_unit_test(test_saved__what_was_not_compared_is_absent),
-        cmocka_unit_test(test_saved__without_logprobs_nothing_is_compared),
+        cmocka_unit_test(test_saved_rollouts__files_stand_for_sampling),
+        cmocka_unit_test(test_saved_rollouts__rollouts_of_another_run_are_another_run),
+        cmocka_unit_test(test_saved_rollouts__trains_off_policy_on_files_of_another_arithmetic),
+        cmocka_unit_test(test_saved_rollouts__takes_version_1_of_other_runs_as_off_policy),
+        cmocka_unit_test(test_saved_rollouts__files_that_do_not_fit),
+        cmocka_unit_test(test_saved_rollouts__a_file_without_filtered_groups_gives_no_count),
+        cmocka_unit_test(test_saved_rollouts__takes_filtered_groups_from_files_of_another_run),
+        cmocka_unit_test(test_saved_rollouts__own_rollouts_that_were_changed),
+        cmocka_unit_test(test_saved_rollouts__no_sample_is_skipped),
+        cmocka_unit_test(test_saved_rollouts__files_need_no_rollout_engine),
+        cmocka_unit_test(test_saved_rollouts__foreign_rollouts_belong_to_the_identity),
+        cmocka_unit_test(test_saved_rollouts__importance_sampling_of_foreign_rollouts),
+        cmocka_unit_test(test_saved_rollouts__refuses_importance_sampling_of_own_rollouts),
+        cmocka_unit_test(test_saved_rollouts__what_was_not_compared_is_absent),
+        cmocka_unit_test(test_saved_rollouts__without_logprobs_nothing_is_compared),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

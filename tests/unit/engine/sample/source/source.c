@@ -1,5 +1,7 @@
 /*
- * source.c - a source alone: sampled, the data's answers, files; without a run around it.
+ * source.c - tests of the sample source without a run: sampling, responses of the data, files.
+ *
+ * Samples from a file and from a source at the position of another must be equal bit for bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,24 +17,24 @@
 
 enum { PROMPTS = 2, PER_PROMPT = 2 };
 
-/* What sources are made of: a task's prompts, a tiny model that answers them. */
-typedef struct scene {
+/* A task's prompts, and a tiny model that samples responses. */
+typedef struct source_fixture {
     invar_tokenizer *tokenizer;
     invar_dataset *data;
     invar_model *model;
     invar_rollout *rollout;
     invar_saved_rollouts saved;
     invar_sample_source_options options;
-} scene;
+} source_fixture;
 
 static char folder[256], pattern[300];
 
-static void open_scene(scene *s, const invar_device *dev, bool answers)
+static void open_fixture(source_fixture *s, const invar_device *dev, bool use_answers)
 {
     invar_dataset_options data = dataset_options("task:max", "label");
     const invar_rollout_exec_options limits = {.concurrency = 2};
 
-    data.sft = answers;
+    data.sft = use_answers;
     data.task_size = 5;
     memset(s, 0, sizeof *s);
     assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_builtin_task_alphabet("max")));
@@ -46,9 +48,9 @@ static void open_scene(scene *s, const invar_device *dev, bool answers)
         .spec = &s->model->spec,
         .rollout = s->rollout,
         .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 3},
-        .use_data_answers = answers,
+        .use_data_answers = use_answers,
         .prompts = PROMPTS,
-        .per_prompt = answers ? 1 : PER_PROMPT,
+        .per_prompt = use_answers ? 1 : PER_PROMPT,
         .round = PROMPTS,
         .load = "",
         .saved = &s->saved};
@@ -56,7 +58,7 @@ static void open_scene(scene *s, const invar_device *dev, bool answers)
                                  "overlap"));
 }
 
-static void close_scene(scene *s)
+static void close_fixture(source_fixture *s)
 {
     invar_saved_rollouts_release(&s->saved);
     invar_rollout_free(s->rollout);
@@ -65,15 +67,15 @@ static void close_scene(scene *s)
     invar_tokenizer_free(s->tokenizer);
 }
 
-/* A whole rollout; how often the source was polled is returned. */
+/* Collects one rollout. Returns the number of polls. */
 static int collect(invar_sample_batch *out, invar_sample_source *source, int64_t rollout)
 {
-    const invar_rollout_request order = {
+    const invar_rollout_request request = {
         .rollout = rollout, .weights = 3, .weights_hash = {{(uint8_t)(rollout + 1)}}};
     bool ready = false;
     int polls = 0;
 
-    assert_ok(invar_sample_source_start(source, &order));
+    assert_ok(invar_sample_source_start(source, &request));
     for (; !ready; polls++)
         assert_ok(invar_sample_source_poll(&ready, source));
     invar_sample_source_take(out, source);
@@ -86,12 +88,13 @@ static void test_source__samples_in_order(void **state)
 {
     invar_sample_source source;
     invar_sample_batch batch;
-    scene s;
+    source_fixture s;
 
-    open_scene(&s, *state, false);
+    open_fixture(&s, *state, false);
     invar_sample_source_open(&source, &s.options);
     for (int64_t rollout = 0; rollout < 2; rollout++) {
-        assert_int_equal(collect(&batch, &source, rollout), 2); // a round, and the news of its end
+        assert_int_equal(collect(&batch, &source, rollout),
+                         2); // polls for the round and for its end
         assert_int_equal(batch.samples.count, PROMPTS * PER_PROMPT);
         assert_true(batch.on_policy);
         assert_int_equal(batch.filtered_groups, 0);
@@ -111,42 +114,42 @@ static void test_source__samples_in_order(void **state)
     assert_int_equal(source.position.samples, 2 * PROMPTS * PER_PROMPT);
     assert_int_equal(source.position.groups, 2 * PROMPTS);
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-/* A source that begins at the place of another goes on as that would have. */
-static void test_source__its_place_is_all_it_has(void **state)
+/* A source that starts at the position of another continues with the same samples. */
+static void test_source__resumes_from_its_position(void **state)
 {
-    invar_sample_source one, other;
-    invar_sample_batch first, second, again;
-    scene s;
+    invar_sample_source original, restored;
+    invar_sample_batch first, second, resumed;
+    source_fixture s;
 
-    open_scene(&s, *state, false);
-    invar_sample_source_open(&one, &s.options);
-    (void)collect(&first, &one, 0);
-    invar_sample_source_open(&other, &s.options);
-    other.position = one.position;
-    (void)collect(&second, &one, 1);
-    (void)collect(&again, &other, 1);
-    prompts_assert_equal(&again.samples, &second.samples, "at the place of the other");
-    assert_int_equal(again.samples.items[0].index, PROMPTS * PER_PROMPT);
+    open_fixture(&s, *state, false);
+    invar_sample_source_open(&original, &s.options);
+    (void)collect(&first, &original, 0);
+    invar_sample_source_open(&restored, &s.options);
+    restored.position = original.position;
+    (void)collect(&second, &original, 1);
+    (void)collect(&resumed, &restored, 1);
+    prompts_assert_equal(&resumed.samples, &second.samples, "at the place of the other");
+    assert_int_equal(resumed.samples.items[0].index, PROMPTS * PER_PROMPT);
     invar_rl_samples_reset(&first.samples);
     invar_rl_samples_reset(&second.samples);
-    invar_rl_samples_reset(&again.samples);
-    invar_sample_source_close(&one);
-    invar_sample_source_close(&other);
-    close_scene(&s);
+    invar_rl_samples_reset(&resumed.samples);
+    invar_sample_source_close(&original);
+    invar_sample_source_close(&restored);
+    close_fixture(&s);
 }
 
-/* Groups whose rewards are alike: none is ever kept, and the end of that is an error. */
-static void test_source__a_filter_that_is_never_content(void **state)
+/* Groups of one sample have equal rewards, so the filter drops all and sampling must fail. */
+static void test_source__a_filter_that_drops_all_fails(void **state)
 {
     invar_status status = INVAR_OK;
     invar_sample_source source;
     bool ready = false;
-    scene s;
+    source_fixture s;
 
-    open_scene(&s, *state, false);
+    open_fixture(&s, *state, false);
     s.options.drop_zero_std = true;
     s.options.per_prompt = 1;
     invar_sample_source_open(&source, &s.options);
@@ -155,19 +158,19 @@ static void test_source__a_filter_that_is_never_content(void **state)
         status = invar_sample_source_poll(&ready, &source);
     assert_int_equal(status, INVAR_E_STATE);
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- responses of the data ------------------------------------------------------------------- */
 
-static void test_source__answers_of_the_data(void **state)
+static void test_source__responses_of_the_data(void **state)
 {
     invar_sample_source source;
     invar_sample_batch batch;
-    scene s;
+    source_fixture s;
 
-    open_scene(&s, *state, true);
-    s.options.rollout = NULL; // nothing samples
+    open_fixture(&s, *state, true);
+    s.options.rollout = NULL; // responses come from the data
     invar_sample_source_open(&source, &s.options);
     assert_int_equal(collect(&batch, &source, 0), 1);
     assert_int_equal(batch.samples.count, PROMPTS);
@@ -181,48 +184,48 @@ static void test_source__answers_of_the_data(void **state)
     }
     invar_rl_samples_reset(&batch.samples);
     invar_sample_source_close(&source);
-    close_scene(&s);
+    close_fixture(&s);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static void test_source__files_are_the_same_samples(void **state)
 {
-    invar_sample_source maker, reader;
-    invar_sample_batch made, loaded;
-    scene s;
+    invar_sample_source writer, reader;
+    invar_sample_batch written, loaded;
+    source_fixture s;
 
-    open_scene(&s, *state, false);
+    open_fixture(&s, *state, false);
     s.options.run = (invar_digest){{9}};
-    invar_sample_source_open(&maker, &s.options);
-    (void)collect(&made, &maker, 0);
-    assert_ok(invar_sample_source_save(&maker, &made, pattern));
+    invar_sample_source_open(&writer, &s.options);
+    (void)collect(&written, &writer, 0);
+    assert_ok(invar_sample_source_save(&writer, &written, pattern));
     s.options.load = pattern;
     s.options.rollout = NULL;
     invar_sample_source_open(&reader, &s.options);
     assert_int_equal(collect(&loaded, &reader, 0), 1);
     assert_true(loaded.on_policy);
-    prompts_assert_equal(&loaded.samples, &made.samples, "from the file");
-    assert_memory_equal(&reader.position, &maker.position, sizeof reader.position);
+    prompts_assert_equal(&loaded.samples, &written.samples, "from the file");
+    assert_memory_equal(&reader.position, &writer.position, sizeof reader.position);
     invar_rl_samples_reset(&loaded.samples);
     invar_sample_source_close(&reader);
-    // what the recipe says is believed before the file is
+    // the sampling parameters of the file must be those of the recipe
     s.options.sampling.max_response = 4;
     invar_sample_source_open(&reader, &s.options);
-    assert_ok(invar_sample_source_start(&reader, &maker.request));
+    assert_ok(invar_sample_source_start(&reader, &writer.request));
     assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID,
                  "max_response");
     invar_sample_source_close(&reader);
-    // of another run
+    // a file of another run
     s.options.sampling.max_response = 3;
     s.options.run = (invar_digest){{8}};
     invar_sample_source_open(&reader, &s.options);
-    assert_ok(invar_sample_source_start(&reader, &maker.request));
+    assert_ok(invar_sample_source_start(&reader, &writer.request));
     assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID, "another run");
     invar_sample_source_close(&reader);
-    invar_rl_samples_reset(&made.samples);
-    invar_sample_source_close(&maker);
-    close_scene(&s);
+    invar_rl_samples_reset(&written.samples);
+    invar_sample_source_close(&writer);
+    close_fixture(&s);
 }
 
 static int setup(void **state)
@@ -241,9 +244,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_source__samples_in_order),
-        cmocka_unit_test(test_source__its_place_is_all_it_has),
-        cmocka_unit_test(test_source__a_filter_that_is_never_content),
-        cmocka_unit_test(test_source__answers_of_the_data),
+        cmocka_unit_test(test_source__resumes_from_its_position),
+        cmocka_unit_test(test_source__a_filter_that_drops_all_fails),
+        cmocka_unit_test(test_source__responses_of_the_data),
         cmocka_unit_test(test_source__files_are_the_same_samples),
     };
 

@@ -1,7 +1,8 @@
 /*
- * chat_template.c - chat templates: where they come from, their environment, and every way to fail.
+ * chat_template.c - tests of chat templates: sources, environment, sandbox, and failures of
+ * python3.
  *
- * That their texts are those of transformers is the business of oracle.c.
+ * Expected texts are literals. The comparison with transformers is in tokenizer/oracle.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,8 +32,8 @@ static void write_file(const char *dir, const char *name, const char *text)
     assert_ok(invar_file_write(path, text, strlen(text)));
 }
 
-/* A folder of its own with the two files; NULL: not there. */
-static const char *folder(const char *jinja, const char *config)
+/* Returns a new folder with these files, each of which may be NULL. */
+static const char *new_folder(const char *jinja, const char *config)
 {
     static char path[INVAR_PATH_SIZE];
     static int number;
@@ -50,12 +51,12 @@ static invar_chat_template *open_text(const char *jinja, const char *kwargs)
 {
     invar_chat_template *chat;
 
-    assert_ok(invar_chat_template_open(&chat, folder(jinja, NULL), "", kwargs));
+    assert_ok(invar_chat_template_open(&chat, new_folder(jinja, NULL), "", kwargs));
     return chat;
 }
 
-static void expect(invar_chat_template *chat, const char *messages, const char *tools, bool prompt,
-                   const char *expected)
+static void expect_render(invar_chat_template *chat, const char *messages, const char *tools,
+                          bool prompt, const char *expected)
 {
     size_t bytes;
     char *text;
@@ -66,17 +67,17 @@ static void expect(invar_chat_template *chat, const char *messages, const char *
     invar_free(text);
 }
 
-/* One text of one template. */
+/* Renders a template once and compares the text. */
 static void expect_text(const char *jinja, const char *kwargs, const char *messages,
                         const char *expected)
 {
     invar_chat_template *chat = open_text(jinja, kwargs);
 
-    expect(chat, messages, "", false, expected);
+    expect_render(chat, messages, "", false, expected);
     invar_chat_template_close(chat);
 }
 
-static void test_template_open__takes_the_right_source(void **state)
+static void test_chat_template_open__precedence_of_sources(void **state)
 {
     static const char config[] = "{\"chat_template\": \"config\", \"eos_token\": \"E\"}";
     static const char several[] =
@@ -86,28 +87,28 @@ static void test_template_open__takes_the_right_source(void **state)
     invar_chat_template *chat;
 
     (void)state;
-    assert_ok(invar_chat_template_open(&chat, folder(NULL, config), "", ""));
-    expect(chat, hello, "", false, "config");
+    assert_ok(invar_chat_template_open(&chat, new_folder(NULL, config), "", ""));
+    expect_render(chat, hello, "", false, "config");
     invar_chat_template_close(chat);
-    assert_ok(invar_chat_template_open(&chat, folder("file {{ eos_token }}", config), "", ""));
-    expect(chat, hello, "", false, "file E");
+    assert_ok(invar_chat_template_open(&chat, new_folder("file {{ eos_token }}", config), "", ""));
+    expect_render(chat, hello, "", false, "file E");
     invar_chat_template_close(chat);
-    assert_ok(invar_path_join(path, sizeof path, folder("path {{ eos_token }}", NULL),
+    assert_ok(invar_path_join(path, sizeof path, new_folder("path {{ eos_token }}", NULL),
                               "chat_template.jinja"));
-    assert_ok(invar_chat_template_open(&chat, folder("file", config), path, ""));
-    expect(chat, hello, "", false, "path E");
+    assert_ok(invar_chat_template_open(&chat, new_folder("file", config), path, ""));
+    expect_render(chat, hello, "", false, "path E");
     invar_chat_template_close(chat);
     assert_ok(invar_chat_template_open(&chat, "", path, "{\"eos_token\": \"K\"}"));
-    expect(chat, hello, "", false, "path K");
+    expect_render(chat, hello, "", false, "path K");
     invar_chat_template_close(chat);
-    assert_ok(invar_chat_template_open(&chat, folder(NULL, several), "", ""));
-    expect(chat, hello, "", false, "default");
-    expect(chat, hello, "[{}, {}]", false, "2 tools");
+    assert_ok(invar_chat_template_open(&chat, new_folder(NULL, several), "", ""));
+    expect_render(chat, hello, "", false, "default");
+    expect_render(chat, hello, "[{}, {}]", false, "2 tools");
     invar_chat_template_close(chat);
 }
 
-/* Folders of before transformers 4.34 have tokens in a file of their own. */
-static void test_template_open__takes_tokens_of_the_special_map(void **state)
+/* Folders written by transformers before 4.34 have special tokens in special_tokens_map.json. */
+static void test_chat_template_open__reads_special_tokens_map(void **state)
 {
     static const struct {
         const char *config, *text;
@@ -121,75 +122,76 @@ static void test_template_open__takes_tokens_of_the_special_map(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        dir = folder("<{{ bos_token }} {{ eos_token }}>", cases[i].config);
+        dir = new_folder("<{{ bos_token }} {{ eos_token }}>", cases[i].config);
         write_file(dir, "special_tokens_map.json",
                    "{\"bos_token\": \"B\", \"eos_token\": {\"content\": \"E\"}}");
         assert_ok(invar_chat_template_open(&chat, dir, "", ""));
-        expect(chat, hello, "", false, cases[i].text);
+        expect_render(chat, hello, "", false, cases[i].text);
         invar_chat_template_close(chat);
     }
-    dir = folder("x", NULL);
+    dir = new_folder("x", NULL);
     write_file(dir, "special_tokens_map.json", "[]");
     assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
                  "special_tokens_map.json: not a JSON object");
 }
 
-/* As transformers writes them since 4.51, where a model has several. */
-static void test_template_open__takes_the_folder_of_more(void **state)
+/* Several templates in additional_chat_templates, as transformers writes them since 4.51. */
+static void test_chat_template_open__reads_additional_templates(void **state)
 {
     static const char config[] = "{\"chat_template\": \"config\"}";
-    char more[INVAR_PATH_SIZE];
+    char additional[INVAR_PATH_SIZE];
     const char *dir;
     invar_chat_template *chat;
 
     (void)state;
-    dir = folder("file", config);
-    assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
-    write_file(more, "rag.jinja", "rag");
-    write_file(more, "tool_use.jinja", "{{ tools|length }} tools");
+    dir = new_folder("file", config);
+    assert_ok(invar_path_join(additional, sizeof additional, dir, "additional_chat_templates"));
+    write_file(additional, "rag.jinja", "rag");
+    write_file(additional, "tool_use.jinja", "{{ tools|length }} tools");
     assert_ok(invar_chat_template_open(&chat, dir, "", ""));
-    expect(chat, hello, "", false, "file");
-    expect(chat, hello, "[{}, {}]", false, "2 tools");
+    expect_render(chat, hello, "", false, "file");
+    expect_render(chat, hello, "[{}, {}]", false, "2 tools");
     invar_chat_template_close(chat);
-    write_file(more, "default.jinja", "more");
+    write_file(additional, "default.jinja", "more");
     assert_ok(invar_chat_template_open(&chat, dir, "", ""));
-    expect(chat, hello, "", false, "more");
+    expect_render(chat, hello, "", false, "more");
     invar_chat_template_close(chat);
-    // files go before the config, all of it: now there is none without tools
-    dir = folder(NULL, config);
-    assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
-    write_file(more, "tool_use.jinja", "tools");
+    // template files replace those of the config, so that there is no template without tools
+    dir = new_folder(NULL, config);
+    assert_ok(invar_path_join(additional, sizeof additional, dir, "additional_chat_templates"));
+    write_file(additional, "tool_use.jinja", "tools");
     assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
 }
 
-static void test_template_open__refuses_what_is_no_template(void **state)
+static void test_chat_template_open__refuses_invalid_templates(void **state)
 {
     invar_chat_template *chat;
 
     (void)state;
-    assert_fails(invar_chat_template_open(&chat, folder(NULL, NULL), "", ""), INVAR_E_NOTFOUND,
+    assert_fails(invar_chat_template_open(&chat, new_folder(NULL, NULL), "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
     assert_null(chat);
-    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
+    assert_fails(invar_chat_template_open(&chat, new_folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
     assert_fails(invar_chat_template_open(&chat, "", "/no/such/file", ""), INVAR_E_NOTFOUND,
                  "chat-template-path: /no/such/file: cannot be opened");
-    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{"), "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, new_folder(NULL, "{"), "", ""), INVAR_E_INVALID,
                  "tokenizer_config.json");
-    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{\"chat_template\": [1]}"), "", ""),
-                 INVAR_E_INVALID, "chat_template");
-    assert_fails(invar_chat_template_open(&chat, folder("a\n{% if %}", NULL), "", ""),
+    assert_fails(
+        invar_chat_template_open(&chat, new_folder(NULL, "{\"chat_template\": [1]}"), "", ""),
+        INVAR_E_INVALID, "chat_template");
+    assert_fails(invar_chat_template_open(&chat, new_folder("a\n{% if %}", NULL), "", ""),
                  INVAR_E_INVALID, "chat template: TemplateSyntaxError in line 2");
-    assert_fails(invar_chat_template_open(&chat, folder("\xFF", NULL), "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, new_folder("\xFF", NULL), "", ""), INVAR_E_INVALID,
                  "UTF-8");
-    assert_fails(invar_chat_template_open(&chat, folder("x", NULL), "", "[]"), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, new_folder("x", NULL), "", "[]"), INVAR_E_INVALID,
                  "kwargs: not a JSON object");
-    assert_fails(invar_chat_template_open(&chat, folder("x", NULL), "", "{\"tools\": 1}"),
+    assert_fails(invar_chat_template_open(&chat, new_folder("x", NULL), "", "{\"tools\": 1}"),
                  INVAR_E_INVALID, "\"tools\" is set by Invar");
 }
 
-static void test_template_render__has_the_environment_of_transformers(void **state)
+static void test_chat_template_render__has_the_environment_of_transformers(void **state)
 {
     (void)state;
     // trim_blocks and lstrip_blocks
@@ -205,13 +207,13 @@ static void test_template_render__has_the_environment_of_transformers(void **sta
                 "False 1.5");
     expect_text("{{ messages[0].reasoning_content }}", "",
                 "[{\"role\": \"assistant\", \"reasoning\": \"why\"}]", "why");
-    // JSON on several lines, and characters that end lines for some
+    // JSON on several lines, and Unicode line separators within a string
     expect_text("{{ messages[0].content }}", "",
                 "[\n{\"content\":\r\n\"a\\nb\xE2\x80\xA8\xC2\x85\xF0\x9F\x99\x82\"}]\n",
                 "a\nb\xE2\x80\xA8\xC2\x85\xF0\x9F\x99\x82");
 }
 
-static void test_template_render__recovers_from_errors_of_the_template(void **state)
+static void test_chat_template_render__recovers_from_errors_of_the_template(void **state)
 {
     invar_chat_template *chat =
         open_text("{% if messages|length > 1 %}{{ raise_exception('only one "
@@ -224,7 +226,7 @@ static void test_template_render__recovers_from_errors_of_the_template(void **st
     assert_fails(invar_chat_template_render(&text, &bytes, chat, "[{}, {}]", "", false),
                  INVAR_E_INVALID, "chat template: TemplateError: only one message");
     assert_null(text);
-    expect(chat, hello, "", false, "hello!");
+    expect_render(chat, hello, "", false, "hello!");
     assert_fails(invar_chat_template_render(&text, &bytes, chat, "[{}]", "", false),
                  INVAR_E_INVALID, "chat template: UndefinedError");
     assert_fails(invar_chat_template_render(&text, &bytes, chat, "[]", "", false), INVAR_E_INVALID,
@@ -237,11 +239,11 @@ static void test_template_render__recovers_from_errors_of_the_template(void **st
                  "messages");
     assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "{}", false),
                  INVAR_E_INVALID, "tools: not a JSON list");
-    expect(chat, hello, "", false, "hello!");
+    expect_render(chat, hello, "", false, "hello!");
     invar_chat_template_close(chat);
 }
 
-static void test_template_render__refuses_clock_and_chance(void **state)
+static void test_chat_template_render__refuses_clock_and_chance(void **state)
 {
     invar_chat_template *chat = open_text("{{ strftime_now('%Y') }}", "");
     size_t bytes;
@@ -251,7 +253,7 @@ static void test_template_render__refuses_clock_and_chance(void **state)
     assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
                  "strftime_now reads the clock");
     invar_chat_template_close(chat);
-    assert_fails(invar_chat_template_open(&chat, folder("{{ [1, 2] | random }}", NULL), "", ""),
+    assert_fails(invar_chat_template_open(&chat, new_folder("{{ [1, 2] | random }}", NULL), "", ""),
                  INVAR_E_INVALID, "random");
     chat = open_text("{{ lipsum() }}", "");
     assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
@@ -259,8 +261,8 @@ static void test_template_render__refuses_clock_and_chance(void **state)
     invar_chat_template_close(chat);
 }
 
-/* Addresses of objects differ from run to run, and so would the prompts. */
-static void test_template_render__refuses_what_is_no_data(void **state)
+/* Objects are rejected because their text has addresses, which differ between runs. */
+static void test_chat_template_render__refuses_objects(void **state)
 {
     static const char *const cases[][2] = {
         {"{{ messages|map(attribute='content') }}", "a generator, which is no data"},
@@ -270,7 +272,7 @@ static void test_template_render__refuses_what_is_no_data(void **state)
         {"{{ messages[0].items|string }}", "the address of an object"},
         {"{{ '%s'|format(messages|select) }}", "the address of an object"},
     };
-    static const char said[] = "[{\"role\": \"user\", \"content\": \"<f at 0x7f00beef>\"}]";
+    static const char messages[] = "[{\"role\": \"user\", \"content\": \"<f at 0x7f00beef>\"}]";
     invar_chat_template *chat;
     size_t bytes;
     char *text;
@@ -285,12 +287,12 @@ static void test_template_render__refuses_what_is_no_data(void **state)
     chat = open_text("{{ messages|map(attribute='content')|join }} {{ none }} {{ nothing }}"
                      "{{ [1, 2.5, {'a': (true, none)}] }} at 0xabcdef",
                      "");
-    expect(chat, said, "", false,
-           "<f at 0x7f00beef> None [1, 2.5, {'a': (True, None)}] at 0xabcdef");
+    expect_render(chat, messages, "", false,
+                  "<f at 0x7f00beef> None [1, 2.5, {'a': (True, None)}] at 0xabcdef");
     invar_chat_template_close(chat);
 }
 
-static void test_template_render__keeps_templates_in_the_sandbox(void **state)
+static void test_chat_template_render__keeps_templates_in_the_sandbox(void **state)
 {
     static const char *const escapes[] = {
         "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__ }}",
@@ -316,7 +318,7 @@ static void assert_no_children(void)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-static void test_template_render__ends_a_child_that_hangs(void **state)
+static void test_chat_template_render__ends_a_child_that_hangs(void **state)
 {
     static const char slow[] = "{% for a in range(9999) %}{% for b in range(9999) %}"
                                "{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
@@ -325,7 +327,7 @@ static void test_template_render__ends_a_child_that_hangs(void **state)
     char *text;
 
     (void)state;
-    assert_ok(invar_chat_template_open_within(&chat, folder(slow, NULL), "", "", 3));
+    assert_ok(invar_chat_template_open_within(&chat, new_folder(slow, NULL), "", "", 3));
     assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_IO,
                  "chat template: no reply within 3 s");
     assert_no_children();
@@ -334,13 +336,13 @@ static void test_template_render__ends_a_child_that_hangs(void **state)
     invar_chat_template_close(chat);
 }
 
-/* Programs called python3 that are none, first in PATH. */
+/* Calls `check` with a PATH that only has `script` as python3, or no python3 if it is NULL. */
 static void with_python(const char *script, void (*check)(const char *dir))
 {
-    const char *before = getenv("PATH");
-    char bin[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], *kept = before ? strdup(before) : NULL;
+    const char *old_path = getenv("PATH");
+    char bin[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], *kept = old_path ? strdup(old_path) : NULL;
 
-    snprintf(bin, sizeof bin, "%s", folder("x", NULL));
+    snprintf(bin, sizeof bin, "%s", new_folder("x", NULL));
     if (script) {
         write_file(bin, "python3", script);
         assert_ok(invar_path_join(path, sizeof path, bin, "python3"));
@@ -371,7 +373,7 @@ static void check_dies(const char *dir)
     assert_null(chat);
 }
 
-static void check_rubbish(const char *dir)
+static void check_invalid_reply(const char *dir)
 {
     invar_chat_template *chat;
 
@@ -396,8 +398,9 @@ static void check_opens(const char *dir)
     invar_chat_template_close(chat);
 }
 
-/* The system's python3 after these words of a shell, and with these options. */
-static void with_real_python(const char *words, const char *options, void (*check)(const char *dir))
+/* Like with_python, with a script that runs shell commands and then the system's python3. */
+static void with_real_python(const char *commands, const char *options,
+                             void (*check)(const char *dir))
 {
     char script[INVAR_PATH_SIZE + 100], real[INVAR_PATH_SIZE] = "";
     FILE *which = popen("command -v python3", "r");
@@ -406,29 +409,29 @@ static void with_real_python(const char *words, const char *options, void (*chec
     assert_non_null(fgets(real, sizeof real, which));
     pclose(which);
     real[strcspn(real, "\n")] = '\0';
-    snprintf(script, sizeof script, "#!/bin/sh\n%s\nPATH=/bin:/usr/bin exec %s %s \"$@\"\n", words,
-             real, options);
+    snprintf(script, sizeof script, "#!/bin/sh\n%s\nPATH=/bin:/usr/bin exec %s %s \"$@\"\n",
+             commands, real, options);
     with_python(script, check);
 }
 
-static void test_template_open__names_what_is_wrong_with_python(void **state)
+static void test_chat_template_open__names_what_is_wrong_with_python(void **state)
 {
     (void)state;
     with_python(NULL, check_missing);
     with_python("#!/bin/sh\necho no module >&2\nexit 3\n", check_dies);
-    with_python("#!/bin/sh\nread -r line\necho rubbish\nread -r line\n", check_rubbish);
-    with_real_python("", "-S", check_no_jinja); // without the folders where packages are
+    with_python("#!/bin/sh\nread -r line\necho rubbish\nread -r line\n", check_invalid_reply);
+    with_real_python("", "-S", check_no_jinja); // -S: without site-packages
     assert_no_children();
 }
 
-/* A limit of memory that the user has set may be lower than ours, and cannot be raised. */
-static void test_template_open__lives_under_a_lower_limit(void **state)
+/* The child works under a lower memory limit of the user, which it cannot raise. */
+static void test_chat_template_open__works_under_a_lower_limit(void **state)
 {
     (void)state;
     with_real_python("ulimit -v 600000", "", check_opens);
 }
 
-static void test_template_hash__is_of_text_and_variables(void **state)
+static void test_chat_template_hash__is_of_text_and_variables(void **state)
 {
     static const char *const sources[][2] = {
         {"a", ""}, {"b", ""}, {"a", "{\"x\": 1}"}, {"a", "{\"x\": 2}"}, {"a", "{\"y\": 1}"}};
@@ -452,19 +455,19 @@ static void test_template_hash__is_of_text_and_variables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_template_open__takes_the_right_source),
-        cmocka_unit_test(test_template_open__takes_tokens_of_the_special_map),
-        cmocka_unit_test(test_template_open__takes_the_folder_of_more),
-        cmocka_unit_test(test_template_open__refuses_what_is_no_template),
-        cmocka_unit_test(test_template_render__has_the_environment_of_transformers),
-        cmocka_unit_test(test_template_render__recovers_from_errors_of_the_template),
-        cmocka_unit_test(test_template_render__refuses_clock_and_chance),
-        cmocka_unit_test(test_template_render__refuses_what_is_no_data),
-        cmocka_unit_test(test_template_render__keeps_templates_in_the_sandbox),
-        cmocka_unit_test(test_template_render__ends_a_child_that_hangs),
-        cmocka_unit_test(test_template_open__names_what_is_wrong_with_python),
-        cmocka_unit_test(test_template_open__lives_under_a_lower_limit),
-        cmocka_unit_test(test_template_hash__is_of_text_and_variables),
+        cmocka_unit_test(test_chat_template_open__precedence_of_sources),
+        cmocka_unit_test(test_chat_template_open__reads_special_tokens_map),
+        cmocka_unit_test(test_chat_template_open__reads_additional_templates),
+        cmocka_unit_test(test_chat_template_open__refuses_invalid_templates),
+        cmocka_unit_test(test_chat_template_render__has_the_environment_of_transformers),
+        cmocka_unit_test(test_chat_template_render__recovers_from_errors_of_the_template),
+        cmocka_unit_test(test_chat_template_render__refuses_clock_and_chance),
+        cmocka_unit_test(test_chat_template_render__refuses_objects),
+        cmocka_unit_test(test_chat_template_render__keeps_templates_in_the_sandbox),
+        cmocka_unit_test(test_chat_template_render__ends_a_child_that_hangs),
+        cmocka_unit_test(test_chat_template_open__names_what_is_wrong_with_python),
+        cmocka_unit_test(test_chat_template_open__works_under_a_lower_limit),
+        cmocka_unit_test(test_chat_template_hash__is_of_text_and_variables),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 

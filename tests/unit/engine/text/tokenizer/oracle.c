@@ -1,9 +1,10 @@
 /*
- * oracle.c - tokenizer and chat templates against the tokenizers library and transformers.
+ * oracle.c - tests of tokenizers and chat templates against tokenizers and transformers.
  *
- * What they say is in tests/oracle/tokenizer, or in the folder named by INVAR_TOKENIZER_ORACLE;
- * tests/oracle/tokenizer.py wrote it. Ids must be equal: of strings, of every code point in several
- * places, of long mixed text, which is made here as it is made there.
+ * tests/oracle/tokenizer.py wrote the expected results to tests/oracle/tokenizer;
+ * INVAR_TOKENIZER_ORACLE names another folder. Token ids must be equal for strings, for every code
+ * point in several contexts, and for long mixed text, which both programs generate. Results of the
+ * last two are compared by CRC-32. Control: changed ids do not compare equal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -62,7 +63,7 @@ static void close_oracle(oracle *o)
 
 /* ---- checksums ------------------------------------------------------------------------------- */
 
-/* zlib's crc32, half a byte at a time. */
+/* CRC-32 as in zlib, half a byte at a time. */
 static uint32_t crc32(uint32_t crc, const void *data, size_t bytes)
 {
     static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
@@ -79,7 +80,7 @@ static uint32_t crc32(uint32_t crc, const void *data, size_t bytes)
     return ~crc;
 }
 
-/* A list of numbers, its length first. */
+/* Returns the CRC extended by a list of numbers, its length first. */
 static uint32_t add_list(uint32_t crc, const int32_t *numbers, int64_t count)
 {
     int32_t length = (int32_t)count;
@@ -88,15 +89,15 @@ static uint32_t add_list(uint32_t crc, const int32_t *numbers, int64_t count)
     return crc32(crc, numbers, (size_t)count * sizeof *numbers);
 }
 
-/* What is compared: makes a list of numbers from a text. The caller owns *out. */
-typedef struct way {
-    int64_t (*list)(int32_t **out, const struct way *w, const char *text, size_t bytes);
+/* A function of text whose results are compared: `list` makes numbers; the caller frees *out. */
+typedef struct text_function {
+    int64_t (*list)(int32_t **out, const struct text_function *w, const char *text, size_t bytes);
     const invar_tokenizer *tokenizer;
     invar_pattern pattern;
     invar_normal_step step;
-} way;
+} text_function;
 
-static int64_t list_ids(int32_t **out, const way *w, const char *text, size_t bytes)
+static int64_t list_ids(int32_t **out, const text_function *w, const char *text, size_t bytes)
 {
     int64_t count;
 
@@ -104,7 +105,7 @@ static int64_t list_ids(int32_t **out, const way *w, const char *text, size_t by
     return count;
 }
 
-static int64_t list_words(int32_t **out, const way *w, const char *text, size_t bytes)
+static int64_t list_words(int32_t **out, const text_function *w, const char *text, size_t bytes)
 {
     const invar_splitter splitter = {.pattern = w->pattern, .behavior = INVAR_BEHAVIOR_ISOLATED};
     size_t begin, end, at = 0;
@@ -118,7 +119,7 @@ static int64_t list_words(int32_t **out, const way *w, const char *text, size_t 
     return count;
 }
 
-static int64_t list_normal(int32_t **out, const way *w, const char *text, size_t bytes)
+static int64_t list_normal(int32_t **out, const text_function *w, const char *text, size_t bytes)
 {
     const invar_normalizer normalizer = {{w->step}, 1};
     char *normal;
@@ -132,8 +133,9 @@ static int64_t list_normal(int32_t **out, const way *w, const char *text, size_t
     return (int64_t)count;
 }
 
-/* Adds what the way makes of a text; *count grows by its length. */
-static uint32_t add_text(uint32_t crc, int64_t *count, const way *w, const char *text, size_t bytes)
+/* Returns the CRC extended by the numbers of a text, and adds their number to *count. */
+static uint32_t add_text(uint32_t crc, int64_t *count, const text_function *w, const char *text,
+                         size_t bytes)
 {
     int32_t *numbers;
     int64_t n = w->list(&numbers, w, text, bytes);
@@ -178,7 +180,7 @@ static void test_oracle_encode__ids_of_strings(void **state)
                                              json_string_length(text)));
             if (!same_ids(ids, got, count))
                 fail_msg("%s: string %zu, \"%s\"", names[k], i, json_string_value(text));
-            if (count > 0) { // the comparison can fail
+            if (count > 0) { // control: a changed id is detected
                 got[count - 1]++;
                 assert_false(same_ids(ids, got, count));
             }
@@ -190,8 +192,8 @@ static void test_oracle_encode__ids_of_strings(void **state)
 
 /* ---- every code point ------------------------------------------------------------------------ */
 
-/* Appends; "%" stands for the character. */
-static size_t fill(char *out, const char *form, const char *character, size_t bytes)
+/* Writes `form` with the character for each "%". Returns the number of bytes. */
+static size_t write_form(char *out, const char *form, const char *character, size_t bytes)
 {
     size_t used = 0;
 
@@ -202,19 +204,20 @@ static size_t fill(char *out, const char *form, const char *character, size_t by
     return used;
 }
 
-/* The same as places() in tokenizer.py. */
-static size_t places(char *out, uint32_t point)
+/* Like places() in tokenizer.py: the code point in several contexts. */
+static size_t write_contexts(char *out, uint32_t point)
 {
     char character[4];
     size_t bytes = invar_unicode_write(character, point);
 
-    return fill(out,
-                "% a%b %%'%1%1\n%\n%\xCC\x81"
-                "e%\xCC\xA3 q\xCD\x85% %",
-                character, bytes);
+    return write_form(out,
+                      "% a%b %%'%1%1\n%\n%\xCC\x81"
+                      "e%\xCC\xA3 q\xCD\x85% %",
+                      character, bytes);
 }
 
-static void check_block(const way *w, const char *name, size_t block, const json_t *expected)
+static void check_block(const text_function *w, const char *name, size_t block,
+                        const json_t *expected)
 {
     int64_t count = 0;
     uint32_t crc = 0;
@@ -223,20 +226,20 @@ static void check_block(const way *w, const char *name, size_t block, const json
     for (uint32_t i = 0; i < BLOCK; i++) {
         uint32_t point = (uint32_t)block * BLOCK + i;
         if (point < 0xD800 || point >= 0xE000)
-            crc = add_text(crc, &count, w, text, places(text, point));
+            crc = add_text(crc, &count, w, text, write_contexts(text, point));
     }
     if (json_integer_value(json_array_get(expected, 0)) != count ||
         json_integer_value(json_array_get(expected, 1)) != crc)
         fail_msg("%s: code points from U+%04zX on", name, block * BLOCK);
 }
 
-/* The blocks' checksums are in the list from `first` on. */
-static void check_blocks(const way *w, const char *name, const json_t *list, size_t first)
+/* Compares blocks of code points with their checksums, which begin at list[first]. */
+static void check_blocks(const text_function *w, const char *name, const json_t *list, size_t first)
 {
     const size_t blocks = json_array_size(list) - first, stride = (size_t)invar_test_count(16, 1);
 
     assert_true(json_array_size(list) > first && blocks <= 0x110000 / BLOCK);
-    // what is reduced still has all scripts of the basic plane and most of the next
+    // the reduced test still has the scripts of the basic plane and most of the next plane
     for (size_t block = 0; block < blocks; block++)
         if (block < 0x20 || block % stride == 0)
             check_block(w, name, block, json_array_get(list, first + block));
@@ -247,7 +250,7 @@ static void test_oracle_encode__ids_of_every_code_point(void **state)
     (void)state;
     for (int k = 0; k < NAMES; k++) {
         oracle o = open_oracle(names[k]);
-        way w = {.list = list_ids, .tokenizer = o.tokenizer};
+        text_function w = {.list = list_ids, .tokenizer = o.tokenizer};
         check_blocks(&w, names[k], json_object_get(o.expected, "sweep"), 0);
         close_oracle(&o);
     }
@@ -302,8 +305,8 @@ static uint32_t point_of(unsigned kind, uint64_t value)
     }
 }
 
-/* The same as mixed() in tokenizer.py. The caller owns *out. */
-static size_t mixed(char **out, uint64_t seed, int chars)
+/* Like mixed() in tokenizer.py: pseudo-random text. The caller frees *out. */
+static size_t make_mixed_text(char **out, uint64_t seed, int chars)
 {
     uint64_t x = seed * 2654435761u % (1ull << 32) + 1;
     size_t used = 0;
@@ -333,14 +336,14 @@ static void test_oracle_encode__ids_of_long_mixed_text(void **state)
     for (int k = 0; k < NAMES; k++) {
         oracle o = open_oracle(names[k]);
         json_t *list = json_object_get(o.expected, "large"), *item;
-        way w = {.list = list_ids, .tokenizer = o.tokenizer};
+        text_function w = {.list = list_ids, .tokenizer = o.tokenizer};
         size_t i;
         assert_true(json_array_size(list) > 0);
         json_array_foreach(list, i, item)
         {
             int64_t count = 0;
             char *text;
-            size_t bytes = mixed(&text, (uint64_t)number(item, "seed"), LARGE_CHARS);
+            size_t bytes = make_mixed_text(&text, (uint64_t)number(item, "seed"), LARGE_CHARS);
             assert_int_equal(crc32(0, text, bytes), number(item, "text"));
             assert_int_equal(add_text(0, &count, &w, text, bytes), number(item, "ids"));
             assert_int_equal(count, number(item, "count"));
@@ -350,7 +353,7 @@ static void test_oracle_encode__ids_of_long_mixed_text(void **state)
     }
 }
 
-/* A million letters, which are one word to most: a square of that would take minutes. */
+/* A million letters are one word for most tokenizers; quadratic time would take minutes. */
 static void test_oracle_encode__a_megabyte_takes_no_square_time(void **state)
 {
     static char text[1 << 20];
@@ -370,9 +373,12 @@ static void test_oracle_encode__a_megabyte_takes_no_square_time(void **state)
     }
 }
 
-/* ---- words and normalized text alone --------------------------------------------------------- */
+/* ---- words and normalized text --------------------------------------------------------------- */
 
-/* Ids do not show every boundary: where no merge reaches across, two words have the ids of one. */
+/*
+ * Words are compared as well because ids do not reveal every word boundary: without a merge across
+ * it, two words have the ids of one.
+ */
 #define FORM(name)                                                                                 \
     {                                                                                              \
         .list = list_normal, .step = {.kind = INVAR_NORMAL_FORM, .form = (name) }                  \
@@ -382,7 +388,7 @@ static void test_oracle_steps__words_and_normalized_text(void **state)
 {
     static const struct {
         const char *name;
-        way w;
+        text_function w;
     } steps[] = {{"gpt2", {.list = list_words, .pattern = INVAR_PATTERN_GPT2}},
                  {"llama3", {.list = list_words, .pattern = INVAR_PATTERN_LLAMA3}},
                  {"qwen2", {.list = list_words, .pattern = INVAR_PATTERN_QWEN2}},
@@ -408,7 +414,7 @@ static void test_oracle_steps__words_and_normalized_text(void **state)
         for (size_t i = 0; i < LARGE_TEXTS; i++) {
             int64_t count = 0;
             char *text;
-            size_t bytes = mixed(&text, (uint64_t)number(file, "seed") + i, LARGE_CHARS);
+            size_t bytes = make_mixed_text(&text, (uint64_t)number(file, "seed") + i, LARGE_CHARS);
             assert_int_equal(add_text(0, &count, &steps[k].w, text, bytes),
                              json_integer_value(json_array_get(list, i)));
             invar_free(text);
@@ -420,7 +426,7 @@ static void test_oracle_steps__words_and_normalized_text(void **state)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-/* What the stream shows after some tokens: the text that those alone have, or its beginning. */
+/* The text of the stream after some tokens must be their decoded text, or a prefix of it. */
 static void check_shown(const invar_text_stream *stream, const invar_tokenizer *tokenizer,
                         const int32_t *ids, int64_t count, bool skip)
 {
@@ -428,11 +434,11 @@ static void check_shown(const invar_text_stream *stream, const invar_tokenizer *
     char *text;
 
     assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, ids, count, skip));
-    // text that spells bytes may become shorter once a run at its end shows that it does not
+    // a byte run at the end may turn out to be invalid, which shortens the decoded text
     assert_true(bytes >= stream->bytes || stream->stable_bytes == 0);
     assert_true(stream->stable_bytes <= stream->bytes);
     missing = bytes > stream->bytes ? bytes - stream->bytes : 0;
-    // the beginning of a character is not shown; of a run of bytes, that spoils what was shown
+    // an incomplete character is not shown; in a byte run it may change the text shown before
     if (stream->stable_bytes == stream->bytes)
         assert_memory_equal(stream->text, text, stream->bytes);
     else
@@ -447,7 +453,7 @@ static void check_decode(const invar_tokenizer *tokenizer, const json_t *item)
     bool skip = json_is_true(json_object_get(item, "skip"));
     invar_text_stream stream = {0};
     int32_t ids[64];
-    size_t count = json_array_size(list), bytes, settled = 0;
+    size_t count = json_array_size(list), bytes, stable = 0;
     char *got;
 
     assert_true(count <= 64 && json_is_string(text));
@@ -455,10 +461,10 @@ static void check_decode(const invar_tokenizer *tokenizer, const json_t *item)
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
         assert_ok(invar_text_stream_push(&stream, tokenizer, ids[i], skip));
         check_shown(&stream, tokenizer, ids, (int64_t)i + 1, skip);
-        // what is settled stays, and is the beginning of the whole
-        assert_true(stream.stable_bytes >= settled && stream.unchanged_bytes >= settled);
-        settled = stream.stable_bytes;
-        assert_memory_equal(stream.text, json_string_value(text), settled);
+        // the stable text never changes and is a prefix of the final text
+        assert_true(stream.stable_bytes >= stable && stream.unchanged_bytes >= stable);
+        stable = stream.stable_bytes;
+        assert_memory_equal(stream.text, json_string_value(text), stable);
     }
     assert_ok(invar_text_stream_flush(&stream, tokenizer));
     assert_string_equal(stream.text, json_string_value(text));
@@ -492,7 +498,7 @@ static char *dump(const json_t *value)
     return text;
 }
 
-/* Its own process for each case would take long: those of one template and its variables share. */
+/* Compares one rendering. Cases with the same template and variables share `chat`, its process. */
 static void check_rendering(invar_chat_template *chat, const json_t *item, size_t i)
 {
     const json_t *expected = json_object_get(item, "text");
@@ -518,7 +524,7 @@ static void check_rendering(invar_chat_template *chat, const json_t *item, size_
 static void test_oracle_template__texts_of_chats(void **state)
 {
     json_t *file, *cases, *item;
-    char last[INVAR_PATH_SIZE] = "";
+    char previous[INVAR_PATH_SIZE] = "";
     invar_chat_template *chat = NULL;
     size_t i;
 
@@ -529,16 +535,16 @@ static void test_oracle_template__texts_of_chats(void **state)
     json_array_foreach(cases, i, item)
     {
         json_t *variables = json_copy(json_object_get(file, "tokens"));
-        char here[INVAR_PATH_SIZE], *kwargs;
+        char current[INVAR_PATH_SIZE], *kwargs;
         assert_int_equal(json_object_update(variables, json_object_get(item, "kwargs")), 0);
         kwargs = dump(variables);
-        snprintf(here, sizeof here, "%s %s", json_string_value(json_object_get(item, "template")),
-                 kwargs);
-        if (strcmp(here, last) != 0) {
+        snprintf(current, sizeof current, "%s %s",
+                 json_string_value(json_object_get(item, "template")), kwargs);
+        if (strcmp(current, previous) != 0) {
             const char *name = json_string_value(json_object_get(item, "template"));
             invar_chat_template_close(chat);
             assert_ok(invar_chat_template_open(&chat, "", path_of("templates", name), kwargs));
-            memcpy(last, here, sizeof last);
+            memcpy(previous, current, sizeof previous);
         }
         check_rendering(chat, item, i);
         free(kwargs);

@@ -1,12 +1,12 @@
 /*
- * gpu_support.c - drivers and GPUs that this build cannot run on are refused with what to do.
+ * gpu_support.c - tests that unsupported drivers and GPUs are rejected with a remedy.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/common/gpu_support.h"
 #include "tests/support.h"
 
-static void test_fitness__drivers(void **state)
+static void test_gpu_support__checks_drivers(void **state)
 {
     (void)state;
     assert_fails(invar_gpu_check_driver(0, 13000), INVAR_E_NODEVICE,
@@ -19,7 +19,7 @@ static void test_fitness__drivers(void **state)
     assert_ok(invar_gpu_check_driver(14010, 13000));
 }
 
-static void test_fitness__capabilities(void **state)
+static void test_gpu_support__checks_capabilities(void **state)
 {
     static const int others[][2] = {{7, 0}, {8, 0}, {8, 6}, {8, 9}, {9, 1}, {10, 0}, {12, 0}};
 
@@ -35,8 +35,8 @@ static void test_fitness__capabilities(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fitness__drivers),
-        cmocka_unit_test(test_fitness__capabilities),
+        cmocka_unit_test(test_gpu_support__checks_drivers),
+        cmocka_unit_test(test_gpu_support__checks_capabilities),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

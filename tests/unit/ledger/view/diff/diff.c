@@ -1,5 +1,9 @@
 /*
- * diff.c - tests of the diff: which step, which point, which evaluation, and the verdict.
+ * diff.c - tests of the diff of two runs: the verdict, and the first differing step and point.
+ *
+ * Runs with a planted fault must diverge at its step and point, with the verdict that identity and
+ * program imply. Evaluations, resumed runs and repeated steps are compared as well. Control: equal,
+ * shorter and resumed runs are identical.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,14 +14,14 @@
 static void test_diff__identical_runs(void **state)
 {
     invar_test_ledger spec = {.steps = 23};
-    invar_diff *diff = diff_lives(&spec, &spec);
+    invar_diff *diff = diff_interrupted(&spec, &spec);
 
     (void)state;
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     assert_headline(diff, "identical: 23 steps, 15 points a step");
     assert_int_equal(diff->step, -1);
     assert_int_equal(diff->n_facts, 0);
-    assert_int_equal(diff->facts_equal, 28); // 22 usual ones, 5 of the identity, the kind
+    assert_int_equal(diff->facts_equal, 28); // 22 usual facts, 5 of the identity, and the kind
     assert_int_equal(diff->n_changes + diff->n_points + diff->n_metrics + diff->n_samples, 0);
     assert_int_equal(diff->points_equal, INVAR_TEST_LEDGER_POINTS);
     assert_int_equal(diff->samples_equal, INVAR_TEST_LEDGER_SAMPLES);
@@ -30,7 +34,7 @@ static void test_diff__identical_runs(void **state)
 
 static void test_diff__run_and_itself(void **state)
 {
-    const char *path = fresh();
+    const char *path = new_path();
     invar_ledger *ledger;
     invar_diff *diff;
 
@@ -46,7 +50,7 @@ static void test_diff__run_and_itself(void **state)
 
 static void test_diff__two_runs_of_one_ledger(void **state)
 {
-    const char *path = fresh();
+    const char *path = new_path();
     invar_test_ledger bad = {
         .steps = 8,
         .name = "bad",
@@ -88,7 +92,7 @@ static void test_diff__first_divergent_point(void **state)
     assert_int_equal(diff->n_facts, 1);
     assert_string_equal(diff->facts[0].key, "binary");
     assert_string_equal(diff->facts[0].b, "ff");
-    // the point itself, and what is computed from it
+    // The faulty point and all points computed from it differ.
     assert_int_equal(diff->n_points, 9);
     assert_int_equal(diff->points_equal, 6);
     assert_ptr_equal(diff->culprit, &diff->points[0]);
@@ -96,7 +100,7 @@ static void test_diff__first_divergent_point(void **state)
     assert_string_equal(diff->culprit->shape, "[1024,64]");
     for (size_t i = 1; i < diff->n_points; i++)
         assert_false(diff->points[i].is_origin);
-    assert_int_equal(diff->n_samples, 0); // what was sampled before is the same
+    assert_int_equal(diff->n_samples, 0); // samples were drawn before the divergence
     assert_true(diff->n_metrics > 0 && diff->metrics_equal > 0);
     invar_diff_free(diff);
 }
@@ -119,7 +123,7 @@ static void test_diff__same_program_two_results(void **state)
                                                   INVAR_DIFF_SAMPLE_TRAIN);
     invar_diff_free(diff);
 
-    // nor is a judge part of the identity, but another one is another answer
+    // A reward plug-in is not part of the identity, but another one explains other results.
     const invar_ledger_fact old_judge = {"plugin", "custom-rm-path", "aa"};
     const invar_ledger_fact new_judge = {"plugin", "custom-rm-path", "bb"};
     a.facts = &old_judge;
@@ -132,7 +136,7 @@ static void test_diff__same_program_two_results(void **state)
     invar_diff_free(diff);
     a.n_facts = 0;
 
-    // free circumstances do not excuse it, another identity does
+    // Free keys do not explain other bits; another identity does.
     const invar_ledger_fact threads = {"free", "threads", "1"};
     b.facts = &threads;
     b.n_facts = 1;
@@ -189,7 +193,7 @@ static void test_diff__nothing_in_common(void **state)
 static void test_diff__resumed_run_is_the_same(void **state)
 {
     invar_test_ledger whole = {.steps = 24}, resumed = {.steps = 24, .crash = 17, .resume = 9};
-    invar_diff *diff = diff_lives(&whole, &resumed);
+    invar_diff *diff = diff_interrupted(&whole, &resumed);
 
     (void)state;
     assert_headline(diff, "identical: 24 steps, 15 points a step");
@@ -206,7 +210,7 @@ static void test_diff__run_that_contradicts_itself(void **state)
 
     (void)state;
     resumed.faults[0] = (invar_test_fault){INVAR_TEST_OVERLAP, 12, "loss.grad", 0, 1};
-    diff = diff_lives(&whole, &resumed);
+    diff = diff_interrupted(&whole, &resumed);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
     assert_int_equal(diff->self_contradicting_side, 'B');
     assert_int_equal(diff->step, 12);
@@ -219,17 +223,17 @@ static void test_diff__run_that_contradicts_itself(void **state)
     assert_int_equal(invar_diff_next(next, diff), 1);
     assert_has(next[0], " --step 12");
     invar_diff_free(diff);
-    diff = diff_lives(&resumed, &whole);
+    diff = diff_interrupted(&resumed, &whole);
     assert_int_equal(diff->self_contradicting_side, 'A');
     assert_int_equal(diff->step, 12);
     invar_diff_free(diff);
 }
 
-/* One step, by its newest execution: neither the older one nor other steps count. */
+/* The diff of one step uses its newest execution and ignores all other steps. */
 static void test_diff__one_step(void **state)
 {
     invar_test_ledger whole = {.steps = 24}, resumed = {.steps = 24, .crash = 17, .resume = 9};
-    const char *x = fresh(), *y = fresh();
+    const char *x = new_path(), *y = new_path();
     invar_ledger *a, *b;
     invar_diff *diff;
 
@@ -256,7 +260,7 @@ static void test_diff__one_step(void **state)
 
 static void test_diff__facts_that_changed_on_the_way(void **state)
 {
-    const char *a = fresh(), *b = fresh();
+    const char *a = new_path(), *b = new_path();
     const invar_ledger_fact moved = {"host", "name", "node-2"};
     invar_test_ledger spec = {.steps = 6, .crash = 4};
     invar_ledger *ledger;
@@ -280,7 +284,7 @@ static void test_diff__facts_that_changed_on_the_way(void **state)
 
 static void test_diff__two_programs_in_one_run(void **state)
 {
-    const char *path = fresh();
+    const char *path = new_path();
     invar_test_ledger spec = {.steps = 9, .killed = true};
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     invar_ledger *ledger;
@@ -297,22 +301,24 @@ static void test_diff__two_programs_in_one_run(void **state)
         assert_ok(invar_test_ledger_step(ledger, &spec, 1, step));
     invar_ledger_close(ledger);
     diff = diff_files(path, path);
-    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // no program contradicts itself
+    // Two programs may give two results.
+    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_int_equal(diff->self_contradicting_side, 'A');
     assert_int_equal(diff->step, 6);
     invar_diff_headline(headline, diff);
     assert_has(headline, "different: run test (");
     assert_has(headline, "did step 6 twice by two programs with two results");
-    assert_int_equal(diff->n_facts, 1); // between the two segments
+    assert_int_equal(diff->n_facts, 1); // the fact that differs between the segments
     assert_string_equal(diff->facts[0].a, "00112233445566778899aabbccddeeff");
     assert_string_equal(diff->facts[0].b, "ff");
     invar_diff_free(diff);
 }
 
-/* A run that dies before step 9 and repeats steps from 5 on, as another spec. */
-static const char *relived(const invar_test_ledger *first, const invar_test_ledger *second)
+/* Writes a run by `first`, then resumes it from step 5 by `second`. Returns its path. */
+static const char *run_with_repeated_steps(const invar_test_ledger *first,
+                                           const invar_test_ledger *second)
 {
-    const char *path = fresh();
+    const char *path = new_path();
     invar_ledger *ledger;
 
     assert_ok(invar_test_ledger_write(path, first));
@@ -335,9 +341,9 @@ static void test_diff__unknown_program_is_no_excuse(void **state)
     (void)state;
     other.faults[0] = (invar_test_fault){INVAR_TEST_OVERLAP, 6, "embed.out", 0, 1};
     for (size_t i = 0; i < COUNT(forgeries); i++) {
-        const char *path = relived(&spec, &other);
+        const char *path = run_with_repeated_steps(&spec, &other);
         invar_diff *diff;
-        forge(path, forgeries[i]);
+        tamper(path, forgeries[i]);
         diff = diff_files(path, path);
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
         assert_int_equal(diff->self_contradicting_side, 'A');
@@ -362,15 +368,16 @@ static void test_diff__repeated_step_with_other_numbers(void **state)
     invar_diff *diff;
 
     (void)state;
-    (void)snprintf(whole, sizeof whole, "%s", fresh());
+    (void)snprintf(whole, sizeof whole, "%s", new_path());
     assert_ok(invar_test_ledger_write(whole, &spec));
-    diff = diff_files(whole, relived(&spec, &spec)); // twice the same
+    // Control: repeated with equal results.
+    diff = diff_files(whole, run_with_repeated_steps(&spec, &spec));
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     invar_diff_free(diff);
     for (size_t i = 0; i < COUNT(cases); i++) {
         invar_test_ledger changed = spec;
         changed.faults[0] = cases[i].fault;
-        (void)snprintf(other, sizeof other, "%s", relived(&spec, &changed));
+        (void)snprintf(other, sizeof other, "%s", run_with_repeated_steps(&spec, &changed));
         diff = diff_files(whole, other);
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
         assert_int_equal(diff->self_contradicting_side, 'B');
@@ -389,7 +396,7 @@ static void test_diff__repeated_step_with_other_numbers(void **state)
     }
 }
 
-/* ---- beside the tensors ---------------------------------------------------------------------- */
+/* ---- differences outside of tensors ---------------------------------------------------------- */
 
 static void test_diff__samples_without_tensors(void **state)
 {
@@ -424,7 +431,7 @@ static void test_diff__evaluation_without_tensors(void **state)
     assert_int_equal(diff->n_metrics, 1);
     assert_string_equal(diff->metrics[0].name, "eval/gsm8k/reward");
     invar_diff_free(diff);
-    for (int64_t step = 3; step < 24; step += 20) { // whichever comes first
+    for (int64_t step = 3; step < 24; step += 20) { // the earlier difference is reported
         b.faults[1] = (invar_test_fault){INVAR_TEST_LOGP_MISMATCH, step, NULL, 0, 0.25};
         diff = diff_specs(&a, &b);
         assert_int_equal(diff->step, step < 19 ? step : 19);
@@ -434,47 +441,48 @@ static void test_diff__evaluation_without_tensors(void **state)
 
 /* ---- evaluations ----------------------------------------------------------------------------- */
 
-enum { MARKS = 4, MARKED_STEPS = 3 };
+enum { MAX_EVALUATIONS = 4, EVALUATED_STEPS = 3 };
 
-/* An evaluation: in the segment `seg`, after the step `step`. */
-typedef struct mark {
+/* An evaluation in segment `seg`, after step `step`. */
+typedef struct evaluation {
     int64_t seg, step;
     const char *dataset, *name;
     double value;
-} mark;
+} evaluation;
 
 /*
- * Three steps without points and the evaluations in order, in a file. Segment 1 goes on after the
- * step of its first evaluation.
+ * A run of three steps without points, with evaluations in order. Segment 1 resumes after the step
+ * of its first evaluation.
  */
-typedef struct marked {
-    const mark *marks;
+typedef struct evaluated_run {
+    const evaluation *evals;
     const invar_ledger_fact *facts;
-    size_t n_marks, n_facts;
-} marked;
+    size_t n_evals, n_facts;
+} evaluated_run;
 
-static void put_marks(invar_ledger *ledger, const marked *spec, int64_t seg, int64_t step)
+static void add_evaluations(invar_ledger *ledger, const evaluated_run *spec, int64_t seg,
+                            int64_t step)
 {
-    for (const mark *m = spec->marks; m < spec->marks + spec->n_marks; m++)
+    for (const evaluation *m = spec->evals; m < spec->evals + spec->n_evals; m++)
         if (m->seg == seg && m->step == step)
             assert_ok(invar_ledger_add_evaluation(ledger, m->dataset,
                                                   &(invar_ledger_metric){m->name, m->value}, 1));
 }
 
-static void put_steps(invar_ledger *ledger, const marked *spec, int64_t seg, int64_t after,
-                      int64_t last)
+static void append_steps(invar_ledger *ledger, const evaluated_run *spec, int64_t seg,
+                         int64_t after, int64_t last)
 {
     assert_ok(invar_ledger_define(ledger, NULL, 0));
-    put_marks(ledger, spec, seg, after);
+    add_evaluations(ledger, spec, seg, after);
     for (int64_t step = after + 1; step <= last; step++) {
         assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = step}));
-        put_marks(ledger, spec, seg, step);
+        add_evaluations(ledger, spec, seg, step);
     }
 }
 
-static const char *write_marked(const marked *spec)
+static const char *write_evaluated_run(const evaluated_run *spec)
 {
-    const char *path = fresh();
+    const char *path = new_path();
     invar_ledger_provenance c = {
         .no_auto_facts = true, .facts = spec->facts, .n_facts = spec->n_facts};
     invar_digest chain = {{0}};
@@ -483,14 +491,14 @@ static const char *write_marked(const marked *spec)
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
         ledger, &(invar_ledger_run){.name = "marked", .kind = "train", .circumstances = c}));
-    put_steps(ledger, spec, 0, -1, MARKED_STEPS - 1);
-    for (const mark *m = spec->marks; m < spec->marks + spec->n_marks; m++) {
+    append_steps(ledger, spec, 0, -1, EVALUATED_STEPS - 1);
+    for (const evaluation *m = spec->evals; m < spec->evals + spec->n_evals; m++) {
         if (m->seg == 0)
             continue;
         if (m->step >= 0)
             assert_ok(invar_ledger_chain_at(&chain, ledger, 1, m->step));
         assert_ok(invar_ledger_resume(ledger, NULL, m->step, &chain, &c));
-        put_steps(ledger, spec, 1, m->step, m->step);
+        append_steps(ledger, spec, 1, m->step, m->step);
         break;
     }
     invar_ledger_close(ledger);
@@ -499,27 +507,28 @@ static const char *write_marked(const marked *spec)
 
 static const invar_ledger_fact program[] = {{"build", "binary", "aa"}};
 
-static invar_diff *diff_marked(const marked *a, const marked *b)
+static invar_diff *diff_evaluated_runs(const evaluated_run *a, const evaluated_run *b)
 {
-    const char *x = write_marked(a);
+    const char *x = write_evaluated_run(a);
 
-    return diff_files(x, write_marked(b));
+    return diff_files(x, write_evaluated_run(b));
 }
 
-#define MARKED(list)                                                                               \
-    (marked)                                                                                       \
+#define EVALUATED(list)                                                                            \
+    (evaluated_run)                                                                                \
     {                                                                                              \
         list, program, COUNT(list), 1                                                              \
     }
 
 static void test_diff__evaluations(void **state)
 {
-    static const mark usual[] = {{0, -1, "d", "r", 1}, {0, 0, "d", "r", 2}, {0, 2, "d", "r", 3}};
+    static const evaluation usual[] = {
+        {0, -1, "d", "r", 1}, {0, 0, "d", "r", 2}, {0, 2, "d", "r", 3}};
     static const struct {
-        mark marks[MARKS];
+        evaluation evals[MAX_EVALUATIONS];
         size_t count;
-        int64_t step; /* -2: identical */
-        bool contradicts;
+        int64_t step;     /* first differing step; -2 if the runs are identical */
+        bool contradicts; /* one evaluation has two results */
     } cases[] = {
         {{{0, -1, "d", "r", 1}, {0, 0, "d", "r", 2}, {0, 2, "d", "r", 3}}, 3, -2, false},
         {{{0, -1, "d", "r", 9}, {0, 0, "d", "r", 2}, {0, 2, "d", "r", 3}}, 3, -1, true},
@@ -530,15 +539,15 @@ static void test_diff__evaluations(void **state)
         {{{0, -1, "d", "r", 1}, {0, 0, "d", "r", 2}}, 2, 2, false},
         {{{0, -1, "d", "r", 1}, {0, 0, "d", "q", 2}, {0, 2, "d", "r", 3}}, 3, 0, false},
         {{{0, -1, "d", "r", 1}, {0, 0, "e", "r", 2}, {0, 2, "d", "r", 3}}, 3, 0, false},
-        {{{0, 0, "d", "r", 2}, {0, 2, "d", "r", 9}}, 2, 2, true}, // what contradicts comes first
+        {{{0, 0, "d", "r", 2}, {0, 2, "d", "r", 9}}, 2, 2, true}, // reported before the missing one
     };
 
     (void)state;
     for (size_t i = 0; i < 2 * COUNT(cases); i++) {
         size_t k = i / 2;
-        marked other = {cases[k].marks, program, cases[k].count, 1};
-        invar_diff *diff =
-            i % 2 ? diff_marked(&other, &MARKED(usual)) : diff_marked(&MARKED(usual), &other);
+        evaluated_run other = {cases[k].evals, program, cases[k].count, 1};
+        invar_diff *diff = i % 2 ? diff_evaluated_runs(&other, &EVALUATED(usual))
+                                 : diff_evaluated_runs(&EVALUATED(usual), &other);
         invar_diff_verdict expected = cases[k].step == -2    ? INVAR_DIFF_VERDICT_IDENTICAL
                                       : cases[k].contradicts ? INVAR_DIFF_VERDICT_NONDETERMINISTIC
                                                              : INVAR_DIFF_VERDICT_DIFFERENT;
@@ -546,7 +555,7 @@ static void test_diff__evaluations(void **state)
         assert_int_equal(diff->diverged, cases[k].step != -2);
         assert_int_equal(diff->step, diff->diverged ? cases[k].step : -1);
         assert_int_equal(diff->evaluations, diff->diverged);
-        assert_int_equal(diff->steps_compared, MARKED_STEPS);
+        assert_int_equal(diff->steps_compared, EVALUATED_STEPS);
         assert_true(diff->diverged ? diff->n_metrics > 0 : diff->metrics_equal == 1);
         assert_int_not_equal(diff->same_batch, INVAR_TRISTATE_NO);
         assert_int_not_equal(diff->same_rng, INVAR_TRISTATE_NO);
@@ -557,9 +566,9 @@ static void test_diff__evaluations(void **state)
 
 static void test_diff__evaluation_names_are_not_doubled(void **state)
 {
-    static const mark one[] = {{0, 0, "sort", "eval/sort-pass@1", 0.5}};
-    static const mark two[] = {{0, 0, "sort", "eval/sort-pass@1", 0.25}};
-    invar_diff *diff = diff_marked(&MARKED(one), &MARKED(two));
+    static const evaluation one[] = {{0, 0, "sort", "eval/sort-pass@1", 0.5}};
+    static const evaluation two[] = {{0, 0, "sort", "eval/sort-pass@1", 0.25}};
+    invar_diff *diff = diff_evaluated_runs(&EVALUATED(one), &EVALUATED(two));
 
     (void)state;
     assert_int_equal(diff->n_metrics, 1);
@@ -569,9 +578,9 @@ static void test_diff__evaluation_names_are_not_doubled(void **state)
 
 static void test_diff__evaluation_before_any_step(void **state)
 {
-    static const mark one[] = {{0, -1, "gsm8k", "reward", 0.5}};
-    static const mark two[] = {{0, -1, "gsm8k", "reward", 0.25}};
-    invar_diff *diff = diff_marked(&MARKED(one), &MARKED(two));
+    static const evaluation one[] = {{0, -1, "gsm8k", "reward", 0.5}};
+    static const evaluation two[] = {{0, -1, "gsm8k", "reward", 0.25}};
+    invar_diff *diff = diff_evaluated_runs(&EVALUATED(one), &EVALUATED(two));
     char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     char *text;
 
@@ -597,16 +606,16 @@ static void test_diff__evaluation_before_any_step(void **state)
 
 static void test_diff__evaluation_of_a_later_segment(void **state)
 {
-    static const mark at_once[] = {{0, 2, "d", "r", 1}}, later[] = {{1, 2, "d", "r", 1}};
-    static const mark other[] = {{1, 2, "d", "r", 2}};
-    invar_diff *diff = diff_marked(&MARKED(at_once), &MARKED(later));
+    static const evaluation at_once[] = {{0, 2, "d", "r", 1}}, later[] = {{1, 2, "d", "r", 1}};
+    static const evaluation other[] = {{1, 2, "d", "r", 2}};
+    invar_diff *diff = diff_evaluated_runs(&EVALUATED(at_once), &EVALUATED(later));
 
     (void)state;
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     assert_int_equal(diff->b.segments, 2);
     assert_int_equal(diff->metrics_equal, 1);
     invar_diff_free(diff);
-    diff = diff_marked(&MARKED(at_once), &MARKED(other));
+    diff = diff_evaluated_runs(&EVALUATED(at_once), &EVALUATED(other));
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
     assert_true(diff->same_inputs);
     assert_int_equal(diff->step, 2);
@@ -617,18 +626,18 @@ static void test_diff__evaluation_of_a_later_segment(void **state)
 static void test_diff__evaluation_repeated(void **state)
 {
     (void)state;
-    for (int64_t step = -1; step < MARKED_STEPS; step++) {
-        const mark same[] = {{0, step, "d", "r", 1}, {1, step, "d", "r", 1}};
-        const mark other[] = {{0, step, "d", "r", 1}, {1, step, "d", "r", 2}};
-        const mark more[] = {{0, step, "d", "r", 1}, {1, step, "d", "q", 2}};
+    for (int64_t step = -1; step < EVALUATED_STEPS; step++) {
+        const evaluation same[] = {{0, step, "d", "r", 1}, {1, step, "d", "r", 1}};
+        const evaluation other[] = {{0, step, "d", "r", 1}, {1, step, "d", "r", 2}};
+        const evaluation more[] = {{0, step, "d", "r", 1}, {1, step, "d", "q", 2}};
         char headline[INVAR_DIFF_HEADLINE_SIZE];
-        invar_diff *diff = diff_marked(&MARKED(same), &MARKED(same));
+        invar_diff *diff = diff_evaluated_runs(&EVALUATED(same), &EVALUATED(same));
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
         invar_diff_free(diff);
-        diff = diff_marked(&MARKED(more), &MARKED(more));
+        diff = diff_evaluated_runs(&EVALUATED(more), &EVALUATED(more));
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
         invar_diff_free(diff);
-        diff = diff_marked(&MARKED(same), &MARKED(other));
+        diff = diff_evaluated_runs(&EVALUATED(same), &EVALUATED(other));
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
         assert_int_equal(diff->self_contradicting_side, 'B');
         assert_int_equal(diff->step, step);
@@ -647,15 +656,15 @@ static void test_diff__evaluation_repeated(void **state)
 
 static void test_diff__evaluations_of_one_name(void **state)
 {
-    static const mark a[] = {{0, 1, "x", "y/z", 1}, {0, 1, "x/y", "z", 2}};
-    static const mark b[] = {{0, 1, "x/y", "z", 2}, {0, 1, "x", "y/z", 1}};
-    static const mark c[] = {{0, 1, "x/y", "z", 1}, {0, 1, "x", "y/z", 2}};
-    invar_diff *diff = diff_marked(&MARKED(a), &MARKED(b));
+    static const evaluation a[] = {{0, 1, "x", "y/z", 1}, {0, 1, "x/y", "z", 2}};
+    static const evaluation b[] = {{0, 1, "x/y", "z", 2}, {0, 1, "x", "y/z", 1}};
+    static const evaluation c[] = {{0, 1, "x/y", "z", 1}, {0, 1, "x", "y/z", 2}};
+    invar_diff *diff = diff_evaluated_runs(&EVALUATED(a), &EVALUATED(b));
 
     (void)state;
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     invar_diff_free(diff);
-    diff = diff_marked(&MARKED(a), &MARKED(c));
+    diff = diff_evaluated_runs(&EVALUATED(a), &EVALUATED(c));
     assert_int_equal(diff->n_metrics, 2);
     assert_string_equal(diff->metrics[0].name, "eval/x/y/z");
     assert_string_equal(diff->metrics[1].name, "eval/x/y/z");
@@ -689,5 +698,5 @@ int main(void)
         cmocka_unit_test(test_diff__evaluations_of_one_name),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, setup_shared, teardown_shared);
 }

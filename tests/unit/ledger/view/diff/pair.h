@@ -1,5 +1,5 @@
 /*
- * pair.h - two ledgers and their diff, for the tests of the diff.
+ * pair.h - writes two runs and computes their diff, for the tests of the diff.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,41 +21,41 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 #ifndef INVAR_TEST_WORK
-#define INVAR_TEST_WORK "." /* the build says it; a header that is compiled alone need not know */
+#define INVAR_TEST_WORK "." /* the build defines it, except if this header is compiled alone */
 #endif
 
-static char work[400] = INVAR_TEST_WORK "/diff-XXXXXX";
+static char work_folder[400] = INVAR_TEST_WORK "/diff-XXXXXX";
 
-/* One ledger for all runs that need none of their own; a writer reads, too. */
+/* Ledger of all runs that need no ledger of their own, open for writing; and its number of runs. */
 static invar_ledger *shared;
 static int64_t shared_runs;
 
-static inline int set_up(void **state)
+static inline int setup_shared(void **state)
 {
     char path[512];
 
     (void)state;
-    assert_non_null(mkdtemp(work));
-    (void)snprintf(path, sizeof path, "%s/shared.db", work);
+    assert_non_null(mkdtemp(work_folder));
+    (void)snprintf(path, sizeof path, "%s/shared.db", work_folder);
     assert_ok(invar_ledger_open(&shared, path, &(invar_ledger_options){.create = true}));
     return 0;
 }
 
-static inline int tear_down(void **state)
+static inline int teardown_shared(void **state)
 {
     (void)state;
     invar_ledger_close(shared);
     return 0;
 }
 
-/* A path that no call has returned before. */
-static inline const char *fresh(void)
+/* Returns a new path; it stays valid for four calls. */
+static inline const char *new_path(void)
 {
     static char paths[4][512];
     static int next;
     char *out = paths[next % 4];
 
-    (void)snprintf(out, sizeof paths[0], "%s/%d.db", work, next++);
+    (void)snprintf(out, sizeof paths[0], "%s/%d.db", work_folder, next++);
     return out;
 }
 
@@ -67,7 +67,7 @@ static inline invar_ledger *open_read(const char *path)
     return ledger;
 }
 
-static inline invar_status try_diff(invar_diff **out, const char *a, const char *b)
+static inline invar_status diff_paths(invar_diff **out, const char *a, const char *b)
 {
     invar_ledger *x = open_read(a), *y = open_read(b);
     invar_status status = invar_diff_runs(out, x, 1, y, 1);
@@ -81,11 +81,11 @@ static inline invar_diff *diff_files(const char *a, const char *b)
 {
     invar_diff *diff;
 
-    assert_ok(try_diff(&diff, a, b));
+    assert_ok(diff_paths(&diff, a, b));
     return diff;
 }
 
-static inline int64_t share(const invar_test_ledger *spec)
+static inline int64_t add_shared_run(const invar_test_ledger *spec)
 {
     assert_ok(invar_test_ledger_begin(shared, spec));
     for (int64_t step = 0; step < spec->steps; step++)
@@ -103,15 +103,15 @@ static inline invar_diff *diff_shared(int64_t a, int64_t b)
 
 static inline invar_diff *diff_specs(const invar_test_ledger *a, const invar_test_ledger *b)
 {
-    int64_t run = share(a);
+    int64_t run = add_shared_run(a);
 
-    return diff_shared(run, share(b));
+    return diff_shared(run, add_shared_run(b));
 }
 
-/* The same for runs that were interrupted, each in its file. */
-static inline invar_diff *diff_lives(const invar_test_ledger *a, const invar_test_ledger *b)
+/* Like diff_specs, but writes each run to a file of its own, so that it can be interrupted. */
+static inline invar_diff *diff_interrupted(const invar_test_ledger *a, const invar_test_ledger *b)
 {
-    const char *x = fresh(), *y = fresh();
+    const char *x = new_path(), *y = new_path();
 
     assert_ok(invar_test_ledger_write(x, a));
     assert_ok(invar_test_ledger_write(y, b));
@@ -159,10 +159,10 @@ static inline size_t lines_with(const char *text, const char *part)
     return count;
 }
 
-/* A copy of a ledger that nobody has open. */
+/* Copies a ledger, which must be closed, and returns the path of the copy. */
 static inline const char *copy_of(const char *path)
 {
-    const char *copy = fresh();
+    const char *copy = new_path();
     FILE *from = fopen(path, "rb"), *to = fopen(copy, "wb");
     char bytes[4096];
     size_t count;
@@ -175,8 +175,8 @@ static inline const char *copy_of(const char *path)
     return copy;
 }
 
-/* Changes a ledger behind its back. */
-static inline void forge(const char *path, const char *sql)
+/* Executes SQL on a ledger without its triggers, to damage it. */
+static inline void tamper(const char *path, const char *sql)
 {
     sqlite3 *db;
     char *message = NULL;

@@ -1,5 +1,9 @@
 /*
- * step.c - tests of the diff: one step in detail, ledgers that lie, and what is printed.
+ * step.c - tests of the diff of one step, of forged ledgers, and of the printed formats.
+ *
+ * Runs of a single step with chosen points show which point is named as the origin. Ledgers damaged
+ * through plain SQLite must be rejected, or compared without a crash. Text, JSON and HTML must hold
+ * the differences and no raw text. Every allocation fails once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,19 +12,19 @@
 
 /* ---- runs of one step ------------------------------------------------------------------------ */
 
-typedef struct small {
+typedef struct step_spec {
     const invar_ledger_point *points;
     size_t n_points;
     const invar_ledger_metric *metrics;
     size_t n_metrics;
-    unsigned other;      /* bit i: the point i has other bits */
-    const char *weights; /* the hash of the initial ones; NULL: not in the identity */
-} small;
+    unsigned other;      /* bit i is set if point i has other bits */
+    const char *weights; /* digest of the initial weights; NULL if it is not in the identity */
+} step_spec;
 
-static bool foreign;                 /* runs are another program's, which has no free keys */
-static uint8_t batch_byte, rng_byte; /* of their digests; 0: not recorded */
+static bool other_trainer;           /* the next run is of another program, without free keys */
+static uint8_t batch_byte, rng_byte; /* byte in their digests; 0 if they are not recorded */
 
-static int64_t write_small(const small *spec)
+static int64_t write_one_step(const step_spec *spec)
 {
     const invar_ledger_pair identity = {INVAR_LEDGER_WEIGHTS, spec->weights};
     const invar_ledger_fact key = {"free", "threads", "0"};
@@ -29,7 +33,7 @@ static int64_t write_small(const small *spec)
         .kind = "train",
         .identity = &identity,
         .n_identity = spec->weights ? 1 : 0,
-        .circumstances = {.facts = &key, .n_facts = foreign ? 0 : 1, .no_auto_facts = true}};
+        .circumstances = {.facts = &key, .n_facts = other_trainer ? 0 : 1, .no_auto_facts = true}};
     invar_digest digests[64];
     invar_ledger_step step = {
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
@@ -38,7 +42,7 @@ static int64_t write_small(const small *spec)
     step.rng.bytes[9] = rng_byte;
 
     assert_true(spec->n_points <= COUNT(digests));
-    for (size_t i = 0; i < spec->n_points; i++) // the same first letters, the same bits
+    for (size_t i = 0; i < spec->n_points; i++) // equal first 3 letters give equal bits
         invar_hash_bytes(&digests[i], spec->points[i].name, strnlen(spec->points[i].name, 3));
     for (size_t i = 0; i < spec->n_points; i++)
         digests[i].bytes[0] ^= (uint8_t)(spec->other >> i & 1);
@@ -56,13 +60,13 @@ static const int64_t shape[] = {2, 3}, first_input[] = {0};
         .shape = shape, .dims = 2, .shards = 1                                                     \
     }
 
-static const invar_ledger_point three[] = {POINT("one"), POINT("two"), POINT("three")};
+static const invar_ledger_point three_points[] = {POINT("one"), POINT("two"), POINT("three")};
 
-static invar_diff *diff_small(const small *a, const small *b)
+static invar_diff *diff_one_step(const step_spec *a, const step_spec *b)
 {
-    int64_t run = write_small(a);
+    int64_t run = write_one_step(a);
 
-    return diff_shared(run, write_small(b));
+    return diff_shared(run, write_one_step(b));
 }
 
 static void test_diff__structure(void **state)
@@ -86,7 +90,7 @@ static void test_diff__structure(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         invar_ledger_point points[3];
-        memcpy(points, three, sizeof three);
+        memcpy(points, three_points, sizeof three_points);
         switch (i) {
         case 0: points[1].phase = "backward"; break;
         case 1: points[1].op = "conv"; break;
@@ -99,14 +103,14 @@ static void test_diff__structure(void **state)
         case 8: points[1].replicated = true; break;
         default: points[1].inputs = first_input; points[1].n_inputs = 1;
         }
-        invar_diff *diff =
-            diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){points, 3, NULL, 0, 0, NULL});
+        invar_diff *diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
+                                         &(step_spec){points, 3, NULL, 0, 0, NULL});
         assert_int_equal(diff->n_changes, 1);
         assert_string_equal(diff->changes[0].point, "two");
         assert_string_equal(diff->changes[0].what, cases[i].what);
         assert_string_equal(diff->changes[0].a, cases[i].a);
         assert_string_equal(diff->changes[0].b, cases[i].b);
-        assert_int_equal(diff->n_points, 0); // it is no matter of numbers
+        assert_int_equal(diff->n_points, 0); // structure differs, not bits
         assert_int_equal(diff->points_equal, i == 3 || i == 4 || i == 7 ? 2 : 3);
         assert_int_equal(diff->verdict, cases[i].identical ? INVAR_DIFF_VERDICT_IDENTICAL
                                                            : INVAR_DIFF_VERDICT_DIFFERENT);
@@ -119,13 +123,14 @@ static void test_diff__structure(void **state)
 
 static void test_diff__points_of_one_side(void **state)
 {
-    invar_ledger_point renamed[3], turned[] = {three[0], three[2], three[1]};
+    invar_ledger_point renamed[3], swapped[] = {three_points[0], three_points[2], three_points[1]};
     invar_diff *diff;
 
     (void)state;
-    memcpy(renamed, three, sizeof three);
-    renamed[1].name = "twofold"; // begins as "two" does: the same bits
-    diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){renamed, 3, NULL, 0, 0, NULL});
+    memcpy(renamed, three_points, sizeof three_points);
+    renamed[1].name = "twofold"; // has the bits of "two", whose first letters are equal
+    diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
+                         &(step_spec){renamed, 3, NULL, 0, 0, NULL});
     assert_headline(diff, "identical: 1 step, 2 points a step; 2 changes of structure");
     assert_string_equal(diff->changes[0].what, "point");
     assert_null(diff->changes[0].b);
@@ -133,8 +138,9 @@ static void test_diff__points_of_one_side(void **state)
     assert_string_equal(diff->changes[1].b, "forward, linear, act, f32 [2,3]");
     invar_diff_free(diff);
 
-    diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){turned, 3, NULL, 0, 0, NULL});
-    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // the root knows the order
+    diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
+                         &(step_spec){swapped, 3, NULL, 0, 0, NULL});
+    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // the root depends on the order
     assert_int_equal(diff->n_changes, 1);
     assert_string_equal(diff->changes[0].what, "order");
     assert_string_equal(diff->changes[0].point, "three");
@@ -170,7 +176,8 @@ static void test_diff__reshaped_input_hides_the_place(void **state)
     b[0].dtype = "bf16";
     a[1].inputs = b[1].inputs = first_input;
     a[1].n_inputs = b[1].n_inputs = 1;
-    diff = diff_small(&(small){a, 2, NULL, 0, 0, NULL}, &(small){b, 2, NULL, 0, 1U << 1, NULL});
+    diff = diff_one_step(&(step_spec){a, 2, NULL, 0, 0, NULL},
+                         &(step_spec){b, 2, NULL, 0, 1U << 1, NULL});
     assert_null(diff->culprit);
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "where it begins is not known");
@@ -189,35 +196,37 @@ static void test_diff__inputs_of_both_sides_count(void **state)
     a[2].n_inputs = 1;
     b[2].inputs = both;
     b[2].n_inputs = 2;
-    for (int turn = 0; turn < 2; turn++) {
-        diff = diff_small(&(small){turn ? b : a, 3, NULL, 0, 0, NULL},
-                          &(small){turn ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2, NULL});
+    for (int swap = 0; swap < 2; swap++) {
+        diff = diff_one_step(&(step_spec){swap ? b : a, 3, NULL, 0, 0, NULL},
+                             &(step_spec){swap ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2, NULL});
         assert_int_equal(diff->n_points, 2);
         assert_string_equal(diff->culprit->name, "zero");
-        assert_false(diff->points[1].is_origin); // one side feeds it what differs
+        assert_false(diff->points[1].is_origin); // the differing point is its input on one side
         invar_diff_free(diff);
     }
 }
 
 static void test_diff__points_without_inputs_begin_once(void **state)
 {
-    invar_diff *diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL},
-                                  &(small){three, 3, NULL, 0, 1U << 1 | 1U << 2, NULL});
+    invar_diff *diff =
+        diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
+                      &(step_spec){three_points, 3, NULL, 0, 1U << 1 | 1U << 2, NULL});
     char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
 
     (void)state;
     assert_int_equal(diff->n_points, 2);
     assert_ptr_equal(diff->culprit, &diff->points[0]);
-    assert_false(diff->points[1].is_origin); // it may be made of the first
+    assert_false(diff->points[1].is_origin); // possibly computed from the first point
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "the first that differs");
-    assert_int_equal(invar_diff_next(next, diff), 1); // to execute it again, with inputs on record
+    // The command that replays the step with recorded inputs.
+    assert_int_equal(invar_diff_next(next, diff), 1);
     assert_has(next[0], "invar diff ");
     assert_has(next[0], " --replay");
     invar_diff_free(diff);
 }
 
-/* A step of another program cannot be executed again by this one. */
+/* Steps of another program cannot be replayed, so the next commands show the runs instead. */
 static void test_diff__foreign_runs_are_not_replayed(void **state)
 {
     (void)state;
@@ -226,11 +235,11 @@ static void test_diff__foreign_runs_are_not_replayed(void **state)
         int64_t run;
         invar_diff *diff;
 
-        foreign = side == 0;
-        run = write_small(&(small){three, 3, NULL, 0, 0, NULL});
-        foreign = side == 1;
-        diff = diff_shared(run, write_small(&(small){three, 3, NULL, 0, 2, NULL}));
-        foreign = false;
+        other_trainer = side == 0;
+        run = write_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL});
+        other_trainer = side == 1;
+        diff = diff_shared(run, write_one_step(&(step_spec){three_points, 3, NULL, 0, 2, NULL}));
+        other_trainer = false;
         assert_int_equal(invar_diff_next(next, diff), 2);
         for (int i = 0; i < 2; i++)
             assert_has(next[i], " ledger show ");
@@ -238,13 +247,13 @@ static void test_diff__foreign_runs_are_not_replayed(void **state)
     }
 }
 
-/* Two words that begin alike have the same bits: "two" is a fused call, "two.parts" its parts. */
+/* "two" is a fused call and "two.parts" its parts; equal first letters give them equal bits. */
 static void test_diff__fused_calls_and_their_parts(void **state)
 {
     static const invar_ledger_point points[] = {POINT("one"), POINT("two"), POINT("two.parts")};
     static const struct {
-        unsigned a, b; /* bit i: the point i has other bits */
-        const char *said, *json;
+        unsigned a, b; /* bit i is set if point i has other bits */
+        const char *expected_text, *json;
     } cases[] = {
         {0, 2, "fused linear differs from its parts in B, the parts are equal",
          "\"b_differs\": true"},
@@ -258,25 +267,26 @@ static void test_diff__fused_calls_and_their_parts(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        invar_diff *diff = diff_small(&(small){points, 3, NULL, 0, cases[i].a, NULL},
-                                      &(small){points, 3, NULL, 0, cases[i].b, NULL});
+        invar_diff *diff = diff_one_step(&(step_spec){points, 3, NULL, 0, cases[i].a, NULL},
+                                         &(step_spec){points, 3, NULL, 0, cases[i].b, NULL});
         char headline[INVAR_DIFF_HEADLINE_SIZE], *text;
         assert_string_equal(diff->culprit->name, "two");
         invar_diff_headline(headline, diff);
-        assert_has(headline, cases[i].said);
+        assert_has(headline, cases[i].expected_text);
         text = text_of(diff, invar_diff_html);
-        assert_int_equal(lines_with(text, cases[i].said), 2); // in the verdict, and where it begins
+        // Once in the headline, once at the origin.
+        assert_int_equal(lines_with(text, cases[i].expected_text), 2);
         free(text);
         text = text_of(diff, invar_diff_json);
         assert_has(text, cases[i].json);
         free(text);
         invar_diff_free(diff);
     }
-    // controls: no parts, and parts of something else
-    invar_diff *plain =
-        diff_small(&(small){points, 2, NULL, 0, 0, NULL}, &(small){points, 2, NULL, 0, 2, NULL});
-    invar_diff *other =
-        diff_small(&(small){points, 3, NULL, 0, 0, NULL}, &(small){points, 3, NULL, 0, 1, NULL});
+    // Controls: a call without parts, and another differing point.
+    invar_diff *plain = diff_one_step(&(step_spec){points, 2, NULL, 0, 0, NULL},
+                                      &(step_spec){points, 2, NULL, 0, 2, NULL});
+    invar_diff *other = diff_one_step(&(step_spec){points, 3, NULL, 0, 0, NULL},
+                                      &(step_spec){points, 3, NULL, 0, 1, NULL});
     assert_false(plain->culprit->fused);
     assert_false(other->culprit->fused);
     assert_headline(other, "different: first at step 0, point one (forward, layer 0), "
@@ -299,9 +309,9 @@ static void test_diff__groups_are_of_a_phase_and_layer_once(void **state)
     (void)state;
     points[1].layer = points[3].layer = 1;
     points[3].phase = points[4].phase = points[5].phase = "backward";
-    // forward 0, forward 1, forward 0, backward 1, backward 0, backward 0
-    diff = diff_small(&(small){points, 6, NULL, 0, 0, NULL},
-                      &(small){points, 6, NULL, 0, 1U << 0 | 1U << 2 | 1U << 5, NULL});
+    // Phase and layer of the points: forward 0, 1, 0, backward 1, 0, 0.
+    diff = diff_one_step(&(step_spec){points, 6, NULL, 0, 0, NULL},
+                         &(step_spec){points, 6, NULL, 0, 1U << 0 | 1U << 2 | 1U << 5, NULL});
     assert_int_equal(diff->n_groups, COUNT(expected));
     for (size_t i = 0; i < COUNT(expected); i++) {
         assert_string_equal(diff->groups[i].phase, expected[i].phase);
@@ -324,9 +334,9 @@ static void test_diff__initial_weights_are_compared_not_their_version(void **sta
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        invar_diff *diff =
-            diff_small(&(small){.points = three, .n_points = 3, .weights = cases[i].a},
-                       &(small){three, 3, NULL, 0, 1U << 1, cases[i].b});
+        invar_diff *diff = diff_one_step(
+            &(step_spec){.points = three_points, .n_points = 3, .weights = cases[i].a},
+            &(step_spec){three_points, 3, NULL, 0, 1U << 1, cases[i].b});
         assert_int_equal(diff->same_weights, cases[i].expected);
         invar_diff_free(diff);
     }
@@ -355,7 +365,7 @@ static void test_diff__what_is_not_recorded_is_not_the_same(void **state)
         for (unsigned side = 0; side < 2; side++) {
             batch_byte = side ? cases[k].b : cases[k].a;
             rng_byte = side ? cases[l].b : cases[l].a;
-            runs[side] = write_small(&(small){three, 3, NULL, 0, side << 1, NULL});
+            runs[side] = write_one_step(&(step_spec){three_points, 3, NULL, 0, side << 1, NULL});
         }
         batch_byte = rng_byte = 0;
         diff = diff_shared(runs[0], runs[1]);
@@ -380,8 +390,8 @@ static void test_diff__whole_names(void **state)
 {
     static const char name[] = "grad.model.layers.0.post_attention_layernorm.weight";
     invar_ledger_point points[2] = {POINT("one"), POINT(name)};
-    invar_diff *diff = diff_small(&(small){points, 2, NULL, 0, 0, NULL},
-                                  &(small){points, 2, NULL, 0, 1U << 1, NULL});
+    invar_diff *diff = diff_one_step(&(step_spec){points, 2, NULL, 0, 0, NULL},
+                                     &(step_spec){points, 2, NULL, 0, 1U << 1, NULL});
     char *text = text_of(diff, print_plain);
 
     (void)state;
@@ -402,9 +412,10 @@ static void test_diff__new_source_hides_the_place(void **state)
     a[1].n_inputs = 1;
     b[2].inputs = both;
     b[2].n_inputs = 2;
-    diff = diff_small(&(small){a, 2, NULL, 0, 0, NULL}, &(small){b, 3, NULL, 0, 1U << 2, NULL});
+    diff = diff_one_step(&(step_spec){a, 2, NULL, 0, 0, NULL},
+                         &(step_spec){b, 3, NULL, 0, 1U << 2, NULL});
     assert_int_equal(diff->n_points, 1);
-    assert_null(diff->culprit); // it may come from what only B reads
+    assert_null(diff->culprit); // the cause may be the input that only B has
     invar_diff_free(diff);
 }
 
@@ -414,14 +425,14 @@ static void test_diff__finer_points_do_not_decide(void **state)
     invar_diff *diff;
 
     (void)state;
-    memcpy(points, three, sizeof three);
+    memcpy(points, three_points, sizeof three_points);
     points[1].level = 1;
-    diff = diff_small(&(small){points, 3, NULL, 0, 0, NULL},
-                      &(small){points, 3, NULL, 0, 1U << 1, NULL});
+    diff = diff_one_step(&(step_spec){points, 3, NULL, 0, 0, NULL},
+                         &(step_spec){points, 3, NULL, 0, 1U << 1, NULL});
     assert_headline(diff, "identical: 1 step, 3 points a step; 1 point outside the root differs");
     assert_int_equal(diff->n_points, 1);
     invar_diff_free(diff);
-    // of one step that somebody asks for they do
+    // The diff of a single step counts finer points.
     assert_ok(invar_diff_step(&diff, shared, shared_runs - 1, shared, shared_runs, 0));
     assert_true(diff->diverged && !diff->roots_differ);
     assert_string_equal(diff->culprit->name, "two");
@@ -433,14 +444,18 @@ static void test_diff__finer_points_do_not_decide(void **state)
 static void test_diff__metrics_by_bits(void **state)
 {
     uint64_t payload = UINT64_C(0x7ff8000000000001);
-    double odd_nan;
-    memcpy(&odd_nan, &payload, sizeof odd_nan);
+    double nan_with_payload;
+    memcpy(&nan_with_payload, &payload, sizeof nan_with_payload);
     const invar_ledger_metric a[] = {{"equal", 0.1}, {"float", 1.0}, {"gone", 1},
                                      {"nan", NAN},   {"next", 1.0},  {"sign", -0x1p-1074},
                                      {"zero", 0.0}};
-    const invar_ledger_metric b[] = {
-        {"equal", 0.1},          {"float", 1.0 + 10 * 0x1p-23}, {"new", 1},    {"nan", odd_nan},
-        {"next", 1.0 + 0x1p-52}, {"sign", 0x1p-1074},           {"zero", -0.0}};
+    const invar_ledger_metric b[] = {{"equal", 0.1},
+                                     {"float", 1.0 + 10 * 0x1p-23},
+                                     {"new", 1},
+                                     {"nan", nan_with_payload},
+                                     {"next", 1.0 + 0x1p-52},
+                                     {"sign", 0x1p-1074},
+                                     {"zero", -0.0}};
     static const struct {
         const char *name;
         bool in_a, in_b;
@@ -451,8 +466,8 @@ static void test_diff__metrics_by_bits(void **state)
                     {"next", true, true, 1, false},  {"sign", true, true, 3, false},
                     {"zero", true, true, 1, true}};
     char *text;
-    invar_diff *diff = diff_small(&(small){three, 3, a, COUNT(a), 0, NULL},
-                                  &(small){three, 3, b, COUNT(b), 0, NULL});
+    invar_diff *diff = diff_one_step(&(step_spec){three_points, 3, a, COUNT(a), 0, NULL},
+                                     &(step_spec){three_points, 3, b, COUNT(b), 0, NULL});
 
     (void)state;
     assert_int_equal(diff->metrics_equal, 1);
@@ -465,7 +480,8 @@ static void test_diff__metrics_by_bits(void **state)
         assert_int_equal(diff->metrics[i].f32, expected[i].f32);
     }
     text = text_of(diff, print_plain);
-    assert_non_null(strstr(text, "  10 ulp (fp32)\n")); // of doubles it would be 5.4e+09
+    // Between doubles the distance would be 5.4e+09.
+    assert_non_null(strstr(text, "  10 ulp (fp32)\n"));
     assert_non_null(strstr(text, "  1 ulp (fp64)\n"));
     free(text);
     free(text_of(diff, invar_diff_json));
@@ -476,7 +492,7 @@ static void test_diff__metrics_by_bits(void **state)
 
 static void test_diff__without_digests(void **state)
 {
-    const char *a = fresh(), *b = fresh(), *copy = fresh();
+    const char *a = new_path(), *b = new_path(), *copy = new_path();
     invar_test_ledger bad = {.steps = 12, .facts = other_program, .n_facts = 1};
     invar_ledger *ledger;
     invar_diff *diff;
@@ -498,7 +514,7 @@ static void test_diff__without_digests(void **state)
     invar_diff_free(diff);
 }
 
-/* ---- ledgers that lie ------------------------------------------------------------------------ */
+/* ---- forged ledgers -------------------------------------------------------------------------- */
 
 static void test_diff__refuses_what_contradicts_itself(void **state)
 {
@@ -538,14 +554,15 @@ static void test_diff__refuses_what_contradicts_itself(void **state)
     char good[512];
 
     (void)state;
-    (void)snprintf(good, sizeof good, "%s", fresh());
+    (void)snprintf(good, sizeof good, "%s", new_path());
     assert_ok(invar_test_ledger_write(good, &(invar_test_ledger){.steps = 9}));
     for (size_t side = 0; side < 2; side++) {
         for (size_t i = 0; i < COUNT(cases); i++) {
             const char *bad = copy_of(good);
             invar_diff *diff = NULL;
-            forge(bad, cases[i].sql);
-            invar_status status = side ? try_diff(&diff, good, bad) : try_diff(&diff, bad, good);
+            tamper(bad, cases[i].sql);
+            invar_status status =
+                side ? diff_paths(&diff, good, bad) : diff_paths(&diff, bad, good);
             if (status != INVAR_E_CORRUPT)
                 fail_msg("%s: status %d", cases[i].sql, status);
             invar_assert_message(cases[i].message, __FILE__, __LINE__);
@@ -556,7 +573,7 @@ static void test_diff__refuses_what_contradicts_itself(void **state)
 
 static void test_diff__survives_segments_that_lie(void **state)
 {
-    static const char *const lies[] = {
+    static const char *const forgeries[] = {
         "UPDATE segment SET after_step = 9223372036854775807 WHERE seg = 1",
         "UPDATE segment SET after_step = -9223372036854775807 - 1 WHERE seg = 1",
         "UPDATE segment SET seg = 9223372036854775807 WHERE seg = 1",
@@ -569,13 +586,13 @@ static void test_diff__survives_segments_that_lie(void **state)
     char good[512];
 
     (void)state;
-    (void)snprintf(good, sizeof good, "%s", fresh());
+    (void)snprintf(good, sizeof good, "%s", new_path());
     assert_ok(invar_test_ledger_write(good, &spec));
-    for (size_t i = 0; i < COUNT(lies); i++) {
+    for (size_t i = 0; i < COUNT(forgeries); i++) {
         const char *bad = copy_of(good);
         invar_diff *diff = NULL;
-        forge(bad, lies[i]);
-        assert_ok(try_diff(&diff, good, bad));
+        tamper(bad, forgeries[i]);
+        assert_ok(diff_paths(&diff, good, bad));
         assert_int_equal(diff->step, -1);
         invar_diff_free(diff);
     }
@@ -583,7 +600,7 @@ static void test_diff__survives_segments_that_lie(void **state)
 
 static void test_diff__shows_no_raw_text(void **state)
 {
-    const char *a = fresh(), *b = fresh();
+    const char *a = new_path(), *b = new_path();
     invar_test_ledger bad = {.steps = 3, .facts = other_program, .n_facts = 1};
     invar_status (*const views[])(FILE *, const invar_diff *) = {print_plain, invar_diff_json,
                                                                  invar_diff_html};
@@ -603,10 +620,11 @@ static void test_diff__shows_no_raw_text(void **state)
                        "uuid = '$(reboot)'",
                        "\x1b<script>", "\xff", "\xe2\x80\xae", "<script>", "\x9b", "\x07",
                        "\x1b<script>");
-        forge(i ? b : a, sql);
+        tamper(i ? b : a, sql);
     }
-    forge(a, "UPDATE fact SET value = '\\x1b' WHERE key LIKE 'tree%'"); // is not what
-    forge(b, "UPDATE fact SET value = char(27) WHERE key LIKE 'tree%'");
+    // The four characters \x1b must not be printed like the escape character.
+    tamper(a, "UPDATE fact SET value = '\\x1b' WHERE key LIKE 'tree%'");
+    tamper(b, "UPDATE fact SET value = char(27) WHERE key LIKE 'tree%'");
     diff = diff_files(a, b);
     assert_int_equal(diff->n_facts, 2);
     assert_string_equal(diff->facts[1].a, "\\x5cx1b");
@@ -627,7 +645,7 @@ static void test_diff__shows_no_raw_text(void **state)
 
 static void test_diff__cuts_between_characters(void **state)
 {
-    const char *a = fresh(), *b = fresh();
+    const char *a = new_path(), *b = new_path();
     invar_test_ledger bad = {.steps = 2, .facts = other_program, .n_facts = 1};
     invar_diff *diff;
     char *text;
@@ -636,10 +654,10 @@ static void test_diff__cuts_between_characters(void **state)
     bad.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 1, "rollout.tokens", 0, 1};
     assert_ok(invar_test_ledger_write(a, &(invar_test_ledger){.steps = 2}));
     assert_ok(invar_test_ledger_write(b, &bad));
-    for (int i = 0; i < 2; i++) // a byte, then characters of three bytes
-        forge(i ? b : a,
-              "UPDATE point SET name = 'x' || replace(hex(zeroblob(4000)), '0', '\u20ac'), "
-              "phase = 'xx' || replace(hex(zeroblob(400)), '0', '\u20ac') WHERE ord = 0");
+    for (int i = 0; i < 2; i++) // one byte, then three-byte characters
+        tamper(i ? b : a,
+               "UPDATE point SET name = 'x' || replace(hex(zeroblob(4000)), '0', '\u20ac'), "
+               "phase = 'xx' || replace(hex(zeroblob(400)), '0', '\u20ac') WHERE ord = 0");
     diff = diff_files(a, b);
     text = text_of(diff, invar_diff_json);
     json_t *object = json_loads(text, 0, NULL);
@@ -647,16 +665,16 @@ static void test_diff__cuts_between_characters(void **state)
     json_decref(object);
     free(text);
     text = text_of(diff, print_plain);
-    object = json_pack("s", text); // refuses broken UTF-8
+    object = json_pack("s", text); // json_pack rejects invalid UTF-8
     assert_non_null(object);
     json_decref(object);
     free(text);
     invar_diff_free(diff);
 }
 
-/* ---- what is printed ------------------------------------------------------------------------- */
+/* ---- printed formats ------------------------------------------------------------------------- */
 
-static invar_diff *diff_bad(void)
+static invar_diff *diff_diverged(void)
 {
     invar_test_ledger a = {.steps = 40}, b = {.steps = 38, .facts = other_program, .n_facts = 1};
 
@@ -667,7 +685,7 @@ static invar_diff *diff_bad(void)
 
 static void test_diff__text(void **state)
 {
-    invar_diff *diff = diff_bad();
+    invar_diff *diff = diff_diverged();
     char *text = text_of(diff, print_plain);
     static const char *const parts[] = {
         "different: first at step 17, point layer.0.mlp.out (forward, layer 0), its inputs",
@@ -697,9 +715,9 @@ static void test_diff__text(void **state)
     invar_diff_free(diff);
 }
 
-static void test_diff__colour(void **state)
+static void test_diff__color(void **state)
 {
-    invar_diff *diff = diff_bad();
+    invar_diff *diff = diff_diverged();
     char *text;
     size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
@@ -714,7 +732,7 @@ static void test_diff__colour(void **state)
 
 static void test_diff__json(void **state)
 {
-    invar_diff *diff = diff_bad();
+    invar_diff *diff = diff_diverged();
     char *text = text_of(diff, invar_diff_json);
     json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
 
@@ -738,14 +756,14 @@ static void test_diff__json(void **state)
 
 static void test_diff__html(void **state)
 {
-    invar_diff *diff = diff_bad();
+    invar_diff *diff = diff_diverged();
     char *text = text_of(diff, invar_diff_html);
 
     (void)state;
     assert_int_equal(strncmp(text, "<!DOCTYPE html>", 15), 0);
     assert_has(text, "<title>Invar diff: different</title>");
     assert_has(text, "<div class=\"culprit\"><h3>layer.0.mlp.out</h3>");
-    assert_has(text, "--run0:"); // the style sheets are in it
+    assert_has(text, "--run0:"); // the page contains its style sheets
     assert_null(strstr(text, "{{"));
     assert_null(strstr(text, "<script"));
     assert_null(strstr(text, "http://"));
@@ -771,7 +789,8 @@ static void test_diff__long_lists_are_cut(void **state)
         a[i] = (invar_ledger_metric){names[i], i};
         b[i] = (invar_ledger_metric){names[i], i + 1};
     }
-    diff = diff_small(&(small){three, 3, a, MANY, 0, NULL}, &(small){three, 3, b, MANY, 0, NULL});
+    diff = diff_one_step(&(step_spec){three_points, 3, a, MANY, 0, NULL},
+                         &(step_spec){three_points, 3, b, MANY, 0, NULL});
     text = text_of(diff, print_plain);
     assert_int_equal(lines_with(text, "\n  m/"), 40);
     assert_has(text, "  ... and 20 more; --json has all\n");
@@ -784,7 +803,7 @@ static void test_diff__long_lists_are_cut(void **state)
 
 static void test_diff__stream_that_is_full(void **state)
 {
-    invar_diff *diff = diff_bad();
+    invar_diff *diff = diff_diverged();
     FILE *full = fopen("/dev/full", "w");
 
     (void)state;
@@ -802,7 +821,7 @@ static void test_diff__stream_that_is_full(void **state)
 
 static void test_diff__every_allocation_fails_once(void **state)
 {
-    const char *a = fresh(), *b = fresh();
+    const char *a = new_path(), *b = new_path();
     invar_test_ledger bad = {.steps = 9, .facts = other_program, .n_facts = 1};
     invar_status status = INVAR_E_NOMEM;
     invar_diff *diff = NULL;
@@ -836,7 +855,7 @@ static void test_diff__every_allocation_fails_once(void **state)
 
 static int json_calls, json_fails;
 
-static void *faulty_json(size_t bytes)
+static void *failing_json_alloc(size_t bytes)
 {
     return ++json_calls == json_fails ? NULL : malloc(bytes);
 }
@@ -844,12 +863,12 @@ static void *faulty_json(size_t bytes)
 static void test_diff__no_memory_is_no_damage(void **state)
 {
     invar_test_ledger spec = {.steps = 2};
-    int64_t a = share(&spec), b = share(&spec);
+    int64_t a = add_shared_run(&spec), b = add_shared_run(&spec);
     invar_status status = INVAR_E_NOMEM;
     invar_diff *diff = NULL;
 
     (void)state;
-    json_set_alloc_funcs(faulty_json, free);
+    json_set_alloc_funcs(failing_json_alloc, free);
     for (json_fails = 1; status != INVAR_OK; json_fails++) {
         json_calls = 0;
         status = invar_diff_runs(&diff, shared, a, shared, b);
@@ -886,7 +905,7 @@ int main(void)
         cmocka_unit_test(test_diff__shows_no_raw_text),
         cmocka_unit_test(test_diff__cuts_between_characters),
         cmocka_unit_test(test_diff__text),
-        cmocka_unit_test(test_diff__colour),
+        cmocka_unit_test(test_diff__color),
         cmocka_unit_test(test_diff__json),
         cmocka_unit_test(test_diff__html),
         cmocka_unit_test(test_diff__long_lists_are_cut),
@@ -895,5 +914,5 @@ int main(void)
         cmocka_unit_test(test_diff__no_memory_is_no_damage),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, setup_shared, teardown_shared);
 }

@@ -1,7 +1,9 @@
 /*
- * export.c - tests of the exports: CSV, JSON lines, and what holds for all.
+ * export.c - tests of the exports to CSV and JSON lines, and of properties of all exports.
  *
- * What was written is read again: CSV by a reader of this file's own, JSON by jansson.
+ * CSV is read again by a parser in this file, JSON by jansson; bits and numbers of rows are
+ * compared with the ledger. Damaged text, a full disk and every failed allocation must give an
+ * error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +14,7 @@
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Reads one field; `*at` moves behind what ended it, a comma or the end of a line. */
+/* Reads one field and moves *at past its comma or line end. Returns true if a comma follows it. */
 static bool read_field(char *out, size_t size, const char **at)
 {
     bool quoted = **at == '"';
@@ -41,7 +43,7 @@ static bool read_field(char *out, size_t size, const char **at)
 }
 
 typedef struct csv_row {
-    char field[5][600]; /* step segment name value bits */
+    char field[5][600]; /* step, segment, name, value, bits */
 } csv_row;
 
 static void read_row(csv_row *row, const char **at)
@@ -146,7 +148,9 @@ static const struct {
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
-/* The kind's place in the order; the line is what jansson makes of it again. */
+/*
+ * Returns the index of the line's kind. Asserts that jansson writes the parsed line to equal bytes.
+ */
 static size_t check_line(const char *line, size_t bytes, int64_t members[3])
 {
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
@@ -212,18 +216,18 @@ static void test_ledger_export__jsonl_keeps_bits(void **state)
     assert_non_null(line);
     step = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
     metrics = json_object_get(step, "metrics");
-    assert_int_equal(json_object_size(metrics), ODD);
-    for (size_t i = 0; i < ODD; i++) {
-        json_t *metric = json_object_get(metrics, odd[i].name);
+    assert_int_equal(json_object_size(metrics), N_SPECIAL);
+    for (size_t i = 0; i < N_SPECIAL; i++) {
+        json_t *metric = json_object_get(metrics, special_metrics[i].name);
         json_t *value = json_object_get(metric, "value");
         const char *bits = json_string_value(json_object_get(metric, "bits"));
-        assert_int_equal(strtoull(bits, NULL, 16), bits_of(odd[i].value));
-        if (isfinite(odd[i].value))
-            assert_int_equal(bits_of(json_real_value(value)), bits_of(odd[i].value));
+        assert_int_equal(strtoull(bits, NULL, 16), bits_of(special_metrics[i].value));
+        if (isfinite(special_metrics[i].value))
+            assert_int_equal(bits_of(json_real_value(value)), bits_of(special_metrics[i].value));
         else
-            assert_string_equal(json_string_value(value), odd[i].value > 0   ? "inf"
-                                                          : odd[i].value < 0 ? "-inf"
-                                                                             : "nan");
+            assert_string_equal(json_string_value(value), special_metrics[i].value > 0   ? "inf"
+                                                          : special_metrics[i].value < 0 ? "-inf"
+                                                                                         : "nan");
     }
     assert_string_equal(
         json_string_value(json_object_get(json_object_get(step, "digests"), "p \"0\"")),
@@ -232,7 +236,7 @@ static void test_ledger_export__jsonl_keeps_bits(void **state)
     free(jsonl.data);
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all exports ----------------------------------------------------------------------------- */
 
 static void test_ledger_export__same_bytes_again(void **state)
 {
@@ -269,7 +273,7 @@ static void test_ledger_export__unknown_run(void **state)
     invar_ledger_close(ledger);
 }
 
-/* A name that the writer would never have let in. */
+/* A name of invalid UTF-8, which the library never writes, must fail the export. */
 static void test_ledger_export__damaged_text_is_refused(void **state)
 {
     static const char name[] = "minus_zero";
@@ -286,7 +290,7 @@ static void test_ledger_export__damaged_text_is_refused(void **state)
         file.data[i] = (char)0xFF;
         found++;
     }
-    assert_true(found > 0); // in the table and in its index
+    assert_true(found > 0); // the name is in the table and in its index
     assert_int_equal(fwrite(file.data, 1, file.bytes, out), file.bytes);
     assert_int_equal(fclose(out), 0);
     ledger = open_ledger("damaged.db");
@@ -304,7 +308,7 @@ static void test_ledger_export__damaged_text_is_refused(void **state)
 
 static void test_ledger_export__full_disk_is_an_error(void **state)
 {
-    invar_ledger *ledger = open_ledger("odd.db"); // short: the flush at the end is what fails
+    invar_ledger *ledger = open_ledger("odd.db"); // short, so only the flush at the end fails
     invar_ledger *longer = open_ledger("run.db");
     FILE *full = fopen("/dev/full", "w");
 
@@ -355,7 +359,7 @@ static void test_ledger_export__jsonl_survives_each_failed_allocation(void **sta
     assert_true(failures > 100);
     invar_ledger_close(ledger);
     assert_int_equal(heap.live, 0);
-    heap_leave();
+    heap_unwatch();
     free(whole.data);
 }
 

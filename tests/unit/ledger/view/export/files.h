@@ -1,5 +1,5 @@
 /*
- * files.h - two ledgers and what is exported of them, for the tests of the exports.
+ * files.h - two ledgers and helpers that export them and read the files, for tests of exports.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,8 +15,8 @@
 
 /* ---- ledgers --------------------------------------------------------------------------------- */
 
-/* Names and numbers that a careless export would break. */
-static const invar_ledger_metric odd[] = {
+/* Names that need quoting, and numbers that lose bits if they are printed with too few digits. */
+static const invar_ledger_metric special_metrics[] = {
     {"comma,quote\"", 0.1},
     {"eval/x", 1.0 / 3.0},
     {"m/\xC3\xA4\xE2\x82\xAC", 5e-324},
@@ -30,9 +30,9 @@ static const invar_ledger_metric odd[] = {
     {"hundred", 100},
     {"\"", 2},
 };
-#define ODD (sizeof odd / sizeof odd[0])
+#define N_SPECIAL (sizeof special_metrics / sizeof special_metrics[0])
 
-static inline void write_odd(invar_ledger *ledger)
+static inline void write_special_run(invar_ledger *ledger)
 {
     const invar_ledger_pair identity = {"seed", "1"};
     const invar_digest digest = {{1, 2, 3}};
@@ -44,9 +44,12 @@ static inline void write_odd(invar_ledger *ledger)
                             .kind = "train",
                             .identity = &identity,
                             .n_identity = 1,
-                            .circumstances = bare};
-    invar_ledger_step step = {
-        .digests = &digest, .metrics = odd, .n_metrics = ODD, .gauges = &gauge, .n_gauges = 1};
+                            .circumstances = no_provenance};
+    invar_ledger_step step = {.digests = &digest,
+                              .metrics = special_metrics,
+                              .n_metrics = N_SPECIAL,
+                              .gauges = &gauge,
+                              .n_gauges = 1};
 
     assert_ok(invar_ledger_begin(ledger, &run));
     define(ledger, "p \"0\"");
@@ -58,12 +61,12 @@ static inline void write_odd(invar_ledger *ledger)
     assert_ok(invar_ledger_add_evaluation(ledger, "math,500", &result, 1));
     assert_ok(invar_ledger_chain(&last, &chain, ledger));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
-    assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &bare));
+    assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &no_provenance));
     assert_ok(invar_ledger_add_evaluation(ledger, "math,500", &later, 1));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
 }
 
-/* Resumed once, with NaN. */
+/* Writes run.db: a run that was resumed once and has NaN from step 20 on. */
 static inline invar_status write_run(void)
 {
     return invar_test_ledger_write(
@@ -80,17 +83,17 @@ static inline int make_ledgers(void **state)
     invar_ledger *ledger;
 
     (void)state;
-    assert_non_null(mkdtemp(work));
+    assert_non_null(mkdtemp(work_folder));
     assert_ok(
         invar_ledger_open(&ledger, path_of("odd.db"), &(invar_ledger_options){.create = true}));
-    write_odd(ledger);
+    write_special_run(ledger);
     assert_ok(invar_ledger_seal(seal, ledger, 1));
     invar_ledger_close(ledger);
     assert_ok(write_run());
     return 0;
 }
 
-static inline invar_status take_count(void *payload, const char *const *columns,
+static inline invar_status read_count(void *payload, const char *const *columns,
                                       const invar_ledger_value *values, int count)
 {
     (void)columns, (void)count;
@@ -104,7 +107,7 @@ static inline int64_t count_rows(invar_ledger *ledger, const char *sql)
     int64_t count = -1;
 
     assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_select_request){.sql = sql, .row = take_count, .payload = &count}));
+        ledger, &(invar_ledger_select_request){.sql = sql, .row = read_count, .payload = &count}));
     return count;
 }
 
@@ -143,7 +146,7 @@ static inline text read_all(const char *path)
     return out;
 }
 
-/* The one file in FOLDER/NAME. */
+/* Reads the only file in FOLDER/NAME, which must be an event file. */
 static inline text read_events(const char *folder, const char *name)
 {
     char path[1200];

@@ -1,7 +1,9 @@
 /*
- * tensorboard.c - tests of the export to TensorBoard: event files, whole and growing.
+ * tensorboard.c - tests of the export to TensorBoard: complete and growing event files.
  *
- * They are read again by a reader of this file's own.
+ * The files are read by a parser in this file, with its own CRC-32C. A file that grows step by
+ * step, and after truncation, must equal the export. With an argument, the program writes a folder
+ * that tests/oracle/tensorboard.sh compares with TensorBoard itself.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -64,7 +66,7 @@ typedef struct event {
     float value;
 } event;
 
-/* Any message of the kinds that we write; fields that are messages are read into the same event. */
+/* Reads a protobuf message; nested messages are read into the same event. */
 static void read_message(event *out, const char *at, const char *end, int depth)
 {
     while (at < end) {
@@ -101,7 +103,7 @@ static void read_message(event *out, const char *at, const char *end, int depth)
     assert_ptr_equal(at, end);
 }
 
-/* Yields the end of the record at `at`. */
+/* Reads the record at `at` and returns its end. */
 static const char *read_event(event *out, const char *at)
 {
     uint64_t length = little_endian(at, 8);
@@ -124,7 +126,7 @@ static void test_ledger_export__tensorboard_has_every_scalar(void **state)
     event e, before = {.step = -9};
 
     (void)state;
-    assert_int_equal(crc32c("123456789", 9), 0xE3069283); // the published check value
+    assert_int_equal(crc32c("123456789", 9), 0xE3069283); // published check value of CRC-32C
     at = read_event(&e, at);
     assert_string_equal(e.version, "brain.Event:2");
     for (; at < end; count++, before = e) {
@@ -140,7 +142,7 @@ static void test_ledger_export__tensorboard_has_every_scalar(void **state)
     assert_int_equal(count, results + count_rows(ledger,
                                                  "SELECT (SELECT count(*) FROM metrics) + count(*) "
                                                  "FROM gauge JOIN timeline USING(run, step, seg)"));
-    events.data[events.bytes - 5] ^= 1; // a negative control of this reader
+    events.data[events.bytes - 5] ^= 1; // meant as a control of crc_holds on changed data
     assert_false(crc_holds(events.data + events.bytes - 12, 8));
     invar_ledger_close(ledger);
     free(events.data);
@@ -161,15 +163,15 @@ static void test_ledger_export__tensorboard_keeps_odd_values(void **state)
     assert_true(e.value == 0.25f);
     while (at < events.data + events.bytes) {
         at = read_event(&e, at);
-        for (size_t i = 0; i < ODD; i++) {
-            float expected = (float)odd[i].value;
-            if (strcmp(e.tag, odd[i].name) != 0)
+        for (size_t i = 0; i < N_SPECIAL; i++) {
+            float expected = (float)special_metrics[i].value;
+            if (strcmp(e.tag, special_metrics[i].name) != 0)
                 continue;
             assert_memory_equal(&e.value, &expected, sizeof expected);
             found |= UINT64_C(1) << i;
         }
     }
-    assert_int_equal(found, (1 << ODD) - 1);
+    assert_int_equal(found, (1 << N_SPECIAL) - 1);
     free(events.data);
 }
 
@@ -186,13 +188,14 @@ static void test_ledger_export__tensorboard_never_overwrites(void **state)
     assert_memory_equal(after.data, before.data, before.bytes);
     assert_fails(invar_export_tensorboard(path_of("run.db"), ledger, 1), INVAR_E_IO, "run.db");
     assert_fails(invar_export_tensorboard(path_of("run.db/x"), ledger, 1), INVAR_E_IO, "run.db");
-    assert_ok(invar_export_tensorboard(path_of("folders/above"), ledger, 1)); // are made
+    // Missing folders are created.
+    assert_ok(invar_export_tensorboard(path_of("folders/above"), ledger, 1));
     free(before.data);
     free(after.data);
     invar_ledger_close(ledger);
 }
 
-/* The path of the one file in FOLDER/test. */
+/* Returns the path of the only event file in FOLDER/test. */
 static const char *events_path(const char *folder)
 {
     static char path[1200];
@@ -219,7 +222,9 @@ static void assert_events(const char *folder, const text *expected, size_t bytes
     free(is.data);
 }
 
-/* Opened behind each step, whatever lies there, and told step by step: always the export. */
+/*
+ * A writer opened after any step, on any truncated file, completes it to the bytes of the export.
+ */
 static void test_ledger_export__events_grow_into_the_export(void **state)
 {
     enum { LAST = 24 };
@@ -227,7 +232,7 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
     const char *folder = path_of("growing");
     invar_ledger *ledger = open_ledger("run.db");
     invar_tensorboard_writer *e;
-    size_t upto[LAST + 3]; // of the export: the first steps, from -2 on
+    size_t upto[LAST + 3]; // bytes of the export up to a step, from step -2 on
     text now;
 
     (void)state;
@@ -241,15 +246,15 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
         for (int64_t step = after + 1; step <= LAST; step += 3)
             assert_ok(invar_tensorboard_writer_add(e, step));
         assert_ok(invar_tensorboard_writer_add(e, LAST));
-        assert_ok(invar_tensorboard_writer_add(e, 3)); // told already
+        assert_ok(invar_tensorboard_writer_add(e, 3)); // a step that was added before
         invar_tensorboard_writer_close(e);
         assert_events(folder, &whole, whole.bytes);
-        // what a kill or a loss of power may leave for the next one
+        // A kill or a power loss may leave a truncated file for the next writer.
         assert_int_equal(
             truncate(events_path(folder), (off_t)((size_t)(after + 2) * 997 % whole.bytes)), 0);
     }
     assert_int_equal(upto[LAST + 2], whole.bytes);
-    // another run's, and a folder that is none
+    // Events of another run, and a path that is not a folder, are rejected.
     assert_ok(invar_tensorboard_writer_check(path_of("nothing"), "test", true));
     assert_ok(invar_tensorboard_writer_check(folder, "test", false));
     assert_fails(invar_tensorboard_writer_check(folder, "test", true), INVAR_E_INVALID, "already");
@@ -264,7 +269,7 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
     free(whole.data);
 }
 
-/* A limit on the size of files: whatever the write that fails, nothing is left. */
+/* A limit on the size of files lets a write fail; the export must not leave a partial file. */
 static void test_ledger_export__tensorboard_leaves_nothing_half_written(void **state)
 {
     invar_ledger *ledger = open_ledger("run.db");
@@ -282,7 +287,7 @@ static void test_ledger_export__tensorboard_leaves_nothing_half_written(void **s
         status = invar_export_tensorboard(path_of("limited"), ledger, 1);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
         assert_fails(status, INVAR_E_IO, "limited");
-        assert_int_equal(rmdir(path_of("limited/test")), 0); // it is empty
+        assert_int_equal(rmdir(path_of("limited/test")), 0); // the folder is empty
     }
     assert_true(failures >= 30);
     signal(SIGXFSZ, SIG_DFL);
@@ -290,14 +295,14 @@ static void test_ledger_export__tensorboard_leaves_nothing_half_written(void **s
     free(whole.data);
 }
 
-/* For TensorBoard itself (tests/oracle/tensorboard.sh): a run's JSON lines and events. */
-static invar_status write_for_others(const char *folder)
+/* Writes JSON lines and events of a run, for tests/oracle/tensorboard.sh. */
+static invar_status write_for_oracle(const char *folder)
 {
     invar_ledger *ledger;
     invar_status status;
     FILE *out;
 
-    (void)snprintf(work, sizeof work, "%s", folder);
+    (void)snprintf(work_folder, sizeof work_folder, "%s", folder);
     out = fopen(path_of("run.jsonl"), "w");
     if (!out)
         return INVAR_FAIL(INVAR_E_IO, errno, "%s: %s", folder, strerror(errno));
@@ -322,6 +327,6 @@ int main(int argc, char **argv)
     };
 
     if (argc == 2)
-        return write_for_others(argv[1]) == INVAR_OK ? 0 : 1;
+        return write_for_oracle(argv[1]) == INVAR_OK ? 0 : 1;
     return cmocka_run_group_tests(tests, make_ledgers, NULL);
 }

@@ -1,5 +1,9 @@
 /*
- * golden.c - runs as goldens: compared, localised, accepted; and files that are none.
+ * golden.c - tests of golden files: recording, comparing, locating a divergence, parsing.
+ *
+ * Runs with a planted divergence are compared with the golden of 20 healthy steps; the first step
+ * and point must be those of the fault. Golden files must read back to the same bytes, and changed
+ * bytes must be rejected with their line. Control: longer, shorter and resumed runs are equal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,14 +19,14 @@
 #include "tests/ledger.h"
 #include "tests/support.h"
 
-static char folder[256], path[300], beside[300];
+static char folder[256], path[300], points_path[300];
 
 static int setup(void **state)
 {
     (void)state;
     (void)snprintf(folder, sizeof folder, "%s/golden.%ld", INVAR_TEST_WORK, (long)getpid());
     (void)snprintf(path, sizeof path, "%s/a.golden", folder);
-    (void)snprintf(beside, sizeof beside, "%s/a.points", folder);
+    (void)snprintf(points_path, sizeof points_path, "%s/a.points", folder);
     return invar_held_folder_make(folder) != INVAR_OK;
 }
 
@@ -32,13 +36,13 @@ static int teardown(void **state)
     return invar_held_folder_remove(folder) != INVAR_OK;
 }
 
-/* A run as a golden with its points. */
-typedef struct subject {
+/* The golden of a run, and the points of its steps. */
+typedef struct golden_run {
     invar_golden *golden;
     invar_golden_points *points;
-} subject;
+} golden_run;
 
-static invar_ledger *ledger_of(const invar_test_ledger *spec, int64_t *run_out)
+static invar_ledger *write_ledger(const invar_test_ledger *spec, int64_t *run_out)
 {
     invar_ledger_summary summary;
     invar_ledger *ledger = NULL;
@@ -52,11 +56,11 @@ static invar_ledger *ledger_of(const invar_test_ledger *spec, int64_t *run_out)
     return ledger;
 }
 
-static subject subject_of(const invar_test_ledger *spec)
+static golden_run golden_run_of(const invar_test_ledger *spec)
 {
-    subject s;
+    golden_run s;
     int64_t run;
-    invar_ledger *ledger = ledger_of(spec, &run);
+    invar_ledger *ledger = write_ledger(spec, &run);
 
     assert_ok(invar_golden_from_run(&s.golden, ledger, run, "a test"));
     assert_ok(invar_golden_points_of_run(&s.points, ledger, run));
@@ -64,56 +68,56 @@ static subject subject_of(const invar_test_ledger *spec)
     return s;
 }
 
-static void release(subject *s)
+static void golden_run_release(golden_run *s)
 {
     invar_golden_free(s->golden);
     invar_golden_points_free(s->points);
 }
 
-/* How a run fares against the golden of 20 healthy steps. */
-static invar_golden_comparison compare(const invar_test_ledger *spec,
-                                       invar_golden_divergence *place)
+/* Compares a run with the golden of 20 healthy steps; *place, if not NULL, is the divergence. */
+static invar_golden_comparison compare_with_healthy(const invar_test_ledger *spec,
+                                                    invar_golden_divergence *place)
 {
-    subject was = subject_of(&(invar_test_ledger){.steps = 20}), is = subject_of(spec);
+    golden_run was = golden_run_of(&(invar_test_ledger){.steps = 20}), is = golden_run_of(spec);
     invar_golden_comparison c;
 
     invar_golden_compare(&c, was.golden, is.golden);
     if (place)
         assert_ok(invar_golden_localise(place, was.points, is.points, c.first));
-    release(&was);
-    release(&is);
-    c.ops_differ = 0; // their names went with it
+    golden_run_release(&was);
+    golden_run_release(&is);
+    c.ops_differ = 0; // their names were freed with the golden
     return c;
 }
 
 static void test_golden__says_where_a_run_leaves_it(void **state)
 {
     const invar_test_fault other = {INVAR_TEST_DIVERGES, 7, "layer.1.mlp.out", 0, 0.0};
-    invar_golden_comparison c = compare(&(invar_test_ledger){.steps = 20}, NULL);
+    invar_golden_comparison c = compare_with_healthy(&(invar_test_ledger){.steps = 20}, NULL);
 
     (void)state;
     assert_int_equal(c.verdict, INVAR_GOLDEN_SAME);
     assert_true(c.first == -1 && c.compared == 20 && c.steps == 20 && c.same_identity &&
                 c.same_manifest);
-    // a longer run, a shorter one, one that was resumed: as far as both go
-    c = compare(&(invar_test_ledger){.steps = 30}, NULL);
+    // Control: a longer, a shorter and a resumed run are compared over the common steps.
+    c = compare_with_healthy(&(invar_test_ledger){.steps = 30}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_SAME && c.compared == 20);
-    c = compare(&(invar_test_ledger){.steps = 5}, NULL);
+    c = compare_with_healthy(&(invar_test_ledger){.steps = 5}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_SAME && c.compared == 5 && c.steps == 20);
-    c = compare(&(invar_test_ledger){.steps = 20, .crash = 13, .resume = 10}, NULL);
+    c = compare_with_healthy(&(invar_test_ledger){.steps = 20, .crash = 13, .resume = 10}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_SAME && c.compared == 20);
-    c = compare(&(invar_test_ledger){.steps = 20, .faults = {other}}, NULL);
+    c = compare_with_healthy(&(invar_test_ledger){.steps = 20, .faults = {other}}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 7 && c.same_identity &&
                 !c.only_loss);
-    c = compare(&(invar_test_ledger){.steps = 20, .seed = 9}, NULL);
+    c = compare_with_healthy(&(invar_test_ledger){.steps = 20, .seed = 9}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 0 && !c.same_identity);
 }
 
-/* NaN in the loss alone is a difference, and so is a loss that is not there. */
+/* A difference of the loss bits alone is found, and so is a loss on one side only. */
 static void test_golden__compares_the_loss(void **state)
 {
-    subject was = subject_of(&(invar_test_ledger){.steps = 3});
-    subject is = subject_of(&(invar_test_ledger){.steps = 3});
+    golden_run was = golden_run_of(&(invar_test_ledger){.steps = 3});
+    golden_run is = golden_run_of(&(invar_test_ledger){.steps = 3});
     invar_golden_comparison c;
 
     (void)state;
@@ -130,16 +134,16 @@ static void test_golden__compares_the_loss(void **state)
     is.golden->n_steps = 0;
     invar_golden_compare(&c, was.golden, is.golden);
     assert_true(c.verdict == INVAR_GOLDEN_NOTHING && c.compared == 0);
-    release(&was);
-    release(&is);
+    golden_run_release(&was);
+    golden_run_release(&is);
 }
 
 static void test_golden__names_ops_that_differ(void **state)
 {
     const invar_ledger_fact old[] = {{"op", "add", "1"}, {"op", "gone", "4"}, {"op", "mul", "1"}};
     const invar_ledger_fact new[] = {{"op", "add", "2"}, {"op", "mul", "1"}, {"op", "new", "1"}};
-    subject was = subject_of(&(invar_test_ledger){.steps = 1, .facts = old, .n_facts = 3});
-    subject is = subject_of(&(invar_test_ledger){.steps = 1, .facts = new, .n_facts = 3});
+    golden_run was = golden_run_of(&(invar_test_ledger){.steps = 1, .facts = old, .n_facts = 3});
+    golden_run is = golden_run_of(&(invar_test_ledger){.steps = 1, .facts = new, .n_facts = 3});
     invar_golden_comparison c;
 
     (void)state;
@@ -150,8 +154,8 @@ static void test_golden__names_ops_that_differ(void **state)
     assert_string_equal(c.ops[0].new_revision, "2");
     assert_true(strcmp(c.ops[1].name, "gone") == 0 && !c.ops[1].new_revision);
     assert_true(strcmp(c.ops[2].name, "new") == 0 && !c.ops[2].old_revision);
-    release(&was);
-    release(&is);
+    golden_run_release(&was);
+    golden_run_release(&is);
 }
 
 static void test_golden__localises_without_the_good_run(void **state)
@@ -159,10 +163,10 @@ static void test_golden__localises_without_the_good_run(void **state)
     const invar_test_fault other = {INVAR_TEST_DIVERGES, 7, "layer.1.mlp.out", 0, 0.0};
     char text[INVAR_GOLDEN_HEADLINE];
     invar_golden_divergence place;
-    subject was, is;
+    golden_run was, is;
 
     (void)state;
-    (void)compare(&(invar_test_ledger){.steps = 20, .faults = {other}}, &place);
+    (void)compare_with_healthy(&(invar_test_ledger){.steps = 20, .faults = {other}}, &place);
     assert_true(place.known && place.exact && place.step == 7 && place.n_changes == 0);
     assert_string_equal(place.point, "layer.1.mlp.out");
     assert_int_equal(place.layer, 1);
@@ -170,9 +174,9 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_true(place.equal > 0 && place.equal + place.different <= INVAR_TEST_LEDGER_POINTS);
     invar_golden_divergence_describe(text, &place, 7);
     assert_non_null(strstr(text, "step 7, point layer.1.mlp.out ("));
-    // far from the beginning only some steps are recorded
-    was = subject_of(&(invar_test_ledger){.steps = 140});
-    is = subject_of(&(invar_test_ledger){
+    // Late in a run, points are recorded for some steps only, so the location is not exact.
+    was = golden_run_of(&(invar_test_ledger){.steps = 140});
+    is = golden_run_of(&(invar_test_ledger){
         .steps = 140, .faults = {{INVAR_TEST_DIVERGES, 113, "layer.1.mlp.out", 0, 0.0}}});
     assert_int_equal(was.points->n_values, 102);
     assert_ok(invar_golden_localise(&place, was.points, is.points, 113));
@@ -181,14 +185,14 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_non_null(strstr(text, "as step 120 shows"));
     assert_ok(invar_golden_localise(&place, was.points, is.points, 133));
     assert_true(!place.known && place.step == -1);
-    release(&was);
-    release(&is);
+    golden_run_release(&was);
+    golden_run_release(&is);
 }
 
 static void test_golden__names_changes_of_structure(void **state)
 {
-    subject was = subject_of(&(invar_test_ledger){.steps = 2});
-    subject is = subject_of(&(invar_test_ledger){.steps = 2});
+    golden_run was = golden_run_of(&(invar_test_ledger){.steps = 2});
+    golden_run is = golden_run_of(&(invar_test_ledger){.steps = 2});
     invar_golden_point *points = is.points->points, moved = points[3];
     invar_golden_divergence place;
 
@@ -203,11 +207,11 @@ static void test_golden__names_changes_of_structure(void **state)
     assert_non_null(strstr(place.changes[1], "comes earlier"));
     assert_non_null(strstr(place.changes[2], "shape [7], was ["));
     assert_string_equal(place.changes[3], "another: is new");
-    release(&was);
-    release(&is);
+    golden_run_release(&was);
+    golden_run_release(&is);
 }
 
-/* Writes, reads, and compares what is written again. */
+/* A golden that is written and read prints the same bytes and keeps its history. */
 static void test_golden__comes_back_from_its_files(void **state)
 {
     invar_golden *golden, *before = NULL;
@@ -215,20 +219,20 @@ static void test_golden__comes_back_from_its_files(void **state)
     char *first, *second;
     size_t first_bytes, second_bytes;
     int64_t run;
-    invar_ledger *ledger = ledger_of(&(invar_test_ledger){.steps = 20}, &run);
+    invar_ledger *ledger = write_ledger(&(invar_test_ledger){.steps = 20}, &run);
 
     (void)state;
     assert_ok(invar_golden_record(path, ledger, run, "a test"));
     assert_ok(invar_golden_read(&golden, path));
     assert_ok(invar_golden_points_beside(&points, golden, path));
     assert_non_null(points);
-    assert_int_equal(points->n_points, 13); // those of level 0
+    assert_int_equal(points->n_points, 13); // points of level 0
     assert_ok(invar_file_read(&first, &first_bytes, path, 1 << 20));
     assert_ok(invar_golden_print(&second, &second_bytes, golden));
     assert_true(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
     invar_free(first);
     invar_free(second);
-    // history stays when it is recorded again, and points of another golden do not fit
+    // Recording again keeps the accepted changes. Points of another golden are ignored.
     assert_ok(invar_golden_accept(&before, golden, golden, "A <a@b>, 1234, why"));
     assert_ok(invar_golden_write(path, before));
     assert_int_equal(before->first_line, golden->first_line + 1);
@@ -242,9 +246,9 @@ static void test_golden__comes_back_from_its_files(void **state)
     assert_ok(invar_golden_points_beside(&points, golden, path));
     assert_null(points);
     golden->steps[19].chain.bytes[0] ^= 1;
-    assert_int_equal(truncate(beside, 40), 0);
-    assert_fails(invar_golden_points_beside(&points, golden, path), INVAR_E_CORRUPT, beside);
-    assert_int_equal(unlink(beside), 0);
+    assert_int_equal(truncate(points_path, 40), 0);
+    assert_fails(invar_golden_points_beside(&points, golden, path), INVAR_E_CORRUPT, points_path);
+    assert_int_equal(unlink(points_path), 0);
     assert_ok(invar_golden_points_beside(&points, golden, path));
     assert_null(points);
     invar_golden_free(before);
@@ -252,15 +256,19 @@ static void test_golden__comes_back_from_its_files(void **state)
     invar_ledger_close(ledger);
 }
 
-/* ---- files that are none --------------------------------------------------------------------- */
+/* ---- invalid files --------------------------------------------------------------------------- */
 
-/* Each line of a good text, changed in some way, is refused; the message has its number. */
-static void refuse_all(bool of_points, const char *text, size_t bytes)
+/*
+ * Changes the first or last character of each line of a valid file. The parser must reject it with
+ * a message that names the file, unless the changed character belongs to a name or text.
+ */
+static void assert_changes_rejected(bool of_points, const char *text, size_t bytes)
 {
     static const struct {
-        const char *what;
-        char with;
-    } ways[] = {{"first", 'z'}, {"last", 'G'}, {"first", ' '}, {"last", '\t'}, {"first", '\x01'}};
+        const char *position;
+        char replacement;
+    } mutations[] = {
+        {"first", 'z'}, {"last", 'G'}, {"first", ' '}, {"last", '\t'}, {"first", '\x01'}};
     char *copy = NULL;
     void *memory;
 
@@ -268,17 +276,18 @@ static void refuse_all(bool of_points, const char *text, size_t bytes)
     copy = memory;
     for (size_t i = 0; i < bytes; i++) {
         bool first = i == 0 || text[i - 1] == '\n', last = text[i + 1] == '\n';
-        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        for (size_t k = 0; k < sizeof mutations / sizeof *mutations; k++) {
             invar_golden_points *points;
             invar_golden *golden;
-            if (!(ways[k].what[0] == 'f' ? first : last) || text[i] == ways[k].with)
+            if (!(mutations[k].position[0] == 'f' ? first : last) ||
+                text[i] == mutations[k].replacement)
                 continue;
             memcpy(copy, text, bytes);
-            copy[i] = ways[k].with;
-            // a name or a text may be any other, too
+            copy[i] = mutations[k].replacement;
+            // A change at the end of a line may give another valid name or text.
             if (of_points ? invar_golden_points_parse(&points, "x", copy, bytes) == INVAR_OK
                           : invar_golden_parse(&golden, "x", copy, bytes) == INVAR_OK) {
-                assert_true(ways[k].what[0] == 'l');
+                assert_true(mutations[k].position[0] == 'l');
                 if (of_points)
                     invar_golden_points_free(points);
                 else
@@ -294,7 +303,7 @@ static void refuse_all(bool of_points, const char *text, size_t bytes)
 
 static void test_golden__files_that_are_none(void **state)
 {
-    subject s = subject_of(&(invar_test_ledger){.steps = 3});
+    golden_run s = golden_run_of(&(invar_test_ledger){.steps = 3});
     const struct {
         const char *text;
         invar_status code;
@@ -319,21 +328,21 @@ static void test_golden__files_that_are_none(void **state)
         assert_fails(invar_golden_parse(&golden, "x", bad[i].text, strlen(bad[i].text)),
                      bad[i].code, bad[i].message);
     assert_ok(invar_golden_print(&text, &bytes, s.golden));
-    refuse_all(false, text, bytes);
-    text[20] = '\0'; // what a NUL hides is refused
+    assert_changes_rejected(false, text, bytes);
+    text[20] = '\0'; // text after a NUL must not be ignored
     assert_fails(invar_golden_parse(&golden, "x", text, bytes), INVAR_E_CORRUPT, "x:2:");
     invar_free(text);
-    // a root that does not give the chain
+    // The roots of this file do not give its chain.
     s.golden->steps[1].root.bytes[3] ^= 8;
     assert_ok(invar_golden_print(&text, &bytes, s.golden));
     assert_fails(invar_golden_parse(&golden, "x", text, bytes), INVAR_E_CORRUPT, "the roots give");
     invar_free(text);
     assert_ok(invar_golden_points_print(&text, &bytes, s.points));
-    refuse_all(true, text, bytes);
+    assert_changes_rejected(true, text, bytes);
     invar_free(text);
     (void)snprintf(name, sizeof name, "%s/absent", folder);
     assert_fails(invar_golden_read(&golden, name), INVAR_E_NOTFOUND, "absent");
-    release(&s);
+    golden_run_release(&s);
 }
 
 static void test_golden__names_of_points(void **state)

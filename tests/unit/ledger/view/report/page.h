@@ -1,8 +1,8 @@
 /*
- * page.h - pages of the report and what is in them, for the tests of the report.
+ * page.h - ledgers, report pages and access to the data of a page, for tests of the report.
  *
- * The pages are read as a browser would: up to the end of the data's element, then as JSON. That
- * they look right is tested with a browser (tests/e2e/ledger/report_look.py).
+ * A page is read like a browser does: the data element ends at the first </script, and its content
+ * is JSON. The appearance is tested with a browser in tests/e2e/ledger/report_look.py.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,17 +26,18 @@ typedef struct page {
     json_t *data;
 } page;
 
-static char told_damage[1024]; /* the last line about a kept sample */
+static char damage_line[1024]; /* last message about a damaged kept sample */
 
-static inline void keep_damage(void *payload, const char *line)
+static inline void record_damage(void *payload, const char *line)
 {
     (void)payload;
-    (void)snprintf(told_damage, sizeof told_damage, "%s", line);
+    (void)snprintf(damage_line, sizeof damage_line, "%s", line);
 }
 
 static const invar_ledger_pair defaults[] = {{"lr", "1e-06"}, {"dtype", "bf16"}};
-static const invar_report_options options = {
-    .defaults = defaults, .n_defaults = sizeof defaults / sizeof *defaults, .damaged = keep_damage};
+static const invar_report_options options = {.defaults = defaults,
+                                             .n_defaults = sizeof defaults / sizeof *defaults,
+                                             .damaged = record_damage};
 
 static inline invar_status write_page(page *out, const invar_report_run *runs, size_t count)
 {
@@ -58,7 +59,7 @@ static inline page read_page(const invar_report_run *runs, size_t count)
     char *data = strstr(p.text, begin);
     assert_non_null(data);
     data += strlen(begin);
-    char *end = strstr(data, "</script"); // what a browser takes for the end
+    char *end = strstr(data, "</script"); // a browser ends the element here
     assert_non_null(end);
     p.data = json_loadb(data, (size_t)(end - data), JSON_ALLOW_NUL, &error);
     if (!p.data)
@@ -72,7 +73,7 @@ static inline void page_release(page *p)
     free(p->text);
 }
 
-/* A page of all runs of a ledger, in their order. */
+/* Returns the page of runs 1 to `count` of a ledger, at most 8. */
 static inline page page_of(const char *name, size_t count)
 {
     invar_report_run runs[8];
@@ -96,7 +97,7 @@ static inline size_t occurrences(const char *text, const char *what)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* A member by its path, "runs/0/label"; fails where there is none. */
+/* Returns the member at a path such as "runs/0/label"; fails the test if there is none. */
 static inline json_t *at(const page *p, const char *path)
 {
     json_t *value = p->data;
@@ -139,7 +140,7 @@ static inline int64_t number_in(const json_t *object, const char *key)
 
 /* ---- ledgers --------------------------------------------------------------------------------- */
 
-static inline void append(invar_ledger *ledger, int64_t step, double value)
+static inline void append_value(invar_ledger *ledger, int64_t step, double value)
 {
     const invar_digest digest = {{1}};
     const invar_ledger_metric metric = {"train/x", value};
@@ -149,7 +150,7 @@ static inline void append(invar_ledger *ledger, int64_t step, double value)
                     .step = step, .digests = &digest, .metrics = &metric, .n_metrics = 1}));
 }
 
-/* A run that has begun, with one point and one event. */
+/* Begins a run with one point and one event that contains markup. */
 static inline invar_ledger *begin_run_as(const char *file, const char *name,
                                          invar_ledger_pair identity)
 {
@@ -162,7 +163,7 @@ static inline invar_ledger *begin_run_as(const char *file, const char *name,
                                                              .kind = "train",
                                                              .identity = &identity,
                                                              .n_identity = 1,
-                                                             .circumstances = bare}));
+                                                             .circumstances = no_provenance}));
     define(ledger, "p");
     assert_ok(invar_ledger_log_event(ledger, &event));
     return ledger;
@@ -173,19 +174,19 @@ static inline invar_ledger *begin_run(const char *file, const char *name)
     return begin_run_as(file, name, (invar_ledger_pair){"seed", "1"});
 }
 
-/* One metric; value(step) says what it is. */
+/* Writes a finished run with one metric, value(step). */
 static inline void write_curve(const char *file, const char *name, int64_t steps,
                                double (*value)(int64_t step))
 {
     invar_ledger *ledger = begin_run(file, name);
 
     for (int64_t i = 0; i < steps; i++)
-        append(ledger, i, value(i));
+        append_value(ledger, i, value(i));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
     invar_ledger_close(ledger);
 }
 
-static inline double odd_value(int64_t step)
+static inline double special_value(int64_t step)
 {
     const uint64_t payload = 0xFFF800000000BEEF;
     double nan_with_payload;
@@ -199,9 +200,9 @@ static inline double odd_value(int64_t step)
 static inline int make_ledgers(void **state)
 {
     (void)state;
-    assert_non_null(mkdtemp(work));
-    write_curve("odd.db", HOSTILE, 8, odd_value);
-    write_curve("plain.db", "plain", 8, odd_value);
+    assert_non_null(mkdtemp(work_folder));
+    write_curve("odd.db", HOSTILE, 8, special_value);
+    write_curve("plain.db", "plain", 8, special_value);
     assert_ok(invar_test_ledger_write(
         path_of("runs.db"),
         &(invar_test_ledger){.steps = 40, .crash = 25, .resume = 15, .name = "main"}));

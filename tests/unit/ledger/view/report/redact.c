@@ -1,6 +1,8 @@
 /*
- * redact.c - tests of pages for others: secrets are masked in all, and some have less than the
- * rest.
+ * redact.c - tests of masked secrets in all report pages, and of redacted pages for sharing.
+ *
+ * A table of texts with secrets has the expected masked text; masking a masked text must change
+ * nothing. Control: texts that resemble secrets stay as they are.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +13,7 @@
 /* ---- masks ----------------------------------------------------------------------------------- */
 
 static const struct {
-    const char *text, *masked; /* NULL: as it is */
+    const char *text, *masked; /* masked is NULL if the text stays as it is */
 } texts[] = {
     {"env WANDB_API_KEY=SECRETKEY123 cat", "env WANDB_API_KEY=*** cat"},
     {"HF_TOKEN='a b c' x", "HF_TOKEN='***' x"},
@@ -72,7 +74,7 @@ static const struct {
      "post https://hooks.slack.com/services/*** now"},
     {"{\"key\":\"0123456789abcdef\", \"secret\": \"x\"}", "{\"key\":\"***\", \"secret\": \"***\"}"},
     {"{\"key\": \"abc123DEF\"}", "{\"key\": \"***\"}"},
-    // what only looks like one
+    // Control: texts that resemble a secret.
     {"sk- sk-learn task-0123456789abcdef runs/sk-2026-11-18-experiment sk-llama-7b-chat", NULL},
     {"hf_ hf_checkpoint hf_model_of_the_run_7b ghp_ gho_x AKIA xoxb- glpat-1 eyJ eyJ.a", NULL},
     {"hooks.slack.com/services/ eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.", NULL},
@@ -114,8 +116,8 @@ static void check_mask(const char *text, const char *expected)
     invar_free(masked);
 }
 
-/* Of a masked text nothing more is hidden. */
-static void check_again(const char *text)
+/* Asserts that masking a masked text changes nothing. */
+static void check_masked_twice(const char *text)
 {
     size_t bytes;
     char *masked;
@@ -134,14 +136,17 @@ static void test_ledger_report__masks_secrets(void **state)
         check_mask(texts[i].text, texts[i].masked);
         if (!texts[i].masked)
             continue;
-        (void)snprintf(text, sizeof text, "x y %s", texts[i].text); // anywhere in a text
+        // Secrets are found inside a text.
+        (void)snprintf(text, sizeof text, "x y %s", texts[i].text);
         (void)snprintf(expected, sizeof expected, "x y %s", texts[i].masked);
         check_mask(text, expected);
-        check_again(texts[i].masked);
+        check_masked_twice(texts[i].masked);
     }
 }
 
-/* Every beginning of every text, which ends where its memory does. */
+/*
+ * Masks every prefix of every text, in a block of exactly its size so that sanitizers see overruns.
+ */
 static void test_ledger_report__masks_any_bytes(void **state)
 {
     (void)state;
@@ -160,7 +165,7 @@ static void test_ledger_report__masks_any_bytes(void **state)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static page data_of(const char *name, size_t count, const invar_report_options *with)
+static page read_data(const char *name, size_t count, const invar_report_options *with)
 {
     invar_ledger *ledger = open_ledger(name);
     invar_report_run runs[2] = {{ledger, 1, "folder/of/mine"}, {ledger, 2, NULL}};
@@ -176,7 +181,7 @@ static page data_of(const char *name, size_t count, const invar_report_options *
     return p;
 }
 
-static void write_private(const char *name)
+static void write_private_runs(const char *name)
 {
     static const invar_ledger_fact facts[2][6] = {{{"free", "sink", "env A_KEY=SECRET1 cat"},
                                                    {"free", "load", "/home/me/models/qwen"},
@@ -208,11 +213,11 @@ static void test_ledger_report__shares_less(void **state)
                                          "folder/of", "\"node1\""};
 
     (void)state;
-    write_private("private.db");
-    page all = data_of("private.db", 2, &(invar_report_options){0}),
-         shared = data_of("private.db", 2, &(invar_report_options){.redact = true});
+    write_private_runs("private.db");
+    page all = read_data("private.db", 2, &(invar_report_options){0}),
+         shared = read_data("private.db", 2, &(invar_report_options){.redact = true});
     for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
-        if (i > 0) // which no page has
+        if (i > 0) // hidden[0] is masked on every page
             assert_non_null(strstr(all.text, hidden[i]));
         assert_null(strstr(shared.text, hidden[i]));
     }
@@ -222,14 +227,14 @@ static void test_ledger_report__shares_less(void **state)
     assert_text(&shared, "runs/0/label", "\xE2\x80\xA6/mine");
     assert_text(&shared, "facts/free/plain/0/0", "value");
     assert_text(&shared, "facts/host/cpu/0/0", "some");
-    // different stays different
+    // Different values stay distinguishable.
     assert_text(&shared, "facts/free/sink/0/0", "(left out)");
     assert_text(&shared, "facts/free/sink/1/0", "(left out) (2)");
     assert_text(&shared, "facts/free/load/0/0", "\xE2\x80\xA6/qwen");
     assert_text(&shared, "facts/free/load/1/0", "\xE2\x80\xA6/qwen (2)");
     assert_int_equal(json_array_size(at(&shared, "runs/0/samples")), 0);
     assert_true(json_is_null(at(&shared, "runs/0/events/0/message")));
-    // and what is not private is the same
+    // Control: data that is not private is unchanged.
     assert_true(json_equal(at(&shared, "runs/0/series"), at(&all, "runs/0/series")));
     assert_true(json_equal(at(&shared, "pairs"), at(&all, "pairs")));
     page_release(&all);
@@ -239,13 +244,13 @@ static void test_ledger_report__shares_less(void **state)
 static void test_ledger_report__without_samples(void **state)
 {
     (void)state;
-    page p = data_of("runs.db", 1, &(invar_report_options){.no_samples = true});
+    page p = read_data("runs.db", 1, &(invar_report_options){.no_samples = true});
     assert_text(&p, "without", "samples");
     assert_int_equal(json_array_size(at(&p, "runs/0/samples")), 0);
     assert_number(&p, "runs/0/kept/samples", 80);
     assert_null(strstr(p.text, "alert(2)"));
     page_release(&p);
-    p = data_of("runs.db", 1, &(invar_report_options){0});
+    p = read_data("runs.db", 1, &(invar_report_options){0});
     assert_true(json_is_null(at(&p, "without")));
     assert_non_null(strstr(p.text, "alert(2)"));
     page_release(&p);

@@ -1,5 +1,9 @@
 /*
- * report.c - tests of the report: the data that a page holds, and that it holds nothing else.
+ * report.c - tests of the data in a report page, and of the page around it.
+ *
+ * Data is compared with the faults planted in the ledgers and with queries of them. Hostile text
+ * must not become markup: a page with it has as many tags as one without. The hashes of the content
+ * security policy are computed again. Every allocation fails once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +21,13 @@ static void test_ledger_report__hostile_text_stays_text(void **state)
     static const char *const markup[] = {"<script", "</script", "<!--", "alert"};
 
     (void)state;
-    // a name and a message contain each of them; none gets out of the data
+    // Name and message contain the markup; it must not appear outside of the data.
     for (int i = 0; i < 3; i++)
         assert_int_equal(occurrences(hostile.text, markup[i]),
                          occurrences(innocent.text, markup[i]));
+    // Once in the name and once in the label.
     assert_int_equal(occurrences(hostile.text, markup[3]),
-                     occurrences(innocent.text, markup[3]) + 2); // the name and the label
+                     occurrences(innocent.text, markup[3]) + 2);
     assert_text(&hostile, "runs/0/label", HOSTILE);
     assert_text(&hostile, "runs/0/name", HOSTILE);
     assert_text(&hostile, "runs/0/events/0/message", HOSTILE);
@@ -43,7 +48,7 @@ static void test_ledger_report__broken_and_long_labels(void **state)
     page_release(&p);
     for (size_t i = 0; i + 1 < sizeof label; i += 2)
         memcpy(label + i, "\xC3\xA4", 2);
-    label[0] = 'x'; // the second byte of a character now stands at the limit
+    label[0] = 'x'; // shifts the text so that the limit cuts a two-byte character
     label[1] = 'x';
     run.label = label + 1;
     p = read_page(&run, 1);
@@ -78,7 +83,7 @@ static void test_ledger_report__where_runs_part(void **state)
 
     (void)state;
     assert_int_equal(json_array_size(at(&p, "pairs")), 2);
-    // other bits of one identity and one program
+    // Other bits, although identity and program are the same.
     assert_text(&p, "pairs/0/verdict", "nondeterministic");
     assert_true(json_is_true(at(&p, "pairs/0/twins")));
     assert_number(&p, "pairs/0/b", 1);
@@ -118,13 +123,13 @@ static void test_ledger_report__what_a_run_is(void **state)
     assert_number(&p, "runs/0/last", 39);
     assert_int_equal(json_array_size(at(&p, "runs/0/segments")), 2);
     assert_number(&p, "runs/0/segments/1/after", 14);
-    assert_true(json_is_null(at(&p, "runs/0/segments/0/exit"))); // it was killed
+    assert_true(json_is_null(at(&p, "runs/0/segments/0/exit"))); // the segment was killed
     assert_number(&p, "runs/0/segments/1/exit", 0);
     assert_number(&p, "runs/0/again/steps", 10);
     assert_number(&p, "runs/0/again/differ", 0);
     assert_number(&p, "runs/0/checkpoints/0", 39);
     assert_true(json_is_null(at(&p, "runs/2/segments/0/exit")));
-    // runs 1 and 3 are of one identity; 2 parted
+    // Runs 1 and 3 have one identity; run 2 diverged.
     assert_true(json_equal(at(&p, "runs/0/identity"), at(&p, "runs/2/identity")));
     assert_false(json_equal(at(&p, "runs/0/content"), at(&p, "runs/1/content")));
     assert_int_equal(json_array_size(at(&p, "runs/0/nan")), 0);
@@ -133,15 +138,16 @@ static void test_ledger_report__what_a_run_is(void **state)
     assert_int_equal(json_array_size(at(&p, "runs/0/slow")), 0);
     assert_number(&p, "runs/1/slow/0/step", 20);
     assert_text(&p, "runs/1/slow/0/phase", "rollout");
-    // one list for each run under scope and key
+    // A fact has one list of values per run.
     assert_int_equal(json_array_size(at(&p, "facts/build/dirty")), 3);
     assert_text(&p, "facts/build/dirty/0/0", "clean");
     assert_text(&p, "facts/build/dirty/1/0", "modified");
-    assert_int_equal(json_array_size(at(&p, "facts/build/dirty/0")), 1); // in both segments
+    // Both segments have this value.
+    assert_int_equal(json_array_size(at(&p, "facts/build/dirty/0")), 1);
     page_release(&p);
 }
 
-/* The keys of a recipe describe the model only if no folder does. */
+/* A model loaded from a folder is described by its recorded facts, not by keys of the recipe. */
 static void test_ledger_report__model_that_was_loaded(void **state)
 {
     const invar_ledger_pair identity[] = {{"hidden-size", "64"},
@@ -189,14 +195,14 @@ static void test_ledger_report__model_that_was_loaded(void **state)
     page_release(&p);
 }
 
-static void rest(int64_t ms)
+static void sleep_ms(int64_t ms)
 {
     const struct timespec span = {.tv_nsec = (long)(ms * 1000000)};
 
     assert_int_equal(nanosleep(&span, NULL), 0);
 }
 
-/* Two processes with a pause between them: the pause is no part of the clock. */
+/* A pause between two segments is not part of the run's clock. */
 static void test_ledger_report__clock(void **state)
 {
     enum { PAUSE = 400 };
@@ -211,13 +217,13 @@ static void test_ledger_report__clock(void **state)
             int64_t last;
             assert_ok(invar_ledger_chain(&last, &chain, ledger));
             invar_ledger_close(ledger);
-            rest(PAUSE);
+            sleep_ms(PAUSE);
             assert_ok(invar_ledger_open(&ledger, path_of("clock.db"), &writer));
-            assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &bare));
+            assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &no_provenance));
             define(ledger, "p");
         }
-        rest(10);
-        append(ledger, step, 1.0);
+        sleep_ms(10);
+        append_value(ledger, step, 1.0);
     }
     invar_ledger_close(ledger);
     page p = page_of("clock.db", 1);
@@ -233,7 +239,7 @@ static void test_ledger_report__clock(void **state)
     int64_t all = number_in(at(&p, "runs/0/segments/1"), "end") -
                   number_in(at(&p, "runs/0/segments/0"), "ms");
     assert_true(pause >= PAUSE - 1);
-    assert_true(now <= all - pause + 2); // each is rounded to a millisecond
+    assert_true(now <= all - pause + 2); // each time is rounded to a millisecond
     page_release(&p);
 }
 
@@ -254,7 +260,9 @@ static void test_ledger_report__tokens_and_defaults(void **state)
     page_release(&p);
 }
 
-/* Rank 1 computes twice as long from step 20 on; before that all are alike, and rank 0 is first. */
+/*
+ * Rank 1 computes twice as long from step 20 on; ranks are equal until then, and rank 0 is listed.
+ */
 static void test_ledger_report__ranks(void **state)
 {
     const invar_test_ledger spec = {.steps = 40,
@@ -271,7 +279,7 @@ static void test_ledger_report__ranks(void **state)
     assert_text(&p, "runs/0/ranks/1/verdict", "");
     assert_true(json_real_value(at(&p, "runs/0/ranks/0/computing_s")) == 48);
     assert_true(json_real_value(at(&p, "runs/0/ranks/1/waiting_s")) == 24);
-    assert_int_equal(json_array_size(at(&p, "runs/0/slowest")), 40); // a stretch is a step
+    assert_int_equal(json_array_size(at(&p, "runs/0/slowest")), 40); // each range is one step
     for (int i = 0; i < 40; i++) {
         char path[40];
         (void)snprintf(path, sizeof path, "runs/0/slowest/%d/rank", i);
@@ -286,7 +294,7 @@ static void test_ledger_report__ranks(void **state)
     page_release(&p);
 }
 
-/* Of one rank nothing is shown. */
+/* A run with one rank shows no table of ranks. */
 static void test_ledger_report__one_rank(void **state)
 {
     page p = page_of("odd.db", 1);
@@ -329,7 +337,7 @@ static void assert_hashed(const page *p, const char *open, const char *close, co
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, text, (size_t)(strstr(text, close) - text));
     invar_sha256_final(hash, &sha);
-    for (int i = 0; i < 43; i++) { // 6 bits each
+    for (int i = 0; i < 43; i++) { // base64 digits of 6 bits
         int bit = 6 * i;
         unsigned pair = (unsigned)hash[bit / 8] << 8 | (unsigned)hash[bit / 8 + 1];
         expected[used++] = digits[pair >> (10 - bit % 8) & 63];
@@ -345,7 +353,7 @@ static void test_ledger_report__policy_names_what_may_run(void **state)
     (void)state;
     assert_int_equal(occurrences(p.text, "default-src 'none'"), 1);
     assert_int_equal(occurrences(p.text, "unsafe"), 0);
-    assert_int_equal(occurrences(p.text, "{{"), 0); // all is filled in
+    assert_int_equal(occurrences(p.text, "{{"), 0); // every placeholder is replaced
     int styles = 0;
     for (const char *from = p.text; (from = strstr(from, "<style>")) != NULL; from++, styles++)
         assert_hashed(&p, "<style>", "</style>", from);
@@ -354,7 +362,7 @@ static void test_ledger_report__policy_names_what_may_run(void **state)
     for (const char *at = p.text; (at = strstr(at, "<script>")) != NULL; at++, scripts++)
         assert_hashed(&p, "<script>", "</script>", at);
     assert_int_equal(scripts, 7);
-    // it loads nothing: no address but the name of SVG's elements
+    // The page loads nothing: its only address is the XML namespace of SVG.
     assert_int_equal(occurrences(p.text, "http"),
                      occurrences(p.text, "http-equiv") +
                          occurrences(p.text, "http://www.w3.org/2000/svg"));
@@ -383,7 +391,7 @@ static void test_ledger_report__failures(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* A page in spite of the failure must be the whole page. */
+/* Fails allocation `n`; if the page is written all the same, it must be complete. */
 static bool fail_once(const invar_report_run *runs, const page *whole, int64_t n)
 {
     page p;
@@ -392,11 +400,11 @@ static bool fail_once(const invar_report_run *runs, const page *whole, int64_t n
     heap.calls = heap.live = 0;
     heap_watch();
     invar_status status = write_page(&p, runs, 2);
-    heap_leave();
+    heap_unwatch();
     assert_int_equal(heap.live, 0);
     if (status == INVAR_OK)
         assert_string_equal(p.text, whole->text);
-    else if (status != INVAR_E_CORRUPT) // jansson cannot always tell lack of memory from bad text
+    else if (status != INVAR_E_CORRUPT) // jansson may report a lack of memory as invalid text
         assert_fails(status, INVAR_E_NOMEM, "memory");
     free(p.text);
     return status != INVAR_OK;
@@ -418,7 +426,7 @@ static void test_ledger_report__survives_failed_allocations(void **state)
     int64_t n = 1;
     for (; n == 1 || heap.calls >= heap.fail_at; n += n < 40 ? 1 : stride)
         failures += fail_once(runs, &whole, n);
-    assert_true(failures > n / stride / 2); // few can be done without
+    assert_true(failures > n / stride / 2); // most allocations are necessary
     page_release(&whole);
     invar_ledger_close(ledger);
 }

@@ -1,5 +1,9 @@
 /*
- * samples.c - tests of the samples in a report: text of models and what was kept of it.
+ * samples.c - tests of the samples in a report page, whose text comes from models.
+ *
+ * Valid samples are shown without becoming markup; damaged ones are named and left out. If there
+ * are too many, the page must show the lowest and highest rewards and samples of all steps, within
+ * its limit of bytes. Control: the same data without the damage is shown.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,8 +13,8 @@
 #include "ledger/view/report/internal.h"
 #include "tests/unit/ledger/view/report/page.h"
 
-/* Where on the page the sample of this step with this index is; -1: it is not. */
-static int64_t place_of(const page *p, int64_t step, int64_t idx)
+/* Returns the position on the page of sample `idx` of a step; -1 if it is not shown. */
+static int64_t sample_position(const page *p, int64_t step, int64_t idx)
 {
     json_t *one;
     size_t i;
@@ -23,11 +27,11 @@ static int64_t place_of(const page *p, int64_t step, int64_t idx)
     return -1;
 }
 
-static const char *member(int64_t place, const char *name)
+static const char *sample_path(int64_t position, const char *name)
 {
     static char path[64];
 
-    (void)snprintf(path, sizeof path, "runs/0/samples/%" PRId64 "/%s", place, name);
+    (void)snprintf(path, sizeof path, "runs/0/samples/%" PRId64 "/%s", position, name);
     return path;
 }
 
@@ -37,26 +41,28 @@ static void test_ledger_report__samples(void **state)
 
     (void)state;
     page p = page_of("runs.db", 1), none = page_of("plain.db", 1);
-    const int64_t place = place_of(&p, 2, 6);
-    assert_int_equal(json_array_size(at(&p, "runs/0/samples")), 80); // two of each of 40 steps
+    const int64_t position = sample_position(&p, 2, 6);
+    // Two samples of each of 40 steps.
+    assert_int_equal(json_array_size(at(&p, "runs/0/samples")), 80);
     assert_number(&p, "runs/0/kept/samples", 80);
     assert_number(&p, "runs/0/kept/steps", 40);
     assert_number(&p, "runs/0/kept/over", 0);
     assert_number(&none, "runs/0/kept/samples", 0);
-    assert_text(&p, member(place, "text"),
+    assert_text(&p, sample_path(position, "text"),
                 "step 2 sample 6 </script><script>alert(2)</script>\xE2\x80\xAEtxt.exe\n<b>&amp;");
-    assert_text(&p, member(place, "response/0"), "<!--");
-    assert_int_equal(json_string_length(at(&p, member(place, "label"))), 12); // with its NUL
-    assert_text(&p, member(place, "response/3"), "\xC3\xA4");
-    assert_number(&p, member(place, "logp/1"), -2500);
-    assert_number(&p, member(place, "logp/2"), -8); // -0.0078125, rounded
-    assert_true(json_is_null(at(&p, member(place, "logp/3"))));
-    assert_number(&p, member(place, "credit/0"), 2500);
-    assert_number(&p, member(place, "inserted/0"), 3);
-    assert_true(json_is_null(at(&p, member(place, "cut"))));
-    assert_int_equal(json_array_size(at(&p, member(place, "parts"))), 2);
-    assert_text(&p, member(place, "parts/0/0"), "answer");
-    // none of it is markup: as many tags as in a page without samples
+    assert_text(&p, sample_path(position, "response/0"), "<!--");
+    // Its NUL is kept.
+    assert_int_equal(json_string_length(at(&p, sample_path(position, "label"))), 12);
+    assert_text(&p, sample_path(position, "response/3"), "\xC3\xA4");
+    assert_number(&p, sample_path(position, "logp/1"), -2500);
+    assert_number(&p, sample_path(position, "logp/2"), -8); // -0.0078125, rounded
+    assert_true(json_is_null(at(&p, sample_path(position, "logp/3"))));
+    assert_number(&p, sample_path(position, "credit/0"), 2500);
+    assert_number(&p, sample_path(position, "inserted/0"), 3);
+    assert_true(json_is_null(at(&p, sample_path(position, "cut"))));
+    assert_int_equal(json_array_size(at(&p, sample_path(position, "parts"))), 2);
+    assert_text(&p, sample_path(position, "parts/0/0"), "answer");
+    // No text becomes markup: the page has as many tags as one without samples.
     assert_int_equal(json_array_size(at(&none, "runs/0/samples")), 0);
     for (size_t i = 0; i < sizeof markup / sizeof *markup; i++)
         assert_int_equal(occurrences(p.text, markup[i]), occurrences(none.text, markup[i]));
@@ -64,9 +70,9 @@ static void test_ledger_report__samples(void **state)
     page_release(&none);
 }
 
-/* ---- hostile ones ---------------------------------------------------------------------------- */
+/* ---- hostile samples ------------------------------------------------------------------------- */
 
-/* One step with one sample, of which these bytes are kept. */
+/* Appends a step with one sample, whose kept text is `data`. */
 static void append_kept(invar_ledger *ledger, const void *data, size_t bytes)
 {
     const invar_ledger_sample sample = {.rng = "0/1", .finish_reason = "stop"};
@@ -87,14 +93,16 @@ static void write_kept(const char *file, const void *data, size_t bytes)
     invar_ledger_close(ledger);
 }
 
-/* Samples that the page of the ledger shows. `why`: the one that it has is damaged, so the page and
-   a line name it; NULL: it is not. */
-static size_t shown_of(const char *file, const char *why)
+/*
+ * Returns the number of samples that the page shows. If `why` is not NULL, the page and the
+ * callback must report the ledger's only sample as damaged for this reason.
+ */
+static size_t count_shown(const char *file, const char *why)
 {
     invar_report_run run = {.ledger = open_ledger(file), .run = 1};
     page p;
 
-    told_damage[0] = '\0';
+    damage_line[0] = '\0';
     p = read_page(&run, 1);
     json_t *only = json_array_get(json_object_get(p.data, "runs"), 0);
     json_t *damaged = json_object_get(only, "damaged"), *one = json_array_get(damaged, 0);
@@ -103,21 +111,24 @@ static size_t shown_of(const char *file, const char *why)
     if (why) {
         assert_non_null(strstr(json_string_value(json_object_get(one, "why")), why));
         assert_int_equal(json_integer_value(json_object_get(one, "idx")), 0);
-        assert_non_null(strstr(told_damage, "sample 0 of step 0 "));
-        assert_non_null(strstr(told_damage, why));
+        assert_non_null(strstr(damage_line, "sample 0 of step 0 "));
+        assert_non_null(strstr(damage_line, why));
     } else {
-        assert_string_equal(told_damage, "");
+        assert_string_equal(damage_line, "");
     }
     page_release(&p);
     invar_ledger_close(run.ledger);
     return samples;
 }
 
-/* Text of `form` with so many of "x," in it, packed; the caller owns it (invar_free). */
-static char *packed(size_t *bytes_out, const char *form, size_t count)
+/*
+ * Returns `form` compressed with gzip; '$' in it stands for `count` numbers separated by commas.
+ * The caller frees it with invar_free.
+ */
+static char *pack_sample(size_t *bytes_out, const char *form, size_t count)
 {
-    size_t room = strlen(form) + 2 * count + 1, used = 0;
-    char *text = malloc(room), *data;
+    size_t capacity = strlen(form) + 2 * count + 1, used = 0;
+    char *text = malloc(capacity), *data;
 
     assert_non_null(text);
     for (; *form; form++) {
@@ -135,17 +146,20 @@ static char *packed(size_t *bytes_out, const char *form, size_t count)
     return data;
 }
 
-/* A run that learned answers has neither rewards nor advantages, whatever a version recorded. */
+/*
+ * Samples of an SFT run show neither reward nor advantage, even if the ledger has zeros for them.
+ */
 static void test_ledger_report__samples_of_answers(void **state)
 {
     static const invar_ledger_pair losses[] = {{"loss-type", "sft_loss"},
                                                {"loss-type", "policy_loss"}};
     static const char *const files[] = {"sft.db", "policy.db"};
     size_t bytes;
-    char *data = packed(&bytes,
-                        "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"response\":[\"a\",\"b\"],"
-                        "\"tokens\":[1,2],\"logp\":[-1,-2],\"advantage\":[0,0],\"drawn\":[1,1]}",
-                        0);
+    char *data =
+        pack_sample(&bytes,
+                    "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"response\":[\"a\",\"b\"],"
+                    "\"tokens\":[1,2],\"logp\":[-1,-2],\"advantage\":[0,0],\"drawn\":[1,1]}",
+                    0);
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -170,7 +184,7 @@ static void test_ledger_report__hostile_samples(void **state)
     static const struct {
         const char *form;
         size_t count;
-        const char *why; /* NULL: it is a sample */
+        const char *why; /* reason for the rejection; NULL if the sample is valid */
     } cases[] = {
         {LISTS("\"drawn\":[1]"), 0, NULL},
         {LISTS("\"drawn\":[1],\"more\":[$]"), 100, NULL},
@@ -195,28 +209,29 @@ static void test_ledger_report__hostile_samples(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t bytes;
-        char *data = packed(&bytes, cases[i].form, cases[i].count);
+        char *data = pack_sample(&bytes, cases[i].form, cases[i].count);
 
         (void)snprintf(file, sizeof file, "kept-%zu.db", i);
         write_kept(file, data, bytes);
-        assert_int_equal(shown_of(file, cases[i].why), cases[i].why ? 0 : 1);
+        assert_int_equal(count_shown(file, cases[i].why), cases[i].why ? 0 : 1);
         invar_free(data);
     }
     write_kept("kept-plain.db", "{}", 2);
-    assert_int_equal(shown_of("kept-plain.db", "is no gzip data"), 0);
+    assert_int_equal(count_shown("kept-plain.db", "is no gzip data"), 0);
 }
 
-/* Of a long response its beginning and its end; a label that was cut before does not look whole. */
+/* A long response is shown by its beginning and end; a truncated label ends with an ellipsis. */
 static void test_ledger_report__long_samples(void **state)
 {
     size_t bytes;
-    char *data = packed(&bytes,
-                        "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"tokens\":[1,2,3,4,5,6],"
-                        "\"label\":\"l\xC3\xA4\",\"label_bytes\":9,\"response\":[\"a\",\"b\",\"c\","
-                        "\"d\",\"e\",\"f\"],"
-                        "\"logp\":[1,2,3,4,5,6],\"advantage\":[0,0,0,0,0,0],"
-                        "\"drawn\":[1,0,0,1,1,0]}",
-                        0);
+    char *data =
+        pack_sample(&bytes,
+                    "{\"prompt\":\"p\",\"prompt_tokens\":[1],\"tokens\":[1,2,3,4,5,6],"
+                    "\"label\":\"l\xC3\xA4\",\"label_bytes\":9,\"response\":[\"a\",\"b\",\"c\","
+                    "\"d\",\"e\",\"f\"],"
+                    "\"logp\":[1,2,3,4,5,6],\"advantage\":[0,0,0,0,0,0],"
+                    "\"drawn\":[1,0,0,1,1,0]}",
+                    0);
     json_t *object = json_object();
     size_t expanded;
     const char *why;
@@ -236,25 +251,25 @@ static void test_ledger_report__long_samples(void **state)
     invar_free(data);
 }
 
-/* ---- which are chosen ------------------------------------------------------------------------ */
+/* ---- selected samples ------------------------------------------------------------------------ */
 
-#define SMALL                                                                                      \
+#define SMALL_SAMPLE                                                                               \
     "{\"prompt\":\"$\",\"prompt_tokens\":[],\"response\":[],\"tokens\":[],\"logp\":[],"            \
     "\"advantage\":[],\"drawn\":[]}"
 
-enum { MOST_EACH = 700 };
+enum { MAX_EACH = 700 };
 
 static double reward_of(int64_t step, int64_t idx)
 {
     return (double)((step * 7919 + idx * 104729) % 100003);
 }
 
-/* So many steps, of each of which so many samples are kept, each with these bytes. */
+/* Writes a run of `steps` steps with `each` kept samples per step, all with the text `data`. */
 static void write_many(const char *file, int64_t steps, int64_t each, const char *data,
                        size_t bytes)
 {
-    static invar_ledger_sample samples[MOST_EACH];
-    static invar_ledger_kept_sample kept[MOST_EACH];
+    static invar_ledger_sample samples[MAX_EACH];
+    static invar_ledger_kept_sample kept[MAX_EACH];
     const invar_digest digest = {{1}};
     invar_ledger *ledger = begin_run(file, "many");
 
@@ -274,7 +289,7 @@ static void write_many(const char *file, int64_t steps, int64_t each, const char
     invar_ledger_close(ledger);
 }
 
-/* How many of all have a lower reward, and how many a higher one. */
+/* Counts the samples with a lower and with a higher reward than `reward`. */
 static void ranks_of(int64_t *lower, int64_t *higher, double reward, int64_t steps, int64_t each)
 {
     *lower = *higher = 0;
@@ -285,8 +300,8 @@ static void ranks_of(int64_t *lower, int64_t *higher, double reward, int64_t ste
         }
 }
 
-/* The index of the lowest reward of a step, or of the highest. */
-static int64_t end_of(int64_t step, int64_t each, bool lowest)
+/* Returns the index of the lowest reward of a step, or of the highest. */
+static int64_t extreme_index(int64_t step, int64_t each, bool lowest)
 {
     int64_t end = 0;
 
@@ -296,39 +311,42 @@ static int64_t end_of(int64_t step, int64_t each, bool lowest)
     return end;
 }
 
-/* The lowest and the highest rewards are there; so are the ends of steps from first to last. */
+/*
+ * Asserts that the page has the lowest and highest rewards of the run, and those of single steps
+ * from the first to the last.
+ */
 static void check_choice(int64_t steps, int64_t each)
 {
     page p = page_of("many.db", 1);
-    size_t here = json_array_size(at(&p, "runs/0/samples"));
-    int64_t lower, higher, whole = 0;
+    size_t n_shown = json_array_size(at(&p, "runs/0/samples"));
+    int64_t lower, higher, n_complete = 0;
 
     assert_number(&p, "runs/0/kept/samples", steps * each);
     assert_number(&p, "runs/0/kept/steps", steps);
-    assert_true(here <= 600);
-    assert_true(steps * each > 400 ? here > 350 : here == (size_t)(steps * each));
+    assert_true(n_shown <= 600);
+    assert_true(steps * each > 400 ? n_shown > 350 : n_shown == (size_t)(steps * each));
     for (int64_t step = 0; step < steps; step++) {
-        bool ends = place_of(&p, step, end_of(step, each, true)) >= 0 &&
-                    place_of(&p, step, end_of(step, each, false)) >= 0;
-        whole += ends;
+        bool has_extremes = sample_position(&p, step, extreme_index(step, each, true)) >= 0 &&
+                            sample_position(&p, step, extreme_index(step, each, false)) >= 0;
+        n_complete += has_extremes;
         if (step == 0 || step == steps - 1)
-            assert_true(ends);
+            assert_true(has_extremes);
         for (int64_t i = 0; i < each; i++) {
             ranks_of(&lower, &higher, reward_of(step, i), steps, each);
-            if (lower < 45 || higher < 45) // a few may be equal
-                assert_true(place_of(&p, step, i) >= 0);
+            if (lower < 45 || higher < 45) // fewer than 50, since rewards may be equal
+                assert_true(sample_position(&p, step, i) >= 0);
         }
     }
-    assert_true(whole >= (steps < 20 ? steps : 20));
+    assert_true(n_complete >= (steps < 20 ? steps : 20));
     page_release(&p);
 }
 
 static void test_ledger_report__chosen_samples(void **state)
 {
-    static const int64_t shapes[][2] = {{250, 4}, {3, 256}, {30, 30}, {1, MOST_EACH},
+    static const int64_t shapes[][2] = {{250, 4}, {3, 256}, {30, 30}, {1, MAX_EACH},
                                         {700, 1}, {5, 3},   {2, 201}};
     size_t bytes;
-    char *data = packed(&bytes, SMALL, 0);
+    char *data = pack_sample(&bytes, SMALL_SAMPLE, 0);
 
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -339,12 +357,12 @@ static void test_ledger_report__chosen_samples(void **state)
     invar_free(data);
 }
 
-/* A hundred of a MiB each: a page reads 64, some of each step, and says so. */
+/* A page expands 64 MiB of samples, some of each step, and reports how many it left out. */
 static void test_ledger_report__reads_so_many_bytes(void **state)
 {
     enum { STEPS = 25, EACH = 4, READ = INVAR_REPORT_EXPANDED_BYTES >> 20 };
     size_t bytes;
-    char *data = packed(&bytes, SMALL, 1 << 19);
+    char *data = pack_sample(&bytes, SMALL_SAMPLE, 1 << 19);
 
     (void)state;
     write_many("large.db", STEPS, EACH, data, bytes);
@@ -353,7 +371,7 @@ static void test_ledger_report__reads_so_many_bytes(void **state)
     assert_number(&p, "runs/0/kept/over", STEPS * EACH - READ);
     assert_number(&p, "runs/0/kept/samples", STEPS * EACH);
     for (int64_t step = 0; step < STEPS; step++)
-        assert_true(place_of(&p, step, end_of(step, EACH, true)) >= 0);
+        assert_true(sample_position(&p, step, extreme_index(step, EACH, true)) >= 0);
     page_release(&p);
     invar_free(data);
 }

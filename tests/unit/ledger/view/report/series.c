@@ -1,5 +1,8 @@
 /*
- * series.c - tests of the report's series: what they keep of the ledger's numbers.
+ * series.c - tests of the metric series in a report page.
+ *
+ * The bits of each number must equal those that were recorded, NaN payloads included. Thinned
+ * series keep first, last, extreme and non-finite values. Repeated steps show the newest segment.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,18 +22,18 @@ static json_t *series_of(const page *p, size_t run, const char *name)
     return NULL;
 }
 
-/* The bits that a series has at a step; *found_out: it has any there. */
+/* Returns the bits of a series at a step; *found_out is false if it has no value there. */
 static uint64_t bits_at(bool *found_out, const json_t *series, int64_t step)
 {
     const char *bits = json_string_value(json_object_get(series, "bits"));
     json_t *deltas = json_object_get(series, "at"), *delta;
-    int64_t here = 0;
+    int64_t position = 0;
     size_t i;
 
     json_array_foreach(deltas, i, delta)
     {
-        here += json_integer_value(delta);
-        if (here == step) {
+        position += json_integer_value(delta);
+        if (position == step) {
             char digits[17];
             (void)snprintf(digits, sizeof digits, "%.16s", bits + 16 * i);
             *found_out = true;
@@ -58,7 +61,7 @@ static double long_value(int64_t step)
     if (step == HIGH_AT || step == LOW_AT)
         return step == HIGH_AT ? 50 : -50;
     if (step == 0 || step == LONG - 1)
-        return 0.5; // no extreme, but the first and the last
+        return 0.5; // first and last value, not extremes
     return step == NAN_AT ? (double)NAN : (double)(step * 7919 % 1000) / 1000;
 }
 
@@ -78,7 +81,7 @@ static void test_ledger_report__keeps_every_bit(void **state)
 
     (void)state;
     for (int64_t step = 0; step < 8; step++)
-        assert_bits_at(series, step, bits_of(odd_value(step)));
+        assert_bits_at(series, step, bits_of(special_value(step)));
     assert_int_equal(number_in(series, "count"), 8);
     assert_int_equal(number_in(series, "odd"), 3);
     page_release(&p);
@@ -99,7 +102,7 @@ static void test_ledger_report__thinning_keeps_extremes(void **state)
     const int64_t kept[] = {0, HIGH_AT, LOW_AT, NAN_AT, LONG - 1};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
         assert_bits_at(series, kept[i], bits_of(long_value(kept[i])));
-    for (int64_t step = 0; step < LONG; step++) { // what is there is true
+    for (int64_t step = 0; step < LONG; step++) { // kept values are unchanged
         bool found;
         uint64_t bits = bits_at(&found, series, step);
         assert_true(!found || bits == bits_of(long_value(step)));
@@ -127,7 +130,7 @@ static void test_ledger_report__all_kinds_of_series(void **state)
     page_release(&p);
 }
 
-/* Steps 2 and 3 are executed twice, the second time with other metrics. */
+/* Steps 2 and 3 are executed twice with other metrics; the page shows the second execution. */
 static void test_ledger_report__newest_segment_counts(void **state)
 {
     invar_ledger *ledger = begin_run("twice.db", "twice");
@@ -135,16 +138,16 @@ static void test_ledger_report__newest_segment_counts(void **state)
     int64_t step;
 
     (void)state;
-    append(ledger, 0, 0);
-    append(ledger, 1, 1);
+    append_value(ledger, 0, 0);
+    append_value(ledger, 1, 1);
     assert_ok(invar_ledger_chain(&step, &chain, ledger));
-    append(ledger, 2, 2);
-    append(ledger, 3, 3);
-    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &bare));
+    append_value(ledger, 2, 2);
+    append_value(ledger, 3, 3);
+    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &no_provenance));
     define(ledger, "p");
-    append(ledger, 2, 102);
-    append(ledger, 3, 103);
-    append(ledger, 4, 104);
+    append_value(ledger, 2, 102);
+    append_value(ledger, 3, 103);
+    append_value(ledger, 4, 104);
     invar_ledger_close(ledger);
     page p = page_of("twice.db", 1);
     json_t *series = series_of(&p, 0, "train/x");
@@ -152,13 +155,13 @@ static void test_ledger_report__newest_segment_counts(void **state)
     for (int64_t i = 0; i < 5; i++)
         assert_bits_at(series, i, bits_of((double)(i < 2 ? i : 100 + i)));
     assert_number(&p, "runs/0/again/steps", 2);
-    assert_number(&p, "runs/0/again/differ", 0); // the bits are the same
+    assert_number(&p, "runs/0/again/differ", 0); // points are equal, only metrics differ
     assert_number(&p, "runs/0/again/other", 2);
     assert_number(&p, "runs/0/again/first_other", 2);
     page_release(&p);
 }
 
-/* An SFT run of version 0.1.0: it recorded zeros for what it had neither rewarded nor compared. */
+/* SFT runs of version 0.1.0 recorded zeros as rewards and log-prob differences; they are hidden. */
 static void test_ledger_report__sft_run_shows_no_reward_and_no_comparison(void **state)
 {
     static const invar_ledger_metric metrics[] = {{"rollout/raw_reward", 0.0},

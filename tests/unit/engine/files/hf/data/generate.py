@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# generate.py [FOLDER] - small model files as safetensors and transformers write them.
+# generate.py [FOLDER] - writes the fixtures of the tests of model files: small models, as
+# transformers and safetensors write them.
 #
-# Writes below FOLDER (the folder of this program) what the tests beside it read: one model of each
-# family with random weights by save_pretrained, a critic, a model in shards, and a file of tensors
-# of many types. Made with torch 2.15.0, transformers 5.22.2, safetensors 0.8.0.
+# FOLDER is the folder of this program by default. It gets one model of each family with random
+# weights (save_pretrained), among them a critic and a model in shards, and a file of tensors of
+# many types. Made with torch 2.15.0, transformers 5.22.2, safetensors 0.8.0.
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the tests of model files."""
+"""Writes the fixtures of the tests of model files."""
 import pathlib
 import sys
 
@@ -25,7 +26,7 @@ LLAMA3 = {
 
 
 def models():
-    """Name, model, type of the weights, bytes of a shard."""
+    """Yields the name, the model, the dtype of its weights and the size of a shard."""
     config = transformers.LlamaConfig(**SMALL, rope_parameters=LLAMA3)
     yield "llama", transformers.LlamaForCausalLM(config), torch.bfloat16, "1GB"
     config = transformers.Qwen2Config(**SMALL, tie_word_embeddings=True)
@@ -43,7 +44,7 @@ def models():
 
 
 def mixed():
-    """Tensors in the order in which safetensors puts them: wide types first, then by name."""
+    """Returns tensors in the order in which safetensors writes them: by width, then by name."""
     return {
         "f64": torch.tensor([[1.5], [-2.0]], dtype=torch.float64),
         "i64": torch.tensor([1, -2, 2**40], dtype=torch.int64),
@@ -63,7 +64,7 @@ def main():
     here = here if len(sys.argv) > 1 else here.parent
     torch.manual_seed(1)
     for name, model, dtype, shard in models():
-        for parameter in model.parameters():  # norms and biases, too: a mix-up must be seen
+        for parameter in model.parameters():  # norms and biases, too: swapped tensors differ
             torch.nn.init.normal_(parameter)
         model.to(dtype).save_pretrained(here / name, max_shard_size=shard)
     safetensors.torch.save_file(mixed(), here / "mixed.safetensors", metadata={"format": "pt"})

@@ -1,5 +1,5 @@
 /*
- * prometheus.c - numbers in Prometheus' text format: escapes, and what is no number.
+ * prometheus.c - tests of Prometheus' text format: escapes, integers, NaN and infinities.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -52,7 +52,7 @@ static void test_prometheus__prints_integers_as_integers(void **state)
     }
 }
 
-static void test_prometheus__has_words_for_what_is_no_number(void **state)
+static void test_prometheus__nan_infinity_and_extremes(void **state)
 {
     const struct {
         double value;
@@ -73,7 +73,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prometheus__escapes),
         cmocka_unit_test(test_prometheus__prints_integers_as_integers),
-        cmocka_unit_test(test_prometheus__has_words_for_what_is_no_number),
+        cmocka_unit_test(test_prometheus__nan_infinity_and_extremes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,8 @@
 /*
- * framing.c - heads of HTTP requests: which are taken, which are refused, and where they end.
+ * framing.c - tests of the framing of HTTP requests: end of the head, body size, ambiguous heads.
+ *
+ * Valid requests arrive byte by byte. Each rejected head could be read in two ways, which allows
+ * request smuggling, or breaks the grammar of HTTP/1.1.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,7 +38,7 @@ static void test_framing__finds_the_end_of_a_request(void **state)
         invar_framing f;
 
         (void)snprintf(data, sizeof data, "%sbody\n\n", cases[i].head);
-        for (size_t bytes = 0; bytes <= strlen(data); bytes++) { // as it arrives
+        for (size_t bytes = 0; bytes <= strlen(data); bytes++) { // byte by byte, as it arrives
             invar_framing_read(&f, data, bytes);
             assert_null(f.error);
             assert_int_equal(f.head_bytes, bytes < head ? 0 : head);

@@ -1,5 +1,6 @@
 /*
- * serve_module.c - the count of connections when the HTTP library rejects some of them unseen.
+ * serve_module.c - tests of the connection count when the HTTP library silently rejects
+ * connections.
  *
  * libmicrohttpd accepts a connection with MHD_YES and closes it later, without a notification, if
  * it has no memory for the connection's pool. The wrapped MHD_add_connection does the same.
@@ -20,7 +21,7 @@
 
 extern const invar_serve_table INVAR_SERVE_TABLE;
 
-static atomic_int rejects; /* connections that the library still rejects */
+static atomic_int n_rejects; /* number of further connections that the library rejects */
 
 /* Returns 1 (MHD_YES) or 0 (MHD_NO). */
 int __real_MHD_add_connection(void *daemon, int fd, const struct sockaddr *from, socklen_t bytes);
@@ -28,7 +29,7 @@ int __wrap_MHD_add_connection(void *daemon, int fd, const struct sockaddr *from,
 
 int __wrap_MHD_add_connection(void *daemon, int fd, const struct sockaddr *from, socklen_t bytes)
 {
-    if (atomic_fetch_sub(&rejects, 1) > 0)
+    if (atomic_fetch_sub(&n_rejects, 1) > 0)
         return close(fd) == 0;
     return __real_MHD_add_connection(daemon, fd, from, bytes);
 }
@@ -57,18 +58,18 @@ static void release(void *payload, invar_http_transaction *e)
 }
 
 /* Sends a request. Returns the number of bytes of the reply; 0 if the connection was closed. */
-static ssize_t ask(uint16_t port)
+static ssize_t send_request(uint16_t port)
 {
     static const char request[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     const struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const struct timeval patience = {.tv_sec = 10};
+    const struct timeval timeout = {.tv_sec = 10};
     char reply[512];
     ssize_t bytes;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_true(fd >= 0);
-    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout), 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
     assert_int_equal(send(fd, request, sizeof request - 1, MSG_NOSIGNAL), sizeof request - 1);
     bytes = recv(fd, reply, sizeof reply, 0);
@@ -76,7 +77,7 @@ static ssize_t ask(uint16_t port)
     return bytes > 0 && memcmp(reply, "HTTP/1.1 200", 12) == 0 ? bytes : 0;
 }
 
-/* More connections are rejected than the server takes at a time, and the next one is served. */
+/* Rejects more connections than the server's limit; later ones must still be served. */
 static void test_serve_module__rejected_connections_take_no_room(void **state)
 {
     const invar_serve_settings settings = {
@@ -91,11 +92,11 @@ static void test_serve_module__rejected_connections_take_no_room(void **state)
 
     (void)state;
     assert_non_null(server);
-    atomic_store(&rejects, 4);
+    atomic_store(&n_rejects, 4);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(ask(port), 0);
+        assert_int_equal(send_request(port), 0);
     for (int i = 0; i < 4; i++)
-        assert_true(ask(port) > 0);
+        assert_true(send_request(port) > 0);
     INVAR_SERVE_TABLE.stop_accepting(server);
     INVAR_SERVE_TABLE.stop(server);
 }

@@ -1,3 +1,3 @@
-# pyarrow, as far as engine/files/data/parquet_rows.py uses it; its Parquet is JSON lines after
-# "PAR1".
+# Fake pyarrow with what engine/files/data/parquet_rows.py uses; its "Parquet" files are the line
+# "PAR1" and JSON lines.
 # SPDX-License-Identifier: Apache-2.0

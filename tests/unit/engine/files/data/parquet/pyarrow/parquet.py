@@ -1,6 +1,6 @@
-# pyarrow.parquet, as far as engine/files/data/parquet_rows.py uses it.
+# Fake pyarrow.parquet with what engine/files/data/parquet_rows.py uses.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows from JSON lines; "NAN" stands for a number that JSON does not have."""
+"""Reads rows from JSON lines; the keys of SPECIAL stand for values that JSON does not have."""
 import datetime
 import decimal
 import json
@@ -21,8 +21,9 @@ class ParquetFile:
 
     def iter_batches(self, size, columns, use_threads):
         assert not use_threads
-        for at in range(0, len(self.rows), size):
-            rows = [{c: self.value(row.get(c)) for c in columns} for row in self.rows[at:at + size]]
+        for start in range(0, len(self.rows), size):
+            rows = [{c: self.value(row.get(c)) for c in columns}
+                    for row in self.rows[start:start + size]]
             yield types.SimpleNamespace(to_pylist=lambda rows=rows: rows)
 
     @staticmethod
