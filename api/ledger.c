@@ -88,13 +88,13 @@ int32_t invar_api_ledger_begin(invar_api_ledger *ledger, const char *name, const
 int32_t invar_api_ledger_resume(invar_api_ledger *ledger, int64_t after_step, const uint8_t *chain,
                                 const invar_api_fact *facts, int64_t n_facts)
 {
-    invar_ledger_provenance circumstances;
+    invar_ledger_provenance provenance;
     invar_digest digest;
 
     INVAR_TRY(check_count(n_facts, "facts"));
-    circumstances = provenance_of(facts, n_facts);
+    provenance = provenance_of(facts, n_facts);
     read_digest(&digest, chain);
-    return invar_ledger_resume(invar_api_own(ledger), NULL, after_step, &digest, &circumstances);
+    return invar_ledger_resume(invar_api_own(ledger), NULL, after_step, &digest, &provenance);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -40,9 +40,9 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
     invar_text_quote(out + (cut ? 3 : 0), INVAR_PATH_SHOWN_SIZE - 3, path + cut, length - cut);
 }
 
-void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path)
+void invar_path_absolute_hint(char out[INVAR_PATH_HINT_SIZE], const char *path)
 {
-    char folder[INVAR_PATH_SIZE], whole[INVAR_PATH_SIZE], shown[INVAR_PATH_WHOLE_SIZE - 3];
+    char folder[INVAR_PATH_SIZE], whole[INVAR_PATH_SIZE], shown[INVAR_PATH_HINT_SIZE - 3];
     int bytes;
 
     out[0] = '\0';
@@ -52,13 +52,13 @@ void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path)
     if (bytes < 0 || (size_t)bytes >= sizeof whole)
         return;
     invar_text_quote(shown, sizeof shown, whole, (size_t)bytes);
-    (void)snprintf(out, INVAR_PATH_WHOLE_SIZE, " (%s)", shown);
+    (void)snprintf(out, INVAR_PATH_HINT_SIZE, " (%s)", shown);
 }
 
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
 
     invar_path_show(shown, path);
     invar_path_absolute_hint(whole, path);
@@ -429,7 +429,7 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
     return INVAR_OK;
 }
 
-invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path)
+invar_status invar_path_nearest_existing(char out[INVAR_PATH_SIZE], const char *path)
 {
     char at[INVAR_PATH_SIZE];
     struct stat info;
@@ -468,7 +468,7 @@ static invar_status check_in(const char *path, const char *folder)
     struct stat info;
     int code = 0;
 
-    INVAR_TRY(invar_path_standing(at, folder));
+    INVAR_TRY(invar_path_nearest_existing(at, folder));
     invar_path_show(shown, path);
     invar_path_show(above, at);
     if (stat(at, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOENT) // ENOENT: a dangling link

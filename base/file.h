@@ -120,14 +120,14 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
  */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
-#define INVAR_PATH_WHOLE_SIZE 1024 /* bytes of such a hint, with the NUL */
+#define INVAR_PATH_HINT_SIZE 1024 /* bytes of such a hint, with the NUL */
 
 /*
  * Writes the hint that a message about a missing file adds: " (/current/folder/FILE)" for a
  * relative path, else an empty text. All relative paths begin at the current folder, also those in
  * a recipe.
  */
-void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path);
+void invar_path_absolute_hint(char out[INVAR_PATH_HINT_SIZE], const char *path);
 
 /* Creates a folder and its missing parents, durably. Succeeds if the folder exists. */
 invar_status invar_held_folder_make(const char *path) INVAR_MUST_USE;
@@ -165,7 +165,8 @@ bool invar_path_exists(const char *path);
 invar_status invar_path_folder(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
 
 /* Writes the path itself to `out` if it exists, else its nearest parent that exists. */
-invar_status invar_path_standing(char out[INVAR_PATH_SIZE], const char *path) INVAR_MUST_USE;
+invar_status invar_path_nearest_existing(char out[INVAR_PATH_SIZE],
+                                         const char *path) INVAR_MUST_USE;
 
 /* Returns the length of a path without slashes at its end; the slash of "/" is kept. */
 size_t invar_path_length(const char *path);

@@ -56,12 +56,12 @@ void invar_bisect_set_verdict(invar_bisect_context *context, invar_bisect_verdic
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static void send_event(const invar_bisect_context *driver, invar_bisect_event_kind kind,
+static void send_event(const invar_bisect_context *context, invar_bisect_event_kind kind,
                        const invar_bisect_trial *trial)
 {
-    if (driver->options->event)
-        driver->options->event(driver->options->payload, kind, trial, driver->left,
-                               driver->trials_left);
+    if (context->options->event)
+        context->options->event(context->options->payload, kind, trial, context->left,
+                                context->trials_left);
 }
 
 void invar_bisect_context_begin(const invar_bisect_context *context, const char *commit,
@@ -76,10 +76,11 @@ void invar_bisect_context_begin(const invar_bisect_context *context, const char 
 /*
  * Returns the first step at which the trial differs from the good end, or -1 without two ledgers.
  */
-static int64_t find_diverging_step(const invar_bisect_context *driver,
+static int64_t find_diverging_step(const invar_bisect_context *context,
                                    const invar_bisect_trial *trial)
 {
-    const invar_bisect_state_trial *good = invar_bisect_context_find(driver, driver->what->good, 0);
+    const invar_bisect_state_trial *good =
+        invar_bisect_context_find(context, context->what->good, 0);
     int64_t step = -1;
 
     if (!good || !good->trial.ledger[0] || !trial->ledger[0])
@@ -95,20 +96,20 @@ static int64_t find_diverging_step(const invar_bisect_context *driver,
  * The values of the ends define "good" and "bad" for all other commits. The cost of the runs that
  * found the diverging step is added to the trial of its end.
  */
-static void record_endpoint_values(invar_bisect_context *driver, invar_bisect_trial *trial)
+static void record_endpoint_values(invar_bisect_context *context, invar_bisect_trial *trial)
 {
     int end = strcmp(trial->role, "good end") == 0  ? 0
               : strcmp(trial->role, "bad end") == 0 ? 1
                                                     : 2;
-    char *const values[] = {driver->good_value, driver->bad_value};
+    char *const values[] = {context->good_value, context->bad_value};
 
     if (end == 2)
         return;
-    if (invar_criterion_has_bits(&driver->what->question))
+    if (invar_criterion_has_bits(&context->what->question))
         memcpy(values[end], trial->value, INVAR_VALUE_SIZE);
-    trial->build_s += driver->spent[end].build_s;
-    trial->run_s += driver->spent[end].run_s;
-    if (driver->spent[end].run_s > 0)
+    trial->build_s += context->spent[end].build_s;
+    trial->run_s += context->spent[end].run_s;
+    if (context->spent[end].run_s > 0)
         trial->source = "ran";
 }
 
@@ -135,15 +136,15 @@ invar_status invar_bisect_context_record(invar_bisect_context *context,
  * Records the result of a tested commit with the same tree for this commit. *out is false if there
  * is no such commit.
  */
-static invar_status copy_equal(bool *out, invar_bisect_context *driver, const char *commit,
+static invar_status copy_equal(bool *out, invar_bisect_context *context, const char *commit,
                                const char *role)
 {
     char tree[INVAR_OID_SIZE];
     size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
 
     *out = false;
-    INVAR_TRY(invar_repo_tree(tree, driver->repo, commit));
+    INVAR_TRY(invar_repo_tree(tree, context->repo, commit));
     for (size_t i = 0; i < count; i++) {
         invar_bisect_state_trial copy = trials[i];
         if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
@@ -152,7 +153,7 @@ static invar_status copy_equal(bool *out, invar_bisect_context *driver, const ch
         copy.trial.source = "tree";
         copy.trial.build_s = copy.trial.run_s = 0;
         *out = true;
-        return invar_bisect_context_record(driver, &copy, role);
+        return invar_bisect_context_record(context, &copy, role);
     }
     return INVAR_OK;
 }
@@ -180,27 +181,27 @@ static bool is_useful(void *payload, const invar_trial_job *job)
 
 static invar_status run_round(trial_round *r, invar_trial_job *jobs, size_t count)
 {
-    invar_bisect_context *d = r->driver;
+    invar_bisect_context *context = r->driver;
 
     for (size_t i = 0; i < count; i++)
-        invar_bisect_context_begin(d, jobs[i].commit, r->role);
-    INVAR_TRY(invar_trial_batch(jobs, count, &d->trial_context, record_result, is_useful, r));
-    d->stopped = d->options->stop && *d->options->stop;
+        invar_bisect_context_begin(context, jobs[i].commit, r->role);
+    INVAR_TRY(invar_trial_batch(jobs, count, &context->trial_context, record_result, is_useful, r));
+    context->stopped = context->options->stop && *context->options->stop;
     return INVAR_OK;
 }
 
 /* Creates jobs for the commits that have neither a trial nor a tested commit with an equal tree. */
 static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
-                               invar_bisect_context *driver, const char (*commits)[INVAR_OID_SIZE],
+                               invar_bisect_context *context, const char (*commits)[INVAR_OID_SIZE],
                                size_t count, int64_t attempt, const char *role)
 {
     *used_out = 0;
     for (size_t i = 0; i < count; i++) {
         bool copied = false;
-        if (invar_bisect_context_find(driver, commits[i], attempt))
+        if (invar_bisect_context_find(context, commits[i], attempt))
             continue;
         if (attempt == 0)
-            INVAR_TRY(copy_equal(&copied, driver, commits[i], role));
+            INVAR_TRY(copy_equal(&copied, context, commits[i], role));
         if (copied)
             continue;
         memcpy(jobs[*used_out].commit, commits[i], INVAR_OID_SIZE);
@@ -248,32 +249,32 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
 /* ---- divergence ------------------------------------------------------------------------------ */
 
 /* Loads the program of a commit that was run, normally from the cache. */
-static invar_status load_built_program(invar_revision_build *out, invar_bisect_context *driver,
+static invar_status load_built_program(invar_revision_build *out, invar_bisect_context *context,
                                        invar_worktree *slot, const char *commit)
 {
-    invar_build_plan how = invar_trial_build(&driver->trial_context);
+    invar_build_plan how = invar_trial_build(&context->trial_context);
 
-    return invar_workspace_program(out, driver->workspace, slot, driver->repo, commit, &how,
-                                   driver->options->stop);
+    return invar_workspace_program(out, context->workspace, slot, context->repo, commit, &how,
+                                   context->options->stop);
 }
 
-static invar_status refine_divergence(invar_divergence *place, invar_bisect_context *driver,
+static invar_status refine_divergence(invar_divergence *place, invar_bisect_context *context,
                                       const char *before, const char *after)
 {
     invar_revision_build a, b;
     invar_worktree slot;
     invar_status status;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, driver->workspace));
-    status = load_built_program(&a, driver, &slot, before);
+    INVAR_TRY(invar_worktree_acquire(&slot, context->workspace));
+    status = load_built_program(&a, context, &slot, before);
     if (status == INVAR_OK)
-        status = load_built_program(&b, driver, &slot, after);
+        status = load_built_program(&b, context, &slot, after);
     if (status == INVAR_OK && a.state == INVAR_REVISION_BUILD_READY &&
         b.state == INVAR_REVISION_BUILD_READY) {
-        invar_run_request x = invar_trial_request(&driver->trial_context, &a, 0);
-        invar_run_request y = invar_trial_request(&driver->trial_context, &b, 0);
-        x.stop = y.stop = driver->options->stop;
-        status = invar_divergence_refine(place, driver->workspace, slot.lock, &x, &y);
+        invar_run_request x = invar_trial_request(&context->trial_context, &a, 0);
+        invar_run_request y = invar_trial_request(&context->trial_context, &b, 0);
+        x.stop = y.stop = context->options->stop;
+        status = invar_divergence_refine(place, context->workspace, slot.lock, &x, &y);
     }
     invar_worktree_release(&slot);
     return status;

@@ -24,19 +24,19 @@
 
 static bool find_known(void *payload, invar_bisect_state_trial *out, const char *binary)
 {
-    invar_bisect_context *d = payload;
+    invar_bisect_context *context = payload;
     bool found = false;
     size_t count;
 
-    pthread_mutex_lock(&d->mutex);
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, d->state);
+    pthread_mutex_lock(&context->mutex);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
     for (size_t i = 0; i < count && !found; i++)
         if (trials[i].attempt == 0 && trials[i].trial.value[0] &&
             strcmp(trials[i].binary, binary) == 0) {
             *out = trials[i];
             found = true;
         }
-    pthread_mutex_unlock(&d->mutex);
+    pthread_mutex_unlock(&context->mutex);
     return found;
 }
 
@@ -44,60 +44,61 @@ static bool find_known(void *payload, invar_bisect_state_trial *out, const char 
  * Copies the golden into the folder of the bisect once, so that later changes of the file have no
  * effect.
  */
-static invar_status pin_golden(invar_bisect_context *d)
+static invar_status pin_golden(invar_bisect_context *context)
 {
     size_t bytes;
     char *text;
     invar_status status;
 
-    if (!d->what->golden)
+    if (!context->what->golden)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(d->golden, sizeof d->golden, invar_bisect_state_folder(d->state),
-                              "golden"));
-    if (invar_path_exists(d->golden))
+    INVAR_TRY(invar_path_join(context->golden, sizeof context->golden,
+                              invar_bisect_state_folder(context->state), "golden"));
+    if (invar_path_exists(context->golden))
         return INVAR_OK;
-    INVAR_TRY(invar_file_read(&text, &bytes, d->what->golden, MAX_GOLDEN));
-    status = invar_file_write(d->golden, text, bytes);
+    INVAR_TRY(invar_file_read(&text, &bytes, context->what->golden, MAX_GOLDEN));
+    status = invar_file_write(context->golden, text, bytes);
     invar_free(text);
     return status;
 }
 
 /* Writes the recipe text of the state file to a file in the folder of the bisect. */
-static invar_status pin_recipe(invar_bisect_context *d)
+static invar_status pin_recipe(invar_bisect_context *context)
 {
-    const char *text = invar_bisect_state_recipe(d->state);
+    const char *text = invar_bisect_state_recipe(context->state);
 
     if (!text)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(d->recipe, sizeof d->recipe, invar_bisect_state_folder(d->state),
-                              "recipe.ini"));
-    return invar_file_write(d->recipe, text, strlen(text));
+    INVAR_TRY(invar_path_join(context->recipe, sizeof context->recipe,
+                              invar_bisect_state_folder(context->state), "recipe.ini"));
+    return invar_file_write(context->recipe, text, strlen(text));
 }
 
-static invar_status run_stages(invar_bisect_context *d)
+static invar_status run_stages(invar_bisect_context *context)
 {
-    d->what = invar_bisect_state_case(d->state);
-    INVAR_TRY(pin_recipe(d));
-    INVAR_TRY(pin_golden(d));
-    d->trial_context = (invar_trial_context){.what = d->what,
-                                             .question = d->what->question,
-                                             .workspace = d->workspace,
-                                             .folder = invar_bisect_state_folder(d->state),
-                                             .recipe = d->recipe[0] ? d->recipe : NULL,
-                                             .threads = d->options->threads,
-                                             .stop = d->options->stop,
-                                             .find_known_result = find_known,
-                                             .payload = d};
-    INVAR_TRY(invar_bisect_test_endpoints(d));
-    if (!d->stopped && d->result->verdict == INVAR_BISECT_FOUND)
-        INVAR_TRY(invar_bisect_test_merge_bases(d));
-    if (!d->stopped && d->result->verdict == INVAR_BISECT_FOUND)
-        INVAR_TRY(d->what->all_changes ? invar_bisect_context_changes(d)
-                                       : invar_bisect_search_first_bad(d));
-    if (d->stopped)
-        invar_bisect_set_verdict(d, INVAR_BISECT_STOPPED, "", "");
+    context->what = invar_bisect_state_case(context->state);
+    INVAR_TRY(pin_recipe(context));
+    INVAR_TRY(pin_golden(context));
+    context->trial_context =
+        (invar_trial_context){.what = context->what,
+                              .question = context->what->question,
+                              .workspace = context->workspace,
+                              .folder = invar_bisect_state_folder(context->state),
+                              .recipe = context->recipe[0] ? context->recipe : NULL,
+                              .threads = context->options->threads,
+                              .stop = context->options->stop,
+                              .find_known_result = find_known,
+                              .payload = context};
+    INVAR_TRY(invar_bisect_test_endpoints(context));
+    if (!context->stopped && context->result->verdict == INVAR_BISECT_FOUND)
+        INVAR_TRY(invar_bisect_test_merge_bases(context));
+    if (!context->stopped && context->result->verdict == INVAR_BISECT_FOUND)
+        INVAR_TRY(context->what->all_changes ? invar_bisect_context_changes(context)
+                                             : invar_bisect_search_first_bad(context));
+    if (context->stopped)
+        invar_bisect_set_verdict(context, INVAR_BISECT_STOPPED, "", "");
     else
-        INVAR_TRY(invar_bisect_state_finish(d->state));
+        INVAR_TRY(invar_bisect_state_finish(context->state));
     return INVAR_OK;
 }
 
@@ -119,19 +120,20 @@ static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
 /*
  * Computes the position of each trial in the range, which reports draw as a picture of the search.
  */
-static invar_status find_positions(invar_bisect_context *d)
+static invar_status find_positions(invar_bisect_context *context)
 {
-    invar_bisect_result *a = d->result;
+    invar_bisect_result *a = context->result;
     const char *good[] = {a->good};
     invar_repo_range range = {.bad = a->bad,
                               .good = good,
                               .n_good = 1,
-                              .first_parent = d->what->first_parent || d->what->all_changes};
+                              .first_parent =
+                                  context->what->first_parent || context->what->all_changes};
     invar_history *history;
 
     if (a->range == 0) // the search did not begin
         return INVAR_OK;
-    INVAR_TRY(invar_repo_history(&history, d->repo, &range));
+    INVAR_TRY(invar_repo_history(&history, context->repo, &range));
     for (size_t i = 0; i < a->n_trials; i++)
         a->trials[i].position = invar_history_find(history, a->trials[i].commit) + 1;
     invar_history_free(history);
@@ -151,38 +153,38 @@ static invar_status ignore_repo_error(invar_status status)
 }
 
 /* Adds what only reports need: the subjects of the tested commits and the patch of the culprit. */
-static invar_status add_subjects_and_patch(invar_bisect_context *d)
+static invar_status add_subjects_and_patch(invar_bisect_context *context)
 {
-    invar_bisect_result *a = d->result;
+    invar_bisect_result *a = context->result;
 
     for (size_t i = 0; i < a->n_trials; i++)
         INVAR_TRY(ignore_repo_error(
-            invar_repo_subject(a->trials[i].subject, d->repo, a->trials[i].commit)));
+            invar_repo_subject(a->trials[i].subject, context->repo, a->trials[i].commit)));
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return INVAR_OK;
     return ignore_repo_error(
-        invar_repo_patch(&a->patch, &a->patch_cut, d->repo, a->changes->commit.id));
+        invar_repo_patch(&a->patch, &a->patch_cut, context->repo, a->changes->commit.id));
 }
 
-static invar_status fill_result(invar_bisect_context *d)
+static invar_status fill_result(invar_bisect_context *context)
 {
-    invar_bisect_result *a = d->result;
+    invar_bisect_result *a = context->result;
     size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, d->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
 
-    (void)snprintf(a->id, sizeof a->id, "%s", invar_bisect_state_id(d->state));
-    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_bisect_state_folder(d->state));
-    (void)snprintf(a->repo, sizeof a->repo, "%s", d->what->repo);
-    memcpy(a->good, d->what->good, INVAR_OID_SIZE);
-    memcpy(a->bad, d->what->bad, INVAR_OID_SIZE);
-    invar_criterion_describe(a->question, &d->trial_context.question);
+    (void)snprintf(a->id, sizeof a->id, "%s", invar_bisect_state_id(context->state));
+    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_bisect_state_folder(context->state));
+    (void)snprintf(a->repo, sizeof a->repo, "%s", context->what->repo);
+    memcpy(a->good, context->what->good, INVAR_OID_SIZE);
+    memcpy(a->bad, context->what->bad, INVAR_OID_SIZE);
+    invar_criterion_describe(a->question, &context->trial_context.question);
     INVAR_TRY(invar_alloc((void **)&a->trials, count, sizeof *a->trials, "the trials"));
     for (size_t i = 0; i < count; i++) {
         a->trials[a->n_trials++] = trials[i].trial;
         add_cost(a, &trials[i].trial);
     }
-    INVAR_TRY(add_subjects_and_patch(d));
-    return find_positions(d);
+    INVAR_TRY(add_subjects_and_patch(context));
+    return find_positions(context);
 }
 
 /* Resolves a revision. An unknown one is an error of the caller: INVAR_E_INVALID. */
@@ -198,41 +200,42 @@ static invar_status resolve_revision(char out[INVAR_OID_SIZE], invar_repo *repo,
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", message);
 }
 
-static invar_status import_log(invar_bisect_context *d)
+static invar_status import_log(invar_bisect_context *context)
 {
     invar_bisect_state *log;
     invar_status status;
 
-    if (!d->options->log)
+    if (!context->options->log)
         return INVAR_OK;
-    INVAR_TRY(invar_bisect_state_read(&log, d->options->log));
-    status = invar_bisect_state_import(d->state, log);
+    INVAR_TRY(invar_bisect_state_read(&log, context->options->log));
+    status = invar_bisect_state_import(context->state, log);
     invar_bisect_state_close(log);
     return status;
 }
 
 /* Opens repository, workspace and state of the case. `ids` receives the object ids of both ends. */
-static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
+static invar_status open_all(invar_bisect_context *context, invar_bisect_case *what,
                              char (*ids)[INVAR_OID_SIZE])
 {
     const char *outside[3] = {NULL}; // a bare repository has no work tree, and its entry stays NULL
     char bisects[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_repo_open(&d->repo, what->repo));
-    INVAR_TRY(resolve_revision(ids[0], d->repo, what->good));
-    INVAR_TRY(resolve_revision(ids[1], d->repo, what->bad));
+    INVAR_TRY(invar_repo_open(&context->repo, what->repo));
+    INVAR_TRY(resolve_revision(ids[0], context->repo, what->good));
+    INVAR_TRY(resolve_revision(ids[1], context->repo, what->bad));
     what->good = ids[0];
     what->bad = ids[1];
-    what->repo = invar_repo_folder(d->repo);
+    what->repo = invar_repo_folder(context->repo);
     if (strcmp(ids[0], ids[1]) == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "good and bad are the same commit, %.12s", ids[0]);
     outside[0] = what->repo;
-    outside[1] = invar_repo_work_tree(d->repo);
-    INVAR_TRY(invar_workspace_open(&d->workspace, d->options->work, what->repo, outside));
+    outside[1] = invar_repo_work_tree(context->repo);
     INVAR_TRY(
-        invar_path_join(bisects, sizeof bisects, invar_workspace_folder(d->workspace), "bisects"));
-    INVAR_TRY(invar_bisect_state_open(&d->state, bisects, what));
-    return import_log(d);
+        invar_workspace_open(&context->workspace, context->options->work, what->repo, outside));
+    INVAR_TRY(invar_path_join(bisects, sizeof bisects, invar_workspace_folder(context->workspace),
+                              "bisects"));
+    INVAR_TRY(invar_bisect_state_open(&context->state, bisects, what));
+    return import_log(context);
 }
 
 /* Resolves the skipped revisions to object ids. The caller frees *list_out and *ids_out. */
@@ -267,7 +270,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static invar_status run_case(invar_bisect_context *d, const invar_bisect_case *asked)
+static invar_status run_case(invar_bisect_context *context, const invar_bisect_case *asked)
 {
     invar_bisect_case what = *asked;
     char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
@@ -276,11 +279,11 @@ static invar_status run_case(invar_bisect_context *d, const invar_bisect_case *a
 
     what.skip = skip;
     if (status == INVAR_OK)
-        status = open_all(d, &what, ids);
+        status = open_all(context, &what, ids);
     if (status == INVAR_OK)
-        status = run_stages(d);
+        status = run_stages(context);
     if (status == INVAR_OK)
-        status = fill_result(d);
+        status = fill_result(context);
     invar_free((void *)skip);
     invar_free(skipped);
     return status;
@@ -289,28 +292,28 @@ static invar_status run_case(invar_bisect_context *d, const invar_bisect_case *a
 invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options)
 {
-    invar_bisect_context d = {.options = options};
+    invar_bisect_context context = {.options = options};
     double begin = seconds_now();
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&d.result, 1, sizeof *d.result, "an answer"));
-    memset(d.result, 0, sizeof *d.result);
-    d.result->verdict = INVAR_BISECT_FOUND;
-    d.result->first_diverging_step = -1;
-    d.result->divergence = (invar_divergence){.step = -1, .layer = -1};
-    pthread_mutex_init(&d.mutex, NULL);
-    status = run_case(&d, what);
-    d.result->wall_s = seconds_now() - begin;
-    invar_bisect_state_close(d.state);
-    invar_workspace_close(d.workspace);
-    invar_repo_close(d.repo);
-    pthread_mutex_destroy(&d.mutex);
+    INVAR_TRY(invar_alloc((void **)&context.result, 1, sizeof *context.result, "an answer"));
+    memset(context.result, 0, sizeof *context.result);
+    context.result->verdict = INVAR_BISECT_FOUND;
+    context.result->first_diverging_step = -1;
+    context.result->divergence = (invar_divergence){.step = -1, .layer = -1};
+    pthread_mutex_init(&context.mutex, NULL);
+    status = run_case(&context, what);
+    context.result->wall_s = seconds_now() - begin;
+    invar_bisect_state_close(context.state);
+    invar_workspace_close(context.workspace);
+    invar_repo_close(context.repo);
+    pthread_mutex_destroy(&context.mutex);
     if (status != INVAR_OK) {
-        invar_bisect_result_free(d.result);
+        invar_bisect_result_free(context.result);
         return status;
     }
-    *out = d.result;
+    *out = context.result;
     return INVAR_OK;
 }
 

@@ -162,7 +162,7 @@ static size_t count_overridden_words(const char *const *flags, const char *const
 }
 
 /* Runs the request again up to `step`, with the keys of `extra` added or replaced. */
-static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *workshop, int lock,
+static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *workspace, int lock,
                                         const invar_run_request *request, int64_t step,
                                         const char *const *extra)
 {
@@ -184,7 +184,7 @@ static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *
     fine.until = step;
     fine.should_stop = NULL;
     fine.payload = NULL;
-    status = invar_workspace_run(out, workshop, lock, &fine);
+    status = invar_workspace_run(out, workspace, lock, &fine);
     invar_free(flags);
     return status;
 }
@@ -192,7 +192,7 @@ static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *
 /*
  * Writes the path pattern of the samples that the run at `ledger` saves; unique for each such run.
  */
-static invar_status format_samples_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+static invar_status format_samples_path(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
                                         const char *ledger)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], name[INVAR_DIGEST_HEX_SIZE + 64];
@@ -201,7 +201,7 @@ static invar_status format_samples_path(char out[INVAR_PATH_SIZE], const invar_w
     invar_hash_bytes(&digest, ledger, strlen(ledger));
     invar_digest_format(hex, &digest);
     snprintf(name, sizeof name, "samples/%s/{rollout_id}.rollout", hex);
-    return invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workshop), name);
+    return invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workspace), name);
 }
 
 /*
@@ -209,7 +209,7 @@ static invar_status format_samples_path(char out[INVAR_PATH_SIZE], const invar_w
  * op that caused them: one differing number changes all later tokens, and no point explains it. The
  * chain of this run omits what only the rollout computes, but its points are recorded.
  */
-static invar_status refine_with_same_samples(invar_divergence *fine, invar_workspace *workshop,
+static invar_status refine_with_same_samples(invar_divergence *fine, invar_workspace *workspace,
                                              int lock, const invar_run_request *after,
                                              const invar_run_result *before, const char *samples)
 {
@@ -223,7 +223,7 @@ static invar_status refine_with_same_samples(invar_divergence *fine, invar_works
     invar_divergence behind;
     invar_run_result ran;
 
-    INVAR_TRY(run_with_extra_keys(&ran, workshop, lock, after, fine->step, extra));
+    INVAR_TRY(run_with_extra_keys(&ran, workspace, lock, after, fine->step, extra));
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
     INVAR_TRY(compare_ledgers(&behind, before->ledger, ran.ledger, fine->step));

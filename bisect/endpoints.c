@@ -20,22 +20,23 @@
 /* ---- the ends -------------------------------------------------------------------------------- */
 
 /* Runs both ends up to step `until`, without the state file: nothing is recorded about them yet. */
-static invar_status run_endpoints(invar_trial_job ends[2], invar_bisect_context *d, int64_t until)
+static invar_status run_endpoints(invar_trial_job ends[2], invar_bisect_context *context,
+                                  int64_t until)
 {
     memset(ends, 0, 2 * sizeof *ends);
-    memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
-    memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
-    d->trial_context.question.until = until;
-    for (size_t i = 0; i < 2; i += (size_t)d->options->jobs) {
-        invar_bisect_context_begin(d, ends[i].commit, i ? "bad end" : "good end");
-        INVAR_TRY(invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->trial_context, NULL,
-                                    NULL, NULL));
+    memcpy(ends[0].commit, context->what->good, INVAR_OID_SIZE);
+    memcpy(ends[1].commit, context->what->bad, INVAR_OID_SIZE);
+    context->trial_context.question.until = until;
+    for (size_t i = 0; i < 2; i += (size_t)context->options->jobs) {
+        invar_bisect_context_begin(context, ends[i].commit, i ? "bad end" : "good end");
+        INVAR_TRY(invar_trial_batch(ends + i, context->options->jobs > 1 ? 2 : 1,
+                                    &context->trial_context, NULL, NULL, NULL));
     }
     for (int i = 0; i < 2; i++) {
-        d->spent[i].build_s += ends[i].result.trial.build_s;
-        d->spent[i].run_s += ends[i].result.trial.run_s;
+        context->spent[i].build_s += ends[i].result.trial.build_s;
+        context->spent[i].run_s += ends[i].result.trial.run_s;
     }
-    d->stopped = ends[0].stopped || ends[1].stopped;
+    context->stopped = ends[0].stopped || ends[1].stopped;
     return INVAR_OK;
 }
 
@@ -45,18 +46,18 @@ static invar_status run_endpoints(invar_trial_job ends[2], invar_bisect_context 
  * *out is -1 if they do not diverge or cannot be run.
  */
 static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[2],
-                                             invar_bisect_context *d)
+                                             invar_bisect_context *context)
 {
-    const int64_t limit = d->what->question.until;
+    const int64_t limit = context->what->question.until;
     int64_t until = 0, last[2];
 
     *out = -1;
     for (;;) {
-        if (d->what->run || (limit >= 0 && until > limit))
+        if (context->what->run || (limit >= 0 && until > limit))
             until = limit;
-        INVAR_TRY(run_endpoints(ends, d, until));
+        INVAR_TRY(run_endpoints(ends, context, until));
         for (int i = 0; i < 2; i++) {
-            if (d->stopped || !ends[i].result.trial.value[0])
+            if (context->stopped || !ends[i].result.trial.value[0])
                 return INVAR_OK;
             INVAR_TRY(invar_criterion_last_step(&last[i], ends[i].result.trial.ledger));
         }
@@ -65,7 +66,7 @@ static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[
         if (*out >= 0 || until == limit)
             return INVAR_OK;
         if (last[0] < until && last[1] < until) { // the recipe has no more steps
-            d->trial_context.question.until = last[0] > last[1] ? last[0] : last[1];
+            context->trial_context.question.until = last[0] > last[1] ? last[0] : last[1];
             return INVAR_OK;
         }
         until = 4 * until + 3;
@@ -76,110 +77,112 @@ static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[
  * Records the last runs of find_endpoint_divergence as the trials of the ends, with their values at
  * the chosen step.
  */
-static invar_status record_endpoint_trials(invar_bisect_context *d, invar_trial_job ends[2])
+static invar_status record_endpoint_trials(invar_bisect_context *context, invar_trial_job ends[2])
 {
     static const char *const roles[] = {"good end", "bad end"};
 
-    for (int i = 0; i < 2 && !d->stopped; i++) {
+    for (int i = 0; i < 2 && !context->stopped; i++) {
         invar_bisect_state_trial *result = &ends[i].result;
-        if (invar_bisect_context_find(d, ends[i].commit, 0))
+        if (invar_bisect_context_find(context, ends[i].commit, 0))
             continue;
         if (result->trial.value[0])
-            INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->trial_context.question,
-                                               result->trial.ledger));
-        result->trial.build_s = result->trial.run_s = 0; // their time is in d->spent
-        INVAR_TRY(invar_bisect_context_record(d, result, roles[i]));
+            INVAR_TRY(invar_criterion_evaluate(
+                result->trial.value, &context->trial_context.question, result->trial.ledger));
+        result->trial.build_s = result->trial.run_s = 0; // their time is in context->spent
+        INVAR_TRY(invar_bisect_context_record(context, result, roles[i]));
     }
     return INVAR_OK;
 }
 
-static bool endpoints_are_known(const invar_bisect_context *d)
+static bool endpoints_are_known(const invar_bisect_context *context)
 {
-    return invar_bisect_context_find(d, d->what->good, 0) &&
-           invar_bisect_context_find(d, d->what->bad, 0);
+    return invar_bisect_context_find(context, context->what->good, 0) &&
+           invar_bisect_context_find(context, context->what->bad, 0);
 }
 
-static invar_status choose_last_step(invar_bisect_context *d)
+static invar_status choose_last_step(invar_bisect_context *context)
 {
-    int64_t until = invar_bisect_state_until(d->state);
+    int64_t until = invar_bisect_state_until(context->state);
     invar_trial_job ends[2];
 
-    if (d->what->question.kind != INVAR_CRITERION_CHAIN)
+    if (context->what->question.kind != INVAR_CRITERION_CHAIN)
         return INVAR_OK;
-    if (d->what->all_changes && d->what->question.until >= 0)
+    if (context->what->all_changes && context->what->question.until >= 0)
         return INVAR_OK; // the user chose the step at which all commits are compared
-    d->result->first_diverging_step = until;
+    context->result->first_diverging_step = until;
     if (until >= 0)
-        d->trial_context.question.until = until;
-    if (until >= 0 || endpoints_are_known(d))
+        context->trial_context.question.until = until;
+    if (until >= 0 || endpoints_are_known(context))
         return INVAR_OK;
-    INVAR_TRY(find_endpoint_divergence(&until, ends, d));
-    d->result->first_diverging_step = until;
+    INVAR_TRY(find_endpoint_divergence(&until, ends, context));
+    context->result->first_diverging_step = until;
     if (until >= 0) { // otherwise the last step that both ends have
-        INVAR_TRY(invar_bisect_state_set_until(d->state, until));
-        d->trial_context.question.until = until;
+        INVAR_TRY(invar_bisect_state_set_until(context->state, until));
+        context->trial_context.question.until = until;
     }
-    return record_endpoint_trials(d, ends);
+    return record_endpoint_trials(context, ends);
 }
 
 /*
  * Sets the verdict WRONG_END for the good end. The output of a failing command is part of the
  * reason.
  */
-static void reject_good_end(invar_bisect_context *d, const invar_bisect_trial *good,
+static void reject_good_end(invar_bisect_context *context, const invar_bisect_trial *good,
                             const char *why)
 {
     char story[INVAR_CHILD_REASON_SIZE];
 
-    if (d->what->question.kind == INVAR_CRITERION_EXIT)
+    if (context->what->question.kind == INVAR_CRITERION_EXIT)
         (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.1000s", why, good->exit_code,
                        good->failure_reason[0] ? ": " : "", good->failure_reason);
     else
         (void)snprintf(story, sizeof story, "%.60s", why);
-    invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->commit, story);
+    invar_bisect_set_verdict(context, INVAR_BISECT_WRONG_END, good->commit, story);
 }
 
 /* Checks the values of both ends. Leaves the verdict FOUND if they are as claimed. */
-static void check_endpoint_values(invar_bisect_context *d, const invar_bisect_state_trial *good,
+static void check_endpoint_values(invar_bisect_context *context,
+                                  const invar_bisect_state_trial *good,
                                   const invar_bisect_state_trial *bad)
 {
-    const char *fine = d->what->question.kind == INVAR_CRITERION_METRIC ? "no" : "good";
+    const char *fine = context->what->question.kind == INVAR_CRITERION_METRIC ? "no" : "good";
     const invar_bisect_trial *ends[] = {&good->trial, &bad->trial};
 
     for (int i = 0; i < 2; i++)
         if (!ends[i]->value[0]) {
-            invar_bisect_set_verdict(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit,
+            invar_bisect_set_verdict(context, INVAR_BISECT_UNTESTABLE, ends[i]->commit,
                                      ends[i]->failure_reason);
             return;
         }
-    if (invar_criterion_has_bits(&d->what->question)) {
-        (void)snprintf(d->good_value, sizeof d->good_value, "%s", good->trial.value);
-        (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", bad->trial.value);
-        if (strcmp(d->good_value, d->bad_value) == 0)
-            invar_bisect_set_verdict(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
+    if (invar_criterion_has_bits(&context->what->question)) {
+        (void)snprintf(context->good_value, sizeof context->good_value, "%s", good->trial.value);
+        (void)snprintf(context->bad_value, sizeof context->bad_value, "%s", bad->trial.value);
+        if (strcmp(context->good_value, context->bad_value) == 0)
+            invar_bisect_set_verdict(context, INVAR_BISECT_SAME_ENDS, "",
+                                     "both ends give the same bits");
         return;
     }
     if (good->trial.exit_code == 126 || good->trial.exit_code == 127)
-        reject_good_end(d, &good->trial, "the command cannot be run at the good end");
+        reject_good_end(context, &good->trial, "the command cannot be run at the good end");
     else if (strcmp(good->trial.value, fine) != 0 && strcmp(bad->trial.value, fine) == 0)
-        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->trial.commit,
+        invar_bisect_set_verdict(context, INVAR_BISECT_WRONG_END, good->trial.commit,
                                  "the good end is bad and the bad end is good: are they swapped?");
     else if (strcmp(good->trial.value, fine) != 0)
-        reject_good_end(d, &good->trial, "the good end is bad as well");
+        reject_good_end(context, &good->trial, "the good end is bad as well");
     else if (strcmp(bad->trial.value, fine) == 0)
-        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
+        invar_bisect_set_verdict(context, INVAR_BISECT_WRONG_END, bad->trial.commit,
                                  "the bad end is good as well");
 }
 
 /* Compares the good end with the golden over their common steps. */
-static invar_status compare_golden(invar_bisect_context *d, const char *ledger_path)
+static invar_status compare_golden(invar_bisect_context *context, const char *ledger_path)
 {
     invar_golden *was = NULL, *is = NULL;
     invar_golden_comparison c = {.first = -1};
     invar_ledger *ledger = NULL;
     invar_ledger_summary run;
     char story[128];
-    invar_status status = invar_golden_read(&was, d->golden);
+    invar_status status = invar_golden_read(&was, context->golden);
 
     if (status == INVAR_OK)
         status = invar_ledger_open(&ledger, ledger_path, &(invar_ledger_options){0});
@@ -195,7 +198,7 @@ static invar_status compare_golden(invar_bisect_context *d, const char *ledger_p
                            ? "the good end and the golden have no step in common"
                            : "the good end differs from the golden at step %" PRId64,
                        c.first);
-        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, d->what->good, story);
+        invar_bisect_set_verdict(context, INVAR_BISECT_WRONG_END, context->what->good, story);
     }
     invar_ledger_close(ledger);
     invar_golden_free(is);
@@ -203,66 +206,70 @@ static invar_status compare_golden(invar_bisect_context *d, const char *ledger_p
     return status;
 }
 
-static void set_expected_values(invar_bisect_context *d)
+static void set_expected_values(invar_bisect_context *context)
 {
     const char *const names[2][2] = {{"no", "yes"}, {"good", "bad"}};
-    int kind = d->what->question.kind == INVAR_CRITERION_METRIC ? 0 : 1;
+    int kind = context->what->question.kind == INVAR_CRITERION_METRIC ? 0 : 1;
 
-    if (invar_criterion_has_bits(&d->what->question))
+    if (invar_criterion_has_bits(&context->what->question))
         return; // the values are those of the ends, which have not run yet
-    (void)snprintf(d->good_value, sizeof d->good_value, "%s", names[kind][0]);
-    (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", names[kind][1]);
+    (void)snprintf(context->good_value, sizeof context->good_value, "%s", names[kind][0]);
+    (void)snprintf(context->bad_value, sizeof context->bad_value, "%s", names[kind][1]);
 }
 
-invar_status invar_bisect_test_endpoints(invar_bisect_context *d)
+invar_status invar_bisect_test_endpoints(invar_bisect_context *context)
 {
-    const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->good;
-    const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->bad;
+    const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])context->what->good;
+    const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])context->what->bad;
 
-    set_expected_values(d);
-    INVAR_TRY(choose_last_step(d));
-    if (!d->stopped)
-        INVAR_TRY(invar_bisect_context_test(d, good, 1, 0, "good end", NULL, NULL));
-    if (!d->stopped)
-        INVAR_TRY(invar_bisect_context_test(d, bad, 1, 0, "bad end", NULL, NULL));
-    if (!d->stopped)
-        check_endpoint_values(d, invar_bisect_context_find(d, d->what->good, 0),
-                              invar_bisect_context_find(d, d->what->bad, 0));
-    if (d->stopped || !d->golden[0] || d->result->verdict == INVAR_BISECT_UNTESTABLE)
+    set_expected_values(context);
+    INVAR_TRY(choose_last_step(context));
+    if (!context->stopped)
+        INVAR_TRY(invar_bisect_context_test(context, good, 1, 0, "good end", NULL, NULL));
+    if (!context->stopped)
+        INVAR_TRY(invar_bisect_context_test(context, bad, 1, 0, "bad end", NULL, NULL));
+    if (!context->stopped)
+        check_endpoint_values(context, invar_bisect_context_find(context, context->what->good, 0),
+                              invar_bisect_context_find(context, context->what->bad, 0));
+    if (context->stopped || !context->golden[0] ||
+        context->result->verdict == INVAR_BISECT_UNTESTABLE)
         return INVAR_OK;
-    return compare_golden(d, invar_bisect_context_find(d, d->what->good, 0)->trial.ledger);
+    return compare_golden(context,
+                          invar_bisect_context_find(context, context->what->good, 0)->trial.ledger);
 }
 
 /* ---- merge bases ----------------------------------------------------------------------------- */
 
-invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
+invar_status invar_bisect_test_merge_bases(invar_bisect_context *context)
 {
     char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
     bool ancestor;
     size_t count;
 
-    INVAR_TRY(invar_repo_is_ancestor(&ancestor, d->repo, d->what->good, d->what->bad));
+    INVAR_TRY(
+        invar_repo_is_ancestor(&ancestor, context->repo, context->what->good, context->what->bad));
     if (ancestor)
         return INVAR_OK;
-    INVAR_TRY(invar_repo_merge_bases(bases, &count, d->repo, d->what->good, d->what->bad));
+    INVAR_TRY(invar_repo_merge_bases(bases, &count, context->repo, context->what->good,
+                                     context->what->bad));
     if (count)
-        memcpy(d->result->base, bases[0], INVAR_OID_SIZE);
+        memcpy(context->result->base, bases[0], INVAR_OID_SIZE);
     for (size_t i = 0; i < count; i++) {
         const invar_bisect_state_trial *t;
-        if (!invar_bisect_context_skipped(d, bases[i]))
-            INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0,
-                                                "merge base", NULL, NULL));
-        if (d->stopped)
+        if (!invar_bisect_context_skipped(context, bases[i]))
+            INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])bases[i], 1,
+                                                0, "merge base", NULL, NULL));
+        if (context->stopped)
             return INVAR_OK;
-        t = invar_bisect_context_find(d, bases[i], 0);
-        memcpy(d->result->base, bases[i], INVAR_OID_SIZE);
+        t = invar_bisect_context_find(context, bases[i], 0);
+        memcpy(context->result->base, bases[i], INVAR_OID_SIZE);
         if (!t || !t->trial.value[0])
-            (void)snprintf(d->result->reason, sizeof d->result->reason,
+            (void)snprintf(context->result->reason, sizeof context->result->reason,
                            "the merge base %.12s cannot be tested, so the cause may lie before it",
                            bases[i]);
-        else if (strcmp(t->trial.value, d->good_value) != 0) {
+        else if (strcmp(t->trial.value, context->good_value) != 0) {
             invar_bisect_set_verdict(
-                d, INVAR_BISECT_FIXED, bases[i],
+                context, INVAR_BISECT_FIXED, bases[i],
                 "the merge base is bad: the good end has a fix that the bad end does not have");
             return INVAR_OK;
         }

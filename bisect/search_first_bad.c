@@ -76,20 +76,20 @@ static invar_status mark_skips(first_bad_search *h)
 
 static invar_status test_until_decided(invar_search_next *next, first_bad_search *h)
 {
-    invar_bisect_context *d = h->driver;
+    invar_bisect_context *context = h->driver;
 
     INVAR_TRY(mark_skips(h));
     for (;;) {
         char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
         INVAR_TRY(add_known_results(h));
-        INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)d->options->jobs));
-        d->left = next->candidates;
-        d->trials_left = next->trials;
-        if (next->state != INVAR_SEARCH_TEST || d->stopped)
+        INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)context->options->jobs));
+        context->left = next->candidates;
+        context->trials_left = next->trials;
+        if (next->state != INVAR_SEARCH_TEST || context->stopped)
             return INVAR_OK;
         for (int32_t i = 0; i < next->count; i++)
             memcpy(commits[i], h->history->commits[next->commits[i]].id, INVAR_OID_SIZE);
-        INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits,
+        INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])commits,
                                             (size_t)next->count, 0, "search", still_useful, h));
     }
 }
@@ -121,33 +121,34 @@ static invar_status list_suspects(first_bad_search *h)
  * *again_out is a parent that is bad: good and bad alternate in the history, and an earlier culprit
  * exists.
  */
-static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_context *context,
                                  const invar_repo_commit *culprit)
 {
-    size_t parents = d->what->first_parent && culprit->n_parents ? 1 : culprit->n_parents;
+    size_t parents = context->what->first_parent && culprit->n_parents ? 1 : culprit->n_parents;
     char wanted[INVAR_REPO_PARENTS][INVAR_OID_SIZE];
     size_t count = 0;
 
     again_out[0] = '\0';
-    d->result->confirmed = true;
+    context->result->confirmed = true;
     if (parents > INVAR_REPO_PARENTS)
         parents = INVAR_REPO_PARENTS;
     for (size_t i = 0; i < parents; i++)
-        if (!invar_bisect_context_skipped(d, culprit->parents[i]))
+        if (!invar_bisect_context_skipped(context, culprit->parents[i]))
             memcpy(wanted[count++], culprit->parents[i], INVAR_OID_SIZE);
-    INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])wanted, count, 0, "again",
-                                        NULL, NULL));
-    for (size_t i = 0; i < parents && !d->stopped; i++) {
-        const invar_bisect_state_trial *t = invar_bisect_context_find(d, culprit->parents[i], 0);
-        const char *verdict = t ? invar_bisect_context_verdict(d, t->trial.value) : "skip";
+    INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])wanted, count, 0,
+                                        "again", NULL, NULL));
+    for (size_t i = 0; i < parents && !context->stopped; i++) {
+        const invar_bisect_state_trial *t =
+            invar_bisect_context_find(context, culprit->parents[i], 0);
+        const char *verdict = t ? invar_bisect_context_verdict(context, t->trial.value) : "skip";
         if (strcmp(verdict, "good") == 0)
             continue;
-        d->result->confirmed = false;
+        context->result->confirmed = false;
         if (strcmp(verdict, "skip") == 0)
-            (void)snprintf(d->result->reason, sizeof d->result->reason,
+            (void)snprintf(context->result->reason, sizeof context->result->reason,
                            "its parent %.12s cannot be tested", culprit->parents[i]);
-        else if (d->what->paths)
-            (void)snprintf(d->result->reason, sizeof d->result->reason,
+        else if (context->what->paths)
+            (void)snprintf(context->result->reason, sizeof context->result->reason,
                            "its parent %.12s is bad as well: the cause touches none of the paths",
                            culprit->parents[i]);
         else
@@ -156,22 +157,23 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
     return INVAR_OK;
 }
 
-static invar_status confirm_culprit(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+static invar_status confirm_culprit(char again_out[INVAR_OID_SIZE], invar_bisect_context *context,
                                     const invar_repo_commit *culprit)
 {
     char commits[1 + INVAR_REPO_PARENTS][INVAR_OID_SIZE], who[INVAR_OID_SIZE];
     size_t count = 1;
 
-    INVAR_TRY(test_parents(again_out, d, culprit));
-    if (d->stopped || again_out[0])
+    INVAR_TRY(test_parents(again_out, context, culprit));
+    if (context->stopped || again_out[0])
         return INVAR_OK;
     memcpy(commits[0], culprit->id, INVAR_OID_SIZE);
     for (size_t i = 0; i < culprit->n_parents && i < INVAR_REPO_PARENTS; i++)
-        if (invar_bisect_context_find(d, culprit->parents[i], 0))
+        if (invar_bisect_context_find(context, culprit->parents[i], 0))
             memcpy(commits[count++], culprit->parents[i], INVAR_OID_SIZE);
-    INVAR_TRY(invar_bisect_context_repeat(who, d, (const char(*)[INVAR_OID_SIZE])commits, count));
+    INVAR_TRY(
+        invar_bisect_context_repeat(who, context, (const char(*)[INVAR_OID_SIZE])commits, count));
     if (who[0])
-        invar_bisect_set_verdict(d, INVAR_BISECT_NONDETERMINISTIC, who,
+        invar_bisect_set_verdict(context, INVAR_BISECT_NONDETERMINISTIC, who,
                                  "run twice, it gave two answers");
     return INVAR_OK;
 }
@@ -179,53 +181,54 @@ static invar_status confirm_culprit(char again_out[INVAR_OID_SIZE], invar_bisect
 static invar_status report_culprit(char again_out[INVAR_OID_SIZE], first_bad_search *h,
                                    int32_t index)
 {
-    invar_bisect_context *d = h->driver;
+    invar_bisect_context *context = h->driver;
     const invar_bisect_state_trial *t;
     invar_bisect_change change = {.depth = 0};
     const char *culprit = h->history->commits[index].id;
 
-    INVAR_TRY(invar_repo_describe(&change.commit, d->repo, culprit));
-    INVAR_TRY(confirm_culprit(again_out, d, &change.commit));
-    if (d->stopped || again_out[0] || d->result->verdict != INVAR_BISECT_FOUND)
+    INVAR_TRY(invar_repo_describe(&change.commit, context->repo, culprit));
+    INVAR_TRY(confirm_culprit(again_out, context, &change.commit));
+    if (context->stopped || again_out[0] || context->result->verdict != INVAR_BISECT_FOUND)
         return INVAR_OK;
     if (change.commit.n_parents) {
         memcpy(change.parent, change.commit.parents[0], INVAR_OID_SIZE);
-        INVAR_TRY(invar_bisect_context_find_divergence(&d->result->divergence, d, change.parent,
-                                                       culprit, true));
+        INVAR_TRY(invar_bisect_context_find_divergence(&context->result->divergence, context,
+                                                       change.parent, culprit, true));
     }
-    t = invar_bisect_context_find(d, culprit, 0);
-    (void)snprintf(change.before, sizeof change.before, "%s", d->good_value);
+    t = invar_bisect_context_find(context, culprit, 0);
+    (void)snprintf(change.before, sizeof change.before, "%s", context->good_value);
     (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
-    change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->result->confirmed;
-    change.divergence = d->result->divergence;
-    return invar_bisect_context_add_change(d, &change);
+    change.merge =
+        change.commit.n_parents > 1 && !context->what->first_parent && context->result->confirmed;
+    change.divergence = context->result->divergence;
+    return invar_bisect_context_add_change(context, &change);
 }
 
-static invar_status search_range(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+static invar_status search_range(char again_out[INVAR_OID_SIZE], invar_bisect_context *context,
                                  const char *bad)
 {
-    const char *good[] = {d->what->good};
+    const char *good[] = {context->what->good};
     invar_repo_range range = {.bad = bad,
                               .good = good,
                               .n_good = 1,
-                              .first_parent = d->what->first_parent,
-                              .paths = d->what->paths};
+                              .first_parent = context->what->first_parent,
+                              .paths = context->what->paths};
     invar_history *history = NULL;
     invar_search_next next = {.count = 0};
-    first_bad_search h = {.driver = d};
+    first_bad_search h = {.driver = context};
     invar_status status;
 
     again_out[0] = '\0';
     while (range.paths && range.paths[range.n_paths])
         range.n_paths++;
-    INVAR_TRY(invar_repo_history(&history, d->repo, &range));
+    INVAR_TRY(invar_repo_history(&history, context->repo, &range));
     h.history = history;
-    if (!d->result->range)
-        d->result->range = history->count;
+    if (!context->result->range)
+        context->result->range = history->count;
     status = invar_search_new(&h.search, history);
     if (status == INVAR_OK)
         status = test_until_decided(&next, &h);
-    if (status == INVAR_OK && !d->stopped)
+    if (status == INVAR_OK && !context->stopped)
         status = next.state == INVAR_SEARCH_FOUND ? report_culprit(again_out, &h, next.commits[0])
                                                   : list_suspects(&h);
     invar_search_free(h.search);
@@ -233,20 +236,20 @@ static invar_status search_range(char again_out[INVAR_OID_SIZE], invar_bisect_co
     return status;
 }
 
-invar_status invar_bisect_search_first_bad(invar_bisect_context *d)
+invar_status invar_bisect_search_first_bad(invar_bisect_context *context)
 {
     char bad[INVAR_OID_SIZE], again[INVAR_OID_SIZE];
 
-    memcpy(bad, d->what->bad, sizeof bad);
+    memcpy(bad, context->what->bad, sizeof bad);
     for (;;) {
         bool inside;
-        INVAR_TRY(search_range(again, d, bad));
+        INVAR_TRY(search_range(again, context, bad));
         if (!again[0])
             return INVAR_OK;
-        INVAR_TRY(invar_repo_is_ancestor(&inside, d->repo, again, d->what->good));
+        INVAR_TRY(invar_repo_is_ancestor(&inside, context->repo, again, context->what->good));
         if (inside) {
             invar_bisect_set_verdict(
-                d, INVAR_BISECT_FIXED, again,
+                context, INVAR_BISECT_FIXED, again,
                 "this ancestor of the good end is bad: the good end has a fix that is lost again");
             return INVAR_OK;
         }

@@ -40,10 +40,10 @@ invar_build_plan invar_trial_build(const invar_trial_context *context)
 }
 
 invar_run_request invar_trial_request(const invar_trial_context *context,
-                                      const invar_revision_build *built, int64_t attempt)
+                                      const invar_revision_build *build, int64_t attempt)
 {
-    return (invar_run_request){.program = built->path,
-                               .binary = built->binary,
+    return (invar_run_request){.program = build->path,
+                               .binary = build->binary,
                                .recipe = context->recipe,
                                .flags = context->what->flags,
                                .name = attempt ? "again" : NULL,
@@ -108,23 +108,23 @@ static bool run_is_decided(void *payload, const char *ledger)
     return criterion_is_decided(payload, ledger);
 }
 
-static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *scene,
-                               const invar_worktree *slot, const invar_revision_build *built,
+static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *context,
+                               const invar_worktree *slot, const invar_revision_build *build,
                                const volatile sig_atomic_t *stop)
 {
-    invar_run_request request = invar_trial_request(scene, built, job->attempt);
-    invar_criterion question = scene->question;
+    invar_run_request request = invar_trial_request(context, build, job->attempt);
+    invar_criterion question = context->question;
     invar_bisect_state_trial *out = &job->result;
     invar_run_result ran;
 
     request.stop = stop;
     request.should_stop = question.kind == INVAR_CRITERION_METRIC ? run_is_decided : NULL;
     request.payload = &question;
-    INVAR_TRY(invar_workspace_run(&ran, scene->workspace, slot->lock, &request));
+    INVAR_TRY(invar_workspace_run(&ran, context->workspace, slot->lock, &request));
     job->stopped = ran.state == INVAR_RUN_STOPPED;
     out->trial.exit_code = ran.exit_code;
     out->trial.run_s = ran.cached ? 0 : ran.seconds;
-    out->trial.source = !ran.cached ? "ran" : built->cached ? "tree" : "program";
+    out->trial.source = !ran.cached ? "ran" : build->cached ? "tree" : "program";
     if (ran.state == INVAR_RUN_FAILED)
         set_untestable(out, "run", ran.failure_reason);
     if (ran.state != INVAR_RUN_DONE)
@@ -157,14 +157,14 @@ static void set_exit_value(invar_bisect_state_trial *out, const invar_child_resu
 
 /* Exit codes as in git bisect run: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
 static invar_status classify_command_exit(invar_bisect_state_trial *out,
-                                          const invar_trial_context *scene,
+                                          const invar_trial_context *context,
                                           const invar_child_result *r, const char *ledger)
 {
     char story[INVAR_CHILD_REASON_SIZE];
     bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_ENDED_EARLY;
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code : r->code;
 
-    invar_child_describe(story, r, scene->what->timeout);
+    invar_child_describe(story, r, context->what->timeout);
     out->trial.exit_code = code;
     if (r->end != INVAR_CHILD_ENDED_EARLY && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
         return INVAR_FAIL(
@@ -175,7 +175,7 @@ static invar_status classify_command_exit(invar_bisect_state_trial *out,
         set_untestable(out, "run", story);
         return INVAR_OK;
     }
-    if (scene->question.kind == INVAR_CRITERION_EXIT) {
+    if (context->question.kind == INVAR_CRITERION_EXIT) {
         set_exit_value(out, r);
         return INVAR_OK;
     }
@@ -187,7 +187,7 @@ static invar_status classify_command_exit(invar_bisect_state_trial *out,
         set_untestable(out, "ledger", "the command wrote no $INVAR_RUN/ledger.db");
         return INVAR_OK;
     }
-    return evaluate_criterion(out, &scene->question, ledger);
+    return evaluate_criterion(out, &context->question, ledger);
 }
 
 /* Writes "NAME=VALUE" to `out`. */
@@ -201,13 +201,13 @@ static invar_status set_variable(char out[INVAR_PATH_SIZE + 32], const char *nam
     return INVAR_OK;
 }
 
-static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_context *scene,
+static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_context *context,
                                 const invar_trial_job *job)
 {
     char name[INVAR_OID_SIZE + 48];
 
     (void)snprintf(name, sizeof name, "trials/%s-%" PRId64, job->commit, job->attempt);
-    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, scene->folder, name));
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, context->folder, name));
     INVAR_TRY(invar_held_folder_remove(out));
     return invar_held_folder_make(out);
 }
@@ -216,7 +216,7 @@ static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_con
  * Returns true if the command died from the signal that also stops this process. A signal to the
  * process group may end the command before our handler has run, so the flag is read a moment later.
  */
-static bool stopped_by_group_signal(const invar_trial_context *scene, const invar_child_result *r)
+static bool stopped_by_group_signal(const invar_trial_context *context, const invar_child_result *r)
 {
     const struct timespec moment = {0, 100000000};
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code
@@ -226,31 +226,31 @@ static bool stopped_by_group_signal(const invar_trial_context *scene, const inva
     if (code != invar_process_stop_code(SIGINT) && code != invar_process_stop_code(SIGTERM))
         return false;
     (void)nanosleep(&moment, NULL);
-    return scene->stop && *scene->stop;
+    return context->stop && *context->stop;
 }
 
-static invar_status run_command(invar_trial_job *job, const invar_trial_context *scene,
+static invar_status run_command(invar_trial_job *job, const invar_trial_context *context,
                                 const invar_worktree *slot, const volatile sig_atomic_t *stop)
 {
     char folder[INVAR_PATH_SIZE], log[INVAR_PATH_SIZE], ledger[INVAR_PATH_SIZE];
     char variables[5][INVAR_PATH_SIZE + 32], jobs[32];
-    const char *words[] = {"sh", "-c", scene->what->run, NULL};
+    const char *words[] = {"sh", "-c", context->what->run, NULL};
     const char *environment[] = {INVAR_WORKTREE_WITHOUT, variables[0], variables[1], variables[2],
                                  variables[3],           variables[4], NULL};
-    command_watch watch = {.question = &scene->question, .ledger = ledger};
+    command_watch watch = {.question = &context->question, .ledger = ledger};
     invar_child_request request = {.words = words,
                                    .folder = slot->source,
                                    .environment = environment,
                                    .log = log,
                                    .lock = slot->lock,
-                                   .timeout = scene->what->timeout,
+                                   .timeout = context->what->timeout,
                                    .stop = stop,
                                    .payload = &watch,
                                    .kill_grace_s = 5};
     invar_child_result result;
 
-    (void)snprintf(jobs, sizeof jobs, "%" PRId64, scene->threads);
-    INVAR_TRY(make_folder(folder, scene, job));
+    (void)snprintf(jobs, sizeof jobs, "%" PRId64, context->threads);
+    INVAR_TRY(make_folder(folder, context, job));
     INVAR_TRY(invar_path_join(log, sizeof log, folder, "run.log"));
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
     INVAR_TRY(set_variable(variables[0], "INVAR_SOURCE", slot->source));
@@ -258,25 +258,25 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_context 
     INVAR_TRY(set_variable(variables[2], "INVAR_COMMIT", job->commit));
     INVAR_TRY(set_variable(variables[3], "INVAR_RUN", folder));
     INVAR_TRY(set_variable(variables[4], "INVAR_JOBS", jobs));
-    if (scene->question.kind == INVAR_CRITERION_METRIC)
+    if (context->question.kind == INVAR_CRITERION_METRIC)
         request.should_stop = command_is_decided;
     INVAR_TRY(invar_child_run(&result, &request));
     if (result.killed)
         INVAR_TRY(invar_worktree_reset(slot));
     job->result.trial.run_s = result.seconds;
-    job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_by_group_signal(scene, &result);
+    job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_by_group_signal(context, &result);
     if (job->stopped)
         return INVAR_OK;
-    return classify_command_exit(&job->result, scene, &result, ledger);
+    return classify_command_exit(&job->result, context, &result, ledger);
 }
 
 /* ---- one trial ------------------------------------------------------------------------------- */
 
 /* Hashes the program that the build command made. `out` is empty if the case names no program. */
-static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_trial_context *scene,
-                                 const invar_worktree *slot)
+static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE],
+                                 const invar_trial_context *context, const invar_worktree *slot)
 {
-    const char *name = scene->what->program;
+    const char *name = context->what->program;
     char path[INVAR_PATH_SIZE];
     invar_digest digest;
 
@@ -291,11 +291,11 @@ static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_tr
 }
 
 /* Runs the command in the worktree, unless the same binary was tested by an earlier trial. */
-static invar_status try_command(invar_trial_job *job, const invar_trial_context *scene,
+static invar_status try_command(invar_trial_job *job, const invar_trial_context *context,
                                 const invar_worktree *slot, const volatile sig_atomic_t *stop)
 {
     invar_bisect_state_trial *out = &job->result, known;
-    invar_status status = hash_program(out->binary, scene, slot);
+    invar_status status = hash_program(out->binary, context, slot);
 
     if (status == INVAR_E_NOTFOUND) {
         set_untestable(out, "build", invar_error_last()->message);
@@ -304,8 +304,8 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_context 
     }
     INVAR_TRY(status);
     if (!out->binary[0] || job->attempt > 0 ||
-        !scene->find_known_result(scene->payload, &known, out->binary))
-        return run_command(job, scene, slot, stop);
+        !context->find_known_result(context->payload, &known, out->binary))
+        return run_command(job, context, slot, stop);
     known.trial.build_s = out->trial.build_s;
     known.trial.run_s = 0;
     known.trial.source = "program";
@@ -316,41 +316,41 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_context 
 }
 
 /* Moves the build log out of the worktree, where the next build would overwrite it. */
-static invar_status keep_log(const char *log, const invar_trial_context *scene,
+static invar_status keep_log(const char *log, const invar_trial_context *context,
                              const invar_trial_job *job)
 {
     char folder[INVAR_PATH_SIZE], kept[INVAR_PATH_SIZE];
 
-    INVAR_TRY(make_folder(folder, scene, job));
+    INVAR_TRY(make_folder(folder, context, job));
     INVAR_TRY(invar_path_join(kept, sizeof kept, folder, "build.log"));
     (void)rename(log, kept); // a missing log is not an error
     return INVAR_OK;
 }
 
-static invar_status try_commit(invar_trial_job *job, const invar_trial_context *scene,
+static invar_status try_commit(invar_trial_job *job, const invar_trial_context *context,
                                invar_worktree *slot, invar_repo *repo,
                                const volatile sig_atomic_t *stop)
 {
-    invar_build_plan how = invar_trial_build(scene);
-    invar_revision_build built;
+    invar_build_plan how = invar_trial_build(context);
+    invar_revision_build build;
     invar_bisect_state_trial *out = &job->result;
 
     INVAR_TRY(invar_repo_tree(out->tree, repo, job->commit));
     INVAR_TRY(
-        invar_workspace_program(&built, scene->workspace, slot, repo, job->commit, &how, stop));
-    out->trial.build_s = built.cached ? 0 : built.seconds;
-    job->stopped = built.state == INVAR_REVISION_BUILD_STOPPED;
-    if (built.state == INVAR_REVISION_BUILD_FAILED && scene->what->run) {
-        INVAR_TRY(keep_log(built.log, scene, job));
-        set_untestable(out, "build", built.failure_reason);
-    } else if (built.state == INVAR_REVISION_BUILD_FAILED)
-        set_untestable_with_log(out, "build", built.failure_reason, built.log);
-    if (built.state != INVAR_REVISION_BUILD_READY)
+        invar_workspace_program(&build, context->workspace, slot, repo, job->commit, &how, stop));
+    out->trial.build_s = build.cached ? 0 : build.seconds;
+    job->stopped = build.state == INVAR_REVISION_BUILD_STOPPED;
+    if (build.state == INVAR_REVISION_BUILD_FAILED && context->what->run) {
+        INVAR_TRY(keep_log(build.log, context, job));
+        set_untestable(out, "build", build.failure_reason);
+    } else if (build.state == INVAR_REVISION_BUILD_FAILED)
+        set_untestable_with_log(out, "build", build.failure_reason, build.log);
+    if (build.state != INVAR_REVISION_BUILD_READY)
         return INVAR_OK;
-    if (scene->what->run)
-        return try_command(job, scene, slot, stop);
-    invar_digest_format(out->binary, &built.binary);
-    return run_recipe(job, scene, slot, &built, stop);
+    if (context->what->run)
+        return try_command(job, context, slot, stop);
+    invar_digest_format(out->binary, &build.binary);
+    return run_recipe(job, context, slot, &build, stop);
 }
 
 invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *context,

@@ -48,7 +48,7 @@ invar_build_plan invar_trial_build(const invar_trial_context *context);
  * Returns the request to run a program on the recipe. With `attempt` above 0 the cache is not used.
  */
 invar_run_request invar_trial_request(const invar_trial_context *context,
-                                      const invar_revision_build *built, int64_t attempt);
+                                      const invar_revision_build *build, int64_t attempt);
 
 /*
  * Runs all jobs at the same time, each on a thread and in a worktree of its own. `done` is called

@@ -237,23 +237,23 @@ static bool names_ranks(int argc, char **argv)
 static int cmd_doctor_ranks(int argc, char **argv)
 {
     settings s = {.ranks = 1};
-    invar_doctor_ranks_options ask = {.ranks = 1};
+    invar_doctor_ranks_options options = {.ranks = 1};
     invar_recipe *recipe = NULL;
     int code, words = argc;
     invar_status status =
-        invar_recipe_flags_recipe(&recipe, &ask.path, doctor_options(&s), &argc, argv);
+        invar_recipe_flags_recipe(&recipe, &options.path, doctor_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(doctor_options(&s), argc, argv);
     if (status == INVAR_OK && argc < words) {
-        ask.recipe = recipe;
+        options.recipe = recipe;
         status = invar_config_check(recipe);
     }
     if (status == INVAR_OK) {
-        ask.ranks = s.ranks;
-        ask.seconds = (double)s.timeout;
-        ask.json = s.json;
-        code = invar_doctor_ranks(&ask);
+        options.ranks = s.ranks;
+        options.seconds = (double)s.timeout;
+        options.json = s.json;
+        code = invar_doctor_ranks(&options);
     } else {
         invar_open_ranks_queue();
         code = invar_report_error();

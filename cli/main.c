@@ -92,14 +92,14 @@ static void wait_for_first(void)
 static void report_unknown_command(const char *group, const invar_cli_command *const *list,
                                    const char *name)
 {
-    invar_spelling near;
+    invar_spelling spelling;
 
-    invar_spelling_init(&near, name, strlen(name));
+    invar_spelling_init(&spelling, name, strlen(name));
     for (; *list; list++)
-        invar_spelling_offer(&near, (*list)->name);
+        invar_spelling_offer(&spelling, (*list)->name);
     wait_for_first();
     fprintf(stderr, "invar: %s%sno verb '%s'%s; 'invar help%s%s' lists them\n", group,
-            *group ? ": " : "", name, invar_spelling_hint(&near), *group ? " " : "", group);
+            *group ? ": " : "", name, invar_spelling_hint(&spelling), *group ? " " : "", group);
 }
 
 /*

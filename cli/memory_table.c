@@ -117,20 +117,20 @@ invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_plannin
     const invar_recipe *r = planning->session.recipe;
     const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
     invar_hf_files files = {.count = 0};
-    invar_disk_inputs ask = {.session = &planning->session,
-                             .settings = &planning->settings,
-                             .files = &files,
-                             .bare = planning->settings.rollout_only};
+    invar_disk_inputs inputs = {.session = &planning->session,
+                                .settings = &planning->settings,
+                                .files = &files,
+                                .bare = planning->settings.rollout_only};
     invar_run_paths at;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_run_paths_find(&at, r, path));
-    ask.save = at.save;
+    inputs.save = at.save;
     if (hf[0])
         status =
             invar_hf_files_read(&files, hf, invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH));
     if (status == INVAR_OK)
-        status = invar_disk_plan(out, &ask);
+        status = invar_disk_plan(out, &inputs);
     invar_hf_files_release(&files);
     return status;
 }

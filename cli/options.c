@@ -101,15 +101,15 @@ static bool is_output(const char *name, size_t length)
     return false;
 }
 
-static void offer_output(invar_spelling *near, const invar_option *options)
+static void offer_output(invar_spelling *spelling, const invar_option *options)
 {
     char known[INVAR_SPELLING_SIZE];
 
     for (; options->name; options++)
         if (is_output(options->name, strlen(options->name))) {
             (void)snprintf(known, sizeof known, "--%s", options->name);
-            invar_spelling_init(near, known, strlen(known));
-            invar_spelling_offer(near, known);
+            invar_spelling_init(spelling, known, strlen(known));
+            invar_spelling_offer(spelling, known);
         }
 }
 
@@ -124,12 +124,12 @@ static invar_status fail_unknown_option(const invar_option *options, const char 
     const invar_option_names *others;
     const char *instead;
     char known[INVAR_SPELLING_SIZE];
-    invar_spelling near;
+    invar_spelling spelling;
 
-    invar_spelling_init(&near, word, length + 2);
+    invar_spelling_init(&spelling, word, length + 2);
     for (; options->name; options++) {
         (void)snprintf(known, sizeof known, "--%s", options->name);
-        invar_spelling_offer(&near, known);
+        invar_spelling_offer(&spelling, known);
     }
     others = options->value;
     instead = others ? others->replacement(word + 2, length) : NULL;
@@ -141,12 +141,12 @@ static invar_status fail_unknown_option(const invar_option *options, const char 
                           (int)length, word + 2, instead);
     for (int i = 0; others && others->name_at(i); i++) {
         (void)snprintf(known, sizeof known, "--%s", others->name_at(i));
-        invar_spelling_offer(&near, known);
+        invar_spelling_offer(&spelling, known);
     }
-    if (!near.found[0] && is_output(word + 2, length))
-        offer_output(&near, verb);
+    if (!spelling.found[0] && is_output(word + 2, length))
+        offer_output(&spelling, verb);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'%s; --help lists them", word,
-                      invar_spelling_hint(&near));
+                      invar_spelling_hint(&spelling));
 }
 
 bool invar_option_takes_no_value(const invar_option *option, const char *next)

@@ -222,7 +222,7 @@ struct invar_backend {
     invar_status (*poll_error)(const invar_device *dev);
     invar_device_memory memory;
     invar_device_graphs graphs;
-    invar_device_timers marks;
+    invar_device_timers timers;
     invar_op_impl ops[INVAR_OP_COUNT]; /* `run` is NULL if the op is not implemented */
 };
 

@@ -358,7 +358,7 @@ static invar_status load_position(invar_ledger_position *out, invar_ledger *ledg
 
 invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t after_step,
                                  const invar_digest *chain,
-                                 const invar_ledger_provenance *circumstances)
+                                 const invar_ledger_provenance *provenance)
 {
     static const invar_ledger_provenance none = {.no_auto_facts = false};
     invar_ledger_position before = ledger->position, next;
@@ -369,16 +369,16 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
     if (after_step < -1 || (after_step >= 0 && !chain))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a resume after step %" PRId64 "%s",
                           after_step, chain ? "" : ", without a chain");
-    if (!circumstances)
-        circumstances = &none;
-    INVAR_TRY(check_facts(circumstances));
+    if (!provenance)
+        provenance = &none;
+    INVAR_TRY(check_facts(provenance));
     INVAR_TRY(invar_ledger_find(&run, ledger, uuid));
     INVAR_TRY(load_position(&next, ledger, &run, after_step, chain));
-    INVAR_TRY(gather_facts(&found, circumstances));
+    INVAR_TRY(gather_facts(&found, provenance));
     status = invar_ledger_begin_transaction(ledger, "resume", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK) {
         ledger->position = next;
-        status = add_segment(ledger, circumstances, found);
+        status = add_segment(ledger, provenance, found);
         status = invar_ledger_commit(ledger, status, &next);
         if (status != INVAR_OK)
             ledger->position = before;

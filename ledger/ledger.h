@@ -211,7 +211,7 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
  */
 invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t after_step,
                                  const invar_digest *chain,
-                                 const invar_ledger_provenance *circumstances) INVAR_MUST_USE;
+                                 const invar_ledger_provenance *provenance) INVAR_MUST_USE;
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
@@ -373,8 +373,9 @@ typedef struct invar_ledger_step {
     size_t n_samples;
     const invar_ledger_reward_part *parts; /* ascending by sample, then by name */
     size_t n_parts;
-    const invar_ledger_multi_turn *led; /* samples that a plug-in steers; ascending by sample */
-    size_t n_led;
+    const invar_ledger_multi_turn
+        *multi_turn; /* samples that a plug-in steers; ascending by sample */
+    size_t n_multi_turn;
     const invar_ledger_kept_sample *kept; /* ascending by sample */
     size_t n_kept;
     const invar_ledger_plugin_reply *replies;

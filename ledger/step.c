@@ -237,8 +237,8 @@ static invar_status check_op_times(const invar_ledger_step *step)
 
 static invar_status check_multi_turn(const invar_ledger_step *step)
 {
-    for (size_t i = 0; i < step->n_led; i++) {
-        const invar_ledger_multi_turn *l = &step->led[i];
+    for (size_t i = 0; i < step->n_multi_turn; i++) {
+        const invar_ledger_multi_turn *l = &step->multi_turn[i];
 
         if (l->sample < 0 || (uint64_t)l->sample >= step->n_samples || l->turns < 1 ||
             l->env_tokens < 0)
@@ -569,13 +569,14 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
         op_row(row, d, &s->ops[i]);
         INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_OP_TIME, row));
     }
-    for (size_t i = 0; i < s->n_led; i++)
+    for (size_t i = 0; i < s->n_multi_turn; i++)
         INVAR_TRY(invar_ledger_add(
             ledger, INVAR_LEDGER_TABLE_LED_SAMPLE,
-            (invar_ledger_row_values){
-                invar_ledger_value_int(s->step), invar_ledger_value_int(d->seg),
-                invar_ledger_value_int(s->led[i].sample), invar_ledger_value_int(s->led[i].turns),
-                invar_ledger_value_int(s->led[i].env_tokens)}));
+            (invar_ledger_row_values){invar_ledger_value_int(s->step),
+                                      invar_ledger_value_int(d->seg),
+                                      invar_ledger_value_int(s->multi_turn[i].sample),
+                                      invar_ledger_value_int(s->multi_turn[i].turns),
+                                      invar_ledger_value_int(s->multi_turn[i].env_tokens)}));
     for (size_t i = 0; i < s->n_kept; i++)
         INVAR_TRY(invar_ledger_add(
             ledger, INVAR_LEDGER_TABLE_KEPT_SAMPLE,

@@ -15,7 +15,7 @@
 #include "tests/support.h"
 
 /* Returns true if the process ends within five seconds; a zombie has ended. */
-static inline bool invar_test_dies(pid_t pid)
+static inline bool invar_test_wait_exit(pid_t pid)
 {
     static const struct timespec nap = {0, 5000000};
 
@@ -38,7 +38,7 @@ static inline bool invar_test_dies(pid_t pid)
 }
 
 /* Waits for a file that a script writes and returns the process id in it. */
-static inline pid_t invar_test_pid_in(const char *path)
+static inline pid_t invar_test_read_pid(const char *path)
 {
     static const struct timespec nap = {0, 5000000};
 

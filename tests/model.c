@@ -157,7 +157,7 @@ static invar_status load_local_shard(invar_param_loader *fill, int64_t param, co
         return INVAR_OK;
     INVAR_TRY(invar_param_loader_buffer_all(&local_values, fill, p));
     invar_param_shard_extract(local_values, p, &p->local, whole);
-    return invar_param_loader_put(fill);
+    return invar_param_loader_store(fill);
 }
 
 invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,

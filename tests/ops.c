@@ -60,7 +60,7 @@ int invar_test_devices_teardown(void **state)
     return 0;
 }
 
-void *invar_test_take(const invar_device *dev, size_t bytes, const char *what)
+void *invar_test_device_alloc(const invar_device *dev, size_t bytes, const char *what)
 {
     void *block = NULL;
 

@@ -31,7 +31,7 @@ int invar_test_devices_setup(void **state);
 int invar_test_devices_teardown(void **state);
 
 /* Allocates memory of an open device. The caller frees it with invar_device_free. */
-void *invar_test_take(const invar_device *dev, size_t bytes, const char *what);
+void *invar_test_device_alloc(const invar_device *dev, size_t bytes, const char *what);
 
 /* The two storage types. */
 extern const invar_dtype invar_test_storage[2];
@@ -82,16 +82,16 @@ void invar_assert_bits_tensor(const invar_tensor *got, const invar_tensor *expec
                               const char *what);
 
 /* Asserts that a call is rejected with a message that names op and argument. */
-#define assert_refused(expr, text) assert_fails(expr, INVAR_E_INVALID, text)
+#define assert_invalid(expr, text) assert_fails(expr, INVAR_E_INVALID, text)
 
 /*
  * Asserts that the arguments `good` of an op are rejected on `dev` if one field has another value.
  */
-#define assert_field_refused(op, good, field, value, text)                                         \
+#define assert_field_invalid(op, good, field, value, text)                                         \
     do {                                                                                           \
         invar_##op##_args bad = good;                                                              \
         bad.field = value;                                                                         \
-        assert_refused(invar_##op(&dev, &bad), text);                                              \
+        assert_invalid(invar_##op(&dev, &bad), text);                                              \
     } while (0)
 
 /* Returns whether tensors differ, for negative controls. */

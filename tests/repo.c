@@ -94,7 +94,7 @@ void invar_test_shell(const char *folder, const char *script, ...)
     va_end(list);
 }
 
-void invar_test_shell_says(char *out, size_t size, const char *folder, const char *script, ...)
+void invar_test_shell_output(char *out, size_t size, const char *folder, const char *script, ...)
 {
     va_list list;
 
@@ -105,21 +105,21 @@ void invar_test_shell_says(char *out, size_t size, const char *folder, const cha
 
 void invar_test_revision(char out[INVAR_OID_SIZE], const char *folder, const char *revision)
 {
-    invar_test_shell_says(out, INVAR_OID_SIZE, folder, "git rev-list -1 '%s' --", revision);
+    invar_test_shell_output(out, INVAR_OID_SIZE, folder, "git rev-list -1 '%s' --", revision);
     assert_int_equal(strlen(out), INVAR_OID_SIZE - 1);
 }
 
 void invar_test_fingerprint(char out[INVAR_DIGEST_HEX_SIZE], const char *folder)
 {
-    invar_test_shell_says(out, INVAR_DIGEST_HEX_SIZE, folder,
-                          "{ find . -print0 | sort -z | xargs -0 stat -c '%%n %%F %%a %%s %%y'\n"
-                          "  find . -type f -print0 | sort -z | xargs -0 -r cksum\n"
-                          "  find . -type l -print0 | sort -z | xargs -0 -r readlink\n"
-                          "} | md5sum | cut -c1-32");
+    invar_test_shell_output(out, INVAR_DIGEST_HEX_SIZE, folder,
+                            "{ find . -print0 | sort -z | xargs -0 stat -c '%%n %%F %%a %%s %%y'\n"
+                            "  find . -type f -print0 | sort -z | xargs -0 -r cksum\n"
+                            "  find . -type l -print0 | sort -z | xargs -0 -r readlink\n"
+                            "} | md5sum | cut -c1-32");
     assert_int_equal(strlen(out), INVAR_DIGEST_HEX_SIZE - 1);
 }
 
-void invar_test_sample(const char *folder)
+void invar_test_sample_repo(const char *folder)
 {
     invar_test_shell(folder, "git init -q r; cd r; mkdir d\n"
                              "for i in 1 2 3 4 5; do echo $i >d/f; commit c$i; done\n"
@@ -135,20 +135,20 @@ void invar_test_sample(const char *folder)
 
 char invar_test_home[INVAR_PATH_SIZE];
 
-void invar_test_enter(const char *name)
+void invar_test_home_create(const char *name)
 {
     invar_test_folder(invar_test_home, name);
     setenv("HOME", invar_test_home, 1);
     setenv("XDG_CONFIG_HOME", invar_test_home, 1);
 }
 
-int invar_test_leave(void **state)
+int invar_test_home_remove(void **state)
 {
     (void)state;
     return invar_held_folder_remove(invar_test_home) == INVAR_OK ? 0 : -1;
 }
 
-const char *invar_test_in(const char *name)
+const char *invar_test_home_path(const char *name)
 {
     static char path[16][2 * INVAR_PATH_SIZE];
     static int next;
@@ -158,7 +158,7 @@ const char *invar_test_in(const char *name)
     return out;
 }
 
-invar_repo *invar_test_opened(const char *path)
+invar_repo *invar_test_repo_open(const char *path)
 {
     invar_repo *repo;
 

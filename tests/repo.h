@@ -24,16 +24,16 @@
 extern char invar_test_home[INVAR_PATH_SIZE];
 
 /* Makes the home folder, in which git and libgit2 find no user settings. */
-void invar_test_enter(const char *name);
+void invar_test_home_create(const char *name);
 
 /* Removes the home folder at the end of a group of tests. */
-int invar_test_leave(void **state);
+int invar_test_home_remove(void **state);
 
 /* Returns the path of `name` in the home folder; the last 16 returned paths are valid. */
-const char *invar_test_in(const char *name);
+const char *invar_test_home_path(const char *name);
 
 /* Opens a repository; asserts that it opens. */
-invar_repo *invar_test_opened(const char *path);
+invar_repo *invar_test_repo_open(const char *path);
 
 /* ---- folders and scripts --------------------------------------------------------------------- */
 
@@ -47,7 +47,7 @@ void invar_test_folder(char out[INVAR_PATH_SIZE], const char *name);
 void invar_test_shell(const char *folder, const char *script, ...) INVAR_PRINTF(2, 3);
 
 /* Like invar_test_shell; writes its output to `out`, without newlines at the end. */
-void invar_test_shell_says(char *out, size_t size, const char *folder, const char *script, ...)
+void invar_test_shell_output(char *out, size_t size, const char *folder, const char *script, ...)
     INVAR_PRINTF(4, 5);
 
 /* Writes the id of a revision, from git itself. */
@@ -61,6 +61,6 @@ void invar_test_fingerprint(char out[INVAR_DIGEST_HEX_SIZE], const char *folder)
  * and s7 on side, which begins at c3 and changes g; the tags t3 (c3) and light (c4); its `clone`;
  * and the linked work tree `linked` of side.
  */
-void invar_test_sample(const char *folder);
+void invar_test_sample_repo(const char *folder);
 
 #endif

@@ -2,7 +2,7 @@
  * run.h - complete runs of a tiny model on a built-in task, for tests.
  *
  * The recipe of a run is run_tiny, overridden by lists of keys and values. Two runs are compared
- * by the digests in their ledgers (run_memory, run_same).
+ * by the digests in their ledgers (run_digests, run_same).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -78,16 +78,16 @@ static inline invar_status run_train(const invar_recipe *recipe)
 }
 
 /* Digests that identify the steps of a run and everything that it computed. */
-typedef struct run_memory {
+typedef struct run_digests {
     int64_t last;
     invar_digest identity, chain, content;
-} run_memory;
+} run_digests;
 
 /*
  * Reads the digests from a ledger and verifies it. Returns false if there is no ledger yet, or one
  * without a run; SQLite first creates an empty file.
  */
-static inline bool run_remember(run_memory *out, const char *folder)
+static inline bool run_read_digests(run_digests *out, const char *folder)
 {
     invar_ledger_summary summary;
     invar_ledger_verify_result verdict;
@@ -104,7 +104,7 @@ static inline bool run_remember(run_memory *out, const char *folder)
     assert_int_equal(verdict.problems, 0);
     found = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
     if (found) {
-        *out = (run_memory){.last = summary.last_step, .identity = summary.identity};
+        *out = (run_digests){.last = summary.last_step, .identity = summary.identity};
         assert_ok(invar_ledger_content_hash(&out->content, ledger, summary.run));
         if (summary.last_step >= 0)
             assert_ok(invar_ledger_chain_at(&out->chain, ledger, summary.run, summary.last_step));
@@ -115,7 +115,7 @@ static inline bool run_remember(run_memory *out, const char *folder)
 }
 
 /* Returns whether two runs have the same steps, bits and log. */
-static inline bool run_same(const run_memory *a, const run_memory *b)
+static inline bool run_same(const run_digests *a, const run_digests *b)
 {
     return a->last == b->last && invar_digest_equal(&a->chain, &b->chain) &&
            invar_digest_equal(&a->content, &b->content);
@@ -139,7 +139,7 @@ static inline int run_teardown(void **state)
 }
 
 /* Returns a path below the folder of the test; the last 128 returned paths are valid. */
-static inline const char *run_below(const char *name)
+static inline const char *run_path(const char *name)
 {
     static char paths[128][400];
     static int next;
@@ -149,28 +149,28 @@ static inline const char *run_below(const char *name)
     return path;
 }
 
-static inline run_memory run_memory_of(const char *name)
+static inline run_digests run_digests_of(const char *name)
 {
-    run_memory memory;
+    run_digests memory;
 
-    assert_true(run_remember(&memory, run_below(name)));
+    assert_true(run_read_digests(&memory, run_path(name)));
     return memory;
 }
 
 /* Trains the run `name` with the pairs of both lists; b overrides a and may be NULL. */
-static inline invar_status run_with(const char *name, const run_pair *a, const run_pair *b)
+static inline invar_status run_train_pairs(const char *name, const run_pair *a, const run_pair *b)
 {
-    invar_recipe *recipe = run_recipe(run_below(name), a, b);
+    invar_recipe *recipe = run_recipe(run_path(name), a, b);
     invar_status status = run_train(recipe);
 
     invar_recipe_free(recipe);
     return status;
 }
 
-static inline run_memory run_trained(const char *name, const run_pair *a, const run_pair *b)
+static inline run_digests run_train_ok(const char *name, const run_pair *a, const run_pair *b)
 {
-    assert_ok(run_with(name, a, b));
-    return run_memory_of(name);
+    assert_ok(run_train_pairs(name, a, b));
+    return run_digests_of(name);
 }
 
 static inline void run_select(const char *name, const char *sql, invar_ledger_row_fn row,
@@ -180,14 +180,14 @@ static inline void run_select(const char *name, const char *sql, invar_ledger_ro
     invar_ledger *ledger = NULL;
     char path[500];
 
-    (void)snprintf(path, sizeof path, "%s/ledger.db", run_below(name));
+    (void)snprintf(path, sizeof path, "%s/ledger.db", run_path(name));
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     assert_ok(invar_ledger_select(ledger, &request));
     invar_ledger_close(ledger);
 }
 
-static inline invar_status run_take_number(void *payload, const char *const *columns,
-                                           const invar_ledger_value *values, int count)
+static inline invar_status run_on_number(void *payload, const char *const *columns,
+                                         const invar_ledger_value *values, int count)
 {
     (void)columns;
     if (!values)
@@ -199,11 +199,11 @@ static inline invar_status run_take_number(void *payload, const char *const *col
 }
 
 /* Returns the first number of the last row. */
-static inline double run_asked(const char *name, const char *sql)
+static inline double run_query_number(const char *name, const char *sql)
 {
     double number = -1.0;
 
-    run_select(name, sql, run_take_number, &number);
+    run_select(name, sql, run_on_number, &number);
     return number;
 }
 
@@ -212,8 +212,8 @@ typedef struct run_lengths_of {
     int64_t per_step;
 } run_lengths_of;
 
-static inline invar_status run_take_lengths(void *payload, const char *const *columns,
-                                            const invar_ledger_value *values, int count)
+static inline invar_status run_on_lengths(void *payload, const char *const *columns,
+                                          const invar_ledger_value *values, int count)
 {
     const run_lengths_of *to = payload;
 
@@ -232,7 +232,7 @@ static inline void run_lengths(invar_rl_sample *out, const char *name, int64_t p
 {
     run_lengths_of to = {out, per_step};
 
-    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", run_take_lengths, &to);
+    run_select(name, "SELECT step, idx, tokens, prompt_tokens FROM samples", run_on_lengths, &to);
 }
 
 #endif

@@ -20,13 +20,13 @@
 #include "tests/model.h"
 #include "tests/ranks.h"
 
-#define DIVIDED_SECONDS 60
+#define SHARDED_TIMEOUT_S 60
 
 /* A world and how it splits the model; the remaining factor is data parallelism. */
-typedef struct divided_world {
+typedef struct sharded_world {
     int size;
     invar_layout_sizes sizes;
-} divided_world;
+} sharded_world;
 
 #define WORLD(ranks, t, et, p, c, e)                                                               \
     {                                                                                              \
@@ -37,7 +37,7 @@ typedef struct divided_world {
         }                                                                                          \
     }
 
-static const divided_world divided_worlds[] = {
+static const sharded_world divided_worlds[] = {
     WORLD(1, 1, 1, 1, 1, 1), WORLD(2, 2, 2, 1, 1, 1), WORLD(2, 1, 1, 2, 1, 1),
     WORLD(2, 1, 1, 2, 2, 1), WORLD(4, 4, 1, 1, 1, 1), WORLD(4, 2, 2, 1, 1, 1),
     WORLD(4, 2, 1, 2, 2, 1), WORLD(4, 1, 1, 4, 1, 1), WORLD(4, 1, 1, 2, 1, 1),
@@ -46,7 +46,7 @@ static const divided_world divided_worlds[] = {
 };
 
 /* Worlds with expert parallelism, for models with experts. */
-static const divided_world divided_expert_worlds[] = {
+static const sharded_world divided_expert_worlds[] = {
     WORLD(2, 1, 1, 1, 1, 2),
     WORLD(3, 1, 1, 1, 1, 3),
     WORLD(4, 2, 2, 1, 1, 2),
@@ -59,7 +59,7 @@ enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };
  * Returns a spec with eight logical shards of 8 or 11 atoms on every axis that is split, and four
  * layers. 11 atoms of a quantized layer fit 8 ranks only.
  */
-static inline invar_model_spec divided_spec(invar_test_model kind, invar_format format)
+static inline invar_model_spec sharded_spec(invar_test_model kind, invar_format format)
 {
     invar_model_spec s = invar_test_spec(kind, false);
 
@@ -80,10 +80,10 @@ static inline invar_model_spec divided_spec(invar_test_model kind, invar_format 
     return s;
 }
 
-static inline invar_status divided_layout(invar_layout *out, invar_comm *world,
-                                          const divided_world *of)
+static inline invar_status sharded_layout(invar_layout *out, invar_comm *world,
+                                          const sharded_world *of)
 {
-    invar_layout_init(out, world, DIVIDED_SECONDS);
+    invar_layout_init(out, world, SHARDED_TIMEOUT_S);
     return invar_layout_divide(out, &of->sizes);
 }
 
@@ -93,7 +93,7 @@ static inline invar_status divided_layout(invar_layout *out, invar_comm *world,
  * Writes the values of a tensor as f32 to *out; the caller frees it. Quantized values are those
  * that products use.
  */
-static inline invar_status divided_values(float **out, const invar_tensor *t,
+static inline invar_status sharded_values(float **out, const invar_tensor *t,
                                           const invar_device *dev)
 {
     int64_t cols = invar_tensor_row_elements(t), count = t->shape[0] * cols;
@@ -121,7 +121,7 @@ static inline invar_status divided_values(float **out, const invar_tensor *t,
 }
 
 /* Returns whether some rows of a local shard of the complete parameter have these values. */
-static inline bool divided_rows_equal(const invar_param *p, const invar_param_shard *box,
+static inline bool sharded_rows_equal(const invar_param *p, const invar_param_shard *box,
                                       invar_index_range rows, const float *whole,
                                       const float *values)
 {
@@ -136,33 +136,33 @@ static inline bool divided_rows_equal(const invar_param *p, const invar_param_sh
     return true;
 }
 
-static inline bool divided_box_equal(const invar_param *p, const invar_param_shard *box,
-                                     const float *whole, const float *values)
+static inline bool sharded_shard_equal(const invar_param *p, const invar_param_shard *box,
+                                       const float *whole, const float *values)
 {
-    return divided_rows_equal(p, box, (invar_index_range){0, box->experts * box->rows}, whole,
+    return sharded_rows_equal(p, box, (invar_index_range){0, box->experts * box->rows}, whole,
                               values);
 }
 
 /* Compares a rank's tensor, from row `first` on, with the same part of the tensor of one rank. */
-static inline invar_status divided_compare(bool *equal, const invar_param *p,
+static inline invar_status sharded_compare(bool *equal, const invar_param *p,
                                            const invar_param_shard *box, const invar_tensor *whole,
                                            const invar_device *whole_dev, const invar_tensor *own,
                                            int64_t first, const invar_device *dev)
 {
     float *a, *b = NULL;
-    invar_status status = divided_values(&a, whole, whole_dev);
+    invar_status status = sharded_values(&a, whole, whole_dev);
 
     if (status == INVAR_OK)
-        status = divided_values(&b, own, dev);
+        status = sharded_values(&b, own, dev);
     *equal = status == INVAR_OK &&
-             divided_rows_equal(p, box, (invar_index_range){first, own->shape[0]}, a, b);
+             sharded_rows_equal(p, box, (invar_index_range){first, own->shape[0]}, a, b);
     free(a);
     free(b);
     return status;
 }
 
 /* Fails unless the weights of a rank, and its masters, equal those of one rank. */
-static inline invar_status divided_same_model(const invar_model *one, const invar_model *model)
+static inline invar_status sharded_compare_model(const invar_model *one, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i], *q = &one->params[i];
@@ -170,12 +170,12 @@ static inline invar_status divided_same_model(const invar_model *one, const inva
 
         if (p->local.experts == 0)
             continue;
-        if (p->master.shape[0] != invar_zero_partition_here(model, i).count)
+        if (p->master.shape[0] != invar_zero_partition_local_rows(model, i).count)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: a master of other rows", p->name);
         if (p->master.shape[0] > 0)
-            INVAR_TRY(divided_compare(&master, p, &p->local, &q->master, &one->dev, &p->master,
+            INVAR_TRY(sharded_compare(&master, p, &p->local, &q->master, &one->dev, &p->master,
                                       p->master_row, &model->dev));
-        INVAR_TRY(divided_compare(&weight, p, &p->local, &q->weight, &one->dev, &p->weight, 0,
+        INVAR_TRY(sharded_compare(&weight, p, &p->local, &q->weight, &one->dev, &p->weight, 0,
                                   &model->dev));
         if (!master || !weight)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: another %s", p->name,
@@ -187,7 +187,7 @@ static inline invar_status divided_same_model(const invar_model *one, const inva
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* Returns the device of a rank: `far` for rank 1 if it is not NULL, else `dev`. */
-static inline invar_device divided_device(const invar_device *dev, const invar_device *far,
+static inline invar_device sharded_device(const invar_device *dev, const invar_device *far,
                                           int rank)
 {
     invar_device out = far && rank == 1 ? *far : *dev;
@@ -197,7 +197,7 @@ static inline invar_device divided_device(const invar_device *dev, const invar_d
     return out;
 }
 
-static inline void divided_run(int size, uint64_t schedule, invar_status (*part)(rank_run *run),
+static inline void sharded_run(int size, uint64_t schedule, invar_status (*part)(rank_run *run),
                                void *payload, const char *what)
 {
     rank_run runs[MAX_RANKS];
@@ -209,8 +209,8 @@ static inline void divided_run(int size, uint64_t schedule, invar_status (*part)
 }
 
 /* A model that the ranks of a world split, and the check of each rank. */
-typedef struct divided_model {
-    const divided_world *world;
+typedef struct sharded_model {
+    const sharded_world *world;
     invar_model_spec spec;
     invar_format format;
     const invar_device *dev, *far; /* device of the ranks; device of rank 1, or NULL for the same
@@ -219,15 +219,15 @@ typedef struct divided_model {
     invar_model *one;              /* the complete model of one rank */
     invar_status (*check)(void *payload, invar_model *model, const invar_device *dev);
     void *payload;
-} divided_model;
+} sharded_model;
 
-static inline invar_status divided_rank(rank_run *run)
+static inline invar_status sharded_rank(rank_run *run)
 {
-    const divided_model *of = run->payload;
-    invar_device dev = divided_device(of->dev, of->far, invar_comm_rank(run->comm));
+    const sharded_model *of = run->payload;
+    invar_device dev = sharded_device(of->dev, of->far, invar_comm_rank(run->comm));
     invar_model *model = NULL;
     invar_layout layout;
-    invar_status status = divided_layout(&layout, run->comm, of->world);
+    invar_status status = sharded_layout(&layout, run->comm, of->world);
 
     if (of->bucket)
         layout.bucket_bytes = of->bucket;
@@ -243,9 +243,9 @@ static inline invar_status divided_rank(rank_run *run)
 }
 
 /* Runs the check on all ranks of the model's world. */
-static inline void divided_check(divided_model *of, uint64_t schedule, const char *what)
+static inline void sharded_check(sharded_model *of, uint64_t schedule, const char *what)
 {
-    divided_run(of->world->size, schedule, divided_rank, of, what);
+    sharded_run(of->world->size, schedule, sharded_rank, of, what);
 }
 
 #endif

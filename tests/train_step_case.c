@@ -18,7 +18,7 @@
 #include "engine/train/micro_batch.h"
 #include "tests/support.h"
 
-void lesson_route(invar_rl_samples *samples, const invar_model *model)
+void train_step_case_route(invar_rl_samples *samples, const invar_model *model)
 {
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
 
@@ -33,12 +33,13 @@ void lesson_route(invar_rl_samples *samples, const invar_model *model)
     }
 }
 
-void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
-                 const invar_device *dev)
+void train_step_case_init(train_step_case *l, const invar_model *model,
+                          const invar_rl_samples *samples, const invar_device *dev)
 {
     bool values = model->spec.value_head;
 
-    *l = (lesson){.near = *dev, .model = model, .samples = samples, .failing = -1, .only = -1};
+    *l = (train_step_case){
+        .near = *dev, .model = model, .samples = samples, .failing = -1, .only = -1};
     l->near.pool = NULL; // a rank is a thread
     for (int64_t i = 0; i < SAMPLES; i++) {
         l->group[i] = samples->items[i].group;
@@ -77,7 +78,7 @@ void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *sa
 }
 
 typedef struct loss_state {
-    const lesson *l;
+    const train_step_case *l;
     const invar_layout *layout;
     invar_loss *loss;
     int64_t next;
@@ -85,7 +86,8 @@ typedef struct loss_state {
 } loss_state;
 
 /* Zeroes the gradients of all samples except `only`, if that is set. */
-static void zero_other_samples(const lesson *l, int64_t first, int64_t count, float *gradient)
+static void zero_other_samples(const train_step_case *l, int64_t first, int64_t count,
+                               float *gradient)
 {
     const int64_t *start = l->start;
 
@@ -134,7 +136,7 @@ static invar_status gather_gradients(const invar_grads *grads, const invar_model
     invar_zero_ranges ranges;
     invar_status status;
 
-    if (!invar_zero_partition_divide(model))
+    if (!invar_zero_partition_is_divided(model))
         return INVAR_OK;
     status = invar_zero_ranges_grads(&ranges, model, INVAR_ZERO_RANGES_ALL);
     if (status == INVAR_OK)
@@ -146,7 +148,7 @@ static invar_status gather_gradients(const invar_grads *grads, const invar_model
     return status;
 }
 
-static invar_status run_step(outcome *out, const lesson *l, invar_trainer *trainer,
+static invar_status run_step(outcome *out, const train_step_case *l, invar_trainer *trainer,
                              const invar_model *model, int rank)
 {
     bool values = model->spec.value_head;
@@ -179,8 +181,9 @@ static invar_status run_step(outcome *out, const lesson *l, invar_trainer *train
     return status;
 }
 
-invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layout,
-                         const invar_model *model, const invar_device *dev)
+invar_status train_step_case_step(outcome *out, const train_step_case *l,
+                                  const invar_layout *layout, const invar_model *model,
+                                  const invar_device *dev)
 {
     int rank = layout ? invar_comm_rank(layout->world) : 0;
     invar_trainer_options options = l->options;
@@ -214,8 +217,8 @@ static bool metrics_differ(const outcome *a, const outcome *b)
 }
 
 /* Compares the gradients of this rank's parameters with the expected ones. */
-static bool gradients_differ(const outcome *actual, const outcome *expected, const lesson *l,
-                             const invar_model *model)
+static bool gradients_differ(const outcome *actual, const outcome *expected,
+                             const train_step_case *l, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
@@ -227,7 +230,8 @@ static bool gradients_differ(const outcome *actual, const outcome *expected, con
     return false;
 }
 
-invar_status lesson_compare(const outcome *a, const lesson *l, const invar_model *model, int rank)
+invar_status train_step_case_compare(const outcome *a, const train_step_case *l,
+                                     const invar_model *model, int rank)
 {
     const outcome *b = l->expected;
     const struct {

@@ -15,7 +15,7 @@
 enum { SAMPLES = 7, MOST = 256, METRICS = 48 };
 
 /* Input of all ranks; not changed while they run. */
-typedef struct lesson {
+typedef struct train_step_case {
     invar_device near, far;
     bool has_far; /* some ranks may have their model on `far` */
     const invar_model *model;
@@ -31,7 +31,7 @@ typedef struct lesson {
     int failing; /* rank whose loss fails; -1 if there is none */
     int only;    /* sample with gradients, all others have zeros; -1 if all have gradients */
     const struct outcome *expected;
-} lesson;
+} train_step_case;
 
 /* Result of a step on one rank. */
 typedef struct outcome {
@@ -48,23 +48,25 @@ typedef struct outcome {
  * Initializes the case with the inputs of a loss. The model and the samples are borrowed and must
  * outlive the case.
  */
-void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
-                 const invar_device *dev);
+void train_step_case_init(train_step_case *l, const invar_model *model,
+                          const invar_rl_samples *samples, const invar_device *dev);
 
 /* Sets the chosen experts of the samples, mostly to others than the model chooses. */
-void lesson_route(invar_rl_samples *samples, const invar_model *model);
+void train_step_case_route(invar_rl_samples *samples, const invar_model *model);
 
 /*
  * Runs the step of one rank on its partition of the model; `layout` is NULL for a single rank. The
  * caller frees out->grads.
  */
-invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layout,
-                         const invar_model *model, const invar_device *dev);
+invar_status train_step_case_step(outcome *out, const train_step_case *l,
+                                  const invar_layout *layout, const invar_model *model,
+                                  const invar_device *dev);
 
 /*
  * Compares the result with l->expected, that of one rank with the complete model. Returns
  * INVAR_E_MISMATCH if bits differ.
  */
-invar_status lesson_compare(const outcome *is, const lesson *l, const invar_model *model, int rank);
+invar_status train_step_case_compare(const outcome *is, const train_step_case *l,
+                                     const invar_model *model, int rank);
 
 #endif

@@ -99,20 +99,20 @@ const char *invar_recipe_replacement(const invar_recipe_schema *schema, const ch
 }
 
 /* Returns " (did you mean 'x'?)", " (gone: use x)", or an empty text if no name is near. */
-static const char *suggest_name(invar_spelling *near, const invar_recipe_schema *schema, span name,
-                                bool sections)
+static const char *suggest_name(invar_spelling *spelling, const invar_recipe_schema *schema,
+                                span name, bool sections)
 {
     const char *instead =
         sections ? NULL : invar_recipe_replacement(schema, name.start, name.length);
 
     if (instead) {
-        (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)", instead);
-        return near->hint;
+        (void)snprintf(spelling->hint, sizeof spelling->hint, " (gone: use %s)", instead);
+        return spelling->hint;
     }
-    invar_spelling_init(near, name.start, name.length);
+    invar_spelling_init(spelling, name.start, name.length);
     for (int i = 0; i < schema->count; i++)
-        invar_spelling_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);
-    return invar_spelling_hint(near);
+        invar_spelling_offer(spelling, sections ? schema->keys[i].section : schema->keys[i].name);
+    return invar_spelling_hint(spelling);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -222,13 +222,13 @@ static invar_status read_section(void *payload, const invar_recipe_location *at,
 {
     invar_recipe *recipe = payload;
     int section = find_section(recipe->schema, name);
-    invar_spelling near;
+    invar_spelling spelling;
     source_line *begun;
 
     if (section < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", at->file, at->line,
                           (int)name.length, name.start,
-                          suggest_name(&near, recipe->schema, name, true));
+                          suggest_name(&spelling, recipe->schema, name, true));
     begun = &recipe->sections[section];
     if (begun->file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
@@ -243,7 +243,7 @@ static invar_status locate_key(int *out, const invar_recipe *recipe,
                                const invar_recipe_location *at, span name)
 {
     const invar_recipe_key *keys = recipe->schema->keys;
-    invar_spelling near;
+    invar_spelling spelling;
     int key = find_key(recipe->schema, name);
 
     if (key >= 0 && strcmp(keys[key].section, keys[recipe->section].section) != 0)
@@ -253,7 +253,7 @@ static invar_status locate_key(int *out, const invar_recipe *recipe,
     if (key < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", at->file, at->line,
                           (int)name.length, name.start,
-                          suggest_name(&near, recipe->schema, name, false));
+                          suggest_name(&spelling, recipe->schema, name, false));
     if (recipe->slots[key].said.file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", at->file,
                           at->line, keys[key].name, recipe->slots[key].said.line);
@@ -299,7 +299,7 @@ invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const ch
 static invar_status load_file(char *text, size_t *bytes_out, const char *path, const char *file)
 {
     FILE *stream = fopen(path, "rb");
-    char whole[INVAR_PATH_WHOLE_SIZE];
+    char whole[INVAR_PATH_HINT_SIZE];
     int code = errno;
     invar_status status = INVAR_OK;
 
@@ -345,14 +345,14 @@ invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char
                               const char *origin)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE], place[ORIGIN_SIZE];
-    invar_spelling near;
+    invar_spelling spelling;
     int key = invar_recipe_find(recipe->schema, name);
 
     invar_text_quote(place, sizeof place, origin, strlen(origin));
     if (key < 0) {
         invar_text_quote(quote, sizeof quote, name, strlen(name));
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote,
-                          suggest_name(&near, recipe->schema, span_of(name), false));
+                          suggest_name(&spelling, recipe->schema, span_of(name), false));
     }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,

@@ -33,19 +33,19 @@
 const char *const invar_ab_letters[INVAR_AB_SIDES] = {"a", "b"};
 const char *const invar_ab_capitals[INVAR_AB_SIDES] = {"A", "B"};
 
-void invar_ab_say(invar_ab_context *w, const char *format, ...)
+void invar_ab_say(invar_ab_context *context, const char *format, ...)
 {
     char line[512];
     va_list list;
 
-    if (!w->options->say)
+    if (!context->options->say)
         return;
     va_start(list, format);
     (void)vsnprintf(line, sizeof line, format, list);
     va_end(list);
-    (void)pthread_mutex_lock(&w->mutex);
-    w->options->say(w->options->payload, line);
-    (void)pthread_mutex_unlock(&w->mutex);
+    (void)pthread_mutex_lock(&context->mutex);
+    context->options->say(context->options->payload, line);
+    (void)pthread_mutex_unlock(&context->mutex);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
@@ -56,69 +56,70 @@ static bool needs_repo(const invar_ab_result *answer)
            answer->sides[INVAR_AB_B].kind == INVAR_AB_COMMIT;
 }
 
-static invar_status open_repo(invar_ab_context *w)
+static invar_status open_repo(invar_ab_context *context)
 {
-    invar_status status = invar_repo_open(&w->repo, w->what->repo);
+    invar_status status = invar_repo_open(&context->repo, context->what->repo);
 
-    if (status != INVAR_OK && !needs_repo(w->result)) {
+    if (status != INVAR_OK && !needs_repo(context->result)) {
         invar_error_clear();
-        w->repo = NULL;
+        context->repo = NULL;
         return INVAR_OK;
     }
     return status;
 }
 
 /* Opens a workspace outside all trees that are read. */
-static invar_status open_workshop(invar_ab_context *w)
+static invar_status open_workshop(invar_ab_context *context)
 {
-    const char *outside[INVAR_AB_SIDES + 3], *subject = w->what->repo;
+    const char *outside[INVAR_AB_SIDES + 3], *subject = context->what->repo;
     size_t count = 0;
 
-    if (w->repo)
-        subject = invar_repo_folder(w->repo);
-    if (needs_repo(w->result)) {
+    if (context->repo)
+        subject = invar_repo_folder(context->repo);
+    if (needs_repo(context->result)) {
         outside[count++] = subject;
-        outside[count++] = invar_repo_work_tree(w->repo);
+        outside[count++] = invar_repo_work_tree(context->repo);
         count -= !outside[count - 1]; // a bare repository has no work tree
     }
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        if (w->result->sides[i].kind == INVAR_AB_FOLDER)
-            outside[count++] = w->result->sides[i].given;
+        if (context->result->sides[i].kind == INVAR_AB_FOLDER)
+            outside[count++] = context->result->sides[i].given;
     outside[count] = NULL;
-    return invar_workspace_open(&w->workspace, w->options->work, subject, outside);
+    return invar_workspace_open(&context->workspace, context->options->work, subject, outside);
 }
 
 /* Returns true if the program of the side cannot be used, and stores the reason in the result. */
-static bool program_is_unusable(invar_ab_context *w, int side)
+static bool program_is_unusable(invar_ab_context *context, int side)
 {
-    const invar_revision_build *built = &w->result->sides[side].built;
+    const invar_revision_build *build = &context->result->sides[side].built;
 
-    if (built->state == INVAR_REVISION_BUILD_READY)
+    if (build->state == INVAR_REVISION_BUILD_READY)
         return false;
-    w->result->verdict =
-        built->state == INVAR_REVISION_BUILD_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->result->side = side;
-    (void)snprintf(w->result->failure_reason, sizeof w->result->failure_reason, "%s",
-                   built->failure_reason);
-    (void)snprintf(w->result->log, sizeof w->result->log, "%s", built->log);
+    context->result->verdict =
+        build->state == INVAR_REVISION_BUILD_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+    context->result->side = side;
+    (void)snprintf(context->result->failure_reason, sizeof context->result->failure_reason, "%s",
+                   build->failure_reason);
+    (void)snprintf(context->result->log, sizeof context->result->log, "%s", build->log);
     return true;
 }
 
-static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
+static invar_status build_side(invar_ab_context *context, int i, invar_worktree *slot)
 {
-    invar_ab_side *side = &w->result->sides[i];
+    invar_ab_side *side = &context->result->sides[i];
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, side->given);
     if (side->kind == INVAR_AB_COMMIT)
-        invar_ab_say(w, "%s is %s, commit %.12s %.80s", invar_ab_capitals[i], shown,
+        invar_ab_say(context, "%s is %s, commit %.12s %.80s", invar_ab_capitals[i], shown,
                      side->commit.id, side->commit.subject);
     else
-        invar_ab_say(w, "%s is the %s %s", invar_ab_capitals[i],
+        invar_ab_say(context, "%s is the %s %s", invar_ab_capitals[i],
                      side->kind == INVAR_AB_FOLDER ? "folder" : "program", shown);
-    INVAR_TRY(invar_ab_side_build(side, w->workspace, slot, w->repo, w->what, w->options));
+    INVAR_TRY(invar_ab_side_build(side, context->workspace, slot, context->repo, context->what,
+                                  context->options));
     if (side->built.state == INVAR_REVISION_BUILD_READY && side->kind != INVAR_AB_FILE)
-        invar_ab_say(w, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",
+        invar_ab_say(context, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",
                      invar_ab_capitals[i], side->built.seconds);
     return INVAR_OK;
 }
@@ -127,20 +128,20 @@ static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
  * Builds programs and reads recipes, in a worktree. If *ready_out is false, the result has the
  * reason.
  */
-static invar_status build_sides(bool *ready_out, invar_ab_context *w)
+static invar_status build_sides(bool *ready_out, invar_ab_context *context)
 {
     invar_worktree slot;
     invar_status status = INVAR_OK;
     bool ready = true;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
+    INVAR_TRY(invar_worktree_acquire(&slot, context->workspace));
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK; i++)
-        status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->result->sides[i],
-                                      invar_ab_side_names(w->what, i), w->what->own_recipe, &slot,
-                                      w->repo);
+        status = invar_ab_side_recipe(
+            &context->recipes[i], &context->recipe_bytes[i], &context->result->sides[i],
+            invar_ab_side_names(context->what, i), context->what->own_recipe, &slot, context->repo);
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK && ready; i++) {
-        status = build_side(w, i, &slot);
-        ready = status == INVAR_OK && !program_is_unusable(w, i);
+        status = build_side(context, i, &slot);
+        ready = status == INVAR_OK && !program_is_unusable(context, i);
     }
     invar_worktree_release(&slot);
     *ready_out = ready;
@@ -149,7 +150,7 @@ static invar_status build_sides(bool *ready_out, invar_ab_context *w)
 
 /* ---- the experiment -------------------------------------------------------------------------- */
 
-static void compute_experiment_id(invar_ab_context *w)
+static void compute_experiment_id(invar_ab_context *context)
 {
     invar_hasher hasher;
     invar_digest id;
@@ -157,62 +158,62 @@ static void compute_experiment_id(invar_ab_context *w)
 
     invar_hasher_init(&hasher);
     for (int i = 0; i < INVAR_AB_SIDES; i++) {
-        uint64_t bytes = w->recipe_bytes[i];
-        invar_hasher_update(&hasher, &w->result->sides[i].built.binary, sizeof(invar_digest));
+        uint64_t bytes = context->recipe_bytes[i];
+        invar_hasher_update(&hasher, &context->result->sides[i].built.binary, sizeof(invar_digest));
         invar_hasher_update(&hasher, &bytes, sizeof bytes);
-        invar_hasher_update(&hasher, w->recipes[i], w->recipe_bytes[i]);
+        invar_hasher_update(&hasher, context->recipes[i], context->recipe_bytes[i]);
     }
-    for (const char *const *flag = w->what->flags; flag && *flag; flag++)
+    for (const char *const *flag = context->what->flags; flag && *flag; flag++)
         invar_hasher_update(&hasher, *flag, strlen(*flag) + 1);
-    (void)snprintf(steps, sizeof steps, "%" PRId64, w->what->steps);
+    (void)snprintf(steps, sizeof steps, "%" PRId64, context->what->steps);
     invar_hasher_update(&hasher, steps, strlen(steps));
     invar_hasher_final(&id, &hasher);
-    invar_digest_format(w->result->id, &id);
-    w->result->id[16] = '\0';
+    invar_digest_format(context->result->id, &id);
+    context->result->id[16] = '\0';
 }
 
 /* Locks the experiment for this process. Returns INVAR_E_BUSY if another process holds the lock. */
-static invar_status lock_experiment(invar_ab_context *w)
+static invar_status lock_experiment(invar_ab_context *context)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_path_join(path, sizeof path, w->result->folder, "lock"));
-    w->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (w->lock < 0)
+    INVAR_TRY(invar_path_join(path, sizeof path, context->result->folder, "lock"));
+    context->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (context->lock < 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: %s", path, strerror(errno));
-    if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
+    if (flock(context->lock, LOCK_EX | LOCK_NB) != 0)
         return INVAR_FAIL(INVAR_E_BUSY, errno, "another process is at this experiment, %s",
-                          w->result->id);
+                          context->result->id);
     return INVAR_OK;
 }
 
-static invar_status pin_recipe(invar_ab_context *w, int i)
+static invar_status pin_recipe(invar_ab_context *context, int i)
 {
-    const char *named = invar_ab_side_names(w->what, i), *slash = strrchr(named, '/');
+    const char *named = invar_ab_side_names(context->what, i), *slash = strrchr(named, '/');
     char folder[INVAR_PATH_SIZE];
-    invar_ab_side *side = &w->result->sides[i];
+    invar_ab_side *side = &context->result->sides[i];
 
-    INVAR_TRY(invar_path_join(folder, sizeof folder, w->result->folder, invar_ab_letters[i]));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, context->result->folder, invar_ab_letters[i]));
     INVAR_TRY(invar_held_folder_make(folder));
-    if (w->what->recipe_b)
+    if (context->what->recipe_b)
         (void)snprintf(side->recipe_path, sizeof side->recipe_path, "%s", named);
     INVAR_TRY(
         invar_path_join(side->recipe, sizeof side->recipe, folder, slash ? slash + 1 : named));
-    return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
+    return invar_file_write(side->recipe, context->recipes[i], context->recipe_bytes[i]);
 }
 
 /*
  * Fails if the recipe of side B sets another seed: both sides run on the seeds of side A's recipe,
  * and the other value would be ignored silently.
  */
-static invar_status check_seed(const invar_ab_context *w, const char *key, int64_t fallback)
+static invar_status check_seed(const invar_ab_context *context, const char *key, int64_t fallback)
 {
     int64_t a, b;
 
-    if (!w->what->recipe_b)
+    if (!context->what->recipe_b)
         return INVAR_OK;
-    INVAR_TRY(invar_ab_number(&a, w->what->flags, w->recipes[0], key, fallback));
-    INVAR_TRY(invar_ab_number(&b, w->what->flags, w->recipes[1], key, fallback));
+    INVAR_TRY(invar_ab_number(&a, context->what->flags, context->recipes[0], key, fallback));
+    INVAR_TRY(invar_ab_number(&b, context->what->flags, context->recipes[1], key, fallback));
     if (a == b)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -221,23 +222,23 @@ static invar_status check_seed(const invar_ab_context *w, const char *key, int64
                       key, a, b, key);
 }
 
-static invar_status create_pairs(invar_ab_context *w)
+static invar_status create_pairs(invar_ab_context *context)
 {
-    invar_ab_result *answer = w->result;
+    invar_ab_result *answer = context->result;
     int64_t seed, rollout_seed;
-    size_t count = (size_t)w->what->seeds;
+    size_t count = (size_t)context->what->seeds;
 
-    INVAR_TRY(check_seed(w, "seed", SEED));
-    INVAR_TRY(check_seed(w, "rollout-seed", ROLLOUT_SEED));
-    INVAR_TRY(invar_ab_number(&seed, w->what->flags, w->recipes[0], "seed", SEED));
-    INVAR_TRY(invar_ab_number(&rollout_seed, w->what->flags, w->recipes[0], "rollout-seed",
-                              ROLLOUT_SEED));
-    if (seed > LARGEST_SEED + 1 - w->what->seeds ||
-        rollout_seed > LARGEST_SEED + 1 - w->what->seeds)
+    INVAR_TRY(check_seed(context, "seed", SEED));
+    INVAR_TRY(check_seed(context, "rollout-seed", ROLLOUT_SEED));
+    INVAR_TRY(invar_ab_number(&seed, context->what->flags, context->recipes[0], "seed", SEED));
+    INVAR_TRY(invar_ab_number(&rollout_seed, context->what->flags, context->recipes[0],
+                              "rollout-seed", ROLLOUT_SEED));
+    if (seed > LARGEST_SEED + 1 - context->what->seeds ||
+        rollout_seed > LARGEST_SEED + 1 - context->what->seeds)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "the seeds of %" PRId64 " runs would go beyond %" PRId64
                           ": begin lower with --seed or --rollout-seed",
-                          w->what->seeds, LARGEST_SEED);
+                          context->what->seeds, LARGEST_SEED);
     INVAR_TRY(invar_alloc((void **)&answer->pairs, count, sizeof *answer->pairs, "pairs of runs"));
     memset(answer->pairs, 0, count * sizeof *answer->pairs);
     answer->n_pairs = count;
@@ -248,46 +249,51 @@ static invar_status create_pairs(invar_ab_context *w)
     return INVAR_OK;
 }
 
-static invar_status create_experiment(invar_ab_context *w)
+static invar_status create_experiment(invar_ab_context *context)
 {
     char folder[INVAR_PATH_SIZE];
 
-    compute_experiment_id(w);
-    INVAR_TRY(invar_path_join(folder, sizeof folder, invar_workspace_folder(w->workspace),
+    compute_experiment_id(context);
+    INVAR_TRY(invar_path_join(folder, sizeof folder, invar_workspace_folder(context->workspace),
                               "experiments"));
-    INVAR_TRY(invar_path_join(w->result->folder, sizeof w->result->folder, folder, w->result->id));
-    INVAR_TRY(invar_held_folder_make(w->result->folder));
-    INVAR_TRY(lock_experiment(w));
+    INVAR_TRY(invar_path_join(context->result->folder, sizeof context->result->folder, folder,
+                              context->result->id));
+    INVAR_TRY(invar_held_folder_make(context->result->folder));
+    INVAR_TRY(lock_experiment(context));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        INVAR_TRY(pin_recipe(w, i));
-    return create_pairs(w);
+        INVAR_TRY(pin_recipe(context, i));
+    return create_pairs(context);
 }
 
 /* ---- A/A check ------------------------------------------------------------------------------- */
 
 /* Returns true if the run cannot be used, and stores the reason in the result. */
-static bool run_is_unusable(invar_ab_context *w, int side, int64_t seed,
+static bool run_is_unusable(invar_ab_context *context, int side, int64_t seed,
                             const invar_run_result *ran)
 {
     if (ran->state == INVAR_RUN_DONE)
         return false;
-    w->result->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->result->side = side;
-    (void)snprintf(w->result->failure_reason, sizeof w->result->failure_reason,
+    context->result->verdict =
+        ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+    context->result->side = side;
+    (void)snprintf(context->result->failure_reason, sizeof context->result->failure_reason,
                    "seed %" PRId64 ": %.1000s", seed, ran->failure_reason);
-    if (invar_path_join(w->result->log, sizeof w->result->log, ran->folder, "run.log") != INVAR_OK)
+    if (invar_path_join(context->result->log, sizeof context->result->log, ran->folder,
+                        "run.log") != INVAR_OK)
         invar_error_clear();
     return true;
 }
 
 /* Chooses free keys and values that differ from those of the first run. */
-static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_ab_context *w,
+static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_ab_context *context,
                                        int side)
 {
     int64_t threads, size;
 
-    INVAR_TRY(invar_ab_number(&threads, w->what->flags, w->recipes[side], "threads", 0));
-    INVAR_TRY(invar_ab_number(&size, w->what->flags, w->recipes[side], "micro-batch-size", 0));
+    INVAR_TRY(
+        invar_ab_number(&threads, context->what->flags, context->recipes[side], "threads", 0));
+    INVAR_TRY(invar_ab_number(&size, context->what->flags, context->recipes[side],
+                              "micro-batch-size", 0));
     out[0] = (invar_ab_varied_key){"threads", threads == 1 ? 2 : 1};
     out[1] = (invar_ab_varied_key){"micro-batch-size", size == 2 ? 3 : 2};
     return INVAR_OK;
@@ -297,19 +303,20 @@ static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_a
  * Runs one side of the pair a second time with other free keys, and the first time if that is
  * missing.
  */
-static invar_status run_aa_check(invar_ab_context *w, int side, const invar_ab_pair *pair,
+static invar_status run_aa_check(invar_ab_context *context, int side, const invar_ab_pair *pair,
                                  invar_run_result *first, invar_run_result *second)
 {
     invar_ab_run_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
                                 {.side = side, .pair = pair, .again = "-again", .ran = second}};
-    invar_aa_check *gate = &w->result->aa_checks[side];
+    invar_aa_check *gate = &context->result->aa_checks[side];
 
-    INVAR_TRY(choose_varied_keys(jobs[1].free, w, side));
+    INVAR_TRY(choose_varied_keys(jobs[1].free, context, side));
     (void)snprintf(gate->varied_keys, sizeof gate->varied_keys,
                    "threads %" PRId64 ", micro-batch-size %" PRId64, jobs[1].free[0].value,
                    jobs[1].free[1].value);
     gate->varied = true;
-    INVAR_TRY(first->ledger[0] ? invar_ab_jobs_run(w, &jobs[1], 1) : invar_ab_jobs_run(w, jobs, 2));
+    INVAR_TRY(first->ledger[0] ? invar_ab_jobs_run(context, &jobs[1], 1)
+                               : invar_ab_jobs_run(context, jobs, 2));
     if (first->state != INVAR_RUN_DONE || second->state != INVAR_RUN_FAILED)
         return INVAR_OK;
     // the program lacks these keys, or the recipe cannot use them
@@ -317,20 +324,20 @@ static invar_status run_aa_check(invar_ab_context *w, int side, const invar_ab_p
     jobs[1].again = "-again-plain";
     gate->varied = false;
     (void)snprintf(gate->varied_keys, sizeof gate->varied_keys, "the same keys");
-    return invar_ab_jobs_run(w, &jobs[1], 1);
+    return invar_ab_jobs_run(context, &jobs[1], 1);
 }
 
 /* Runs the A/A check of a side. If *passed_out is false, the result has the reason. */
-static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, int side,
+static invar_status check_repeatability(bool *passed_out, invar_ab_context *context, int side,
                                         invar_ab_pair *pair)
 {
-    invar_aa_check *gate = &w->result->aa_checks[side];
+    invar_aa_check *gate = &context->result->aa_checks[side];
     invar_run_result *first = &pair->ran[side], second = {0};
 
     *passed_out = false;
-    INVAR_TRY(run_aa_check(w, side, pair, first, &second));
-    if (run_is_unusable(w, side, pair->seed, first) ||
-        run_is_unusable(w, side, pair->seed, &second))
+    INVAR_TRY(run_aa_check(context, side, pair, first, &second));
+    if (run_is_unusable(context, side, pair->seed, first) ||
+        run_is_unusable(context, side, pair->seed, &second))
         return INVAR_OK;
     gate->ran = true;
     gate->seed = pair->seed;
@@ -339,17 +346,17 @@ static invar_status check_repeatability(bool *passed_out, invar_ab_context *w, i
     INVAR_TRY(invar_ab_compare_aa_check(gate));
     *passed_out = gate->same;
     if (!gate->same) {
-        w->result->verdict = INVAR_AB_NONDETERMINISTIC;
-        w->result->side = side;
+        context->result->verdict = INVAR_AB_NONDETERMINISTIC;
+        context->result->side = side;
     }
     return INVAR_OK;
 }
 
 /* ---- A against B ----------------------------------------------------------------------------- */
 
-static invar_status run_pairs(invar_ab_context *w)
+static invar_status run_pairs(invar_ab_context *context)
 {
-    invar_ab_result *answer = w->result;
+    invar_ab_result *answer = context->result;
     size_t count = 0;
     invar_status status;
     invar_ab_run_job *jobs;
@@ -362,38 +369,40 @@ static invar_status run_pairs(invar_ab_context *w)
                                                    .pair = &answer->pairs[i],
                                                    .again = "",
                                                    .ran = &answer->pairs[i].ran[side]};
-    status = invar_ab_jobs_run(w, jobs, (int64_t)count);
+    status = invar_ab_jobs_run(context, jobs, (int64_t)count);
     invar_free(jobs);
     return status;
 }
 
-static bool any_run_is_unusable(invar_ab_context *w)
+static bool any_run_is_unusable(invar_ab_context *context)
 {
-    for (size_t i = 0; i < w->result->n_pairs; i++)
+    for (size_t i = 0; i < context->result->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
-            if (run_is_unusable(w, side, w->result->pairs[i].seed, &w->result->pairs[i].ran[side]))
+            if (run_is_unusable(context, side, context->result->pairs[i].seed,
+                                &context->result->pairs[i].ran[side]))
                 return true;
     return false;
 }
 
-static bool is_one_recipe(const invar_ab_context *w)
+static bool is_one_recipe(const invar_ab_context *context)
 {
-    return w->recipe_bytes[INVAR_AB_A] == w->recipe_bytes[INVAR_AB_B] &&
-           memcmp(w->recipes[INVAR_AB_A], w->recipes[INVAR_AB_B], w->recipe_bytes[INVAR_AB_A]) == 0;
+    return context->recipe_bytes[INVAR_AB_A] == context->recipe_bytes[INVAR_AB_B] &&
+           memcmp(context->recipes[INVAR_AB_A], context->recipes[INVAR_AB_B],
+                  context->recipe_bytes[INVAR_AB_A]) == 0;
 }
 
 /* Returns true if both sides run the same program on the same recipe. */
-static bool is_one_program(const invar_ab_context *w)
+static bool is_one_program(const invar_ab_context *context)
 {
-    const invar_ab_side *sides = w->result->sides;
+    const invar_ab_side *sides = context->result->sides;
 
     return invar_digest_equal(&sides[INVAR_AB_A].built.binary, &sides[INVAR_AB_B].built.binary) &&
-           is_one_recipe(w);
+           is_one_recipe(context);
 }
 
-static invar_status compare_pairs(invar_ab_context *w)
+static invar_status compare_pairs(invar_ab_context *context)
 {
-    invar_ab_result *answer = w->result;
+    invar_ab_result *answer = context->result;
 
     for (size_t i = 0; i < answer->n_pairs; i++) {
         invar_ab_pair *pair = &answer->pairs[i];
@@ -407,9 +416,9 @@ static invar_status compare_pairs(invar_ab_context *w)
                 s->peak_bytes = pair->ran[side].peak_bytes;
         }
     }
-    answer->verdict = answer->n_different == 0 ? INVAR_AB_IDENTICAL
-                      : is_one_program(w)      ? INVAR_AB_NONDETERMINISTIC
-                                               : INVAR_AB_DIFFERENT;
+    answer->verdict = answer->n_different == 0  ? INVAR_AB_IDENTICAL
+                      : is_one_program(context) ? INVAR_AB_NONDETERMINISTIC
+                                                : INVAR_AB_DIFFERENT;
     return invar_ab_compare_facts(answer);
 }
 
@@ -431,75 +440,75 @@ static invar_ab_pair *earliest_divergent_pair(invar_ab_result *answer)
 }
 
 /* Locates the divergence, after an A/A check of side B. */
-static invar_status locate_difference(invar_ab_context *w)
+static invar_status locate_difference(invar_ab_context *context)
 {
-    invar_ab_pair *pair = earliest_divergent_pair(w->result);
+    invar_ab_pair *pair = earliest_divergent_pair(context->result);
     bool passed;
 
-    INVAR_TRY(check_repeatability(&passed, w, INVAR_AB_B, pair));
+    INVAR_TRY(check_repeatability(&passed, context, INVAR_AB_B, pair));
     if (!passed)
         return INVAR_OK;
     // points of models with different shapes are not comparable, even if some shapes agree
-    w->result->two_models = w->result->two_models && !is_one_recipe(w);
-    if (w->result->two_models)
+    context->result->two_models = context->result->two_models && !is_one_recipe(context);
+    if (context->result->two_models)
         return INVAR_OK;
-    INVAR_TRY(invar_divergence_compare(&w->result->divergence, pair->ran[INVAR_AB_A].ledger,
+    INVAR_TRY(invar_divergence_compare(&context->result->divergence, pair->ran[INVAR_AB_A].ledger,
                                        pair->ran[INVAR_AB_B].ledger));
-    return w->result->divergence.known ? invar_ab_refine(w, pair) : INVAR_OK;
+    return context->result->divergence.known ? invar_ab_refine(context, pair) : INVAR_OK;
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
-static invar_status run_experiment(invar_ab_context *w)
+static invar_status run_experiment(invar_ab_context *context)
 {
-    invar_ab_result *answer = w->result;
+    invar_ab_result *answer = context->result;
     bool good;
 
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        INVAR_TRY(invar_ab_side_read(&answer->sides[i], w->what->sides[i]));
-    INVAR_TRY(open_repo(w));
+        INVAR_TRY(invar_ab_side_read(&answer->sides[i], context->what->sides[i]));
+    INVAR_TRY(open_repo(context));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        INVAR_TRY(invar_ab_side_resolve(&answer->sides[i], w->repo));
-    INVAR_TRY(open_workshop(w));
-    INVAR_TRY(build_sides(&good, w));
+        INVAR_TRY(invar_ab_side_resolve(&answer->sides[i], context->repo));
+    INVAR_TRY(open_workshop(context));
+    INVAR_TRY(build_sides(&good, context));
     if (!good)
         return INVAR_OK;
-    INVAR_TRY(create_experiment(w));
-    INVAR_TRY(check_repeatability(&good, w, INVAR_AB_A, &answer->pairs[0]));
+    INVAR_TRY(create_experiment(context));
+    INVAR_TRY(check_repeatability(&good, context, INVAR_AB_A, &answer->pairs[0]));
     if (!good)
         return INVAR_OK;
-    INVAR_TRY(run_pairs(w));
-    if (any_run_is_unusable(w))
+    INVAR_TRY(run_pairs(context));
+    if (any_run_is_unusable(context))
         return INVAR_OK;
-    INVAR_TRY(compare_pairs(w));
+    INVAR_TRY(compare_pairs(context));
     if (answer->verdict == INVAR_AB_DIFFERENT)
-        INVAR_TRY(locate_difference(w));
+        INVAR_TRY(locate_difference(context));
     return answer->verdict == INVAR_AB_STOPPED ? INVAR_OK : invar_ab_measure(answer);
 }
 
 invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options)
 {
-    invar_ab_context w = {
+    invar_ab_context context = {
         .what = what, .options = options, .lock = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
     invar_status status;
 
     *out = NULL;
     INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
-    INVAR_TRY(invar_alloc((void **)&w.result, 1, sizeof *w.result, "an answer"));
-    memset(w.result, 0, sizeof *w.result);
-    status = run_experiment(&w);
+    INVAR_TRY(invar_alloc((void **)&context.result, 1, sizeof *context.result, "an answer"));
+    memset(context.result, 0, sizeof *context.result);
+    status = run_experiment(&context);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
-        invar_free(w.recipes[i]);
-    if (w.lock >= 0)
-        close(w.lock); // this releases the lock
-    invar_workspace_close(w.workspace);
-    invar_repo_close(w.repo);
+        invar_free(context.recipes[i]);
+    if (context.lock >= 0)
+        close(context.lock); // this releases the lock
+    invar_workspace_close(context.workspace);
+    invar_repo_close(context.repo);
     if (status != INVAR_OK) {
-        invar_ab_result_free(w.result);
+        invar_ab_result_free(context.result);
         return status;
     }
-    *out = w.result;
+    *out = context.result;
     return INVAR_OK;
 }
 

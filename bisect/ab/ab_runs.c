@@ -50,7 +50,7 @@ static size_t count_overridden_words(const char *const *word, const invar_ab_var
 }
 
 /* Joins the user's flags, without the keys that the experiment sets, and these keys. */
-static invar_status build_flags(ab_request *out, const invar_ab_context *w,
+static invar_status build_flags(ab_request *out, const invar_ab_context *context,
                                 const invar_ab_run_job *j)
 {
     invar_ab_varied_key settings[SETTINGS] = {{"seed", j->pair->seed},
@@ -59,11 +59,11 @@ static invar_status build_flags(ab_request *out, const invar_ab_context *w,
 
     for (size_t i = 0; i < 2 && j->free[i].key; i++)
         settings[n_settings++] = j->free[i];
-    while (w->what->flags && w->what->flags[count])
+    while (context->what->flags && context->what->flags[count])
         count++;
     INVAR_TRY(invar_alloc((void **)&out->flags, count + SETTINGS + 1, sizeof *out->flags, "flags"));
     count = 0;
-    for (const char *const *flag = w->what->flags; flag && *flag;) {
+    for (const char *const *flag = context->what->flags; flag && *flag;) {
         size_t said = count_overridden_words(flag, settings, n_settings);
         if (said == 0)
             out->flags[count++] = *flag++;
@@ -81,17 +81,17 @@ static invar_status build_flags(ab_request *out, const invar_ab_context *w,
 /*
  * Builds the request of a job. The caller frees order->flags with invar_free, also after a failure.
  */
-static invar_status build_request(ab_request *out, const invar_ab_context *w,
+static invar_status build_request(ab_request *out, const invar_ab_context *context,
                                   const invar_ab_run_job *j)
 {
-    const invar_ab_side *side = &w->result->sides[j->side];
+    const invar_ab_side *side = &context->result->sides[j->side];
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(build_flags(out, w, j));
+    INVAR_TRY(build_flags(out, context, j));
     (void)snprintf(out->facts, sizeof out->facts,
-                   "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s", w->result->id,
-                   j->pair->seed, invar_ab_letters[j->side], j->again);
-    (void)snprintf(out->name, sizeof out->name, "ab-%s-%s%s-%" PRId64, w->result->id,
+                   "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s",
+                   context->result->id, j->pair->seed, invar_ab_letters[j->side], j->again);
+    (void)snprintf(out->name, sizeof out->name, "ab-%s-%s%s-%" PRId64, context->result->id,
                    invar_ab_letters[j->side], j->again, j->pair->seed);
     out->environment[0] = out->facts;
     out->request = (invar_run_request){.program = side->built.path,
@@ -100,41 +100,41 @@ static invar_status build_request(ab_request *out, const invar_ab_context *w,
                                        .flags = out->flags,
                                        .environment = out->environment,
                                        .name = out->name,
-                                       .until = w->what->steps - 1,
+                                       .until = context->what->steps - 1,
                                        .record_mismatch = true,
-                                       .timeout = w->what->timeout,
-                                       .stop = w->options->stop};
+                                       .timeout = context->what->timeout,
+                                       .stop = context->options->stop};
     return INVAR_OK;
 }
 
-static void report_run(invar_ab_context *w, const invar_ab_run_job *j)
+static void report_run(invar_ab_context *context, const invar_ab_run_job *j)
 {
     const invar_run_result *ran = j->ran;
 
     if (ran->state == INVAR_RUN_DONE)
-        invar_ab_say(w,
+        invar_ab_say(context,
                      ran->cached ? "%s%s, seed %" PRId64 ": ran before"
                                  : "%s%s, seed %" PRId64 ": ran, %.1f s",
                      invar_ab_capitals[j->side], j->again[0] ? " again" : "", j->pair->seed,
                      ran->seconds);
 }
 
-static invar_status run_job(invar_ab_context *w, const invar_ab_run_job *j)
+static invar_status run_job(invar_ab_context *context, const invar_ab_run_job *j)
 {
     invar_worktree slot;
     invar_status status;
     ab_request o;
 
-    if (w->options->stop && *w->options->stop) {
+    if (context->options->stop && *context->options->stop) {
         j->ran->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
-    status = build_request(&o, w, j);
+    INVAR_TRY(invar_worktree_acquire(&slot, context->workspace));
+    status = build_request(&o, context, j);
     if (status == INVAR_OK)
-        status = invar_workspace_run(j->ran, w->workspace, slot.lock, &o.request);
+        status = invar_workspace_run(j->ran, context->workspace, slot.lock, &o.request);
     if (status == INVAR_OK)
-        report_run(w, j);
+        report_run(context, j);
     invar_free(o.flags);
     invar_worktree_release(&slot);
     return status;
@@ -153,10 +153,11 @@ static invar_status run_task(void *payload, int64_t task, int worker)
     return run_job(b->work, &b->jobs[task]);
 }
 
-invar_status invar_ab_jobs_run(invar_ab_context *w, const invar_ab_run_job *jobs, int64_t count)
+invar_status invar_ab_jobs_run(invar_ab_context *context, const invar_ab_run_job *jobs,
+                               int64_t count)
 {
-    ab_batch b = {w, jobs};
-    int64_t threads = w->options->jobs < count ? w->options->jobs : count;
+    ab_batch b = {context, jobs};
+    int64_t threads = context->options->jobs < count ? context->options->jobs : count;
     invar_pool *pool;
     invar_status status;
 
@@ -168,21 +169,22 @@ invar_status invar_ab_jobs_run(invar_ab_context *w, const invar_ab_run_job *jobs
 
 /* ---- refinement ------------------------------------------------------------------------------ */
 
-invar_status invar_ab_refine(invar_ab_context *w, const invar_ab_pair *pair)
+invar_status invar_ab_refine(invar_ab_context *context, const invar_ab_pair *pair)
 {
     ab_request orders[INVAR_AB_SIDES] = {{.flags = NULL}, {.flags = NULL}};
     invar_status status = INVAR_OK;
     invar_worktree slot;
 
-    INVAR_TRY(invar_worktree_acquire(&slot, w->workspace));
+    INVAR_TRY(invar_worktree_acquire(&slot, context->workspace));
     for (int side = 0; side < INVAR_AB_SIDES && status == INVAR_OK; side++)
-        status = build_request(&orders[side], w,
+        status = build_request(&orders[side], context,
                                &(invar_ab_run_job){.side = side, .pair = pair, .again = "-fine"});
-    invar_ab_say(w, "both again up to step %" PRId64 ", every point recorded",
-                 w->result->divergence.step);
+    invar_ab_say(context, "both again up to step %" PRId64 ", every point recorded",
+                 context->result->divergence.step);
     if (status == INVAR_OK)
-        status = invar_divergence_refine(&w->result->divergence, w->workspace, slot.lock,
-                                         &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
+        status =
+            invar_divergence_refine(&context->result->divergence, context->workspace, slot.lock,
+                                    &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
     invar_free(orders[INVAR_AB_A].flags);
     invar_free(orders[INVAR_AB_B].flags);
     invar_worktree_release(&slot);

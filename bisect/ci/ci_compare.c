@@ -87,7 +87,7 @@ static invar_status set_divergence(invar_ci_result *out, const invar_ci_side *wa
         return INVAR_OK;
     }
     if (was->points && is->points)
-        INVAR_TRY(invar_golden_localise(&out->divergence, was->points, is->points, out->first));
+        INVAR_TRY(invar_golden_localize(&out->divergence, was->points, is->points, out->first));
     invar_golden_divergence_describe(out->headline, &out->divergence, out->first);
     return INVAR_OK;
 }

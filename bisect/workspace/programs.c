@@ -94,17 +94,17 @@ static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
 };
 static const invar_recipe_schema verdict_schema = {.keys = verdict_keys, .count = VERDICT_KEYS};
 
-static invar_status write_verdict(const char *folder, const invar_revision_build *built)
+static invar_status write_verdict(const char *folder, const invar_revision_build *build)
 {
     char path[INVAR_PATH_SIZE], hex[INVAR_DIGEST_HEX_SIZE], seconds[INVAR_NUMBER_SIZE];
     char text[INVAR_CHILD_REASON_SIZE + 256];
     int bytes;
 
-    invar_digest_format(hex, &built->binary);
-    INVAR_TRY(invar_number_format(seconds, built->seconds));
+    invar_digest_format(hex, &build->binary);
+    INVAR_TRY(invar_number_format(seconds, build->seconds));
     bytes = snprintf(text, sizeof text,
                      "[program]\nstate = %s\nbinary = %s\nseconds = %s\nstory = %s\n",
-                     state_words[built->state], hex, seconds, built->failure_reason);
+                     state_words[build->state], hex, seconds, build->failure_reason);
     INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
     return invar_file_write(path, text, (size_t)bytes);
 }
@@ -289,19 +289,19 @@ static invar_status fetch_program(build_job *m)
  * Loads the program in `folder`. *out is false unless the verdict file is valid and the digest
  * matches.
  */
-static invar_status load_cached_build(bool *out, invar_revision_build *built, const char *folder,
+static invar_status load_cached_build(bool *out, invar_revision_build *build, const char *folder,
                                       const char *name)
 {
     invar_digest digest;
     invar_status status;
 
     *out = false;
-    INVAR_TRY(invar_path_join(built->log, sizeof built->log, folder, "build.log"));
-    INVAR_TRY(invar_path_join(built->path, sizeof built->path, folder, name));
-    status = read_verdict(built, folder);
-    if (status == INVAR_OK && built->state == INVAR_REVISION_BUILD_READY) {
-        status = invar_workspace_hash_binary(&digest, built->path, true);
-        if (status == INVAR_OK && !invar_digest_equal(&digest, &built->binary))
+    INVAR_TRY(invar_path_join(build->log, sizeof build->log, folder, "build.log"));
+    INVAR_TRY(invar_path_join(build->path, sizeof build->path, folder, name));
+    status = read_verdict(build, folder);
+    if (status == INVAR_OK && build->state == INVAR_REVISION_BUILD_READY) {
+        status = invar_workspace_hash_binary(&digest, build->path, true);
+        if (status == INVAR_OK && !invar_digest_equal(&digest, &build->binary))
             return INVAR_OK;
     }
     if (status == INVAR_E_NOMEM)
@@ -310,48 +310,48 @@ static invar_status load_cached_build(bool *out, invar_revision_build *built, co
         invar_error_clear();
         return INVAR_OK;
     }
-    if (built->state == INVAR_REVISION_BUILD_FAILED)
-        built->path[0] = '\0';
+    if (build->state == INVAR_REVISION_BUILD_FAILED)
+        build->path[0] = '\0';
     *out = true;
     return INVAR_OK;
 }
 
 /* Loads the program of a key from the cache. *out is false if it is not cached. */
-static invar_status find_cached_build(bool *out, invar_revision_build *built,
-                                      const invar_workspace *workshop, const invar_digest *key,
+static invar_status find_cached_build(bool *out, invar_revision_build *build,
+                                      const invar_workspace *workspace, const invar_digest *key,
                                       const char *name)
 {
     char folder[INVAR_PATH_SIZE];
 
-    *built = (invar_revision_build){0};
-    INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
-    INVAR_TRY(load_cached_build(out, built, folder, name));
-    built->cached = *out;
+    *build = (invar_revision_build){0};
+    INVAR_TRY(invar_workspace_path(folder, workspace, "programs", key));
+    INVAR_TRY(load_cached_build(out, build, folder, name));
+    build->cached = *out;
     if (!*out)
-        *built = (invar_revision_build){0};
+        *build = (invar_revision_build){0};
     return INVAR_OK;
 }
 
 /* Renames `made` to the cache entry of the key. If another process was faster, loads its entry. */
-static invar_status store_build(invar_revision_build *built, const invar_workspace *workshop,
+static invar_status store_build(invar_revision_build *build, const invar_workspace *workspace,
                                 const char *made, const invar_digest *key, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
-    double seconds = built->seconds;
+    double seconds = build->seconds;
     bool lost, there = true;
 
-    INVAR_TRY(write_verdict(made, built));
-    INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
+    INVAR_TRY(write_verdict(made, build));
+    INVAR_TRY(invar_workspace_path(folder, workspace, "programs", key));
     INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, false));
     if (lost) {
-        INVAR_TRY(load_cached_build(&there, built, folder, name));
+        INVAR_TRY(load_cached_build(&there, build, folder, name));
         if (!there) // the existing entry is invalid and is replaced
             INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, true));
         else
             INVAR_TRY(invar_held_folder_remove(made));
     }
-    INVAR_TRY(load_cached_build(&there, built, folder, name));
-    built->seconds = seconds;
+    INVAR_TRY(load_cached_build(&there, build, folder, name));
+    build->seconds = seconds;
     if (there)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "a program changed while it was put into the cache");
@@ -414,18 +414,19 @@ static invar_status check_how(const invar_build_plan *how)
                       shown);
 }
 
-static invar_status get_program(invar_revision_build *out, invar_workspace *workshop,
+static invar_status get_program(invar_revision_build *out, invar_workspace *workspace,
                                 invar_worktree *slot, const program_source *from,
                                 const volatile sig_atomic_t *stop)
 {
-    build_job m = {.workshop = workshop, .slot = slot, .from = from, .stop = stop, .out = out};
+    build_job m = {.workshop = workspace, .slot = slot, .from = from, .stop = stop, .out = out};
     invar_digest key;
     bool found = false;
 
     *out = (invar_revision_build){0};
     make_key(&key, from);
     if (from->how->program)
-        INVAR_TRY(find_cached_build(&found, out, workshop, &key, program_name(from->how->program)));
+        INVAR_TRY(
+            find_cached_build(&found, out, workspace, &key, program_name(from->how->program)));
     return found ? INVAR_OK : build_program(&m, &key);
 }
 
@@ -452,20 +453,20 @@ invar_status invar_workspace_program_of_folder(invar_revision_build *out,
     return get_program(out, workspace, worktree, &from, stop);
 }
 
-static invar_status copy_file(invar_revision_build *out, const invar_workspace *workshop,
+static invar_status copy_file(invar_revision_build *out, const invar_workspace *workspace,
                               const invar_digest *key, const char *path)
 {
     char made[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE];
     invar_status status;
 
-    INVAR_TRY(invar_workspace_entry_new(made, workshop, "programs", key));
+    INVAR_TRY(invar_workspace_entry_new(made, workspace, "programs", key));
     status = invar_path_join(to, sizeof to, made, program_name(path));
     if (status == INVAR_OK)
         status = invar_workspace_copy_binary(&out->binary, path, to);
     if (status == INVAR_OK)
         status = invar_workspace_copy_build_info(to, path);
     if (status == INVAR_OK)
-        status = store_build(out, workshop, made, key, program_name(path));
+        status = store_build(out, workspace, made, key, program_name(path));
     if (status != INVAR_OK)
         invar_workspace_entry_discard(made);
     return status;

@@ -519,7 +519,7 @@ static invar_status run_and_store(run_job *r, int lock, const char *made, const 
     return set_paths(out, path);
 }
 
-static invar_status load_or_run(run_job *r, const invar_workspace *workshop, int lock)
+static invar_status load_or_run(run_job *r, const invar_workspace *workspace, int lock)
 {
     char path[INVAR_PATH_SIZE], made[INVAR_PATH_SIZE];
     bool there = false;
@@ -527,17 +527,17 @@ static invar_status load_or_run(run_job *r, const invar_workspace *workshop, int
     invar_status status;
 
     INVAR_TRY(make_key(&key, r));
-    INVAR_TRY(invar_workspace_path(path, workshop, "runs", &key));
+    INVAR_TRY(invar_workspace_path(path, workspace, "runs", &key));
     if (!r->request->no_cache)
         INVAR_TRY(load_cached_run(&there, r->out, path, r->request));
     r->out->cached = there;
     if (there)
         return INVAR_OK;
     *r->out = (invar_run_result){0};
-    INVAR_TRY(invar_workspace_entry_new(made, workshop, "runs", &key));
+    INVAR_TRY(invar_workspace_entry_new(made, workspace, "runs", &key));
     status = run_and_store(r, lock, made, path);
     if (status == INVAR_OK && r->out->state == INVAR_RUN_FAILED)
-        status = invar_workspace_check_room(workshop);
+        status = invar_workspace_check_room(workspace);
     if (status != INVAR_OK)
         invar_workspace_entry_discard(made);
     return status;

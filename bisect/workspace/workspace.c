@@ -466,13 +466,14 @@ static invar_status try_worktree(bool *out, invar_worktree *slot)
     return invar_file_write(path, self, strlen(self));
 }
 
-static invar_status init_worktree(invar_worktree *slot, const invar_workspace *workshop, int number)
+static invar_status init_worktree(invar_worktree *slot, const invar_workspace *workspace,
+                                  int number)
 {
     char name[32];
 
     *slot = (invar_worktree){.number = number, .lock = -1};
     (void)snprintf(name, sizeof name, "slots/%d", number);
-    INVAR_TRY(invar_path_join(slot->folder, sizeof slot->folder, workshop->folder, name));
+    INVAR_TRY(invar_path_join(slot->folder, sizeof slot->folder, workspace->folder, name));
     INVAR_TRY(worktree_path(slot->source, slot, "source"));
     INVAR_TRY(worktree_path(slot->build, slot, "build"));
     return invar_held_folder_make(slot->folder);

@@ -27,7 +27,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
+invar_status invar_gpu_bench_device_alloc(void **out, invar_gpu_bench *b, size_t bytes)
 {
     INVAR_CHECK(b->n_row_blocks < (int)(sizeof b->row_blocks / sizeof *b->row_blocks));
     INVAR_TRY(invar_device_alloc(&b->gpu, out, bytes, "tensors of a benchmark"));
@@ -75,7 +75,7 @@ invar_status invar_gpu_bench_make(invar_tensor *out, invar_gpu_bench *b, invar_d
     size_t bytes = invar_gpu_bench_bytes(dtype, rows, cols);
     void *data;
 
-    INVAR_TRY(invar_gpu_bench_take(&data, b, bytes));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&data, b, bytes));
     INVAR_TRY(invar_gpu_bench_fill(b, data, bytes));
     *out = invar_tensor_2d(data, dtype, rows, cols);
     return INVAR_OK;
@@ -86,14 +86,14 @@ invar_status invar_gpu_bench_alloc(invar_tensor *out, invar_gpu_bench *b, invar_
 {
     void *data;
 
-    INVAR_TRY(invar_gpu_bench_take(&data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
     *out = invar_tensor_2d(data, dtype, rows, cols);
     return INVAR_OK;
 }
 
 invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from, size_t bytes)
 {
-    INVAR_TRY(invar_gpu_bench_take(out, b, bytes));
+    INVAR_TRY(invar_gpu_bench_device_alloc(out, b, bytes));
     return invar_device_upload(&b->gpu, *out, from, bytes);
 }
 
@@ -134,13 +134,13 @@ static invar_status count_difference(void *payload, const invar_audit_finding *f
     return INVAR_OK;
 }
 
-static invar_status run_audited(invar_op_runner *caller, const invar_gpu_compare_case *row)
+static invar_status run_audited(invar_op_runner *runner, const invar_gpu_compare_case *row)
 {
     // in the first step the audit only collects the tensors
     for (int64_t step = 0; step < 2; step++) {
-        invar_audit_begin(caller->audit, step, INVAR_AUDIT_TRAIN);
-        INVAR_TRY(invar_op_runner_run(caller, row->op, row->args[0]));
-        invar_audit_end(caller->audit);
+        invar_audit_begin(runner->audit, step, INVAR_AUDIT_TRAIN);
+        INVAR_TRY(invar_op_runner_run(runner, row->op, row->args[0]));
+        invar_audit_end(runner->audit);
     }
     return INVAR_OK;
 }
@@ -150,17 +150,17 @@ invar_status invar_gpu_bench_audit(invar_gpu_compare_case *row, const invar_gpu_
     enum { ELEMENTS = 16 };
     invar_audit_options options = {
         .elements = ELEMENTS, .found = count_difference, .payload = &row->different};
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status;
     int64_t differ;
 
-    invar_op_runner_init(&caller, &b->gpu);
-    status = invar_audit_new(&caller.audit, &b->gpu, &options);
+    invar_op_runner_init(&runner, &b->gpu);
+    status = invar_audit_new(&runner.audit, &b->gpu, &options);
     if (status == INVAR_OK)
-        status = run_audited(&caller, row);
-    invar_audit_counted(&row->compared, &differ, caller.audit);
-    invar_audit_free(caller.audit);
-    invar_op_runner_release(&caller);
+        status = run_audited(&runner, row);
+    invar_audit_counted(&row->compared, &differ, runner.audit);
+    invar_audit_free(runner.audit);
+    invar_op_runner_release(&runner);
     return status;
 }
 #else
@@ -212,8 +212,8 @@ invar_status invar_gpu_bench_quantized(invar_tensor *out, invar_gpu_bench *b, in
                                  invar_tensor_quantized(NULL, NULL, dtype, scale_rows, rows, cols)};
 
     INVAR_TRY(invar_gpu_bench_make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
-    INVAR_TRY(invar_gpu_bench_take(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
-    INVAR_TRY(invar_gpu_bench_take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
     *out = q.q;
     return invar_gpu_bench_run(&b->gpu, INVAR_OP_QUANTIZE, &q);
 }

@@ -33,7 +33,8 @@ invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *
 /* ---- device memory, valid until the row ends ------------------------------------------------- */
 
 size_t invar_gpu_bench_bytes(invar_dtype dtype, int64_t rows, int64_t cols);
-invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes) INVAR_MUST_USE;
+invar_status invar_gpu_bench_device_alloc(void **out, invar_gpu_bench *b,
+                                          size_t bytes) INVAR_MUST_USE;
 
 /* Fills memory with noise: as bf16, as f32 (bf16 in the high halves), or as bytes. */
 invar_status invar_gpu_bench_fill(invar_gpu_bench *b, void *to, size_t bytes) INVAR_MUST_USE;

@@ -47,13 +47,13 @@ struct invar_gpu_compare {
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static invar_status find_peers(invar_gpu_compare *race, const char *path)
+static invar_status find_peers(invar_gpu_compare *compare, const char *path)
 {
     static const invar_gpu_compare_peer none[] = {{0}};
     invar_gpu_compare_peers_fn list = NULL;
     void *library, *symbol;
 
-    race->peers = none;
+    compare->peers = none;
     if (!path[0])
         return INVAR_OK;
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -61,8 +61,8 @@ static invar_status find_peers(invar_gpu_compare *race, const char *path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
     symbol = dlsym(library, "invar_race_peers");
     memcpy(&list, &symbol, sizeof symbol);
-    race->peers = list ? list(race->dev->backend) : NULL;
-    if (!race->peers)
+    compare->peers = list ? list(compare->dev->backend) : NULL;
+    if (!compare->peers)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
                           path);
     return INVAR_OK;
@@ -152,13 +152,13 @@ static double median(const double *times)
     return sorted[ROUNDS / 2];
 }
 
-static invar_status run_rounds(runner *runners, int count, const invar_gpu_compare *race,
+static invar_status run_rounds(runner *runners, int count, const invar_gpu_compare *compare,
                                invar_op op, bool graphs)
 {
-    const invar_device *dev = race->dev;
+    const invar_device *dev = compare->dev;
 
     for (int i = 0; i < count; i++)
-        INVAR_TRY(prepare_runner(&runners[i], dev, op, race->burst, graphs));
+        INVAR_TRY(prepare_runner(&runners[i], dev, op, compare->burst, graphs));
     for (int round = -WARM_ROUNDS; round < ROUNDS; round++)
         for (int i = 0; i < count; i++)
             INVAR_TRY(time_burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
@@ -167,17 +167,17 @@ static invar_status run_rounds(runner *runners, int count, const invar_gpu_compa
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void add_ratio(invar_gpu_compare *race, const invar_gpu_compare_case *row, const char *peer,
-                      double ratio)
+static void add_ratio(invar_gpu_compare *compare, const invar_gpu_compare_case *row,
+                      const char *peer, double ratio)
 {
-    ratio_family *f = race->families, *end = f + race->n_families;
+    ratio_family *f = compare->families, *end = f + compare->n_families;
 
     while (f < end &&
            !(f->op == row->op && strcmp(f->type, row->type) == 0 && strcmp(f->peer, peer) == 0))
         f++;
     if (f == end) {
-        INVAR_CHECK(race->n_families < MAX_FAMILIES);
-        race->n_families++;
+        INVAR_CHECK(compare->n_families < MAX_FAMILIES);
+        compare->n_families++;
         *f = (ratio_family){.op = row->op, .type = row->type, .peer = peer, .least = ratio};
     }
     f->logs += invar_log((float)ratio);
@@ -185,7 +185,7 @@ static void add_ratio(invar_gpu_compare *race, const invar_gpu_compare_case *row
     f->rows++;
 }
 
-static void print_json(const invar_gpu_compare *race, const invar_gpu_compare_case *row,
+static void print_json(const invar_gpu_compare *compare, const invar_gpu_compare_case *row,
                        const runner *runners, int count, const char *unit, double rate)
 {
     double seconds = median(runners[0].times);
@@ -193,7 +193,7 @@ static void print_json(const invar_gpu_compare *race, const invar_gpu_compare_ca
     printf("%s\n    {\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, "
            "\"rate\": %.6g, \"unit\": \"%s\", \"compared\": %" PRId64 ", \"different\": %" PRId64
            ", \"peers\": [",
-           race->rows ? "," : "", invar_op_name(row->op), row->type, row->shape, seconds, rate,
+           compare->rows ? "," : "", invar_op_name(row->op), row->type, row->shape, seconds, rate,
            unit, row->compared, row->different);
     for (int i = 1; i < count; i++)
         printf("%s{\"name\": \"%s\", \"seconds\": %.9g, \"ratio\": %.5g}", i > 1 ? ", " : "",
@@ -217,21 +217,21 @@ static void print_line(const invar_gpu_compare_case *row, const runner *runners,
         printf("\n");
 }
 
-static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row,
+static void print_row(invar_gpu_compare *compare, const invar_gpu_compare_case *row,
                       const runner *runners, int count)
 {
     double seconds = median(runners[0].times);
     const char *unit = row->copy_from ? "GB/s" : "TFLOP/s";
     double rate = row->work / seconds * (row->copy_from ? 1e-9 : 1e-12);
 
-    if (race->json)
-        print_json(race, row, runners, count, unit, rate);
+    if (compare->json)
+        print_json(compare, row, runners, count, unit, rate);
     else
         print_line(row, runners, count, unit, rate);
     fflush(stdout);
-    race->rows++;
+    compare->rows++;
     for (int i = 1; i < count; i++)
-        add_ratio(race, row, runners[i].name, median(runners[i].times) / seconds);
+        add_ratio(compare, row, runners[i].name, median(runners[i].times) / seconds);
 }
 
 invar_status invar_gpu_compare_run(invar_gpu_compare *compare, const invar_gpu_compare_case *row)

@@ -29,8 +29,8 @@ static invar_status compare_with_copy(invar_gpu_bench *b, invar_gpu_compare_case
 {
     size_t half = (size_t)(row->work / 2);
 
-    INVAR_TRY(invar_gpu_bench_take(&row->copy_to, b, half));
-    INVAR_TRY(invar_gpu_bench_take(&row->copy_from, b, half));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&row->copy_to, b, half));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&row->copy_from, b, half));
     INVAR_TRY(invar_gpu_bench_fill(b, row->copy_from, half));
     return invar_gpu_bench_time(b, row);
 }
@@ -108,8 +108,9 @@ static invar_status bench_quantize_format(invar_gpu_bench *b, invar_dtype dtype)
 
     row.type = invar_dtype_name(dtype);
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_take(&a.q.data, b, invar_gpu_bench_bytes(dtype, TOKENS, HIDDEN)));
-    INVAR_TRY(invar_gpu_bench_take(&a.q.scale, b, bytes));
+    INVAR_TRY(
+        invar_gpu_bench_device_alloc(&a.q.data, b, invar_gpu_bench_bytes(dtype, TOKENS, HIDDEN)));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&a.q.scale, b, bytes));
     part = a;
     part.q.scale = here;
     INVAR_TRY(invar_gpu_bench_compare(&row, b, &s));
@@ -172,7 +173,7 @@ static invar_status bench_hash(invar_gpu_bench *b)
     void *digest;
 
     INVAR_TRY(invar_gpu_bench_make(&x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&digest, b, sizeof *a.digest));
     a.digest = digest;
     row = make_copy_case(INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);
     INVAR_TRY(compare_digest(&row, b, &x, &a));
@@ -235,7 +236,7 @@ static invar_status bench_adamw(invar_gpu_bench *b)
     a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, PARAMETERS);
     part = a;
     INVAR_TRY(invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * PARAMETERS));
-    INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
+    INVAR_TRY(invar_gpu_bench_device_alloc(&digest, b, sizeof *a.digest));
     part = a; // invar_gpu_bench_moves has replaced the tensors by host copies
     a.digest = digest;
     a.end = &a.master.shape[0];

@@ -197,7 +197,7 @@ static invar_status fill_norm(const noise_block *n, const invar_param *p)
 }
 
 /* Fills the master and the weight in its number format. */
-static invar_status fill_param(const noise_block *n, invar_op_runner *caller, const invar_param *p,
+static invar_status fill_param(const noise_block *n, invar_op_runner *runner, const invar_param *p,
                                int64_t number)
 {
     int64_t first = number * 104729 % NOISE_COUNT;
@@ -210,19 +210,19 @@ static invar_status fill_param(const noise_block *n, invar_op_runner *caller, co
                           first);
     if (p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK; // the weight is the master itself
-    return INVAR_CALL(caller, QUANTIZE, quantize, .q = p->weight, .x = p->master);
+    return INVAR_CALL(runner, QUANTIZE, quantize, .q = p->weight, .x = p->master);
 }
 
 static invar_status fill_model(invar_model *model, const invar_device *dev)
 {
     noise_block n = {.dev = dev};
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status = make_noise(&n, model->spec.init_std);
 
-    invar_op_runner_init(&caller, dev);
+    invar_op_runner_init(&runner, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = fill_param(&n, &caller, &model->params[i], i);
-    invar_op_runner_release(&caller);
+        status = fill_param(&n, &runner, &model->params[i], i);
+    invar_op_runner_release(&runner);
     if (n.wide)
         invar_device_free(dev, n.wide);
     if (n.narrow)

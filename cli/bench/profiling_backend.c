@@ -238,14 +238,14 @@ static invar_status profile_synchronize(const invar_device *dev)
 
 /* ---- interface ------------------------------------------------------------------------------- */
 
-invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *behind)
+invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *inner)
 {
     invar_profiling_backend *m = NULL;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
     memset(m, 0, sizeof *m);
-    m->table = *behind;
+    m->table = *inner;
     m->table.memory.alloc = profile_alloc;
     m->table.memory.free = profile_free;
     m->table.memory.upload = profile_upload;
@@ -255,9 +255,9 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     m->table.memory.zero = profile_zero;
     m->table.memory.synchronize = profile_synchronize;
     for (int op = 0; op < INVAR_OP_COUNT; op++)
-        if (behind->ops[op].run)
+        if (inner->ops[op].run)
             m->table.ops[op] = impls[op];
-    m->behind = behind;
+    m->behind = inner;
     *out = m;
     return INVAR_OK;
 }
@@ -273,9 +273,9 @@ const invar_backend *invar_profiling_backend_backend(const invar_profiling_backe
 }
 
 void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
-                                        const invar_backend *behind)
+                                        const invar_backend *inner)
 {
-    profiler->behind = behind;
+    profiler->behind = inner;
 }
 
 invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,

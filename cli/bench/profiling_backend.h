@@ -17,7 +17,7 @@
 typedef struct invar_profiling_backend invar_profiling_backend;
 
 invar_status invar_profiling_backend_new(invar_profiling_backend **out,
-                                         const invar_backend *behind) INVAR_MUST_USE;
+                                         const invar_backend *inner) INVAR_MUST_USE;
 void invar_profiling_backend_free(invar_profiling_backend *profiler);
 
 /*
@@ -27,7 +27,7 @@ void invar_profiling_backend_free(invar_profiling_backend *profiler);
 const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler);
 
 void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
-                                        const invar_backend *behind);
+                                        const invar_backend *inner);
 
 /* Start and stop profiling. Starting discards earlier times; stopping keeps them. */
 invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,

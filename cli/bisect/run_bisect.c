@@ -208,17 +208,18 @@ int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect
 
 invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE], const invar_bisect_settings *settings)
 {
-    invar_workspace *workshop = NULL;
+    invar_workspace *workspace = NULL;
     invar_repo *repo = NULL;
     invar_status status = invar_repo_open(&repo, settings->repo);
 
     if (status == INVAR_OK)
         status = invar_workspace_open(
-            &workshop, settings->work, invar_repo_folder(repo),
+            &workspace, settings->work, invar_repo_folder(repo),
             (const char *const[]){invar_repo_folder(repo), invar_repo_work_tree(repo), NULL});
     if (status == INVAR_OK)
-        status = invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workshop), "bisects");
-    invar_workspace_close(workshop);
+        status =
+            invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workspace), "bisects");
+    invar_workspace_close(workspace);
     invar_repo_close(repo);
     return status;
 }

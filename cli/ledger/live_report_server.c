@@ -47,21 +47,21 @@ struct invar_live_report_server {
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
 /* Sends a copy of the text as the response body. */
-static invar_status send_body(invar_http_transaction *e, int status, const char *type,
+static invar_status send_body(invar_http_transaction *transaction, int status, const char *type,
                               const char *text, size_t bytes)
 {
-    e->status = status;
-    e->type = type;
-    INVAR_TRY(invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply"));
-    memcpy(e->reply, text, bytes);
-    e->reply_bytes = bytes;
+    transaction->status = status;
+    transaction->type = type;
+    INVAR_TRY(invar_alloc((void **)&transaction->reply, bytes + 1, 1, "a reply"));
+    memcpy(transaction->reply, text, bytes);
+    transaction->reply_bytes = bytes;
     return INVAR_OK;
 }
 
 /* Sends a short text, or an empty response if memory is missing. */
-static void send_text(invar_http_transaction *e, int status, const char *text)
+static void send_text(invar_http_transaction *transaction, int status, const char *text)
 {
-    if (send_body(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
+    if (send_body(transaction, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
         invar_error_clear();
 }
 
@@ -91,7 +91,7 @@ static invar_status refresh_body(cached_body *body, invar_ledger *ledger,
     return INVAR_OK;
 }
 
-static invar_status answer_body(invar_http_transaction *e, invar_live_report_server *b,
+static invar_status answer_body(invar_http_transaction *transaction, invar_live_report_server *b,
                                 invar_ledger *ledger, const invar_ledger_summary *run, bool running,
                                 bool page)
 {
@@ -100,22 +100,22 @@ static invar_status answer_body(invar_http_transaction *e, invar_live_report_ser
     (void)pthread_mutex_lock(&b->lock);
     invar_status status = refresh_body(body, ledger, run, running, page);
     if (status == INVAR_OK)
-        status = send_body(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
+        status = send_body(transaction, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
     (void)pthread_mutex_unlock(&b->lock);
     return status;
 }
 
-static invar_status answer_state(invar_http_transaction *e, const invar_ledger_summary *run,
-                                 bool running)
+static invar_status answer_state(invar_http_transaction *transaction,
+                                 const invar_ledger_summary *run, bool running)
 {
     char text[80];
     int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
                          run->entries, running ? "false" : "true");
 
-    return send_body(e, 200, TYPE_JSON, text, (size_t)bytes);
+    return send_body(transaction, 200, TYPE_JSON, text, (size_t)bytes);
 }
 
-static invar_status answer_path(invar_http_transaction *e, invar_live_report_server *b,
+static invar_status answer_path(invar_http_transaction *transaction, invar_live_report_server *b,
                                 invar_ledger *ledger)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
@@ -124,9 +124,10 @@ static invar_status answer_path(invar_http_transaction *e, invar_live_report_ser
     INVAR_TRY(invar_ledger_find(&run, ledger, b->at->run.uuid));
     if (!run.finished)
         INVAR_TRY(invar_ledger_writer(writer, b->at->path));
-    if (strcmp(e->path, "/state") == 0)
-        return answer_state(e, &run, writer[0] != '\0');
-    return answer_body(e, b, ledger, &run, writer[0] != '\0', strcmp(e->path, "/") == 0);
+    if (strcmp(transaction->path, "/state") == 0)
+        return answer_state(transaction, &run, writer[0] != '\0');
+    return answer_body(transaction, b, ledger, &run, writer[0] != '\0',
+                       strcmp(transaction->path, "/") == 0);
 }
 
 /* ---- callbacks of the HTTP server ------------------------------------------------------------ */
@@ -141,35 +142,35 @@ static bool is_known(const char *path)
     return false;
 }
 
-static bool admit_request(void *payload, invar_http_transaction *e)
+static bool admit_request(void *payload, invar_http_transaction *transaction)
 {
     const invar_live_report_server *b = payload;
 
-    if (!invar_server_host_is_loopback(e->host, b->port)) {
+    if (!invar_server_host_is_loopback(transaction->host, b->port)) {
         char text[INVAR_SERVER_HOST_ERROR_SIZE];
         invar_server_host_error(text, b->port);
-        send_text(e, 403, text);
-    } else if (strcmp(e->method, "GET") != 0) {
-        e->allow = "GET";
-        send_text(e, 405, "there is only GET here\n");
-    } else if (!is_known(e->path)) {
-        send_text(e, 404, "there are /, /state and /data\n");
+        send_text(transaction, 403, text);
+    } else if (strcmp(transaction->method, "GET") != 0) {
+        transaction->allow = "GET";
+        send_text(transaction, 405, "there is only GET here\n");
+    } else if (!is_known(transaction->path)) {
+        send_text(transaction, 404, "there are /, /state and /data\n");
     } else {
         return true;
     }
     return false;
 }
 
-static void answer_request(void *payload, invar_http_transaction *e)
+static void answer_request(void *payload, invar_http_transaction *transaction)
 {
     invar_live_report_server *b = payload;
     invar_ledger *ledger = NULL;
     invar_status status = invar_ledger_open(&ledger, b->at->path, NULL);
 
     if (status == INVAR_OK)
-        status = answer_path(e, b, ledger);
+        status = answer_path(transaction, b, ledger);
     if (status != INVAR_OK) {
-        send_text(e, 500, invar_error_last()->message);
+        send_text(transaction, 500, invar_error_last()->message);
         invar_error_clear();
     }
     invar_ledger_close(ledger);

@@ -396,7 +396,7 @@ static invar_status find_base(conversion *j)
  */
 static void warn_of_base(const char *base)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
     char line[sizeof shown + sizeof whole + 320];
 
     invar_path_show(shown, base);
@@ -531,7 +531,7 @@ static invar_status convert_adapters(conversion *j)
 
 static invar_status print_result(const conversion *j)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char hex[INVAR_DIGEST_HEX_SIZE], whole[INVAR_PATH_HINT_SIZE];
     invar_digest digest;
 
     INVAR_TRY(invar_model_hash(&digest, j->model, &j->dev));

@@ -114,17 +114,18 @@ static void update_time(layout_row *r, const layout_table *t, const invar_comm_v
 /* Plans a stage. Bytes and time are those of its first rank, which has the most units. */
 static invar_status plan_stage(layout_row *r, layout_table *t, int stage)
 {
-    invar_memory_planning *v = &t->view;
+    invar_memory_planning *planning = &t->view;
     invar_comm_volume traffic;
 
-    INVAR_TRY(invar_memory_planning_plan_stage(v, &r->sizes, r->gpus, stage));
-    r->data = v->layout.data.size;
-    if (v->plan.need > r->budget.need)
-        r->budget = v->plan;
-    r->fits = r->fits && v->plan.fits;
+    INVAR_TRY(invar_memory_planning_plan_stage(planning, &r->sizes, r->gpus, stage));
+    r->data = planning->layout.data.size;
+    if (planning->plan.need > r->budget.need)
+        r->budget = planning->plan;
+    r->fits = r->fits && planning->plan.fits;
     if (!r->fits && t->options->all)
         return INVAR_OK;
-    INVAR_TRY(invar_comm_volume_make_longest(&traffic, &v->workload, &v->plan.choice));
+    INVAR_TRY(
+        invar_comm_volume_make_longest(&traffic, &planning->workload, &planning->plan.choice));
     update_time(r, t, &traffic);
     return INVAR_OK;
 }
@@ -145,14 +146,14 @@ static invar_status plan_row(layout_row *out, layout_table *t, const invar_layou
 static invar_status plan_trainers(layout_row *out, layout_table *t,
                                   const invar_rank_role_sizes *sizes, int gpus)
 {
-    const invar_memory_workload ask = t->view.workload;
+    const invar_memory_workload workload = t->view.workload;
     invar_rank_roles sides;
     invar_status status;
 
     INVAR_TRY(invar_rank_roles_init_sizes(&sides, sizes, gpus));
     memset(t->view.workload.rollouts, 0, sizeof t->view.workload.rollouts);
     status = plan_row(out, t, &sizes->train, sides.first_rollout_rank);
-    t->view.workload = ask;
+    t->view.workload = workload;
     return status;
 }
 
@@ -222,9 +223,9 @@ static invar_status ignore_misfit(invar_status status, bool *fits)
 static bool has_enough_units(const layout_table *t, const invar_layout_sizes *s, int gpus)
 {
     int parts = invar_layout_model_ranks(s);
-    const invar_memory_workload *ask = &t->view.workload;
-    int64_t units =
-        ask->plan.unit_count < ask->step_samples ? ask->plan.unit_count : ask->step_samples;
+    const invar_memory_workload *workload = &t->view.workload;
+    int64_t units = workload->plan.unit_count < workload->step_samples ? workload->plan.unit_count
+                                                                       : workload->step_samples;
 
     return gpus > 0 && gpus % parts == 0 && gpus / parts <= units;
 }
@@ -515,7 +516,7 @@ static void print_samplers(const layout_row *r)
 
 static invar_status print_text(const layout_table *t)
 {
-    const invar_memory_workload *ask = &t->view.workload;
+    const invar_memory_workload *workload = &t->view.workload;
     bool shown[COLUMNS];
 
     find_columns(shown, t);
@@ -535,7 +536,7 @@ static invar_status print_text(const layout_table *t)
         "\nGiB: memory of the rank that needs most. GB: what a rank sends in a training step of\n"
         "%" PRId64 " samples of %" PRId64 " tokens. Seconds are a prediction: %g TFLOP/s a GPU, "
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
-        ask->step_samples, invar_memory_plan_longest(ask), t->options->tflops,
+        workload->step_samples, invar_memory_plan_longest(workload), t->options->tflops,
         t->options->intra_node_gbps, GPUS_PER_NODE, t->options->inter_node_gbps);
     if (!t->options->all && t->count == 1 && !t->rows[0].fits)
         puts("The recipe's layout does not fit: --all lists those that do.");

@@ -23,12 +23,13 @@ typedef struct settings {
     const char *output;
 } settings;
 
-static void print_pack(const invar_replay_context *scene, const invar_pack_result *r,
+static void print_pack(const invar_replay_context *context, const invar_pack_result *r,
                        const char *path)
 {
     printf("run       ");
-    invar_safe_text_print(stdout, scene->located.run.name);
-    printf(" (%.8s), step %" PRId64 "\nstate     ", scene->located.run.uuid, scene->replay.step);
+    invar_safe_text_print(stdout, context->located.run.name);
+    printf(" (%.8s), step %" PRId64 "\nstate     ", context->located.run.uuid,
+           context->replay.step);
     if (r->checkpoint_step < 0)
         puts("none: the step is of the first rollout");
     else
@@ -43,25 +44,25 @@ static void print_pack(const invar_replay_context *scene, const invar_pack_resul
 
 static invar_status pack_step(const settings *s, const char *word, const invar_recipe *flags)
 {
-    invar_replay_context scene = {.kept = false};
+    invar_replay_context context = {.kept = false};
     char path[INVAR_PATH_SIZE];
     invar_pack_result result;
-    invar_status status = invar_replay_context_open(&scene, NULL);
+    invar_status status = invar_replay_context_open(&context, NULL);
 
     if (status == INVAR_OK)
-        status = invar_replay_context_run(&scene, word, flags, s->step);
+        status = invar_replay_context_run(&context, word, flags, s->step);
     if (status == INVAR_OK) {
-        (void)snprintf(path, sizeof path, "%.8s-%" PRId64 ".invar-pack", scene.located.run.uuid,
+        (void)snprintf(path, sizeof path, "%.8s-%" PRId64 ".invar-pack", context.located.run.uuid,
                        s->step);
         if (s->output)
             (void)snprintf(path, sizeof path, "%s", s->output);
-        status = invar_pack_write(&result, &scene.replay, path);
+        status = invar_pack_write(&result, &context.replay, path);
     }
-    invar_progress_free(scene.progress);
-    scene.progress = NULL;
+    invar_progress_free(context.progress);
+    context.progress = NULL;
     if (status == INVAR_OK)
-        print_pack(&scene, &result, path);
-    invar_replay_context_close(&scene);
+        print_pack(&context, &result, path);
+    invar_replay_context_close(&context);
     return status;
 }
 

@@ -99,10 +99,10 @@ typedef struct planned_key {
 
 enum { MAX_PLANNED_KEYS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
 
-static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_planning *v)
+static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_planning *planning)
 {
-    const invar_memory_plan_choice *c = &v->plan.choice;
-    const invar_memory_workload *a = &v->workload;
+    const invar_memory_plan_choice *c = &planning->plan.choice;
+    const invar_memory_workload *a = &planning->workload;
     int n = 0;
 
     out[n++] = (planned_key){"log-probs-chunk-size", c->head_rows, a->head_rows};
@@ -119,10 +119,10 @@ static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_pl
     return n;
 }
 
-static invar_status fill_choices(invar_text_table *t, const invar_memory_planning *v)
+static invar_status fill_choices(invar_text_table *t, const invar_memory_planning *planning)
 {
     planned_key list[MAX_PLANNED_KEYS];
-    int n = list_choices(list, v);
+    int n = list_choices(list, planning);
 
     INVAR_TRY(invar_text_table_string(t, "key"));
     INVAR_TRY(invar_text_table_string(t, "value"));
@@ -140,13 +140,13 @@ static invar_status fill_choices(invar_text_table *t, const invar_memory_plannin
     return INVAR_OK;
 }
 
-static invar_status show_choices(const invar_memory_planning *v)
+static invar_status show_choices(const invar_memory_planning *planning)
 {
     invar_text_table *table = NULL;
     invar_status status = invar_text_table_new(&table, 3);
 
     if (status == INVAR_OK)
-        status = fill_choices(table, v);
+        status = fill_choices(table, planning);
     if (status == INVAR_OK)
         status = invar_text_table_show(table, stdout);
     invar_text_table_free(table);
@@ -154,10 +154,10 @@ static invar_status show_choices(const invar_memory_planning *v)
 }
 
 /* Formats the verdict on the memory, and on the disk if the run writes checkpoints. */
-static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v,
+static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *planning,
                           const invar_disk *disk)
 {
-    const char *memory = v->plan.fits ? "fits" : "does not fit";
+    const char *memory = planning->plan.fits ? "fits" : "does not fit";
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     (void)snprintf(out, VERDICT_SIZE, "%s", memory);
@@ -171,39 +171,40 @@ static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v
                                                : "the first checkpoint fits, all of them do not");
 }
 
-static invar_status print_text(const invar_memory_planning *v, const invar_disk *disk)
+static invar_status print_text(const invar_memory_planning *planning, const invar_disk *disk)
 {
-    const invar_model_spec *spec = &v->session.spec;
+    const invar_model_spec *spec = &planning->session.spec;
     bool color = invar_term_has_color(stdout);
     const char *plain = invar_term_escape(color, INVAR_TERM_STYLE_PLAIN);
-    const char *begin =
-        invar_term_escape(color, v->plan.fits && invar_disk_fits(disk) ? INVAR_TERM_STYLE_GREEN
-                                                                       : INVAR_TERM_STYLE_RED);
+    const char *begin = invar_term_escape(color, planning->plan.fits && invar_disk_fits(disk)
+                                                     ? INVAR_TERM_STYLE_GREEN
+                                                     : INVAR_TERM_STYLE_RED);
     char verdict[VERDICT_SIZE];
 
-    INVAR_TRY(invar_memory_table_show(&v->plan));
+    INVAR_TRY(invar_memory_table_show(&planning->plan));
     putchar('\n');
-    INVAR_TRY(show_choices(v));
+    INVAR_TRY(show_choices(planning));
     printf("\nlongest sample: %" PRId64 " tokens%s\n",
-           invar_memory_plan_longest_sample(&v->workload),
-           v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
+           invar_memory_plan_longest_sample(&planning->workload),
+           planning->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
     if (spec->logical_tp > 1 || spec->logical_etp > 1)
         printf("sums are made of: %" PRId64 " pieces (logical-tp), those of experts %" PRId64
                " (logical-etp)\n",
                spec->logical_tp, spec->logical_etp);
-    if (v->session.imagined)
+    if (planning->session.imagined)
         puts("scratch of ops: as the CPU needs it, since there is no GPU here");
     INVAR_TRY(invar_disk_show(disk));
-    write_verdict(verdict, v, disk);
+    write_verdict(verdict, planning, disk);
     printf("verdict: %s%s%s\n", begin, verdict, plain);
     return INVAR_OK;
 }
 
 /* Returns the planned values of keys, and the names of those that the plan chose. */
-static void choices_json(json_t **values_out, json_t **chosen_out, const invar_memory_planning *v)
+static void choices_json(json_t **values_out, json_t **chosen_out,
+                         const invar_memory_planning *planning)
 {
     planned_key list[MAX_PLANNED_KEYS];
-    int n = list_choices(list, v);
+    int n = list_choices(list, planning);
 
     *values_out = json_object();
     *chosen_out = json_array();
@@ -214,15 +215,15 @@ static void choices_json(json_t **values_out, json_t **chosen_out, const invar_m
     }
 }
 
-static invar_status print_json(const invar_memory_planning *v, const invar_disk *disk)
+static invar_status print_json(const invar_memory_planning *planning, const invar_disk *disk)
 {
-    const invar_memory_plan *b = &v->plan;
+    const invar_memory_plan *b = &planning->plan;
     char advice[INVAR_MEMORY_PLAN_ADVICE_SIZE], verdict[VERDICT_SIZE];
     json_t *choices, *chosen;
 
-    INVAR_TRY(invar_memory_plan_advice(advice, b, &v->workload));
-    write_verdict(verdict, v, disk);
-    choices_json(&choices, &chosen, v);
+    INVAR_TRY(invar_memory_plan_advice(advice, b, &planning->workload));
+    write_verdict(verdict, planning, disk);
+    choices_json(&choices, &chosen, planning);
     return invar_json_write(
         stdout,
         json_pack(
@@ -237,9 +238,10 @@ static invar_status print_json(const invar_memory_planning *v, const invar_disk 
             (json_int_t)b->outside_block_bytes, "loading", (json_int_t)b->load_peak_bytes,
             "choices", choices, "chosen", chosen, "advice",
             advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_memory_plan_longest_sample(&v->workload), "device_present",
-            !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
-            "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk),
+            (json_int_t)invar_memory_plan_longest_sample(&planning->workload), "device_present",
+            !planning->session.imagined, "logical_tp",
+            (json_int_t)planning->session.spec.logical_tp, "logical_etp",
+            (json_int_t)planning->session.spec.logical_etp, "disk", invar_disk_json(disk),
             "verdict", verdict));
 }
 

@@ -529,16 +529,16 @@ static invar_status print_json(const ranks_report *r)
 /* ---- all ranks ------------------------------------------------------------------------------- */
 
 static invar_status run_ranks(ranks_report *out, invar_launch *launch,
-                              const invar_doctor_ranks_options *ask)
+                              const invar_doctor_ranks_options *options)
 {
-    ranks_context s = {.ask = ask,
-                       .seconds = ask->seconds > 0.0 ? ask->seconds
-                                  : ask->recipe      ? invar_launch_timeout(ask->recipe)
-                                                     : DEFAULT_TIMEOUT_S,
+    ranks_context s = {.ask = options,
+                       .seconds = options->seconds > 0.0 ? options->seconds
+                                  : options->recipe      ? invar_launch_timeout(options->recipe)
+                                                         : DEFAULT_TIMEOUT_S,
                        .out = out};
 
     INVAR_TRY(invar_module_hash_program(&s.program, NULL));
-    INVAR_TRY(invar_open_ranks(launch, s.seconds, ask->ranks));
+    INVAR_TRY(invar_open_ranks(launch, s.seconds, options->ranks));
     return invar_launch_end(launch, invar_launch_run(launch, run_rank, &s));
 }
 

@@ -34,40 +34,40 @@ typedef struct settings {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static invar_status open_pack(invar_replay_context *scene, const settings *s, const char *word,
+static invar_status open_pack(invar_replay_context *context, const settings *s, const char *word,
                               const invar_recipe *flags)
 {
     char folder[INVAR_PATH_SIZE];
     invar_pack pack;
 
-    INVAR_TRY(invar_path_join(folder, sizeof folder, scene->scratch, "pack"));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, context->scratch, "pack"));
     INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(invar_pack_read(&pack, word, folder));
-    scene->keys = pack.keys; // ownership of the keys moves to the context
+    context->keys = pack.keys; // ownership of the keys moves to the context
     if (s->step >= 0 && s->step != pack.step)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step %" PRId64 ": the pack is of step %" PRId64,
                           s->step, pack.step);
-    INVAR_TRY(invar_locate_run(&scene->located, pack.ledger, NULL));
-    if (strcmp(scene->located.run.uuid, pack.uuid) != 0)
+    INVAR_TRY(invar_locate_run(&context->located, pack.ledger, NULL));
+    if (strcmp(context->located.run.uuid, pack.uuid) != 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger is of another run", word);
-    if (pack.step > scene->located.run.last_step)
+    if (pack.step > context->located.run.last_step)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger has no step %" PRId64, word,
                           pack.step);
-    return invar_replay_context_set(scene, flags, pack.step);
+    return invar_replay_context_set(context, flags, pack.step);
 }
 
-static invar_status prepare_context(invar_replay_context *scene, const settings *s,
+static invar_status prepare_context(invar_replay_context *context, const settings *s,
                                     const char *word, const invar_recipe *flags)
 {
-    INVAR_TRY(invar_replay_context_open(scene, s->keep));
+    INVAR_TRY(invar_replay_context_open(context, s->keep));
     if (invar_tar_is_archive(word))
-        INVAR_TRY(open_pack(scene, s, word, flags));
+        INVAR_TRY(open_pack(context, s, word, flags));
     else
-        INVAR_TRY(invar_replay_context_run(scene, word, flags, s->step));
+        INVAR_TRY(invar_replay_context_run(context, word, flags, s->step));
     if (s->from >= 0)
-        scene->replay.first_step = s->from;
+        context->replay.first_step = s->from;
     if (s->level.value >= 0)
-        return invar_recorded_keys_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM,
+        return invar_recorded_keys_put(&context->keys, INVAR_KEY_DEBUG_DETERMINISM,
                                        invar_probe_level_choices.words[s->level.value]);
     return INVAR_OK;
 }
@@ -99,13 +99,13 @@ static const char *verdict_name(const invar_replay_result *r)
     return r->differs >= 0 ? "different" : r->compared ? "identical" : "nothing";
 }
 
-static invar_status print_json(const invar_replay_context *scene, const invar_replay_result *r,
+static invar_status print_json(const invar_replay_context *context, const invar_replay_result *r,
                                const char *headline)
 {
     json_t *object =
         json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict",
-                  verdict_name(r), "run", scene->located.run.uuid, "name",
-                  invar_row_writer_json_string(scene->located.run.name), "after",
+                  verdict_name(r), "run", context->located.run.uuid, "name",
+                  invar_row_writer_json_string(context->located.run.name), "after",
                   (json_int_t)r->checkpoint_step, "first", (json_int_t)r->first, "last",
                   (json_int_t)r->last, "compared", (json_int_t)r->compared, "differs",
                   (json_int_t)r->differs, "corrected", (json_int_t)r->corrected, "headline",
@@ -114,7 +114,7 @@ static invar_status print_json(const invar_replay_context *scene, const invar_re
     return invar_json_write(stdout, object);
 }
 
-static void print_text(const invar_replay_context *scene, const invar_replay_result *r,
+static void print_text(const invar_replay_context *context, const invar_replay_result *r,
                        const char *headline)
 {
     bool color = invar_term_has_color(stdout);
@@ -122,15 +122,15 @@ static void print_text(const invar_replay_context *scene, const invar_replay_res
 
     invar_digest_format(hex, &r->chain);
     printf("run       ");
-    invar_safe_text_print(stdout, scene->located.run.name);
+    invar_safe_text_print(stdout, context->located.run.name);
     printf(" (%.8s)\nsteps     %" PRId64 " to %" PRId64 " executed again, ",
-           scene->located.run.uuid, r->first, r->last);
+           context->located.run.uuid, r->first, r->last);
     if (r->checkpoint_step >= 0)
         printf("after the checkpoint of step %" PRId64 "\n", r->checkpoint_step);
     else
         puts("from the start of the run");
     printf("chain     %s\n", hex);
-    if (scene->kept) {
+    if (context->kept) {
         printf("ledger    ");
         invar_safe_text_print(stdout, r->ledger);
         puts(" has both executions");
@@ -149,13 +149,13 @@ static void print_text(const invar_replay_context *scene, const invar_replay_res
     putchar('\n');
 }
 
-static invar_status report_result(int *code_out, invar_replay_context *scene, const settings *s,
+static invar_status report_result(int *code_out, invar_replay_context *context, const settings *s,
                                   const invar_replay_result *r)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE] = "";
 
-    invar_progress_free(scene->progress);
-    scene->progress = NULL;
+    invar_progress_free(context->progress);
+    context->progress = NULL;
     *code_out = r->differs >= 0 ? INVAR_EXIT_DIFFERENT
                 : r->compared   ? INVAR_EXIT_OK
                                 : INVAR_EXIT_NOTHING;
@@ -166,23 +166,23 @@ static invar_status report_result(int *code_out, invar_replay_context *scene, co
     else if (r->differs >= 0)
         INVAR_TRY(format_divergence(headline, r));
     if (s->json)
-        return print_json(scene, r, headline);
-    print_text(scene, r, headline);
+        return print_json(context, r, headline);
+    print_text(context, r, headline);
     return INVAR_OK;
 }
 
 static invar_status replay_steps(int *code_out, const settings *s, const char *word,
                                  const invar_recipe *flags)
 {
-    invar_replay_context scene = {.kept = false};
+    invar_replay_context context = {.kept = false};
     invar_replay_result result;
-    invar_status status = prepare_context(&scene, s, word, flags);
+    invar_status status = prepare_context(&context, s, word, flags);
 
     if (status == INVAR_OK)
-        status = invar_replay_run(&result, &scene.replay);
+        status = invar_replay_run(&result, &context.replay);
     if (status == INVAR_OK)
-        status = report_result(code_out, &scene, s, &result);
-    invar_replay_context_close(&scene);
+        status = report_result(code_out, &context, s, &result);
+    invar_replay_context_close(&context);
     return status;
 }
 

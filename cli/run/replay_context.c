@@ -24,22 +24,22 @@
 
 static void show_progress(void *payload, const invar_train_progress *p)
 {
-    invar_replay_context *scene = payload;
+    invar_replay_context *context = payload;
     char text[96];
 
-    if (!scene->progress) {
+    if (!context->progress) {
         invar_progress_options o = {.stream = stderr,
                                     .title = "replay",
                                     .unit = "steps",
                                     .first = p->step,
-                                    .total = scene->replay.step + 1};
-        if (invar_progress_new(&scene->progress, &o) != INVAR_OK) {
+                                    .total = context->replay.step + 1};
+        if (invar_progress_new(&context->progress, &o) != INVAR_OK) {
             invar_error_clear();
             return;
         }
     }
     (void)snprintf(text, sizeof text, "rollout %" PRId64 "  %s", p->rollout, p->phase);
-    invar_progress_update(scene->progress, p->step, text);
+    invar_progress_update(context->progress, p->step, text);
 }
 
 /* ---- the scratch folder ---------------------------------------------------------------------- */

@@ -179,7 +179,7 @@ static invar_status locate_difference(golden_result *out, const char *path,
         return INVAR_OK;
     status = invar_golden_points_of_run(&is, ledger, run);
     if (status == INVAR_OK)
-        status = invar_golden_localise(&place, was, is, out->v.first);
+        status = invar_golden_localize(&place, was, is, out->v.first);
     if (status == INVAR_OK)
         invar_golden_divergence_describe(out->place, &place, out->v.first);
     invar_golden_points_free(was);

@@ -78,14 +78,14 @@ static invar_status fail_unknown_schema(const char *name)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *known;
-    invar_spelling near;
+    invar_spelling spelling;
 
-    invar_spelling_init(&near, name, strlen(name));
+    invar_spelling_init(&spelling, name, strlen(name));
     for (int i = 0; (known = invar_schema_name(i)) != NULL; i++)
-        invar_spelling_offer(&near, known);
+        invar_spelling_offer(&spelling, known);
     invar_text_quote(quote, sizeof quote, name, strlen(name));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "no schema '%s'%s; 'invar help --schema' lists them",
-                      quote, invar_spelling_hint(&near));
+                      quote, invar_spelling_hint(&spelling));
 }
 
 static invar_status write_text(FILE *out, const char *text, size_t bytes)

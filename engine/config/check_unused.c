@@ -219,7 +219,7 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
-    const bool led = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
+    const bool multi_turn = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
     const bool agents = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
     const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
@@ -271,14 +271,14 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         {INVAR_KEY_AGENT_MAX_BRANCHES, agents, agent},
         {INVAR_KEY_AGENT_FAILURE, agents, agent},
         {INVAR_KEY_AGENT_RECORD, agents, agent},
-        {INVAR_KEY_ROLLOUT_MAX_TURNS, led, leader},
-        {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, led, leader},
+        {INVAR_KEY_ROLLOUT_MAX_TURNS, multi_turn, leader},
+        {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, multi_turn, leader},
         {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
          "a rollout-lag above 0"},
-        {INVAR_KEY_ROLLOUT_OVERLAP, !led,
+        {INVAR_KEY_ROLLOUT_OVERLAP, !multi_turn,
          "an empty custom-generate-function-path: all ranks ask it together"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
          "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},

@@ -23,15 +23,15 @@ static int64_t heads_atom(const invar_builder *b, int64_t dim)
 static invar_projection build_projection(invar_builder *b, const invar_model_spec *s,
                                          const char *name, const char *param, int64_t rows)
 {
-    invar_logical_split cut = invar_logical_split_rows(s->logical_tp, heads_atom(b, s->head_dim));
+    invar_logical_split split = invar_logical_split_rows(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection out = {.name = name};
     char full[INVAR_PARAM_NAME_SIZE];
 
     (void)snprintf(full, sizeof full, "self_attn.%s_proj.weight", param);
-    out.w = invar_build_cut_param(b, INVAR_PARAM_LINEAR, full, rows, s->hidden, &cut);
+    out.w = invar_build_cut_param(b, INVAR_PARAM_LINEAR, full, rows, s->hidden, &split);
     if (s->qkv_bias) {
         (void)snprintf(full, sizeof full, "self_attn.%s_proj.bias", param);
-        out.bias = invar_build_cut_param(b, INVAR_PARAM_BIAS, full, rows, 0, &cut);
+        out.bias = invar_build_cut_param(b, INVAR_PARAM_BIAS, full, rows, 0, &split);
     }
     return out;
 }

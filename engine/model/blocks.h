@@ -26,21 +26,21 @@ extern "C" {
 /* Logical split into `pieces` shards along rows (or columns); no split if pieces is 0 or 1. */
 static inline invar_logical_split invar_logical_split_rows(int64_t pieces, int64_t atom)
 {
-    invar_logical_split cut = {1, 0, 0, 1};
+    invar_logical_split split = {1, 0, 0, 1};
 
     if (pieces > 1) {
-        cut.shards = (int32_t)pieces;
-        cut.atom = atom;
+        split.shards = (int32_t)pieces;
+        split.atom = atom;
     }
-    return cut;
+    return split;
 }
 
 static inline invar_logical_split invar_logical_split_columns(int64_t pieces, int64_t atom)
 {
-    invar_logical_split cut = invar_logical_split_rows(pieces, atom);
+    invar_logical_split split = invar_logical_split_rows(pieces, atom);
 
-    cut.columns = cut.shards > 1;
-    return cut;
+    split.columns = split.shards > 1;
+    return split;
 }
 
 /* Builds a block in layer b->layer and returns the residual stream after it. */

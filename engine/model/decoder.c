@@ -43,9 +43,9 @@ int64_t invar_model_spec_route(const invar_model_spec *spec)
 
 static invar_tensor build_embedding(invar_builder *b, const invar_model_spec *s)
 {
-    invar_logical_split cut = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
+    invar_logical_split split = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_weight table = invar_build_cut_param(
-        b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", s->vocab, s->hidden, &cut);
+        b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", s->vocab, s->hidden, &split);
 
     return invar_graph_embed(b, "embed", &table);
 }
@@ -104,12 +104,12 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
 
 /* ---- op graph -------------------------------------------------------------------------------- */
 
-static invar_tensor rope_table_input(invar_op_graph *program, const invar_model *model,
+static invar_tensor rope_table_input(invar_op_graph *graph, const invar_model *model,
                                      const invar_tensor *t)
 {
     invar_tensor named = *t;
 
-    named.data = (char *)invar_op_graph_input(program, INVAR_INPUT_MODEL) +
+    named.data = (char *)invar_op_graph_input(graph, INVAR_INPUT_MODEL) +
                  ((char *)t->data - (char *)model->memory);
     return named;
 }

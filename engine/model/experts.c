@@ -18,10 +18,10 @@ static invar_moe_router router_of(const invar_model_spec *s)
 }
 
 static invar_weight expert_stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
-                                 int64_t cols, invar_logical_split cut)
+                                 int64_t cols, invar_logical_split split)
 {
-    cut.experts = experts;
-    return invar_build_cut_param(b, INVAR_PARAM_EXPERT, name, rows, cols, &cut);
+    split.experts = experts;
+    return invar_build_cut_param(b, INVAR_PARAM_EXPERT, name, rows, cols, &split);
 }
 
 invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, invar_tensor x)

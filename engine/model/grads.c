@@ -56,7 +56,7 @@ static int64_t list_owned_shards(invar_tensor *out, const invar_grads *grads,
                                  const invar_model *model, int64_t param)
 {
     const invar_param *p = &model->params[param];
-    invar_index_range rows = invar_zero_partition_here(model, param);
+    invar_index_range rows = invar_zero_partition_local_rows(model, param);
     invar_index_range pieces = invar_logical_shards_among(p, &rows);
     int64_t count = 0;
 
@@ -69,7 +69,7 @@ static int64_t list_owned_shards(invar_tensor *out, const invar_grads *grads,
 /* Lists the logical shards that this rank contributes; counts them only if `out` is NULL. */
 static int64_t list_shards(invar_tensor *out, const invar_grads *grads, const invar_model *model)
 {
-    bool owned = invar_zero_partition_divide(model);
+    bool owned = invar_zero_partition_is_divided(model);
     int64_t count = 0;
 
     for (int64_t i = 0; i < model->n_params; i++) {
@@ -222,18 +222,18 @@ static invar_status exchange_bucket(const tied_exchange *t, size_t at, size_t by
 {
     const invar_layout_axis *axis = &t->layout->pipeline;
     int other = axis->rank == 0 ? axis->size - 1 : 0;
-    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
-                                .phase = "gradients of a tied head",
-                                .timeout_s = t->layout->timeout_s,
-                                .in = t->room,
-                                .out = t->room + bytes,
-                                .dst_rank = other,
-                                .src_rank = other,
-                                .to_bytes = bytes,
-                                .from_bytes = bytes};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_SENDRECV,
+                                    .phase = "gradients of a tied head",
+                                    .timeout_s = t->layout->timeout_s,
+                                    .in = t->room,
+                                    .out = t->room + bytes,
+                                    .dst_rank = other,
+                                    .src_rank = other,
+                                    .to_bytes = bytes,
+                                    .from_bytes = bytes};
 
     INVAR_TRY(invar_device_download(t->dev, t->room, t->give + at, bytes));
-    INVAR_TRY(invar_comm_run(axis->comm, &move));
+    INVAR_TRY(invar_comm_run(axis->comm, &transfer));
     return invar_device_upload(t->dev, t->get + at, t->room + bytes, bytes);
 }
 
@@ -329,7 +329,7 @@ static int64_t clamp_i64(int64_t value, int64_t low, int64_t high)
 static invar_status gather_rows(grad_gatherer *g, const invar_tensor *grad, int64_t param,
                                 invar_graph_transfer_axis axis, int32_t size)
 {
-    invar_index_range rows = invar_zero_partition_here(g->model, param);
+    invar_index_range rows = invar_zero_partition_local_rows(g->model, param);
     int64_t cols = grad->rank == 1 ? 1 : grad->shape[1], *start = g->start, first, end;
     invar_tensor all = invar_tensor_2d(grad->data, grad->dtype, grad->shape[0], cols);
 
@@ -372,10 +372,10 @@ static invar_status gather_param(grad_gatherer *g, const invar_grads *grads, int
  * expert-parallel ranks hold.
  */
 static invar_status gather_ranges(invar_grads *grads, const invar_model *model,
-                                  invar_op_runner *caller)
+                                  invar_op_runner *runner)
 {
     const invar_model_partition *part = &model->part;
-    grad_gatherer g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
+    grad_gatherer g = {.model = model, .mover = {.layout = model->layout}, .caller = runner};
     invar_status status;
 
     if (part->contexts == 1 && part->experts == 1)
@@ -387,18 +387,18 @@ static invar_status gather_ranges(invar_grads *grads, const invar_model *model,
     if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&
         part->stage == part->stages - 1)
         status = gather_contexts(&g, &grads->tied_head, 0); // its rows are those of the embedding
-    invar_transfer_runner_release(&g.mover, &caller->dev);
+    invar_transfer_runner_release(&g.mover, &runner->dev);
     invar_free(g.start);
     return status;
 }
 
 static invar_status reduce_grads(invar_grads *grads, const invar_model *model,
-                                 invar_op_runner *caller)
+                                 invar_op_runner *runner)
 {
-    invar_index_range rows = invar_zero_partition_here(model, 0);
+    invar_index_range rows = invar_zero_partition_local_rows(model, 0);
     invar_tensor sum, head;
 
-    INVAR_TRY(gather_ranges(grads, model, caller));
+    INVAR_TRY(gather_ranges(grads, model, runner));
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
     INVAR_CHECK(model->embedding == &model->params[0]); // lay_out places it first
@@ -407,21 +407,21 @@ static invar_status reduce_grads(invar_grads *grads, const invar_model *model,
     INVAR_TRY(exchange_tied(grads, model, &sum, &head));
     if (rows.count == 0)
         return INVAR_OK;
-    return INVAR_CALL(caller, ADD, add, .out = sum, .a = head, .b = sum);
+    return INVAR_CALL(runner, ADD, add, .out = sum, .a = head, .b = sum);
 }
 
 invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
                                   const invar_device *dev)
 {
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status;
 
     if (grads->overwrite_next) { // no backward in this step
         INVAR_TRY(zero_all(grads));
         grads->overwrite_next = false;
     }
-    invar_op_runner_init(&caller, dev);
-    status = reduce_grads(grads, model, &caller);
-    invar_op_runner_release(&caller);
+    invar_op_runner_init(&runner, dev);
+    status = reduce_grads(grads, model, &runner);
+    invar_op_runner_release(&runner);
     return status;
 }

@@ -128,32 +128,32 @@ static invar_status initial_values(float *out, const invar_model *model, const i
     return INVAR_OK;
 }
 
-static invar_status init_param(invar_param_loader *fill, const invar_param *p, int64_t i,
+static invar_status init_param(invar_param_loader *loader, const invar_param *p, int64_t i,
                                uint32_t seed)
 {
     float *out;
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_param_loader_buffer_all(&out, fill, p));
-    INVAR_TRY(initial_values(out, fill->model, p, i, seed, fill->dev->pool));
-    return invar_param_loader_put(fill);
+    INVAR_TRY(invar_param_loader_buffer_all(&out, loader, p));
+    INVAR_TRY(initial_values(out, loader->model, p, i, seed, loader->dev->pool));
+    return invar_param_loader_store(loader);
 }
 
-static invar_status init_base(invar_param_loader *fill, uint32_t seed)
+static invar_status init_base(invar_param_loader *loader, uint32_t seed)
 {
-    for (int64_t i = 0; i < fill->model->n_base; i++)
-        INVAR_TRY(init_param(fill, &fill->model->base[i], i, seed));
+    for (int64_t i = 0; i < loader->model->n_base; i++)
+        INVAR_TRY(init_param(loader, &loader->model->base[i], i, seed));
     return INVAR_OK;
 }
 
-static invar_status init_adapters(invar_param_loader *fill, uint32_t seed)
+static invar_status init_adapters(invar_param_loader *loader, uint32_t seed)
 {
-    const invar_model *model = fill->model;
+    const invar_model *model = loader->model;
 
     for (int64_t i = 0; i < model->n_base; i++)
         for (int k = 0; k < 2 && model->base[i].adapter; k++)
-            INVAR_TRY(init_param(fill, &model->base[i].adapter[k], i, seed));
+            INVAR_TRY(init_param(loader, &model->base[i].adapter[k], i, seed));
     return INVAR_OK;
 }
 

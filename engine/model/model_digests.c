@@ -74,7 +74,7 @@ static invar_index_range rows_to_hash(const shard_hasher *h, int64_t param)
 
     if (!invar_logical_shards_is_contributor(h->model, p))
         return (invar_index_range){0, 0};
-    return invar_zero_partition_here(h->model, param);
+    return invar_zero_partition_local_rows(h->model, param);
 }
 
 /* Number of row ranges that one call hashes separately; a shard of columns needs its own call. */
@@ -273,7 +273,7 @@ static invar_status compute_digests(invar_digest *out, shard_hasher *h)
     all = given + h->given;
     if (!h->dry)
         reorder_own_leaves(own, h);
-    if (invar_zero_partition_divide(h->model))
+    if (invar_zero_partition_is_divided(h->model))
         INVAR_TRY(gather_from_owners(given, h, own));
     else
         given = own;
@@ -307,18 +307,18 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
 
-    if (invar_model_is_divided(model) || invar_zero_partition_divide(model))
+    if (invar_model_is_divided(model) || invar_zero_partition_is_divided(model))
         return digest_shards(out, model, of, dev);
-    invar_tensor_hasher_init(&digests, dev);
+    invar_tensor_hasher_init(&hasher, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
-        status = invar_tensor_hasher_add_cut(&digests, of ? &of[i] : &p->master, &p->split);
+        status = invar_tensor_hasher_add_cut(&hasher, of ? &of[i] : &p->master, &p->split);
     }
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &digests);
-    invar_tensor_hasher_release(&digests);
+        status = invar_tensor_hasher_read(out, &hasher);
+    invar_tensor_hasher_release(&hasher);
     return status;
 }
 

@@ -100,7 +100,7 @@ static invar_tensor carve_compute(invar_carver *c, const invar_format_traits *f,
 static void carve_master(invar_carver *c, const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
-    invar_index_range own = invar_zero_partition_here(model, param);
+    invar_index_range own = invar_zero_partition_local_rows(model, param);
 
     if (own.count == 0)
         return;
@@ -112,7 +112,7 @@ static void carve_master(invar_carver *c, const invar_model *model, int64_t para
 static void alias_master(const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
-    invar_index_range own = invar_zero_partition_here(model, param);
+    invar_index_range own = invar_zero_partition_local_rows(model, param);
 
     if (own.count == 0)
         return;
@@ -239,16 +239,16 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
 static invar_status make_rope(invar_model *model, const invar_device *dev)
 {
     const invar_rope_spec *r = &model->spec.rope;
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status;
 
-    invar_op_runner_init(&caller, dev);
+    invar_op_runner_init(&runner, dev);
     status =
-        INVAR_CALL(&caller, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
+        INVAR_CALL(&runner, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
                    .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
                    .low_freq_factor = r->low_freq_factor, .high_freq_factor = r->high_freq_factor,
                    .original_context = r->original_context);
-    invar_op_runner_release(&caller);
+    invar_op_runner_release(&runner);
     return status;
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status update_weight(invar_op_runner *caller, const invar_param *p,
+static invar_status update_weight(invar_op_runner *runner, const invar_param *p,
                                   const invar_param *from, const invar_device *dev)
 {
     const invar_tensor *master = &from->master;
@@ -22,7 +22,7 @@ static invar_status update_weight(invar_op_runner *caller, const invar_param *p,
     if (!invar_tensor_present(master))
         return INVAR_OK;
     if (p->weight.dtype != INVAR_DTYPE_F32)
-        return invar_param_loader_weight(caller, p, from->master_row, master);
+        return invar_param_loader_weight(runner, p, from->master_row, master);
     to = invar_tensor_rows(&p->weight, from->master_row, master->shape[0]);
     if (to.data == master->data)
         return INVAR_OK;
@@ -33,13 +33,13 @@ static invar_status update_weight(invar_op_runner *caller, const invar_param *p,
 static invar_status update_weights_from(invar_model *model, const invar_model *from,
                                         const invar_device *dev)
 {
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status = INVAR_OK;
 
-    invar_op_runner_init(&caller, dev);
+    invar_op_runner_init(&runner, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = update_weight(&caller, &model->params[i], &from->params[i], dev);
-    invar_op_runner_release(&caller);
+        status = update_weight(&runner, &model->params[i], &from->params[i], dev);
+    invar_op_runner_release(&runner);
     return status == INVAR_OK ? invar_weights_gather(model) : status;
 }
 

@@ -351,11 +351,11 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
 static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
 {
     int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
-    invar_logical_split cut = q->split;
+    invar_logical_split split = q->split;
 
-    cut.atom /= dim;
-    return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||
-           invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.shards);
+    split.atom /= dim;
+    return invar_heads_shards(c->spec->heads, &split, c->part->tensors * contexts) > 1 ||
+           invar_shard_whole_groups(c->spec->heads, group, split.atom, split.shards);
 }
 
 /* Smallest number of experts that a rank holds, to be divided by context-parallel ranks. */

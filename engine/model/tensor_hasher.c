@@ -50,27 +50,27 @@ static invar_status grow_list(void *list, size_t size, size_t capacity, size_t u
     return INVAR_OK;
 }
 
-static invar_status grow_lists(invar_tensor_hasher *digests)
+static invar_status grow_lists(invar_tensor_hasher *hasher)
 {
-    int64_t capacity = digests->capacity ? 2 * digests->capacity : FIRST_ROOM;
-    size_t wide = (size_t)capacity, used = (size_t)digests->count;
+    int64_t capacity = hasher->capacity ? 2 * hasher->capacity : FIRST_ROOM;
+    size_t wide = (size_t)capacity, used = (size_t)hasher->count;
 
-    INVAR_TRY(grow_list(&digests->tensors, sizeof *digests->tensors, wide, used));
-    INVAR_TRY(grow_list(&digests->shards, sizeof *digests->shards, wide, used));
-    INVAR_TRY(grow_list(&digests->cuts, sizeof *digests->cuts, wide, used));
-    digests->capacity = capacity;
+    INVAR_TRY(grow_list(&hasher->tensors, sizeof *hasher->tensors, wide, used));
+    INVAR_TRY(grow_list(&hasher->shards, sizeof *hasher->shards, wide, used));
+    INVAR_TRY(grow_list(&hasher->cuts, sizeof *hasher->cuts, wide, used));
+    hasher->capacity = capacity;
     return INVAR_OK;
 }
 
-static invar_status add_tensor(invar_tensor_hasher *digests, const invar_tensor *tensor,
-                               int32_t shards, const invar_logical_split *cut)
+static invar_status add_tensor(invar_tensor_hasher *hasher, const invar_tensor *tensor,
+                               int32_t shards, const invar_logical_split *split)
 {
-    if (digests->count == digests->capacity)
-        INVAR_TRY(grow_lists(digests));
-    digests->tensors[digests->count] = *tensor;
-    digests->shards[digests->count] = shards;
-    digests->cuts[digests->count] = *cut;
-    digests->count++;
+    if (hasher->count == hasher->capacity)
+        INVAR_TRY(grow_lists(hasher));
+    hasher->tensors[hasher->count] = *tensor;
+    hasher->shards[hasher->count] = shards;
+    hasher->cuts[hasher->count] = *split;
+    hasher->count++;
     return INVAR_OK;
 }
 
@@ -81,38 +81,38 @@ invar_status invar_tensor_hasher_add(invar_tensor_hasher *hasher, const invar_te
 }
 
 invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *hasher, const invar_tensor *tensor,
-                                         const invar_logical_split *cut)
+                                         const invar_logical_split *split)
 {
-    return add_tensor(hasher, tensor, 1, cut);
+    return add_tensor(hasher, tensor, 1, split);
 }
 
-static invar_status ensure_digests(invar_tensor_hasher *digests)
+static invar_status ensure_digests(invar_tensor_hasher *hasher)
 {
-    const invar_device *dev = &digests->op_runner.dev;
+    const invar_device *dev = &hasher->op_runner.dev;
 
-    if (digests->count <= digests->device_capacity)
+    if (hasher->count <= hasher->device_capacity)
         return INVAR_OK;
-    if (digests->device)
-        invar_device_free(dev, digests->device);
-    digests->device = NULL;
-    digests->device_capacity = 0;
-    INVAR_TRY(invar_device_alloc(dev, (void **)&digests->device,
-                                 (size_t)digests->capacity * sizeof *digests->device, "digests"));
-    digests->device_capacity = digests->capacity;
+    if (hasher->device)
+        invar_device_free(dev, hasher->device);
+    hasher->device = NULL;
+    hasher->device_capacity = 0;
+    INVAR_TRY(invar_device_alloc(dev, (void **)&hasher->device,
+                                 (size_t)hasher->capacity * sizeof *hasher->device, "digests"));
+    hasher->device_capacity = hasher->capacity;
     return INVAR_OK;
 }
 
 /* Hashes the tensors with one call per run of equal numbers of shards. */
-static invar_status hash_runs(invar_tensor_hasher *digests, int64_t count)
+static invar_status hash_runs(invar_tensor_hasher *hasher, int64_t count)
 {
     for (int64_t first = 0, end; first < count; first = end) {
         end = first + 1;
-        while (end < count && digests->shards[end] == digests->shards[first])
+        while (end < count && hasher->shards[end] == hasher->shards[first])
             end++;
-        INVAR_TRY(INVAR_CALL(&digests->op_runner, HASH_TREE, hash_tree,
-                             .digest = &digests->device[first], .x = &digests->tensors[first],
-                             .count = end - first, .shards = digests->shards[first],
-                             .cuts = digests->shards[first] == 1 ? &digests->cuts[first] : NULL));
+        INVAR_TRY(INVAR_CALL(&hasher->op_runner, HASH_TREE, hash_tree,
+                             .digest = &hasher->device[first], .x = &hasher->tensors[first],
+                             .count = end - first, .shards = hasher->shards[first],
+                             .cuts = hasher->shards[first] == 1 ? &hasher->cuts[first] : NULL));
     }
     return INVAR_OK;
 }

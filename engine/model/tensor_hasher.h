@@ -34,9 +34,9 @@ void invar_tensor_hasher_release(invar_tensor_hasher *hasher);
 invar_status invar_tensor_hasher_add(invar_tensor_hasher *hasher, const invar_tensor *tensor,
                                      int32_t shards) INVAR_MUST_USE;
 
-/* Adds a tensor whose shards are the logical shards of `cut`. */
+/* Adds a tensor whose shards are the logical shards of `split`. */
 invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *hasher, const invar_tensor *tensor,
-                                         const invar_logical_split *cut) INVAR_MUST_USE;
+                                         const invar_logical_split *split) INVAR_MUST_USE;
 
 /* Writes all `count` digests to `out` in the order of their tensors, and empties the list. */
 invar_status invar_tensor_hasher_read(invar_digest *out,

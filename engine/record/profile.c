@@ -243,10 +243,10 @@ static void sample_memory(invar_profile *p, const invar_device *dev)
 
 static invar_status record_first_timer(invar_profile *p, const invar_device *dev)
 {
-    const invar_device_timers *marks = &dev->backend->marks;
+    const invar_device_timers *timers = &dev->backend->timers;
 
-    INVAR_TRY(marks->record(dev, 0));
-    INVAR_TRY(marks->elapsed_ns(dev, p->read_ns, 1));
+    INVAR_TRY(timers->record(dev, 0));
+    INVAR_TRY(timers->elapsed_ns(dev, p->read_ns, 1));
     p->first_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     p->marks = 1;
     return INVAR_OK;
@@ -258,7 +258,7 @@ static invar_status read_timers(invar_profile *p, const invar_device *dev)
     invar_status status = INVAR_OK;
 
     if (p->n_pending > 0)
-        status = dev->backend->marks.elapsed_ns(dev, p->read_ns, p->marks);
+        status = dev->backend->timers.elapsed_ns(dev, p->read_ns, p->marks);
     for (int64_t i = 0; i < p->n_pending && status == INVAR_OK; i++) {
         invar_profile_event *event = &p->pending[i];
         const int64_t *ns = &p->read_ns[2 * i + 1];
@@ -277,12 +277,12 @@ static invar_status record_begin_timer(invar_profile *p, const invar_device *dev
         INVAR_TRY(read_timers(p, dev));
     if (p->marks == 0)
         INVAR_TRY(record_first_timer(p, dev));
-    return dev->backend->marks.record(dev, p->marks);
+    return dev->backend->timers.record(dev, p->marks);
 }
 
 static invar_status record_end_timer(invar_profile *p, const invar_device *dev)
 {
-    INVAR_TRY(dev->backend->marks.record(dev, p->marks + 1));
+    INVAR_TRY(dev->backend->timers.record(dev, p->marks + 1));
     p->pending[p->n_pending++] = p->now;
     p->marks += 2;
     // the call has waited for all ops, so reading the timers costs nothing more
@@ -310,9 +310,9 @@ static void on_op_begin(invar_op_profiler *meter, const invar_device *dev,
         describe_operands(text, call);
         p->now.operands = intern_text(p, text);
     }
-    if (dev->backend->marks.range)
-        dev->backend->marks.range(call->name);
-    if (dev->backend->marks.record)
+    if (dev->backend->timers.range)
+        dev->backend->timers.range(call->name);
+    if (dev->backend->timers.record)
         keep_failure(p, record_begin_timer(p, dev));
     else
         p->now.start_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC);
@@ -320,14 +320,14 @@ static void on_op_begin(invar_op_profiler *meter, const invar_device *dev,
 
 static void end_call(invar_profile *p, const invar_device *dev)
 {
-    if (dev->backend->marks.record) {
+    if (dev->backend->timers.record) {
         keep_failure(p, record_end_timer(p, dev));
     } else {
         p->now.duration_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC) - p->now.start_ns;
         add_locked(p, &p->now);
     }
-    if (dev->backend->marks.range)
-        dev->backend->marks.range(NULL);
+    if (dev->backend->timers.range)
+        dev->backend->timers.range(NULL);
     sample_memory(p, dev);
 }
 

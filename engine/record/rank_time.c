@@ -52,9 +52,9 @@ struct invar_rank_timer {
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static const char *current_phase(const invar_rank_timer *work)
+static const char *current_phase(const invar_rank_timer *timer)
 {
-    return work->depth ? work->stack[work->depth - 1].name : OUTSIDE;
+    return timer->depth ? timer->stack[timer->depth - 1].name : OUTSIDE;
 }
 
 static timer_row make_row(const char *phase, const char *move)
@@ -67,33 +67,33 @@ static timer_row make_row(const char *phase, const char *move)
 }
 
 /* Returns the sum of a phase and a kind of transfer. */
-static timer_row *find_sum(invar_rank_timer *work, const char *phase, const char *move)
+static timer_row *find_sum(invar_rank_timer *timer, const char *phase, const char *move)
 {
     timer_row wanted = make_row(phase, move);
 
-    for (int64_t i = 0; i < work->n_rows; i++)
-        if (strcmp(work->rows[i].phase, wanted.phase) == 0 &&
-            strcmp(work->rows[i].move, wanted.move) == 0)
-            return &work->rows[i];
-    if (work->n_rows == INVAR_RANK_TIMER_ROWS)
-        return &work->rows[INVAR_RANK_TIMER_ROWS - 1];
-    work->rows[work->n_rows] = wanted;
-    return &work->rows[work->n_rows++];
+    for (int64_t i = 0; i < timer->n_rows; i++)
+        if (strcmp(timer->rows[i].phase, wanted.phase) == 0 &&
+            strcmp(timer->rows[i].move, wanted.move) == 0)
+            return &timer->rows[i];
+    if (timer->n_rows == INVAR_RANK_TIMER_ROWS)
+        return &timer->rows[INVAR_RANK_TIMER_ROWS - 1];
+    timer->rows[timer->n_rows] = wanted;
+    return &timer->rows[timer->n_rows++];
 }
 
-static void add_slice(invar_rank_timer *work, const timer_row *is)
+static void add_slice(invar_rank_timer *timer, const timer_row *is)
 {
-    if (work->n_slices < work->max_slices)
-        work->rows[INVAR_RANK_TIMER_ROWS + work->n_slices++] = *is;
+    if (timer->n_slices < timer->max_slices)
+        timer->rows[INVAR_RANK_TIMER_ROWS + timer->n_slices++] = *is;
 }
 
 /* Adds the time since mark_ns, except `waited`, to the computing time of the current phase. */
-static timer_row *add_compute_time(invar_rank_timer *work, int64_t now_ns, int64_t waited)
+static timer_row *add_compute_time(invar_rank_timer *timer, int64_t now_ns, int64_t waited)
 {
-    timer_row *computed = find_sum(work, current_phase(work), "");
+    timer_row *computed = find_sum(timer, current_phase(timer), "");
 
-    computed->duration_ns += now_ns - work->mark_ns - waited;
-    work->mark_ns = now_ns;
+    computed->duration_ns += now_ns - timer->mark_ns - waited;
+    timer->mark_ns = now_ns;
     return computed;
 }
 
@@ -125,27 +125,27 @@ void invar_rank_timer_end(invar_rank_timer *timer)
 /* Observer: a transfer has ended. */
 static void on_transfer(void *payload, const invar_comm_event *done)
 {
-    invar_rank_timer *work = payload;
+    invar_rank_timer *timer = payload;
     int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC), waited = (int64_t)(done->waited * 1e9);
     timer_row *moved;
 
     if (waited >
-        now - work->mark_ns) // the two clocks differ, or the transfer began before it was observed
-        waited = now - work->mark_ns;
-    add_compute_time(work, now, waited);
-    moved = find_sum(work, current_phase(work), done->phase);
+        now - timer->mark_ns) // the two clocks differ, or the transfer began before it was observed
+        waited = now - timer->mark_ns;
+    add_compute_time(timer, now, waited);
+    moved = find_sum(timer, current_phase(timer), done->phase);
     moved->calls++;
     moved->duration_ns += waited;
     moved->sent += (int64_t)done->sent;
     moved->received += (int64_t)done->received;
     if (waited >= INVAR_RANK_TIMER_SHORT) {
-        timer_row is = make_row(current_phase(work), done->phase);
+        timer_row is = make_row(current_phase(timer), done->phase);
 
-        is.start_ns = work->unix_ns + now - waited;
+        is.start_ns = timer->unix_ns + now - waited;
         is.duration_ns = waited;
         is.sent = (int64_t)done->sent;
         is.received = (int64_t)done->received;
-        add_slice(work, &is);
+        add_slice(timer, &is);
     }
 }
 
@@ -155,23 +155,23 @@ invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *la
                                   bool intervals)
 {
     size_t most = intervals ? INVAR_RANK_TIMER_INTERVALS : 0, rows = INVAR_RANK_TIMER_ROWS + most;
-    invar_rank_timer *work = NULL;
+    invar_rank_timer *timer = NULL;
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&work, 1, sizeof *work, "work of a rank"));
-    *work = (invar_rank_timer){.layout = layout, .max_slices = (int64_t)most};
+    INVAR_TRY(invar_alloc((void **)&timer, 1, sizeof *timer, "work of a rank"));
+    *timer = (invar_rank_timer){.layout = layout, .max_slices = (int64_t)most};
     status =
-        invar_alloc((void **)&work->rows, 2 * rows, sizeof *work->rows, "what a rank has done");
+        invar_alloc((void **)&timer->rows, 2 * rows, sizeof *timer->rows, "what a rank has done");
     if (status != INVAR_OK) {
-        invar_free(work);
+        invar_free(timer);
         return status;
     }
-    work->send_rows = work->rows + rows;
-    work->mark_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
-    work->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - work->mark_ns;
-    invar_comm_set_observer(layout->world, on_transfer, work);
-    *out = work;
+    timer->send_rows = timer->rows + rows;
+    timer->mark_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
+    timer->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - timer->mark_ns;
+    invar_comm_set_observer(layout->world, on_transfer, timer);
+    *out = timer;
     return INVAR_OK;
 }
 
@@ -188,66 +188,66 @@ void invar_rank_timer_free(invar_rank_timer *timer)
 }
 
 /* Moves all rows to send_rows and returns their number; counting starts again from 0. */
-static int64_t take_rows(invar_rank_timer *work)
+static int64_t take_rows(invar_rank_timer *timer)
 {
-    int64_t rows, slices = work->n_slices;
+    int64_t rows, slices = timer->n_slices;
 
-    add_compute_time(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
-    rows = work->n_rows;
-    memcpy(work->send_rows, work->rows, (size_t)rows * sizeof *work->rows);
-    memcpy(work->send_rows + rows, work->rows + INVAR_RANK_TIMER_ROWS,
-           (size_t)slices * sizeof *work->rows);
-    work->n_rows = work->n_slices = 0;
+    add_compute_time(timer, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    rows = timer->n_rows;
+    memcpy(timer->send_rows, timer->rows, (size_t)rows * sizeof *timer->rows);
+    memcpy(timer->send_rows + rows, timer->rows + INVAR_RANK_TIMER_ROWS,
+           (size_t)slices * sizeof *timer->rows);
+    timer->n_rows = timer->n_slices = 0;
     return rows + slices;
 }
 
-static invar_status reserve_results(invar_rank_timer *work, size_t rows)
+static invar_status reserve_results(invar_rank_timer *timer, size_t rows)
 {
-    if (rows <= work->capacity)
+    if (rows <= timer->capacity)
         return INVAR_OK;
-    invar_free(work->slices);
-    invar_free(work->ledger_rows);
-    work->slices = NULL;
-    work->ledger_rows = NULL;
-    work->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&work->ledger_rows, rows, sizeof *work->ledger_rows,
+    invar_free(timer->slices);
+    invar_free(timer->ledger_rows);
+    timer->slices = NULL;
+    timer->ledger_rows = NULL;
+    timer->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&timer->ledger_rows, rows, sizeof *timer->ledger_rows,
                           "work of all ranks"));
-    INVAR_TRY(invar_alloc((void **)&work->slices, rows, sizeof *work->slices, "slices of ranks"));
-    work->capacity = rows;
+    INVAR_TRY(invar_alloc((void **)&timer->slices, rows, sizeof *timer->slices, "slices of ranks"));
+    timer->capacity = rows;
     return INVAR_OK;
 }
 
 /* Adds a row of a rank to the sums or the intervals of the result. */
-static void add_result(invar_rank_timer *work, invar_rank_times *out, int rank, timer_row *is)
+static void add_result(invar_rank_timer *timer, invar_rank_times *out, int rank, timer_row *is)
 {
-    const char *host = invar_comm_host(work->layout->world, rank);
+    const char *host = invar_comm_host(timer->layout->world, rank);
 
     is->phase[sizeof is->phase - 1] = '\0'; // data of another rank: terminate the strings
     is->move[sizeof is->move - 1] = '\0';
     if (is->start_ns)
-        work->slices[out->n_intervals++] = (invar_rank_interval){
+        timer->slices[out->n_intervals++] = (invar_rank_interval){
             rank, host, is->phase, is->move, is->start_ns, is->duration_ns, is->sent, is->received};
     else
-        work->ledger_rows[out->n_rows++] = (invar_ledger_rank_time){
+        timer->ledger_rows[out->n_rows++] = (invar_ledger_rank_time){
             rank, host, is->phase, is->move, is->calls, is->duration_ns, is->sent, is->received};
 }
 
 /* Converts the gathered rows of all ranks. */
-static invar_status convert_rows(invar_rank_times *out, invar_rank_timer *work)
+static invar_status convert_rows(invar_rank_times *out, invar_rank_timer *timer)
 {
-    const size_t *bytes = work->gathered.bytes;
-    int size = invar_ranks_size(work->layout);
-    timer_row *next = (timer_row *)(void *)work->gathered.data;
+    const size_t *bytes = timer->gathered.bytes;
+    int size = invar_ranks_size(timer->layout);
+    timer_row *next = (timer_row *)(void *)timer->gathered.data;
     size_t all = 0;
 
     for (int r = 0; r < size; r++)
         all += bytes[r] / sizeof *next;
-    INVAR_TRY(reserve_results(work, all));
+    INVAR_TRY(reserve_results(timer, all));
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
-            add_result(work, out, r, next++);
-    out->rows = work->ledger_rows;
-    out->intervals = work->slices;
+            add_result(timer, out, r, next++);
+    out->rows = timer->ledger_rows;
+    out->intervals = timer->slices;
     return INVAR_OK;
 }
 

@@ -52,7 +52,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     const invar_layout *layout = r->options.layout;
     invar_digest *all = NULL, *own;
     size_t *bytes = NULL;
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     invar_status status;
 
     *out = false;
@@ -67,8 +67,8 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     hash_compute_weights(own, r->step);
     status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
     if (status == INVAR_OK) {
-        who = invar_ranks_find_outlier(all, layout->data.size);
-        *out = who.differing_rank >= 0 && !invar_digest_equal(own, &all[who.majority_rank]);
+        outlier = invar_ranks_find_outlier(all, layout->data.size);
+        *out = outlier.differing_rank >= 0 && !invar_digest_equal(own, &all[outlier.majority_rank]);
     }
     invar_free(all);
     return status;
@@ -106,11 +106,11 @@ typedef struct digests {
 } digests;
 
 static void describe_desync(char out[TEXT_SIZE], const invar_layout *layout,
-                            const invar_rank_outlier *who, const digests *all,
+                            const invar_rank_outlier *outlier, const digests *all,
                             const invar_probe_result *points)
 {
-    const invar_digest *differing = all->rank_digest + who->differing_rank * all->count;
-    const invar_digest *usual = all->rank_digest + who->majority_rank * all->count;
+    const invar_digest *differing = all->rank_digest + outlier->differing_rank * all->count;
+    const invar_digest *usual = all->rank_digest + outlier->majority_rank * all->count;
     const char *what = "its metrics or its weights as ops read them";
 
     for (int64_t i = 0; i < points->count; i++) {
@@ -124,8 +124,9 @@ static void describe_desync(char out[TEXT_SIZE], const invar_layout *layout,
     (void)snprintf(out, TEXT_SIZE,
                    "rank %d on %s is out of step: %s differs from that of rank %d on %s; check the "
                    "host with invar doctor, then start the run again, on other ranks if you like",
-                   who->differing_rank, invar_comm_host(layout->world, who->differing_rank), what,
-                   who->majority_rank, invar_comm_host(layout->world, who->majority_rank));
+                   outlier->differing_rank, invar_comm_host(layout->world, outlier->differing_rank),
+                   what, outlier->majority_rank,
+                   invar_comm_host(layout->world, outlier->majority_rank));
 }
 
 /*
@@ -213,14 +214,15 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
 }
 
 static invar_status report_desync(invar_recorder *r, const invar_ledger_step *step,
-                                  const invar_rank_outlier *who, const invar_probe_result *points)
+                                  const invar_rank_outlier *outlier,
+                                  const invar_probe_result *points)
 {
     digests all = {NULL, 0};
     char text[TEXT_SIZE];
     invar_status status = gather_digests(&all, r->options.layout, points);
 
     if (status == INVAR_OK) {
-        describe_desync(text, r->options.layout, who, &all, points);
+        describe_desync(text, r->options.layout, outlier, &all, points);
         if (r->ledger)
             status = write_desync(r, *step, text, &all, points);
     }
@@ -233,7 +235,7 @@ static invar_status report_desync(invar_recorder *r, const invar_ledger_step *st
 invar_status invar_replica_check(invar_recorder *r, const invar_ledger_step *step,
                                  const invar_probe_result *points)
 {
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     invar_digest own;
     bool differing;
 
@@ -241,6 +243,6 @@ invar_status invar_replica_check(invar_recorder *r, const invar_ledger_step *ste
         return INVAR_OK;
     INVAR_TRY(find_other_weights(&differing, r));
     hash_step(&own, step, points, differing);
-    INVAR_TRY(invar_ranks_compare_digests(&who, r->options.layout, PHASE, &own));
-    return who.differing_rank < 0 ? INVAR_OK : report_desync(r, step, &who, points);
+    INVAR_TRY(invar_ranks_compare_digests(&outlier, r->options.layout, PHASE, &own));
+    return outlier.differing_rank < 0 ? INVAR_OK : report_desync(r, step, &outlier, points);
 }

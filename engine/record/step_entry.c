@@ -41,8 +41,8 @@ typedef struct ledger_entry {
     invar_ledger_sample *samples;
     invar_ledger_reward_part *parts; /* (n_parts) reward parts of all samples of the step */
     size_t n_parts;
-    invar_ledger_multi_turn *led; /* (n_led) turns of the multi-turn samples */
-    size_t n_led;
+    invar_ledger_multi_turn *multi_turn; /* (n_multi_turn) turns of the multi-turn samples */
+    size_t n_multi_turn;
     invar_kept_samples kept;
     char (*rng)[INVAR_RNG_COORDS_SIZE];
 } ledger_entry;
@@ -402,8 +402,8 @@ static invar_status fill_multi_turn(ledger_entry *e)
 {
     const invar_token_arrays *f = e->step->flat;
 
-    INVAR_TRY(invar_alloc((void **)&e->led, (size_t)e->step->count + 1, sizeof *e->led,
-                          "turns of samples"));
+    INVAR_TRY(invar_alloc((void **)&e->multi_turn, (size_t)e->step->count + 1,
+                          sizeof *e->multi_turn, "turns of samples"));
     for (int64_t i = 0; i < e->step->count; i++) {
         int64_t at = e->step->first + i, inserted = 0;
 
@@ -411,7 +411,8 @@ static invar_status fill_multi_turn(ledger_entry *e)
             continue;
         for (int64_t t = f->offsets[at]; t < f->offsets[at + 1]; t++)
             inserted += !f->sampled_mask[t];
-        e->led[e->n_led++] = (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
+        e->multi_turn[e->n_multi_turn++] =
+            (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
     }
     return INVAR_OK;
 }
@@ -535,8 +536,8 @@ static invar_status append_entry(ledger_entry *e, invar_recorder *recorder,
                               .n_samples = (size_t)s->count,
                               .parts = e->parts,
                               .n_parts = e->n_parts,
-                              .led = e->led,
-                              .n_led = e->n_led,
+                              .multi_turn = e->multi_turn,
+                              .n_multi_turn = e->n_multi_turn,
                               .replies = s->replies,
                               .n_replies = s->n_replies,
                               .gauges = e->gauges,
@@ -580,7 +581,7 @@ invar_status invar_step_entry_append(invar_recorder *recorder, const invar_step_
         status = append_entry(e, recorder, points);
     invar_free(e->rng);
     invar_free(e->parts);
-    invar_free(e->led);
+    invar_free(e->multi_turn);
     invar_kept_samples_release(&e->kept);
     invar_free(e->samples);
     invar_free(e);

@@ -98,10 +98,10 @@ invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_sam
     return INVAR_OK;
 }
 
-void invar_token_arrays_release(invar_token_arrays *flat)
+void invar_token_arrays_release(invar_token_arrays *arrays)
 {
-    invar_free(flat->memory);
-    *flat = (invar_token_arrays){0};
+    invar_free(arrays->memory);
+    *arrays = (invar_token_arrays){0};
 }
 
 static const float *offset_or_null(const float *array, int64_t token)
@@ -192,38 +192,39 @@ static invar_status compute_percentiles(invar_logp_diff *out, float *sizes, int6
     return status;
 }
 
-invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *flat, int64_t first,
+invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *arrays, int64_t first,
                                                  int64_t count, const float *a, const float *b)
 {
     invar_logp_diff gap = {.sample = -1, .position = -1};
 
     for (int64_t i = 0; i < count; i++)
-        for (int64_t t = flat->offsets[first + i]; t < flat->offsets[first + i + 1]; t++) {
-            float size = flat->sampled_mask[t] ? abs_difference(a[t], b[t]) : 0.0f;
-            gap.differ += flat->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+        for (int64_t t = arrays->offsets[first + i]; t < arrays->offsets[first + i + 1]; t++) {
+            float size = arrays->sampled_mask[t] ? abs_difference(a[t], b[t]) : 0.0f;
+            gap.differ += arrays->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
             if (size > gap.max) {
                 gap.max = size;
                 gap.sample = i;
-                gap.position = t - flat->offsets[first + i];
+                gap.position = t - arrays->offsets[first + i];
             }
         }
     return gap;
 }
 
-invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *flat,
+invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *arrays,
                                           int64_t first, int64_t count, const float *a,
                                           const float *b)
 {
-    int64_t begin = flat->offsets[first], tokens = flat->offsets[first + count] - begin, drawn = 0;
+    int64_t begin = arrays->offsets[first], tokens = arrays->offsets[first + count] - begin,
+            drawn = 0;
     float *sizes = NULL;
     invar_status status;
 
-    *out = invar_token_arrays_max_logp_diff(flat, first, count, a, b);
+    *out = invar_token_arrays_max_logp_diff(arrays, first, count, a, b);
     if (out->differ == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
     for (int64_t t = begin; t < begin + tokens; t++)
-        if (flat->sampled_mask[t])
+        if (arrays->sampled_mask[t])
             sizes[drawn++] = abs_difference(a[t], b[t]);
     status = compute_percentiles(out, sizes, drawn);
     invar_free(sizes);

@@ -57,24 +57,24 @@ typedef struct invar_token_array_flags {
  */
 invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
                                      const invar_token_array_flags *wants) INVAR_MUST_USE;
-void invar_token_arrays_release(invar_token_arrays *flat);
+void invar_token_arrays_release(invar_token_arrays *arrays);
 
 /* Writes the offsets (count + 1) of the tokens of samples [first, first + count), from 0. */
-void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *flat, int64_t first,
+void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *arrays, int64_t first,
                                int64_t count);
 
 /*
  * Returns a view of the samples [first, first + count). `start` comes from
  * invar_token_arrays_starts for the same samples; it and all arrays are borrowed.
  */
-invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *flat, int64_t first,
+invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *arrays, int64_t first,
                                         int64_t count, const int64_t *start);
 
 /*
  * Returns the unbiased pass@k, 1 - C(n - c, k) / C(n, k), as the mean over groups; a reward of 1 is
  * correct. A group of fewer than k samples counts with all of them.
  */
-double invar_token_arrays_pass_at(const invar_token_arrays *flat, int64_t k);
+double invar_token_arrays_pass_at(const invar_token_arrays *arrays, int64_t k);
 
 /* Largest difference between two arrays of log-probs, over the sampled tokens. */
 typedef struct invar_logp_diff {
@@ -88,11 +88,11 @@ typedef struct invar_logp_diff {
  * Compares the samples [first, first + count), without percentiles. NaN counts as the largest
  * difference.
  */
-invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *flat, int64_t first,
+invar_logp_diff invar_token_arrays_max_logp_diff(const invar_token_arrays *arrays, int64_t first,
                                                  int64_t count, const float *a, const float *b);
 
 /* Compares like invar_token_arrays_max_logp_diff, and computes the percentiles. */
-invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *flat,
+invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_token_arrays *arrays,
                                           int64_t first, int64_t count, const float *a,
                                           const float *b) INVAR_MUST_USE;
 

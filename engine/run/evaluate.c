@@ -199,12 +199,12 @@ static invar_status add_reward_parts(set_results *out, const invar_rl_samples *s
 static invar_status add_pass_rates(set_results *out, const invar_rl_samples *samples,
                                    const test_set *set, int64_t per_prompt)
 {
-    invar_token_arrays flat = {0};
+    invar_token_arrays arrays = {0};
 
-    INVAR_TRY(invar_token_arrays_make(&flat, samples, &(invar_token_array_flags){0}));
+    INVAR_TRY(invar_token_arrays_make(&arrays, samples, &(invar_token_array_flags){0}));
     for (int64_t k = 1; k <= per_prompt; k *= 2)
-        add_result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
-    invar_token_arrays_release(&flat);
+        add_result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&arrays, k));
+    invar_token_arrays_release(&arrays);
     return INVAR_OK;
 }
 

@@ -273,12 +273,12 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
         f->items[f->count++] = loop->identity.facts.items[i];
 }
 
-static invar_status begin_run(invar_train_loop *loop, const invar_ledger_provenance *circumstances)
+static invar_status begin_run(invar_train_loop *loop, const invar_ledger_provenance *provenance)
 {
     identity id;
     invar_ledger_run run = {.name = loop->dirs.paths.name,
                             .kind = loop->options->kind ? loop->options->kind : "train",
-                            .circumstances = *circumstances};
+                            .circumstances = *provenance};
 
     INVAR_TRY(gather_identity(&id, loop));
     run.identity = id.pairs;
@@ -594,7 +594,7 @@ static invar_status broadcast_text(char **text, const invar_train_loop *loop, in
 }
 
 /* Fails with the first key in which the differing rank's text differs from that of the majority. */
-static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_outlier *who,
+static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_outlier *outlier,
                               const char *odd, const char *usual)
 {
     char key[INVAR_TEXT_QUOTE_SIZE], its[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
@@ -611,30 +611,31 @@ static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_out
     usual += strlen(usual) + 1;
     invar_text_quote(its, sizeof its, odd, strlen(odd));
     invar_text_quote(theirs, sizeof theirs, usual, strlen(usual));
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
-                      "other's \"%s\"; give all ranks the same program, recipe, data and weights",
-                      who->differing_rank, invar_comm_host(loop->world->world, who->differing_rank),
-                      who->majority_rank, invar_comm_host(loop->world->world, who->majority_rank),
-                      key, its, theirs);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
+        "other's \"%s\"; give all ranks the same program, recipe, data and weights",
+        outlier->differing_rank, invar_comm_host(loop->world->world, outlier->differing_rank),
+        outlier->majority_rank, invar_comm_host(loop->world->world, outlier->majority_rank), key,
+        its, theirs);
 }
 
 static invar_status compare_inputs(invar_train_loop *loop, const rank_inputs *own)
 {
     char *odd = NULL, *usual = NULL;
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     invar_digest digest;
     invar_status status;
 
     invar_hash_bytes(&digest, own->text, own->bytes);
-    status = invar_ranks_compare_digests(&who, loop->world, "identity", &digest);
-    if (status == INVAR_OK && who.differing_rank >= 0) {
-        status = broadcast_text(&odd, loop, who.differing_rank, own);
+    status = invar_ranks_compare_digests(&outlier, loop->world, "identity", &digest);
+    if (status == INVAR_OK && outlier.differing_rank >= 0) {
+        status = broadcast_text(&odd, loop, outlier.differing_rank, own);
         if (status == INVAR_OK)
-            status = broadcast_text(&usual, loop, who.majority_rank, own);
+            status = broadcast_text(&usual, loop, outlier.majority_rank, own);
         loop->all_ranks_failed = status == INVAR_OK;
         if (status == INVAR_OK)
-            status = fail_rank(loop, &who, odd, usual);
+            status = fail_rank(loop, &outlier, odd, usual);
     }
     invar_free(usual);
     invar_free(odd);
@@ -730,21 +731,21 @@ invar_status invar_train_loop_fail_missing_run(const invar_train_loop *loop, int
 
 invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const invar_digest *chain)
 {
-    invar_ledger_provenance circumstances = {0};
+    invar_ledger_provenance provenance = {0};
     invar_ledger_summary summary;
     facts known;
 
     gather_facts(&known, loop);
-    circumstances.facts = known.items;
-    circumstances.n_facts = known.count;
+    provenance.facts = known.items;
+    provenance.n_facts = known.count;
     if (loop->recorder.uuid[0]) {
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, loop->recorder.uuid));
         INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
-                                      &circumstances));
+                                      &provenance));
     } else if (step >= 0 && !loop->fork.starting) {
         return invar_train_loop_fail_missing_run(loop, step);
     } else {
-        INVAR_TRY(begin_run(loop, &circumstances));
+        INVAR_TRY(begin_run(loop, &provenance));
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));
     }
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);

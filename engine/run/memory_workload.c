@@ -36,11 +36,11 @@ static int64_t longest_prompt(const invar_recipe *r, int64_t context)
 }
 
 /* Returns the largest number of tokens of prompt and response together. */
-static int64_t longest_context(const invar_memory_workload *ask, const invar_recipe *r)
+static int64_t longest_context(const invar_memory_workload *workload, const invar_recipe *r)
 {
     int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
 
-    return context ? context : ask->spec->max_positions;
+    return context ? context : workload->spec->max_positions;
 }
 
 static bool has_agents(const invar_recipe *r)
@@ -48,48 +48,48 @@ static bool has_agents(const invar_recipe *r)
     return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
 }
 
-static void read_lengths(invar_memory_workload *ask, const invar_recipe *r,
+static void read_lengths(invar_memory_workload *workload, const invar_recipe *r,
                          const invar_train_settings *set, const invar_data_lengths *data)
 {
-    ask->context = longest_context(ask, r);
-    ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
-    ask->response =
-        invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+    workload->context = longest_context(workload, r);
+    workload->prompt = data->prompt ? data->prompt : longest_prompt(r, workload->context);
+    workload->response =
+        invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), workload->context);
     if (has_agents(r)) { // agents choose their prompts
-        ask->prompt = ask->context - 1;
-        ask->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
+        workload->prompt = workload->context - 1;
+        workload->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
     }
     if (!set->sft)
         return;
-    ask->response = data->answer ? data->answer : ask->context - 1;
-    ask->context = data->total ? data->total : ask->context;
+    workload->response = data->answer ? data->answer : workload->context - 1;
+    workload->context = data->total ? data->total : workload->context;
 }
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
+static void read_rollouts(invar_memory_workload *workload, const invar_recipe *r,
                           const invar_train_settings *set, const invar_data_lengths *data)
 {
     bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
     bool follows =
-        ask->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+        workload->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
     bool turns = invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] != '\0';
-    int64_t context = longest_context(ask, r);
+    int64_t context = longest_context(workload, r);
 
     if (!set->sft && (!loads || follows)) // loaded rollouts are not sampled
-        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
+        workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
             (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
                                   set->per_prompt,
-                                  ask->prompt,
-                                  ask->response,
+                                  workload->prompt,
+                                  workload->response,
                                   context,
                                   data->prompt > 0,
                                   turns || set->lag.rollouts > 0};
     if (has_agents(r)) // agents may run any number of samples at a time
-        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
-            MOST_PROMPTS, 1, ask->context - 1, ask->response, context, false, true};
+        workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
+            MOST_PROMPTS, 1, workload->context - 1, workload->response, context, false, true};
     if (data->evaluates)
-        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
+        workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
             (invar_rollout_shape){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
                                   data->per_prompt,
                                   data->eval ? data->eval : longest_prompt(r, context),
@@ -98,8 +98,9 @@ static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
                                   data->eval > 0,
                                   turns};
     if (data->evaluates && has_agents(r))
-        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
-            MOST_PROMPTS, data->per_prompt, ask->context - 1, data->response, context, false, true};
+        workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
+            MOST_PROMPTS, data->per_prompt, workload->context - 1, data->response, context, false,
+            true};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -124,7 +125,7 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
     bool far = invar_device_is_local(&s->dev);
     bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
     int64_t micro_batch = invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE);
-    invar_memory_workload ask = {
+    invar_memory_workload workload = {
         .dev = &s->dev,
         .spec = &s->spec,
         .format = s->format,
@@ -168,9 +169,9 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
         .limits = invar_run_context_limits(s),
         .sampling = {invar_run_context_sampling(s), data->sampling}};
 
-    read_lengths(&ask, r, set, data);
-    read_rollouts(&ask, r, set, data);
-    return ask;
+    read_lengths(&workload, r, set, data);
+    read_rollouts(&workload, r, set, data);
+    return workload;
 }
 
 void invar_memory_planning_sample_alone(invar_memory_workload *workload)
@@ -222,39 +223,41 @@ size_t invar_memory_planning_available(const invar_device *dev)
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */
 
-/* Turns a missing data file into a warning in v->unread. */
-static invar_status warn_if_missing(invar_memory_planning *v, invar_status status)
+/* Turns a missing data file into a warning in planning->unread. */
+static invar_status warn_if_missing(invar_memory_planning *planning, invar_status status)
 {
     if (status != INVAR_E_NOTFOUND)
         return status;
-    (void)snprintf(v->unread, sizeof v->unread,
+    (void)snprintf(planning->unread, sizeof planning->unread,
                    "warning: the plan is by the recipe's bounds, and train refuses this: %.1000s",
                    invar_error_last()->message);
     invar_error_clear();
     return INVAR_OK;
 }
 
-static invar_status read_data(invar_memory_planning *v)
+static invar_status read_data(invar_memory_planning *planning)
 {
-    const invar_recipe *r = v->session.recipe;
+    const invar_recipe *r = planning->session.recipe;
     const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
     invar_digest digest;
 
-    v->data.evaluates =
+    planning->data.evaluates =
         invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
-    if (v->data.evaluates) {
-        INVAR_TRY(invar_evaluate_read_sets(&v->session));
-        INVAR_TRY(invar_evaluate_measure(&v->data, &v->session));
+    if (planning->data.evaluates) {
+        INVAR_TRY(invar_evaluate_read_sets(&planning->session));
+        INVAR_TRY(invar_evaluate_measure(&planning->data, &planning->session));
     }
-    if (!v->session.tokenizer)
+    if (!planning->session.tokenizer)
         return INVAR_OK;
     if (path[0])
         INVAR_TRY(
-            warn_if_missing(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
-    invar_data_lengths_add(&v->data, v->session.data, false);
-    if (!v->data.evaluates)
+            warn_if_missing(planning, invar_run_context_data(&planning->session.data,
+                                                             &planning->session, path, false)));
+    invar_data_lengths_add(&planning->data, planning->session.data, false);
+    if (!planning->data.evaluates)
         return INVAR_OK;
-    return warn_if_missing(v, invar_evaluate_hash(&digest, &v->data, &v->session));
+    return warn_if_missing(planning,
+                           invar_evaluate_hash(&digest, &planning->data, &planning->session));
 }
 
 /*
@@ -277,9 +280,9 @@ static invar_status check_folders(const invar_recipe *r)
     return INVAR_OK;
 }
 
-static invar_status check_admission(const invar_memory_planning *v)
+static invar_status check_admission(const invar_memory_planning *planning)
 {
-    const invar_run_context *s = &v->session;
+    const invar_run_context *s = &planning->session;
     invar_admission facts = {.recipe = s->recipe,
                              .data_known = s->data,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0};
@@ -288,19 +291,20 @@ static invar_status check_admission(const invar_memory_planning *v)
     return invar_admission_check(&facts);
 }
 
-static invar_status read_workload(invar_memory_planning *v, size_t memory)
+static invar_status read_workload(invar_memory_planning *planning, size_t memory)
 {
-    INVAR_TRY(check_folders(v->session.recipe));
-    INVAR_TRY(invar_run_context_check_rollouts(&v->session));
-    INVAR_TRY(read_data(v));
-    INVAR_TRY(check_admission(v));
-    invar_train_settings_read(&v->settings, v->session.recipe, 0, -1);
-    v->workload = invar_memory_planning_workload(&v->session, &v->settings, &v->data);
-    if (memory == 0 && v->session.imagined)
+    INVAR_TRY(check_folders(planning->session.recipe));
+    INVAR_TRY(invar_run_context_check_rollouts(&planning->session));
+    INVAR_TRY(read_data(planning));
+    INVAR_TRY(check_admission(planning));
+    invar_train_settings_read(&planning->settings, planning->session.recipe, 0, -1);
+    planning->workload =
+        invar_memory_planning_workload(&planning->session, &planning->settings, &planning->data);
+    if (memory == 0 && planning->session.imagined)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "there is no GPU here: choose device = cpu, or plan for a GPU of another "
                           "machine with 'invar plan RECIPE --memory 80GB'");
-    v->available = memory ? memory : invar_memory_planning_available(&v->session.dev);
+    planning->available = memory ? memory : invar_memory_planning_available(&planning->session.dev);
     return INVAR_OK;
 }
 
@@ -331,42 +335,43 @@ invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_r
     return status;
 }
 
-void invar_memory_planning_set_roles(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
-                                     int world)
+void invar_memory_planning_set_roles(invar_memory_planning *planning,
+                                     const invar_rank_role_sizes *sizes, int world)
 {
-    v->split_roles = sizes;
-    v->world = world;
+    planning->split_roles = sizes;
+    planning->world = world;
 }
 
-static invar_status simulate_roles(invar_memory_planning *v, int rank)
+static invar_status simulate_roles(invar_memory_planning *planning, int rank)
 {
-    invar_rank_roles_close(&v->roles);
-    v->workload.roles = NULL;
-    if (!v->split_roles)
+    invar_rank_roles_close(&planning->roles);
+    planning->workload.roles = NULL;
+    if (!planning->split_roles)
         return INVAR_OK;
-    INVAR_TRY(invar_rank_roles_simulate(&v->roles, v->split_roles, v->world, rank));
-    v->workload.roles = &v->roles;
+    INVAR_TRY(
+        invar_rank_roles_simulate(&planning->roles, planning->split_roles, planning->world, rank));
+    planning->workload.roles = &planning->roles;
     return INVAR_OK;
 }
 
-static invar_status simulate_rank(invar_memory_planning *v, const invar_layout_sizes *sizes,
+static invar_status simulate_rank(invar_memory_planning *planning, const invar_layout_sizes *sizes,
                                   int ranks, int rank)
 {
-    invar_layout_release(&v->layout);
-    INVAR_TRY(simulate_roles(v, rank));
-    INVAR_TRY(invar_layout_simulate(&v->layout, sizes, ranks, rank));
-    v->workload.layout = &v->layout;
+    invar_layout_release(&planning->layout);
+    INVAR_TRY(simulate_roles(planning, rank));
+    INVAR_TRY(invar_layout_simulate(&planning->layout, sizes, ranks, rank));
+    planning->workload.layout = &planning->layout;
     return INVAR_OK;
 }
 
-invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
+invar_status invar_memory_planning_plan_rank(invar_memory_planning *planning,
                                              const invar_layout_sizes *sizes, int ranks, int rank)
 {
-    INVAR_TRY(simulate_rank(v, sizes, ranks, rank));
-    return invar_memory_plan_make(&v->plan, &v->workload, v->available);
+    INVAR_TRY(simulate_rank(planning, sizes, ranks, rank));
+    return invar_memory_plan_make(&planning->plan, &planning->workload, planning->available);
 }
 
-invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
+invar_status invar_memory_planning_plan_stage(invar_memory_planning *planning,
                                               const invar_layout_sizes *sizes, int ranks, int stage)
 {
     int first = stage * (ranks / (sizes->pipeline > 0 ? sizes->pipeline : 1)), rank = first, next;
@@ -374,28 +379,28 @@ invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
 
     // the heaviest rank is found first among tensor ranks, then among owners of rows
     for (int i = 0; i < 3; i++, rank = next) {
-        INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
-        most = v->plan.need > most.need ? v->plan : most;
-        next = v->plan.peak_rank;
-        if (next == rank || (v->workload.must_fit && !most.fits))
+        INVAR_TRY(invar_memory_planning_plan_rank(planning, sizes, ranks, rank));
+        most = planning->plan.need > most.need ? planning->plan : most;
+        next = planning->plan.peak_rank;
+        if (next == rank || (planning->workload.must_fit && !most.fits))
             break;
     }
-    v->plan = most;
-    return simulate_rank(v, sizes, ranks, first);
+    planning->plan = most;
+    return simulate_rank(planning, sizes, ranks, first);
 }
 
-invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
+invar_status invar_memory_planning_plan_sampler(invar_memory_planning *planning)
 {
-    const invar_rank_role_sizes *sizes = v->split_roles;
-    invar_memory_workload ask;
+    const invar_rank_role_sizes *sizes = planning->split_roles;
+    invar_memory_workload workload;
 
-    invar_layout_release(&v->layout);
-    INVAR_TRY(simulate_roles(v, v->world - sizes->rollout_ranks));
-    INVAR_TRY(invar_layout_simulate(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
-    ask = v->workload;
-    ask.layout = &v->layout;
-    invar_memory_planning_sample_alone(&ask);
-    return invar_memory_plan_make(&v->plan, &ask, v->available);
+    invar_layout_release(&planning->layout);
+    INVAR_TRY(simulate_roles(planning, planning->world - sizes->rollout_ranks));
+    INVAR_TRY(invar_layout_simulate(&planning->layout, &sizes->rollout, sizes->rollout_ranks, 0));
+    workload = planning->workload;
+    workload.layout = &planning->layout;
+    invar_memory_planning_sample_alone(&workload);
+    return invar_memory_plan_make(&planning->plan, &workload, planning->available);
 }
 
 void invar_memory_planning_release(invar_memory_planning *planning)

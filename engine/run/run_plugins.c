@@ -74,7 +74,7 @@ static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recip
 
 typedef struct recorded {
     const char *spec; /* agent-path of this run */
-    bool led;         /* the recorded run had agents */
+    bool has_agents;  /* the recorded run had agents */
 } recorded;
 
 static invar_status take_spec(void *payload, const char *const *columns,
@@ -87,7 +87,7 @@ static invar_status take_spec(void *payload, const char *const *columns,
     if (!values)
         return INVAR_OK;
     INVAR_CHECK(count == 1);
-    r->led = true;
+    r->has_agents = true;
     if (values[0].type == INVAR_LEDGER_TYPE_TEXT && values[0].bytes == strlen(r->spec) &&
         memcmp(values[0].data, r->spec, values[0].bytes) == 0)
         return INVAR_OK;
@@ -115,7 +115,7 @@ static invar_status check_record(const invar_run_plugins *plugins, const char *s
                              .n_arguments = 1,
                              .row = take_spec,
                              .payload = &r}));
-    if (!r.led)
+    if (!r.has_agents)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "agent-record: no agent led that run: it has no " INVAR_AGENT_NAME
                           "; give the record of one that has it");

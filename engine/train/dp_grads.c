@@ -41,50 +41,50 @@ invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const 
         INVAR_TRY(invar_grads_clear(grads));
     if (!invar_layout_has_data_parallel(layout))
         return INVAR_OK;
-    INVAR_CHECK(invar_zero_partition_divide(model));
+    INVAR_CHECK(invar_zero_partition_is_divided(model));
     return make_chunk_sums(out, dev);
 }
 
-void invar_dp_grads_release(invar_dp_grads *ranks)
+void invar_dp_grads_release(invar_dp_grads *grads)
 {
-    for (int i = 0; i < ranks->n_sums; i++)
-        invar_unit_sum_free(ranks->sums[i].sum);
-    invar_free(ranks->sums);
-    *ranks = (invar_dp_grads){.grads = NULL};
+    for (int i = 0; i < grads->n_sums; i++)
+        invar_unit_sum_free(grads->sums[i].sum);
+    invar_free(grads->sums);
+    *grads = (invar_dp_grads){.grads = NULL};
 }
 
-static invar_status zero_chunk(invar_dp_grads *ranks, int chunk)
+static invar_status zero_chunk(invar_dp_grads *grads, int chunk)
 {
     invar_byte_range ranges[INVAR_GRADS_RANGES];
 
-    invar_grads_ranges(ranges, ranks->model, chunk);
+    invar_grads_ranges(ranges, grads->model, chunk);
     for (int i = 0; i < INVAR_GRADS_RANGES; i++)
         if (ranges[i].bytes > 0)
-            INVAR_TRY(invar_device_zero(&ranks->grads->dev,
-                                        (char *)ranks->grads->memory + ranges[i].first,
+            INVAR_TRY(invar_device_zero(&grads->grads->dev,
+                                        (char *)grads->grads->memory + ranges[i].first,
                                         ranges[i].bytes));
     return INVAR_OK;
 }
 
-invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk)
+invar_status invar_dp_grads_begin(invar_dp_grads *grads, int chunk)
 {
-    return ranks->layout->virtual_stages == 1 ? invar_grads_zero(ranks->grads)
-                                              : zero_chunk(ranks, chunk);
+    return grads->layout->virtual_stages == 1 ? invar_grads_zero(grads->grads)
+                                              : zero_chunk(grads, chunk);
 }
 
-invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers)
+invar_status invar_dp_grads_add(invar_dp_grads *grads, int chunk, int givers)
 {
-    for (int i = 0; i < ranks->n_sums; i++)
-        if (ranks->sums[i].chunk == chunk)
-            INVAR_TRY(invar_unit_sum_add(ranks->sums[i].sum, ranks->grads->memory, givers));
+    for (int i = 0; i < grads->n_sums; i++)
+        if (grads->sums[i].chunk == chunk)
+            INVAR_TRY(invar_unit_sum_add(grads->sums[i].sum, grads->grads->memory, givers));
     return INVAR_OK;
 }
 
-invar_status invar_dp_grads_end(invar_dp_grads *ranks)
+invar_status invar_dp_grads_end(invar_dp_grads *grads)
 {
-    for (int i = 0; i < ranks->n_sums; i++)
-        INVAR_TRY(invar_unit_sum_end(ranks->sums[i].sum, ranks->grads->memory));
-    if (ranks->n_sums > 0)
-        ranks->grads->overwrite_next = false;
+    for (int i = 0; i < grads->n_sums; i++)
+        INVAR_TRY(invar_unit_sum_end(grads->sums[i].sum, grads->grads->memory));
+    if (grads->n_sums > 0)
+        grads->grads->overwrite_next = false;
     return INVAR_OK;
 }

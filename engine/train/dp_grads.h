@@ -41,22 +41,22 @@ typedef struct invar_dp_grads {
 invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const invar_model *model,
                                  const invar_layout *layout,
                                  const invar_device *dev) INVAR_MUST_USE;
-void invar_dp_grads_release(invar_dp_grads *ranks);
+void invar_dp_grads_release(invar_dp_grads *grads);
 
 /*
  * Zeroes the gradients of the chunk. Call before the backward of each unit that this rank computes.
  */
-invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk) INVAR_MUST_USE;
+invar_status invar_dp_grads_begin(invar_dp_grads *grads, int chunk) INVAR_MUST_USE;
 
 /*
  * Adds the units of a round to the sum of the chunk. Call after the backward: the data-parallel
  * ranks 0 to givers - 1 have computed one unit each. Collective: all data-parallel ranks must call
  * it.
  */
-invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers) INVAR_MUST_USE;
+invar_status invar_dp_grads_add(invar_dp_grads *grads, int chunk, int givers) INVAR_MUST_USE;
 
 /* Writes the sums of the rows that this rank owns to the gradients. Call after the last round. */
-invar_status invar_dp_grads_end(invar_dp_grads *ranks) INVAR_MUST_USE;
+invar_status invar_dp_grads_end(invar_dp_grads *grads) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

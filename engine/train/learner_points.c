@@ -215,7 +215,7 @@ static invar_status define_weight(int64_t *out, const invar_learner *l, invar_pr
 /* Returns true if digests of masters are combined from those of ranks or logical shards. */
 static bool combines_digests(const invar_learner *l)
 {
-    return invar_model_is_cut(l->model) || invar_zero_partition_divide(l->model);
+    return invar_model_is_cut(l->model) || invar_zero_partition_is_divided(l->model);
 }
 
 /* Returns the master of a parameter: from `collected` if data-parallel ranks divide its rows. */
@@ -256,15 +256,15 @@ static invar_status record_hashed_weights(const invar_learner *l, invar_probe *p
  */
 static invar_status gather_gradients(const invar_learner *l)
 {
-    invar_zero_comm slices = {.send_buffer = NULL};
+    invar_zero_comm comm = {.send_buffer = NULL};
     invar_zero_ranges owned;
     invar_status status = invar_zero_ranges_grads(&owned, l->model, INVAR_ZERO_RANGES_ALL);
 
     if (status == INVAR_OK)
-        status = invar_zero_comm_init(&slices, &l->grads->dev, l->model->layout, &owned);
+        status = invar_zero_comm_init(&comm, &l->grads->dev, l->model->layout, &owned);
     if (status == INVAR_OK)
-        status = invar_zero_comm_gather(&slices, "gradients", l->grads->memory);
-    invar_zero_comm_release(&slices);
+        status = invar_zero_comm_gather(&comm, "gradients", l->grads->memory);
+    invar_zero_comm_release(&comm);
     invar_zero_ranges_release(&owned);
     return status;
 }
@@ -274,22 +274,22 @@ static invar_status hash_compute_weights(invar_learner *l)
 {
     int64_t count = 0;
     invar_digest *of = NULL;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(
         invar_alloc((void **)&of, (size_t)l->model->n_params, sizeof *of, "digests of weights"));
-    invar_tensor_hasher_init(&digests, l->options.dev);
+    invar_tensor_hasher_init(&hasher, l->options.dev);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
         if (l->model->params[i].local.experts > 0) {
-            status = invar_tensor_hasher_add(&digests, &l->model->params[i].weight, 1);
+            status = invar_tensor_hasher_add(&hasher, &l->model->params[i].weight, 1);
             count++;
         }
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(of, &digests);
+        status = invar_tensor_hasher_read(of, &hasher);
     if (status == INVAR_OK)
         invar_hash_bytes(&l->weights_digest, of, (size_t)count * sizeof *of);
-    invar_tensor_hasher_release(&digests);
+    invar_tensor_hasher_release(&hasher);
     invar_free(of);
     return status;
 }
@@ -328,7 +328,7 @@ invar_status invar_learner_record_points(invar_learner *l, invar_probe *probe)
     invar_full_masters collected = {.tensors = NULL};
     invar_status status = INVAR_OK;
 
-    if (invar_zero_partition_divide(l->model))
+    if (invar_zero_partition_is_divided(l->model))
         status = prepare_divided_points(&collected, l, invar_probe_needs_values(probe));
     if (status == INVAR_OK)
         status = record_points(l, probe, &collected);

@@ -28,7 +28,8 @@ static size_t row_bytes(const invar_param *p)
 /* Returns the bytes of one moment of a parameter, for the rows that this rank owns. */
 static size_t local_moment_bytes(const invar_model *model, int64_t param)
 {
-    return (size_t)invar_zero_partition_here(model, param).count * row_bytes(&model->params[param]);
+    return (size_t)invar_zero_partition_local_rows(model, param).count *
+           row_bytes(&model->params[param]);
 }
 
 static invar_status alloc_moments(invar_optimizer *o, size_t piece)
@@ -69,7 +70,7 @@ static void compute_offsets(invar_optimizer *o, const invar_model *model)
         o->m[i] = o->v[i] = invar_param_local_tensor(p, NULL);
         o->full_offsets[i] = o->full_bytes;
         o->offsets[i] = o->local_bytes;
-        INVAR_CHECK(p->master.shape[0] == invar_zero_partition_here(model, i).count);
+        INVAR_CHECK(p->master.shape[0] == invar_zero_partition_local_rows(model, i).count);
         o->full_bytes += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
         o->local_bytes += invar_aligned(local_moment_bytes(model, i));
     }
@@ -104,7 +105,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
     *o = (invar_optimizer){.params = model->n_params,
                            .dev = model->dev,
-                           .divided = invar_zero_partition_divide(model)};
+                           .divided = invar_zero_partition_is_divided(model)};
     status = alloc_optimizer(o, model, chunk_bytes);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
@@ -172,34 +173,33 @@ static const invar_device *local_moment_device(const invar_optimizer *o)
     return o->offload ? NULL : &o->dev;
 }
 
-static invar_status collect_moments(invar_optimizer *o, invar_zero_comm *slices)
+static invar_status collect_moments(invar_optimizer *o, invar_zero_comm *comm)
 {
     char *m = NULL, *v = NULL;
 
-    if (slices->plan.rank == 0) {
+    if (comm->plan.rank == 0) {
         INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->full_bytes, "moments of all ranks"));
         m = o->collected;
         v = o->collected + o->full_bytes;
     }
-    INVAR_TRY(invar_zero_comm_collect(slices, "first moments", m, o->memory, true));
-    INVAR_TRY(
-        invar_zero_comm_collect(slices, "second moments", v, o->memory + o->local_bytes, true));
+    INVAR_TRY(invar_zero_comm_collect(comm, "first moments", m, o->memory, true));
+    INVAR_TRY(invar_zero_comm_collect(comm, "second moments", v, o->memory + o->local_bytes, true));
     set_moment_addresses(o, m);
     return INVAR_OK;
 }
 
 invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_model *model)
 {
-    invar_zero_comm slices;
+    invar_zero_comm comm;
     invar_status status;
 
     if (!optimizer->divided)
         return INVAR_OK;
     free_collected(optimizer);
-    status = invar_full_masters_comm_init(&slices, model, local_moment_device(optimizer));
+    status = invar_full_masters_comm_init(&comm, model, local_moment_device(optimizer));
     if (status == INVAR_OK)
-        status = collect_moments(optimizer, &slices);
-    invar_zero_comm_release(&slices);
+        status = collect_moments(optimizer, &comm);
+    invar_zero_comm_release(&comm);
     return status;
 }
 
@@ -207,7 +207,7 @@ invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model 
                                   int64_t param, bool second, const float *values)
 {
     const invar_optimizer *o = optimizer;
-    invar_index_range rows = invar_zero_partition_here(model, param);
+    invar_index_range rows = invar_zero_partition_local_rows(model, param);
     size_t each = row_bytes(&model->params[param]), bytes = (size_t)rows.count * each;
     const char *source = (const char *)values + (size_t)rows.first * each;
     char *there = o->memory + (second ? o->local_bytes : 0) + o->offsets[param];

@@ -21,11 +21,11 @@
 
 #include "base/invar_banned.h"
 
-static invar_status run_grad_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+static invar_status run_grad_norm(invar_op_runner *runner, float *norm_out, float *clip_out,
                                   const invar_tensor *grads, int64_t count, float clip_grad,
                                   invar_digest *digests)
 {
-    return INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
+    return INVAR_CALL(runner, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
                       .grads = grads, .count = count, .max_norm = clip_grad, .digest = digests);
 }
 
@@ -44,14 +44,14 @@ static invar_status norm_overflow_error(void)
 }
 
 /* Fails and names the first parameter whose norm is not finite, or else reports an overflow. */
-static invar_status find_non_finite_grad(invar_op_runner *caller, const invar_model *model,
+static invar_status find_non_finite_grad(invar_op_runner *runner, const invar_model *model,
                                          const invar_grads *grads)
 {
     float norm, clip;
 
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_status status =
-            run_grad_norm(caller, &norm, &clip, &grads->tensors[i], 1, 0.0f, NULL);
+            run_grad_norm(runner, &norm, &clip, &grads->tensors[i], 1, 0.0f, NULL);
         if (status == INVAR_E_STATE)
             return grad_not_finite_error(&model->params[i]);
         INVAR_TRY(status);
@@ -179,19 +179,19 @@ static invar_status alloc_squares(square_sums *out, const invar_model *model,
     return INVAR_OK;
 }
 
-static invar_status gather_squares(square_sums *s, invar_op_runner *caller,
+static invar_status gather_squares(square_sums *s, invar_op_runner *runner,
                                    const invar_model *model, const invar_grads *grads)
 {
     float norm, clip;
     invar_status status =
-        INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
+        INVAR_CALL(runner, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
                    .grads = grads->pieces, .count = s->n_local, .squares = s->local);
 
     if (status == INVAR_E_STATE) // finish_norm reports it on all ranks together
         invar_error_clear();
     else
         INVAR_TRY(status);
-    if (invar_zero_partition_divide(model))
+    if (invar_zero_partition_is_divided(model))
         INVAR_TRY(gather_part_squares(s->contributed, s->n_contributed, model, s->local));
     else
         s->contributed = s->local;
@@ -203,7 +203,7 @@ static invar_status gather_squares(square_sums *s, invar_op_runner *caller,
  * Computes the norm of a divided model: each rank squares what it holds, and all of them add up all
  * squares.
  */
-static invar_status compute_divided_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+static invar_status compute_divided_norm(invar_op_runner *runner, float *norm_out, float *clip_out,
                                          const invar_model *model, const invar_grads *grads,
                                          float clip_grad)
 {
@@ -211,38 +211,38 @@ static invar_status compute_divided_norm(invar_op_runner *caller, float *norm_ou
     invar_status status;
 
     INVAR_TRY(alloc_squares(&s, model, grads));
-    status = gather_squares(&s, caller, model, grads);
+    status = gather_squares(&s, runner, model, grads);
     if (status == INVAR_OK)
         status = finish_norm(norm_out, clip_out, model, s.all, s.n_all, clip_grad);
     invar_free(s.all);
     return status;
 }
 
-static invar_status compute_local_norm(invar_op_runner *caller, float *norm_out, float *clip_out,
+static invar_status compute_local_norm(invar_op_runner *runner, float *norm_out, float *clip_out,
                                        const invar_model *model, const invar_grads *grads,
                                        float clip_grad, invar_digest *digests)
 {
-    invar_status status = run_grad_norm(caller, norm_out, clip_out, grads->pieces, grads->n_pieces,
+    invar_status status = run_grad_norm(runner, norm_out, clip_out, grads->pieces, grads->n_pieces,
                                         clip_grad, digests);
 
-    return status == INVAR_E_STATE ? find_non_finite_grad(caller, model, grads) : status;
+    return status == INVAR_E_STATE ? find_non_finite_grad(runner, model, grads) : status;
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev)
 {
-    bool owned = invar_zero_partition_divide(model);
+    bool owned = invar_zero_partition_is_divided(model);
     bool cut = owned || invar_model_is_cut(model); // a digest combines those of all logical shards
-    invar_op_runner caller;
+    invar_op_runner runner;
     invar_status status;
 
-    invar_op_runner_init(&caller, dev);
+    invar_op_runner_init(&runner, dev);
     status = owned || invar_model_is_divided(model)
-                 ? compute_divided_norm(&caller, norm_out, clip_out, model, grads, clip_grad)
-                 : compute_local_norm(&caller, norm_out, clip_out, model, grads, clip_grad,
+                 ? compute_divided_norm(&runner, norm_out, clip_out, model, grads, clip_grad)
+                 : compute_local_norm(&runner, norm_out, clip_out, model, grads, clip_grad,
                                       digests && !cut ? grads->digests : NULL);
-    invar_op_runner_release(&caller);
+    invar_op_runner_release(&runner);
     if (status == INVAR_OK && digests && cut)
         status = invar_model_digests(grads->digests, model, grads->tensors, dev);
     return status;

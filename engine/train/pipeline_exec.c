@@ -23,11 +23,11 @@ static invar_status add_slot(invar_inflight_micro_batches *to, const invar_devic
                              const invar_pass_options *options, int chunk)
 {
     invar_pass_options own = *options;
-    invar_inflight_micro_batch *lane = &to->items[to->count++];
+    invar_inflight_micro_batch *micro_batch = &to->items[to->count++];
 
     own.chunk = chunk;
-    *lane = (invar_inflight_micro_batch){.chunk = chunk, .dp_round = -1};
-    return invar_pass_new(&lane->pass, dev, &own);
+    *micro_batch = (invar_inflight_micro_batch){.chunk = chunk, .dp_round = -1};
+    return invar_pass_new(&micro_batch->pass, dev, &own);
 }
 
 /*
@@ -94,16 +94,17 @@ void invar_inflight_micro_batches_free(invar_inflight_micro_batches *slots)
     *slots = (invar_inflight_micro_batches){NULL, 0};
 }
 
-invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *slot, int64_t tokens)
+invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *micro_batch,
+                                                int64_t tokens)
 {
-    if (tokens <= slot->capacity)
+    if (tokens <= micro_batch->capacity)
         return INVAR_OK;
-    invar_free(slot->gradient);
-    slot->gradient = NULL;
-    slot->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&slot->gradient, 2 * (size_t)tokens, sizeof(float),
+    invar_free(micro_batch->gradient);
+    micro_batch->gradient = NULL;
+    micro_batch->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&micro_batch->gradient, 2 * (size_t)tokens, sizeof(float),
                           "gradients of log-probabilities"));
-    slot->capacity = tokens;
+    micro_batch->capacity = tokens;
     return INVAR_OK;
 }
 
@@ -158,13 +159,13 @@ static int last_chunk(const invar_pipeline_exec *w)
 }
 
 bool invar_pipeline_exec_has_head(const invar_pipeline_exec *w,
-                                  const invar_inflight_micro_batch *slot)
+                                  const invar_inflight_micro_batch *micro_batch)
 {
-    return slot->chunk == last_chunk(w);
+    return micro_batch->chunk == last_chunk(w);
 }
 
-static invar_status fill_micro_batch(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
-                                     int64_t b)
+static invar_status fill_micro_batch(invar_pipeline_exec *w,
+                                     invar_inflight_micro_batch *micro_batch, int64_t b)
 {
     const invar_batch_plan *plan = w->plan;
     invar_micro_batch_plan part = {.first = plan->first_sample[b],
@@ -176,90 +177,94 @@ static invar_status fill_micro_batch(invar_pipeline_exec *w, invar_inflight_micr
                                    .replay = w->replay};
 
     part.replay = part.replay && part.route > 0;
-    return invar_micro_batch_fill(&lane->batch, w->samples, &part);
+    return invar_micro_batch_fill(&micro_batch->batch, w->samples, &part);
 }
 
-static size_t residual_bytes(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
+static size_t residual_bytes(const invar_pipeline_exec *w,
+                             const invar_inflight_micro_batch *micro_batch)
 {
-    return invar_pass_stream_bytes(w->model, &lane->batch.rows);
+    return invar_pass_stream_bytes(w->model, &micro_batch->batch.rows);
 }
 
 /* Receives from the previous or next stage. In a dry run it only returns the buffer, unfilled. */
 static invar_status receive_residual(void **out, const invar_pipeline_exec *w,
-                                     invar_pipeline_channel *way, size_t bytes)
+                                     invar_pipeline_channel *channel, size_t bytes)
 {
-    return w->dry_run ? invar_pipeline_send_buffer(out, way, bytes)
-                      : invar_pipeline_receive(out, way, bytes);
+    return w->dry_run ? invar_pipeline_send_buffer(out, channel, bytes)
+                      : invar_pipeline_receive(out, channel, bytes);
 }
 
-static invar_status send_residual(const invar_pipeline_exec *w, invar_pipeline_channel *way,
+static invar_status send_residual(const invar_pipeline_exec *w, invar_pipeline_channel *channel,
                                   size_t bytes)
 {
-    return w->dry_run ? INVAR_OK : invar_pipeline_send(way, bytes);
+    return w->dry_run ? INVAR_OK : invar_pipeline_send(channel, bytes);
 }
 
 static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
-                               invar_inflight_micro_batch *lane)
+                               invar_inflight_micro_batch *micro_batch)
 {
-    invar_pipeline_channel *way = &w->channels->forward;
+    invar_pipeline_channel *channel = &w->channels->forward;
     void *stream = NULL;
     size_t bytes;
 
-    INVAR_TRY(fill_micro_batch(w, lane, r->local_micro_batch));
-    bytes = residual_bytes(w, lane);
-    if (lane->chunk > 0)
-        INVAR_TRY(receive_residual(&stream, w, way, bytes));
-    lane->batch.rows.residual_in = stream;
-    INVAR_TRY(invar_pass_run(lane->pass, w->model, &lane->batch.rows));
-    if (invar_pipeline_exec_has_head(w, lane))
+    INVAR_TRY(fill_micro_batch(w, micro_batch, r->local_micro_batch));
+    bytes = residual_bytes(w, micro_batch);
+    if (micro_batch->chunk > 0)
+        INVAR_TRY(receive_residual(&stream, w, channel, bytes));
+    micro_batch->batch.rows.residual_in = stream;
+    INVAR_TRY(invar_pass_run(micro_batch->pass, w->model, &micro_batch->batch.rows));
+    if (invar_pipeline_exec_has_head(w, micro_batch))
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_send_buffer(&stream, way, bytes));
-    INVAR_TRY(invar_pass_get_residual(lane->pass, stream));
-    return send_residual(w, way, bytes);
+    INVAR_TRY(invar_pipeline_send_buffer(&stream, channel, bytes));
+    INVAR_TRY(invar_pass_get_residual(micro_batch->pass, stream));
+    return send_residual(w, channel, bytes);
 }
 
-invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w, invar_inflight_micro_batch *slot,
+invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w,
+                                          invar_inflight_micro_batch *micro_batch,
                                           invar_grads *grads)
 {
     void *d_stream;
 
-    INVAR_TRY(receive_residual(&d_stream, w, &w->channels->backward, residual_bytes(w, slot)));
-    return invar_pass_backward_stream(slot->pass, d_stream, grads);
+    INVAR_TRY(
+        receive_residual(&d_stream, w, &w->channels->backward, residual_bytes(w, micro_batch)));
+    return invar_pass_backward_stream(micro_batch->pass, d_stream, grads);
 }
 
 invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *w,
-                                           const invar_inflight_micro_batch *slot)
+                                           const invar_inflight_micro_batch *micro_batch)
 {
-    invar_pipeline_channel *way = &w->channels->backward;
-    size_t bytes = residual_bytes(w, slot);
+    invar_pipeline_channel *channel = &w->channels->backward;
+    size_t bytes = residual_bytes(w, micro_batch);
     void *d_stream;
 
-    if (slot->chunk == 0)
+    if (micro_batch->chunk == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_send_buffer(&d_stream, way, bytes));
-    INVAR_TRY(invar_pass_get_residual_grad(slot->pass, d_stream));
-    return send_residual(w, way, bytes);
+    INVAR_TRY(invar_pipeline_send_buffer(&d_stream, channel, bytes));
+    INVAR_TRY(invar_pass_get_residual_grad(micro_batch->pass, d_stream));
+    return send_residual(w, channel, bytes);
 }
 
 /* ---- schedule -------------------------------------------------------------------------------- */
 
 static invar_status run_forward_task(invar_pipeline_exec *w, const invar_dp_round *r,
-                                     invar_inflight_micro_batch *lane)
+                                     invar_inflight_micro_batch *micro_batch)
 {
     if (r->local_micro_batch >= 0)
-        INVAR_TRY(run_layers(w, r, lane));
-    return w->on_forward(w, r, lane);
+        INVAR_TRY(run_layers(w, r, micro_batch));
+    return w->on_forward(w, r, micro_batch);
 }
 
 static invar_status run_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
 {
     invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
-    invar_inflight_micro_batch *lane =
+    invar_inflight_micro_batch *micro_batch =
         find_slot(w->slots, task->chunk, task->is_backward ? task->batch : -1);
 
-    INVAR_CHECK(lane);
-    lane->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
-    return task->is_backward ? w->on_backward(w, &r, lane) : run_forward_task(w, &r, lane);
+    INVAR_CHECK(micro_batch);
+    micro_batch->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
+    return task->is_backward ? w->on_backward(w, &r, micro_batch)
+                             : run_forward_task(w, &r, micro_batch);
 }
 
 static invar_status run_schedule(invar_pipeline_exec *w)

@@ -55,7 +55,7 @@ invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
 void invar_inflight_micro_batches_free(invar_inflight_micro_batches *slots);
 
 /* Grows the gradient buffer of a slot to at least `tokens` tokens. */
-invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *slot,
+invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *micro_batch,
                                                 int64_t tokens) INVAR_MUST_USE;
 
 /* Forward and backward channels of a stage. */
@@ -128,22 +128,23 @@ invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *exec, int64_
 
 /* Returns true if the head follows the slot's model chunk. */
 bool invar_pipeline_exec_has_head(const invar_pipeline_exec *exec,
-                                  const invar_inflight_micro_batch *slot);
+                                  const invar_inflight_micro_batch *micro_batch);
 
 /*
  * Runs the backward of a model chunk that is not the last one, from the gradient that the next
  * chunk sends.
  */
 invar_status invar_pipeline_exec_backward(invar_pipeline_exec *exec,
-                                          invar_inflight_micro_batch *slot,
+                                          invar_inflight_micro_batch *micro_batch,
                                           invar_grads *grads) INVAR_MUST_USE;
 
 /*
  * Sends the gradient of a model chunk's input to the previous chunk. Call after its backward; does
  * nothing for the first chunk.
  */
-invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *exec,
-                                           const invar_inflight_micro_batch *slot) INVAR_MUST_USE;
+invar_status
+invar_pipeline_exec_send_grad(invar_pipeline_exec *exec,
+                              const invar_inflight_micro_batch *micro_batch) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

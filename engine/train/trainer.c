@@ -299,14 +299,14 @@ static invar_status score_local_samples(invar_pipeline_exec *w, score_call *to, 
 }
 
 static invar_status on_score_forward(invar_pipeline_exec *w, const invar_dp_round *r,
-                                     invar_inflight_micro_batch *lane)
+                                     invar_inflight_micro_batch *micro_batch)
 {
     const score_call *to = w->payload;
     int64_t token = to->before + r->first_token;
 
-    if (!invar_pipeline_exec_has_head(w, lane))
+    if (!invar_pipeline_exec_has_head(w, micro_batch))
         return INVAR_OK;
-    return invar_pass_head(lane->pass, &lane->batch.head, to->first + token,
+    return invar_pass_head(micro_batch->pass, &micro_batch->batch.head, to->first + token,
                            to->second ? to->second + token : NULL);
 }
 
@@ -323,23 +323,23 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
 }
 
 static invar_status read_values(float *out, const invar_device *dev,
-                                const invar_inflight_micro_batch *lane)
+                                const invar_inflight_micro_batch *micro_batch)
 {
-    const invar_logit_rows *head = &lane->batch.head;
+    const invar_logit_rows *head = &micro_batch->batch.head;
     invar_tensor values;
 
-    INVAR_TRY(invar_pass_logits(&values, lane->pass, head->row, head->count));
+    INVAR_TRY(invar_pass_logits(&values, micro_batch->pass, head->row, head->count));
     return invar_device_download(dev, out, values.data, (size_t)head->count * sizeof *out);
 }
 
 static invar_status on_values_forward(invar_pipeline_exec *w, const invar_dp_round *r,
-                                      invar_inflight_micro_batch *lane)
+                                      invar_inflight_micro_batch *micro_batch)
 {
     const score_call *to = w->payload;
 
-    if (!invar_pipeline_exec_has_head(w, lane))
+    if (!invar_pipeline_exec_has_head(w, micro_batch))
         return INVAR_OK;
-    return read_values(to->first + to->before + r->first_token, &to->trainer->dev, lane);
+    return read_values(to->first + to->before + r->first_token, &to->trainer->dev, micro_batch);
 }
 
 invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
@@ -373,16 +373,17 @@ typedef struct train_call {
  * Routing of another shape was recorded by another model and is not compared.
  */
 static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *r,
-                            const invar_inflight_micro_batch *lane, invar_trainer_result *result)
+                            const invar_inflight_micro_batch *micro_batch,
+                            invar_trainer_result *result)
 {
     const invar_model *model = w->model;
     invar_index_range layers =
-        invar_model_partition_chunk(&model->part, model->spec.layers, lane->chunk);
+        invar_model_partition_chunk(&model->part, model->spec.layers, micro_batch->chunk);
     int64_t slots = model->spec.experts_per_token;
     int64_t route = invar_model_sparse_layers(model) * slots;
     int64_t first = invar_model_sparse_before(model, layers.first) * slots;
     int64_t end = invar_model_sparse_before(model, layers.first + layers.count) * slots;
-    const int32_t *chosen = lane->batch.routing;
+    const int32_t *chosen = micro_batch->batch.routing;
 
     for (int64_t i = w->plan->first_sample[r->local_micro_batch];
          chosen && i < w->plan->first_sample[r->local_micro_batch + 1]; i++) {
@@ -404,14 +405,14 @@ static float *entropies_at(const train_call *l, const invar_pipeline_exec *w, in
 }
 
 static invar_status run_head(const invar_pipeline_exec *w, const train_call *l,
-                             const invar_dp_round *r, invar_inflight_micro_batch *lane)
+                             const invar_dp_round *r, invar_inflight_micro_batch *micro_batch)
 {
     int64_t token = r->first_token + r->tokens_before;
     float *now = l->result->train_logp + token;
 
-    return w->model->spec.value_head
-               ? read_values(now, &l->trainer->dev, lane)
-               : invar_pass_head(lane->pass, &lane->batch.head, now, entropies_at(l, w, token));
+    return w->model->spec.value_head ? read_values(now, &l->trainer->dev, micro_batch)
+                                     : invar_pass_head(micro_batch->pass, &micro_batch->batch.head,
+                                                       now, entropies_at(l, w, token));
 }
 
 /* Completes log-probs and entropies of a round; each rank has computed its own micro-batch. */
@@ -444,12 +445,12 @@ static invar_status eval_loss(const invar_pipeline_exec *w, const train_call *l,
 
 /* Writes the loss gradients of the round to the slot. */
 static invar_status fill_gradient(const invar_pipeline_exec *w, const train_call *l,
-                                  const invar_dp_round *r, invar_inflight_micro_batch *lane)
+                                  const invar_dp_round *r, invar_inflight_micro_batch *micro_batch)
 {
-    INVAR_TRY(invar_inflight_micro_batch_reserve(lane, r->n_tokens));
+    INVAR_TRY(invar_inflight_micro_batch_reserve(micro_batch, r->n_tokens));
     if (!l->precomputed)
-        return eval_loss(w, l, r, lane->gradient);
-    memcpy(lane->gradient, l->precomputed + 2 * r->first_token,
+        return eval_loss(w, l, r, micro_batch->gradient);
+    memcpy(micro_batch->gradient, l->precomputed + 2 * r->first_token,
            2 * (size_t)r->n_tokens * sizeof(float));
     return INVAR_OK;
 }
@@ -464,59 +465,61 @@ static invar_status end_hooked_task(const train_call *l, const invar_dp_round *r
 }
 
 static invar_status on_train_forward(invar_pipeline_exec *w, const invar_dp_round *r,
-                                     invar_inflight_micro_batch *lane)
+                                     invar_inflight_micro_batch *micro_batch)
 {
     const train_call *l = w->payload;
-    bool ends = invar_pipeline_exec_has_head(w, lane);
+    bool ends = invar_pipeline_exec_has_head(w, micro_batch);
 
     if (r->local_micro_batch >= 0) {
         if (ends)
-            INVAR_TRY(run_head(w, l, r, lane));
+            INVAR_TRY(run_head(w, l, r, micro_batch));
         INVAR_TRY(invar_pass_routing(
             // the head has waited for the device already, so reading the routing does not stall it
-            lane->pass));
-        compare_routing(w, r, lane, l->result);
+            micro_batch->pass));
+        compare_routing(w, r, micro_batch, l->result);
         INVAR_TRY(end_hooked_task(l, r));
     }
     if (!ends)
         return INVAR_OK;
     if (w->ranks > 1)
         INVAR_TRY(gather_round(w, l, r));
-    return fill_gradient(w, l, r, lane);
+    return fill_gradient(w, l, r, micro_batch);
 }
 
 /* ---- training: backward ---------------------------------------------------------------------- */
 
 static invar_status run_head_backward(const invar_pipeline_exec *w, const train_call *l,
-                                      const invar_dp_round *r, invar_inflight_micro_batch *lane)
+                                      const invar_dp_round *r,
+                                      invar_inflight_micro_batch *micro_batch)
 {
-    const float *dnow = lane->gradient + r->tokens_before;
+    const float *dnow = micro_batch->gradient + r->tokens_before;
 
     if (w->model->spec.value_head)
-        return invar_pass_backward_values(lane->pass, dnow, &lane->batch.head.units, l->grads);
-    return invar_pass_backward(lane->pass, dnow, l->loss->entropy ? dnow + r->n_tokens : NULL,
-                               l->grads);
+        return invar_pass_backward_values(micro_batch->pass, dnow, &micro_batch->batch.head.units,
+                                          l->grads);
+    return invar_pass_backward(micro_batch->pass, dnow,
+                               l->loss->entropy ? dnow + r->n_tokens : NULL, l->grads);
 }
 
 static invar_status on_train_backward(invar_pipeline_exec *w, const invar_dp_round *r,
-                                      invar_inflight_micro_batch *lane)
+                                      invar_inflight_micro_batch *micro_batch)
 {
     train_call *l = w->payload;
 
     if (r->local_micro_batch >= 0) {
         if (w->ranks > 1)
-            INVAR_TRY(invar_dp_grads_begin(&l->ranks, lane->chunk));
-        INVAR_TRY(invar_pipeline_exec_has_head(w, lane)
-                      ? run_head_backward(w, l, r, lane)
-                      : invar_pipeline_exec_backward(w, lane, l->grads));
-        INVAR_TRY(invar_pipeline_exec_send_grad(w, lane));
+            INVAR_TRY(invar_dp_grads_begin(&l->ranks, micro_batch->chunk));
+        INVAR_TRY(invar_pipeline_exec_has_head(w, micro_batch)
+                      ? run_head_backward(w, l, r, micro_batch)
+                      : invar_pipeline_exec_backward(w, micro_batch, l->grads));
+        INVAR_TRY(invar_pipeline_exec_send_grad(w, micro_batch));
         INVAR_TRY(end_hooked_task(l, r));
     }
     if (w->ranks == 1)
         return INVAR_OK;
     if (l->trainer->probe.on_round)
         INVAR_TRY(l->trainer->probe.on_round(l->trainer->probe.payload));
-    return invar_dp_grads_add(&l->ranks, lane->chunk, (int)r->count);
+    return invar_dp_grads_add(&l->ranks, micro_batch->chunk, (int)r->count);
 }
 
 /* ---- training with several ranks ------------------------------------------------------------- */

@@ -18,18 +18,19 @@
 #define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTIZED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
 
 /* A split counts values, not bytes, so a tensor with scales cannot be split. */
-static invar_status check_cut(const invar_tensor *x, const invar_logical_split *cut)
+static invar_status check_cut(const invar_tensor *x, const invar_logical_split *split)
 {
     invar_op op = INVAR_OP_HASH_TREE;
 
-    INVAR_TRY(invar_check_shards(op, "cuts", cut->shards, INVAR_LINEAR_MAX_SHARDS));
-    if (cut->shards > 1 && (cut->atom < 1 || cut->experts < 1 || x->shape[0] % cut->experts != 0 ||
-                            (cut->columns && x->rank != 2) || invar_dtype_scale_block(x->dtype)))
+    INVAR_TRY(invar_check_shards(op, "cuts", split->shards, INVAR_LINEAR_MAX_SHARDS));
+    if (split->shards > 1 &&
+        (split->atom < 1 || split->experts < 1 || x->shape[0] % split->experts != 0 ||
+         (split->columns && x->rank != 2) || invar_dtype_scale_block(x->dtype)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: cuts: %d pieces of %" PRId64 " %s in each of %" PRId64
                           " parts do not fit the tensor",
-                          invar_op_name(op), cut->shards, cut->atom,
-                          cut->columns ? "columns" : "rows", cut->experts);
+                          invar_op_name(op), split->shards, split->atom,
+                          split->columns ? "columns" : "rows", split->experts);
     return INVAR_OK;
 }
 

@@ -34,9 +34,9 @@ static invar_logical_split split_of(const invar_hash_tree_args *a, int64_t i)
     return (invar_logical_split){.shards = a->shards, .atom = 1, .experts = 1};
 }
 
-static int64_t logical_shards(const invar_logical_split *cut)
+static int64_t logical_shards(const invar_logical_split *split)
 {
-    return cut->shards * cut->experts;
+    return split->shards * split->experts;
 }
 
 /* Returns the shard of the rows [first, end). */
@@ -78,18 +78,18 @@ static void add_columns(invar_tree_input *in, invar_tree_shard *shards, const in
 }
 
 /* Fills `shards`, which has tree_shards() elements, and returns the input of the tree. */
-static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_split *cut,
+static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_split *split,
                                    invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
-    int64_t rows = x->shape[0] / cut->experts;
+    int64_t rows = x->shape[0] / split->experts;
 
-    for (int64_t v = 0; v < logical_shards(cut); v++) {
-        int64_t row = v / cut->shards * rows, n = cut->columns ? x->shape[1] : rows;
-        int32_t piece = (int32_t)(v % cut->shards);
-        int64_t first = invar_shard_start(n, cut->atom, cut->shards, piece);
-        int64_t end = invar_shard_start(n, cut->atom, cut->shards, piece + 1);
-        if (cut->columns)
+    for (int64_t v = 0; v < logical_shards(split); v++) {
+        int64_t row = v / split->shards * rows, n = split->columns ? x->shape[1] : rows;
+        int32_t piece = (int32_t)(v % split->shards);
+        int64_t first = invar_shard_start(n, split->atom, split->shards, piece);
+        int64_t end = invar_shard_start(n, split->atom, split->shards, piece + 1);
+        if (split->columns)
             add_columns(&in, shards, x, row, rows, first, end);
         else
             add_rows(&in, shards, x, row + first, row + end);
@@ -112,10 +112,10 @@ size_t invar_cpu_hash_tree_workspace(const invar_device *dev, const invar_hash_t
 
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
-        invar_logical_split cut = split_of(a, i);
-        size_t shards = (size_t)tree_shards(&a->x[i], logical_shards(&cut));
+        invar_logical_split split = split_of(a, i);
+        size_t shards = (size_t)tree_shards(&a->x[i], logical_shards(&split));
         size_t bytes = shards * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
-                       max_leaves(&a->x[i], logical_shards(&cut)) * sizeof(invar_digest);
+                       max_leaves(&a->x[i], logical_shards(&split)) * sizeof(invar_digest);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -125,8 +125,8 @@ invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_
                                  void *workspace)
 {
     for (int64_t i = 0; i < a->count; i++) {
-        invar_logical_split cut = split_of(a, i);
-        invar_tree_input in = tree_input(&a->x[i], &cut, workspace);
+        invar_logical_split split = split_of(a, i);
+        invar_tree_input in = tree_input(&a->x[i], &split, workspace);
         INVAR_TRY(invar_tree_hash_with(&a->digest[i], dev->pool, &in,
                                        (invar_tree_shard *)workspace + in.n_shards));
     }

@@ -103,7 +103,7 @@ invar_status invar_ledger_query_at(invar_ledger_query *out, int index)
 invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
-    invar_spelling near;
+    invar_spelling spelling;
 
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         INVAR_TRY(invar_ledger_query_at(out, i));
@@ -111,14 +111,14 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
             return INVAR_OK;
     }
     invar_text_quote(quote, sizeof quote, name, strlen(name));
-    invar_spelling_init(&near, name, strlen(name));
+    invar_spelling_init(&spelling, name, strlen(name));
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         INVAR_TRY(invar_ledger_query_at(out, i));
-        invar_spelling_offer(&near, out->name);
+        invar_spelling_offer(&spelling, out->name);
     }
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "there is no named query \"%s\"%s; invar ledger query lists them", quote,
-                      invar_spelling_hint(&near));
+                      invar_spelling_hint(&spelling));
 }
 
 /* ---- read-only statements -------------------------------------------------------------------- */

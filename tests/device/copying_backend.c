@@ -60,8 +60,8 @@ const invar_backend *invar_test_ops_backend(void)
 
     if (!name || strcmp(name, "cpu") == 0)
         return invar_backend_cpu();
-    if (strcmp(name, "far") == 0)
-        return invar_far_backend();
+    if (strcmp(name, "fake_gpu") == 0)
+        return invar_fake_gpu_backend();
     if (strcmp(name, "cuda") == 0 && invar_backend_cuda())
         return invar_backend_cuda();
     fprintf(stderr, "tests: there is no device \"%s\" in this build\n", name);

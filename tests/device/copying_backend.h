@@ -6,9 +6,9 @@
  * addresses modulo 256, and overlapping tensors still overlap. The memory around them and the
  * scratch are NaN, and a write outside of the tensors is an error.
  *
- * INVAR_TEST_DEVICE selects the backend: "cuda", or "far" (tests/device/fake_gpu.h); if it is not
- * set, the CPU backend is used directly. With INVAR_TEST_TRACE the name of each op is written to
- * stderr.
+ * INVAR_TEST_DEVICE selects the backend: "cuda", or "fake_gpu" (tests/device/fake_gpu.h); if it is
+ * not set, the CPU backend is used directly. With INVAR_TEST_TRACE the name of each op is written
+ * to stderr.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -15,27 +15,28 @@
 static struct {
     size_t taken, most, limit;
     int64_t takes;
-} invar_counted = {.limit = SIZE_MAX};
+} invar_counting_allocator = {.limit = SIZE_MAX};
 
-static inline invar_status invar_counted_take(const invar_device *dev, void **out, size_t bytes,
-                                              const char *what)
+static inline invar_status invar_counting_allocator_alloc(const invar_device *dev, void **out,
+                                                          size_t bytes, const char *what)
 {
     char *block = NULL;
 
     (void)dev;
-    invar_counted.takes++;
-    if (bytes > invar_counted.limit || invar_counted.taken > invar_counted.limit - bytes)
+    invar_counting_allocator.takes++;
+    if (bytes > invar_counting_allocator.limit ||
+        invar_counting_allocator.taken > invar_counting_allocator.limit - bytes)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: the test has no more memory", what);
     INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
     memcpy(block, &bytes, sizeof bytes);
-    invar_counted.taken += bytes;
-    if (invar_counted.taken > invar_counted.most)
-        invar_counted.most = invar_counted.taken;
+    invar_counting_allocator.taken += bytes;
+    if (invar_counting_allocator.taken > invar_counting_allocator.most)
+        invar_counting_allocator.most = invar_counting_allocator.taken;
     *out = block + INVAR_ALIGN;
     return INVAR_OK;
 }
 
-static inline void invar_counted_give(const invar_device *dev, void *block)
+static inline void invar_counting_allocator_free(const invar_device *dev, void *block)
 {
     size_t bytes;
 
@@ -43,7 +44,7 @@ static inline void invar_counted_give(const invar_device *dev, void *block)
     if (!block)
         return;
     memcpy(&bytes, (char *)block - INVAR_ALIGN, sizeof bytes);
-    invar_counted.taken -= bytes;
+    invar_counting_allocator.taken -= bytes;
     invar_free((char *)block - INVAR_ALIGN);
 }
 

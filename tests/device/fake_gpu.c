@@ -69,7 +69,7 @@ static struct {
     int64_t idle_ms; /* delay of downloads in milliseconds */
     int64_t lose_at; /* index of the call; 0 for never */
     bool delayed;
-    invar_far_counts counts;
+    invar_fake_gpu_counts counts;
     struct sigaction before; /* previous handler of segmentation faults */
 } far;
 
@@ -182,7 +182,7 @@ static int64_t milliseconds(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Waits as invar_far_delay requests. */
+/* Waits as invar_fake_gpu_delay requests. */
 static void delay_download(const invar_device *dev)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
@@ -346,7 +346,7 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return copy_between(dev, to, from, bytes, true, true);
 }
 
-bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip)
+bool invar_fake_gpu_copy(void *to, const void *from, size_t bytes, bool flip)
 {
     bool valid;
 
@@ -610,13 +610,13 @@ static void graph_free(const invar_device *dev, invar_device_graph *graph)
     free_graph(graph);
 }
 
-/* ---- marks ----------------------------------------------------------------------------------- */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
 static invar_status check_mark(const invar_device *dev)
 {
     INVAR_TRY(check_direct(dev)); // a timer in a graph would measure nothing
-    return invar_far_counted().lost ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost")
-                                    : INVAR_OK;
+    return invar_fake_gpu_counted().lost ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost")
+                                         : INVAR_OK;
 }
 
 static invar_status mark_set(const invar_device *dev, int64_t at)
@@ -690,17 +690,17 @@ static void close_device(invar_device *dev)
     dev->context = NULL;
 }
 
-const invar_backend *invar_far_backend(void)
+const invar_backend *invar_fake_gpu_backend(void)
 {
     static const invar_backend backend = {
         .abi = INVAR_BACKEND_ABI,
-        .name = "far",
+        .name = "fake_gpu",
         .open = open_device,
         .close = close_device,
         .memory = {true, alloc_device, free_device, alloc_host, free_host, room, NULL, upload,
                    download, copy, copy_each, zero, wait},
         .graphs = {graph_begin, graph_end, graph_run, graph_free},
-        .marks = {mark_set, mark_read, NULL},
+        .timers = {mark_set, mark_read, NULL},
         .ops =
             {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
@@ -712,10 +712,10 @@ const invar_backend *invar_far_backend(void)
     return &backend;
 }
 
-void invar_far_begin(int fail_at)
+void invar_fake_gpu_begin(int fail_at)
 {
     INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0 && far.counts.live_graphs == 0);
-    far.counts = (invar_far_counts){0};
+    far.counts = (invar_fake_gpu_counts){0};
     far.fail_at = fail_at;
     far.limit = 0;
     far.no_graphs = false;
@@ -723,24 +723,24 @@ void invar_far_begin(int fail_at)
     far.idle_ms = 0;
 }
 
-void invar_far_delay(int64_t idle_ms)
+void invar_fake_gpu_delay(int64_t idle_ms)
 {
     pthread_mutex_lock(&lock);
     far.idle_ms = idle_ms;
     pthread_mutex_unlock(&lock);
 }
 
-void invar_far_limit(size_t bytes)
+void invar_fake_gpu_limit(size_t bytes)
 {
     far.limit = bytes;
 }
 
-void invar_far_refuse_graphs(void)
+void invar_fake_gpu_refuse_graphs(void)
 {
     far.no_graphs = true;
 }
 
-void invar_far_lose(int64_t at, bool delayed)
+void invar_fake_gpu_lose(int64_t at, bool delayed)
 {
     pthread_mutex_lock(&lock);
     far.lose_at = at;
@@ -748,9 +748,9 @@ void invar_far_lose(int64_t at, bool delayed)
     pthread_mutex_unlock(&lock);
 }
 
-invar_far_counts invar_far_counted(void)
+invar_fake_gpu_counts invar_fake_gpu_counted(void)
 {
-    invar_far_counts counts;
+    invar_fake_gpu_counts counts;
 
     pthread_mutex_lock(&lock);
     counts = far.counts;
@@ -758,11 +758,11 @@ invar_far_counts invar_far_counted(void)
     return counts;
 }
 
-invar_status invar_far_open(invar_device *out, const invar_device *near)
+invar_status invar_fake_gpu_open(invar_device *out, const invar_device *near)
 {
     *out = *near;
-    out->backend = invar_far_backend();
+    out->backend = invar_fake_gpu_backend();
     out->scratch = NULL;
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     return invar_device_open(out);
 }

@@ -14,40 +14,40 @@
 #include "kernels-deterministic/device.h"
 
 /* Returns the backend. */
-const invar_backend *invar_far_backend(void);
+const invar_backend *invar_fake_gpu_backend(void);
 
 /*
  * Opens a device like `near` on this memory and resets the counts. Close it with
  * invar_device_close.
  */
-invar_status invar_far_open(invar_device *out, const invar_device *near) INVAR_MUST_USE;
+invar_status invar_fake_gpu_open(invar_device *out, const invar_device *near) INVAR_MUST_USE;
 
 /*
  * Resets the counts and makes the fail_at-th allocation fail from now on; 0 for none. No memory may
  * be allocated.
  */
-void invar_far_begin(int fail_at);
+void invar_fake_gpu_begin(int fail_at);
 
 /*
  * Loses the device at the at-th further call (allocation, copy, wait or op): this call and all
  * later ones fail with INVAR_E_CUDA. With `delayed`, as for a kernel that fails while the host is
  * ahead of it, the error is reported by the next download or wait, and calls until then have no
- * effect. Call it after invar_far_begin, which resets it; 0 restores the device.
+ * effect. Call it after invar_fake_gpu_begin, which resets it; 0 restores the device.
  */
-void invar_far_lose(int64_t at, bool delayed);
+void invar_fake_gpu_lose(int64_t at, bool delayed);
 
 /*
  * Delays downloads on devices that are opened while the run's own device is open, until the next
- * call of this function or of invar_far_begin: such a copy happens only after the run's device has
- * had no call for `idle_ms` milliseconds, as if its thread waited for the copy. Memory that was
+ * call of this function or of invar_fake_gpu_begin: such a copy happens only after the run's device
+ * has had no call for `idle_ms` milliseconds, as if its thread waited for the copy. Memory that was
  * changed without waiting is copied as changed. INT64_MAX delays for ever; 0 not at all.
  */
-void invar_far_delay(int64_t idle_ms);
+void invar_fake_gpu_delay(int64_t idle_ms);
 
-/* Limits the memory of the device until the next invar_far_begin. */
-void invar_far_limit(size_t bytes);
+/* Limits the memory of the device until the next invar_fake_gpu_begin. */
+void invar_fake_gpu_limit(size_t bytes);
 
-typedef struct invar_far_counts {
+typedef struct invar_fake_gpu_counts {
     int takes;
     int live;     /* blocks that are not freed */
     size_t bytes; /* size of these blocks */
@@ -58,19 +58,19 @@ typedef struct invar_far_counts {
     int live_graphs;    /* graphs not freed */
     int64_t graph_runs; /* launches; the ops of graphs are counted in `ops` */
     int64_t waits;      /* downloads, waits, and ops with results in host memory */
-    int64_t calls;      /* calls that invar_far_lose counts */
+    int64_t calls;      /* calls that invar_fake_gpu_lose counts */
     bool lost;          /* the loss of the device was reported */
-} invar_far_counts;
+} invar_fake_gpu_counts;
 
-invar_far_counts invar_far_counted(void);
+invar_fake_gpu_counts invar_fake_gpu_counted(void);
 
 /*
  * Copies for another device that can reach this memory. Returns false if an end is not in this
  * memory. With `flip`, a bit of the first byte changes.
  */
-INVAR_EXPORT bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip);
+INVAR_EXPORT bool invar_fake_gpu_copy(void *to, const void *from, size_t bytes, bool flip);
 
-/* Makes captures of graphs fail until the next invar_far_begin. */
-void invar_far_refuse_graphs(void);
+/* Makes captures of graphs fail until the next invar_fake_gpu_begin. */
+void invar_fake_gpu_refuse_graphs(void);
 
 #endif

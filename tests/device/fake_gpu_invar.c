@@ -3,7 +3,7 @@
  *
  * With INVAR_TEST_LOSE=N in the environment the device is lost at its N-th call; with
  * INVAR_TEST_DELAY=N downloads of devices other than the run's are delayed by N milliseconds of its
- * inactivity (invar_far_delay).
+ * inactivity (invar_fake_gpu_delay).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +16,8 @@ const invar_backend *invar_backend_cuda(void)
     const char *lose = getenv("INVAR_TEST_LOSE"), *still = getenv("INVAR_TEST_DELAY");
 
     if (still)
-        invar_far_delay(atoll(still));
+        invar_fake_gpu_delay(atoll(still));
     if (lose)
-        invar_far_lose(atoll(lose), false);
-    return invar_far_backend();
+        invar_fake_gpu_lose(atoll(lose), false);
+    return invar_fake_gpu_backend();
 }

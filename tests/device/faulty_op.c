@@ -86,7 +86,7 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
     return INVAR_OK;
 }
 
-const invar_backend *invar_wrong_backend(invar_op op, const char *field)
+const invar_backend *invar_faulty_op_backend(invar_op op, const char *field)
 {
     faulty_backend = *invar_backend_cpu();
     faulty_backend.ops[op].run = run_wrong;
@@ -96,12 +96,12 @@ const invar_backend *invar_wrong_backend(invar_op op, const char *field)
     return &faulty_backend;
 }
 
-void invar_wrong_after(int64_t right)
+void invar_faulty_op_skip(int64_t right)
 {
     right_calls = right;
 }
 
-int64_t invar_wrong_calls(void)
+int64_t invar_faulty_op_calls(void)
 {
     return n_faulty_calls;
 }

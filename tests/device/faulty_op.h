@@ -15,12 +15,12 @@
  * calls that have this optional field (op_fields.def) are wrong: if it is a fused field, the plain
  * calls stay right.
  */
-const invar_backend *invar_wrong_backend(invar_op op, const char *field);
+const invar_backend *invar_faulty_op_backend(invar_op op, const char *field);
 
 /* Makes the first `right` further calls of the op right. */
-void invar_wrong_after(int64_t right);
+void invar_faulty_op_skip(int64_t right);
 
 /* Returns the number of wrong calls since then. */
-int64_t invar_wrong_calls(void);
+int64_t invar_faulty_op_calls(void);
 
 #endif

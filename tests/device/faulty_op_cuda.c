@@ -21,7 +21,7 @@ const invar_backend *invar_backend_cuda(void)
         return invar_backend_cpu();
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++)
         if (strlen(invar_op_name(op)) == length && strncmp(invar_op_name(op), name, length) == 0)
-            return invar_wrong_backend(op, name[length] ? name + length + 1 : NULL);
+            return invar_faulty_op_backend(op, name[length] ? name + length + 1 : NULL);
     fprintf(stderr, "INVAR_TEST_WRONG=%s: no such op\n", name);
     abort();
 }

@@ -1,8 +1,8 @@
 /*
  * wrong_logprob.c - invar whose rollouts record one wrong log-prob.
  *
- * Changes the last token of the sample with the index INVAR_BENT, or, if that is not set, of a
- * sample of rollout 3 that was suspended.
+ * Changes the last token of the sample with the index INVAR_TEST_WRONG_LOGPROB or, if the variable
+ * is not set, of a sample of rollout 3 that was suspended.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +14,7 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
                                       int64_t count, const invar_sampling_params *sampling,
                                       progress_fn on_progress, void *payload)
 {
-    const char *index = getenv("INVAR_BENT");
+    const char *index = getenv("INVAR_TEST_WRONG_LOGPROB");
     invar_status status =
         __real_invar_rollout_run(rollout, samples, count, sampling, on_progress, payload);
 

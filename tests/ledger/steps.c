@@ -464,7 +464,7 @@ static invar_status append_step(invar_ledger *ledger, const step_context *ctx)
     invar_digest logical[INVAR_TEST_POINTS], ranks[INVAR_TEST_RANKS][INVAR_TEST_POINTS];
     invar_ledger_sample samples[SAMPLES];
     invar_ledger_reward_part parts[SAMPLES * PART_NAMES];
-    invar_ledger_multi_turn led[SAMPLES / 2];
+    invar_ledger_multi_turn multi_turn[SAMPLES / 2];
     invar_ledger_stat with_nan[INVAR_TEST_POINTS];
     invar_ledger_timing phases[PHASES];
     invar_ledger_rank_time rank_times[WORK_ROWS];
@@ -488,8 +488,8 @@ static invar_status append_step(invar_ledger *ledger, const step_context *ctx)
                               .n_samples = SAMPLES,
                               .parts = parts,
                               .n_parts = SAMPLES * PART_NAMES,
-                              .led = led,
-                              .n_led = SAMPLES / 2,
+                              .multi_turn = multi_turn,
+                              .n_multi_turn = SAMPLES / 2,
                               .kept = kept.items,
                               .n_kept = INVAR_TEST_KEPT,
                               .replies = &reply,
@@ -507,7 +507,7 @@ static invar_status append_step(invar_ledger *ledger, const step_context *ctx)
         sample_make(&samples[i], rng[i], ctx, i);
     set_advantages(samples);
     reward_parts(parts, ctx);
-    led_samples(led, ctx);
+    led_samples(multi_turn, ctx);
     if (invar_test_fault_at(ctx->spec, INVAR_TEST_REPLY, ctx->step))
         reply.data = "{\"rewards\": 7}";
     if (invar_test_fault_at(ctx->spec, INVAR_TEST_TURNS, ctx->step)) {

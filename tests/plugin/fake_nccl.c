@@ -18,7 +18,7 @@
 
 #include "tests/device/fake_gpu.h"
 
-#pragma weak invar_far_copy
+#pragma weak invar_fake_gpu_copy
 
 #define MAX_RANKS 16
 #define MAX_TRANSFERS (2 * MAX_RANKS + 2)
@@ -137,8 +137,8 @@ static int broadcast(invar_nccl_group *group, const void *in, void *out, size_t 
 
 static int copy_bytes(void *to, const void *from, size_t bytes)
 {
-    if (invar_far_copy)
-        return invar_far_copy(to, from, bytes, fault_is("flip")) ? 0 : 8;
+    if (invar_fake_gpu_copy)
+        return invar_fake_gpu_copy(to, from, bytes, fault_is("flip")) ? 0 : 8;
     memcpy(to, from, bytes);
     *(char *)to ^= (char)fault_is("flip");
     return 0;

@@ -138,44 +138,44 @@ static invar_status open_owner(int *out, const char *path)
     return io_error(path, "it is no regular file");
 }
 
-static invar_status lock_owner_file(invar_checkpoint_lock *claim)
+static invar_status lock_owner_file(invar_checkpoint_lock *lock)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (fcntl(claim->fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES))
+    if (fcntl(lock->fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES))
         return INVAR_OK; // file systems without locks: the owner's name is the only protection
-    invar_path_show(shown, claim->folder.path);
+    invar_path_show(shown, lock->folder.path);
     return INVAR_FAIL(INVAR_E_BUSY, errno,
                       "%s: a run writes its checkpoints there now; wait for its end, or give "
                       "another folder",
                       shown);
 }
 
-static invar_status check_owner(invar_checkpoint_lock *claim, const char *path)
+static invar_status check_owner(invar_checkpoint_lock *lock, const char *path)
 {
     struct stat info;
 
-    if (fstat(claim->fd, &info) != 0)
+    if (fstat(lock->fd, &info) != 0)
         return io_error(path, "cannot be looked at");
-    claim->has_owner_file = info.st_size > 0;
-    if (!claim->has_owner_file)
-        return invar_checkpoint_owner_find(&claim->owned, &claim->owner, claim->folder.path);
-    claim->owned = true;
-    return read_owner(&claim->owner, path);
+    lock->has_owner_file = info.st_size > 0;
+    if (!lock->has_owner_file)
+        return invar_checkpoint_owner_find(&lock->owned, &lock->owner, lock->folder.path);
+    lock->owned = true;
+    return read_owner(&lock->owner, path);
 }
 
-static invar_status acquire_lock(invar_checkpoint_lock *claim, const char *save)
+static invar_status acquire_lock(invar_checkpoint_lock *lock, const char *save)
 {
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_held_folder_make(save));
-    INVAR_TRY(invar_held_folder_open(&claim->folder, save));
+    INVAR_TRY(invar_held_folder_open(&lock->folder, save));
     INVAR_TRY(invar_path_join(path, sizeof path, save, OWNER));
-    INVAR_TRY(open_owner(&claim->fd, path));
-    claim->locked = true;
-    INVAR_TRY(lock_owner_file(claim));
-    return check_owner(claim, path);
+    INVAR_TRY(open_owner(&lock->fd, path));
+    lock->locked = true;
+    INVAR_TRY(lock_owner_file(lock));
+    return check_owner(lock, path);
 }
 
 invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *lock, const char *save)

@@ -30,7 +30,7 @@
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
 
     invar_path_show(shown, path);
     invar_path_absolute_hint(whole, path);

@@ -85,15 +85,15 @@ static invar_status compute_device_digests(invar_digest *out, const invar_checkp
                                            const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
 
-    invar_tensor_hasher_init(&digests, dev);
+    invar_tensor_hasher_init(&hasher, dev);
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
         if (is_on_device(&c->tensors[i]))
-            status = invar_tensor_hasher_add(&digests, &c->tensors[i].tensor, 1);
+            status = invar_tensor_hasher_add(&hasher, &c->tensors[i].tensor, 1);
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &digests);
-    invar_tensor_hasher_release(&digests);
+        status = invar_tensor_hasher_read(out, &hasher);
+    invar_tensor_hasher_release(&hasher);
     return status;
 }
 

@@ -129,7 +129,7 @@ static invar_status read_expert_part(loader *l, const invar_safetensors *file,
         return INVAR_OK;
     INVAR_TRY(invar_param_loader_buffer(&values, &l->fill, p, own.row, p->local.rows));
     INVAR_TRY(read_runs(values, file, t, &runs, &own));
-    return invar_param_loader_put(&l->fill);
+    return invar_param_loader_store(&l->fill);
 }
 
 static invar_status load_tensor(loader *l, const char *path, const invar_safetensors *file,
@@ -547,7 +547,7 @@ static bool find_hub_name(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
 
 invar_status invar_hf_check_folder(const char *key, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE], name[INVAR_PATH_SHOWN_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE], name[INVAR_PATH_SHOWN_SIZE];
     char advice[2 * INVAR_PATH_SHOWN_SIZE + 160] = "";
 
     if (invar_path_exists(dir))

@@ -350,7 +350,7 @@ static invar_status read_param(adapter_reader *r, const invar_param *p)
     invar_param_shard_extract(near, p, &p->local, r->whole);
     invar_free(r->whole);
     r->whole = NULL;
-    return invar_param_loader_put(&r->fill);
+    return invar_param_loader_store(&r->fill);
 }
 
 /* Rejects tensors that are not adapters of the model. */

@@ -28,26 +28,26 @@
 /* ---- downloads ------------------------------------------------------------------------------- */
 
 /* Allocates zeroed memory that is freed when the element is done. */
-static invar_status alloc_operand(void **out, invar_audit_scratch *desk, size_t bytes)
+static invar_status alloc_operand(void **out, invar_audit_scratch *scratch, size_t bytes)
 {
-    INVAR_CHECK(desk->n_operands < INVAR_AUDIT_MAX_OPERANDS);
+    INVAR_CHECK(scratch->n_operands < INVAR_AUDIT_MAX_OPERANDS);
     INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
     memset(*out, 0, bytes);
-    desk->operands[desk->n_operands++] = *out;
+    scratch->operands[scratch->n_operands++] = *out;
     return INVAR_OK;
 }
 
-static void free_operands(invar_audit_scratch *desk)
+static void free_operands(invar_audit_scratch *scratch)
 {
-    while (desk->n_operands > 0)
-        invar_free(desk->operands[--desk->n_operands]);
+    while (scratch->n_operands > 0)
+        invar_free(scratch->operands[--scratch->n_operands]);
 }
 
 /*
  * Downloads `bytes` bytes of each of `rows` rows with the given stride, and stores them
  * contiguously.
  */
-static invar_status download_rows(void *to, invar_audit_scratch *desk, const void *from,
+static invar_status download_rows(void *to, invar_audit_scratch *scratch, const void *from,
                                   size_t stride, int64_t rows, size_t bytes)
 {
     int64_t at_once = stride > APART ? 1 : (int64_t)(ROOM / (stride ? stride : 1));
@@ -55,21 +55,22 @@ static invar_status download_rows(void *to, invar_audit_scratch *desk, const voi
     char *out = to;
 
     if (stride == bytes || rows == 1)
-        return invar_device_download(desk->dev, to, from, (size_t)rows * bytes);
-    if (!desk->row_buffer)
-        INVAR_TRY(invar_alloc(&desk->row_buffer, ROOM, 1, "rows of an audit"));
+        return invar_device_download(scratch->dev, to, from, (size_t)rows * bytes);
+    if (!scratch->row_buffer)
+        INVAR_TRY(invar_alloc(&scratch->row_buffer, ROOM, 1, "rows of an audit"));
     for (int64_t row = 0; row < rows; row += at_once) {
         int64_t n = rows - row < at_once ? rows - row : at_once;
         if (n == 1) {
-            INVAR_TRY(invar_device_download(desk->dev, out + (size_t)row * bytes,
+            INVAR_TRY(invar_device_download(scratch->dev, out + (size_t)row * bytes,
                                             source + (size_t)row * stride, bytes));
             continue;
         }
-        INVAR_TRY(invar_device_download(desk->dev, desk->row_buffer, source + (size_t)row * stride,
+        INVAR_TRY(invar_device_download(scratch->dev, scratch->row_buffer,
+                                        source + (size_t)row * stride,
                                         (size_t)(n - 1) * stride + bytes));
         for (int64_t i = 0; i < n; i++)
-            memcpy(out + (size_t)(row + i) * bytes, (char *)desk->row_buffer + (size_t)i * stride,
-                   bytes);
+            memcpy(out + (size_t)(row + i) * bytes,
+                   (char *)scratch->row_buffer + (size_t)i * stride, bytes);
     }
     return INVAR_OK;
 }
@@ -106,8 +107,8 @@ static cut whole_blocks(const invar_tensor *t, cut c)
 }
 
 /* *out = host copy of a rectangle that consists of complete scale blocks. */
-static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
-                              cut c)
+static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *scratch,
+                              const invar_tensor *t, cut c)
 {
     int64_t block = invar_dtype_scale_block(t->dtype);
     invar_tensor one = *t;
@@ -115,8 +116,8 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, cons
 
     *out = invar_tensor_2d(NULL, t->dtype, c.rows, c.cols);
     out->scale_rows = t->scale_rows;
-    INVAR_TRY(alloc_operand(&out->data, desk, bytes_of(t, c.rows * c.cols)));
-    INVAR_TRY(download_rows(out->data, desk,
+    INVAR_TRY(alloc_operand(&out->data, scratch, bytes_of(t, c.rows * c.cols)));
+    INVAR_TRY(download_rows(out->data, scratch,
                             (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
                             bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
     if (block == 0)
@@ -124,9 +125,9 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, cons
     one.shape[0] = one.shape[1] = 1;
     size = invar_tensor_scale_bytes(&one);
     width = (size_t)invar_tensor_scale_blocks(t) * size;
-    INVAR_TRY(alloc_operand(&out->scale, desk, invar_tensor_scale_bytes(out)));
+    INVAR_TRY(alloc_operand(&out->scale, scratch, invar_tensor_scale_bytes(out)));
     return download_rows(
-        out->scale, desk,
+        out->scale, scratch,
         (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
             (size_t)(c.col / block) * size,
         width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
@@ -143,29 +144,30 @@ static invar_tensor flatten_heads(const invar_tensor *t)
 }
 
 /* Downloads heads [first, first + heads) of some rows as (rows, heads, D). */
-static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
-                                int64_t row, int64_t rows, int64_t first, int64_t heads)
+static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *scratch,
+                                const invar_tensor *t, int64_t row, int64_t rows, int64_t first,
+                                int64_t heads)
 {
     int64_t dim = t->shape[2];
     invar_tensor view = flatten_heads(t), got;
 
-    INVAR_TRY(fetch_cut(&got, desk, &view, (cut){row, rows, first * dim, heads * dim}));
+    INVAR_TRY(fetch_cut(&got, scratch, &view, (cut){row, rows, first * dim, heads * dim}));
     *out = invar_tensor_3d(got.data, t->dtype, rows, heads, dim);
     return INVAR_OK;
 }
 
-static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *desk, const int64_t *from,
+static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *scratch, const int64_t *from,
                                   int64_t count)
 {
-    INVAR_TRY(alloc_operand((void **)out, desk, (size_t)count * sizeof **out));
-    return invar_device_download(desk->dev, *out, from, (size_t)count * sizeof **out);
+    INVAR_TRY(alloc_operand((void **)out, scratch, (size_t)count * sizeof **out));
+    return invar_device_download(scratch->dev, *out, from, (size_t)count * sizeof **out);
 }
 
-static invar_status alloc_tensor(invar_tensor *out, invar_audit_scratch *desk, invar_dtype dtype,
+static invar_status alloc_tensor(invar_tensor *out, invar_audit_scratch *scratch, invar_dtype dtype,
                                  int64_t n0, int64_t n1, int64_t n2)
 {
     *out = invar_tensor_3d(NULL, dtype, n0, n1, n2);
-    return alloc_operand(&out->data, desk, bytes_of(out, n0 * n1 * n2));
+    return alloc_operand(&out->data, scratch, bytes_of(out, n0 * n1 * n2));
 }
 
 /* ---- row offsets ----------------------------------------------------------------------------- */
@@ -176,13 +178,13 @@ typedef struct offset_range {
 } offset_range;
 
 /* Finds the range that contains the row; `number` is -1 if none does or the offsets are invalid. */
-static invar_status find_segment(offset_range *out, invar_audit_scratch *desk,
+static invar_status find_segment(offset_range *out, invar_audit_scratch *scratch,
                                  const invar_row_offsets *s, int64_t row)
 {
     *out = (offset_range){.number = -1};
     if (s->count < 1 || s->count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&out->start, desk, s->offsets, s->count + 1));
+    INVAR_TRY(fetch_numbers(&out->start, scratch, s->offsets, s->count + 1));
     for (int64_t i = 0; i < s->count; i++)
         if (out->start[i] >= 0 && out->start[i] <= row && row < out->start[i + 1]) {
             out->number = i;
@@ -242,13 +244,13 @@ static void name_element(invar_audit_finding *finding, const compared_values *s,
 }
 
 static invar_status compare_values(bool *differs, invar_audit_finding *finding,
-                                   invar_audit_scratch *desk, const compared_values *s)
+                                   invar_audit_scratch *scratch, const compared_values *s)
 {
     invar_dtype dtype = s->tensor.dtype;
     invar_tensor got;
 
-    INVAR_TRY(fetch_cut(&got, desk, &s->tensor, (cut){s->row, 1, s->col, s->count}));
-    desk->compared = true;
+    INVAR_TRY(fetch_cut(&got, scratch, &s->tensor, (cut){s->row, 1, s->col, s->count}));
+    scratch->compared = true;
     for (int64_t i = 0; i < s->count; i++) {
         uint32_t device = bits_of_value(got.data, dtype, i), cpu = bits_of_value(s->cpu, dtype, i);
         if (device == cpu || (is_nan(device, dtype) && is_nan(cpu, dtype)))
@@ -274,7 +276,7 @@ static const void *element(const invar_tensor *t, int64_t i)
  * *out = first row of the weights of the row's expert, which has `width` rows; 0 without experts,
  * -1 if the row belongs to no expert.
  */
-static invar_status expert_rows(int64_t *out, invar_audit_scratch *desk,
+static invar_status expert_rows(int64_t *out, invar_audit_scratch *scratch,
                                 const invar_row_offsets *experts, int64_t row, int64_t width)
 {
     offset_range expert;
@@ -282,7 +284,7 @@ static invar_status expert_rows(int64_t *out, invar_audit_scratch *desk,
     *out = 0;
     if (!experts)
         return INVAR_OK;
-    INVAR_TRY(find_segment(&expert, desk, experts, row));
+    INVAR_TRY(find_segment(&expert, scratch, experts, row));
     *out = expert.number < 0 ? -1 : expert.number * width;
     return INVAR_OK;
 }
@@ -313,32 +315,31 @@ static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t wor
 }
 
 /* Downloads rows `c` of the weights and the matching elements of the bias. */
-static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *desk,
+static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *scratch,
                                 const invar_linear_output *from, cut c)
 {
     const invar_tensor *bias = &from->bias;
     invar_tensor line = invar_tensor_2d(bias->data, bias->dtype, 1, bias->shape[0]);
 
     *out = (invar_linear_output){0};
-    INVAR_TRY(fetch_cut(&out->w, desk, &from->w, c));
+    INVAR_TRY(fetch_cut(&out->w, scratch, &from->w, c));
     if (!invar_tensor_present(bias))
         return INVAR_OK;
-    INVAR_TRY(fetch_cut(&out->bias, desk, &line, (cut){0, 1, c.row, c.rows}));
+    INVAR_TRY(fetch_cut(&out->bias, scratch, &line, (cut){0, 1, c.row, c.rows}));
     out->bias = invar_tensor_1d(out->bias.data, bias->dtype, c.rows);
     return INVAR_OK;
 }
 
 /* Recomputes an element of a product; `experts` is NULL for a dense layer. */
 static invar_status forward_element(bool *differs, invar_audit_finding *finding,
-                                    invar_audit_scratch *desk, const invar_linear_fwd_args *a,
-                                    const invar_row_offsets *experts,
-                                    const invar_audit_pick *choice)
+                                    invar_audit_scratch *scratch, const invar_linear_fwd_args *a,
+                                    const invar_row_offsets *experts, const invar_audit_pick *pick)
 {
-    forward_output out = choose_output(a, choice->word[2]);
+    forward_output out = choose_output(a, pick->word[2]);
     compared_values s = {.name = out.name,
                          .tensor = out.y,
-                         .row = scale_to_extent(choice->word[0], out.y.shape[0]),
-                         .col = scale_to_extent(choice->word[1], out.y.shape[1]),
+                         .row = scale_to_extent(pick->word[0], out.y.shape[0]),
+                         .col = scale_to_extent(pick->word[1], out.y.shape[1]),
                          .count = 1};
     invar_linear_fwd_args own = {.k_shards = a->k_shards, .k_atom = a->k_atom};
     invar_linear_output layer;
@@ -346,37 +347,38 @@ static invar_status forward_element(bool *differs, invar_audit_finding *finding,
     invar_tensor *y = &own.y;
     cut c;
 
-    INVAR_TRY(expert_rows(&first, desk, experts, s.row, out.y.shape[1]));
+    INVAR_TRY(expert_rows(&first, scratch, experts, s.row, out.y.shape[1]));
     if (first < 0)
         return INVAR_OK;
     c = whole_blocks(&out.from.w, (cut){first + s.col, 1, 0, k});
-    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){s.row, 1, 0, k}));
-    INVAR_TRY(fetch_layer(&layer, desk, &out.from, c));
+    INVAR_TRY(fetch_cut(&own.x, scratch, &a->x, (cut){s.row, 1, 0, k}));
+    INVAR_TRY(fetch_layer(&layer, scratch, &out.from, c));
     own.w = layer.w;
     own.bias = layer.bias;
     if (invar_tensor_present(&a->residual))
-        INVAR_TRY(fetch_cut(&own.residual, desk, &a->residual, (cut){s.row, 1, c.row, c.rows}));
+        INVAR_TRY(fetch_cut(&own.residual, scratch, &a->residual, (cut){s.row, 1, c.row, c.rows}));
     if (invar_tensor_present(&out.up.w)) {
-        INVAR_TRY(fetch_layer(&own.more[0], desk, &out.up, c));
+        INVAR_TRY(fetch_layer(&own.more[0], scratch, &out.up, c));
         own.n_more = 1;
         y = &own.act;
     }
     *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
-    INVAR_TRY(alloc_operand(&y->data, desk, bytes_of(y, c.rows)));
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
+    INVAR_TRY(alloc_operand(&y->data, scratch, bytes_of(y, c.rows)));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_LINEAR_FWD, &own));
     s.cpu = element(y, first + s.col - c.row);
-    return compare_values(differs, finding, desk, &s);
+    return compare_values(differs, finding, scratch, &s);
 }
 
 static invar_status input_gradient_element(bool *differs, invar_audit_finding *finding,
-                                           invar_audit_scratch *desk, const invar_linear_dx_args *a,
+                                           invar_audit_scratch *scratch,
+                                           const invar_linear_dx_args *a,
                                            const invar_row_offsets *experts,
-                                           const invar_audit_pick *choice)
+                                           const invar_audit_pick *pick)
 {
     compared_values s = {.name = "dx",
                          .tensor = a->dx,
-                         .row = scale_to_extent(choice->word[0], a->dx.shape[0]),
-                         .col = scale_to_extent(choice->word[1], a->dx.shape[1]),
+                         .row = scale_to_extent(pick->word[0], a->dx.shape[0]),
+                         .col = scale_to_extent(pick->word[1], a->dx.shape[1]),
                          .count = 1};
     invar_linear_dx_args own = {.n_parts = a->n_parts, .k_shards = a->k_shards};
     cut c = {0, 0, 0, 0};
@@ -386,82 +388,82 @@ static invar_status input_gradient_element(bool *differs, invar_audit_finding *f
         int64_t width = p->dy.shape[1], first;
 
         own.k_atom[i] = a->k_atom[i];
-        INVAR_TRY(expert_rows(&first, desk, experts, s.row, width));
+        INVAR_TRY(expert_rows(&first, scratch, experts, s.row, width));
         if (first < 0)
             return INVAR_OK;
         c = whole_blocks(&p->w, (cut){first, width, s.col, 1});
-        INVAR_TRY(fetch_cut(&own.parts[i].dy, desk, &p->dy, (cut){s.row, 1, 0, width}));
-        INVAR_TRY(fetch_cut(&own.parts[i].w, desk, &p->w, c));
+        INVAR_TRY(fetch_cut(&own.parts[i].dy, scratch, &p->dy, (cut){s.row, 1, 0, width}));
+        INVAR_TRY(fetch_cut(&own.parts[i].w, scratch, &p->w, c));
     }
     own.dx = invar_tensor_2d(NULL, a->dx.dtype, 1, c.cols);
-    INVAR_TRY(alloc_operand(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
+    INVAR_TRY(alloc_operand(&own.dx.data, scratch, bytes_of(&own.dx, c.cols)));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_LINEAR_DX, &own));
     s.cpu = element(&own.dx, s.col - c.col);
-    return compare_values(differs, finding, desk, &s);
+    return compare_values(differs, finding, scratch, &s);
 }
 
-static compared_values weight_element(const invar_tensor *dw, const invar_audit_pick *choice)
+static compared_values weight_element(const invar_tensor *dw, const invar_audit_pick *pick)
 {
     return (compared_values){.name = "dw",
                              .tensor = *dw,
-                             .row = scale_to_extent(choice->word[0], dw->shape[0]),
-                             .col = scale_to_extent(choice->word[1], dw->shape[1]),
+                             .row = scale_to_extent(pick->word[0], dw->shape[0]),
+                             .col = scale_to_extent(pick->word[1], dw->shape[1]),
                              .count = 1};
 }
 
 static invar_status weight_gradient_element(bool *differs, invar_audit_finding *finding,
-                                            invar_audit_scratch *desk,
+                                            invar_audit_scratch *scratch,
                                             const invar_linear_dw_args *a,
-                                            const invar_audit_pick *choice)
+                                            const invar_audit_pick *pick)
 {
-    compared_values s = weight_element(&a->dw, choice);
-    float sum = choice->before;
+    compared_values s = weight_element(&a->dw, pick);
+    float sum = pick->before;
     invar_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
     int64_t tokens = a->dy.shape[0], *units;
 
     if (a->units.count < 0 || a->units.count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
-    INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){0, tokens, s.row, 1}));
-    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){0, tokens, s.col, 1}));
+    INVAR_TRY(fetch_numbers(&units, scratch, a->units.offsets, a->units.count + 1));
+    INVAR_TRY(fetch_cut(&own.dy, scratch, &a->dy, (cut){0, tokens, s.row, 1}));
+    INVAR_TRY(fetch_cut(&own.x, scratch, &a->x, (cut){0, tokens, s.col, 1}));
     own.units = (invar_row_offsets){units, a->units.count};
     own.fresh = a->fresh;
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_LINEAR_DW, &own));
     s.cpu = &sum;
-    return compare_values(differs, finding, desk, &s);
+    return compare_values(differs, finding, scratch, &s);
 }
 
 static invar_status expert_gradient_element(bool *differs, invar_audit_finding *finding,
-                                            invar_audit_scratch *desk,
+                                            invar_audit_scratch *scratch,
                                             const invar_moe_linear_dw_args *a,
-                                            const invar_audit_pick *choice)
+                                            const invar_audit_pick *pick)
 {
-    compared_values s = weight_element(&a->dw, choice);
-    float sum = choice->before;
+    compared_values s = weight_element(&a->dw, pick);
+    float sum = pick->before;
     int64_t width = a->dy.shape[1], e = s.row / width, *starts, *units, rows, ends[2] = {0, 0};
     invar_moe_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
 
     if (a->units.count < 0 || a->units.count > MOST_SEGMENTS || a->experts.count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
-    INVAR_TRY(fetch_numbers(&starts, desk, a->experts.offsets, a->experts.count + 1));
+    INVAR_TRY(fetch_numbers(&units, scratch, a->units.offsets, a->units.count + 1));
+    INVAR_TRY(fetch_numbers(&starts, scratch, a->experts.offsets, a->experts.count + 1));
     rows = starts[e + 1] - starts[e];
     if (starts[e] < 0 || rows < 0 || starts[e + 1] > a->dy.shape[0])
         return INVAR_OK;
-    INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){starts[e], rows, s.row % width, 1}));
-    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){starts[e], rows, s.col, 1}));
+    INVAR_TRY(fetch_cut(&own.dy, scratch, &a->dy, (cut){starts[e], rows, s.row % width, 1}));
+    INVAR_TRY(fetch_cut(&own.x, scratch, &a->x, (cut){starts[e], rows, s.col, 1}));
     own.row_token = invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows);
-    INVAR_TRY(alloc_operand(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
-    INVAR_TRY(invar_device_download(desk->dev, own.row_token.data,
+    INVAR_TRY(alloc_operand(&own.row_token.data, scratch, bytes_of(&own.row_token, rows)));
+    INVAR_TRY(invar_device_download(scratch->dev, own.row_token.data,
                                     element(&a->row_token, starts[e]),
                                     bytes_of(&own.row_token, rows)));
     ends[1] = rows;
     own.experts = (invar_row_offsets){ends, 1};
     own.units = (invar_row_offsets){units, a->units.count};
     own.fresh = a->fresh;
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
     s.cpu = &sum;
-    return compare_values(differs, finding, desk, &s);
+    return compare_values(differs, finding, scratch, &s);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -471,8 +473,8 @@ static invar_status expert_gradient_element(bool *differs, invar_audit_finding *
  * its sequence.
  */
 static invar_status attend_one_row(bool *differs, invar_audit_finding *finding,
-                                   invar_audit_scratch *desk, const invar_tensor *q, int64_t head,
-                                   invar_tensor keys, invar_tensor values,
+                                   invar_audit_scratch *scratch, const invar_tensor *q,
+                                   int64_t head, invar_tensor keys, invar_tensor values,
                                    const invar_attention_shape *shape, compared_values *s)
 {
     int64_t rows[2] = {0, 1}, length = keys.shape[0], dim = q->shape[2];
@@ -485,33 +487,33 @@ static invar_status attend_one_row(bool *differs, invar_audit_finding *finding,
         .lengths = &length,
         .shape = *shape};
 
-    INVAR_TRY(fetch_heads(&own.q, desk, q, s->row, 1, head, 1));
-    INVAR_TRY(alloc_tensor(&own.o, desk, q->dtype, 1, 1, dim));
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_PAGED, &own));
+    INVAR_TRY(fetch_heads(&own.q, scratch, q, s->row, 1, head, 1));
+    INVAR_TRY(alloc_tensor(&own.o, scratch, q->dtype, 1, 1, dim));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_ATTENTION_PAGED, &own));
     s->cpu = own.o.data;
     s->col = head * dim;
     s->count = s->dim = dim;
-    return compare_values(differs, finding, desk, s);
+    return compare_values(differs, finding, scratch, s);
 }
 
 /* Recomputes the last of `rows` rows of a sample with attention.fwd itself, to compare lse2 too. */
 static invar_status attend_sample(bool *differs, invar_audit_finding *finding,
-                                  invar_audit_scratch *desk, const invar_attention_fwd_args *a,
+                                  invar_audit_scratch *scratch, const invar_attention_fwd_args *a,
                                   int64_t head, const invar_tensor *k, const invar_tensor *v,
                                   compared_values *s)
 {
     int64_t rows = k->shape[0], start[2] = {0, rows}, dim = a->q.shape[2];
     invar_attention_fwd_args own = {.k = *k, .v = *v, .samples = {start, 1}, .shape = a->shape};
 
-    INVAR_TRY(fetch_heads(&own.q, desk, &a->q, s->row - rows + 1, rows, head, 1));
-    INVAR_TRY(alloc_tensor(&own.o, desk, a->o.dtype, rows, 1, dim));
+    INVAR_TRY(fetch_heads(&own.q, scratch, &a->q, s->row - rows + 1, rows, head, 1));
+    INVAR_TRY(alloc_tensor(&own.o, scratch, a->o.dtype, rows, 1, dim));
     own.lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, 1);
-    INVAR_TRY(alloc_operand(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
+    INVAR_TRY(alloc_operand(&own.lse2.data, scratch, bytes_of(&own.lse2, rows)));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_ATTENTION_FWD, &own));
     s->cpu = element(&own.o, (rows - 1) * dim);
     s->col = head * dim;
     s->count = s->dim = dim;
-    INVAR_TRY(compare_values(differs, finding, desk, s));
+    INVAR_TRY(compare_values(differs, finding, scratch, s));
     if (*differs)
         return INVAR_OK;
     *s = (compared_values){.name = "lse2",
@@ -520,51 +522,52 @@ static invar_status attend_sample(bool *differs, invar_audit_finding *finding,
                            .col = head,
                            .count = 1,
                            .cpu = element(&own.lse2, rows - 1)};
-    return compare_values(differs, finding, desk, s);
+    return compare_values(differs, finding, scratch, s);
 }
 
 static invar_status packed_attention_row(bool *differs, invar_audit_finding *finding,
-                                         invar_audit_scratch *desk,
+                                         invar_audit_scratch *scratch,
                                          const invar_attention_fwd_args *a,
-                                         const invar_audit_pick *choice)
+                                         const invar_audit_pick *pick)
 {
     compared_values s = {.name = "o",
                          .tensor = flatten_heads(&a->o),
-                         .row = scale_to_extent(choice->word[0], a->q.shape[0])};
-    int64_t head = scale_to_extent(choice->word[1], a->q.shape[1]);
+                         .row = scale_to_extent(pick->word[0], a->q.shape[0])};
+    int64_t head = scale_to_extent(pick->word[1], a->q.shape[1]);
     int64_t kv_head = head / (a->q.shape[1] / a->k.shape[1]);
     invar_tensor k, v;
     offset_range sample;
 
-    INVAR_TRY(find_segment(&sample, desk, &a->samples, s.row));
+    INVAR_TRY(find_segment(&sample, scratch, &a->samples, s.row));
     if (sample.number < 0)
         return INVAR_OK;
-    INVAR_TRY(fetch_heads(&k, desk, &a->k, sample.first, s.row - sample.first + 1, kv_head, 1));
-    INVAR_TRY(fetch_heads(&v, desk, &a->v, sample.first, s.row - sample.first + 1, kv_head, 1));
+    INVAR_TRY(fetch_heads(&k, scratch, &a->k, sample.first, s.row - sample.first + 1, kv_head, 1));
+    INVAR_TRY(fetch_heads(&v, scratch, &a->v, sample.first, s.row - sample.first + 1, kv_head, 1));
     if (invar_tensor_present(&a->lse2) && k.shape[0] <= MOST_ROWS)
-        return attend_sample(differs, finding, desk, a, head, &k, &v, &s);
-    return attend_one_row(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+        return attend_sample(differs, finding, scratch, a, head, &k, &v, &s);
+    return attend_one_row(differs, finding, scratch, &a->q, head, k, v, &a->shape, &s);
 }
 
 /* Downloads the head's keys or values of positions [0, length) from their pages. */
-static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
-                                const int32_t *pages, int64_t length, int64_t head)
+static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *scratch,
+                                const invar_tensor *t, const int32_t *pages, int64_t length,
+                                int64_t head)
 {
     int64_t size = t->shape[1], dim = t->shape[3];
     size_t row = bytes_of(t, t->shape[2] * dim);
 
-    INVAR_TRY(alloc_tensor(out, desk, t->dtype, length, 1, dim));
+    INVAR_TRY(alloc_tensor(out, scratch, t->dtype, length, 1, dim));
     for (int64_t at = 0; at < length; at += size) {
         const char *page =
             (const char *)t->data + bytes_of(t, pages[at / size] * t->row_stride + head * dim);
-        INVAR_TRY(download_rows((char *)out->data + bytes_of(t, at * dim), desk, page, row,
+        INVAR_TRY(download_rows((char *)out->data + bytes_of(t, at * dim), scratch, page, row,
                                 length - at < size ? length - at : size, bytes_of(t, dim)));
     }
     return INVAR_OK;
 }
 
 /* *out = pages of positions [0, length); NULL if one is out of range. */
-static invar_status fetch_page_table(int32_t **out, invar_audit_scratch *desk,
+static invar_status fetch_page_table(int32_t **out, invar_audit_scratch *scratch,
                                      const invar_kv_pages *cache, int64_t sequence, int64_t length)
 {
     int64_t count = (length + cache->k.shape[1] - 1) / cache->k.shape[1];
@@ -573,8 +576,8 @@ static invar_status fetch_page_table(int32_t **out, invar_audit_scratch *desk,
     *out = NULL;
     if (count > cache->pages.shape[1])
         return INVAR_OK;
-    INVAR_TRY(alloc_operand((void **)&pages, desk, (size_t)count * sizeof *pages));
-    INVAR_TRY(invar_device_download(desk->dev, pages,
+    INVAR_TRY(alloc_operand((void **)&pages, scratch, (size_t)count * sizeof *pages));
+    INVAR_TRY(invar_device_download(scratch->dev, pages,
                                     element(&cache->pages, sequence * cache->pages.row_stride),
                                     (size_t)count * sizeof *pages));
     for (int64_t i = 0; i < count; i++)
@@ -585,39 +588,41 @@ static invar_status fetch_page_table(int32_t **out, invar_audit_scratch *desk,
 }
 
 static invar_status paged_attention_row(bool *differs, invar_audit_finding *finding,
-                                        invar_audit_scratch *desk,
+                                        invar_audit_scratch *scratch,
                                         const invar_attention_paged_args *a,
-                                        const invar_audit_pick *choice)
+                                        const invar_audit_pick *pick)
 {
     compared_values s = {.name = "o",
                          .tensor = flatten_heads(&a->o),
-                         .row = scale_to_extent(choice->word[0], a->q.shape[0])};
-    int64_t head = scale_to_extent(choice->word[1], a->q.shape[1]), length;
+                         .row = scale_to_extent(pick->word[0], a->q.shape[0])};
+    int64_t head = scale_to_extent(pick->word[1], a->q.shape[1]), length;
     int64_t kv_head = head / (a->q.shape[1] / a->cache.k.shape[2]);
     invar_tensor k, v;
     int32_t *pages;
     offset_range rows;
 
-    INVAR_TRY(find_segment(&rows, desk, &a->rows, s.row));
+    INVAR_TRY(find_segment(&rows, scratch, &a->rows, s.row));
     if (rows.number < 0)
         return INVAR_OK;
-    INVAR_TRY(invar_device_download(desk->dev, &length, a->lengths + rows.number, sizeof length));
+    INVAR_TRY(
+        invar_device_download(scratch->dev, &length, a->lengths + rows.number, sizeof length));
     length -= rows.end - s.row - 1;
     if (length < 1)
         return INVAR_OK;
-    INVAR_TRY(fetch_page_table(&pages, desk, &a->cache, rows.number, length));
+    INVAR_TRY(fetch_page_table(&pages, scratch, &a->cache, rows.number, length));
     if (!pages)
         return INVAR_OK;
-    INVAR_TRY(fetch_pages(&k, desk, &a->cache.k, pages, length, kv_head));
-    INVAR_TRY(fetch_pages(&v, desk, &a->cache.v, pages, length, kv_head));
-    return attend_one_row(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+    INVAR_TRY(fetch_pages(&k, scratch, &a->cache.k, pages, length, kv_head));
+    INVAR_TRY(fetch_pages(&v, scratch, &a->cache.v, pages, length, kv_head));
+    return attend_one_row(differs, finding, scratch, &a->q, head, k, v, &a->shape, &s);
 }
 
 /*
  * Runs attention.bwd on rows [first, first + rows) of a sample, for some query heads and their kv
  * heads.
  */
-static invar_status run_attention_backward(invar_attention_bwd_args *own, invar_audit_scratch *desk,
+static invar_status run_attention_backward(invar_attention_bwd_args *own,
+                                           invar_audit_scratch *scratch,
                                            const invar_attention_bwd_args *a, int64_t first,
                                            int64_t rows, int64_t head, int64_t heads)
 {
@@ -630,16 +635,16 @@ static invar_status run_attention_backward(invar_attention_bwd_args *own, invar_
         own->head_shards = a->head_shards;
         own->head_atom = a->head_atom;
     }
-    INVAR_TRY(fetch_heads(&own->q, desk, &a->q, first, rows, head, heads));
-    INVAR_TRY(fetch_heads(&own->o, desk, &a->o, first, rows, head, heads));
-    INVAR_TRY(fetch_heads(&own->d_o, desk, &a->d_o, first, rows, head, heads));
-    INVAR_TRY(fetch_cut(&own->lse2, desk, &a->lse2, (cut){first, rows, head, heads}));
-    INVAR_TRY(fetch_heads(&own->k, desk, &a->k, first, rows, kv_head, kv_heads));
-    INVAR_TRY(fetch_heads(&own->v, desk, &a->v, first, rows, kv_head, kv_heads));
-    INVAR_TRY(alloc_tensor(&own->dq, desk, dtype, rows, heads, dim));
-    INVAR_TRY(alloc_tensor(&own->dk, desk, dtype, rows, kv_heads, dim));
-    INVAR_TRY(alloc_tensor(&own->dv, desk, dtype, rows, kv_heads, dim));
-    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
+    INVAR_TRY(fetch_heads(&own->q, scratch, &a->q, first, rows, head, heads));
+    INVAR_TRY(fetch_heads(&own->o, scratch, &a->o, first, rows, head, heads));
+    INVAR_TRY(fetch_heads(&own->d_o, scratch, &a->d_o, first, rows, head, heads));
+    INVAR_TRY(fetch_cut(&own->lse2, scratch, &a->lse2, (cut){first, rows, head, heads}));
+    INVAR_TRY(fetch_heads(&own->k, scratch, &a->k, first, rows, kv_head, kv_heads));
+    INVAR_TRY(fetch_heads(&own->v, scratch, &a->v, first, rows, kv_head, kv_heads));
+    INVAR_TRY(alloc_tensor(&own->dq, scratch, dtype, rows, heads, dim));
+    INVAR_TRY(alloc_tensor(&own->dk, scratch, dtype, rows, kv_heads, dim));
+    INVAR_TRY(alloc_tensor(&own->dv, scratch, dtype, rows, kv_heads, dim));
+    INVAR_TRY(invar_op_runner_run(&scratch->cpu, INVAR_OP_ATTENTION_BWD, own));
     own->samples = (invar_row_offsets){NULL, 0};
     return INVAR_OK;
 }
@@ -650,13 +655,13 @@ static invar_status run_attention_backward(invar_attention_bwd_args *own, invar_
  * its last rows within one span of queries.
  */
 static invar_status attention_backward_row(bool *differs, invar_audit_finding *finding,
-                                           invar_audit_scratch *desk,
+                                           invar_audit_scratch *scratch,
                                            const invar_attention_bwd_args *a,
-                                           const invar_audit_pick *choice)
+                                           const invar_audit_pick *pick)
 {
     static const char *const names[] = {"dq", "dk", "dv"};
     const invar_tensor *outputs[] = {&a->dq, &a->dk, &a->dv};
-    int64_t which = choice->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
+    int64_t which = pick->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
     int64_t block = invar_attention_block(a->q.shape[2]), span = a->shape.q_span;
     int64_t most, at, first, head;
     bool alone; // the sums of a kv head do not depend on other heads
@@ -666,25 +671,25 @@ static invar_status attention_backward_row(bool *differs, invar_audit_finding *f
     offset_range sample;
 
     INVAR_TRY(
-        find_segment(&sample, desk, &a->samples, scale_to_extent(choice->word[0], a->q.shape[0])));
+        find_segment(&sample, scratch, &a->samples, scale_to_extent(pick->word[0], a->q.shape[0])));
     if (sample.number < 0)
         return INVAR_OK;
     most = sample.end - sample.first < MOST_ROWS ? sample.end - sample.first : MOST_ROWS;
     if (which > 0 && span > 0 && most > (sample.end - sample.first - 1) % span + 1)
         most = (sample.end - sample.first - 1) % span + 1; // more would be split elsewhere
-    at = scale_to_extent(choice->word[2], most); // relative to the first row that is downloaded
+    at = scale_to_extent(pick->word[2], most); // relative to the first row that is downloaded
     if (which == 0) {
         first = sample.first;
-        head = scale_to_extent(choice->word[3], a->q.shape[1]);
-        INVAR_TRY(run_attention_backward(&own, desk, a, first, at + 1, head, 1));
+        head = scale_to_extent(pick->word[3], a->q.shape[1]);
+        INVAR_TRY(run_attention_backward(&own, scratch, a, first, at + 1, head, 1));
         s.cpu = element(&own.dq, at * s.dim);
     } else {
         at += sample.end - sample.first - most; // relative to the sample
         first = sample.first + at / block * block;
         at %= block;
-        head = scale_to_extent(choice->word[3], a->k.shape[1]);
+        head = scale_to_extent(pick->word[3], a->k.shape[1]);
         alone = invar_shard_whole_groups(a->q.shape[1], group, a->head_atom, a->head_shards);
-        INVAR_TRY(run_attention_backward(&own, desk, a, first, sample.end - first,
+        INVAR_TRY(run_attention_backward(&own, scratch, a, first, sample.end - first,
                                          alone ? head * group : 0, alone ? group : a->q.shape[1]));
         s.cpu = element(which == 1 ? &own.dk : &own.dv,
                         (alone ? at : at * a->k.shape[1] + head) * s.dim);
@@ -692,7 +697,7 @@ static invar_status attention_backward_row(bool *differs, invar_audit_finding *f
     s.row = first + at;
     s.col = head * s.dim;
     s.count = s.dim;
-    return compare_values(differs, finding, desk, &s);
+    return compare_values(differs, finding, scratch, &s);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -739,8 +744,8 @@ invar_status invar_audit_read_before(invar_audit_pick *pick, invar_audit_scratch
 }
 
 static invar_status compare_op(bool *differs, invar_audit_finding *finding,
-                               invar_audit_scratch *desk, invar_op op, const void *args,
-                               const invar_audit_pick *choice)
+                               invar_audit_scratch *scratch, invar_op op, const void *args,
+                               const invar_audit_pick *pick)
 {
     const invar_moe_linear_fwd_args *fwd = args;
     const invar_moe_linear_dx_args *dx = args;
@@ -748,28 +753,29 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding,
     invar_linear_dx_args dense_dx;
 
     switch (op) {
-    case INVAR_OP_LINEAR_FWD: return forward_element(differs, finding, desk, args, NULL, choice);
+    case INVAR_OP_LINEAR_FWD: return forward_element(differs, finding, scratch, args, NULL, pick);
     case INVAR_OP_MOE_LINEAR_FWD:
         dense = (invar_linear_fwd_args){.y = fwd->y,
                                         .x = fwd->x,
                                         .w = fwd->w,
                                         .k_shards = fwd->k_shards,
                                         .k_atom = fwd->k_atom};
-        return forward_element(differs, finding, desk, &dense, &fwd->experts, choice);
+        return forward_element(differs, finding, scratch, &dense, &fwd->experts, pick);
     case INVAR_OP_LINEAR_DX:
-        return input_gradient_element(differs, finding, desk, args, NULL, choice);
+        return input_gradient_element(differs, finding, scratch, args, NULL, pick);
     case INVAR_OP_MOE_LINEAR_DX:
         dense_dx =
             (invar_linear_dx_args){.dx = dx->dx, .n_parts = dx->n_parts, .k_shards = dx->k_shards};
         memcpy(dense_dx.parts, dx->parts, sizeof dense_dx.parts);
         memcpy(dense_dx.k_atom, dx->k_atom, sizeof dense_dx.k_atom);
-        return input_gradient_element(differs, finding, desk, &dense_dx, &dx->experts, choice);
-    case INVAR_OP_LINEAR_DW: return weight_gradient_element(differs, finding, desk, args, choice);
+        return input_gradient_element(differs, finding, scratch, &dense_dx, &dx->experts, pick);
+    case INVAR_OP_LINEAR_DW: return weight_gradient_element(differs, finding, scratch, args, pick);
     case INVAR_OP_MOE_LINEAR_DW:
-        return expert_gradient_element(differs, finding, desk, args, choice);
-    case INVAR_OP_ATTENTION_FWD: return packed_attention_row(differs, finding, desk, args, choice);
-    case INVAR_OP_ATTENTION_PAGED: return paged_attention_row(differs, finding, desk, args, choice);
-    default: return attention_backward_row(differs, finding, desk, args, choice);
+        return expert_gradient_element(differs, finding, scratch, args, pick);
+    case INVAR_OP_ATTENTION_FWD: return packed_attention_row(differs, finding, scratch, args, pick);
+    case INVAR_OP_ATTENTION_PAGED:
+        return paged_attention_row(differs, finding, scratch, args, pick);
+    default: return attention_backward_row(differs, finding, scratch, args, pick);
     }
 }
 

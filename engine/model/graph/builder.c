@@ -112,24 +112,24 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 }
 
 invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
-                                   int64_t rows, int64_t cols, const invar_logical_split *cut)
+                                   int64_t rows, int64_t cols, const invar_logical_split *split)
 {
     const invar_param *p;
 
     if (!b->params) {
         invar_param own = {.kind = kind,
                            .layer = b->layer,
-                           .stack = cut->experts,
+                           .stack = split->experts,
                            .rows = rows,
                            .cols = cols,
-                           .split = *cut};
+                           .split = *split};
         (void)snprintf(own.name, sizeof own.name, "%s", name);
         return declare_param(b, &own);
     }
     p = &b->params[b->next_param++];
     INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
-    INVAR_CHECK(p->split.shards == cut->shards && p->split.columns == cut->columns &&
-                p->split.atom == cut->atom && p->split.experts == cut->experts);
+    INVAR_CHECK(p->split.shards == split->shards && p->split.columns == split->columns &&
+                p->split.atom == split->atom && p->split.experts == split->experts);
     return invar_build_weight(b, p);
 }
 
@@ -153,30 +153,30 @@ invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
 }
 
 invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_total,
-                                          const invar_logical_split *cut)
+                                          const invar_logical_split *split)
 {
-    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
-    int64_t begin = invar_shard_start(n_total, cut->atom, cut->shards, first);
+    int32_t own = split->shards / b->tensors, first = b->tensor * own;
+    int64_t begin = invar_shard_start(n_total, split->atom, split->shards, first);
     invar_sum_parts out = {.count = own};
 
     for (int32_t i = 0; i < own; i++) {
-        int64_t at = invar_shard_start(n_total, cut->atom, cut->shards, first + i);
-        int64_t next = invar_shard_start(n_total, cut->atom, cut->shards, first + i + 1);
+        int64_t at = invar_shard_start(n_total, split->atom, split->shards, first + i);
+        int64_t next = invar_shard_start(n_total, split->atom, split->shards, first + i + 1);
         out.part[i] = (invar_sum_part){at - begin, next - at, 1};
     }
     return out;
 }
 
 invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t n_total,
-                                      const invar_logical_split *cut)
+                                      const invar_logical_split *split)
 {
-    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
+    int32_t own = split->shards / b->tensors, first = b->tensor * own;
     int64_t begin, end;
 
-    if (!invar_shards_divide_evenly(n_total, cut->atom, cut->shards, b->tensors))
-        return invar_build_single_shards(b, n_total, cut);
-    begin = invar_shard_start(n_total, cut->atom, cut->shards, first);
-    end = invar_shard_start(n_total, cut->atom, cut->shards, first + own);
+    if (!invar_shards_divide_evenly(n_total, split->atom, split->shards, b->tensors))
+        return invar_build_single_shards(b, n_total, split);
+    begin = invar_shard_start(n_total, split->atom, split->shards, first);
+    end = invar_shard_start(n_total, split->atom, split->shards, first + own);
     return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
 }
 

@@ -223,12 +223,12 @@ invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const ch
                                int64_t stack, int64_t rows, int64_t cols);
 
 /*
- * Like invar_build_param, for a parameter that logical tensor parallelism splits: into cut->shards
- * shards along its rows or, if cut->columns is set, along its columns. Products that sum over the
- * split dimension have this number of shards.
+ * Like invar_build_param, for a parameter that logical tensor parallelism splits: into
+ * split->shards shards along its rows or, if split->columns is set, along its columns. Products
+ * that sum over the split dimension have this number of shards.
  */
 invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
-                                   int64_t rows, int64_t cols, const invar_logical_split *cut);
+                                   int64_t rows, int64_t cols, const invar_logical_split *split);
 
 /* Returns the symbolic tensors of a parameter. */
 invar_weight invar_build_weight(invar_builder *b, const invar_param *p);
@@ -265,14 +265,14 @@ invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim);
 
 /*
  * Returns the chains in which this rank computes its part of a sum over `n_total` values that is
- * split as in `cut`. All ranks have the same number of chains.
+ * split as in `split`. All ranks have the same number of chains.
  */
 invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t n_total,
-                                      const invar_logical_split *cut);
+                                      const invar_logical_split *split);
 
 /* Like invar_build_sum_parts, but always with one chain per logical shard. */
 invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_total,
-                                          const invar_logical_split *cut);
+                                          const invar_logical_split *split);
 
 /* View of (T, n) as (T, heads, n / heads). */
 invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);

@@ -59,33 +59,33 @@ struct invar_cuda_graph_cache {
 
 invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out, const invar_device *dev)
 {
-    invar_cuda_graph_cache *tape = NULL;
+    invar_cuda_graph_cache *cache = NULL;
 
     *out = NULL;
     if (!dev->backend->graphs.begin)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&tape, 1, sizeof *tape, "the calls of decoding"));
-    memset(tape, 0, sizeof *tape);
-    tape->dev = *dev;
-    *out = tape;
+    INVAR_TRY(invar_alloc((void **)&cache, 1, sizeof *cache, "the calls of decoding"));
+    memset(cache, 0, sizeof *cache);
+    cache->dev = *dev;
+    *out = cache;
     return INVAR_OK;
 }
 
-static void drop_graph(invar_cuda_graph_cache *tape, part *p)
+static void drop_graph(invar_cuda_graph_cache *cache, part *p)
 {
     if (p->graph)
-        tape->dev.backend->graphs.free(&tape->dev, p->graph);
+        cache->dev.backend->graphs.free(&cache->dev, p->graph);
     p->graph = NULL;
     p->refused = false;
 }
 
-static void discard_track(invar_cuda_graph_cache *tape, track *t)
+static void discard_track(invar_cuda_graph_cache *cache, track *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
-        drop_graph(tape, &t->parts[i]);
+        drop_graph(cache, &t->parts[i]);
         invar_free(t->parts[i].calls);
     }
-    tape->parts -= t->count;
+    cache->parts -= t->count;
     invar_free(t->parts);
     *t = (track){0};
 }
@@ -99,26 +99,26 @@ void invar_cuda_graph_cache_free(invar_cuda_graph_cache *graph_cache)
     invar_free(graph_cache);
 }
 
-static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
+static track *find_track(invar_cuda_graph_cache *cache, const invar_cuda_graph_key *key)
 {
     track *t;
 
     for (int i = 0; i < MOST_TRACKS; i++) {
-        t = &tape->tracks[i];
+        t = &cache->tracks[i];
         if (t->count > 0 && memcmp(&t->key, key, sizeof *key) == 0)
             return t;
     }
     do {
-        t = &tape->tracks[tape->next];
-        tape->next = (tape->next + 1) % MOST_TRACKS;
-        discard_track(tape, t);
-    } while (tape->parts > MOST_PARTS);
+        t = &cache->tracks[cache->next];
+        cache->next = (cache->next + 1) % MOST_TRACKS;
+        discard_track(cache, t);
+    } while (cache->parts > MOST_PARTS);
     t->key = *key;
     return t;
 }
 
 /* Adds a part without calls. */
-static invar_status add_part(invar_cuda_graph_cache *tape, track *t)
+static invar_status add_part(invar_cuda_graph_cache *cache, track *t)
 {
     int64_t room = 2 * t->room + 2;
     part *larger = NULL;
@@ -133,17 +133,17 @@ static invar_status add_part(invar_cuda_graph_cache *tape, track *t)
         t->room = room;
     }
     t->parts[t->count++] = (part){0};
-    tape->parts++;
+    cache->parts++;
     return INVAR_OK;
 }
 
-static invar_status open_part(invar_cuda_graph_cache *tape)
+static invar_status open_part(invar_cuda_graph_cache *cache)
 {
-    if (tape->flushes == tape->track->count)
-        INVAR_TRY(add_part(tape, tape->track));
-    tape->now = &tape->track->parts[tape->flushes];
-    tape->same = tape->now->used > 0;
-    tape->at = 0;
+    if (cache->flushes == cache->track->count)
+        INVAR_TRY(add_part(cache, cache->track));
+    cache->now = &cache->track->parts[cache->flushes];
+    cache->same = cache->now->used > 0;
+    cache->at = 0;
     return INVAR_OK;
 }
 
@@ -185,14 +185,14 @@ static invar_status ensure_call_room(part *p)
 }
 
 /* Writes a call to `to` and returns its size. */
-static size_t write_call(char *to, invar_op_runner *caller, invar_op op, const void *args)
+static size_t write_call(char *to, invar_op_runner *runner, invar_op op, const void *args)
 {
     call *c = (call *)to;
     size_t bytes = invar_op_args_copy(c + 1, op, args);
     size_t whole = (bytes + sizeof *c - 1) / sizeof *c * sizeof *c;
 
     memset((char *)(c + 1) + bytes, 0, whole - bytes);
-    *c = (call){caller, caller->scratch_generation, op, whole};
+    *c = (call){runner, runner->scratch_generation, op, whole};
     return sizeof *c + whole;
 }
 
@@ -211,13 +211,13 @@ static invar_status run_calls(const part *p, size_t bytes)
 }
 
 /* Truncates the record after the matching calls, and runs the ones held back. */
-static invar_status truncate_record(invar_cuda_graph_cache *tape)
+static invar_status truncate_record(invar_cuda_graph_cache *cache)
 {
-    part *p = tape->now;
+    part *p = cache->now;
 
-    tape->same = false;
-    p->used = tape->at;
-    drop_graph(tape, p);
+    cache->same = false;
+    p->used = cache->at;
+    drop_graph(cache, p);
     return run_calls(p, p->used);
 }
 
@@ -266,29 +266,29 @@ static invar_status issue_calls(const part *p)
     return INVAR_OK;
 }
 
-static invar_status capture_graph(invar_cuda_graph_cache *tape, part *p)
+static invar_status capture_graph(invar_cuda_graph_cache *cache, part *p)
 {
-    const invar_device_graphs *graphs = &tape->dev.backend->graphs;
+    const invar_device_graphs *graphs = &cache->dev.backend->graphs;
     invar_status status;
 
-    INVAR_TRY(graphs->begin(&tape->dev));
+    INVAR_TRY(graphs->begin(&cache->dev));
     status = issue_calls(p);
     if (status == INVAR_OK)
-        return graphs->end(&p->graph, &tape->dev);
-    (void)graphs->end(NULL, &tape->dev);
+        return graphs->end(&p->graph, &cache->dev);
+    (void)graphs->end(NULL, &cache->dev);
     return status;
 }
 
-static invar_status launch_part(invar_cuda_graph_cache *tape, part *p)
+static invar_status launch_part(invar_cuda_graph_cache *cache, part *p)
 {
-    if (!p->graph && !p->refused && capture_graph(tape, p) != INVAR_OK) {
+    if (!p->graph && !p->refused && capture_graph(cache, p) != INVAR_OK) {
         // if a call is invalid, running it reports the error
         invar_error_clear();
         p->refused = true;
     }
     if (!p->graph)
         return run_calls(p, p->used);
-    return tape->dev.backend->graphs.launch(&tape->dev, p->graph);
+    return cache->dev.backend->graphs.launch(&cache->dev, p->graph);
 }
 
 invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *graph_cache)

@@ -169,25 +169,25 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
 }
 
 /* Data of other ranks was computed there from the same points as the local part was here. */
-static void follow_transfer(invar_dataflow_tracker *w, const invar_graph_transfer *move)
+static void follow_transfer(invar_dataflow_tracker *w, const invar_graph_transfer *transfer)
 {
-    int32_t room = invar_op_graph_buffer_of(move->local.data);
+    int32_t room = invar_op_graph_buffer_of(transfer->local.data);
     const content *exact;
     sources own = {.count = 0};
     int32_t elsewhere = 0;
 
     if (room < 0)
         return;
-    exact = find_content(w, move->local.data);
+    exact = find_content(w, transfer->local.data);
     if (exact) {
         own = exact->from;
         elsewhere = exact->elsewhere;
     } else if (w->program->buffers[room].source) {
         elsewhere = -1 - room;
     } else {
-        read_memory(&own, w, move->local.data);
+        read_memory(&own, w, transfer->local.data);
     }
-    write_memory(w, move->full.data, &own)->elsewhere = elsewhere;
+    write_memory(w, transfer->full.data, &own)->elsewhere = elsewhere;
 }
 
 /* Follows the transfers before the next node, if it is the first of a section. */
@@ -253,16 +253,16 @@ static invar_value_name name_of(const invar_graph_point *p, const char *more)
 static invar_status ensure_buffer(invar_dataflow_tracker *w, void **data, size_t *have,
                                   size_t bytes, const char *what)
 {
-    invar_op_runner *caller = w->run->op_runner;
+    invar_op_runner *runner = w->run->op_runner;
 
     if (bytes <= *have)
         return INVAR_OK;
-    if (caller->graph_cache)
-        INVAR_TRY(invar_cuda_graph_cache_flush(caller->graph_cache));
-    invar_device_free(&caller->dev, *data);
+    if (runner->graph_cache)
+        INVAR_TRY(invar_cuda_graph_cache_flush(runner->graph_cache));
+    invar_device_free(&runner->dev, *data);
     *data = NULL;
     *have = 0;
-    INVAR_TRY(invar_device_alloc(&caller->dev, data, bytes, what));
+    INVAR_TRY(invar_device_alloc(&runner->dev, data, bytes, what));
     *have = bytes;
     return INVAR_OK;
 }
@@ -279,13 +279,13 @@ void invar_hook_buffers_release(invar_hook_buffers *memory, const invar_device *
 /* Runs an op outside the audit, which checks only the calls of the run itself. */
 static invar_status run_without_audit(invar_dataflow_tracker *w, invar_op op, const void *args)
 {
-    invar_op_runner *caller = w->run->op_runner;
-    invar_audit *audit = caller->audit;
+    invar_op_runner *runner = w->run->op_runner;
+    invar_audit *audit = runner->audit;
     invar_status status;
 
-    caller->audit = NULL;
-    status = invar_op_runner_run(caller, op, args);
-    caller->audit = audit;
+    runner->audit = NULL;
+    status = invar_op_runner_run(runner, op, args);
+    runner->audit = audit;
     return status;
 }
 
@@ -342,14 +342,14 @@ static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_grap
 {
     invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.offsets, INVAR_DTYPE_I64,
                                          point->experts.count + 1);
-    invar_graph_transfer move = {
+    invar_graph_transfer transfer = {
         .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .full = *rows};
 
     if (!point->experts.offsets)
         return INVAR_OK;
     start = invar_op_graph_find(w->program, &start, w->run);
-    move.experts = (invar_row_offsets){start.data, point->experts.count};
-    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &move);
+    transfer.experts = (invar_row_offsets){start.data, point->experts.count};
+    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &transfer);
 }
 
 /* Gathers all rows if each rank of the axis has a range of them. Collective over the axis. */
@@ -359,7 +359,7 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
     bool context = axis == INVAR_GRAPH_TRANSFER_CONTEXT;
     const invar_layout *layout = w->run->transfers ? w->run->transfers->layout : NULL;
     invar_hook_buffers *m = w->run->memory;
-    invar_graph_transfer move = {
+    invar_graph_transfer transfer = {
         .kind = INVAR_GRAPH_TRANSFER_ROW_RANGES, .axis = axis, .local = *rows, .start = shares};
 
     if (!shares)
@@ -369,8 +369,8 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
     INVAR_TRY(ensure_buffer(w, &m->gathered[context].data, &m->gathered[context].bytes,
                             invar_host_staging_span(rows), "rows of all ranks"));
     rows->data = m->gathered[context].data;
-    move.full = *rows;
-    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &move);
+    transfer.full = *rows;
+    return invar_transfer_runner_run(w->run->transfers, w->run->op_runner, &transfer);
 }
 
 /*

@@ -7,10 +7,10 @@
 
 #include "base/invar_banned.h"
 
-char *invar_op_graph_address(const invar_op_graph *program, const void *name,
+char *invar_op_graph_address(const invar_op_graph *graph, const void *name,
                              const invar_graph_exec_args *run)
 {
-    const invar_graph_buffer *room = &program->buffers[invar_op_graph_buffer_of(name)];
+    const invar_graph_buffer *room = &graph->buffers[invar_op_graph_buffer_of(name)];
     const char *base = room->input < 0 ? run->block : run->inputs[room->input];
 
     if (!base) // an input that is not supplied

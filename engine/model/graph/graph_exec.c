@@ -18,18 +18,18 @@
 #include "base/invar_banned.h"
 
 /* Copies the node's arguments with the addresses of this execution. */
-static void resolve_arguments(char *args, const invar_op_graph *program,
-                              const invar_graph_node *call, const invar_graph_exec_args *run)
+static void resolve_arguments(char *args, const invar_op_graph *graph, const invar_graph_node *call,
+                              const invar_graph_exec_args *run)
 {
     const int64_t fresh = run->overwrite;
 
-    (void)invar_op_args_copy(args, call->op, program->bytes + call->args);
+    (void)invar_op_args_copy(args, call->op, graph->bytes + call->args);
     for (int32_t i = call->address_offsets; i < call->address_offsets + call->n_address_offsets;
          i++) {
-        char *at = args + program->address_offsets[i];
+        char *at = args + graph->address_offsets[i];
         const void *name;
         memcpy(&name, at, sizeof name);
-        name = invar_op_graph_address(program, name, run);
+        name = invar_op_graph_address(graph, name, run);
         memcpy(at, &name, sizeof name);
     }
     if (call->overwrite_offset >= 0)
@@ -40,14 +40,14 @@ static void resolve_arguments(char *args, const invar_op_graph *program,
  * Fills the planned buffers whose last user is node `call` with bytes that are NaN in every float
  * type.
  */
-static invar_status poison_dead_buffers(const invar_op_graph *program, int32_t call,
+static invar_status poison_dead_buffers(const invar_op_graph *graph, int32_t call,
                                         const invar_graph_exec_args *run)
 {
     unsigned char nan[4096];
 
     memset(nan, 0xFF, sizeof nan);
-    for (int32_t i = 0; i < program->n_buffers; i++) {
-        const invar_graph_buffer *room = &program->buffers[i];
+    for (int32_t i = 0; i < graph->n_buffers; i++) {
+        const invar_graph_buffer *room = &graph->buffers[i];
         char *at = (char *)run->block + room->offset;
         if (room->input >= 0 || room->last != call)
             continue;
@@ -60,65 +60,65 @@ static invar_status poison_dead_buffers(const invar_op_graph *program, int32_t c
     return INVAR_OK;
 }
 
-static invar_status run_transfer(const invar_op_graph *program, const invar_graph_transfer *named,
+static invar_status run_transfer(const invar_op_graph *graph, const invar_graph_transfer *named,
                                  const invar_graph_exec_args *run)
 {
-    invar_graph_transfer move = *named;
+    invar_graph_transfer transfer = *named;
 
-    move.full = invar_op_graph_find(program, &move.full, run);
-    move.local = invar_op_graph_find(program, &move.local, run);
-    if (move.experts.offsets)
-        move.experts.offsets = (const int64_t *)(const void *)invar_op_graph_address(
-            program, move.experts.offsets, run);
-    return invar_transfer_runner_run(run->transfers, run->op_runner, &move);
+    transfer.full = invar_op_graph_find(graph, &transfer.full, run);
+    transfer.local = invar_op_graph_find(graph, &transfer.local, run);
+    if (transfer.experts.offsets)
+        transfer.experts.offsets = (const int64_t *)(const void *)invar_op_graph_address(
+            graph, transfer.experts.offsets, run);
+    return invar_transfer_runner_run(run->transfers, run->op_runner, &transfer);
 }
 
-static invar_status run_transfers(const invar_op_graph *program, int32_t first, int32_t count,
+static invar_status run_transfers(const invar_op_graph *graph, int32_t first, int32_t count,
                                   const invar_graph_exec_args *run)
 {
     for (int32_t i = first; i < first + count; i++)
-        if (!program->transfers[i].dropped)
-            INVAR_TRY(run_transfer(program, &program->transfers[i], run));
+        if (!graph->transfers[i].dropped)
+            INVAR_TRY(run_transfer(graph, &graph->transfers[i], run));
     return INVAR_OK;
 }
 
-static invar_status run_nodes(const invar_op_graph *program, int32_t first, int32_t end,
+static invar_status run_nodes(const invar_op_graph *graph, int32_t first, int32_t end,
                               const invar_graph_exec_args *run, invar_dataflow_tracker *watch)
 {
     alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
 
     for (int32_t i = first; i < end; i++) {
-        const invar_graph_node *call = &program->nodes[i];
+        const invar_graph_node *call = &graph->nodes[i];
         if (call->dropped) {
-            INVAR_TRY(run_transfers(program, call->transfers, call->n_transfers, run));
+            INVAR_TRY(run_transfers(graph, call->transfers, call->n_transfers, run));
             if (watch)
                 invar_dataflow_pass(watch);
             continue;
         }
-        resolve_arguments(args, program, call, run);
+        resolve_arguments(args, graph, call, run);
         run->op_runner->layer = call->layer;
         if (watch)
             INVAR_TRY(invar_dataflow_before(watch, args));
         INVAR_TRY(invar_op_runner_run(run->op_runner, call->op, args));
-        INVAR_TRY(run_transfers(program, call->transfers, call->n_transfers, run));
+        INVAR_TRY(run_transfers(graph, call->transfers, call->n_transfers, run));
         if (watch)
             INVAR_TRY(invar_dataflow_show(watch));
         if (run->poison)
-            INVAR_TRY(poison_dead_buffers(program, i, run));
+            INVAR_TRY(poison_dead_buffers(graph, i, run));
     }
     return INVAR_OK;
 }
 
-static invar_status run_nodes_with_hooks(const invar_op_graph *program, int32_t first, int32_t end,
+static invar_status run_nodes_with_hooks(const invar_op_graph *graph, int32_t first, int32_t end,
                                          const invar_graph_exec_args *run)
 {
     invar_dataflow_tracker *watch = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_dataflow_new(&watch, program, run));
+    INVAR_TRY(invar_dataflow_new(&watch, graph, run));
     for (int32_t i = 0; i < first; i++)
         invar_dataflow_pass(watch);
-    status = run_nodes(program, first, end, run, watch);
+    status = run_nodes(graph, first, end, run, watch);
     invar_dataflow_free(watch);
     return status;
 }

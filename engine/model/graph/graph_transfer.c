@@ -26,26 +26,27 @@ void invar_transfer_runner_release(invar_transfer_runner *transfers, const invar
 }
 
 /* Allocates the byte counts, and a host buffer of `bytes` for device-local memory. */
-static invar_status ensure_buffers(invar_transfer_runner *m, const invar_device *dev, size_t bytes)
+static invar_status ensure_buffers(invar_transfer_runner *runner, const invar_device *dev,
+                                   size_t bytes)
 {
-    size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more ranks
+    size_t ranks = (size_t)invar_comm_size(runner->layout->world); // no axis has more ranks
     void *memory = NULL;
 
-    if (!m->send_bytes)
-        INVAR_TRY(invar_alloc((void **)&m->send_bytes, ranks, sizeof *m->send_bytes,
+    if (!runner->send_bytes)
+        INVAR_TRY(invar_alloc((void **)&runner->send_bytes, ranks, sizeof *runner->send_bytes,
                               "the bytes of a move"));
-    if (!m->recv_bytes)
-        INVAR_TRY(invar_alloc((void **)&m->recv_bytes, ranks, sizeof *m->recv_bytes,
+    if (!runner->recv_bytes)
+        INVAR_TRY(invar_alloc((void **)&runner->recv_bytes, ranks, sizeof *runner->recv_bytes,
                               "the bytes of a move"));
-    if (!invar_device_is_local(dev) || bytes <= m->bytes)
+    if (!invar_device_is_local(dev) || bytes <= runner->bytes)
         return INVAR_OK;
-    if (m->host)
-        invar_device_free_host(dev, m->host);
-    m->host = NULL;
-    m->bytes = 0;
+    if (runner->host)
+        invar_device_free_host(dev, runner->host);
+    runner->host = NULL;
+    runner->bytes = 0;
     INVAR_TRY(invar_device_alloc_host(dev, &memory, bytes, "bytes between ranks"));
-    m->host = memory;
-    m->bytes = bytes;
+    runner->host = memory;
+    runner->bytes = bytes;
     return INVAR_OK;
 }
 
@@ -74,7 +75,7 @@ static size_t tensor_bytes(const invar_tensor *t)
  * *out = row offsets of the experts in host memory. A dry run has no routing; it assumes that all
  * experts have the same number of rows.
  */
-static invar_status expert_starts(const int64_t **out, invar_transfer_runner *m,
+static invar_status expert_starts(const int64_t **out, invar_transfer_runner *runner,
                                   invar_op_runner *caller, const invar_row_offsets *experts,
                                   int64_t rows)
 {
@@ -84,76 +85,78 @@ static invar_status expert_starts(const int64_t **out, invar_transfer_runner *m,
     *out = experts->offsets;
     if (!dry && !invar_device_is_local(&caller->dev))
         return INVAR_OK;
-    if (m->experts < experts->count) {
-        invar_free(m->start);
-        m->start = NULL;
-        INVAR_TRY(invar_alloc((void **)&m->start, count, sizeof *m->start, "rows of experts"));
-        m->experts = experts->count;
+    if (runner->experts < experts->count) {
+        invar_free(runner->start);
+        runner->start = NULL;
+        INVAR_TRY(
+            invar_alloc((void **)&runner->start, count, sizeof *runner->start, "rows of experts"));
+        runner->experts = experts->count;
     }
-    *out = m->start;
+    *out = runner->start;
     for (int64_t i = 0; dry && i <= experts->count; i++)
-        m->start[i] = i * rows / experts->count;
+        runner->start[i] = i * rows / experts->count;
     return dry ? INVAR_OK
-               : invar_op_runner_download(caller, m->start, experts->offsets,
-                                          count * sizeof *m->start);
+               : invar_op_runner_download(caller, runner->start, experts->offsets,
+                                          count * sizeof *runner->start);
 }
 
 /* Number of rows in the range of rank r. */
-static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axis *axis,
+static int64_t share_of(const invar_graph_transfer *transfer, const invar_layout_axis *axis,
                         int64_t rows, int r)
 {
-    return move->start ? move->start[r + 1] - move->start[r]
-                       : invar_layout_range_of(rows, axis->size, r).count;
+    return transfer->start ? transfer->start[r + 1] - transfer->start[r]
+                           : invar_layout_range_of(rows, axis->size, r).count;
 }
 
 /*
- * Sets m->recv_bytes for a gather of expert rows; *base = offset in `full` of the first expert that
- * the ranks divide.
+ * Sets runner->recv_bytes for a gather of expert rows; *base = offset in `full` of the first expert
+ * that the ranks divide.
  */
-static invar_status count_experts(size_t *base, invar_transfer_runner *m,
+static invar_status count_experts(size_t *base, invar_transfer_runner *runner,
                                   const invar_layout_axis *axis, invar_op_runner *caller,
-                                  const invar_graph_transfer *move)
+                                  const invar_graph_transfer *transfer)
 {
-    int64_t count = move->count > 0 ? move->count : move->experts.count;
+    int64_t count = transfer->count > 0 ? transfer->count : transfer->experts.count;
     const int64_t *start;
 
-    INVAR_TRY(expert_starts(&start, m, caller, &move->experts, move->full.shape[0]));
-    start += move->first;
-    *base = (size_t)start[0] * row_bytes(&move->full);
+    INVAR_TRY(expert_starts(&start, runner, caller, &transfer->experts, transfer->full.shape[0]));
+    start += transfer->first;
+    *base = (size_t)start[0] * row_bytes(&transfer->full);
     for (int r = 0; r < axis->size; r++) {
         invar_index_range own = invar_layout_range_of(count, axis->size, r);
-        m->recv_bytes[r] =
-            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->full);
+        runner->recv_bytes[r] =
+            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&transfer->full);
     }
     return INVAR_OK;
 }
 
 /*
- * Sets m->recv_bytes for a gather of parts or row ranges, which start with the first byte of
+ * Sets runner->recv_bytes for a gather of parts or row ranges, which start with the first byte of
  * `full`.
  */
-static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
-                        const invar_graph_transfer *move)
+static void count_parts(invar_transfer_runner *runner, const invar_layout_axis *axis,
+                        const invar_graph_transfer *transfer)
 {
     for (int r = 0; r < axis->size; r++)
-        m->recv_bytes[r] =
-            move->kind == INVAR_GRAPH_TRANSFER_PARTS
-                ? tensor_bytes(&move->full) / (size_t)axis->size
-                : (size_t)share_of(move, axis, move->full.shape[0], r) * row_bytes(&move->full);
+        runner->recv_bytes[r] = transfer->kind == INVAR_GRAPH_TRANSFER_PARTS
+                                    ? tensor_bytes(&transfer->full) / (size_t)axis->size
+                                    : (size_t)share_of(transfer, axis, transfer->full.shape[0], r) *
+                                          row_bytes(&transfer->full);
 }
 
 /*
  * Sets the bytes of an exchange: each rank gets its range of the local rows and sends this rank's.
  */
-static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis,
-                         const invar_graph_transfer *move)
+static void count_shares(invar_transfer_runner *runner, const invar_layout_axis *axis,
+                         const invar_graph_transfer *transfer)
 {
-    int64_t rows = move->local.shape[0];
-    size_t got = (size_t)share_of(move, axis, rows, axis->rank);
+    int64_t rows = transfer->local.shape[0];
+    size_t got = (size_t)share_of(transfer, axis, rows, axis->rank);
 
     for (int r = 0; r < axis->size; r++) {
-        m->send_bytes[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->local);
-        m->recv_bytes[r] = got * row_bytes(&move->local);
+        runner->send_bytes[r] =
+            (size_t)share_of(transfer, axis, rows, r) * row_bytes(&transfer->local);
+        runner->recv_bytes[r] = got * row_bytes(&transfer->local);
     }
 }
 
@@ -161,20 +164,20 @@ static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis
  * Sets the bytes of ROWS_TO_COLUMNS, which trades this rank's rows of all columns for all rows of
  * its columns, and of its inverse.
  */
-static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
-                          const invar_graph_transfer *move)
+static void count_columns(invar_transfer_runner *runner, const invar_layout_axis *axis,
+                          const invar_graph_transfer *transfer)
 {
-    bool back = move->kind == INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
-    const invar_tensor *rows = back ? &move->full : &move->local;
-    const invar_tensor *columns = back ? &move->local : &move->full;
+    bool back = transfer->kind == INVAR_GRAPH_TRANSFER_COLUMNS_TO_ROWS;
+    const invar_tensor *rows = back ? &transfer->full : &transfer->local;
+    const invar_tensor *columns = back ? &transfer->local : &transfer->full;
     size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
 
     for (int r = 0; r < axis->size; r++) {
         invar_index_range share = invar_layout_range_of(rows->shape[1], axis->size, r);
-        *(back ? &m->recv_bytes[r] : &m->send_bytes[r]) =
+        *(back ? &runner->recv_bytes[r] : &runner->send_bytes[r]) =
             (size_t)(rows->shape[0] * share.count) * element;
-        *(back ? &m->send_bytes[r] : &m->recv_bytes[r]) =
-            (size_t)(share_of(move, axis, columns->shape[0], r) * columns->shape[1]) * element;
+        *(back ? &runner->send_bytes[r] : &runner->recv_bytes[r]) =
+            (size_t)(share_of(transfer, axis, columns->shape[0], r) * columns->shape[1]) * element;
     }
 }
 
@@ -189,75 +192,78 @@ static bool needs_no_host_copy(const invar_layout_axis *axis, const invar_device
 }
 
 static invar_status run_direct(const invar_layout_axis *axis, const invar_device *dev,
-                               const invar_comm_transfer *move)
+                               const invar_comm_transfer *transfer)
 {
     if (!invar_device_is_local(dev))
-        return invar_comm_run(axis->comm, move);
+        return invar_comm_run(axis->comm, transfer);
     INVAR_TRY(invar_device_synchronize(dev)); // the ops that compute the data
-    return invar_comm_run(axis->device_comm, move);
+    return invar_comm_run(axis->device_comm, transfer);
 }
 
-static const char *phase_of(const invar_graph_transfer *move)
+static const char *phase_of(const invar_graph_transfer *transfer)
 {
-    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
+    if (transfer->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
         return "rows of experts";
-    return move->start ? "rows of a layer" : "parts of a layer";
+    return transfer->start ? "rows of a layer" : "parts of a layer";
 }
 
-static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar_layout_axis *axis,
-                                           invar_op_runner *caller,
-                                           const invar_graph_transfer *move)
+static invar_status transfer_runner_gather(invar_transfer_runner *runner,
+                                           const invar_layout_axis *axis, invar_op_runner *caller,
+                                           const invar_graph_transfer *transfer)
 {
     invar_comm_transfer gather = {.op = INVAR_COMM_ALLGATHERV,
-                                  .phase = phase_of(move),
-                                  .timeout_s = m->layout->timeout_s,
-                                  .out_bytes = m->recv_bytes};
+                                  .phase = phase_of(transfer),
+                                  .timeout_s = runner->layout->timeout_s,
+                                  .out_bytes = runner->recv_bytes};
     size_t before, base = 0;
     const char *own;
     char *whole;
 
-    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
-        INVAR_TRY(count_experts(&base, m, axis, caller, move));
+    if (transfer->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
+        INVAR_TRY(count_experts(&base, runner, axis, caller, transfer));
     else
-        count_parts(m, axis, move);
-    before = sum_bytes(m->recv_bytes, axis->rank);
-    whole = (char *)move->full.data + base;
-    own = move->local.data ? move->local.data : whole + before;
+        count_parts(runner, axis, transfer);
+    before = sum_bytes(runner->recv_bytes, axis->rank);
+    whole = (char *)transfer->full.data + base;
+    own = transfer->local.data ? transfer->local.data : whole + before;
     gather.in = own;
     gather.out = whole;
     if (needs_no_host_copy(axis, &caller->dev))
         return run_direct(axis, &caller->dev, &gather);
-    INVAR_TRY(invar_op_runner_download(caller, m->host + before, own, m->recv_bytes[axis->rank]));
-    gather.in = m->host + before;
-    gather.out = m->host;
+    INVAR_TRY(invar_op_runner_download(caller, runner->host + before, own,
+                                       runner->recv_bytes[axis->rank]));
+    gather.in = runner->host + before;
+    gather.out = runner->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_upload(&caller->dev, whole, m->host, sum_bytes(m->recv_bytes, axis->size));
+    return invar_device_upload(&caller->dev, whole, runner->host,
+                               sum_bytes(runner->recv_bytes, axis->size));
 }
 
-static invar_status transfer_runner_exchange(invar_transfer_runner *m,
+static invar_status transfer_runner_exchange(invar_transfer_runner *runner,
                                              const invar_layout_axis *axis, invar_op_runner *caller,
-                                             const invar_graph_transfer *move)
+                                             const invar_graph_transfer *transfer)
 {
-    bool sums = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
+    bool sums = transfer->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
     invar_comm_transfer shares = {.op = INVAR_COMM_ALLTOALLV,
                                   .phase = sums ? "sums of a layer" : "columns of a layer",
-                                  .timeout_s = m->layout->timeout_s,
-                                  .in = move->local.data,
-                                  .out = move->full.data,
-                                  .in_bytes = m->send_bytes,
-                                  .out_bytes = m->recv_bytes};
-    size_t given = tensor_bytes(&move->local), got;
+                                  .timeout_s = runner->layout->timeout_s,
+                                  .in = transfer->local.data,
+                                  .out = transfer->full.data,
+                                  .in_bytes = runner->send_bytes,
+                                  .out_bytes = runner->recv_bytes};
+    size_t given = tensor_bytes(&transfer->local), got;
 
-    (sums ? count_shares : count_columns)(m, axis, move);
-    got = sum_bytes(m->recv_bytes, axis->size);
+    (sums ? count_shares : count_columns)(runner, axis, transfer);
+    got = sum_bytes(runner->recv_bytes, axis->size);
     if (needs_no_host_copy(axis, &caller->dev))
         return run_direct(axis, &caller->dev, &shares);
-    INVAR_TRY(invar_op_runner_download(caller, m->host, move->local.data, given));
-    shares.in = m->host;
-    shares.out = m->host + given;
+    INVAR_TRY(invar_op_runner_download(caller, runner->host, transfer->local.data, given));
+    shares.in = runner->host;
+    shares.out = runner->host + given;
     INVAR_TRY(invar_comm_run(axis->comm, &shares));
-    return got > 0 ? invar_device_upload(&caller->dev, move->full.data, m->host + given, got)
-                   : INVAR_OK;
+    return got > 0
+               ? invar_device_upload(&caller->dev, transfer->full.data, runner->host + given, got)
+               : INVAR_OK;
 }
 
 static const invar_layout_axis *axis_of(const invar_layout *layout, invar_graph_transfer_axis axis)

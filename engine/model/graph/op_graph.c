@@ -105,23 +105,23 @@ bool invar_op_graph_grow(invar_op_graph *graph, void *list, size_t *capacity, si
 }
 
 /* Grows one of the graph's own lists so that `more` bytes fit after `used`. */
-static bool grow_list(invar_op_graph *program, int which, void *list, size_t used, size_t more)
+static bool grow_list(invar_op_graph *graph, int which, void *list, size_t used, size_t more)
 {
-    return invar_op_graph_grow(program, list, &program->capacity_bytes[which], used, used + more);
+    return invar_op_graph_grow(graph, list, &graph->capacity_bytes[which], used, used + more);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Adds a buffer and returns its symbolic address; that of buffer 0 if memory is short. */
-static void *add_buffer(invar_op_graph *program, size_t bytes, int32_t given)
+static void *add_buffer(invar_op_graph *graph, size_t bytes, int32_t given)
 {
-    size_t used = (size_t)program->n_buffers * sizeof *program->buffers;
+    size_t used = (size_t)graph->n_buffers * sizeof *graph->buffers;
 
-    if (!grow_list(program, ROOMS, &program->buffers, used, sizeof *program->buffers))
+    if (!grow_list(graph, ROOMS, &graph->buffers, used, sizeof *graph->buffers))
         return name_of(0);
-    program->buffers[program->n_buffers] =
+    graph->buffers[graph->n_buffers] =
         (invar_graph_buffer){.bytes = bytes, .input = given, .first = -1, .last = -1, .entry = -1};
-    return name_of(program->n_buffers++);
+    return name_of(graph->n_buffers++);
 }
 
 void invar_op_graph_reserve_rows(invar_op_graph *graph, int64_t rows, int64_t max_rows)
@@ -168,9 +168,9 @@ void invar_op_graph_source(invar_op_graph *graph, const void *name, const invar_
 }
 
 /* Extends the lifetime of the buffer at `name` to node number `call`. */
-static void extend_lifetime(invar_op_graph *program, const void *name, int32_t call)
+static void extend_lifetime(invar_op_graph *graph, const void *name, int32_t call)
 {
-    invar_graph_buffer *room = &program->buffers[invar_op_graph_buffer_of(name)];
+    invar_graph_buffer *room = &graph->buffers[invar_op_graph_buffer_of(name)];
 
     if (room->first < 0)
         room->first = call;
@@ -180,20 +180,20 @@ static void extend_lifetime(invar_op_graph *program, const void *name, int32_t c
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 /* Notes the address at offset `at` of the arguments of the node that is being appended. */
-static void add_place(invar_op_graph *program, const char *args, size_t at)
+static void add_place(invar_op_graph *graph, const char *args, size_t at)
 {
-    size_t used = (size_t)program->n_address_offsets * sizeof *program->address_offsets;
+    size_t used = (size_t)graph->n_address_offsets * sizeof *graph->address_offsets;
     const void *name;
 
     memcpy(&name, args + at, sizeof name);
-    if (!name || !grow_list(program, PLACES, &program->address_offsets, used,
-                            sizeof *program->address_offsets))
+    if (!name ||
+        !grow_list(graph, PLACES, &graph->address_offsets, used, sizeof *graph->address_offsets))
         return;
-    program->address_offsets[program->n_address_offsets++] = (uint16_t)at;
-    extend_lifetime(program, name, program->n_nodes);
+    graph->address_offsets[graph->n_address_offsets++] = (uint16_t)at;
+    extend_lifetime(graph, name, graph->n_nodes);
 }
 
-static void add_places(invar_op_graph *program, invar_op op, const char *args)
+static void add_places(invar_op_graph *graph, invar_op op, const char *args)
 {
     int count;
     const invar_field *fields = invar_op_fields(&count, op);
@@ -204,12 +204,12 @@ static void add_places(invar_op_graph *program, invar_op op, const char *args)
             continue;
         INVAR_CHECK(!f->host && f->kind != INVAR_FIELD_TENSORS);
         if (f->kind == INVAR_FIELD_TENSOR) {
-            add_place(program, args, f->offset + offsetof(invar_tensor, data));
-            add_place(program, args, f->offset + offsetof(invar_tensor, scale));
+            add_place(graph, args, f->offset + offsetof(invar_tensor, data));
+            add_place(graph, args, f->offset + offsetof(invar_tensor, scale));
         } else if (f->kind == INVAR_FIELD_SEGMENTS) {
-            add_place(program, args, f->offset + offsetof(invar_row_offsets, offsets));
+            add_place(graph, args, f->offset + offsetof(invar_row_offsets, offsets));
         } else {
-            add_place(program, args, f->offset);
+            add_place(graph, args, f->offset);
         }
     }
 }
@@ -244,13 +244,13 @@ void invar_op_graph_mark_overwrite(invar_op_graph *graph, size_t offset)
         graph->nodes[graph->n_nodes - 1].overwrite_offset = (int32_t)offset;
 }
 
-static bool add_point(invar_op_graph *program, const invar_graph_point *point)
+static bool add_point(invar_op_graph *graph, const invar_graph_point *point)
 {
-    size_t used = (size_t)program->n_points * sizeof *program->points;
+    size_t used = (size_t)graph->n_points * sizeof *graph->points;
 
-    if (!grow_list(program, POINTS, &program->points, used, sizeof *program->points))
+    if (!grow_list(graph, POINTS, &graph->points, used, sizeof *graph->points))
         return false;
-    program->points[program->n_points++] = *point;
+    graph->points[graph->n_points++] = *point;
     return true;
 }
 
@@ -303,52 +303,52 @@ void invar_op_graph_end_section(invar_op_graph *graph)
 /* ---- unused results -------------------------------------------------------------------------- */
 
 /* Returns the buffer that the field points to; NULL if it points to none. */
-static invar_graph_buffer *buffer_of_field(const invar_op_graph *program, const invar_field *f,
+static invar_graph_buffer *buffer_of_field(const invar_op_graph *graph, const invar_field *f,
                                            const void *args)
 {
     if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
         return NULL;
-    return &program->buffers[invar_op_graph_buffer_of(invar_field_memory(f, args).data)];
+    return &graph->buffers[invar_op_graph_buffer_of(invar_field_memory(f, args).data)];
 }
 
 /* Returns true if hooks see a point of the node. */
-static bool is_shown(const invar_op_graph *program, const invar_graph_node *call)
+static bool is_shown(const invar_op_graph *graph, const invar_graph_node *call)
 {
     for (int32_t i = call->points; i < call->points + call->n_points; i++)
-        if (!program->points[i].recomputed)
+        if (!graph->points[i].recomputed)
             return true;
     return false;
 }
 
 /* Keeps the transfer if its destination is live or an input; then marks its sources as live. */
-static void keep_used_transfer(invar_op_graph *program, invar_graph_transfer *move)
+static void keep_used_transfer(invar_op_graph *graph, invar_graph_transfer *transfer)
 {
-    const invar_graph_buffer *to = &program->buffers[invar_op_graph_buffer_of(move->full.data)];
-    const void *const from[] = {move->local.data, move->experts.offsets};
+    const invar_graph_buffer *to = &graph->buffers[invar_op_graph_buffer_of(transfer->full.data)];
+    const void *const from[] = {transfer->local.data, transfer->experts.offsets};
 
-    move->dropped = !to->live && to->input < 0;
-    for (size_t i = 0; i < sizeof from / sizeof *from && !move->dropped; i++)
+    transfer->dropped = !to->live && to->input < 0;
+    for (size_t i = 0; i < sizeof from / sizeof *from && !transfer->dropped; i++)
         if (from[i])
-            program->buffers[invar_op_graph_buffer_of(from[i])].live = true;
+            graph->buffers[invar_op_graph_buffer_of(from[i])].live = true;
 }
 
 /* Keeps the node if one of its results is used; then marks the buffers that it reads as live. */
-static void keep_used_node(invar_op_graph *program, invar_graph_node *call)
+static void keep_used_node(invar_op_graph *graph, invar_graph_node *call)
 {
-    const void *args = program->bytes + call->args;
-    bool wanted = is_shown(program, call);
+    const void *args = graph->bytes + call->args;
+    bool wanted = is_shown(graph, call);
     int count;
     const invar_field *fields = invar_op_fields(&count, call->op);
 
     for (int32_t i = call->transfers + call->n_transfers - 1; i >= call->transfers; i--)
-        keep_used_transfer(program, &program->transfers[i]);
+        keep_used_transfer(graph, &graph->transfers[i]);
     for (int i = 0; i < count; i++) {
-        const invar_graph_buffer *room = buffer_of_field(program, &fields[i], args);
+        const invar_graph_buffer *room = buffer_of_field(graph, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_IN && (room->live || room->input >= 0))
             wanted = true;
     }
     for (int i = 0; i < count && wanted; i++) {
-        invar_graph_buffer *room = buffer_of_field(program, &fields[i], args);
+        invar_graph_buffer *room = buffer_of_field(graph, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_OUT)
             room->live = true;
     }

@@ -16,21 +16,21 @@ void invar_op_runner_init(invar_op_runner *runner, const invar_device *dev)
     runner->dev.scratch = NULL;
 }
 
-static void free_scratch(invar_op_runner *caller)
+static void free_scratch(invar_op_runner *runner)
 {
-    invar_arena_free(caller->dev.scratch);
-    caller->dev.scratch = NULL;
-    caller->bytes = 0;
+    invar_arena_free(runner->dev.scratch);
+    runner->dev.scratch = NULL;
+    runner->bytes = 0;
 }
 
-static invar_status grow_scratch(invar_op_runner *caller, size_t bytes)
+static invar_status grow_scratch(invar_op_runner *runner, size_t bytes)
 {
     invar_arena *arena = NULL;
     invar_status status;
 
-    free_scratch(caller); // freed first: old and new scratch need not fit at the same time
-    caller->scratch_generation++;
-    INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
+    free_scratch(runner); // freed first: old and new scratch need not fit at the same time
+    runner->scratch_generation++;
+    INVAR_TRY(invar_device_arena(&arena, &runner->dev, "scratch of ops"));
     status = invar_arena_plan_scratch(arena, bytes);
     if (status == INVAR_OK)
         status = invar_arena_reserve(arena);
@@ -38,8 +38,8 @@ static invar_status grow_scratch(invar_op_runner *caller, size_t bytes)
         invar_arena_free(arena);
         return status;
     }
-    caller->dev.scratch = arena;
-    caller->bytes = bytes;
+    runner->dev.scratch = arena;
+    runner->bytes = bytes;
     return INVAR_OK;
 }
 
@@ -61,13 +61,13 @@ void invar_op_runner_release(invar_op_runner *runner)
 }
 
 /* Records the scratch of an op that does not run. */
-static invar_status record_dry_op(invar_op_runner *caller, invar_op op, const void *args)
+static invar_status record_dry_op(invar_op_runner *runner, invar_op op, const void *args)
 {
     size_t bytes;
 
-    INVAR_TRY(invar_op_workspace(&bytes, &caller->dev, op, args));
-    caller->dry_scratch_bytes =
-        bytes > caller->dry_scratch_bytes ? bytes : caller->dry_scratch_bytes;
+    INVAR_TRY(invar_op_workspace(&bytes, &runner->dev, op, args));
+    runner->dry_scratch_bytes =
+        bytes > runner->dry_scratch_bytes ? bytes : runner->dry_scratch_bytes;
     return INVAR_OK;
 }
 

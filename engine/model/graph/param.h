@@ -88,13 +88,13 @@ static inline int64_t invar_param_spare_rows(const invar_param *p)
  * the unit of the split's atoms. Returns 1 if the ranks do not divide the shards evenly; then no
  * group of heads spans several shards.
  */
-static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_split *cut,
+static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_split *split,
                                          int32_t ranks)
 {
-    bool even = cut->shards % ranks == 0 &&
-                invar_shards_divide_evenly(heads, cut->atom, cut->shards, ranks);
+    bool even = split->shards % ranks == 0 &&
+                invar_shards_divide_evenly(heads, split->atom, split->shards, ranks);
 
-    return even ? cut->shards / ranks : 1;
+    return even ? split->shards / ranks : 1;
 }
 
 /* Elements per row of the local shard; 1 for a vector. */

@@ -124,14 +124,14 @@ static void copy_weight(weight_assembly *j, const invar_param *box, const void *
         copy_scales(&all, box, &box->local, own.scale);
 }
 
-static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer move,
+static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer transfer,
                                     size_t bytes)
 {
-    move.op = INVAR_COMM_SENDRECV;
-    move.phase = "frozen weights";
-    move.timeout_s = layout->timeout_s;
-    *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
-    return invar_comm_run(layout->world, &move);
+    transfer.op = INVAR_COMM_SENDRECV;
+    transfer.phase = "frozen weights";
+    transfer.timeout_s = layout->timeout_s;
+    *(transfer.dst_rank == INVAR_COMM_NONE ? &transfer.from_bytes : &transfer.to_bytes) = bytes;
+    return invar_comm_run(layout->world, &transfer);
 }
 
 /* Copies the shard from its rank into rank 0's weight. */
@@ -168,14 +168,14 @@ static invar_status hash_assembled(invar_digest *out, const weight_assembly *j,
     invar_param whole = full_param(p);
     invar_carver c = {j->whole, 0};
     invar_tensor all = invar_model_carve_weight(&c, j->model, &whole);
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
     invar_status status;
 
-    invar_tensor_hasher_init(&digests, &near);
-    status = invar_tensor_hasher_add(&digests, &all, 1);
+    invar_tensor_hasher_init(&hasher, &near);
+    status = invar_tensor_hasher_add(&hasher, &all, 1);
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &digests);
-    invar_tensor_hasher_release(&digests);
+        status = invar_tensor_hasher_read(out, &hasher);
+    invar_tensor_hasher_release(&hasher);
     return status;
 }
 
@@ -219,14 +219,14 @@ static invar_status hash_divided(invar_digest *of, weight_assembly *j)
 static invar_status hash_local(invar_digest *of, const invar_model *model, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
 
-    invar_tensor_hasher_init(&digests, dev);
+    invar_tensor_hasher_init(&hasher, dev);
     for (int64_t i = 0; i < model->n_base && status == INVAR_OK; i++)
-        status = invar_tensor_hasher_add(&digests, &model->base[i].weight, 1);
+        status = invar_tensor_hasher_add(&hasher, &model->base[i].weight, 1);
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(of, &digests);
-    invar_tensor_hasher_release(&digests);
+        status = invar_tensor_hasher_read(of, &hasher);
+    invar_tensor_hasher_release(&hasher);
     return status;
 }
 

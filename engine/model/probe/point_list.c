@@ -89,16 +89,16 @@ static bool same_name(const invar_value_name *a, const invar_value_name *b)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-void invar_point_list_reset(invar_point_list *listing)
+void invar_point_list_reset(invar_point_list *list)
 {
-    listing->count = listing->n_sums = 0;
+    list->count = list->n_sums = 0;
 }
 
-void invar_point_list_release(invar_point_list *listing)
+void invar_point_list_release(invar_point_list *list)
 {
-    invar_free(listing->values);
-    invar_free(listing->sums);
-    *listing = (invar_point_list){0};
+    invar_free(list->values);
+    invar_free(list->sums);
+    *list = (invar_point_list){0};
 }
 
 /* Ensures capacity for one more element. */

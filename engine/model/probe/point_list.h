@@ -59,22 +59,22 @@ typedef struct invar_point_list {
 } invar_point_list;
 
 /* Empties the list; its memory stays allocated. */
-void invar_point_list_reset(invar_point_list *listing);
-void invar_point_list_release(invar_point_list *listing);
+void invar_point_list_reset(invar_point_list *list);
+void invar_point_list_release(invar_point_list *list);
 
 /*
  * Adds a value unless its name is listed already; sets the inputs of a gradient, replacing earlier
  * ones of the same number.
  */
-invar_status invar_point_list_add(invar_point_list *listing,
+invar_status invar_point_list_add(invar_point_list *list,
                                   const invar_observed_value *value) INVAR_MUST_USE;
-invar_status invar_point_list_add_sum(invar_point_list *listing, int64_t number,
+invar_status invar_point_list_add_sum(invar_point_list *list, int64_t number,
                                       const invar_observed_grad *sum) INVAR_MUST_USE;
 
 /* Pack appends the complete list; unpack merges the list of another rank by position. */
 invar_status invar_point_list_pack(invar_rank_buffer *to,
-                                   const invar_point_list *listing) INVAR_MUST_USE;
-invar_status invar_point_list_unpack(invar_point_list *listing,
+                                   const invar_point_list *list) INVAR_MUST_USE;
+invar_status invar_point_list_unpack(invar_point_list *list,
                                      invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 #ifdef __cplusplus

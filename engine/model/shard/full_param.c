@@ -21,16 +21,16 @@ void invar_full_param_reader_release(invar_full_param_reader *reader)
     *reader = (invar_full_param_reader){0};
 }
 
-static invar_status ensure_buffers(invar_full_param_reader *whole, int64_t elements)
+static invar_status ensure_buffers(invar_full_param_reader *reader, int64_t elements)
 {
-    if (elements <= whole->capacity)
+    if (elements <= reader->capacity)
         return INVAR_OK;
-    invar_full_param_reader_release(whole);
-    INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
+    invar_full_param_reader_release(reader);
+    INVAR_TRY(invar_alloc((void **)&reader->values, (size_t)elements, sizeof *reader->values,
                           "a parameter of all ranks"));
-    INVAR_TRY(invar_alloc((void **)&whole->recv_shard, (size_t)elements, sizeof *whole->recv_shard,
-                          "what another rank has of a parameter"));
-    whole->capacity = elements;
+    INVAR_TRY(invar_alloc((void **)&reader->recv_shard, (size_t)elements,
+                          sizeof *reader->recv_shard, "what another rank has of a parameter"));
+    reader->capacity = elements;
     return INVAR_OK;
 }
 
@@ -76,36 +76,36 @@ static bool find_contribution(contribution *s, int number)
     return end > first;
 }
 
-static invar_status read_own(const void **out, invar_full_param_reader *whole,
+static invar_status read_own(const void **out, invar_full_param_reader *reader,
                              const contribution *s)
 {
     const float *values = s->source->masters->data;
 
-    whole->window.dev = s->source->dev;
-    return invar_host_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
+    reader->window.dev = s->source->dev;
+    return invar_host_window_read(out, &reader->window, values + s->skipped * expert_elements(s),
                                   (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
 }
 
-static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer move,
+static invar_status send_or_receive(const invar_layout *layout, invar_comm_transfer transfer,
                                     size_t bytes)
 {
-    move.op = INVAR_COMM_SENDRECV;
-    move.phase = "whole parameters";
-    move.timeout_s = layout->timeout_s;
-    *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
-    return invar_comm_run(layout->world, &move);
+    transfer.op = INVAR_COMM_SENDRECV;
+    transfer.phase = "whole parameters";
+    transfer.timeout_s = layout->timeout_s;
+    *(transfer.dst_rank == INVAR_COMM_NONE ? &transfer.from_bytes : &transfer.to_bytes) = bytes;
+    return invar_comm_run(layout->world, &transfer);
 }
 
 /* Copies the part from its rank to rank 0's values. */
-static invar_status collect_contribution(invar_full_param_reader *whole, const contribution *s)
+static invar_status collect_contribution(invar_full_param_reader *reader, const contribution *s)
 {
     const invar_layout *layout = s->source->model->layout;
     size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
     int self = invar_comm_rank(layout->world);
-    const void *values = whole->recv_shard;
+    const void *values = reader->recv_shard;
 
     if (self == s->rank)
-        INVAR_TRY(read_own(&values, whole, s));
+        INVAR_TRY(read_own(&values, reader, s));
     if (s->rank != 0 && self == s->rank)
         return send_or_receive(
             layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE}, bytes);
@@ -113,11 +113,11 @@ static invar_status collect_contribution(invar_full_param_reader *whole, const c
         return INVAR_OK;
     if (s->rank != 0)
         INVAR_TRY(send_or_receive(layout,
-                                  (invar_comm_transfer){.out = whole->recv_shard,
+                                  (invar_comm_transfer){.out = reader->recv_shard,
                                                         .dst_rank = INVAR_COMM_NONE,
                                                         .src_rank = s->rank},
                                   bytes));
-    invar_param_shard_insert(whole->values, s->param, &s->box, values);
+    invar_param_shard_insert(reader->values, s->param, &s->box, values);
     return INVAR_OK;
 }
 

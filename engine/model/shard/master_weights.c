@@ -14,7 +14,7 @@
 
 bool invar_full_masters_scattered(const invar_model *model)
 {
-    return invar_zero_partition_divide(model) && model->format != INVAR_FORMAT_FP32;
+    return invar_zero_partition_is_divided(model) && model->format != INVAR_FORMAT_FP32;
 }
 
 invar_status invar_full_masters_comm_init(invar_zero_comm *out, const invar_model *model,
@@ -50,32 +50,32 @@ static void set_tensors(invar_tensor *out, const invar_model *model, char *block
 }
 
 static invar_status collect_masters(invar_full_masters *out, const invar_model *model,
-                                    invar_zero_comm *slices)
+                                    invar_zero_comm *comm)
 {
     size_t bytes = 0;
 
-    for (int64_t i = 0; i < slices->owned.size; i++)
-        bytes += slices->owned.bytes[i];
+    for (int64_t i = 0; i < comm->owned.size; i++)
+        bytes += comm->owned.bytes[i];
     INVAR_TRY(invar_alloc((void **)&out->tensors, (size_t)model->n_params, sizeof *out->tensors,
                           "masters of all ranks"));
-    if (slices->plan.rank == 0)
+    if (comm->plan.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
     set_tensors(out->tensors, model, out->memory);
-    return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
+    return invar_zero_comm_collect(comm, "masters", out->memory, model->masters, true);
 }
 
 invar_status invar_full_masters_collect(invar_full_masters *out, const invar_model *model)
 {
-    invar_zero_comm slices;
+    invar_zero_comm comm;
     invar_status status;
 
     invar_full_masters_release(out);
     if (!invar_full_masters_scattered(model))
         return INVAR_OK;
-    status = invar_full_masters_comm_init(&slices, model, &model->dev);
+    status = invar_full_masters_comm_init(&comm, model, &model->dev);
     if (status == INVAR_OK)
-        status = collect_masters(out, model, &slices);
-    invar_zero_comm_release(&slices);
+        status = collect_masters(out, model, &comm);
+    invar_zero_comm_release(&comm);
     return status;
 }
 
@@ -120,19 +120,19 @@ invar_status invar_full_masters_read(float *out, const invar_model *model, int64
 
 invar_status invar_weights_gather(const invar_model *model)
 {
-    invar_zero_comm slices = {.send_buffer = NULL};
+    invar_zero_comm comm = {.send_buffer = NULL};
     invar_zero_ranges owned;
     invar_status status;
 
-    if (!invar_zero_partition_divide(model) ||
+    if (!invar_zero_partition_is_divided(model) ||
         invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry_run))
         return INVAR_OK;
     status = invar_zero_ranges_weights(&owned, model);
     if (status == INVAR_OK)
-        status = invar_zero_comm_init(&slices, &model->dev, model->layout, &owned);
+        status = invar_zero_comm_init(&comm, &model->dev, model->layout, &owned);
     if (status == INVAR_OK)
-        status = invar_zero_comm_gather(&slices, "weights", model->memory);
-    invar_zero_comm_release(&slices);
+        status = invar_zero_comm_gather(&comm, "weights", model->memory);
+    invar_zero_comm_release(&comm);
     invar_zero_ranges_release(&owned);
     return status;
 }

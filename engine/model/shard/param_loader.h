@@ -2,7 +2,7 @@
  * param_loader.h - loads f32 values into the weights and masters of a model's parameters.
  *
  *     invar_param_loader_buffer(&values, &fill, param, first, rows);  ...
- *     invar_param_loader_put(&fill);
+ *     invar_param_loader_store(&fill);
  *
  * All rows of the local shard are converted to the form that ops read. The master keeps the rows
  * that this rank owns (zero_partition.h); a frozen base has no master. Values go directly to the
@@ -46,7 +46,7 @@ void invar_param_loader_release(invar_param_loader *loader);
 
 /*
  * *out = host memory for rows [first, first + rows) of the parameter's local shard: all of them, or
- * those of one expert. Fill it, then call invar_param_loader_put.
+ * those of one expert. Fill it, then call invar_param_loader_store.
  */
 invar_status invar_param_loader_buffer(float **out, invar_param_loader *loader,
                                        const invar_param *param, int64_t first,
@@ -57,7 +57,7 @@ invar_status invar_param_loader_buffer_all(float **out, invar_param_loader *load
                                            const invar_param *param) INVAR_MUST_USE;
 
 /* Stores the values of the buffer in the model. */
-invar_status invar_param_loader_put(invar_param_loader *loader) INVAR_MUST_USE;
+invar_status invar_param_loader_store(invar_param_loader *loader) INVAR_MUST_USE;
 
 /* Sets all rows of the local shard to zero. */
 invar_status invar_param_loader_zero(invar_param_loader *loader,

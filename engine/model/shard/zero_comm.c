@@ -47,18 +47,18 @@ void invar_zero_comm_release(invar_zero_comm *comm)
     *comm = (invar_zero_comm){0};
 }
 
-static invar_status run_collective(invar_zero_comm *slices, const char *phase,
-                                   invar_comm_transfer *move)
+static invar_status run_collective(invar_zero_comm *comm, const char *phase,
+                                   invar_comm_transfer *transfer)
 {
-    const invar_layout_axis *data = &slices->layout->data;
+    const invar_layout_axis *data = &comm->layout->data;
 
-    move->phase = phase;
-    move->timeout_s = slices->layout->timeout_s;
-    move->in = slices->send_buffer;
-    move->out = slices->recv_buffer;
-    if (slices->device_to_device)
-        INVAR_TRY(invar_device_synchronize(&slices->dev)); // copies from and to buckets
-    return invar_comm_run(slices->device_to_device ? data->device_comm : data->comm, move);
+    transfer->phase = phase;
+    transfer->timeout_s = comm->layout->timeout_s;
+    transfer->in = comm->send_buffer;
+    transfer->out = comm->recv_buffer;
+    if (comm->device_to_device)
+        INVAR_TRY(invar_device_synchronize(&comm->dev)); // copies from and to buckets
+    return invar_comm_run(comm->device_to_device ? data->device_comm : data->comm, transfer);
 }
 
 size_t invar_zero_comm_own(const invar_zero_comm *comm)
@@ -71,42 +71,41 @@ size_t invar_zero_comm_own(const invar_zero_comm *comm)
 typedef invar_status (*copy_fn)(const invar_zero_comm *slices, char *block, char *bucket,
                                 size_t bytes);
 
-static invar_status copy_to_bucket(const invar_zero_comm *slices, char *block, char *bucket,
+static invar_status copy_to_bucket(const invar_zero_comm *comm, char *block, char *bucket,
                                    size_t bytes)
 {
-    return slices->device_to_device ? invar_device_copy(&slices->dev, bucket, block, bytes)
-                                    : invar_device_download(&slices->dev, bucket, block, bytes);
+    return comm->device_to_device ? invar_device_copy(&comm->dev, bucket, block, bytes)
+                                  : invar_device_download(&comm->dev, bucket, block, bytes);
 }
 
-static invar_status copy_from_bucket(const invar_zero_comm *slices, char *block, char *bucket,
+static invar_status copy_from_bucket(const invar_zero_comm *comm, char *block, char *bucket,
                                      size_t bytes)
 {
-    return slices->device_to_device ? invar_device_copy(&slices->dev, block, bucket, bytes)
-                                    : invar_device_upload(&slices->dev, block, bucket, bytes);
+    return comm->device_to_device ? invar_device_copy(&comm->dev, block, bucket, bytes)
+                                  : invar_device_upload(&comm->dev, block, bucket, bytes);
 }
 
 /* Copies bytes of a rank's part that is in the same memory as the block. */
-static invar_status copy_within_device(const invar_zero_comm *slices, char *block, char *slice,
+static invar_status copy_within_device(const invar_zero_comm *comm, char *block, char *slice,
                                        size_t bytes)
 {
-    return invar_device_copy(&slices->dev, block, slice, bytes);
+    return invar_device_copy(&comm->dev, block, slice, bytes);
 }
 
 /* Copies bytes to an array in rank 0's host memory. */
-static invar_status copy_to_host(const invar_zero_comm *slices, char *to, char *bucket,
-                                 size_t bytes)
+static invar_status copy_to_host(const invar_zero_comm *comm, char *to, char *bucket, size_t bytes)
 {
-    if (slices->device_to_device)
-        return invar_device_download(&slices->dev, to, bucket, bytes);
+    if (comm->device_to_device)
+        return invar_device_download(&comm->dev, to, bucket, bytes);
     memcpy(to, bucket, bytes);
     return INVAR_OK;
 }
 
 /* Copies bytes [piece.first, piece.first + piece.bytes) of a rank's part, range by range. */
-static invar_status copy_ranges(const invar_zero_comm *slices, void *block, char *bucket, int rank,
+static invar_status copy_ranges(const invar_zero_comm *comm, void *block, char *bucket, int rank,
                                 invar_byte_range piece, copy_fn copy)
 {
-    const invar_zero_ranges *o = &slices->owned;
+    const invar_zero_ranges *o = &comm->owned;
     int64_t i = rank > 0 ? o->end[rank - 1] : 0;
 
     for (; piece.bytes > 0; i++) {
@@ -118,7 +117,7 @@ static invar_status copy_ranges(const invar_zero_comm *slices, void *block, char
         }
         left = o->ranges[i].bytes - piece.first;
         bytes = left < piece.bytes ? left : piece.bytes;
-        INVAR_TRY(copy(slices, (char *)block + o->ranges[i].first + piece.first, bucket, bytes));
+        INVAR_TRY(copy(comm, (char *)block + o->ranges[i].first + piece.first, bucket, bytes));
         bucket += bytes;
         piece.bytes -= bytes;
         piece.first = 0;
@@ -132,7 +131,7 @@ invar_status invar_zero_comm_scatter(invar_zero_comm *comm, const char *phase, c
                                      int64_t bucket, int givers)
 {
     invar_bucket_plan *x = &comm->plan;
-    invar_comm_transfer move;
+    invar_comm_transfer transfer;
     char *to = comm->send_buffer;
 
     for (int r = 0; r < x->size && x->rank < givers; r++) {
@@ -140,8 +139,8 @@ invar_status invar_zero_comm_scatter(invar_zero_comm *comm, const char *phase, c
         INVAR_TRY(copy_ranges(comm, (void *)(uintptr_t)block, to, r, part, copy_to_bucket));
         to += part.bytes;
     }
-    invar_bucket_plan_scatter(&move, x, bucket, givers);
-    return run_collective(comm, phase, &move);
+    invar_bucket_plan_scatter(&transfer, x, bucket, givers);
+    return run_collective(comm, phase, &transfer);
 }
 
 invar_status invar_zero_comm_gather(invar_zero_comm *comm, const char *phase, void *block)
@@ -151,11 +150,11 @@ invar_status invar_zero_comm_gather(invar_zero_comm *comm, const char *phase, vo
     for (int64_t i = 0; i < x->n_buckets; i++) {
         invar_byte_range own = invar_bucket_plan_bucket_range(x, x->rank, i);
         char *from = comm->recv_buffer;
-        invar_comm_transfer move;
+        invar_comm_transfer transfer;
 
         INVAR_TRY(copy_ranges(comm, block, comm->send_buffer, x->rank, own, copy_to_bucket));
-        invar_bucket_plan_gather(&move, x, i);
-        INVAR_TRY(run_collective(comm, phase, &move));
+        invar_bucket_plan_gather(&transfer, x, i);
+        INVAR_TRY(run_collective(comm, phase, &transfer));
         for (int r = 0; r < x->size; r++) {
             invar_byte_range part = invar_bucket_plan_bucket_range(x, r, i);
             if (r != x->rank)
@@ -173,16 +172,15 @@ invar_status invar_zero_comm_place(invar_zero_comm *comm, void *block, const voi
 }
 
 /* Copies a bucket of this rank's part to the send buffer. */
-static invar_status load_own_bucket(const invar_zero_comm *slices, const void *from,
+static invar_status load_own_bucket(const invar_zero_comm *comm, const void *from,
                                     invar_byte_range piece, bool packed)
 {
     char *block = (char *)(uintptr_t)from;
 
     if (!packed)
-        return copy_ranges(slices, block, slices->send_buffer, slices->plan.rank, piece,
-                           copy_to_bucket);
+        return copy_ranges(comm, block, comm->send_buffer, comm->plan.rank, piece, copy_to_bucket);
     return piece.bytes > 0
-               ? copy_to_bucket(slices, block + piece.first, slices->send_buffer, piece.bytes)
+               ? copy_to_bucket(comm, block + piece.first, comm->send_buffer, piece.bytes)
                : INVAR_OK;
 }
 
@@ -193,12 +191,12 @@ invar_status invar_zero_comm_collect(invar_zero_comm *comm, const char *phase, c
 
     for (int64_t i = 0; i < x->n_buckets; i++) {
         char *came = comm->recv_buffer;
-        invar_comm_transfer move;
+        invar_comm_transfer transfer;
 
         INVAR_TRY(
             load_own_bucket(comm, from, invar_bucket_plan_bucket_range(x, x->rank, i), packed));
-        invar_bucket_plan_collect(&move, x, i);
-        INVAR_TRY(run_collective(comm, phase, &move));
+        invar_bucket_plan_collect(&transfer, x, i);
+        INVAR_TRY(run_collective(comm, phase, &transfer));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
             invar_byte_range part = invar_bucket_plan_bucket_range(x, r, i);
             INVAR_TRY(copy_ranges(comm, to, came, r, part, copy_to_host));

@@ -110,7 +110,7 @@ invar_status invar_zero_partition_make(invar_model *model)
     return INVAR_OK;
 }
 
-bool invar_zero_partition_divide(const invar_model *model)
+bool invar_zero_partition_is_divided(const invar_model *model)
 {
     return model->zero_rows != NULL;
 }
@@ -122,7 +122,7 @@ invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t pa
     return (invar_index_range){first[0], first[1] - first[0]};
 }
 
-invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param)
+invar_index_range invar_zero_partition_local_rows(const invar_model *model, int64_t param)
 {
     if (model->zero_rows)
         return invar_zero_partition_rows(model, param, model->layout->data.rank);

@@ -32,14 +32,14 @@ extern "C" {
 invar_status invar_zero_partition_make(invar_model *model) INVAR_MUST_USE;
 
 /* Returns true if several ranks own rows of the model. */
-bool invar_zero_partition_divide(const invar_model *model);
+bool invar_zero_partition_is_divided(const invar_model *model);
 
 /*
  * Rows of the local shard of a parameter that data-parallel rank `rank` owns (only if several ranks
  * own rows); those that this rank owns.
  */
 invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank);
-invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param);
+invar_index_range invar_zero_partition_local_rows(const invar_model *model, int64_t param);
 
 /*
  * *out (ranks, params) = count(param, rows of the rank) for every parameter that this rank

@@ -40,36 +40,36 @@ typedef struct transfer_piece {
     size_t offset, bytes;
 } transfer_piece;
 
-static bool is_gather(const invar_comm_transfer *move)
+static bool is_gather(const invar_comm_transfer *transfer)
 {
-    return move->op == INVAR_COMM_ALLGATHERV || move->op == INVAR_COMM_SPLIT;
+    return transfer->op == INVAR_COMM_ALLGATHERV || transfer->op == INVAR_COMM_SPLIT;
 }
 
-static transfer_piece sent_piece(const invar_comm_transfer *move, int rank, int peer)
+static transfer_piece sent_piece(const invar_comm_transfer *transfer, int rank, int peer)
 {
-    switch (move->op) {
+    switch (transfer->op) {
     case INVAR_COMM_ALLTOALLV:
-        return (transfer_piece){.exists = true, .bytes = move->in_bytes[peer]};
+        return (transfer_piece){.exists = true, .bytes = transfer->in_bytes[peer]};
     case INVAR_COMM_SENDRECV:
-        return (transfer_piece){.exists = peer == move->dst_rank,
-                                .bytes = peer == move->dst_rank ? move->to_bytes : 0};
+        return (transfer_piece){.exists = peer == transfer->dst_rank,
+                                .bytes = peer == transfer->dst_rank ? transfer->to_bytes : 0};
     case INVAR_COMM_BROADCAST:
-        return (transfer_piece){.exists = rank == move->src_rank,
-                                .bytes = rank == move->src_rank ? move->from_bytes : 0};
+        return (transfer_piece){.exists = rank == transfer->src_rank,
+                                .bytes = rank == transfer->src_rank ? transfer->from_bytes : 0};
     case INVAR_COMM_BARRIER: return (transfer_piece){.exists = true};
-    default: return (transfer_piece){.exists = true, .bytes = move->out_bytes[rank]};
+    default: return (transfer_piece){.exists = true, .bytes = transfer->out_bytes[rank]};
     }
 }
 
-static transfer_piece received_piece(const invar_comm_transfer *move, int peer)
+static transfer_piece received_piece(const invar_comm_transfer *transfer, int peer)
 {
-    switch (move->op) {
+    switch (transfer->op) {
     case INVAR_COMM_SENDRECV:
     case INVAR_COMM_BROADCAST:
-        return (transfer_piece){.exists = peer == move->src_rank,
-                                .bytes = peer == move->src_rank ? move->from_bytes : 0};
+        return (transfer_piece){.exists = peer == transfer->src_rank,
+                                .bytes = peer == transfer->src_rank ? transfer->from_bytes : 0};
     case INVAR_COMM_BARRIER: return (transfer_piece){.exists = true};
-    default: return (transfer_piece){.exists = true, .bytes = move->out_bytes[peer]};
+    default: return (transfer_piece){.exists = true, .bytes = transfer->out_bytes[peer]};
     }
 }
 
@@ -95,108 +95,111 @@ static bool next_piece(piece_iterator *w)
     return true;
 }
 
-static piece_iterator iterate_pieces(const invar_comm_transfer *move, int rank, int size)
+static piece_iterator iterate_pieces(const invar_comm_transfer *transfer, int rank, int size)
 {
-    return (piece_iterator){.move = move, .rank = rank, .size = size, .peer = -1};
+    return (piece_iterator){.move = transfer, .rank = rank, .size = size, .peer = -1};
 }
 
 /* ---- checks of arguments --------------------------------------------------------------------- */
 
-static invar_status fail_transfer(const invar_comm_transfer *move, const char *why)
+static invar_status fail_transfer(const invar_comm_transfer *transfer, const char *why)
 {
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s", invar_comm_op_name(move->op),
-                      move->phase, why);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s",
+                      invar_comm_op_name(transfer->op), transfer->phase, why);
 }
 
-static invar_status check_ends(const invar_comm_transfer *move, int rank, int size)
+static invar_status check_ends(const invar_comm_transfer *transfer, int rank, int size)
 {
-    bool pair = move->op == INVAR_COMM_SENDRECV;
+    bool pair = transfer->op == INVAR_COMM_SENDRECV;
 
-    if (pair && (move->dst_rank < INVAR_COMM_NONE || move->dst_rank >= size ||
-                 move->src_rank < INVAR_COMM_NONE || move->src_rank >= size))
-        return fail_transfer(move, "there is no such rank");
-    if (move->op == INVAR_COMM_BROADCAST && (move->src_rank < 0 || move->src_rank >= size))
-        return fail_transfer(move, "there is no such rank");
-    if (pair && (move->dst_rank == rank) != (move->src_rank == rank))
-        return fail_transfer(move, "a rank that sends to itself receives from itself");
-    if (pair && move->dst_rank == rank && move->to_bytes != move->from_bytes)
-        return fail_transfer(move, "a rank sends itself another number of bytes than it expects");
+    if (pair && (transfer->dst_rank < INVAR_COMM_NONE || transfer->dst_rank >= size ||
+                 transfer->src_rank < INVAR_COMM_NONE || transfer->src_rank >= size))
+        return fail_transfer(transfer, "there is no such rank");
+    if (transfer->op == INVAR_COMM_BROADCAST &&
+        (transfer->src_rank < 0 || transfer->src_rank >= size))
+        return fail_transfer(transfer, "there is no such rank");
+    if (pair && (transfer->dst_rank == rank) != (transfer->src_rank == rank))
+        return fail_transfer(transfer, "a rank that sends to itself receives from itself");
+    if (pair && transfer->dst_rank == rank && transfer->to_bytes != transfer->from_bytes)
+        return fail_transfer(transfer,
+                             "a rank sends itself another number of bytes than it expects");
     return INVAR_OK;
 }
 
-static invar_status check_sums(const invar_comm_transfer *move, int rank, int size)
+static invar_status check_sums(const invar_comm_transfer *transfer, int rank, int size)
 {
-    piece_iterator w = iterate_pieces(move, rank, size);
+    piece_iterator w = iterate_pieces(transfer, rank, size);
 
     while (next_piece(&w)) {
         if (w.in.offset > SIZE_MAX - w.in.bytes || w.out.offset > SIZE_MAX - w.out.bytes)
-            return fail_transfer(move, "the sum of bytes is more than memory has");
-        if (w.peer == rank && move->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
-            return fail_transfer(move,
+            return fail_transfer(transfer, "the sum of bytes is more than memory has");
+        if (w.peer == rank && transfer->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
+            return fail_transfer(transfer,
                                  "a rank gives itself another number of bytes than it expects");
     }
     return INVAR_OK;
 }
 
-static invar_status check_move(const invar_comm_transfer *move, int rank, int size)
+static invar_status check_move(const invar_comm_transfer *transfer, int rank, int size)
 {
-    if ((unsigned)move->op >= INVAR_COMM_OPS || !move->phase || !move->phase[0])
+    if ((unsigned)transfer->op >= INVAR_COMM_OPS || !transfer->phase || !transfer->phase[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a call between ranks has no op or no phase");
-    if (!(move->timeout_s >= 0 && move->timeout_s <= 1e9))
-        return fail_transfer(move, "a deadline is 0 or a number of seconds");
-    if ((move->op == INVAR_COMM_ALLTOALLV && !move->in_bytes) ||
-        ((move->op == INVAR_COMM_ALLTOALLV || is_gather(move)) && !move->out_bytes))
-        return fail_transfer(move, "the numbers of bytes are missing");
-    INVAR_TRY(check_ends(move, rank, size));
-    return check_sums(move, rank, size);
+    if (!(transfer->timeout_s >= 0 && transfer->timeout_s <= 1e9))
+        return fail_transfer(transfer, "a deadline is 0 or a number of seconds");
+    if ((transfer->op == INVAR_COMM_ALLTOALLV && !transfer->in_bytes) ||
+        ((transfer->op == INVAR_COMM_ALLTOALLV || is_gather(transfer)) && !transfer->out_bytes))
+        return fail_transfer(transfer, "the numbers of bytes are missing");
+    INVAR_TRY(check_ends(transfer, rank, size));
+    return check_sums(transfer, rank, size);
 }
 
 /* Like check_move, for a transfer that is made: its bytes need memory. */
-static invar_status check_call(const invar_comm_transfer *move, int rank, int size)
+static invar_status check_call(const invar_comm_transfer *transfer, int rank, int size)
 {
     bool gives = false, gets = false;
     piece_iterator w;
 
-    INVAR_TRY(check_move(move, rank, size));
-    w = iterate_pieces(move, rank, size);
+    INVAR_TRY(check_move(transfer, rank, size));
+    w = iterate_pieces(transfer, rank, size);
     while (next_piece(&w)) {
         gives |= w.in.bytes > 0;
         // the root of a broadcast needs no `out`
-        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->src_rank);
+        gets |=
+            w.out.bytes > 0 && (transfer->op != INVAR_COMM_BROADCAST || rank != transfer->src_rank);
     }
-    if ((gives && !move->in) || (gets && !move->out))
-        return fail_transfer(move, "there are bytes, but no memory");
+    if ((gives && !transfer->in) || (gets && !transfer->out))
+        return fail_transfer(transfer, "there are bytes, but no memory");
     return INVAR_OK;
 }
 
-static invar_comm_self_copy self_copy_of(const invar_comm_transfer *move, int rank, int size)
+static invar_comm_self_copy self_copy_of(const invar_comm_transfer *transfer, int rank, int size)
 {
-    piece_iterator w = iterate_pieces(move, rank, size);
+    piece_iterator w = iterate_pieces(transfer, rank, size);
     invar_comm_self_copy own = {.to = NULL};
 
     while (next_piece(&w) && w.peer < rank)
         continue;
     if (!w.in.exists || w.in.bytes == 0)
         return own;
-    own.from = (const char *)move->in + w.in.offset;
+    own.from = (const char *)transfer->in + w.in.offset;
     own.bytes = w.in.bytes;
-    if (w.out.exists && move->out && (char *)move->out + w.out.offset != own.from)
-        own.to = (char *)move->out + w.out.offset;
+    if (w.out.exists && transfer->out && (char *)transfer->out + w.out.offset != own.from)
+        own.to = (char *)transfer->out + w.out.offset;
     return own;
 }
 
-static void copy_self(const invar_comm *comm, const invar_comm_transfer *move)
+static void copy_self(const invar_comm *comm, const invar_comm_transfer *transfer)
 {
-    invar_comm_self_copy own = self_copy_of(move, comm->rank, comm->size);
+    invar_comm_self_copy own = self_copy_of(transfer, comm->rank, comm->size);
 
     if (own.to && !comm->world->simulated)
         memcpy(own.to, own.from, own.bytes);
 }
 
-static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_transfer *move,
+static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_transfer *transfer,
                         int rank, int size)
 {
-    piece_iterator w = iterate_pieces(move, rank, size);
+    piece_iterator w = iterate_pieces(transfer, rank, size);
 
     *sent = *received = 0;
     while (next_piece(&w)) {
@@ -218,29 +221,29 @@ invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_ou
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void request_free(invar_comm_request *ticket)
+static void request_free(invar_comm_request *request)
 {
-    if (!ticket)
+    if (!request)
         return;
-    invar_free(ticket->messages);
-    invar_free(ticket->requests);
-    invar_free(ticket);
+    invar_free(request->messages);
+    invar_free(request->requests);
+    invar_free(request);
 }
 
 static invar_status request_new(invar_comm_request **out, int size)
 {
-    invar_comm_request *ticket;
+    invar_comm_request *request;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&ticket, 1, sizeof *ticket, "a call between ranks"));
-    memset(ticket, 0, sizeof *ticket);
-    status = invar_alloc((void **)&ticket->messages, 2 * (size_t)size, sizeof *ticket->messages,
+    INVAR_TRY(invar_alloc((void **)&request, 1, sizeof *request, "a call between ranks"));
+    memset(request, 0, sizeof *request);
+    status = invar_alloc((void **)&request->messages, 2 * (size_t)size, sizeof *request->messages,
                          "the messages of a call between ranks");
     if (status != INVAR_OK) {
-        invar_free(ticket);
+        invar_free(request);
         return status;
     }
-    *out = ticket;
+    *out = request;
     return INVAR_OK;
 }
 
@@ -256,17 +259,17 @@ static invar_status acquire_request(invar_comm_request **out, invar_comm *comm)
     return INVAR_OK;
 }
 
-static void release_request(invar_comm_request *ticket)
+static void release_request(invar_comm_request *request)
 {
-    ticket->next = ticket->comm->spare;
-    ticket->comm->spare = ticket;
+    request->next = request->comm->spare;
+    request->comm->spare = request;
 }
 
-static void add_message(invar_comm_request *ticket, int peer, bool incoming, char *data,
+static void add_message(invar_comm_request *request, int peer, bool incoming, char *data,
                         size_t bytes)
 {
-    invar_comm *comm = ticket->comm;
-    invar_message *message = &ticket->messages[ticket->count++];
+    invar_comm *comm = request->comm;
+    invar_message *message = &request->messages[request->count++];
 
     *message = (invar_message){.peer = comm->members[peer],
                                .member = peer,
@@ -275,28 +278,28 @@ static void add_message(invar_comm_request *ticket, int peer, bool incoming, cha
                                .number = (incoming ? comm->awaited : comm->posted)[peer]++,
                                .data = data,
                                .bytes = bytes,
-                               .by_device = ticket->device_pending};
+                               .by_device = request->device_pending};
     if (incoming)
         return;
-    message->header.op = ticket->op;
+    message->header.op = request->op;
     message->header.bytes = bytes;
-    memcpy(message->header.phase, ticket->phase, sizeof ticket->phase);
+    memcpy(message->header.phase, request->phase, sizeof request->phase);
 }
 
 /* Adds the messages with the ranks [low, high). */
-static void add_messages(invar_comm_request *ticket, const invar_comm_transfer *move, int low,
+static void add_messages(invar_comm_request *request, const invar_comm_transfer *transfer, int low,
                          int high)
 {
-    piece_iterator w = iterate_pieces(move, ticket->comm->rank, ticket->comm->size);
+    piece_iterator w = iterate_pieces(transfer, request->comm->rank, request->comm->size);
 
-    while (!ticket->comm->world->simulated && next_piece(&w)) {
+    while (!request->comm->world->simulated && next_piece(&w)) {
         if (w.peer < low || w.peer >= high)
             continue;
         // `in` is only read: a message has one field for both directions
         if (w.in.exists)
-            add_message(ticket, w.peer, false, (char *)move->in + w.in.offset, w.in.bytes);
+            add_message(request, w.peer, false, (char *)transfer->in + w.in.offset, w.in.bytes);
         if (w.out.exists)
-            add_message(ticket, w.peer, true, (char *)move->out + w.out.offset, w.out.bytes);
+            add_message(request, w.peer, true, (char *)transfer->out + w.out.offset, w.out.bytes);
     }
 }
 
@@ -310,26 +313,26 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
 }
 
 /* Appends a request to the queue of the device transport. */
-static void queue_device_request(invar_comm_request *ticket, const invar_comm_transfer *move)
+static void queue_device_request(invar_comm_request *request, const invar_comm_transfer *transfer)
 {
-    invar_comm *comm = ticket->comm;
+    invar_comm *comm = request->comm;
     invar_comm_request **link = &comm->device_queue;
 
-    ticket->self_copies = self_copy_of(move, comm->rank, comm->size);
-    ticket->next_device = NULL;
+    request->self_copies = self_copy_of(transfer, comm->rank, comm->size);
+    request->next_device = NULL;
     while (*link)
         link = &(*link)->next_device;
-    *link = ticket;
+    *link = request;
 }
 
-static void dequeue_device_request(invar_comm_request *ticket)
+static void dequeue_device_request(invar_comm_request *request)
 {
-    invar_comm_request **link = &ticket->comm->device_queue;
+    invar_comm_request **link = &request->comm->device_queue;
 
-    while (*link != ticket)
+    while (*link != request)
         link = &(*link)->next_device;
-    *link = ticket->next_device;
-    ticket->device_pending = false;
+    *link = request->next_device;
+    request->device_pending = false;
 }
 
 static void send_heartbeat(invar_world *world, double now, double seconds)
@@ -346,81 +349,81 @@ void invar_comm_heartbeat(invar_comm *comm, double seconds)
 }
 
 /* Counts a completed call and passes it to the observer. */
-static void finish_call(const invar_comm_request *ticket, double from)
+static void finish_call(const invar_comm_request *request, double from)
 {
-    invar_world *world = ticket->comm->world;
+    invar_world *world = request->comm->world;
     double now = invar_comm_clock(), waited = now - from;
 
-    if (ticket->seconds > 0)
-        send_heartbeat(world, now, ticket->seconds);
-    count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
+    if (request->seconds > 0)
+        send_heartbeat(world, now, request->seconds);
+    count_call(request->comm, request->op, request->sent, request->received, waited);
     if (world->done)
-        world->done(world->payload, &(invar_comm_event){ticket->op, ticket->phase, ticket->sent,
-                                                        ticket->received, waited});
+        world->done(world->payload, &(invar_comm_event){request->op, request->phase, request->sent,
+                                                        request->received, waited});
 }
 
 static invar_status begin_request(invar_comm_request **out, invar_comm *comm,
-                                  const invar_comm_transfer *move)
+                                  const invar_comm_transfer *transfer)
 {
     invar_world *world = comm->world;
-    invar_comm_request *ticket;
+    invar_comm_request *request;
     invar_status status = INVAR_OK;
 
     *out = NULL;
-    INVAR_TRY(check_call(move, comm->rank, comm->size));
+    INVAR_TRY(check_call(transfer, comm->rank, comm->size));
     if (world->failure.native)
         return invar_world_accept_failure(world, &world->failure);
-    INVAR_TRY(acquire_request(&ticket, comm));
-    ticket->op = move->op;
-    ticket->seconds = move->timeout_s;
-    ticket->count = 0;
-    ticket->host_done = false;
-    ticket->device_pending =
-        comm->device_transport && move->op != INVAR_COMM_SPLIT; // a split gathers host memory
-    memset(ticket->phase, 0, sizeof ticket->phase);
-    (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
-    count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
+    INVAR_TRY(acquire_request(&request, comm));
+    request->op = transfer->op;
+    request->seconds = transfer->timeout_s;
+    request->count = 0;
+    request->host_done = false;
+    request->device_pending =
+        comm->device_transport && transfer->op != INVAR_COMM_SPLIT; // a split gathers host memory
+    memset(request->phase, 0, sizeof request->phase);
+    (void)snprintf(request->phase, sizeof request->phase, "%s", transfer->phase);
+    count_bytes(&request->sent, &request->received, transfer, comm->rank, comm->size);
     // each rank begins with the next one, so that not all begin with rank 0
-    add_messages(ticket, move, comm->rank + 1, comm->size);
-    add_messages(ticket, move, 0, comm->rank);
-    if (ticket->count)
-        status = world->transport->start(world->self, ticket);
+    add_messages(request, transfer, comm->rank + 1, comm->size);
+    add_messages(request, transfer, 0, comm->rank);
+    if (request->count)
+        status = world->transport->start(world->self, request);
     if (status != INVAR_OK) {
-        release_request(ticket);
+        release_request(request);
         return status;
     }
-    if (ticket->device_pending)
-        queue_device_request(ticket, move);
+    if (request->device_pending)
+        queue_device_request(request, transfer);
     else
-        copy_self(comm, move);
-    ticket->next = world->active;
-    world->active = ticket;
+        copy_self(comm, transfer);
+    request->next = world->active;
+    world->active = request;
     comm->n_active++;
-    *out = ticket;
+    *out = request;
     return INVAR_OK;
 }
 
 /* Waits for the messages of a request; at most once. */
-static invar_status wait_for_transport(invar_comm_request *ticket)
+static invar_status wait_for_transport(invar_comm_request *request)
 {
-    invar_world *world = ticket->comm->world;
+    invar_world *world = request->comm->world;
 
-    if (ticket->host_done || !ticket->count)
+    if (request->host_done || !request->count)
         return INVAR_OK;
-    ticket->host_done = true;
-    return world->transport->wait(world->self, ticket);
+    request->host_done = true;
+    return world->transport->wait(world->self, request);
 }
 
 /*
  * Moves the bytes of queued requests up to this one, oldest first. All ranks use this order,
  * whatever request they wait for first.
  */
-static invar_status move_device_bytes(invar_comm_request *ticket)
+static invar_status move_device_bytes(invar_comm_request *request)
 {
-    invar_comm *comm = ticket->comm;
+    invar_comm *comm = request->comm;
     invar_status status = INVAR_OK;
 
-    while (status == INVAR_OK && ticket->device_pending) {
+    while (status == INVAR_OK && request->device_pending) {
         invar_comm_request *oldest = comm->device_queue;
 
         status = wait_for_transport(oldest);
@@ -431,8 +434,8 @@ static invar_status move_device_bytes(invar_comm_request *ticket)
     }
     if (status == INVAR_OK)
         return INVAR_OK;
-    dequeue_device_request(ticket);
-    if (wait_for_transport(ticket) != INVAR_OK) // ends the messages in flight
+    dequeue_device_request(request);
+    if (wait_for_transport(request) != INVAR_OK) // ends the messages in flight
         return invar_world_accept_failure(comm->world, &comm->world->failure);
     return status;
 }
@@ -457,7 +460,7 @@ invar_status invar_comm_wait(invar_comm_request *request)
 
 invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer *transfer)
 {
-    invar_comm_request *ticket;
+    invar_comm_request *request;
 
     if (comm->size == 1 && !comm->device_transport) { // fast path: no request, no clock
         INVAR_TRY(check_call(transfer, 0, 1));
@@ -467,13 +470,13 @@ invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer
         count_call(comm, transfer->op, 0, 0, 0);
         return INVAR_OK;
     }
-    INVAR_TRY(begin_request(&ticket, comm, transfer));
-    return invar_comm_wait(ticket);
+    INVAR_TRY(begin_request(&request, comm, transfer));
+    return invar_comm_wait(request);
 }
 
-static invar_status reject_split(const invar_comm_transfer *move)
+static invar_status reject_split(const invar_comm_transfer *transfer)
 {
-    if (move->op == INVAR_COMM_SPLIT)
+    if (transfer->op == INVAR_COMM_SPLIT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a group is split by invar_comm_split alone");
     return INVAR_OK;
 }

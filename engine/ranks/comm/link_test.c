@@ -86,17 +86,17 @@ static int next_of(const test_state *s, int by)
 /* Fills `in` and describes the transfer. */
 static invar_comm_transfer make_move(test_state *s, const test_call *c)
 {
-    invar_comm_transfer move = {.op = c->op,
-                                .phase = PHASE,
-                                .timeout_s = s->seconds,
-                                .in = s->in,
-                                .out = s->out,
-                                .in_bytes = s->in_bytes,
-                                .out_bytes = s->out_bytes,
-                                .dst_rank = next_of(s, 1),
-                                .src_rank = next_of(s, -1),
-                                .to_bytes = c->bytes,
-                                .from_bytes = c->bytes};
+    invar_comm_transfer transfer = {.op = c->op,
+                                    .phase = PHASE,
+                                    .timeout_s = s->seconds,
+                                    .in = s->in,
+                                    .out = s->out,
+                                    .in_bytes = s->in_bytes,
+                                    .out_bytes = s->out_bytes,
+                                    .dst_rank = next_of(s, 1),
+                                    .src_rank = next_of(s, -1),
+                                    .to_bytes = c->bytes,
+                                    .from_bytes = c->bytes};
     size_t at = 0;
 
     for (int r = 0; r < s->size; r++) {
@@ -110,8 +110,8 @@ static invar_comm_transfer make_move(test_state *s, const test_call *c)
     else if (c->op == INVAR_COMM_ALLGATHERV)
         write_piece(s->in, s->rank, 0, s->out_bytes[s->rank]);
     else if (c->op == INVAR_COMM_SENDRECV)
-        write_piece(s->in, s->rank, move.dst_rank, c->bytes);
-    return move;
+        write_piece(s->in, s->rank, transfer.dst_rank, c->bytes);
+    return transfer;
 }
 
 /* Like make_move, with the bytes in the memory that is tested. */
@@ -127,9 +127,9 @@ static invar_status prepare_transfer(invar_comm_transfer *out, test_state *s, co
     return invar_device_synchronize(s->dev);
 }
 
-static invar_status run_transfer(test_state *s, const invar_comm_transfer *move)
+static invar_status run_transfer(test_state *s, const invar_comm_transfer *transfer)
 {
-    return invar_comm_run(s->far ? s->far : s->comm, move);
+    return invar_comm_run(s->far ? s->far : s->comm, transfer);
 }
 
 static invar_status check_received(test_state *s, const test_call *c)
@@ -148,7 +148,7 @@ static invar_status check_received(test_state *s, const test_call *c)
 }
 
 /* Doubles the number of calls until a series takes long enough by the clock of rank 0. */
-static invar_status time_calls(double *out, test_state *s, const invar_comm_transfer *move)
+static invar_status time_calls(double *out, test_state *s, const invar_comm_transfer *transfer)
 {
     double begin, taken = 0.0;
     int64_t count = 1;
@@ -156,7 +156,7 @@ static invar_status time_calls(double *out, test_state *s, const invar_comm_tran
     for (;; count *= 2) {
         begin = invar_comm_clock();
         for (int64_t i = 0; i < count; i++)
-            INVAR_TRY(run_transfer(s, move));
+            INVAR_TRY(run_transfer(s, transfer));
         taken = invar_comm_clock() - begin;
         INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
                                                                  .phase = PHASE " time",

@@ -202,17 +202,17 @@ static size_t pieces_of(const mpi_rank *me, const invar_message *m)
     return m->by_device ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
 }
 
-static invar_status reserve_requests(invar_comm_request *ticket, size_t count)
+static invar_status reserve_requests(invar_comm_request *request, size_t count)
 {
     void *room;
 
-    if (count * sizeof(mpi_request) <= ticket->request_bytes)
+    if (count * sizeof(mpi_request) <= request->request_bytes)
         return INVAR_OK;
     INVAR_TRY(
         invar_alloc(&room, count, sizeof(mpi_request), "the requests of a call between ranks"));
-    invar_free(ticket->requests);
-    ticket->requests = room;
-    ticket->request_bytes = count * sizeof(mpi_request);
+    invar_free(request->requests);
+    request->requests = room;
+    request->request_bytes = count * sizeof(mpi_request);
     return INVAR_OK;
 }
 
@@ -240,15 +240,15 @@ static invar_status post_message(mpi_rank *me, invar_message *m, mpi_request *r)
 }
 
 /* Cancels the receives of a request, so that MPI does not write to their memory later. */
-static void cancel_messages(mpi_rank *me, invar_comm_request *ticket)
+static void cancel_messages(mpi_rank *me, invar_comm_request *request)
 {
     double until = invar_comm_clock() + QUIET;
     size_t count = 0, open = 1;
-    mpi_request *r = ticket->requests;
+    mpi_request *r = request->requests;
 
-    for (int i = 0; i < ticket->count; count += 1 + pieces_of(me, &ticket->messages[i++]))
-        for (size_t k = count; k <= count + pieces_of(me, &ticket->messages[i]); k++)
-            if (ticket->messages[i].incoming && !r[k].done)
+    for (int i = 0; i < request->count; count += 1 + pieces_of(me, &request->messages[i++]))
+        for (size_t k = count; k <= count + pieces_of(me, &request->messages[i]); k++)
+            if (request->messages[i].incoming && !r[k].done)
                 (void)me->mpi->cancel(&r[k].handle);
     while (open && invar_comm_clock() < until) {
         open = 0;
@@ -261,40 +261,40 @@ static void cancel_messages(mpi_rank *me, invar_comm_request *ticket)
         }
     }
     if (open) { // MPI keeps using this memory until the process exits, which is soon
-        ticket->messages = NULL;
-        ticket->requests = NULL;
+        request->messages = NULL;
+        request->requests = NULL;
     }
 }
 
-static invar_status start_request(void *self, invar_comm_request *ticket)
+static invar_status start_request(void *self, invar_comm_request *request)
 {
     mpi_rank *me = self;
     size_t count = 0, at;
     mpi_request *requests;
     invar_status status = INVAR_OK;
 
-    if (ticket->comm->context > (uint64_t)(me->max_tag - 3) / 2)
+    if (request->comm->context > (uint64_t)(me->max_tag - 3) / 2)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "there were too many groups of ranks: this MPI has %d tags", me->max_tag);
-    for (int i = 0; i < ticket->count; i++)
-        count += 1 + pieces_of(me, &ticket->messages[i]);
-    INVAR_TRY(reserve_requests(ticket, count));
-    requests = ticket->requests;
+    for (int i = 0; i < request->count; i++)
+        count += 1 + pieces_of(me, &request->messages[i]);
+    INVAR_TRY(reserve_requests(request, count));
+    requests = request->requests;
     for (at = 0; at < count; at++)
         requests[at].done = true; // nothing is posted yet
     // receives first: an early message goes to its place and not through a buffer of MPI
     for (int incoming = 1; incoming >= 0; incoming--) {
         at = 0;
-        for (int i = 0; i < ticket->count; at += 1 + pieces_of(me, &ticket->messages[i++]))
-            if (status == INVAR_OK && ticket->messages[i].incoming == (incoming == 1))
-                status = post_message(me, &ticket->messages[i], &requests[at]);
+        for (int i = 0; i < request->count; at += 1 + pieces_of(me, &request->messages[i++]))
+            if (status == INVAR_OK && request->messages[i].incoming == (incoming == 1))
+                status = post_message(me, &request->messages[i], &requests[at]);
     }
     if (status != INVAR_OK)
-        cancel_messages(me, ticket);
+        cancel_messages(me, request);
     return status;
 }
 
-static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, invar_message *m,
+static invar_status advance_one(mpi_rank *me, const invar_comm_request *request, invar_message *m,
                                 mpi_request *r)
 {
     bool all = true;
@@ -303,7 +303,7 @@ static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, 
     if (m->incoming && m->state == INVAR_MESSAGE_POSTED) {
         if (!all)
             return INVAR_OK;
-        INVAR_TRY(invar_world_check(me->world, ticket, m));
+        INVAR_TRY(invar_world_check(me->world, request, m));
         m->state = INVAR_MESSAGE_TAKEN;
     }
     for (size_t i = 0; all && i < pieces_of(me, m); i++) // pieces mostly finish in order
@@ -314,16 +314,16 @@ static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, 
 }
 
 /* Advances all messages of a request; *done is true if all are done. */
-static invar_status advance_messages(bool *done, mpi_rank *me, const invar_comm_request *ticket)
+static invar_status advance_messages(bool *done, mpi_rank *me, const invar_comm_request *request)
 {
-    mpi_request *r = ticket->requests;
+    mpi_request *r = request->requests;
 
     *done = true;
-    for (int i = 0; i < ticket->count; i++) {
-        invar_message *m = &ticket->messages[i];
+    for (int i = 0; i < request->count; i++) {
+        invar_message *m = &request->messages[i];
 
         if (m->state != INVAR_MESSAGE_DONE)
-            INVAR_TRY(advance_one(me, ticket, m, r));
+            INVAR_TRY(advance_one(me, request, m, r));
         *done = *done && m->state == INVAR_MESSAGE_DONE;
         r += 1 + pieces_of(me, m);
     }
@@ -335,28 +335,28 @@ static invar_status advance_messages(bool *done, mpi_rank *me, const invar_comm_
  * keeps the order of messages between two ranks whatever their tags, because a receive may ask for
  * any tag.
  */
-static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *ticket)
+static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *request)
 {
-    for (int i = 0; i < ticket->count; i++) {
-        const invar_message *m = &ticket->messages[i];
+    for (int i = 0; i < request->count; i++) {
+        const invar_message *m = &request->messages[i];
 
         if (m->incoming && m->state == INVAR_MESSAGE_POSTED && me->left[m->peer])
-            return invar_world_fail_peer_exit(me->world, ticket, m);
+            return invar_world_fail_peer_exit(me->world, request, m);
     }
     return INVAR_OK;
 }
 
 /* Polls notes and messages. Messages that have arrived count, even if their sender failed later. */
-static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request *ticket)
+static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request *request)
 {
     invar_status heard = poll_notes(me);
 
-    INVAR_TRY(advance_messages(done, me, ticket));
+    INVAR_TRY(advance_messages(done, me, request));
     if (*done) {
         invar_error_clear();
         return INVAR_OK;
     }
-    return heard == INVAR_OK ? expect_peers(me, ticket) : heard;
+    return heard == INVAR_OK ? expect_peers(me, request) : heard;
 }
 
 /*
@@ -375,23 +375,23 @@ static invar_status await_answers(mpi_rank *me)
     return invar_world_accept_failure(me->world, &me->world->failure);
 }
 
-static invar_status wait_for_request(void *self, invar_comm_request *ticket)
+static invar_status wait_for_request(void *self, invar_comm_request *request)
 {
     mpi_rank *me = self;
     invar_status status = INVAR_OK;
     bool done = false;
 
-    me->awaited = ticket;
+    me->awaited = request;
     me->since = invar_comm_clock();
 
     if (me->world->failure.native)
         status = invar_world_accept_failure(me->world, &me->world->failure);
     me->active = me->beat = me->since;
-    while (status == INVAR_OK && (status = poll_once(&done, me, ticket)) == INVAR_OK && !done) {
+    while (status == INVAR_OK && (status = poll_once(&done, me, request)) == INVAR_OK && !done) {
         double now = invar_comm_clock();
 
-        if (ticket->seconds > 0 && now > me->beat + ticket->seconds)
-            status = invar_world_fail_timeout(me->world, ticket, NULL);
+        if (request->seconds > 0 && now > me->beat + request->seconds)
+            status = invar_world_fail_timeout(me->world, request, NULL);
         else if (now - me->active < SPIN)
             sched_yield(); // MPI moves bytes only while it is called
         else
@@ -401,7 +401,7 @@ static invar_status wait_for_request(void *self, invar_comm_request *ticket)
         status = await_answers(me);
     me->awaited = NULL;
     if (status != INVAR_OK)
-        cancel_messages(me, ticket);
+        cancel_messages(me, request);
     return status;
 }
 
@@ -496,19 +496,19 @@ static invar_status load_module(const invar_mpi_table **out, const char *wanted)
 static invar_status share_hosts(invar_comm *comm, double seconds)
 {
     invar_world *world = comm->world;
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
-                                .phase = "start",
-                                .timeout_s = seconds,
-                                .in = world->hosts[world->rank],
-                                .out = world->hosts};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_ALLGATHERV,
+                                    .phase = "start",
+                                    .timeout_s = seconds,
+                                    .in = world->hosts[world->rank],
+                                    .out = world->hosts};
     size_t *bytes;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&bytes, (size_t)world->size, sizeof *bytes, "names of hosts"));
     for (int r = 0; r < world->size; r++)
         bytes[r] = sizeof *world->hosts;
-    move.out_bytes = bytes;
-    status = invar_comm_transfer_now(comm, &move);
+    transfer.out_bytes = bytes;
+    status = invar_comm_transfer_now(comm, &transfer);
     invar_free(bytes);
     for (int r = 0; r < world->size; r++)
         world->hosts[r][INVAR_COMM_HOST_SIZE - 1] = '\0';

@@ -90,12 +90,12 @@ static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
 /* ---- transfers ------------------------------------------------------------------------------- */
 
 /* Lists all pieces of a call, from and to this rank. Empty pieces are left out on both sides. */
-static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
+static int list_pieces(const nccl_rank *me, const invar_comm_request *request)
 {
     int count = 0;
 
-    for (int i = 0; i < ticket->count; i++) {
-        const invar_message *m = &ticket->messages[i];
+    for (int i = 0; i < request->count; i++) {
+        const invar_message *m = &request->messages[i];
 
         if (m->bytes > 0)
             me->pieces[count++] = (invar_nccl_p2p){.peer = m->member,
@@ -103,13 +103,13 @@ static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
                                                    .to = m->incoming ? m->data : NULL,
                                                    .bytes = m->bytes};
     }
-    if (ticket->self_copies.to) {
+    if (request->self_copies.to) {
         me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
-                                               .from = ticket->self_copies.from,
-                                               .bytes = ticket->self_copies.bytes};
+                                               .from = request->self_copies.from,
+                                               .bytes = request->self_copies.bytes};
         me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
-                                               .to = ticket->self_copies.to,
-                                               .bytes = ticket->self_copies.bytes};
+                                               .to = request->self_copies.to,
+                                               .bytes = request->self_copies.bytes};
     }
     return count;
 }
@@ -118,30 +118,30 @@ static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
  * Returns true for a gather in which all ranks send the same number of bytes; all ranks see the
  * same sizes.
  */
-static bool is_even(const invar_comm_request *ticket)
+static bool is_even(const invar_comm_request *request)
 {
-    for (int i = 0; i < ticket->count; i++)
-        if (ticket->messages[i].bytes != ticket->self_copies.bytes)
+    for (int i = 0; i < request->count; i++)
+        if (request->messages[i].bytes != request->self_copies.bytes)
             return false;
-    return ticket->op == INVAR_COMM_ALLGATHERV;
+    return request->op == INVAR_COMM_ALLGATHERV;
 }
 
 /* Address of the piece of rank 0 in the output of a gather. */
-static char *gather_base(const nccl_rank *me, const invar_comm_request *ticket)
+static char *gather_base(const nccl_rank *me, const invar_comm_request *request)
 {
-    size_t before = (size_t)me->comm->rank * ticket->self_copies.bytes;
+    size_t before = (size_t)me->comm->rank * request->self_copies.bytes;
 
     // a piece that needs no copy is at its place already
-    return (char *)(ticket->self_copies.to ? ticket->self_copies.to : ticket->self_copies.from) -
+    return (char *)(request->self_copies.to ? request->self_copies.to : request->self_copies.from) -
            before;
 }
 
-static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
+static int begin_broadcast(nccl_rank *me, const invar_comm_request *request)
 {
-    const invar_comm_self_copy *own = &ticket->self_copies;
-    const invar_message *m = ticket->messages;
+    const invar_comm_self_copy *own = &request->self_copies;
+    const invar_message *m = request->messages;
 
-    if (ticket->count > 0 && m->incoming)
+    if (request->count > 0 && m->incoming)
         return m->bytes ? me->nccl->broadcast(&me->group, m->data, m->data, m->bytes, m->member)
                         : 0;
     if (own->bytes == 0)
@@ -150,22 +150,22 @@ static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
                                own->bytes, me->comm->rank);
 }
 
-static int begin_transfer(nccl_rank *me, const invar_comm_request *ticket)
+static int begin_transfer(nccl_rank *me, const invar_comm_request *request)
 {
-    const invar_comm_self_copy *own = &ticket->self_copies;
+    const invar_comm_self_copy *own = &request->self_copies;
     int count;
 
-    if (ticket->op == INVAR_COMM_BROADCAST)
-        return begin_broadcast(me, ticket);
-    if (is_even(ticket))
+    if (request->op == INVAR_COMM_BROADCAST)
+        return begin_broadcast(me, request);
+    if (is_even(request))
         return own->bytes
-                   ? me->nccl->gather(&me->group, own->from, gather_base(me, ticket), own->bytes)
+                   ? me->nccl->gather(&me->group, own->from, gather_base(me, request), own->bytes)
                    : 0;
-    count = list_pieces(me, ticket);
+    count = list_pieces(me, request);
     return count ? me->nccl->exchange(&me->group, me->pieces, count) : 0;
 }
 
-static invar_status move_bytes(void *self, const invar_comm_request *ticket)
+static invar_status move_bytes(void *self, const invar_comm_request *request)
 {
     nccl_rank *me = self;
     const invar_world *world = me->comm->world;
@@ -173,8 +173,8 @@ static invar_status move_bytes(void *self, const invar_comm_request *ticket)
 
     if (world->failure.native)
         return invar_world_accept_failure(me->comm->world, &world->failure);
-    code = begin_transfer(me, ticket);
-    return code ? fail_nccl(me, ticket->phase, code) : wait_pending(me, ticket);
+    code = begin_transfer(me, request);
+    return code ? fail_nccl(me, request->phase, code) : wait_pending(me, request);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -193,20 +193,21 @@ static void close_group(void *self)
 /* Broadcasts the id of the new NCCL group, which rank 0 makes. */
 static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me, double seconds)
 {
-    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
-                                .phase = START,
-                                .timeout_s = seconds,
-                                .in = out,
-                                .out = out,
-                                .from_bytes = INVAR_NCCL_ID_BYTES};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_BROADCAST,
+                                    .phase = START,
+                                    .timeout_s = seconds,
+                                    .in = out,
+                                    .out = out,
+                                    .from_bytes = INVAR_NCCL_ID_BYTES};
     int code = me->comm->rank == 0 ? me->nccl->make_id(out) : 0;
 
     if (code)
         return fail_nccl(me, START, code);
-    INVAR_TRY(invar_comm_transfer_now(me->comm, &move));
+    INVAR_TRY(invar_comm_transfer_now(me->comm, &transfer));
     // a rank without memory fails before this barrier: from here on NCCL waits for all ranks
-    move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .timeout_s = seconds};
-    return invar_comm_transfer_now(me->comm, &move);
+    transfer =
+        (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .timeout_s = seconds};
+    return invar_comm_transfer_now(me->comm, &transfer);
 }
 
 static invar_status connect_ranks(nccl_rank *me, double seconds)

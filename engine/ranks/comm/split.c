@@ -53,7 +53,7 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const sp
 static invar_status gather_keys(split_key *wishes, invar_comm *comm, const split_key *mine,
                                 const char *phase, double seconds)
 {
-    invar_comm_transfer move = {
+    invar_comm_transfer transfer = {
         .op = INVAR_COMM_SPLIT, .phase = phase, .timeout_s = seconds, .in = mine, .out = wishes};
     size_t *bytes;
     invar_status status;
@@ -61,8 +61,8 @@ static invar_status gather_keys(split_key *wishes, invar_comm *comm, const split
     INVAR_TRY(invar_alloc((void **)&bytes, (size_t)comm->size, sizeof *bytes, "a group's split"));
     for (int i = 0; i < comm->size; i++)
         bytes[i] = sizeof *wishes;
-    move.out_bytes = bytes;
-    status = invar_comm_transfer_now(comm, &move);
+    transfer.out_bytes = bytes;
+    status = invar_comm_transfer_now(comm, &transfer);
     invar_free(bytes);
     return status;
 }

@@ -78,33 +78,34 @@ static void random_delay(thread_rank *me)
 }
 
 /* Shuffles the messages, and fills the receive buffers with noise. */
-static void scramble_messages(thread_rank *me, invar_comm_request *ticket)
+static void scramble_messages(thread_rank *me, invar_comm_request *request)
 {
     if (!me->random)
         return;
-    for (int i = ticket->count - 1; i > 0; i--) {
+    for (int i = request->count - 1; i > 0; i--) {
         int j = (int)draw_random(me, (uint64_t)i + 1);
-        invar_message m = ticket->messages[i];
+        invar_message m = request->messages[i];
 
-        ticket->messages[i] = ticket->messages[j];
-        ticket->messages[j] = m;
+        request->messages[i] = request->messages[j];
+        request->messages[j] = m;
     }
-    for (int i = 0; i < ticket->count; i++)
-        if (ticket->messages[i].incoming && ticket->messages[i].bytes &&
-            !ticket->messages[i].by_device)
-            memset(ticket->messages[i].data, (int)draw_random(me, 256), ticket->messages[i].bytes);
+    for (int i = 0; i < request->count; i++)
+        if (request->messages[i].incoming && request->messages[i].bytes &&
+            !request->messages[i].by_device)
+            memset(request->messages[i].data, (int)draw_random(me, 256),
+                   request->messages[i].bytes);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static invar_status post_messages(void *self, invar_comm_request *ticket)
+static invar_status post_messages(void *self, invar_comm_request *request)
 {
     thread_rank *me = self;
     threads *all = me->all;
 
-    scramble_messages(me, ticket);
-    for (int i = 0; i < ticket->count; i++) {
-        invar_message *m = &ticket->messages[i];
+    scramble_messages(me, request);
+    for (int i = 0; i < request->count; i++) {
+        invar_message *m = &request->messages[i];
         mailbox *box = &all->boxes[m->peer];
 
         if (m->incoming)
@@ -164,14 +165,14 @@ static invar_message *choose_message(const invar_comm_request **of, thread_rank 
 }
 
 /* Copies a posted message. Caller holds the lock, which is released during the copy. */
-static invar_status copy_message(thread_rank *me, const invar_comm_request *ticket,
+static invar_status copy_message(thread_rank *me, const invar_comm_request *request,
                                  invar_message *expected)
 {
     threads *all = me->all;
     invar_message **link = find_posted(all, me->world->rank, expected), *posted = *link;
 
     expected->header = posted->header;
-    INVAR_TRY(invar_world_check(me->world, ticket, expected));
+    INVAR_TRY(invar_world_check(me->world, request, expected));
     *link = posted->next;
     posted->state = INVAR_MESSAGE_TAKEN;
     pthread_mutex_unlock(&all->lock);
@@ -186,24 +187,24 @@ static invar_status copy_message(thread_rank *me, const invar_comm_request *tick
     return INVAR_OK;
 }
 
-static bool all_done(const invar_comm_request *ticket)
+static bool all_done(const invar_comm_request *request)
 {
-    for (int i = 0; i < ticket->count; i++)
-        if (ticket->messages[i].state != INVAR_MESSAGE_DONE)
+    for (int i = 0; i < request->count; i++)
+        if (request->messages[i].state != INVAR_MESSAGE_DONE)
             return false;
     return true;
 }
 
 /* Fails if no message can be copied now and a peer that this rank waits for has left. */
-static invar_status expect_peers(const thread_rank *me, const invar_comm_request *ticket)
+static invar_status expect_peers(const thread_rank *me, const invar_comm_request *request)
 {
-    for (int i = 0; i < ticket->count; i++) {
-        const invar_message *m = &ticket->messages[i];
+    for (int i = 0; i < request->count; i++) {
+        const invar_message *m = &request->messages[i];
         bool awaited =
             m->incoming ? m->state == INVAR_MESSAGE_POSTED : m->state != INVAR_MESSAGE_DONE;
 
         if (awaited && me->all->boxes[m->peer].left)
-            return invar_world_fail_peer_exit(me->world, ticket, m);
+            return invar_world_fail_peer_exit(me->world, request, m);
     }
     return INVAR_OK;
 }
@@ -218,30 +219,31 @@ static struct timespec point_in_time(double seconds)
 /*
  * Waits until something changes for this rank, or times out; the caller has waited since `since`.
  */
-static invar_status wait_for_change(thread_rank *me, const invar_comm_request *ticket, double since)
+static invar_status wait_for_change(thread_rank *me, const invar_comm_request *request,
+                                    double since)
 {
     threads *all = me->all;
     pthread_cond_t *wake = &all->boxes[me->world->rank].wake;
     double from = all->beat > since ? all->beat : since;
-    struct timespec end = point_in_time(from + ticket->seconds);
+    struct timespec end = point_in_time(from + request->seconds);
     const invar_comm_request *of;
 
-    if (ticket->seconds == 0)
+    if (request->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT &&
-             !choose_message(&of, me) && !all_done(ticket) && !failure_of(me)->native &&
+             !choose_message(&of, me) && !all_done(request) && !failure_of(me)->native &&
              all->beat <= from)
-        return invar_world_fail_timeout(me->world, ticket, NULL);
+        return invar_world_fail_timeout(me->world, request, NULL);
     return INVAR_OK;
 }
 
 /* Ends the use of the request's messages by other threads. */
-static void withdraw_messages(thread_rank *me, invar_comm_request *ticket)
+static void withdraw_messages(thread_rank *me, invar_comm_request *request)
 {
     threads *all = me->all;
 
-    for (int i = 0; i < ticket->count; i++) {
-        invar_message *m = &ticket->messages[i], **link = &all->boxes[m->peer].inbox;
+    for (int i = 0; i < request->count; i++) {
+        invar_message *m = &request->messages[i], **link = &all->boxes[m->peer].inbox;
 
         if (m->incoming)
             continue;
@@ -254,7 +256,7 @@ static void withdraw_messages(thread_rank *me, invar_comm_request *ticket)
     }
 }
 
-static invar_status wait_for_request(void *self, invar_comm_request *ticket)
+static invar_status wait_for_request(void *self, invar_comm_request *request)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -262,7 +264,7 @@ static invar_status wait_for_request(void *self, invar_comm_request *ticket)
     invar_status status = INVAR_OK;
 
     pthread_mutex_lock(&all->lock);
-    while (status == INVAR_OK && !all_done(ticket)) {
+    while (status == INVAR_OK && !all_done(request)) {
         const invar_comm_request *of;
         invar_message *next = choose_message(&of, me);
 
@@ -270,11 +272,11 @@ static invar_status wait_for_request(void *self, invar_comm_request *ticket)
             status = copy_message(me, of, next);
         else if (failure_of(me)->native)
             status = invar_world_accept_failure(me->world, failure_of(me));
-        else if ((status = expect_peers(me, ticket)) == INVAR_OK)
-            status = wait_for_change(me, ticket, since);
+        else if ((status = expect_peers(me, request)) == INVAR_OK)
+            status = wait_for_change(me, request, since);
     }
     if (status != INVAR_OK)
-        withdraw_messages(me, ticket);
+        withdraw_messages(me, request);
     pthread_mutex_unlock(&all->lock);
     return status;
 }

@@ -260,14 +260,14 @@ void invar_layout_heartbeat(const invar_layout *layout)
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
                                  const char *phase, void *array, const size_t *bytes)
 {
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
-                                .phase = phase,
-                                .timeout_s = layout->timeout_s,
-                                .in = array,
-                                .out = array,
-                                .out_bytes = bytes};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_ALLGATHERV,
+                                    .phase = phase,
+                                    .timeout_s = layout->timeout_s,
+                                    .in = array,
+                                    .out = array,
+                                    .out_bytes = bytes};
 
     for (int r = 0; r < axis->rank; r++)
-        move.in = (const char *)move.in + bytes[r];
-    return invar_comm_run(axis->comm, &move);
+        transfer.in = (const char *)transfer.in + bytes[r];
+    return invar_comm_run(axis->comm, &transfer);
 }

@@ -102,35 +102,35 @@ void invar_pipeline_channel_release(invar_pipeline_channel *channel)
     *channel = (invar_pipeline_channel){.layout = NULL};
 }
 
-static invar_comm_transfer transfer_of(const invar_pipeline_channel *way)
+static invar_comm_transfer transfer_of(const invar_pipeline_channel *channel)
 {
     return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
-                                 .phase =
-                                     way->is_backward ? "gradients of a stage" : "rows of a stage",
-                                 .timeout_s = way->layout->timeout_s,
+                                 .phase = channel->is_backward ? "gradients of a stage"
+                                                               : "rows of a stage",
+                                 .timeout_s = channel->layout->timeout_s,
                                  .dst_rank = INVAR_COMM_NONE,
                                  .src_rank = INVAR_COMM_NONE};
 }
 
-static invar_comm *comm_of(const invar_pipeline_channel *way)
+static invar_comm *comm_of(const invar_pipeline_channel *channel)
 {
-    return way->is_backward ? way->layout->backward_comm : way->layout->pipeline.comm;
+    return channel->is_backward ? channel->layout->backward_comm : channel->layout->pipeline.comm;
 }
 
 /* Returns the stage that is `step` stages further in the direction of the channel. */
-static int channel_neighbor(const invar_pipeline_channel *way, int step)
+static int channel_neighbor(const invar_pipeline_channel *channel, int step)
 {
-    const invar_layout_axis *axis = &way->layout->pipeline;
+    const invar_layout_axis *axis = &channel->layout->pipeline;
 
-    return (axis->rank + axis->size + (way->is_backward ? -step : step)) % axis->size;
+    return (axis->rank + axis->size + (channel->is_backward ? -step : step)) % axis->size;
 }
 
 static invar_status wait_for_send(invar_pipeline_pending_send *send)
 {
-    invar_comm_request *ticket = send->request;
+    invar_comm_request *request = send->request;
 
     send->request = NULL;
-    return ticket ? invar_comm_wait(ticket) : INVAR_OK;
+    return request ? invar_comm_wait(request) : INVAR_OK;
 }
 
 static invar_status ensure_buffer(void **data, size_t *room, size_t bytes)
@@ -158,25 +158,25 @@ invar_status invar_pipeline_send_buffer(void **out, invar_pipeline_channel *chan
 invar_status invar_pipeline_send(invar_pipeline_channel *channel, size_t bytes)
 {
     invar_pipeline_pending_send *send = &channel->sends[channel->next];
-    invar_comm_transfer move = transfer_of(channel);
+    invar_comm_transfer transfer = transfer_of(channel);
 
-    move.dst_rank = channel_neighbor(channel, 1);
-    move.in = send->data;
-    move.to_bytes = bytes;
+    transfer.dst_rank = channel_neighbor(channel, 1);
+    transfer.in = send->data;
+    transfer.to_bytes = bytes;
     channel->next = (channel->next + 1) % INVAR_PIPELINE_SENDS;
-    return invar_comm_start(&send->request, comm_of(channel), &move);
+    return invar_comm_start(&send->request, comm_of(channel), &transfer);
 }
 
 invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *channel, size_t bytes)
 {
-    invar_comm_transfer move = transfer_of(channel);
+    invar_comm_transfer transfer = transfer_of(channel);
 
     INVAR_TRY(ensure_buffer(&channel->recv_buffer, &channel->recv_bytes, bytes));
-    move.src_rank = channel_neighbor(channel, -1);
-    move.out = channel->recv_buffer;
-    move.from_bytes = bytes;
+    transfer.src_rank = channel_neighbor(channel, -1);
+    transfer.out = channel->recv_buffer;
+    transfer.from_bytes = bytes;
     *out = channel->recv_buffer;
-    return invar_comm_run(comm_of(channel), &move);
+    return invar_comm_run(comm_of(channel), &transfer);
 }
 
 invar_status invar_pipeline_channel_flush(invar_pipeline_channel *channel)
@@ -193,13 +193,13 @@ invar_status invar_pipeline_channel_flush(invar_pipeline_channel *channel)
 invar_status invar_pipeline_broadcast_last(const invar_layout *layout, const char *phase,
                                            void *data, size_t bytes)
 {
-    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
-                                .phase = phase,
-                                .timeout_s = layout->timeout_s,
-                                .in = data,
-                                .out = data,
-                                .src_rank = layout->pipeline.size - 1,
-                                .from_bytes = bytes};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_BROADCAST,
+                                    .phase = phase,
+                                    .timeout_s = layout->timeout_s,
+                                    .in = data,
+                                    .out = data,
+                                    .src_rank = layout->pipeline.size - 1,
+                                    .from_bytes = bytes};
 
-    return invar_comm_run(layout->pipeline.comm, &move);
+    return invar_comm_run(layout->pipeline.comm, &transfer);
 }

@@ -63,7 +63,8 @@ invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase
 invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
                                     size_t bytes, void *out)
 {
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
+    invar_comm_transfer transfer = {
+        .op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
     int size = invar_ranks_size(layout);
     size_t *each = NULL;
     invar_status status;
@@ -75,9 +76,9 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
     INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
     for (int r = 0; r < size; r++)
         each[r] = bytes;
-    move.timeout_s = layout->timeout_s;
-    move.out_bytes = each;
-    status = invar_comm_run(layout->world, &move);
+    transfer.timeout_s = layout->timeout_s;
+    transfer.out_bytes = each;
+    status = invar_comm_run(layout->world, &transfer);
     invar_free(each);
     return status;
 }
@@ -105,7 +106,7 @@ static invar_status prepare_gather(invar_rank_gathered *out, const invar_layout 
 invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
                                 const char *phase, const void *own, size_t bytes)
 {
-    invar_comm_transfer move = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
+    invar_comm_transfer transfer = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
     size_t *give = NULL;
     invar_status status;
 
@@ -120,11 +121,11 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
                           "what ranks collect"));
     memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
     give[0] = bytes;
-    move.timeout_s = layout->timeout_s;
-    move.out = out->data;
-    move.in_bytes = give;
-    move.out_bytes = out->bytes;
-    status = invar_comm_run(layout->world, &move);
+    transfer.timeout_s = layout->timeout_s;
+    transfer.out = out->data;
+    transfer.in_bytes = give;
+    transfer.out_bytes = out->bytes;
+    status = invar_comm_run(layout->world, &transfer);
     invar_free(give);
     return status;
 }

@@ -146,7 +146,7 @@ static invar_status make_sampling_actor(invar_run_context *s)
  * Fills the critic with the actor's body and a zero head. Ranks that own rows of the actor may own
  * other rows of the critic.
  */
-static invar_status copy_actor_body(const invar_run_context *s, invar_param_loader *fill)
+static invar_status copy_actor_body(const invar_run_context *s, invar_param_loader *loader)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++) {
         const invar_param *to = &s->critic->params[i];
@@ -155,22 +155,22 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
         if (to->local.experts == 0)
             continue;
         if (to->kind == INVAR_PARAM_HEAD) {
-            INVAR_TRY(invar_param_loader_zero(fill, to));
+            INVAR_TRY(invar_param_loader_zero(loader, to));
             continue;
         }
-        INVAR_TRY(invar_param_loader_buffer_all(&values, fill, to));
+        INVAR_TRY(invar_param_loader_buffer_all(&values, loader, to));
         INVAR_TRY(invar_full_masters_read(values, s->actor,
                                           invar_model_find(s->actor, to->name) - s->actor->params));
-        INVAR_TRY(invar_param_loader_put(fill));
+        INVAR_TRY(invar_param_loader_store(loader));
     }
     return INVAR_OK;
 }
 
-static invar_status zero_head(const invar_run_context *s, invar_param_loader *fill)
+static invar_status zero_head(const invar_run_context *s, invar_param_loader *loader)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++)
         if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].local.experts > 0)
-            INVAR_TRY(invar_param_loader_zero(fill, &s->critic->params[i]));
+            INVAR_TRY(invar_param_loader_zero(loader, &s->critic->params[i]));
     return INVAR_OK;
 }
 
@@ -181,14 +181,14 @@ static invar_status zero_head(const invar_run_context *s, invar_param_loader *fi
 static invar_status critic_from_actor(invar_run_context *s)
 {
     bool adapted = invar_model_is_adapted(s->actor);
-    invar_param_loader fill;
+    invar_param_loader loader;
     invar_status status;
 
     if (adapted)
         INVAR_TRY(load_base_again(s, s->critic));
-    invar_param_loader_init(&fill, s->critic, &s->dev);
-    status = adapted ? zero_head(s, &fill) : copy_actor_body(s, &fill);
-    invar_param_loader_release(&fill);
+    invar_param_loader_init(&loader, s->critic, &s->dev);
+    status = adapted ? zero_head(s, &loader) : copy_actor_body(s, &loader);
+    invar_param_loader_release(&loader);
     return status;
 }
 
@@ -266,22 +266,22 @@ static invar_status compare_copy(const invar_run_context *s)
     int64_t count = s->actor->n_params;
     invar_status status = INVAR_OK;
     invar_digest *of = NULL;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
 
     INVAR_TRY(invar_alloc((void **)&of, (size_t)(2 * count), sizeof *of, "digests of weights"));
-    invar_tensor_hasher_init(&digests, &s->dev);
+    invar_tensor_hasher_init(&hasher, &s->dev);
     for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
         status = invar_tensor_hasher_add(
-            &digests, &(i < count ? s->actor : s->sampler_model)->params[i % count].weight, 1);
+            &hasher, &(i < count ? s->actor : s->sampler_model)->params[i % count].weight, 1);
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(of, &digests);
+        status = invar_tensor_hasher_read(of, &hasher);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         if (!invar_digest_equal(&of[i], &of[count + i]))
             status = INVAR_FAIL(INVAR_E_MISMATCH, 0,
                                 "rollout-overlap: %s of the copy that samples is not that of the "
                                 "weights that learn: check the memory of the device",
                                 s->actor->params[i].name);
-    invar_tensor_hasher_release(&digests);
+    invar_tensor_hasher_release(&hasher);
     invar_free(of);
     return status;
 }

@@ -53,16 +53,16 @@ invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_
     return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
-static invar_status load_param(invar_param_loader *fill, const invar_param *p,
+static invar_status load_param(invar_param_loader *loader, const invar_param *p,
                                invar_checkpoint *checkpoint, const char *set)
 {
     float *near;
 
     if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(checkpoint, set, p->name);
-    INVAR_TRY(invar_param_loader_buffer_all(&near, fill, p));
+    INVAR_TRY(invar_param_loader_buffer_all(&near, loader, p));
     INVAR_TRY(invar_run_context_load_own(near, p, checkpoint, set));
-    return invar_param_loader_put(fill);
+    return invar_param_loader_store(loader);
 }
 
 static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char *name)
@@ -74,14 +74,14 @@ static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char
 }
 
 /* Loads the head of a critic. Weights of a language model have no such head: it is zero then. */
-static invar_status load_value_head(invar_param_loader *fill, const invar_param *p,
+static invar_status load_value_head(invar_param_loader *loader, const invar_param *p,
                                     invar_checkpoint *checkpoint, const char *set)
 {
     if (has_tensor(checkpoint, set, p->name))
-        return load_param(fill, p, checkpoint, set);
+        return load_param(loader, p, checkpoint, set);
     // skipped, so that all tensors count as read
     (void)has_tensor(checkpoint, set, "lm_head.weight");
-    return p->local.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
+    return p->local.experts > 0 ? invar_param_loader_zero(loader, p) : INVAR_OK;
 }
 
 /* Loads the parameters of the model or of its frozen base. */
@@ -89,14 +89,14 @@ static invar_status load_params(invar_model *model, const invar_param *params, i
                                 invar_checkpoint *checkpoint, const char *set)
 {
     invar_status status = INVAR_OK;
-    invar_param_loader fill;
+    invar_param_loader loader;
 
-    invar_param_loader_init(&fill, model, &model->dev);
+    invar_param_loader_init(&loader, model, &model->dev);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         bool critic = model->spec.value_head && params[i].kind == INVAR_PARAM_HEAD;
-        status = (critic ? load_value_head : load_param)(&fill, &params[i], checkpoint, set);
+        status = (critic ? load_value_head : load_param)(&loader, &params[i], checkpoint, set);
     }
-    invar_param_loader_release(&fill);
+    invar_param_loader_release(&loader);
     return status == INVAR_OK ? invar_checkpoint_check_all_loaded(checkpoint, set) : status;
 }
 

@@ -26,86 +26,88 @@
  */
 typedef bool (*change_fn)(invar_memory_workload *ask, char *out, size_t size);
 
-static bool open_rows(invar_memory_workload *ask, char *out, size_t size)
+static bool open_rows(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool set = ask->head_rows > 0;
+    bool set = workload->head_rows > 0;
 
-    ask->head_rows = 0;
+    workload->head_rows = 0;
     (void)snprintf(out, size, "log-probs-chunk-size = 0");
     return set;
 }
 
-static bool open_pages(invar_memory_workload *ask, char *out, size_t size)
+static bool open_pages(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool set = ask->limits.pages > 0;
+    bool set = workload->limits.pages > 0;
 
-    ask->limits.pages = 0;
+    workload->limits.pages = 0;
     (void)snprintf(out, size, "kv-pages = 0");
     return set;
 }
 
-static bool open_concurrency(invar_memory_workload *ask, char *out, size_t size)
+static bool open_concurrency(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool set = ask->limits.concurrency > 0;
+    bool set = workload->limits.concurrency > 0;
 
-    ask->limits.concurrency = 0;
+    workload->limits.concurrency = 0;
     (void)snprintf(out, size, "rollout-concurrency = 0");
     return set;
 }
 
-static bool shorten_prefill(invar_memory_workload *ask, char *out, size_t size)
+static bool shorten_prefill(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool long_one = ask->limits.prefill_chunk == 0 || ask->limits.prefill_chunk > FEW_ROWS;
+    bool long_one =
+        workload->limits.prefill_chunk == 0 || workload->limits.prefill_chunk > FEW_ROWS;
 
-    ask->limits.prefill_chunk = FEW_ROWS;
+    workload->limits.prefill_chunk = FEW_ROWS;
     (void)snprintf(out, size, "chunked-prefill-size = %d", FEW_ROWS);
     return long_one;
 }
 
-static bool disable_overlap(invar_memory_workload *ask, char *out, size_t size)
+static bool disable_overlap(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool beside = ask->overlap;
+    bool beside = workload->overlap;
 
-    ask->overlap = ask->verify_inflight = false;
+    workload->overlap = workload->verify_inflight = false;
     (void)snprintf(out, size, "rollout-overlap = false");
     return beside;
 }
 
-static bool shrink_batch(invar_memory_workload *ask, char *out, size_t size)
+static bool shrink_batch(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool many = ask->plan.micro_batch > 1;
+    bool many = workload->plan.micro_batch > 1;
 
-    ask->plan.micro_batch = many ? ask->plan.micro_batch / 2 : ask->plan.micro_batch;
-    (void)snprintf(out, size, "micro-batch-size = %" PRId64, ask->plan.micro_batch);
+    workload->plan.micro_batch = many ? workload->plan.micro_batch / 2 : workload->plan.micro_batch;
+    (void)snprintf(out, size, "micro-batch-size = %" PRId64, workload->plan.micro_batch);
     return many;
 }
 
-static bool recompute_activations(invar_memory_workload *ask, char *out, size_t size)
+static bool recompute_activations(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool keeps = ask->learns && !ask->recompute;
+    bool keeps = workload->learns && !workload->recompute;
 
-    ask->recompute = true;
+    workload->recompute = true;
     (void)snprintf(out, size, "recompute-granularity = full");
     return keeps;
 }
 
-static bool offload_optimizer(invar_memory_workload *ask, char *out, size_t size)
+static bool offload_optimizer(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool there = ask->learns && ask->offload_chunk_bytes == 0 && invar_device_is_local(ask->dev);
+    bool there = workload->learns && workload->offload_chunk_bytes == 0 &&
+                 invar_device_is_local(workload->dev);
 
-    ask->offload_chunk_bytes = INVAR_OPTIMIZER_CHUNK_BYTES;
+    workload->offload_chunk_bytes = INVAR_OPTIMIZER_CHUNK_BYTES;
     (void)snprintf(out, size, "optimizer-cpu-offload = true");
     return there;
 }
 
-static bool shrink_unit(invar_memory_workload *ask, char *out, size_t size)
+static bool shrink_unit(invar_memory_workload *workload, char *out, size_t size)
 {
-    int64_t rows = invar_memory_plan_batch_of(ask, true).unit_rows;
+    int64_t rows = invar_memory_plan_batch_of(workload, true).unit_rows;
     // a unit of one sample cannot shrink
-    bool many = ask->learns && rows > invar_memory_plan_longest_sample(ask) - 1;
+    bool many = workload->learns && rows > invar_memory_plan_longest_sample(workload) - 1;
 
-    ask->plan.unit_rows = many ? rows / 2 : ask->plan.unit_rows;
-    (void)snprintf(out, size, "unit-rows = %" PRId64, ask->plan.unit_rows);
+    workload->plan.unit_rows = many ? rows / 2 : workload->plan.unit_rows;
+    (void)snprintf(out, size, "unit-rows = %" PRId64, workload->plan.unit_rows);
     return many;
 }
 
@@ -117,19 +119,19 @@ static bool halve_response(invar_rollout_shape *r)
     return has;
 }
 
-static bool shorten_responses(invar_memory_workload *ask, char *out, size_t size)
+static bool shorten_responses(invar_memory_workload *workload, char *out, size_t size)
 {
-    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_TRAINING];
+    invar_rollout_shape *r = &workload->rollouts[INVAR_MEMORY_PLAN_TRAINING];
     bool has = halve_response(r);
 
-    ask->response = has ? r->response : ask->response;
-    (void)snprintf(out, size, "rollout-max-response-len = %" PRId64, ask->response);
+    workload->response = has ? r->response : workload->response;
+    (void)snprintf(out, size, "rollout-max-response-len = %" PRId64, workload->response);
     return has;
 }
 
-static bool shorten_evaluations(invar_memory_workload *ask, char *out, size_t size)
+static bool shorten_evaluations(invar_memory_workload *workload, char *out, size_t size)
 {
-    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION];
+    invar_rollout_shape *r = &workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION];
     bool has = halve_response(r);
 
     (void)snprintf(out, size, "eval-max-response-len = %" PRId64, r->response);
@@ -160,16 +162,16 @@ typedef struct named_change {
     bool taken;
 } named_change;
 
-/* Applies a change to `ask`; *fits_out is true if the run fits then. */
-static invar_status apply_change(named_change *out, bool *fits_out, invar_memory_workload *ask,
+/* Applies a change to `workload`; *fits_out is true if the run fits then. */
+static invar_status apply_change(named_change *out, bool *fits_out, invar_memory_workload *workload,
                                  int which, size_t available)
 {
     invar_memory_plan found;
 
     *fits_out = out->taken = false;
-    while (!*fits_out && changes[which].change_fn(ask, out->text, sizeof out->text)) {
+    while (!*fits_out && changes[which].change_fn(workload, out->text, sizeof out->text)) {
         out->taken = true;
-        INVAR_TRY(invar_memory_plan_make(&found, ask, available));
+        INVAR_TRY(invar_memory_plan_make(&found, workload, available));
         *fits_out = found.fits;
         if (!changes[which].again)
             break;
@@ -198,13 +200,13 @@ static invar_status find_single(char *out, size_t size, const invar_memory_workl
     int count = 0;
 
     for (int i = 0; i < CHANGES && count < MOST_NAMED; i++) {
-        invar_memory_workload ask = *asked;
+        invar_memory_workload workload = *asked;
         named_change a;
         bool fits;
 
         if (changes[i].semantic && count > 0)
             break;
-        INVAR_TRY(apply_change(&a, &fits, &ask, i, available));
+        INVAR_TRY(apply_change(&a, &fits, &workload, i, available));
         if (fits)
             append_advice(out, size, count++ > 0 ? ", or " : "set ", &a, i);
     }
@@ -215,16 +217,16 @@ static invar_status find_single(char *out, size_t size, const invar_memory_workl
 static invar_status fits_without(bool *out, const invar_memory_workload *asked,
                                  const named_change *list, int without, size_t available)
 {
-    invar_memory_workload ask = *asked;
+    invar_memory_workload workload = *asked;
     invar_memory_plan found;
 
     for (int i = 0; i < CHANGES; i++) {
         named_change a = {.text = ""};
         while (i != without && list[i].taken && strcmp(a.text, list[i].text) != 0)
-            if (!changes[i].change_fn(&ask, a.text, sizeof a.text))
+            if (!changes[i].change_fn(&workload, a.text, sizeof a.text))
                 break;
     }
-    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
+    INVAR_TRY(invar_memory_plan_make(&found, &workload, available));
     *out = found.fits;
     return INVAR_OK;
 }
@@ -234,12 +236,12 @@ static invar_status find_several(char *out, size_t size, const char *before,
                                  const invar_memory_workload *asked, size_t available)
 {
     named_change list[CHANGES] = {{.taken = false}};
-    invar_memory_workload ask = *asked;
+    invar_memory_workload workload = *asked;
     bool fits = false, idle;
     int named = 0;
 
     for (int i = 0; i < CHANGES && !fits; i++)
-        INVAR_TRY(apply_change(&list[i], &fits, &ask, i, available));
+        INVAR_TRY(apply_change(&list[i], &fits, &workload, i, available));
     for (int i = 0; i < CHANGES && fits; i++) {
         if (!list[i].taken)
             continue;
@@ -257,18 +259,18 @@ static invar_status find_adapters(char *out, size_t size, const invar_memory_wor
                                   size_t available)
 {
     invar_model_spec spec = *asked->spec;
-    invar_memory_workload ask = *asked;
+    invar_memory_workload workload = *asked;
     invar_memory_plan found;
     char more[INVAR_MEMORY_PLAN_ADVICE_SIZE] = "", first[64];
 
-    if (!ask.learns || spec.lora.rank > 0)
+    if (!workload.learns || spec.lora.rank > 0)
         return INVAR_OK;
     spec.lora = (invar_lora_spec){.rank = LORA_RANK, .alpha = LORA_RANK};
     INVAR_TRY(invar_lora_targets(&spec.lora.targets, "all-linear"));
-    ask.spec = &spec;
-    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
+    workload.spec = &spec;
+    INVAR_TRY(invar_memory_plan_make(&found, &workload, available));
     if (!found.fits)
-        INVAR_TRY(find_several(more, sizeof more, " and ", &ask, available));
+        INVAR_TRY(find_several(more, sizeof more, " and ", &workload, available));
     if (!found.fits && !more[0])
         return INVAR_OK;
     (void)snprintf(first, sizeof first, "%slora-rank = %d" SEMANTIC, out[0] ? ", or " : "set ",

@@ -37,75 +37,77 @@ static size_t block_limit(const invar_memory_plan *b)
 }
 
 /* Returns the bytes of the block that scoring and learning use. */
-static size_t training_bytes(const invar_memory_plan *b, const invar_memory_workload *ask)
+static size_t training_bytes(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return max_size(ask->overlap ? 0 : b->verify_bytes, max_size(b->scoring, b->learning));
+    return max_size(workload->overlap ? 0 : b->verify_bytes, max_size(b->scoring, b->learning));
 }
 
 /* Returns the bytes of the block that the sampler uses at the same time, with overlap. */
-static size_t overlap_bytes(const invar_memory_plan *b, const invar_memory_workload *ask)
+static size_t overlap_bytes(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return ask->overlap ? max_size(b->sampling, b->verify_bytes) : 0;
+    return workload->overlap ? max_size(b->sampling, b->verify_bytes) : 0;
 }
 
 /* Returns the bytes that sampling may have. */
-static size_t sampling_limit(const invar_memory_plan *b, const invar_memory_workload *ask)
+static size_t sampling_limit(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return ask->overlap ? block_limit(b) / 2 : block_limit(b);
+    return workload->overlap ? block_limit(b) / 2 : block_limit(b);
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
 
-static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
+static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_models *models,
                                  int64_t max_tokens, int64_t head_rows)
 {
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
-    if (!cast->workload->samples_alone)
-        INVAR_TRY(invar_dry_models_train(b, cast));
-    INVAR_TRY(invar_dry_models_check(b, cast));
-    *fits = training_bytes(b, cast->workload) + overlap_bytes(b, cast->workload) <= block_limit(b);
+    if (!models->workload->samples_alone)
+        INVAR_TRY(invar_dry_models_train(b, models));
+    INVAR_TRY(invar_dry_models_check(b, models));
+    *fits =
+        training_bytes(b, models->workload) + overlap_bytes(b, models->workload) <= block_limit(b);
     return INVAR_OK;
 }
 
 /* Reduces the rows of logits, not below `least`, until the phase fits. */
-static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
+static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_models *models,
                                 int64_t least)
 {
     int64_t rows = b->choice.head_rows;
 
-    if (cast->workload->head_rows > 0)
+    if (models->workload->head_rows > 0)
         return INVAR_OK;
     while (!*fits && rows > least) {
         rows = invar_max_i64(rows / 2, least);
-        INVAR_TRY(try_training(fits, b, cast, b->choice.max_tokens, rows));
+        INVAR_TRY(try_training(fits, b, models, b->choice.max_tokens, rows));
     }
     return INVAR_OK;
 }
 
 /* Returns the smallest max_tokens: the longest unit is one micro-batch in any case. */
-static int64_t min_tokens(const invar_memory_workload *ask)
+static int64_t min_tokens(const invar_memory_workload *workload)
 {
-    int64_t most = ask->plan.max_tokens;
+    int64_t most = workload->plan.max_tokens;
 
-    return ask->dynamic
-               ? invar_min_i64(most, invar_memory_plan_batch_of(ask, ask->learns).unit_rows)
+    return workload->dynamic
+               ? invar_min_i64(most,
+                               invar_memory_plan_batch_of(workload, workload->learns).unit_rows)
                : most;
 }
 
 /* Finds the largest max_tokens that fits. */
-static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_models *cast)
+static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_models *models)
 {
-    const invar_memory_workload *ask = cast->workload;
+    const invar_memory_workload *workload = models->workload;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
-    int64_t unit = min_tokens(ask), low = unit, high = most;
+    int64_t unit = min_tokens(workload), low = unit, high = most;
 
     if (*fits || low == most)
         return INVAR_OK;
-    INVAR_TRY(try_training(fits, b, cast, low, rows));
+    INVAR_TRY(try_training(fits, b, models, low, rows));
     while (*fits && high - low > TOKENS) {
         int64_t middle = low + (high - low) / 2;
-        INVAR_TRY(try_training(fits, b, cast, middle, rows));
+        INVAR_TRY(try_training(fits, b, models, middle, rows));
         low = *fits ? middle : low;
         high = *fits ? high : middle;
         *fits = true;
@@ -114,38 +116,40 @@ static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_mo
         return INVAR_OK;
     if (low / TOKENS * TOKENS >= unit)
         low = low / TOKENS * TOKENS;
-    return try_training(fits, b, cast, low, rows);
+    return try_training(fits, b, models, low, rows);
 }
 
 /* Returns the rows of the largest micro-batch. */
-static int64_t max_rows(const invar_memory_workload *ask)
+static int64_t max_rows(const invar_memory_workload *workload)
 {
-    int64_t scored = invar_memory_plan_batch_of(ask, false).rows;
+    int64_t scored = invar_memory_plan_batch_of(workload, false).rows;
 
-    return ask->learns ? invar_max_i64(scored, invar_memory_plan_batch_of(ask, true).rows) : scored;
+    return workload->learns ? invar_max_i64(scored, invar_memory_plan_batch_of(workload, true).rows)
+                            : scored;
 }
 
-static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status choose_training(invar_memory_plan *b, invar_dry_models *models)
 {
-    const invar_memory_workload *ask = cast->workload;
-    int64_t rows = ask->head_rows, tokens = ask->plan.max_tokens;
+    const invar_memory_workload *workload = models->workload;
+    int64_t rows = workload->head_rows, tokens = workload->plan.max_tokens;
     bool fits;
 
     if (rows == 0)
-        rows = invar_min_i64(invar_trainer_head_rows(ask->dev, ask->spec), max_rows(ask));
+        rows = invar_min_i64(invar_trainer_head_rows(workload->dev, workload->spec),
+                             max_rows(workload));
 
-    INVAR_TRY(try_training(&fits, b, cast, tokens, rows));
+    INVAR_TRY(try_training(&fits, b, models, tokens, rows));
     if (fits)
         return INVAR_OK;
-    INVAR_TRY(try_training(&fits, b, cast, min_tokens(ask), ask->head_rows ? rows : 1));
+    INVAR_TRY(try_training(&fits, b, models, min_tokens(workload), workload->head_rows ? rows : 1));
     if (!fits)
         return INVAR_OK;
     fits = false;
     b->choice.max_tokens = tokens;
     b->choice.head_rows = rows;
-    INVAR_TRY(choose_rows(&fits, b, cast, FEW_ROWS));
-    INVAR_TRY(choose_tokens(&fits, b, cast));
-    return choose_rows(&fits, b, cast, 1);
+    INVAR_TRY(choose_rows(&fits, b, models, FEW_ROWS));
+    INVAR_TRY(choose_tokens(&fits, b, models));
+    return choose_rows(&fits, b, models, 1);
 }
 
 /* ---- sampling -------------------------------------------------------------------------------- */
@@ -155,69 +159,70 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast
  * pages.
  */
 static invar_rollout_exec_options resolve_limits(int64_t *least_out, const invar_memory_plan *b,
-                                                 const invar_dry_models *cast, int64_t concurrency)
+                                                 const invar_dry_models *models,
+                                                 int64_t concurrency)
 {
-    const invar_memory_workload *ask = cast->workload;
-    size_t most = sampling_limit(b, ask);
+    const invar_memory_workload *workload = models->workload;
+    size_t most = sampling_limit(b, workload);
     int64_t room = invar_min_i64((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
-    invar_rollout_exec_options limits = ask->limits, out = {0};
+    invar_rollout_exec_options limits = workload->limits, out = {0};
 
     *least_out = 0;
     limits.concurrency = concurrency;
-    limits.speculation.model = cast->draft;
+    limits.speculation.model = models->draft;
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
-        const invar_rollout_shape *r = &ask->rollouts[i];
+        const invar_rollout_shape *r = &workload->rollouts[i];
         int64_t rows = invar_memory_plan_rows(r), pages = out.pages;
 
         if (r->prompts == 0)
             continue;
-        out = invar_rollout_resolve_options(&limits, invar_dry_models_sampler(cast), ask->dev,
-                                            r->prompts * r->per_prompt, rows, room);
+        out = invar_rollout_resolve_options(&limits, invar_dry_models_sampler(models),
+                                            workload->dev, r->prompts * r->per_prompt, rows, room);
         out.pages = invar_max_i64(out.pages, pages);
         *least_out = invar_max_i64(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
     return out;
 }
 
-static bool samples_anything(const invar_memory_workload *ask)
+static bool samples_anything(const invar_memory_workload *workload)
 {
-    return ask->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
-           ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
+    return workload->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
+           workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
 }
 
 /* Reduces the pages to the number that fits, if that is at least `least`. */
-static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
+static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_models *models,
                                  int64_t least, int64_t page_bytes)
 {
-    size_t room = sampling_limit(b, cast->workload);
+    size_t room = sampling_limit(b, models->workload);
     size_t more = b->sampling > room ? b->sampling - room : 0;
     int64_t pages =
         b->choice.pages - (int64_t)((more + (size_t)page_bytes - 1) / (size_t)page_bytes);
 
     *fits = more == 0;
-    if (*fits || cast->workload->limits.pages > 0 || pages < least)
+    if (*fits || models->workload->limits.pages > 0 || pages < least)
         return INVAR_OK;
     b->choice.pages = pages;
-    INVAR_TRY(invar_dry_models_sample(b, cast));
+    INVAR_TRY(invar_dry_models_sample(b, models));
     *fits = b->sampling <= room;
     return INVAR_OK;
 }
 
-static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *models)
 {
-    int64_t concurrency = cast->workload->limits.concurrency, least, page_bytes;
-    bool fits = !samples_anything(cast->workload);
+    int64_t concurrency = models->workload->limits.concurrency, least, page_bytes;
+    bool fits = !samples_anything(models->workload);
 
     while (!fits) {
-        invar_rollout_exec_options limits = resolve_limits(&least, b, cast, concurrency);
+        invar_rollout_exec_options limits = resolve_limits(&least, b, models, concurrency);
         page_bytes =
-            invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(cast)), 1);
+            invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(models)), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
-        INVAR_TRY(invar_dry_models_sample(b, cast));
-        INVAR_TRY(choose_pages(&fits, b, cast, least, page_bytes));
+        INVAR_TRY(invar_dry_models_sample(b, models));
+        INVAR_TRY(choose_pages(&fits, b, models, least, page_bytes));
         b->cache = (size_t)b->choice.pages * (size_t)page_bytes;
-        if (cast->workload->limits.concurrency > 0 || limits.concurrency == 1)
+        if (models->workload->limits.concurrency > 0 || limits.concurrency == 1)
             break;
         concurrency = limits.concurrency / 2;
     }
@@ -225,14 +230,15 @@ static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
 }
 
 /* Fails if the recipe's kv-pages cannot hold the longest sequence, if its length is known. */
-static invar_status check_pages(const invar_memory_workload *ask)
+static invar_status check_pages(const invar_memory_workload *workload)
 {
     const char *const whose[] = {"", "of an evaluation "};
-    int64_t pages = ask->limits.pages;
-    int64_t size = ask->limits.page_size ? ask->limits.page_size : INVAR_ROLLOUT_PAGE_SIZE;
+    int64_t pages = workload->limits.pages;
+    int64_t size =
+        workload->limits.page_size ? workload->limits.page_size : INVAR_ROLLOUT_PAGE_SIZE;
 
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
-        const invar_rollout_shape *r = &ask->rollouts[i];
+        const invar_rollout_shape *r = &workload->rollouts[i];
         int64_t least = (invar_memory_plan_rows(r) + size - 1) / size;
         if (pages > 0 && r->prompts > 0 && r->measured && pages < least)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -247,32 +253,32 @@ static invar_status check_pages(const invar_memory_workload *ask)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* True if planning can stop, because the known part does not fit already. */
-static bool cannot_fit(const invar_memory_plan *b, const invar_memory_workload *ask)
+static bool cannot_fit(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return ask->must_fit &&
-           b->resident + b->outside_block_bytes + training_bytes(b, ask) > b->usable;
+    return workload->must_fit &&
+           b->resident + b->outside_block_bytes + training_bytes(b, workload) > b->usable;
 }
 
-static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status choose_all(invar_memory_plan *b, invar_dry_models *models)
 {
-    if (cannot_fit(b, cast->workload))
+    if (cannot_fit(b, models->workload))
         return INVAR_OK;
-    if (cast->workload->overlap)
-        INVAR_TRY(choose_cache(b, cast));
-    if (!cast->workload->samples_alone)
-        INVAR_TRY(invar_dry_models_measure_overhead(b, cast));
-    if (!cast->workload->samples_alone || cast->workload->verify_inflight)
-        INVAR_TRY(choose_training(b, cast));
-    return cannot_fit(b, cast->workload) || cast->workload->overlap ? INVAR_OK
-                                                                    : choose_cache(b, cast);
+    if (models->workload->overlap)
+        INVAR_TRY(choose_cache(b, models));
+    if (!models->workload->samples_alone)
+        INVAR_TRY(invar_dry_models_measure_overhead(b, models));
+    if (!models->workload->samples_alone || models->workload->verify_inflight)
+        INVAR_TRY(choose_training(b, models));
+    return cannot_fit(b, models->workload) || models->workload->overlap ? INVAR_OK
+                                                                        : choose_cache(b, models);
 }
 
-static invar_status make_plan(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status make_plan(invar_memory_plan *b, invar_dry_models *models)
 {
-    INVAR_TRY(choose_all(b, cast));
-    b->sampler_bytes = overlap_bytes(b, cast->workload);
-    b->block = b->sampler_bytes ? b->sampler_bytes + training_bytes(b, cast->workload)
-                                : max_size(b->sampling, training_bytes(b, cast->workload));
+    INVAR_TRY(choose_all(b, models));
+    b->sampler_bytes = overlap_bytes(b, models->workload);
+    b->block = b->sampler_bytes ? b->sampler_bytes + training_bytes(b, models->workload)
+                                : max_size(b->sampling, training_bytes(b, models->workload));
     b->need = max_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
     b->fits = b->need <= b->usable;
     return INVAR_OK;
@@ -281,18 +287,18 @@ static invar_status make_plan(invar_memory_plan *b, invar_dry_models *cast)
 invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *workload,
                                     size_t available)
 {
-    invar_dry_models *cast;
+    invar_dry_models *models;
     invar_status status;
 
     INVAR_TRY(check_pages(workload));
-    INVAR_TRY(invar_alloc((void **)&cast, 1, sizeof *cast, "the plan of memory"));
-    *cast = (invar_dry_models){0};
-    status = invar_dry_models_make(cast, out, workload);
+    INVAR_TRY(invar_alloc((void **)&models, 1, sizeof *models, "the plan of memory"));
+    *models = (invar_dry_models){0};
+    status = invar_dry_models_make(models, out, workload);
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
-        status = make_plan(out, cast);
-    invar_dry_models_release(cast);
-    invar_free(cast);
+        status = make_plan(out, models);
+    invar_dry_models_release(models);
+    invar_free(models);
     return status;
 }

@@ -148,10 +148,10 @@ static invar_status run_learner(const step_context *s, invar_trainer *trainer,
                                 invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
-    const invar_memory_workload *ask = s->cast->workload;
+    const invar_memory_workload *workload = s->cast->workload;
     const invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
-                                     .entropy = ask->entropy && !critic,
-                                     .on_rank0 = ask->loss_on_rank0 && !critic};
+                                     .entropy = workload->entropy && !critic,
+                                     .on_rank0 = workload->loss_on_rank0 && !critic};
     invar_trainer_result result = {.train_logp = s->now,
                                    .entropy = critic ? NULL : s->now + s->tokens};
 
@@ -177,11 +177,11 @@ static invar_status make_plan(invar_batch_plan *out, const step_context *s)
 /* Computes the FLOP of this rank's units and the number of rounds. */
 static invar_status count_products(invar_comm_volume *out, const step_context *s)
 {
-    const invar_memory_workload *ask = s->cast->workload;
-    const invar_layout_axis *data = &ask->layout->data;
+    const invar_memory_workload *workload = s->cast->workload;
+    const invar_layout_axis *data = &workload->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
     // forwards that only the loss needs
-    int ahead = ask->loss_on_rank0 && invar_layout_is_pipelined(ask->layout);
+    int ahead = workload->loss_on_rank0 && invar_layout_is_pipelined(workload->layout);
     invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
@@ -350,17 +350,17 @@ static invar_status count_step(invar_comm_volume *out, step_context *s, bool equ
 }
 
 static invar_status make_all(invar_comm_volume *out, step_context *s,
-                             const invar_memory_workload *ask,
+                             const invar_memory_workload *workload,
                              const invar_memory_plan_choice *choice, bool equal)
 {
-    invar_memory_plan budget;
+    invar_memory_plan plan;
     invar_status status;
 
     *out = (invar_comm_volume){.count = 0};
-    INVAR_CHECK(ask->learns && ask->layout && ask->layout->simulated_peers);
+    INVAR_CHECK(workload->learns && workload->layout && workload->layout->simulated_peers);
     INVAR_TRY(invar_alloc((void **)&s->cast, 1, sizeof *s->cast, "the plan of a step"));
     *s->cast = (invar_dry_models){0};
-    status = invar_dry_models_make(s->cast, &budget, ask);
+    status = invar_dry_models_make(s->cast, &plan, workload);
     s->options = invar_dry_models_options(s->cast, choice);
     s->options.replay = NULL; // the origin of the routing changes no transfer
     if (status == INVAR_OK)

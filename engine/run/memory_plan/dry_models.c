@@ -20,24 +20,25 @@
 /* ---- resident -------------------------------------------------------------------------------- */
 
 /* Adds an item with the bytes that were allocated since the last one. */
-static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
+static void add_item(invar_memory_plan *out, const invar_dry_models *models, const char *name)
 {
-    size_t bytes = cast->resident.allocated_bytes - out->resident;
+    size_t bytes = models->resident.allocated_bytes - out->resident;
 
     INVAR_CHECK(out->n_items < INVAR_MEMORY_PLAN_ITEMS);
     out->items[out->n_items++] = (invar_memory_plan_item){name, bytes};
     out->resident += bytes;
 }
 
-static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *cast,
+static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *models,
                               const invar_model_spec *spec, bool weights_alone, const char *name)
 {
-    const invar_memory_workload *ask = cast->workload;
-    const invar_device *dev = &cast->resident.dev;
+    const invar_memory_workload *workload = models->workload;
+    const invar_device *dev = &models->resident.dev;
 
-    INVAR_TRY(weights_alone ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
-                            : invar_model_new(model, spec, ask->format, ask->layout, dev));
-    add_item(out, cast, name);
+    INVAR_TRY(weights_alone
+                  ? invar_model_new_weights(model, spec, workload->format, workload->layout, dev)
+                  : invar_model_new(model, spec, workload->format, workload->layout, dev));
+    add_item(out, models, name);
     return INVAR_OK;
 }
 
@@ -48,52 +49,54 @@ static invar_status name_model(invar_status status, const invar_model_spec *own,
 }
 
 /* Adds the teacher. While it is loaded there are also its masters, and its weights twice. */
-static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
+static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *models,
                                 const invar_model_spec *spec)
 {
-    const invar_memory_workload *ask = cast->workload;
+    const invar_memory_workload *workload = models->workload;
     invar_model *whole = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_model_new(&whole, spec, ask->format, ask->layout, &cast->resident.dev));
-    status = invar_model_new_weights(&cast->teacher, spec, ask->format, ask->layout,
-                                     &cast->resident.dev);
-    out->load_peak_bytes = cast->resident.allocated_bytes;
+    INVAR_TRY(
+        invar_model_new(&whole, spec, workload->format, workload->layout, &models->resident.dev));
+    status = invar_model_new_weights(&models->teacher, spec, workload->format, workload->layout,
+                                     &models->resident.dev);
+    out->load_peak_bytes = models->resident.allocated_bytes;
     invar_model_free(whole);
-    add_item(out, cast, "teacher: weights");
+    add_item(out, models, "teacher: weights");
     return status;
 }
 
 /* Adds the reference. With adapters it shares the actor's base, unless it has a spec of its own. */
-static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast)
+static invar_status add_reference(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_model_spec *own = cast->workload->reference_spec;
+    const invar_model_spec *own = models->workload->reference_spec;
     const char *name = "reference: weights";
 
     if (own)
-        return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
+        return name_model(add_model(&models->reference, out, models, own, true, name), own,
                           INVAR_MEMORY_PLAN_IS_REFERENCE);
-    if (!invar_model_is_adapted(cast->actor))
-        return add_model(&cast->reference, out, cast, cast->workload->spec,
-                         !cast->workload->reference_moves, name);
-    INVAR_TRY(invar_model_new_sharing_base(&cast->reference, cast->actor, &cast->resident.dev));
-    add_item(out, cast, name);
+    if (!invar_model_is_adapted(models->actor))
+        return add_model(&models->reference, out, models, models->workload->spec,
+                         !models->workload->reference_moves, name);
+    INVAR_TRY(
+        invar_model_new_sharing_base(&models->reference, models->actor, &models->resident.dev));
+    add_item(out, models, name);
     return INVAR_OK;
 }
 
 /* Adds the draft model, which is complete on every rank that samples. */
-static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
+static invar_status add_draft(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_memory_workload *ask = cast->workload;
+    const invar_memory_workload *workload = models->workload;
     bool samples = false;
 
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++)
-        samples = samples || ask->rollouts[i].prompts > 0;
-    if (!ask->draft || !samples)
+        samples = samples || workload->rollouts[i].prompts > 0;
+    if (!workload->draft || !samples)
         return INVAR_OK;
-    INVAR_TRY(invar_model_new_weights(&cast->draft, ask->draft, ask->draft_format, NULL,
-                                      &cast->resident.dev));
-    add_item(out, cast, "draft: weights");
+    INVAR_TRY(invar_model_new_weights(&models->draft, workload->draft, workload->draft_format, NULL,
+                                      &models->resident.dev));
+    add_item(out, models, "draft: weights");
     return INVAR_OK;
 }
 
@@ -101,52 +104,52 @@ static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
  * Adds the copy of the actor that samples, in another format or during training. It has no masters;
  * with adapters it shares the base if the format is equal.
  */
-static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *cast)
+static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_memory_workload *ask = cast->workload;
-    const invar_device *dev = &cast->resident.dev;
+    const invar_memory_workload *workload = models->workload;
+    const invar_device *dev = &models->resident.dev;
 
-    if (!ask->two_formats && !ask->overlap)
+    if (!workload->two_formats && !workload->overlap)
         return INVAR_OK;
-    INVAR_TRY(!ask->two_formats && invar_model_is_adapted(cast->actor)
-                  ? invar_model_new_sharing_base(&cast->rollout_actor, cast->actor, dev)
-                  : invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
-                                            ask->layout, dev));
-    add_item(out, cast, "rollout: weights");
+    INVAR_TRY(!workload->two_formats && invar_model_is_adapted(models->actor)
+                  ? invar_model_new_sharing_base(&models->rollout_actor, models->actor, dev)
+                  : invar_model_new_weights(&models->rollout_actor, workload->spec,
+                                            workload->rollout_format, workload->layout, dev));
+    add_item(out, models, "rollout: weights");
     return INVAR_OK;
 }
 
 static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
-                                invar_dry_models *cast, invar_model *model, const char *grads,
+                                invar_dry_models *models, invar_model *model, const char *grads,
                                 const char *moments)
 {
-    const invar_learner_options o = {.dev = &cast->resident.dev,
+    const invar_learner_options o = {.dev = &models->resident.dev,
                                      .prefix = "",
-                                     .adamw = cast->workload->adamw,
-                                     .offload_chunk_bytes = cast->workload->offload_chunk_bytes};
+                                     .adamw = models->workload->adamw,
+                                     .offload_chunk_bytes = models->workload->offload_chunk_bytes};
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));
     out->items[out->n_items++] = (invar_memory_plan_item){grads, learner->grads->bytes};
     out->resident += learner->grads->bytes;
-    add_item(out, cast, moments);
+    add_item(out, models, moments);
     INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_MEMORY_PLAN_ITEMS);
     return INVAR_OK;
 }
 
-static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
+static invar_status add_sync(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_weight_sync_options o = {.roles = cast->workload->roles,
-                                         .model = cast->rollout_actor ? cast->rollout_actor
-                                                                      : cast->actor,
-                                         .dev = &cast->resident.dev,
-                                         .bucket_bytes = cast->workload->bucket_bytes};
+    const invar_weight_sync_options o = {.roles = models->workload->roles,
+                                         .model = models->rollout_actor ? models->rollout_actor
+                                                                        : models->actor,
+                                         .dev = &models->resident.dev,
+                                         .bucket_bytes = models->workload->bucket_bytes};
 
     if (!o.roles)
         return INVAR_OK;
-    INVAR_TRY(invar_weight_sync_new(&cast->sync, &o));
-    if (!invar_device_is_local(cast->workload->dev))
-        add_item(out, cast, "actor: weights on their way");
+    INVAR_TRY(invar_weight_sync_new(&models->sync, &o));
+    if (!invar_device_is_local(models->workload->dev))
+        add_item(out, models, "actor: weights on their way");
     return INVAR_OK;
 }
 
@@ -154,38 +157,38 @@ static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
  * Adds the tensors that a checkpoint hashes on the device. Divided tensors are not: they go to a
  * checkpoint through host memory.
  */
-static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *l)
+static invar_status list_all(invar_tensor_hasher *hasher, const invar_learner *l)
 {
     if (l->model && (invar_model_is_divided(l->model) || invar_full_masters_scattered(l->model)))
         return INVAR_OK;
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
         const invar_param *p = &l->model->params[i];
 
-        INVAR_TRY(invar_tensor_hasher_add_cut(digests, invar_param_f32(p), &p->split));
+        INVAR_TRY(invar_tensor_hasher_add_cut(hasher, invar_param_f32(p), &p->split));
         if (!l->optimizer || !invar_optimizer_device(l->optimizer))
             continue;
-        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->m[i], 1));
-        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->v[i], 1));
+        INVAR_TRY(invar_tensor_hasher_add(hasher, &l->optimizer->m[i], 1));
+        INVAR_TRY(invar_tensor_hasher_add(hasher, &l->optimizer->v[i], 1));
     }
     return INVAR_OK;
 }
 
 /* Hashes weights and moments as a checkpoint does. */
-static invar_status dry_models_hash(const invar_dry_models *cast)
+static invar_status dry_models_hash(const invar_dry_models *models)
 {
     invar_digest *of = NULL;
-    invar_tensor_hasher digests;
+    invar_tensor_hasher hasher;
     invar_status status;
 
-    invar_tensor_hasher_init(&digests, &cast->resident.dev);
-    status = list_all(&digests, &cast->actor_learner);
+    invar_tensor_hasher_init(&hasher, &models->resident.dev);
+    status = list_all(&hasher, &models->actor_learner);
     if (status == INVAR_OK)
-        status = list_all(&digests, &cast->critic_learner);
+        status = list_all(&hasher, &models->critic_learner);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&of, (size_t)digests.count + 1, sizeof *of, "digests");
+        status = invar_alloc((void **)&of, (size_t)hasher.count + 1, sizeof *of, "digests");
     if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(of, &digests);
-    invar_tensor_hasher_release(&digests);
+        status = invar_tensor_hasher_read(of, &hasher);
+    invar_tensor_hasher_release(&hasher);
     invar_free(of);
     return status;
 }
@@ -263,48 +266,49 @@ static int model_heaviest(const invar_model *model)
             most = elements_of(model, t);
             place.tensor = t;
         }
-    for (int d = 1; invar_zero_partition_divide(model) && d < model->layout->data.size; d++)
+    for (int d = 1; invar_zero_partition_is_divided(model) && d < model->layout->data.size; d++)
         if (elements_owned(model, d) > elements_owned(model, place.data))
             place.data = d;
     return invar_layout_rank_of(model->layout, &place);
 }
 
-static invar_status dry_models_make(invar_dry_models *cast, invar_memory_plan *out)
+static invar_status dry_models_make(invar_dry_models *models, invar_memory_plan *out)
 {
-    const invar_memory_workload *ask = cast->workload;
-    const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
-    invar_model_spec critic = *ask->spec, teacher = *ask->spec;
+    const invar_memory_workload *workload = models->workload;
+    const invar_learner_options still = {.dev = &models->resident.dev, .prefix = ""};
+    invar_model_spec critic = *workload->spec, teacher = *workload->spec;
 
     critic.value_head = true;
     critic.tied = false;
     teacher.lora = critic.lora = (invar_lora_spec){0};
-    if (ask->teacher)
-        INVAR_TRY(
-            name_model(add_teacher(out, cast, ask->teacher_spec ? ask->teacher_spec : &teacher),
-                       ask->teacher_spec, INVAR_MEMORY_PLAN_IS_TEACHER));
-    INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
-    INVAR_TRY(add_rollout_actor(out, cast));
-    if (ask->reference)
-        INVAR_TRY(add_reference(out, cast));
-    if (ask->critic)
-        INVAR_TRY(name_model(add_model(&cast->critic, out, cast,
-                                       ask->critic_spec ? ask->critic_spec : &critic, false,
-                                       "critic: weights"),
-                             ask->critic_spec, INVAR_MEMORY_PLAN_IS_CRITIC));
-    INVAR_TRY(add_draft(out, cast));
-    INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
-    INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
-    if (ask->learns)
-        INVAR_TRY(add_learner(&cast->actor_learner, out, cast, cast->actor, "actor: gradients",
-                              "actor: moments"));
-    if (ask->learns && cast->critic)
-        INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
-                              "critic: moments"));
-    INVAR_TRY(add_sync(out, cast));
-    out->host = cast->resident.host;
-    out->peak_rank = model_heaviest(cast->actor);
-    if (ask->samples_alone)
-        out->weights = invar_model_weight_bytes(cast->actor);
+    if (workload->teacher)
+        INVAR_TRY(name_model(
+            add_teacher(out, models, workload->teacher_spec ? workload->teacher_spec : &teacher),
+            workload->teacher_spec, INVAR_MEMORY_PLAN_IS_TEACHER));
+    INVAR_TRY(add_model(&models->actor, out, models, workload->spec, workload->samples_alone,
+                        "actor: weights"));
+    INVAR_TRY(add_rollout_actor(out, models));
+    if (workload->reference)
+        INVAR_TRY(add_reference(out, models));
+    if (workload->critic)
+        INVAR_TRY(name_model(add_model(&models->critic, out, models,
+                                       workload->critic_spec ? workload->critic_spec : &critic,
+                                       false, "critic: weights"),
+                             workload->critic_spec, INVAR_MEMORY_PLAN_IS_CRITIC));
+    INVAR_TRY(add_draft(out, models));
+    INVAR_TRY(invar_learner_open(&models->actor_learner, models->actor, false, &still));
+    INVAR_TRY(invar_learner_open(&models->critic_learner, models->critic, false, &still));
+    if (workload->learns)
+        INVAR_TRY(add_learner(&models->actor_learner, out, models, models->actor,
+                              "actor: gradients", "actor: moments"));
+    if (workload->learns && models->critic)
+        INVAR_TRY(add_learner(&models->critic_learner, out, models, models->critic,
+                              "critic: gradients", "critic: moments"));
+    INVAR_TRY(add_sync(out, models));
+    out->host = models->resident.host;
+    out->peak_rank = model_heaviest(models->actor);
+    if (workload->samples_alone)
+        out->weights = invar_model_weight_bytes(models->actor);
     return INVAR_OK;
 }
 
@@ -361,18 +365,18 @@ invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *m
 invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *models)
 {
     invar_trainer_options o = invar_dry_models_options(models, &out->choice);
-    invar_memory_workload ask = *models->workload;
+    invar_memory_workload workload = *models->workload;
     invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(models)};
     invar_status status;
 
-    if (!ask.verify_inflight)
+    if (!workload.verify_inflight)
         return INVAR_OK;
-    o.replay = ask.replay ? parts.sampler : NULL;
+    o.replay = workload.replay ? parts.sampler : NULL;
     o.layout = NULL;
-    ask.plan.max_tokens = out->choice.max_tokens;
-    invar_phase_arena_init(&models->work, ask.dev, 1);
+    workload.plan.max_tokens = out->choice.max_tokens;
+    invar_phase_arena_init(&models->work, workload.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.checker, &models->work.dev, &o));
-    status = invar_dry_run_check(&parts, &ask);
+    status = invar_dry_run_check(&parts, &workload);
     out->verify_bytes = models->work.high_water;
     invar_trainer_free(parts.checker);
     return status;
@@ -405,40 +409,41 @@ static invar_status hash_rows(void *payload, const invar_observed_value *value)
 }
 
 /* Dry-runs learning, observed by a hasher if the points are fine. */
-static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *cast,
-                                     invar_dry_run_objects *parts, const invar_memory_workload *ask)
+static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *models,
+                                     invar_dry_run_objects *parts,
+                                     const invar_memory_workload *workload)
 {
-    bool far = invar_device_is_local(ask->dev);
-    hash_observer w = {.full = ask->level >= INVAR_PROBE_FULL};
+    bool far = invar_device_is_local(workload->dev);
+    hash_observer w = {.full = workload->level >= INVAR_PROBE_FULL};
     const invar_forward_hooks show = {.on_value = hash_rows, .payload = &w, .parts = w.full};
     invar_status status;
 
-    if (ask->level > INVAR_PROBE_STEP)
+    if (workload->level > INVAR_PROBE_STEP)
         parts->probe = &show;
-    invar_phase_arena_mark(&cast->resident);
-    invar_leaf_hasher_init(&w.leaves, &cast->resident.dev);
-    status = invar_dry_run_learn(parts, ask);
+    invar_phase_arena_mark(&models->resident);
+    invar_leaf_hasher_init(&w.leaves, &models->resident.dev);
+    status = invar_dry_run_learn(parts, workload);
     invar_leaf_hasher_release(&w.leaves);
     // the points of the rollout need as much again; on a device without its own memory, the points
     // of learning are hashed on the host
     out->outside_block_bytes =
-        cast->overhead_bytes + (cast->resident.peak_bytes - out->resident) * (far ? 2 : 1);
+        models->overhead_bytes + (models->resident.peak_bytes - out->resident) * (far ? 2 : 1);
     // indices of the hashed rows
     out->outside_block_bytes += (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN;
-    out->learning = cast->work.high_water;
+    out->learning = models->work.high_water;
     return status;
 }
 
 invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
                                                const invar_memory_plan_choice *choice)
 {
-    const invar_memory_workload *ask = models->workload;
-    invar_trainer_options o = {.plan = ask->plan,
-                               .recompute = ask->recompute,
+    const invar_memory_workload *workload = models->workload;
+    invar_trainer_options o = {.plan = workload->plan,
+                               .recompute = workload->recompute,
                                .head_rows = choice->head_rows,
                                .temperature = 1.0f,
-                               .replay = ask->replay ? models->actor : NULL,
-                               .layout = ask->layout};
+                               .replay = workload->replay ? models->actor : NULL,
+                               .layout = workload->layout};
 
     o.plan.max_tokens = choice->max_tokens;
     return o;
@@ -447,25 +452,25 @@ invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
 invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *models)
 {
     const invar_trainer_options o = invar_dry_models_options(models, &out->choice);
-    invar_memory_workload ask = *models->workload;
+    invar_memory_workload workload = *models->workload;
     invar_dry_run_objects parts = {.actor = models->actor,
                                    .critic = models->critic,
-                                   .reference = ask.reference_spec ? models->reference : NULL,
-                                   .teacher = ask.teacher_spec ? models->teacher : NULL,
+                                   .reference = workload.reference_spec ? models->reference : NULL,
+                                   .teacher = workload.teacher_spec ? models->teacher : NULL,
                                    .actor_grads = models->actor_learner.grads,
                                    .critic_grads = models->critic_learner.grads};
     invar_status status;
 
-    ask.plan.max_tokens = out->choice.max_tokens;
-    invar_phase_arena_init(&models->work, ask.dev, 1);
+    workload.plan.max_tokens = out->choice.max_tokens;
+    invar_phase_arena_init(&models->work, workload.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &models->work.dev, &o));
-    status = invar_dry_run_score(&parts, &ask);
+    status = invar_dry_run_score(&parts, &workload);
     out->scoring = models->work.high_water;
     invar_trainer_free(parts.trainer);
     INVAR_TRY(status);
-    invar_phase_arena_init(&models->work, ask.dev, 1);
+    invar_phase_arena_init(&models->work, workload.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &models->work.dev, &o));
-    status = dry_models_learn(out, models, &parts, &ask);
+    status = dry_models_learn(out, models, &parts, &workload);
     invar_trainer_free(parts.trainer);
     return status;
 }

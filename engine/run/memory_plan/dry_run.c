@@ -80,10 +80,10 @@ const invar_forward_hooks invar_dry_run_null_probe = NULL_PROBE;
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static invar_status sample_all(invar_rollout *rollout, const invar_memory_workload *ask)
+static invar_status sample_all(invar_rollout *rollout, const invar_memory_workload *workload)
 {
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
-        const invar_rollout_shape *r = &ask->rollouts[i];
+        const invar_rollout_shape *r = &workload->rollouts[i];
         invar_rollout_max_shape most = {.samples = r->prompts * r->per_prompt,
                                         .prompts = r->prompts,
                                         .prompt_rows = r->prompt,
@@ -91,7 +91,7 @@ static invar_status sample_all(invar_rollout *rollout, const invar_memory_worklo
                                         .rows = invar_memory_plan_rows(r)};
 
         if (r->prompts > 0)
-            INVAR_TRY(invar_rollout_dry_run(rollout, &ask->sampling[i], &most));
+            INVAR_TRY(invar_rollout_dry_run(rollout, &workload->sampling[i], &most));
     }
     return INVAR_OK;
 }
@@ -145,12 +145,12 @@ static invar_status alloc_zeros(void *out, int64_t count, size_t size)
 }
 
 /* Sets the branch starts so that every branch has the largest length. */
-static invar_status make_cuts(dry_batch *s, const invar_memory_workload *ask)
+static invar_status make_cuts(dry_batch *s, const invar_memory_workload *workload)
 {
-    s->n_cuts = invar_max_i64(ask->branches, 1) - 1;
+    s->n_cuts = invar_max_i64(workload->branches, 1) - 1;
     INVAR_TRY(alloc_zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
     for (int64_t i = 0; i < s->n_cuts; i++)
-        s->cuts[i] = (i + 1) * invar_memory_plan_longest(ask);
+        s->cuts[i] = (i + 1) * invar_memory_plan_longest(workload);
     return INVAR_OK;
 }
 
@@ -200,12 +200,12 @@ static void fill_head(dry_batch *s, int64_t rows, int64_t most_response)
  * rows are for the largest number of other samples, each a unit of its own.
  */
 static invar_status make_batch(dry_batch *s, const invar_model *model,
-                               const invar_memory_workload *ask, bool learns)
+                               const invar_memory_workload *workload, bool learns)
 {
-    invar_largest_micro_batch most = invar_memory_plan_batch_of(ask, learns);
-    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
+    invar_largest_micro_batch most = invar_memory_plan_batch_of(workload, learns);
+    int64_t longest = invar_memory_plan_longest_sample(workload) - 1;
     // prompts of branches are targets, too
-    int64_t response = ask->branches > 1 ? longest : ask->response;
+    int64_t response = workload->branches > 1 ? longest : workload->response;
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
     int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
@@ -220,8 +220,8 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     units = 1 + others;
     INVAR_TRY(alloc_zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
     INVAR_TRY(alloc_zeros(&s->tokens, longest + 1, sizeof *s->tokens));
-    INVAR_TRY(make_cuts(s, ask));
-    if (ask->replay && route > 0)
+    INVAR_TRY(make_cuts(s, workload));
+    if (workload->replay && route > 0)
         INVAR_TRY(alloc_zeros(&s->routing, longest * route, sizeof *s->routing));
     INVAR_TRY(alloc_zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
     add_samples(s, 1, longest, response, route);
@@ -241,10 +241,10 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
 /* ---- scoring, learning ----------------------------------------------------------------------- */
 
 static invar_status score_model(const invar_dry_run_objects *parts,
-                                const invar_memory_workload *ask, const invar_model *model)
+                                const invar_memory_workload *workload, const invar_model *model)
 {
     dry_batch s;
-    invar_status status = make_batch(&s, model, ask, false);
+    invar_status status = make_batch(&s, model, workload, false);
 
     invar_trainer_set_dry_run_plan(parts->trainer, &s.plan);
     if (status == INVAR_OK && model->spec.value_head)
@@ -296,13 +296,13 @@ invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t cou
 
 /* Dry-runs a training step and zeroes the gradients, as after a step. */
 static invar_status train_model(const invar_dry_run_objects *parts,
-                                const invar_memory_workload *ask, const invar_model *model,
+                                const invar_memory_workload *workload, const invar_model *model,
                                 invar_grads *grads)
 {
     invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
-                               .entropy = ask->entropy && !model->spec.value_head};
+                               .entropy = workload->entropy && !model->spec.value_head};
     dry_batch s;
-    invar_status status = make_batch(&s, model, ask, true);
+    invar_status status = make_batch(&s, model, workload, true);
 
     if (status == INVAR_OK) {
         invar_trainer_result result = {.train_logp = s.now,
@@ -317,12 +317,12 @@ static invar_status train_model(const invar_dry_run_objects *parts,
 }
 
 static invar_status train_models(const invar_dry_run_objects *parts,
-                                 const invar_memory_workload *ask)
+                                 const invar_memory_workload *workload)
 {
     if (parts->actor_grads)
-        INVAR_TRY(train_model(parts, ask, parts->actor, parts->actor_grads));
+        INVAR_TRY(train_model(parts, workload, parts->actor, parts->actor_grads));
     if (parts->critic_grads)
-        INVAR_TRY(train_model(parts, ask, parts->critic, parts->critic_grads));
+        INVAR_TRY(train_model(parts, workload, parts->critic, parts->critic_grads));
     return invar_trainer_alloc_scratch(parts->trainer);
 }
 

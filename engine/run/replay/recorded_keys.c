@@ -426,7 +426,7 @@ invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded
 {
     for (size_t i = 0; i < COUNT(paths); i++) {
         char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-        char whole[INVAR_PATH_WHOLE_SIZE];
+        char whole[INVAR_PATH_HINT_SIZE];
         const char *name = invar_config_schema()->keys[paths[i]].name;
 
         INVAR_TRY(invar_recorded_keys_file(path, recorded, paths[i], rollout));

@@ -40,14 +40,14 @@ void invar_train_loop_restart_clock(invar_train_loop *loop)
 
 invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
 {
-    const invar_disk_inputs ask = {.session = &loop->session,
-                                   .settings = &loop->settings,
-                                   .files = &loop->store.hf_files,
-                                   .save = loop->dirs.paths.save,
-                                   .bare = invar_train_loop_keeps_weights_fixed(loop),
-                                   .fresh = loop->options->fresh && !loop->dirs.folder.is_open};
+    const invar_disk_inputs inputs = {.session = &loop->session,
+                                      .settings = &loop->settings,
+                                      .files = &loop->store.hf_files,
+                                      .save = loop->dirs.paths.save,
+                                      .bare = invar_train_loop_keeps_weights_fixed(loop),
+                                      .fresh = loop->options->fresh && !loop->dirs.folder.is_open};
 
-    return invar_disk_plan(out, &ask);
+    return invar_disk_plan(out, &inputs);
 }
 
 /*

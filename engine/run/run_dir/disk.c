@@ -101,22 +101,22 @@ static invar_status list_tensors(model_shapes *s, const invar_run_context *sessi
 }
 
 static invar_status measure_listed(int64_t *bytes_out, const model_shapes *s,
-                                   const invar_disk_inputs *ask)
+                                   const invar_disk_inputs *inputs)
 {
-    const invar_run_context *session = ask->session;
+    const invar_run_context *session = inputs->session;
     invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
     invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
     invar_checkpoint_content content = {.state = &state,
                                         .tensors = s->tensors,
                                         .n_tensors = s->count,
                                         .blobs = blobs,
-                                        .n_blobs = 1 + (ask->files ? ask->files->count : 0)};
+                                        .n_blobs = 1 + (inputs->files ? inputs->files->count : 0)};
     invar_status status;
     char *text;
 
     memset(state.uuid, '0', sizeof state.uuid - 1);
-    if (ask->files)
-        memcpy(&blobs[1], ask->files->items, (size_t)ask->files->count * sizeof *blobs);
+    if (inputs->files)
+        memcpy(&blobs[1], inputs->files->items, (size_t)inputs->files->count * sizeof *blobs);
     if (session->spec.lora.rank > 0)
         invar_run_context_describe_adapters(&state.adapters, session);
     INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &session->spec, "float32"));
@@ -125,16 +125,16 @@ static invar_status measure_listed(int64_t *bytes_out, const model_shapes *s,
     return status;
 }
 
-static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *ask)
+static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *inputs)
 {
     model_shapes *s = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "the shapes of a checkpoint"));
     memset(s, 0, sizeof *s);
-    status = ask->bare ? INVAR_OK : list_tensors(s, ask->session);
+    status = inputs->bare ? INVAR_OK : list_tensors(s, inputs->session);
     if (status == INVAR_OK)
-        status = measure_listed(bytes_out, s, ask);
+        status = measure_listed(bytes_out, s, inputs);
     free_shapes(s);
     return status;
 }
@@ -176,27 +176,27 @@ static invar_status count_existing(invar_disk *out, int64_t *others)
 }
 
 /* Returns the rollout that follows the newest checkpoint. */
-static int64_t next_rollout(const invar_disk_inputs *ask)
+static int64_t next_rollout(const invar_disk_inputs *inputs)
 {
     int64_t step;
 
-    if (invar_checkpoint_latest(&step, ask->save) == INVAR_OK)
-        return (step + 1) / steps_of(ask->settings);
+    if (invar_checkpoint_latest(&step, inputs->save) == INVAR_OK)
+        return (step + 1) / steps_of(inputs->settings);
     invar_error_clear();
     return 0;
 }
 
-static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *ask)
+static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *inputs)
 {
-    const invar_recipe *r = ask->session->recipe;
+    const invar_recipe *r = inputs->session->recipe;
     int64_t keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS);
-    int64_t all = count_saves(ask->settings, 0), others = 0, first = 0;
+    int64_t all = count_saves(inputs->settings, 0), others = 0, first = 0;
 
-    if (!ask->fresh) {
+    if (!inputs->fresh) {
         INVAR_TRY(count_existing(out, &others));
-        first = next_rollout(ask);
+        first = next_rollout(inputs);
     }
-    out->n_remaining = count_saves(ask->settings, first);
+    out->n_remaining = count_saves(inputs->settings, first);
     if (keep > 0) { // one more, for the checkpoint being written
         all = invar_min_i64(all, keep + 1);
         out->n_remaining = invar_min_i64(out->n_remaining, invar_max_i64(keep - others, 0) + 1);
@@ -219,7 +219,7 @@ static int64_t free_bytes(const char *folder)
     struct statvfs info;
 
     if (invar_path_check_folder(folder) != INVAR_OK ||
-        invar_path_standing(path, folder) != INVAR_OK) {
+        invar_path_nearest_existing(path, folder) != INVAR_OK) {
         invar_error_clear();
         return -1;
     }

@@ -126,7 +126,7 @@ static invar_inflight_expectation expected_inflight(const invar_train_loop *loop
                                         .lag = o->lag.rollouts,
                                         .delay = o->max_delay,
                                         .fork = loop->fork.step >= 0,
-                                        .led = o->turns.enabled,
+                                        .multi_turn = o->turns.enabled,
                                         .route_size = invar_model_spec_route(o->spec)};
 
     invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);

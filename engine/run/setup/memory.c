@@ -62,35 +62,36 @@ static invar_status reduce_choice(invar_memory_plan_choice *choice, const invar_
 }
 
 /* Adapts the workload to the rank's role, if some ranks only sample. */
-static void apply_role(invar_memory_workload *ask, const invar_train_loop *loop)
+static void apply_role(invar_memory_workload *workload, const invar_train_loop *loop)
 {
     if (loop->roles.first_rollout_rank == 0)
         return;
-    ask->roles = &loop->roles;
+    workload->roles = &loop->roles;
     if (loop->roles.is_rollout_rank)
-        invar_memory_planning_sample_alone(ask);
+        invar_memory_planning_sample_alone(workload);
     else {
-        memset(ask->rollouts, 0, sizeof ask->rollouts);
-        ask->verify_inflight = false;
+        memset(workload->rollouts, 0, sizeof workload->rollouts);
+        workload->verify_inflight = false;
     }
 }
 
 invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop)
 {
-    invar_memory_workload *ask = &loop->workload;
+    invar_memory_workload *workload = &loop->workload;
     size_t room;
 
     INVAR_TRY(measure_available(&room, loop));
-    *ask = invar_memory_planning_workload(&loop->session, &loop->settings, &loop->identity.data);
-    ask->layout = loop->ranks;
-    apply_role(ask, loop);
-    INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, ask, room)));
-    INVAR_TRY(invar_memory_plan_check_fits(out, ask));
+    *workload =
+        invar_memory_planning_workload(&loop->session, &loop->settings, &loop->identity.data);
+    workload->layout = loop->ranks;
+    apply_role(workload, loop);
+    INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, workload, room)));
+    INVAR_TRY(invar_memory_plan_check_fits(out, workload));
     INVAR_TRY(reduce_choice(&out->choice, loop->ranks));
-    ask->head_rows = out->choice.head_rows;
-    ask->plan.max_tokens = out->choice.max_tokens;
-    ask->limits.pages = out->choice.pages;
-    ask->limits.concurrency = out->choice.concurrency;
+    workload->head_rows = out->choice.head_rows;
+    workload->plan.max_tokens = out->choice.max_tokens;
+    workload->limits.pages = out->choice.pages;
+    workload->limits.concurrency = out->choice.concurrency;
     return INVAR_OK;
 }
 

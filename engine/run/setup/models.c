@@ -107,14 +107,14 @@ invar_status invar_setup_make_models(invar_train_loop *loop)
 
 static invar_trainer_options trainer_options(const invar_train_loop *loop, const invar_model *model)
 {
-    const invar_memory_workload *ask = &loop->workload;
+    const invar_memory_workload *workload = &loop->workload;
 
     return (invar_trainer_options){
-        .plan = ask->plan,
-        .recompute = ask->recompute,
-        .head_rows = ask->head_rows,
+        .plan = workload->plan,
+        .recompute = workload->recompute,
+        .head_rows = workload->head_rows,
         .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .replay = ask->replay ? model : NULL};
+        .replay = workload->replay ? model : NULL};
 }
 
 /* Sends a heartbeat while the trainer computes, so that other ranks do not time out. */

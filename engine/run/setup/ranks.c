@@ -12,19 +12,19 @@
 
 invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status)
 {
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     invar_digest said = {{0}};
     invar_error own;
 
     if (!loop->world || (status != INVAR_OK && status != INVAR_E_INVALID))
         return status;
     if (status == INVAR_OK)
-        return invar_ranks_compare_digests(&who, loop->world, "what was found", &said);
+        return invar_ranks_compare_digests(&outlier, loop->world, "what was found", &said);
     invar_error_take(&own);
     invar_hash_bytes(&said, own.message, strlen(own.message));
     loop->all_ranks_failed =
-        invar_ranks_compare_digests(&who, loop->world, "what was found", &said) == INVAR_OK &&
-        who.differing_rank < 0;
+        invar_ranks_compare_digests(&outlier, loop->world, "what was found", &said) == INVAR_OK &&
+        outlier.differing_rank < 0;
     invar_error_put(&own);
     return status;
 }

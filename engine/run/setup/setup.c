@@ -90,16 +90,16 @@ static invar_status open_profile(invar_train_loop *loop)
 static invar_status open_trace(invar_train_loop *loop, const char *path)
 {
     bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
-    invar_rank_timer *work;
+    invar_rank_timer *timer;
 
     INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
-    invar_trace_range(loop->recorder.trace, loop->session.dev.backend->marks.range);
+    invar_trace_range(loop->recorder.trace, loop->session.dev.backend->timers.range);
     if (loop->session.profile)
         INVAR_TRY(open_profile(loop));
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(invar_rank_timer_new(&work, loop->world, slices));
-    invar_trace_set_rank_timer(loop->recorder.trace, work);
+    INVAR_TRY(invar_rank_timer_new(&timer, loop->world, slices));
+    invar_trace_set_rank_timer(loop->recorder.trace, timer);
     return INVAR_OK;
 }
 
@@ -260,7 +260,7 @@ static invar_status check_prompts(invar_train_loop *loop)
 }
 
 /* Opens everything that is read, except weights, and plans the memory. */
-static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loop)
+static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const invar_local_ranks crowd = invar_setup_local_ranks(loop);
@@ -293,7 +293,7 @@ static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loo
     INVAR_TRY(check_disk(loop));
     INVAR_TRY(invar_train_loop_read_sets(loop));
     INVAR_TRY(check_prompts(loop));
-    return invar_setup_plan_memory(budget, loop);
+    return invar_setup_plan_memory(plan, loop);
 }
 
 static invar_status advise_memory(const invar_train_loop *loop, invar_status status)
@@ -305,10 +305,10 @@ static invar_status advise_memory(const invar_train_loop *loop, invar_status sta
 
 static invar_status open_parts(invar_train_loop *loop)
 {
-    invar_memory_plan budget;
+    invar_memory_plan plan;
 
-    INVAR_TRY(open_inputs(&budget, loop));
-    INVAR_TRY(advise_memory(loop, invar_setup_take_memory(loop, &budget)));
+    INVAR_TRY(open_inputs(&plan, loop));
+    INVAR_TRY(advise_memory(loop, invar_setup_take_memory(loop, &plan)));
     INVAR_TRY(invar_train_loop_attach_audit(loop));
     if (invar_ranks_is_leader(loop->world)) {
         INVAR_TRY(open_outputs(loop));
@@ -344,10 +344,10 @@ invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *r
 invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *recipe,
                                    const invar_train_options *options)
 {
-    invar_memory_plan budget;
+    invar_memory_plan plan;
 
     INVAR_TRY(prepare_loop(loop, recipe, options, NULL));
-    INVAR_TRY(open_inputs(&budget, loop));
+    INVAR_TRY(open_inputs(&plan, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
     if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;

@@ -2,7 +2,7 @@
  * source.c - makes the rollout, the agents and the sample source of a run.
  *
  * The source has many options, and most follow from one key each. A few must not depend on
- * debugging or on checkpoints, because they decide which calls a plug-in gets: see `led` in
+ * debugging or on checkpoints, because they decide which calls a plug-in gets: see `multi_turn` in
  * invar_setup_open_source.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -132,7 +132,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
     const invar_run_context *s = &loop->session;
     const invar_train_settings *set = &loop->settings;
     // the calls that a plug-in gets must not depend on probes or checkpoints
-    const bool led =
+    const bool multi_turn =
         set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
     invar_sample_source_options o = {
         .layout = loop->world,
@@ -161,15 +161,16 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .lag = set->lag,
         .recorded_schedule = set->recorded ? &loop->recorded_schedule : NULL,
         .max_delay = set->max_delay,
-        .separate_async_phase =
-            loop->recorder.options.level > INVAR_PROBE_STEP || samples_during_training(loop) || led,
+        .separate_async_phase = loop->recorder.options.level > INVAR_PROBE_STEP ||
+                                samples_during_training(loop) || multi_turn,
         .async = samples_during_training(loop),
         .use_thread = loop->settings.overlap,
         .verify = {loop->settings.overlap || loop->async_verifier ? invar_train_loop_verify_async
                                                                   : NULL,
                    loop},
-        .stop_rollout =
-            loop->dirs.paths.save[0] || led || set->recorded ? 0 : set->run_schedule.rollouts,
+        .stop_rollout = loop->dirs.paths.save[0] || multi_turn || set->recorded
+                            ? 0
+                            : set->run_schedule.rollouts,
         .tick = report_progress,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),

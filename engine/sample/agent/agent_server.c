@@ -47,14 +47,14 @@ struct invar_agent_server {
     invar_server *server;
 };
 
-static void agent_server_lock(invar_agent_server *d)
+static void agent_server_lock(invar_agent_server *server)
 {
-    (void)pthread_mutex_lock(&d->live_sessions.lock);
+    (void)pthread_mutex_lock(&server->live_sessions.lock);
 }
 
-static void agent_server_unlock(invar_agent_server *d)
+static void agent_server_unlock(invar_agent_server *server)
 {
-    (void)pthread_mutex_unlock(&d->live_sessions.lock);
+    (void)pthread_mutex_unlock(&server->live_sessions.lock);
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static void write_int(invar_json_text *text, const char *key, int64_t value)
 }
 
 /* Writes the line that begins a session. */
-static void write_task(invar_json_text *text, const invar_agent_server *d,
+static void write_task(invar_json_text *text, const invar_agent_server *server,
                        const invar_live_session *live)
 {
     const invar_rl_sample *s = live->task.sample;
@@ -80,7 +80,8 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     char url[64];
 
     invar_plugin_sample_view(&shown, s);
-    (void)snprintf(url, sizeof url, "http://" HOST ":%" PRId64 "/v1", invar_server_port(d->server));
+    (void)snprintf(url, sizeof url, "http://" HOST ":%" PRId64 "/v1",
+                   invar_server_port(server->server));
     invar_json_text_open(text, '{');
     write_int(text, "id", s->index);
     write_text(text, "call", invar_plugin_kind_name(INVAR_PLUGIN_KIND_AGENT));
@@ -92,8 +93,8 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     invar_json_text_value(text, shown.metadata, strlen(shown.metadata));
     write_text(text, "base_url", url);
     write_text(text, "api_key", live->key);
-    write_text(text, "model", d->options.server_info.model);
-    if (d->live_sessions.batch->evaluation) {
+    write_text(text, "model", server->options.server_info.model);
+    if (server->live_sessions.batch->evaluation) {
         invar_json_text_key(text, "evaluation");
         invar_json_text_bool(text, true);
     }
@@ -127,34 +128,34 @@ static invar_status handshake(invar_line_process *program)
 /* Ends the wait for an agent if the run has failed. */
 static invar_status check_run_alive(void *payload)
 {
-    invar_agent_server *d = payload;
+    invar_agent_server *server = payload;
     bool failed;
 
-    agent_server_lock(d);
-    failed = d->live_sessions.error.status != INVAR_OK;
-    agent_server_unlock(d);
+    agent_server_lock(server);
+    failed = server->live_sessions.error.status != INVAR_OK;
+    agent_server_unlock(server);
     return failed ? INVAR_FAIL(INVAR_E_STATE, 0, "the run has failed") : INVAR_OK;
 }
 
 /* Starts the agent process of a thread, if it is not running or the last one has failed. */
-static invar_status ensure_process(invar_line_process **program, invar_agent_server *d)
+static invar_status ensure_process(invar_line_process **program, invar_agent_server *server)
 {
     if (*program)
         return INVAR_OK;
-    INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, d->options.command,
-                                      d->options.session_timeout_s, 2));
-    invar_line_process_set_check(*program, check_run_alive, d);
+    INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, server->options.command,
+                                      server->options.session_timeout_s, 2));
+    invar_line_process_set_check(*program, check_run_alive, server);
     return handshake(*program);
 }
 
 static invar_status run_session(const char **reply_out, size_t *bytes_out,
-                                const invar_agent_server *d, invar_line_process *program,
+                                const invar_agent_server *server, invar_line_process *program,
                                 const invar_live_session *live)
 {
     invar_json_text text = {0};
     invar_status status;
 
-    write_task(&text, d, live);
+    write_task(&text, server, live);
     status = text.status;
     if (status == INVAR_OK)
         status = invar_line_process_exchange(reply_out, bytes_out, program, text.data, text.bytes);
@@ -183,10 +184,10 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
  * Checks the reward before the end is recorded: a recorded end that a later check rejects would
  * fail every resume.
  */
-static invar_status check_reward(const invar_agent_server *d, const invar_live_session *live)
+static invar_status check_reward(const invar_agent_server *server, const invar_live_session *live)
 {
     const invar_agent_session *session = live->task.session;
-    const invar_agent_batch_options *order = d->live_sessions.batch;
+    const invar_agent_batch_options *order = server->live_sessions.batch;
     invar_rl_sample shown = {.index = live->task.sample->index, .parts = session->parts};
 
     if (session->error)
@@ -201,7 +202,7 @@ static invar_status check_reward(const invar_agent_server *d, const invar_live_s
  * Ends a session with the final reply of the agent or, if the agent has started, with its failure,
  * and records the end. Does nothing else if the run has failed already. Caller holds `lock`.
  */
-static invar_status end_session(invar_agent_server *d, invar_live_session *live, bool begun,
+static invar_status end_session(invar_agent_server *server, invar_live_session *live, bool begun,
                                 invar_status status, const char *reply, size_t bytes)
 {
     invar_agent_session *session = live->task.session;
@@ -210,20 +211,21 @@ static invar_status end_session(invar_agent_server *d, invar_live_session *live,
 
     (void)snprintf(where, sizeof where, "plug-in " INVAR_AGENT_NAME ": sample %" PRId64, index);
     live->ended = true;
-    if (d->live_sessions.error.status != INVAR_OK)
+    if (server->live_sessions.error.status != INVAR_OK)
         return INVAR_OK;
     if (status == INVAR_OK)
         status = invar_json_as_corrupt(check_id(reply, bytes, index, where));
     if (status == INVAR_OK)
         status = invar_agent_session_end(session, reply, bytes, where);
     if (status == INVAR_OK)
-        status = check_reward(d, live);
-    if (status != INVAR_OK && d->options.zero_reward_on_failure && begun && status != INVAR_E_NOMEM)
+        status = check_reward(server, live);
+    if (status != INVAR_OK && server->options.zero_reward_on_failure && begun &&
+        status != INVAR_E_NOMEM)
         status = invar_agent_session_fail(session, invar_error_last()->message);
-    if (status == INVAR_OK && session->error && !d->options.zero_reward_on_failure)
+    if (status == INVAR_OK && session->error && !server->options.zero_reward_on_failure)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
-    if (status == INVAR_OK && d->live_sessions.journal)
-        status = invar_session_journal_end(d->live_sessions.journal, index, session);
+    if (status == INVAR_OK && server->live_sessions.journal)
+        status = invar_session_journal_end(server->live_sessions.journal, index, session);
     return status;
 }
 
@@ -239,23 +241,24 @@ static void stop_process_keep_error(invar_line_process **program)
 }
 
 /* Runs one session. A process that has failed is stopped; the next session starts another. */
-static void run_task(invar_agent_server *d, invar_line_process **program, invar_live_session *live)
+static void run_task(invar_agent_server *server, invar_line_process **program,
+                     invar_live_session *live)
 {
     const char *reply = NULL;
     size_t bytes = 0;
-    invar_status status = ensure_process(program, d);
+    invar_status status = ensure_process(program, server);
     bool begun = status == INVAR_OK, failed;
 
     if (begun)
-        status = run_session(&reply, &bytes, d, *program, live);
+        status = run_session(&reply, &bytes, server, *program, live);
     if (status != INVAR_OK)
         stop_process_keep_error(program);
-    agent_server_lock(d);
-    status = end_session(d, live, begun, status, reply, bytes);
+    agent_server_lock(server);
+    status = end_session(server, live, begun, status, reply, bytes);
     failed = status != INVAR_OK || live->task.session->error;
     if (status != INVAR_OK)
-        invar_session_table_fail(&d->live_sessions);
-    agent_server_unlock(d);
+        invar_session_table_fail(&server->live_sessions);
+    agent_server_unlock(server);
     if (failed)
         stop_process_keep_error(program);
 }
@@ -266,53 +269,53 @@ static void run_task(invar_agent_server *d, invar_line_process **program, invar_
  * Counts a session as ended. After the last one, or if the run has failed, stops the inference
  * engine. Caller holds `lock`.
  */
-static void count_ended_session(invar_agent_server *d)
+static void count_ended_session(invar_agent_server *server)
 {
-    d->live_sessions.n_ended++;
-    if (d->live_sessions.n_ended == d->live_sessions.count ||
-        d->live_sessions.error.status != INVAR_OK)
-        invar_inference_engine_stop(d->dispatch);
-    (void)pthread_cond_broadcast(&d->live_sessions.idle_cond);
+    server->live_sessions.n_ended++;
+    if (server->live_sessions.n_ended == server->live_sessions.count ||
+        server->live_sessions.error.status != INVAR_OK)
+        invar_inference_engine_stop(server->dispatch);
+    (void)pthread_cond_broadcast(&server->live_sessions.idle_cond);
 }
 
 static void *agent_thread(void *payload)
 {
-    invar_agent_server *d = payload;
+    invar_agent_server *server = payload;
     invar_line_process *program = NULL;
 
-    agent_server_lock(d);
-    while (!d->closing) {
+    agent_server_lock(server);
+    while (!server->closing) {
         invar_live_session *live;
 
-        if (d->next >= d->live_sessions.count) {
-            (void)pthread_cond_wait(&d->batch_cond, &d->live_sessions.lock);
+        if (server->next >= server->live_sessions.count) {
+            (void)pthread_cond_wait(&server->batch_cond, &server->live_sessions.lock);
             continue;
         }
-        live = &d->live_sessions.sessions[d->next++];
-        if (d->live_sessions.error.status == INVAR_OK) {
-            agent_server_unlock(d);
-            run_task(d, &program, live);
-            agent_server_lock(d);
+        live = &server->live_sessions.sessions[server->next++];
+        if (server->live_sessions.error.status == INVAR_OK) {
+            agent_server_unlock(server);
+            run_task(server, &program, live);
+            agent_server_lock(server);
         }
         live->ended = true;
-        count_ended_session(d);
+        count_ended_session(server);
     }
-    agent_server_unlock(d);
+    agent_server_unlock(server);
     invar_line_process_close(program);
     return NULL;
 }
 
 /* Starts threads until each session, up to max_processes, has one. */
-static invar_status start_threads(invar_agent_server *d, int64_t sessions)
+static invar_status start_threads(invar_agent_server *server, int64_t sessions)
 {
-    int64_t want = invar_min_i64(d->options.max_processes, sessions);
+    int64_t want = invar_min_i64(server->options.max_processes, sessions);
 
-    while (d->n_threads < want) {
-        int rc = pthread_create(&d->threads[d->n_threads], NULL, agent_thread, d);
+    while (server->n_threads < want) {
+        int rc = pthread_create(&server->threads[server->n_threads], NULL, agent_thread, server);
 
         if (rc != 0)
             return INVAR_FAIL(INVAR_E_IO, rc, "no thread for an agent: %s", strerror(rc));
-        d->n_threads++;
+        server->n_threads++;
     }
     return INVAR_OK;
 }
@@ -321,16 +324,16 @@ static invar_status start_threads(invar_agent_server *d, int64_t sessions)
 
 static invar_status report_progress(void *payload)
 {
-    invar_agent_server *d = payload;
-    const invar_agent_batch_options *order = d->live_sessions.batch;
+    invar_agent_server *server = payload;
+    const invar_agent_batch_options *order = server->live_sessions.batch;
     int64_t ended, tokens;
 
     if (!order->on_progress)
         return INVAR_OK;
-    agent_server_lock(d);
-    ended = d->live_sessions.n_ended;
-    tokens = d->live_sessions.tokens;
-    agent_server_unlock(d);
+    agent_server_lock(server);
+    ended = server->live_sessions.n_ended;
+    tokens = server->live_sessions.tokens;
+    agent_server_unlock(server);
     return order->on_progress(order->payload, ended, tokens);
 }
 
@@ -345,40 +348,40 @@ static invar_status init_live_sessions(invar_live_session **out, const invar_age
     return INVAR_OK;
 }
 
-static void begin_batch(invar_agent_server *d, invar_live_session *live_sessions, int64_t count,
-                        const invar_agent_batch_options *order, const invar_digest *weights,
-                        invar_session_journal *log)
+static void begin_batch(invar_agent_server *server, invar_live_session *live_sessions,
+                        int64_t count, const invar_agent_batch_options *order,
+                        const invar_digest *weights, invar_session_journal *journal)
 {
-    agent_server_lock(d);
-    d->live_sessions.batch = order;
-    d->options.server_info.weights = *weights;
-    d->live_sessions.sessions = live_sessions;
-    d->live_sessions.count = count;
-    d->live_sessions.n_ended = d->live_sessions.tokens = d->next = 0;
-    d->live_sessions.journal = log;
-    (void)pthread_cond_broadcast(&d->batch_cond);
-    agent_server_unlock(d);
+    agent_server_lock(server);
+    server->live_sessions.batch = order;
+    server->options.server_info.weights = *weights;
+    server->live_sessions.sessions = live_sessions;
+    server->live_sessions.count = count;
+    server->live_sessions.n_ended = server->live_sessions.tokens = server->next = 0;
+    server->live_sessions.journal = journal;
+    (void)pthread_cond_broadcast(&server->batch_cond);
+    agent_server_unlock(server);
 }
 
 /* Waits until the last session and the last request have ended, then rejects all requests. */
-static invar_status end_batch(invar_agent_server *d, invar_status status)
+static invar_status end_batch(invar_agent_server *server, invar_status status)
 {
-    agent_server_lock(d);
+    agent_server_lock(server);
     if (status != INVAR_OK)
-        invar_session_table_fail(&d->live_sessions);
-    while (d->live_sessions.n_ended < d->live_sessions.count ||
-           d->live_sessions.n_active_requests > 0)
-        (void)pthread_cond_wait(&d->live_sessions.idle_cond, &d->live_sessions.lock);
-    d->live_sessions.sessions = NULL;
-    d->live_sessions.count = d->next = 0;
-    agent_server_unlock(d);
-    if (d->live_sessions.error.status == INVAR_OK)
+        invar_session_table_fail(&server->live_sessions);
+    while (server->live_sessions.n_ended < server->live_sessions.count ||
+           server->live_sessions.n_active_requests > 0)
+        (void)pthread_cond_wait(&server->live_sessions.idle_cond, &server->live_sessions.lock);
+    server->live_sessions.sessions = NULL;
+    server->live_sessions.count = server->next = 0;
+    agent_server_unlock(server);
+    if (server->live_sessions.error.status == INVAR_OK)
         return INVAR_OK;
-    invar_error_put(&d->live_sessions.error);
-    return d->live_sessions.error.status;
+    invar_error_put(&server->live_sessions.error);
+    return server->live_sessions.error.status;
 }
 
-invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_task *tasks,
+invar_status invar_agent_server_run(invar_agent_server *server, const invar_agent_task *tasks,
                                     int64_t count, const invar_agent_batch_options *options,
                                     const invar_digest *weights, invar_session_journal *journal)
 {
@@ -387,12 +390,12 @@ invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_tas
 
     status = init_live_sessions(&live_sessions, tasks, count);
     if (status == INVAR_OK)
-        status = start_threads(d, count);
+        status = start_threads(server, count);
     if (status == INVAR_OK)
-        status = invar_inference_engine_begin(d->dispatch);
+        status = invar_inference_engine_begin(server->dispatch);
     if (status == INVAR_OK) {
-        begin_batch(d, live_sessions, count, options, weights, journal);
-        status = end_batch(d, invar_inference_engine_run(d->dispatch, NULL));
+        begin_batch(server, live_sessions, count, options, weights, journal);
+        status = end_batch(server, invar_inference_engine_run(server->dispatch, NULL));
     }
     invar_free(live_sessions);
     return status;
@@ -400,33 +403,34 @@ invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_tas
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-static invar_status open_services(invar_agent_server *d)
+static invar_status open_services(invar_agent_server *server)
 {
-    const invar_agent_server_options *o = &d->options;
+    const invar_agent_server_options *o = &server->options;
     invar_server_session_hooks gate = invar_session_table_hooks;
 
-    gate.payload = &d->live_sessions;
-    INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->max_processes, sizeof *d->threads,
-                          "threads for agents"));
-    INVAR_TRY(invar_prompt_encoder_new(&d->prompter, &o->chat));
+    gate.payload = &server->live_sessions;
+    INVAR_TRY(invar_alloc((void **)&server->threads, (size_t)o->max_processes,
+                          sizeof *server->threads, "threads for agents"));
+    INVAR_TRY(invar_prompt_encoder_new(&server->prompter, &o->chat));
     INVAR_TRY(invar_inference_engine_new(
-        &d->dispatch,
+        &server->dispatch,
         &(invar_inference_engine_options){.rollout = o->rollout,
                                           .context = o->chat.context,
                                           .max_requests = o->max_processes * CONNECTIONS_PER_AGENT,
                                           .on_progress = report_progress,
-                                          .payload = d}));
+                                          .payload = server}));
     return invar_server_open(
-        &d->server, &(invar_server_options){
-                        .host = HOST,
-                        .session_hooks = gate,
-                        .connections = o->max_processes * CONNECTIONS_PER_AGENT + SPARE_CONNECTIONS,
-                        .max_body_bytes = MAX_BODY_BYTES,
-                        .client_timeout_s = CLIENT_SECONDS,
-                        .server_info = &o->server_info,
-                        .tokenizer = o->chat.tokenizer,
-                        .engine = d->dispatch,
-                        .prompt_encoder = d->prompter});
+        &server->server,
+        &(invar_server_options){.host = HOST,
+                                .session_hooks = gate,
+                                .connections =
+                                    o->max_processes * CONNECTIONS_PER_AGENT + SPARE_CONNECTIONS,
+                                .max_body_bytes = MAX_BODY_BYTES,
+                                .client_timeout_s = CLIENT_SECONDS,
+                                .server_info = &o->server_info,
+                                .tokenizer = o->chat.tokenizer,
+                                .engine = server->dispatch,
+                                .prompt_encoder = server->prompter});
 }
 
 static int64_t unix_time(void)
@@ -440,43 +444,43 @@ static int64_t unix_time(void)
 invar_status invar_agent_server_open(invar_agent_server **out,
                                      const invar_agent_server_options *options)
 {
-    invar_agent_server *d = NULL;
+    invar_agent_server *server = NULL;
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a door for agents"));
-    memset(d, 0, sizeof *d);
-    d->options = *options;
-    d->options.server_info.started = unix_time();
-    d->live_sessions.options = &d->options;
-    (void)pthread_mutex_init(&d->live_sessions.lock, NULL);
-    (void)pthread_cond_init(&d->live_sessions.idle_cond, NULL);
-    (void)pthread_cond_init(&d->batch_cond, NULL);
-    status = open_services(d);
+    INVAR_TRY(invar_alloc((void **)&server, 1, sizeof *server, "a door for agents"));
+    memset(server, 0, sizeof *server);
+    server->options = *options;
+    server->options.server_info.started = unix_time();
+    server->live_sessions.options = &server->options;
+    (void)pthread_mutex_init(&server->live_sessions.lock, NULL);
+    (void)pthread_cond_init(&server->live_sessions.idle_cond, NULL);
+    (void)pthread_cond_init(&server->batch_cond, NULL);
+    status = open_services(server);
     if (status != INVAR_OK) {
-        invar_agent_server_close(d);
+        invar_agent_server_close(server);
         return status;
     }
-    *out = d;
+    *out = server;
     return INVAR_OK;
 }
 
-void invar_agent_server_close(invar_agent_server *d)
+void invar_agent_server_close(invar_agent_server *server)
 {
-    if (!d)
+    if (!server)
         return;
-    agent_server_lock(d);
-    d->closing = true;
-    (void)pthread_cond_broadcast(&d->batch_cond);
-    agent_server_unlock(d);
-    for (int64_t i = 0; i < d->n_threads; i++)
-        (void)pthread_join(d->threads[i], NULL);
-    invar_server_close(d->server);
-    invar_inference_engine_free(d->dispatch);
-    invar_prompt_encoder_free(d->prompter);
-    invar_free(d->threads);
-    (void)pthread_mutex_destroy(&d->live_sessions.lock);
-    (void)pthread_cond_destroy(&d->live_sessions.idle_cond);
-    (void)pthread_cond_destroy(&d->batch_cond);
-    invar_free(d);
+    agent_server_lock(server);
+    server->closing = true;
+    (void)pthread_cond_broadcast(&server->batch_cond);
+    agent_server_unlock(server);
+    for (int64_t i = 0; i < server->n_threads; i++)
+        (void)pthread_join(server->threads[i], NULL);
+    invar_server_close(server->server);
+    invar_inference_engine_free(server->dispatch);
+    invar_prompt_encoder_free(server->prompter);
+    invar_free(server->threads);
+    (void)pthread_mutex_destroy(&server->live_sessions.lock);
+    (void)pthread_cond_destroy(&server->live_sessions.idle_cond);
+    (void)pthread_cond_destroy(&server->batch_cond);
+    invar_free(server);
 }

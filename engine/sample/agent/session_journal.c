@@ -171,28 +171,28 @@ invar_status invar_journal_contents_read(invar_journal_contents *out, const char
     return INVAR_OK;
 }
 
-static invar_status fail_io(const invar_session_journal *log, const char *what)
+static invar_status fail_io(const invar_session_journal *journal, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, log->path);
+    invar_path_show(shown, journal->path);
     return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
 }
 
 /* Reads the first line of the file and reports whether it belongs to this rollout. */
-static invar_status read_first_line(bool *ours_out, invar_session_journal *log,
+static invar_status read_first_line(bool *ours_out, invar_session_journal *journal,
                                     const invar_agent_limits *limits, const char *where)
 {
-    int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    int fd = invar_fd_open(journal->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     invar_journal_reader reader;
     char text[MAX_HEADER_BYTES];
     ssize_t bytes;
 
     if (fd < 0)
-        return fail_io(log, "open it");
+        return fail_io(journal, "open it");
     bytes = pread(fd, text, sizeof text, 0);
     if (bytes < 0) {
-        invar_status status = fail_io(log, "read it");
+        invar_status status = fail_io(journal, "read it");
         (void)close(fd);
         return status;
     }
@@ -201,59 +201,60 @@ static invar_status read_first_line(bool *ours_out, invar_session_journal *log,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:1: the line is longer than %d bytes", where,
                           MAX_HEADER_BYTES);
     invar_journal_read(&reader, KIND, text, (size_t)bytes, where);
-    return read_next_line(&log->contents, ours_out, &reader, &log->rollout, limits);
+    return read_next_line(&journal->contents, ours_out, &reader, &journal->rollout, limits);
 }
 
-static invar_status read_sessions(invar_session_journal *log, const invar_agent_limits *limits,
+static invar_status read_sessions(invar_session_journal *journal, const invar_agent_limits *limits,
                                   const char *where)
 {
     char *text = NULL;
     size_t bytes;
     invar_status status;
 
-    INVAR_TRY(invar_file_read(&text, &bytes, log->path, SIZE_MAX - 1));
-    status = invar_journal_contents_read(&log->contents, text, bytes, &log->rollout, limits, where);
+    INVAR_TRY(invar_file_read(&text, &bytes, journal->path, SIZE_MAX - 1));
+    status = invar_journal_contents_read(&journal->contents, text, bytes, &journal->rollout, limits,
+                                         where);
     invar_free(text);
     return status;
 }
 
-static invar_status read_file(invar_session_journal *log, const invar_agent_limits *limits)
+static invar_status read_file(invar_session_journal *journal, const invar_agent_limits *limits)
 {
     char where[INVAR_PATH_SHOWN_SIZE];
     bool ours = false;
     invar_status status;
 
-    if (!invar_path_exists(log->path))
+    if (!invar_path_exists(journal->path))
         return INVAR_OK;
-    invar_path_show(where, log->path);
-    status = read_first_line(&ours, log, limits, where);
+    invar_path_show(where, journal->path);
+    status = read_first_line(&ours, journal, limits, where);
     if (status == INVAR_OK && ours)
-        status = read_sessions(log, limits, where);
+        status = read_sessions(journal, limits, where);
     return invar_error_advise(status, INVAR_E_CORRUPT,
                               "remove the file, and the rollout's sessions begin anew");
 }
 
 /* Fails if another agent has completed sessions: a rollout must not mix sessions of two agents. */
-static invar_status check_agent(const invar_session_journal *log)
+static invar_status check_agent(const invar_session_journal *journal)
 {
-    const invar_digest *is = &log->rollout.agent, *had = &log->contents.agent;
+    const invar_digest *is = &journal->rollout.agent, *had = &journal->contents.agent;
     char now[INVAR_DIGEST_HEX_SIZE], was[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int64_t ended = 0;
 
     if (!has_digest(is) || !has_digest(had) || invar_digest_equal(is, had))
         return INVAR_OK;
-    for (int64_t i = 0; i < log->contents.count; i++)
-        ended += log->contents.items[i].session.end != NULL;
+    for (int64_t i = 0; i < journal->contents.count; i++)
+        ended += journal->contents.items[i].session.end != NULL;
     if (ended == 0)
         return INVAR_OK;
     invar_digest_format(now, is);
     invar_digest_format(was, had);
-    invar_path_show(shown, log->path);
+    invar_path_show(shown, journal->path);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%s: the agent has changed (hash %.8s, was %.8s) and %" PRId64
                       " sessions of rollout %" PRId64 " are the old one's; put that back, or "
                       "remove the file to have all of them led by the new one",
-                      shown, now, was, ended, log->rollout.number);
+                      shown, now, was, ended, journal->rollout.number);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -325,10 +326,10 @@ invar_status invar_session_journal_begin(invar_session_journal *journal)
                                 journal->line.bytes);
 }
 
-static invar_status append_line(invar_session_journal *log)
+static invar_status append_line(invar_session_journal *journal)
 {
-    INVAR_TRY(log->line.status);
-    return invar_journal_append(log->file, log->line.data, log->line.bytes);
+    INVAR_TRY(journal->line.status);
+    return invar_journal_append(journal->file, journal->line.data, journal->line.bytes);
 }
 
 invar_status invar_session_journal_call(invar_session_journal *journal, int64_t sample,
@@ -353,27 +354,27 @@ invar_status invar_session_journal_open(invar_session_journal **out, const char 
                                         const invar_session_journal_id *rollout,
                                         const invar_agent_limits *limits)
 {
-    invar_session_journal *log = NULL;
+    invar_session_journal *journal = NULL;
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a log of sessions"));
-    memset(log, 0, sizeof *log);
-    log->rollout = *rollout;
-    status = strlen(path) < sizeof log->path
+    INVAR_TRY(invar_alloc((void **)&journal, 1, sizeof *journal, "a log of sessions"));
+    memset(journal, 0, sizeof *journal);
+    journal->rollout = *rollout;
+    status = strlen(path) < sizeof journal->path
                  ? INVAR_OK
                  : INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the sessions is too long");
     if (status == INVAR_OK) {
-        memcpy(log->path, path, strlen(path) + 1);
-        status = read_file(log, limits);
+        memcpy(journal->path, path, strlen(path) + 1);
+        status = read_file(journal, limits);
     }
     if (status == INVAR_OK)
-        status = check_agent(log);
+        status = check_agent(journal);
     if (status != INVAR_OK) {
-        invar_session_journal_close(log);
+        invar_session_journal_close(journal);
         return status;
     }
-    *out = log;
+    *out = journal;
     return INVAR_OK;
 }
 

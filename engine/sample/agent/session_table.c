@@ -89,9 +89,10 @@ static invar_status session_sampling(invar_sampling_params *out, void *payload, 
 
 /* ---- allowed parameters ---------------------------------------------------------------------- */
 
-static invar_status fail_param(invar_completion_request *ask, const char *param, const char *why)
+static invar_status fail_param(invar_completion_request *request, const char *param,
+                               const char *why)
 {
-    ask->param = param;
+    request->param = param;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s", param, why);
 }
 
@@ -99,38 +100,40 @@ static invar_status fail_param(invar_completion_request *ask, const char *param,
  * Rejects parameters that differ from the recipe: the tokens would be sampled from another policy
  * than the one that is trained.
  */
-static invar_status check_parameters(invar_completion_request *ask,
+static invar_status check_parameters(invar_completion_request *request,
                                      const invar_sampling_params *recipe)
 {
     static const char other[] =
         "samples of a training run are drawn as its recipe says: leave it out";
-    const invar_sampling_params *p = &ask->sampling;
+    const invar_sampling_params *p = &request->sampling;
 
-    if (ask->n != 1)
-        return fail_param(ask, "n", "a call of a session is one choice: ask once for each");
-    if (ask->n_prompts != 1)
-        return fail_param(ask, "prompt", "a call of a session is one prompt: ask once for each");
-    if (ask->echo)
-        return fail_param(ask, "echo", "sessions of a training run score nothing: leave it out");
+    if (request->n != 1)
+        return fail_param(request, "n", "a call of a session is one choice: ask once for each");
+    if (request->n_prompts != 1)
+        return fail_param(request, "prompt",
+                          "a call of a session is one prompt: ask once for each");
+    if (request->echo)
+        return fail_param(request, "echo",
+                          "sessions of a training run score nothing: leave it out");
     if (p->max_response < 1)
-        return fail_param(ask, "max_tokens", "a call of a session draws at least one token");
+        return fail_param(request, "max_tokens", "a call of a session draws at least one token");
     if (p->temperature != recipe->temperature)
-        return fail_param(ask, "temperature", other);
+        return fail_param(request, "temperature", other);
     if (p->top_p != recipe->top_p)
-        return fail_param(ask, "top_p", other);
+        return fail_param(request, "top_p", other);
     if (p->top_k != (recipe->top_k < 0 ? 0 : recipe->top_k))
-        return fail_param(ask, "top_k", other);
+        return fail_param(request, "top_k", other);
     if (p->min_p != recipe->min_p)
-        return fail_param(ask, "min_p", other);
+        return fail_param(request, "min_p", other);
     if (p->min_response > 0)
-        return fail_param(ask, "min_tokens", other);
+        return fail_param(request, "min_tokens", other);
     return INVAR_OK;
 }
 
 /* Returns the number that the client has given as "seed", or -1. */
-static int64_t client_number(const invar_completion_request *ask)
+static int64_t client_number(const invar_completion_request *request)
 {
-    const json_t *seed = json_object_get(ask->body, "seed");
+    const json_t *seed = json_object_get(request->body, "seed");
 
     return json_is_integer(seed) ? (int64_t)json_integer_value(seed) : -1;
 }
@@ -145,10 +148,10 @@ static invar_status copy_tokens(void **out, const void *from, int64_t count, siz
 }
 
 /* Answers a retry: a call with the same number and prompt gets the recorded response. */
-static invar_status answer_from_record(invar_generation_request *ticket,
+static invar_status answer_from_record(invar_generation_request *generation,
                                        const invar_agent_call *call)
 {
-    invar_generation_choice *c = &ticket->choices[0];
+    invar_generation_choice *c = &generation->choices[0];
 
     if (!call->response)
         return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is in progress");
@@ -157,7 +160,7 @@ static invar_status answer_from_record(invar_generation_request *ticket,
     INVAR_TRY(copy_tokens((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
     c->count = c->capacity = call->n_response;
     c->finish = call->finish;
-    ticket->done = true;
+    generation->done = true;
     return INVAR_OK;
 }
 
@@ -180,45 +183,46 @@ static invar_status check_limits(const invar_session_table *d, const invar_agent
 }
 
 /* Adds a call to the session, or answers it from the record. Caller holds `lock`. */
-static invar_status begin_call(agent_request *v, invar_completion_request *ask,
-                               invar_generation_request *ticket)
+static invar_status begin_call(agent_request *v, invar_completion_request *request,
+                               invar_generation_request *generation)
 {
     invar_agent_session *session = v->live->task.session;
-    const invar_completion_prompt *p = &ask->prompts[0];
-    int64_t number = client_number(ask);
+    const invar_completion_prompt *p = &request->prompts[0];
+    int64_t number = client_number(request);
     const invar_agent_call *before =
         number < 0 ? NULL : invar_agent_session_find(session, p->ids, p->n_ids, true, number);
     invar_status status;
 
     if (before)
-        return answer_from_record(ticket, before);
+        return answer_from_record(generation, before);
     INVAR_TRY(invar_agent_session_add(&v->call, session, p->ids, p->n_ids, number));
     status = check_limits(v->table, session);
     if (status != INVAR_OK) {
         invar_agent_session_remove(session, v->call);
         return status;
     }
-    ask->sampling.seed = invar_agent_call_seed(v->call, v->table->batch->sampling->seed);
-    ticket->rollout = v->live->task.sample->rollout;
-    ticket->draw_index = v->live->task.sample->draw_index;
+    request->sampling.seed = invar_agent_call_seed(v->call, v->table->batch->sampling->seed);
+    generation->rollout = v->live->task.sample->rollout;
+    generation->draw_index = v->live->task.sample->draw_index;
     return INVAR_OK;
 }
 
 static invar_status register_request(agent_request *v, const char *key,
-                                     invar_completion_request *ask,
-                                     invar_generation_request *ticket)
+                                     invar_completion_request *request,
+                                     invar_generation_request *generation)
 {
     v->live = find_live_session(v->table, key);
     if (!v->live)
         return fail_session_ended();
-    INVAR_TRY(check_parameters(ask, v->table->batch->sampling));
-    INVAR_TRY(begin_call(v, ask, ticket));
+    INVAR_TRY(check_parameters(request, v->table->batch->sampling));
+    INVAR_TRY(begin_call(v, request, generation));
     v->table->n_active_requests++;
     return INVAR_OK;
 }
 
 static invar_status begin_request(void **visit_out, void *payload, const char *key,
-                                  invar_completion_request *ask, invar_generation_request *ticket)
+                                  invar_completion_request *request,
+                                  invar_generation_request *generation)
 {
     invar_session_table *d = payload;
     agent_request *v = NULL;
@@ -227,7 +231,7 @@ static invar_status begin_request(void **visit_out, void *payload, const char *k
     INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
     *v = (agent_request){.table = d};
     (void)pthread_mutex_lock(&d->lock);
-    status = register_request(v, key, ask, ticket);
+    status = register_request(v, key, request, generation);
     (void)pthread_mutex_unlock(&d->lock);
     if (status == INVAR_OK)
         *visit_out = v;
@@ -252,9 +256,9 @@ static invar_status journal_call(agent_request *v, const invar_agent_call *said)
 }
 
 /* Appends the call to the journal, then sets its response. Caller holds `lock`. */
-static invar_status store_response(agent_request *v, const invar_generation_request *ticket)
+static invar_status store_response(agent_request *v, const invar_generation_request *generation)
 {
-    const invar_generation_choice *c = &ticket->choices[0];
+    const invar_generation_choice *c = &generation->choices[0];
     invar_agent_call said = *v->call;
     invar_status status;
 
@@ -262,7 +266,7 @@ static invar_status store_response(agent_request *v, const invar_generation_requ
         return fail_session_ended();
     said.n_response = c->count;
     said.finish = c->finish;
-    said.speculated = ticket->samples[0].speculated;
+    said.speculated = generation->samples[0].speculated;
     INVAR_TRY(copy_tokens((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
     status = copy_tokens((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
     if (status == INVAR_OK)
@@ -277,13 +281,13 @@ static invar_status store_response(agent_request *v, const invar_generation_requ
     return INVAR_OK;
 }
 
-static invar_status record_call(void *payload, const invar_generation_request *ticket)
+static invar_status record_call(void *payload, const invar_generation_request *generation)
 {
     agent_request *v = payload;
     invar_status status;
 
     (void)pthread_mutex_lock(&v->table->lock);
-    status = store_response(v, ticket);
+    status = store_response(v, generation);
     (void)pthread_mutex_unlock(&v->table->lock);
     return status;
 }

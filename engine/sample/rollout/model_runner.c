@@ -20,29 +20,29 @@
 
 /* ---- a run through the cache ----------------------------------------------------------------- */
 
-static void carve_arrays(invar_model_runner *feed, invar_carver *c)
+static void carve_arrays(invar_model_runner *runner, invar_carver *c)
 {
-    size_t sequences = (size_t)feed->scheduler.concurrency;
+    size_t sequences = (size_t)runner->scheduler.concurrency;
     size_t rows =
-        sequences * (size_t)(1 + feed->scheduler.lookahead) + (size_t)feed->scheduler.chunk;
+        sequences * (size_t)(1 + runner->scheduler.lookahead) + (size_t)runner->scheduler.chunk;
 
-    feed->ids = invar_carve(c, rows * sizeof *feed->ids);
-    feed->positions = invar_carve(c, rows * sizeof *feed->positions);
-    feed->slots = invar_carve(c, rows * sizeof *feed->slots);
-    feed->start = invar_carve(c, (sequences + 1) * sizeof *feed->start);
-    feed->lengths = invar_carve(c, sequences * sizeof *feed->lengths);
-    feed->tables = invar_carve(c, sequences * (size_t)feed->width * sizeof *feed->tables);
-    feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
+    runner->ids = invar_carve(c, rows * sizeof *runner->ids);
+    runner->positions = invar_carve(c, rows * sizeof *runner->positions);
+    runner->slots = invar_carve(c, rows * sizeof *runner->slots);
+    runner->start = invar_carve(c, (sequences + 1) * sizeof *runner->start);
+    runner->lengths = invar_carve(c, sequences * sizeof *runner->lengths);
+    runner->tables = invar_carve(c, sequences * (size_t)runner->width * sizeof *runner->tables);
+    runner->routing = invar_carve(c, rows * (size_t)runner->route * sizeof *runner->routing);
 }
 
-static invar_status alloc_arrays(invar_model_runner *feed)
+static invar_status alloc_arrays(invar_model_runner *runner)
 {
     invar_carver c = {NULL, 0};
 
-    carve_arrays(feed, &c);
-    INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
-    c = (invar_carver){feed->memory, 0};
-    carve_arrays(feed, &c);
+    carve_arrays(runner, &c);
+    INVAR_TRY(invar_alloc(&runner->memory, c.used, 1, "the rows of a rollout"));
+    c = (invar_carver){runner->memory, 0};
+    carve_arrays(runner, &c);
     return INVAR_OK;
 }
 
@@ -93,60 +93,60 @@ void invar_model_runner_release(invar_model_runner *runner)
     memset(runner, 0, sizeof *runner);
 }
 
-static int64_t pages_of_slice(const invar_model_runner *feed, const invar_seq_slice *turn)
+static int64_t pages_of_slice(const invar_model_runner *runner, const invar_seq_slice *turn)
 {
-    return invar_kv_cache_pages_for(feed->scheduler.cache, turn->first + turn->count);
+    return invar_kv_cache_pages_for(runner->scheduler.cache, turn->first + turn->count);
 }
 
 /* Adds the rows of slice i and the page table of its sequence. */
-static void add_slice(invar_model_runner *feed, int64_t i, int64_t width)
+static void add_slice(invar_model_runner *runner, int64_t i, int64_t width)
 {
-    const invar_seq_slice *turn = &feed->slices[i];
-    const invar_seq *job = &feed->scheduler.seqs[turn->seq];
-    int64_t row = feed->start[i], length = turn->first + turn->count;
-    int64_t pages = pages_of_slice(feed, turn), size = feed->scheduler.cache->shape.page_size;
+    const invar_seq_slice *turn = &runner->slices[i];
+    const invar_seq *seq = &runner->scheduler.seqs[turn->seq];
+    int64_t row = runner->start[i], length = turn->first + turn->count;
+    int64_t pages = pages_of_slice(runner, turn), size = runner->scheduler.cache->shape.page_size;
 
-    memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
+    memcpy(runner->ids + row, seq->tokens + turn->first, (size_t)turn->count * sizeof *runner->ids);
     for (int64_t n = 0; n < turn->count; n++) {
         int64_t at = turn->first + n;
-        feed->positions[row + n] = (int32_t)at;
-        feed->slots[row + n] = (int32_t)(job->pages[at / size] * size + at % size);
+        runner->positions[row + n] = (int32_t)at;
+        runner->slots[row + n] = (int32_t)(seq->pages[at / size] * size + at % size);
     }
-    memcpy(feed->tables + i * width, job->pages, (size_t)pages * sizeof *feed->tables);
-    memset(feed->tables + i * width + pages, 0, (size_t)(width - pages) * sizeof *feed->tables);
-    feed->lengths[i] = length;
-    feed->start[i + 1] = row + turn->count;
+    memcpy(runner->tables + i * width, seq->pages, (size_t)pages * sizeof *runner->tables);
+    memset(runner->tables + i * width + pages, 0, (size_t)(width - pages) * sizeof *runner->tables);
+    runner->lengths[i] = length;
+    runner->start[i + 1] = row + turn->count;
 }
 
 static void count_slice_rows(invar_rollout_counters *c, const invar_seq_slice *turn,
-                             const invar_seq *job)
+                             const invar_seq *seq)
 {
-    int64_t again = job->n_recompute > turn->first
-                        ? invar_min_i64(job->n_recompute - turn->first, turn->count)
+    int64_t again = seq->n_recompute > turn->first
+                        ? invar_min_i64(seq->n_recompute - turn->first, turn->count)
                         : 0;
 
     c->recomputed += again;
-    if (turn->first < job->prefill)
+    if (turn->first < seq->prefill)
         c->prefilled += turn->count - again;
     else
         c->decoded += turn->count;
 }
 
 /* Adds filler sequence i. Its rows write to the first positions of a page that stays free. */
-static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
+static void add_filler(invar_model_runner *runner, int64_t i, int64_t width)
 {
-    const invar_kv_cache *cache = feed->scheduler.cache;
-    int64_t row = feed->start[i];
+    const invar_kv_cache *cache = runner->scheduler.cache;
+    int64_t row = runner->start[i];
 
-    memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
-    feed->tables[i * width] = cache->free_pages[i - feed->n_slices];
-    for (int64_t n = 0; n < feed->rows_per_sequence; n++) {
-        feed->ids[row + n] = 0;
-        feed->positions[row + n] = (int32_t)n;
-        feed->slots[row + n] = (int32_t)(feed->tables[i * width] * cache->shape.page_size + n);
+    memset(runner->tables + i * width, 0, (size_t)width * sizeof *runner->tables);
+    runner->tables[i * width] = cache->free_pages[i - runner->n_slices];
+    for (int64_t n = 0; n < runner->rows_per_sequence; n++) {
+        runner->ids[row + n] = 0;
+        runner->positions[row + n] = (int32_t)n;
+        runner->slots[row + n] = (int32_t)(runner->tables[i * width] * cache->shape.page_size + n);
     }
-    feed->lengths[i] = feed->rows_per_sequence;
-    feed->start[i + 1] = row + feed->rows_per_sequence;
+    runner->lengths[i] = runner->rows_per_sequence;
+    runner->start[i + 1] = row + runner->rows_per_sequence;
 }
 
 /* Rounds n up to one of four sizes between two powers of two. */
@@ -160,38 +160,40 @@ static int64_t round_up_sequences(int64_t n)
 }
 
 /* Returns the number of sequences with fillers; without, if a filler would lack a free page. */
-static int64_t padded_sequences(const invar_model_runner *feed)
+static int64_t padded_sequences(const invar_model_runner *runner)
 {
-    const invar_kv_cache *cache = feed->scheduler.cache;
-    int64_t size = invar_min_i64(round_up_sequences(feed->n_slices), feed->scheduler.concurrency);
-    bool fits =
-        size - feed->n_slices <= cache->n_free && feed->rows_per_sequence <= cache->shape.page_size;
+    const invar_kv_cache *cache = runner->scheduler.cache;
+    int64_t size =
+        invar_min_i64(round_up_sequences(runner->n_slices), runner->scheduler.concurrency);
+    bool fits = size - runner->n_slices <= cache->n_free &&
+                runner->rows_per_sequence <= cache->shape.page_size;
 
-    return fits ? size : feed->n_slices;
+    return fits ? size : runner->n_slices;
 }
 
 /* Returns true if all slices have one row, or all have one row and every draft row. */
-static bool has_uniform_slices(const invar_model_runner *feed)
+static bool has_uniform_slices(const invar_model_runner *runner)
 {
-    for (int64_t i = 0; i < feed->n_slices; i++)
-        if (feed->slices[i].count != feed->rows_per_sequence)
+    for (int64_t i = 0; i < runner->n_slices; i++)
+        if (runner->slices[i].count != runner->rows_per_sequence)
             return false;
-    return feed->rows_per_sequence == 1 || feed->rows_per_sequence == 1 + feed->scheduler.lookahead;
+    return runner->rows_per_sequence == 1 ||
+           runner->rows_per_sequence == 1 + runner->scheduler.lookahead;
 }
 
 /* Starts graph capture and adds fillers, if the pass is steady and its shape allows both. */
-static void begin_capture(invar_model_runner *feed, int64_t width)
+static void begin_capture(invar_model_runner *runner, int64_t width)
 {
-    invar_rollout *r = feed->rollout;
+    invar_rollout *r = runner->rollout;
 
-    if (!r->graph_cache || !feed->steady || !has_uniform_slices(feed) ||
+    if (!r->graph_cache || !runner->steady || !has_uniform_slices(runner) ||
         !invar_pass_tape(r->pass, r->graph_cache))
         return;
     r->op_runner.graph_cache = r->graph_cache;
-    feed->sequences = padded_sequences(feed);
+    runner->sequences = padded_sequences(runner);
     invar_cuda_graph_cache_begin(
-        r->graph_cache,
-        &(invar_cuda_graph_key){feed->sequences * feed->rows_per_sequence, feed->sequences, width});
+        r->graph_cache, &(invar_cuda_graph_key){runner->sequences * runner->rows_per_sequence,
+                                                runner->sequences, width});
 }
 
 void invar_model_runner_end_capture(invar_model_runner *runner)
@@ -204,31 +206,31 @@ void invar_model_runner_end_capture(invar_model_runner *runner)
  * Sets the owners of the rows: the sample of a sequence, or all samples that share a prompt. Rows
  * of fillers have no owner, nor have recomputed rows, which hooks have seen before.
  */
-static void set_row_owners(const invar_model_runner *feed)
+static void set_row_owners(const invar_model_runner *runner)
 {
     invar_row_samples *owners =
-        invar_row_ownership_owners(feed->row_owners, feed->start[feed->sequences]);
+        invar_row_ownership_owners(runner->row_owners, runner->start[runner->sequences]);
 
-    memset(owners, 0, (size_t)feed->start[feed->sequences] * sizeof *owners);
-    for (int64_t i = 0; i < feed->n_slices; i++) {
-        const invar_seq_slice *turn = &feed->slices[i];
-        const invar_seq *job = &feed->scheduler.seqs[turn->seq];
-        for (int64_t n = invar_max_i64(job->n_recompute - turn->first, 0); n < turn->count; n++)
-            owners[feed->start[i] + n] =
-                (invar_row_samples){feed->row_owners->draws + job->sample, invar_seq_samples(job)};
+    memset(owners, 0, (size_t)runner->start[runner->sequences] * sizeof *owners);
+    for (int64_t i = 0; i < runner->n_slices; i++) {
+        const invar_seq_slice *turn = &runner->slices[i];
+        const invar_seq *seq = &runner->scheduler.seqs[turn->seq];
+        for (int64_t n = invar_max_i64(seq->n_recompute - turn->first, 0); n < turn->count; n++)
+            owners[runner->start[i] + n] = (invar_row_samples){
+                runner->row_owners->draws + seq->sample, invar_seq_samples(seq)};
     }
 }
 
 /* Returns the width of the page tables of the pass, rounded up to a power of two. */
-static int64_t table_width(const invar_model_runner *feed)
+static int64_t table_width(const invar_model_runner *runner)
 {
     int64_t need = 1, width = 1;
 
-    for (int64_t i = 0; i < feed->n_slices; i++)
-        need = invar_max_i64(need, pages_of_slice(feed, &feed->slices[i]));
+    for (int64_t i = 0; i < runner->n_slices; i++)
+        need = invar_max_i64(need, pages_of_slice(runner, &runner->slices[i]));
     while (width < need)
         width *= 2;
-    return invar_min_i64(width, feed->width);
+    return invar_min_i64(width, runner->width);
 }
 
 invar_status invar_model_runner_next(invar_model_runner *runner)

@@ -38,25 +38,25 @@ bool invar_sampling_is_stop_id(const invar_sampling_params *p, int32_t token)
  * with forced tokens ends like the given sample.
  */
 static invar_status check_finish(invar_finish *out, const invar_running_batch *run,
-                                 invar_decode_state *w)
+                                 invar_decode_state *state)
 {
-    const invar_sampling_params *p = w->sampling;
-    const invar_rl_sample *s = w->sample;
+    const invar_sampling_params *p = state->sampling;
+    const invar_rl_sample *s = state->sample;
     int32_t token = s->tokens[s->n_tokens - 1];
     bool may_end = invar_rl_sample_response(s) > p->min_response;
     bool stop = may_end && invar_sampling_is_stop_id(p, token);
 
     if (run->forced_samples) {
-        const invar_rl_sample *given = &run->forced_samples[w - run->states];
+        const invar_rl_sample *given = &run->forced_samples[state - run->states];
         *out = s->n_tokens == given->n_tokens ? given->finish : INVAR_FINISH_NONE;
         return INVAR_OK;
     }
     if (p->n_stop > 0) {
         INVAR_TRY(
-            invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
-        stop =
-            stop || (may_end && invar_stop_find(w->text.text, w->text.bytes,
-                                                w->text.unchanged_bytes, p->stop, p->n_stop) >= 0);
+            invar_text_stream_push(&state->text, run->rollout->tokenizer, token, p->skip_special));
+        stop = stop ||
+               (may_end && invar_stop_find(state->text.text, state->text.bytes,
+                                           state->text.unchanged_bytes, p->stop, p->n_stop) >= 0);
     }
     *out = stop                                                           ? INVAR_FINISH_STOP
            : s->n_tokens == invar_running_batch_limit(run->rollout, p, s) ? INVAR_FINISH_LENGTH
@@ -84,18 +84,19 @@ invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tok
 }
 
 /* Takes a sample out of the run: finished, or suspended if `how` is INVAR_FINISH_NONE. */
-static invar_status finish_sample(invar_running_batch *run, invar_decode_state *w, invar_finish how)
+static invar_status finish_sample(invar_running_batch *run, invar_decode_state *state,
+                                  invar_finish how)
 {
-    invar_rl_sample *s = w->sample;
+    invar_rl_sample *s = state->sample;
 
-    invar_scheduler_finish(&run->runner.scheduler, w->seq);
-    invar_running_batch_release_state(w);
+    invar_scheduler_finish(&run->runner.scheduler, state->seq);
+    invar_running_batch_release_state(state);
     if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
         invar_free(s->response);
         s->response = NULL;
         INVAR_TRY(invar_tokenizer_decode(&s->response, &s->response_bytes, run->rollout->tokenizer,
                                          s->tokens + s->prompt_tokens, invar_rl_sample_response(s),
-                                         w->sampling->skip_special));
+                                         state->sampling->skip_special));
     }
     s->finish = how;
     s->arrival = run->samples_done++;
@@ -104,31 +105,31 @@ static invar_status finish_sample(invar_running_batch *run, invar_decode_state *
 
 static invar_status append_token(invar_running_batch *run, const invar_draw *draw)
 {
-    invar_decode_state *w = &run->states[draw->owner];
-    invar_rl_sample *s = w->sample;
+    invar_decode_state *state = &run->states[draw->owner];
+    invar_rl_sample *s = state->sample;
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
 
-    w->finished = !isfinite(draw->logp) && run->rollout->stream == run;
-    if (w->finished)
-        return finish_sample(run, w, INVAR_FINISH_ABORT); // the other samples continue
+    state->finished = !isfinite(draw->logp) && run->rollout->stream == run;
+    if (state->finished)
+        return finish_sample(run, state, INVAR_FINISH_ABORT); // the other samples continue
     if (!isfinite(draw->logp))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "rollout: draw %" PRIu32 " has logits that are not finite at "
                           "position %" PRIu32 ": the weights are damaged or have diverged",
                           draw->coords.sample, draw->coords.position);
-    if (n == w->capacity)
-        INVAR_TRY(invar_running_batch_grow_sample(w));
-    run->seqs[w->seq].tokens = s->tokens;
+    if (n == state->capacity)
+        INVAR_TRY(invar_running_batch_grow_sample(state));
+    run->seqs[state->seq].tokens = s->tokens;
     s->tokens[s->n_tokens] =
         run->forced_samples ? run->forced_samples[draw->owner].tokens[s->n_tokens] : draw->token;
     s->n_tokens++;
     s->logp[n] = draw->logp;
     s->mask[n] = 1;
     run->tokens_done++;
-    INVAR_TRY(check_finish(&how, run, w));
-    w->finished = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
-    return w->finished ? finish_sample(run, w, how) : INVAR_OK;
+    INVAR_TRY(check_finish(&how, run, state));
+    state->finished = how != INVAR_FINISH_NONE || s->n_tokens == state->limit;
+    return state->finished ? finish_sample(run, state, how) : INVAR_OK;
 }
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
@@ -143,19 +144,19 @@ static bool is_decoded(const invar_running_batch *run, const invar_seq_slice *tu
 static invar_status request_draft(invar_draft_request *out, invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->runner.slices[i];
-    invar_seq *job = &run->seqs[turn->seq];
-    invar_decode_state *w = &run->states[job->sample];
+    invar_seq *seq = &run->seqs[turn->seq];
+    invar_decode_state *state = &run->states[seq->sample];
 
-    while (invar_rl_sample_response(w->sample) + turn->count > w->capacity)
-        INVAR_TRY(invar_running_batch_grow_sample(w));
-    job->tokens = w->sample->tokens;
-    *out = (invar_draft_request){.sample = w->sample,
-                                 .sampling = w->sampling,
-                                 .ngrams = w->ngrams,
+    while (invar_rl_sample_response(state->sample) + turn->count > state->capacity)
+        INVAR_TRY(invar_running_batch_grow_sample(state));
+    seq->tokens = state->sample->tokens;
+    *out = (invar_draft_request){.sample = state->sample,
+                                 .sampling = state->sampling,
+                                 .ngrams = state->ngrams,
                                  .seq = turn->seq,
-                                 .max_tokens = w->skip_draft_once ? 0 : turn->count - 1,
-                                 .tokens = w->sample->tokens + w->sample->n_tokens};
-    w->skip_draft_once = false;
+                                 .max_tokens = state->skip_draft_once ? 0 : turn->count - 1,
+                                 .tokens = state->sample->tokens + state->sample->n_tokens};
+    state->skip_draft_once = false;
     return INVAR_OK;
 }
 
@@ -166,11 +167,11 @@ static invar_status request_draft(invar_draft_request *out, invar_running_batch 
 static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_draft_request *g,
                                bool fill)
 {
-    invar_decode_state *w = &run->states[run->seqs[g->seq].sample];
+    invar_decode_state *state = &run->states[run->seqs[g->seq].sample];
 
-    w->n_draft_tokens = g->count;
-    w->sample->speculated.passes++;
-    w->sample->speculated.drafted += g->count;
+    state->n_draft_tokens = g->count;
+    state->sample->speculated.passes++;
+    state->sample->speculated.drafted += g->count;
     run->rollout->counters.drafted += g->count;
     if (fill && g->max_tokens > 0) {
         for (int64_t n = g->count; n < g->max_tokens; n++)
@@ -183,22 +184,22 @@ static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_
 /* Gets draft tokens for all decoded slices of this pass. */
 static invar_status propose_drafts(invar_running_batch *run)
 {
-    const invar_model_runner *feed = &run->runner;
+    const invar_model_runner *runner = &run->runner;
     int64_t asked = 0, next = 0;
     bool made = false, alike = run->rollout->graph_cache != NULL;
 
-    for (int64_t i = 0; i < feed->n_slices; i++)
-        if (is_decoded(run, &feed->slices[i]))
+    for (int64_t i = 0; i < runner->n_slices; i++)
+        if (is_decoded(run, &runner->slices[i]))
             INVAR_TRY(request_draft(&run->draft_requests[asked++], run, i));
     INVAR_TRY(run->proposer.propose(run->proposer.self, run->draft_requests, asked));
     for (int64_t i = 0; i < asked; i++) {
         made = made || run->draft_requests[i].count > 0;
-        alike = alike && run->draft_requests[i].max_tokens == feed->scheduler.lookahead;
+        alike = alike && run->draft_requests[i].max_tokens == runner->scheduler.lookahead;
     }
-    for (int64_t i = 0; i < feed->n_slices; i++)
-        if (is_decoded(run, &feed->slices[i]))
+    for (int64_t i = 0; i < runner->n_slices; i++)
+        if (is_decoded(run, &runner->slices[i]))
             fit_slice_to_draft(run, i, &run->draft_requests[next++],
-                               made && alike && asked == feed->n_slices);
+                               made && alike && asked == runner->n_slices);
     return INVAR_OK;
 }
 
@@ -207,20 +208,20 @@ static invar_status propose_drafts(invar_running_batch *run)
 /* Adds a draw for a sample from a row that is `ahead` draft tokens after its newest token. */
 static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int64_t ahead)
 {
-    const invar_decode_state *w = &run->states[sample];
-    const invar_rl_sample *s = w->sample;
+    const invar_decode_state *state = &run->states[sample];
+    const invar_rl_sample *s = state->sample;
 
     run->draws[run->n_draws++] = (invar_draw){
         .row = row,
         .coords = {(uint32_t)(s->n_tokens + ahead), s->draw_index, s->rollout},
-        .sampling = run->sampling ? NULL : w->sampling,
-        .ban_stop_ids = invar_rl_sample_response(s) + ahead < w->sampling->min_response,
+        .sampling = run->sampling ? NULL : state->sampling,
+        .ban_stop_ids = invar_rl_sample_response(s) + ahead < state->sampling->min_response,
         .owner = sample};
 }
 
-static int64_t end_of_samples(const invar_seq *job)
+static int64_t end_of_samples(const invar_seq *seq)
 {
-    return job->sample + invar_seq_samples(job);
+    return seq->sample + invar_seq_samples(seq);
 }
 
 /*
@@ -230,11 +231,11 @@ static int64_t end_of_samples(const invar_seq *job)
 static int64_t count_draws(const invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->runner.slices[i];
-    const invar_seq *job = &run->seqs[turn->seq];
+    const invar_seq *seq = &run->seqs[turn->seq];
 
     if (is_decoded(run, turn))
         return turn->count;
-    return turn->first + turn->count < job->prefill ? 0 : invar_seq_samples(job);
+    return turn->first + turn->count < seq->prefill ? 0 : invar_seq_samples(seq);
 }
 
 static void plan_slice_draws(invar_running_batch *run, int64_t i)
@@ -252,38 +253,38 @@ static void plan_slice_draws(invar_running_batch *run, int64_t i)
 /* Copies the routing of the first `rows` rows of slice i to its samples. */
 static void copy_routing(const invar_running_batch *run, int64_t i, int64_t rows)
 {
-    const invar_model_runner *feed = &run->runner;
-    const invar_seq_slice *turn = &feed->slices[i];
-    const invar_seq *job = &run->seqs[turn->seq];
+    const invar_model_runner *runner = &run->runner;
+    const invar_seq_slice *turn = &runner->slices[i];
+    const invar_seq *seq = &run->seqs[turn->seq];
 
-    for (int64_t n = job->sample; feed->route > 0 && n < end_of_samples(job); n++)
-        memcpy(run->states[n].sample->routing + turn->first * feed->route,
-               feed->routing + feed->start[i] * feed->route,
-               (size_t)(rows * feed->route) * sizeof *feed->routing);
+    for (int64_t n = seq->sample; runner->route > 0 && n < end_of_samples(seq); n++)
+        memcpy(run->states[n].sample->routing + turn->first * runner->route,
+               runner->routing + runner->start[i] * runner->route,
+               (size_t)(rows * runner->route) * sizeof *runner->routing);
 }
 
 /* Runs one pass, samples a token from every row that yields one, and downloads the routing. */
 static invar_status pass_and_draw(invar_running_batch *run)
 {
-    const invar_model_runner *feed = &run->runner;
-    int64_t fillers, sequences = feed->scheduler.concurrency;
+    const invar_model_runner *runner = &run->runner;
+    int64_t fillers, sequences = runner->scheduler.concurrency;
 
     if (run->row_owners) // owners of the rows of layers, and per draw of its logits and its token
-        INVAR_TRY(invar_row_ownership_pass(run->row_owners, sequences + feed->scheduler.chunk +
+        INVAR_TRY(invar_row_ownership_pass(run->row_owners, sequences + runner->scheduler.chunk +
                                                                 2 * (run->count + sequences)));
     INVAR_TRY(invar_model_runner_next(&run->runner));
-    if (feed->n_slices == 0)
+    if (runner->n_slices == 0)
         return INVAR_OK;
     if (run->proposer.propose)
         INVAR_TRY(propose_drafts(run));
     INVAR_TRY(invar_model_runner_pass(&run->runner));
     run->n_draws = 0;
-    for (int64_t i = 0; i < feed->n_slices; i++)
+    for (int64_t i = 0; i < runner->n_slices; i++)
         plan_slice_draws(run, i);
-    fillers = (feed->sequences - feed->n_slices) * feed->rows_per_sequence;
+    fillers = (runner->sequences - runner->n_slices) * runner->rows_per_sequence;
     for (int64_t i = 0; i < fillers; i++)
         run->draws[run->n_draws + i] = (invar_draw){
-            .row = feed->start[feed->n_slices] + i,
+            .row = runner->start[runner->n_slices] + i,
             .sampling = run->n_draws > 0 ? run->draws[run->n_draws - 1].sampling : NULL,
             .filler = true};
     if (invar_rollout_stages_samples(run->rollout))
@@ -296,7 +297,7 @@ static invar_status pass_and_draw(invar_running_batch *run)
         INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->graph_cache));
     if (run->row_owners)
         INVAR_TRY(run->row_owners->hooks.on_pass_end(run->row_owners->hooks.probe.payload));
-    return invar_rollout_stages_routing(run->rollout, &feed->rows);
+    return invar_rollout_stages_routing(run->rollout, &runner->rows);
 }
 
 /*
@@ -307,19 +308,19 @@ static invar_status pass_and_draw(invar_running_batch *run)
 static invar_status append_accepted(int64_t *out, invar_running_batch *run, const invar_draw *draws,
                                     int64_t count)
 {
-    invar_decode_state *w = &run->states[draws->owner];
+    invar_decode_state *state = &run->states[draws->owner];
     bool holds = true;
     int64_t n = 0;
 
-    while (n < count && holds && !w->finished) {
-        int32_t guessed = n + 1 < count ? w->sample->tokens[w->sample->n_tokens] : -1;
+    while (n < count && holds && !state->finished) {
+        int32_t guessed = n + 1 < count ? state->sample->tokens[state->sample->n_tokens] : -1;
 
-        w->skip_draft_once = count > 1 && !isfinite(draws[n].logp);
-        if (w->skip_draft_once)
+        state->skip_draft_once = count > 1 && !isfinite(draws[n].logp);
+        if (state->skip_draft_once)
             break;
         INVAR_TRY(append_token(run, &draws[n]));
         holds = n + 1 < count &&
-                invar_draft_accepted(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
+                invar_draft_accepted(guessed, state->sample->tokens[state->sample->n_tokens - 1]);
         n++;
     }
     *out = n;
@@ -327,11 +328,11 @@ static invar_status append_accepted(int64_t *out, invar_running_batch *run, cons
 }
 
 /* Counts the accepted draft tokens of a slice; `count` is -1 if not even its first row was kept. */
-static void count_accepted(invar_running_batch *run, invar_decode_state *w, int64_t count)
+static void count_accepted(invar_running_batch *run, invar_decode_state *state, int64_t count)
 {
     if (count <= 0)
         return;
-    w->sample->speculated.accepted += count;
+    state->sample->speculated.accepted += count;
     run->rollout->counters.accepted += count;
 }
 
@@ -339,18 +340,19 @@ static void count_accepted(invar_running_batch *run, invar_decode_state *w, int6
 static invar_status append_slice(invar_running_batch *run, int64_t i, const invar_draw *draws)
 {
     const invar_seq_slice *turn = &run->runner.slices[i];
-    invar_decode_state *w = &run->states[run->seqs[turn->seq].sample];
+    invar_decode_state *state = &run->states[run->seqs[turn->seq].sample];
     int64_t rows = turn->count, count = count_draws(run, i);
 
     if (is_decoded(run, turn)) {
         INVAR_TRY(append_accepted(&rows, run, draws, count));
-        count_accepted(run, w, rows - 1 < w->n_draft_tokens ? rows - 1 : w->n_draft_tokens);
+        count_accepted(run, state,
+                       rows - 1 < state->n_draft_tokens ? rows - 1 : state->n_draft_tokens);
     } else {
         for (int64_t n = 0; n < count; n++)
             INVAR_TRY(append_token(run, &draws[n]));
     }
     copy_routing(run, i, rows);
-    if (rows < turn->count && !w->finished)
+    if (rows < turn->count && !state->finished)
         invar_scheduler_truncate(&run->runner.scheduler, i, rows);
     return INVAR_OK;
 }

@@ -145,10 +145,10 @@ static invar_status resize_array(void **array, int64_t used, int64_t count, size
     return INVAR_OK;
 }
 
-invar_status invar_running_batch_grow_sample(invar_decode_state *w)
+invar_status invar_running_batch_grow_sample(invar_decode_state *state)
 {
-    invar_rl_sample *s = w->sample;
-    int64_t used = w->capacity, most = w->limit - s->prompt_tokens;
+    invar_rl_sample *s = state->sample;
+    int64_t used = state->capacity, most = state->limit - s->prompt_tokens;
     int64_t room = used ? 2 * used : FIRST_CAPACITY, total;
 
     room = room < most ? room : most;
@@ -162,7 +162,7 @@ invar_status invar_running_batch_grow_sample(invar_decode_state *w)
         INVAR_TRY(resize_array((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
                                (size_t)s->route_size * sizeof *s->routing,
                                "the routing of a sample"));
-    w->capacity = room;
+    state->capacity = room;
     return INVAR_OK;
 }
 
@@ -187,9 +187,9 @@ static int64_t group_size(const invar_running_batch *run, int64_t first)
  */
 static bool should_share_prompt(const invar_running_batch *run, int64_t first, int64_t n)
 {
-    const invar_decode_state *w = &run->states[first];
-    int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
-    int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
+    const invar_decode_state *state = &run->states[first];
+    int64_t size = run->limits.page_size, prompt = state->sample->prompt_tokens;
+    int64_t pages = (state->limit - 1 + size - 1) / size + (prompt % size != 0);
 
     return n > 1 && !run->limits.no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
 }
@@ -224,25 +224,25 @@ static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n
 }
 
 /* Restores the decode state of a suspended sample: its capacity, and its text for stop strings. */
-static invar_status restore_suspended(const invar_running_batch *run, invar_decode_state *w)
+static invar_status restore_suspended(const invar_running_batch *run, invar_decode_state *state)
 {
-    const invar_sampling_params *p = w->sampling;
-    const invar_rl_sample *s = w->sample;
+    const invar_sampling_params *p = state->sampling;
+    const invar_rl_sample *s = state->sample;
 
-    w->capacity = invar_rl_sample_response(s);
+    state->capacity = invar_rl_sample_response(s);
     for (int64_t i = s->prompt_tokens; p->n_stop > 0 && i < s->n_tokens; i++)
-        INVAR_TRY(invar_text_stream_push(&w->text, run->rollout->tokenizer, s->tokens[i],
+        INVAR_TRY(invar_text_stream_push(&state->text, run->rollout->tokenizer, s->tokens[i],
                                          p->skip_special));
     return INVAR_OK;
 }
 
-static invar_status begin_decode_state(invar_running_batch *run, invar_decode_state *w)
+static invar_status begin_decode_state(invar_running_batch *run, invar_decode_state *state)
 {
-    INVAR_TRY(check_sample(run, w->sampling, w->sample));
-    w->limit = limit_now(run, w->sampling, w->sample);
-    w->sample->route_size = route_size(run);
-    INVAR_TRY(has_response_tokens(w->sample) ? restore_suspended(run, w) : INVAR_OK);
-    return invar_running_batch_grow_sample(w);
+    INVAR_TRY(check_sample(run, state->sampling, state->sample));
+    state->limit = limit_now(run, state->sampling, state->sample);
+    state->sample->route_size = route_size(run);
+    INVAR_TRY(has_response_tokens(state->sample) ? restore_suspended(run, state) : INVAR_OK);
+    return invar_running_batch_grow_sample(state);
 }
 
 invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_sample *samples,
@@ -252,10 +252,10 @@ invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_
 
     INVAR_TRY(invar_rollout_check(&r->model->spec, r->tokenizer, sampling));
     for (int64_t i = 0; i < count; i++) {
-        invar_decode_state *w = &run->states[run->count++];
+        invar_decode_state *state = &run->states[run->count++];
 
-        *w = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
-        INVAR_TRY(begin_decode_state(run, w));
+        *state = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
+        INVAR_TRY(begin_decode_state(run, state));
     }
     return INVAR_OK;
 }
@@ -323,11 +323,11 @@ invar_status invar_running_batch_add_ngrams(invar_running_batch *run, int64_t fi
     return INVAR_OK;
 }
 
-void invar_running_batch_release_state(invar_decode_state *w)
+void invar_running_batch_release_state(invar_decode_state *state)
 {
-    invar_text_stream_release(&w->text);
-    invar_ngram_proposer_leave(w->ngrams);
-    w->ngrams = NULL;
+    invar_text_stream_release(&state->text);
+    invar_ngram_proposer_leave(state->ngrams);
+    state->ngrams = NULL;
 }
 
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)

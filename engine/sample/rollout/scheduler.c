@@ -23,23 +23,23 @@
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 /* Returns the number of full pages that a sequence shares with its prompt. */
-static int64_t shared_pages(const invar_scheduler *s, const invar_seq *job)
+static int64_t shared_pages(const invar_scheduler *s, const invar_seq *seq)
 {
-    return job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
+    return seq->parent < 0 ? 0 : seq->prefill / s->cache->shape.page_size;
 }
 
-static invar_status check_fit(const invar_scheduler *s, const invar_seq *job)
+static invar_status check_fit(const invar_scheduler *s, const invar_seq *seq)
 {
-    int64_t pages = invar_kv_cache_pages_for(s->cache, job->rows), have = s->cache->shape.pages;
+    int64_t pages = invar_kv_cache_pages_for(s->cache, seq->rows), have = s->cache->shape.pages;
 
-    if (job->parent >= 0)
-        pages += invar_kv_cache_pages_for(s->cache, job->prefill) - shared_pages(s, job);
+    if (seq->parent >= 0)
+        pages += invar_kv_cache_pages_for(s->cache, seq->prefill) - shared_pages(s, seq);
     if (pages > have)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "KV cache: sample %" PRId64 " may need %" PRId64 " pages of %" PRId64
                           " positions, the cache has %" PRId64
                           ": give it more pages, or make prompts or responses shorter",
-                          job->sample, pages, s->cache->shape.page_size, have);
+                          seq->sample, pages, s->cache->shape.page_size, have);
     return INVAR_OK;
 }
 
@@ -48,18 +48,18 @@ static invar_status prepare_sequences(const invar_scheduler *s, int64_t first, i
     int64_t parent = -1, children = 0;
 
     for (int64_t i = first; i < end; i++) {
-        invar_seq *job = &s->seqs[i];
+        invar_seq *seq = &s->seqs[i];
 
-        INVAR_CHECK(job->prefill >= 1 && job->rows >= job->prefill);
-        INVAR_CHECK(children == 0 || job->prefill == s->seqs[parent].prefill);
-        job->parent = children > 0 ? parent : -1;
+        INVAR_CHECK(seq->prefill >= 1 && seq->rows >= seq->prefill);
+        INVAR_CHECK(children == 0 || seq->prefill == s->seqs[parent].prefill);
+        seq->parent = children > 0 ? parent : -1;
         children -= children > 0;
-        if (job->n_sharing > 0) {
-            INVAR_CHECK(job->parent < 0 && job->rows == job->prefill);
+        if (seq->n_sharing > 0) {
+            INVAR_CHECK(seq->parent < 0 && seq->rows == seq->prefill);
             parent = i;
-            children = job->n_pending_shares = job->n_sharing;
+            children = seq->n_pending_shares = seq->n_sharing;
         }
-        INVAR_TRY(check_fit(s, job));
+        INVAR_TRY(check_fit(s, seq));
     }
     INVAR_CHECK(children == 0);
     return INVAR_OK;
@@ -100,21 +100,21 @@ void invar_scheduler_release(invar_scheduler *s)
 
 /* ---- end of sequences ------------------------------------------------------------------------ */
 
-static void end_sequence(invar_scheduler *s, invar_seq *job)
+static void end_sequence(invar_scheduler *s, invar_seq *seq)
 {
-    invar_kv_cache_free_pages(s->cache, job->pages, job->n_pages);
-    invar_free(job->pages);
-    job->pages = NULL;
-    job->n_pages = 0;
-    job->state = INVAR_SEQ_FINISHED;
+    invar_kv_cache_free_pages(s->cache, seq->pages, seq->n_pages);
+    invar_free(seq->pages);
+    seq->pages = NULL;
+    seq->n_pages = 0;
+    seq->state = INVAR_SEQ_FINISHED;
 }
 
 /*
  * Records that a sequence no longer waits for its shared prompt; the last one ends a kept prompt.
  */
-static void leave_parent(invar_scheduler *s, const invar_seq *job)
+static void leave_parent(invar_scheduler *s, const invar_seq *seq)
 {
-    invar_seq *parent = job->parent < 0 ? NULL : &s->seqs[job->parent];
+    invar_seq *parent = seq->parent < 0 ? NULL : &s->seqs[seq->parent];
 
     if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_PREFIX_KEPT)
         end_sequence(s, parent);
@@ -122,11 +122,11 @@ static void leave_parent(invar_scheduler *s, const invar_seq *job)
 
 void invar_scheduler_finish(invar_scheduler *s, int64_t index)
 {
-    invar_seq *job = &s->seqs[index];
+    invar_seq *seq = &s->seqs[index];
 
-    if (job->state == INVAR_SEQ_WAITING || job->state == INVAR_SEQ_ADMITTED)
-        leave_parent(s, job);
-    end_sequence(s, job);
+    if (seq->state == INVAR_SEQ_WAITING || seq->state == INVAR_SEQ_ADMITTED)
+        leave_parent(s, seq);
+    end_sequence(s, seq);
 }
 
 /* Returns true if a sequence that shares the prompt is not over. */
@@ -156,14 +156,14 @@ static void release_finished_prompts(invar_scheduler *s)
     int64_t kept = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->seqs[s->active[i]];
+        invar_seq *seq = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_FINISHED)
+        if (seq->state == INVAR_SEQ_FINISHED)
             continue;
-        if (job->n_sharing > 0 && job->done == job->rows) {
-            job->state = INVAR_SEQ_PREFIX_KEPT;
-            if (job->n_pending_shares == 0)
-                end_sequence(s, job);
+        if (seq->n_sharing > 0 && seq->done == seq->rows) {
+            seq->state = INVAR_SEQ_PREFIX_KEPT;
+            if (seq->n_pending_shares == 0)
+                end_sequence(s, seq);
         } else {
             s->active[kept++] = s->active[i];
         }
@@ -197,13 +197,13 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
 /* Returns a sequence to the queue without pages; its first `known` rows are known now. */
 static void requeue(invar_scheduler *s, int64_t index, int64_t known)
 {
-    invar_seq *job = &s->seqs[index];
+    invar_seq *seq = &s->seqs[index];
 
-    end_sequence(s, job);
-    job->state = INVAR_SEQ_WAITING;
-    job->n_recompute = job->done > job->n_recompute ? job->done : job->n_recompute;
-    job->prefill = known;
-    job->done = 0;
+    end_sequence(s, seq);
+    seq->state = INVAR_SEQ_WAITING;
+    seq->n_recompute = seq->done > seq->n_recompute ? seq->done : seq->n_recompute;
+    seq->prefill = known;
+    seq->done = 0;
     s->next = index < s->next ? index : s->next;
 }
 
@@ -214,11 +214,11 @@ static void requeue(invar_scheduler *s, int64_t index, int64_t known)
 static void preempt_last(invar_scheduler *s)
 {
     int64_t index = s->active[--s->n_active];
-    invar_seq *job = &s->seqs[index];
+    invar_seq *seq = &s->seqs[index];
 
-    if (job->state == INVAR_SEQ_RUNNING && job->n_sharing == 0)
-        job->parent = -1;
-    requeue(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
+    if (seq->state == INVAR_SEQ_RUNNING && seq->n_sharing == 0)
+        seq->parent = -1;
+    requeue(s, index, seq->done < seq->prefill ? seq->prefill : seq->done + 1);
 }
 
 /*
@@ -251,11 +251,11 @@ static bool drop_kept_prompt(invar_scheduler *s)
  */
 static bool grow_sequence(invar_scheduler *s, int64_t i)
 {
-    invar_seq *job = &s->seqs[s->active[i]];
+    invar_seq *seq = &s->seqs[s->active[i]];
 
-    while (job->n_pages < invar_kv_cache_pages_for(s->cache, job->done + 1)) {
-        if (invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1)) {
-            job->n_pages++;
+    while (seq->n_pages < invar_kv_cache_pages_for(s->cache, seq->done + 1)) {
+        if (invar_kv_cache_alloc_pages(seq->pages + seq->n_pages, s->cache, 1)) {
+            seq->n_pages++;
         } else if (s->n_active > 1) {
             preempt_last(s);
             if (s->n_active == i)
@@ -276,8 +276,8 @@ static int64_t pages_for_growth(const invar_scheduler *s)
     int64_t pages = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        const invar_seq *job = &s->seqs[s->active[i]];
-        int64_t more = invar_kv_cache_pages_for(s->cache, job->rows) - job->n_pages;
+        const invar_seq *seq = &s->seqs[s->active[i]];
+        int64_t more = invar_kv_cache_pages_for(s->cache, seq->rows) - seq->n_pages;
         pages += more < GROWTH ? more : GROWTH;
     }
     return pages;
@@ -286,24 +286,24 @@ static int64_t pages_for_growth(const invar_scheduler *s)
 /* Allocates the pages of the known rows. *admitted_out = false if too few are free. */
 static invar_status admit_sequence(bool *admitted_out, invar_scheduler *s, int64_t index)
 {
-    invar_seq *job = &s->seqs[index];
-    int64_t total = invar_kv_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
-    int64_t known = invar_kv_cache_pages_for(s->cache, job->prefill);
+    invar_seq *seq = &s->seqs[index];
+    int64_t total = invar_kv_cache_pages_for(s->cache, seq->rows), shared = shared_pages(s, seq);
+    int64_t known = invar_kv_cache_pages_for(s->cache, seq->prefill);
 
     *admitted_out = known - shared + pages_for_growth(s) <= s->cache->n_free;
     if (!*admitted_out)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
+    INVAR_TRY(invar_alloc((void **)&seq->pages, (size_t)total, sizeof *seq->pages,
                           "the page table of a sequence"));
-    job->n_pages = known;
-    job->n_shared = shared;
+    seq->n_pages = known;
+    seq->n_shared = shared;
     if (shared > 0) {
-        const invar_seq *parent = &s->seqs[job->parent];
-        memcpy(job->pages, parent->pages, (size_t)shared * sizeof *job->pages);
-        invar_kv_cache_ref_pages(s->cache, job->pages, shared);
+        const invar_seq *parent = &s->seqs[seq->parent];
+        memcpy(seq->pages, parent->pages, (size_t)shared * sizeof *seq->pages);
+        invar_kv_cache_ref_pages(s->cache, seq->pages, shared);
     }
-    INVAR_CHECK(invar_kv_cache_alloc_pages(job->pages + shared, s->cache, known - shared));
-    job->state = job->parent < 0 ? INVAR_SEQ_RUNNING : INVAR_SEQ_ADMITTED;
+    INVAR_CHECK(invar_kv_cache_alloc_pages(seq->pages + shared, s->cache, known - shared));
+    seq->state = seq->parent < 0 ? INVAR_SEQ_RUNNING : INVAR_SEQ_ADMITTED;
     s->active[s->n_active++] = index;
     return INVAR_OK;
 }
@@ -326,17 +326,17 @@ static invar_status admit_waiting(invar_scheduler *s)
 /*
  * Starts decoding after a shared prompt. The partly filled page is copied, since both write to it.
  */
-static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
+static invar_status join_prompt(invar_scheduler *s, invar_seq *seq)
 {
-    const invar_seq *parent = &s->seqs[job->parent];
-    int64_t partial = job->prefill % s->cache->shape.page_size;
+    const invar_seq *parent = &s->seqs[seq->parent];
+    int64_t partial = seq->prefill % s->cache->shape.page_size;
 
     if (partial > 0)
-        INVAR_TRY(invar_kv_cache_copy(s->cache, job->pages[job->n_shared],
-                                      parent->pages[job->n_shared], partial));
-    job->done = job->prefill;
-    job->state = INVAR_SEQ_RUNNING;
-    leave_parent(s, job);
+        INVAR_TRY(invar_kv_cache_copy(s->cache, seq->pages[seq->n_shared],
+                                      parent->pages[seq->n_shared], partial));
+    seq->done = seq->prefill;
+    seq->state = INVAR_SEQ_RUNNING;
+    leave_parent(s, seq);
     return INVAR_OK;
 }
 
@@ -346,10 +346,10 @@ static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
 static invar_status join_prompts(invar_scheduler *s)
 {
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->seqs[s->active[i]];
+        invar_seq *seq = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_ADMITTED && s->seqs[job->parent].state == INVAR_SEQ_PREFIX_KEPT)
-            INVAR_TRY(join_prompt(s, job));
+        if (seq->state == INVAR_SEQ_ADMITTED && s->seqs[seq->parent].state == INVAR_SEQ_PREFIX_KEPT)
+            INVAR_TRY(join_prompt(s, seq));
     }
     return INVAR_OK;
 }
@@ -362,11 +362,11 @@ static bool prefers_prefill_pass(const invar_scheduler *s)
     int64_t known = 0, others = 0;
 
     for (int64_t i = 0; i < s->n_active; i++) {
-        const invar_seq *job = &s->seqs[s->active[i]];
+        const invar_seq *seq = &s->seqs[s->active[i]];
 
-        if (job->state == INVAR_SEQ_RUNNING && job->done < job->prefill)
-            known += job->prefill - job->done;
-        else if (job->state == INVAR_SEQ_RUNNING)
+        if (seq->state == INVAR_SEQ_RUNNING && seq->done < seq->prefill)
+            known += seq->prefill - seq->done;
+        else if (seq->state == INVAR_SEQ_RUNNING)
             others++;
     }
     known = known < s->chunk ? known : s->chunk;
@@ -383,11 +383,11 @@ int64_t invar_scheduler_max_rows(int64_t known, int64_t sequences, int64_t n_dra
 }
 
 /* Returns the rows of a sequence in this pass; `left` prefill rows of the chunk are available. */
-static int64_t rows_in_pass(const invar_seq *job, int64_t left, bool known_alone)
+static int64_t rows_in_pass(const invar_seq *seq, int64_t left, bool known_alone)
 {
-    int64_t known = job->prefill - job->done;
+    int64_t known = seq->prefill - seq->done;
 
-    if (job->state != INVAR_SEQ_RUNNING || job->done == job->rows)
+    if (seq->state != INVAR_SEQ_RUNNING || seq->done == seq->rows)
         return 0;
     if (known <= 0)
         return known_alone ? 0 : 1;
@@ -395,16 +395,16 @@ static int64_t rows_in_pass(const invar_seq *job, int64_t left, bool known_alone
 }
 
 /* Adds a draft row to a sequence if that needs no preemption; returns false otherwise. */
-static bool add_draft_row(invar_scheduler *s, invar_seq *job)
+static bool add_draft_row(invar_scheduler *s, invar_seq *seq)
 {
-    if (job->done == job->rows)
+    if (seq->done == seq->rows)
         return false;
-    if (job->n_pages < invar_kv_cache_pages_for(s->cache, job->done + 1)) {
-        if (!invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1))
+    if (seq->n_pages < invar_kv_cache_pages_for(s->cache, seq->done + 1)) {
+        if (!invar_kv_cache_alloc_pages(seq->pages + seq->n_pages, s->cache, 1))
             return false;
-        job->n_pages++;
+        seq->n_pages++;
     }
-    job->done++;
+    seq->done++;
     return true;
 }
 
@@ -412,10 +412,10 @@ static void add_draft_rows(invar_scheduler *s, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         invar_seq_slice *turn = &s->slices[i];
-        invar_seq *job = &s->seqs[turn->seq];
-        bool through = turn->first >= job->prefill;
+        invar_seq *seq = &s->seqs[turn->seq];
+        bool through = turn->first >= seq->prefill;
 
-        while (through && turn->count <= s->lookahead && add_draft_row(s, job))
+        while (through && turn->count <= s->lookahead && add_draft_row(s, seq))
             turn->count++;
     }
 }
@@ -423,15 +423,15 @@ static void add_draft_rows(invar_scheduler *s, int64_t count)
 void invar_scheduler_truncate(invar_scheduler *s, int64_t index, int64_t rows)
 {
     invar_seq_slice *turn = &s->slices[index];
-    invar_seq *job = &s->seqs[turn->seq];
+    invar_seq *seq = &s->seqs[turn->seq];
     int64_t pages;
 
     turn->count = rows;
-    job->done = turn->first + rows;
-    pages = invar_kv_cache_pages_for(s->cache, job->done);
-    if (job->n_pages > pages) {
-        invar_kv_cache_free_pages(s->cache, job->pages + pages, job->n_pages - pages);
-        job->n_pages = pages;
+    seq->done = turn->first + rows;
+    pages = invar_kv_cache_pages_for(s->cache, seq->done);
+    if (seq->n_pages > pages) {
+        invar_kv_cache_free_pages(s->cache, seq->pages + pages, seq->n_pages - pages);
+        seq->n_pages = pages;
     }
 }
 
@@ -446,15 +446,15 @@ invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_ou
     INVAR_TRY(join_prompts(s));
     known_alone = s->separate_prefill && prefers_prefill_pass(s);
     for (int64_t i = 0; i < s->n_active; i++) {
-        invar_seq *job = &s->seqs[s->active[i]];
-        int64_t rows = rows_in_pass(job, left, known_alone);
+        invar_seq *seq = &s->seqs[s->active[i]];
+        int64_t rows = rows_in_pass(seq, left, known_alone);
 
         if (rows == 0 || !grow_sequence(s, i))
             continue;
-        s->slices[count++] = (invar_seq_slice){s->active[i], job->done, rows};
-        if (job->done < job->prefill)
+        s->slices[count++] = (invar_seq_slice){s->active[i], seq->done, rows};
+        if (seq->done < seq->prefill)
             left -= rows;
-        job->done += rows;
+        seq->done += rows;
     }
     INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_seqs));
     add_draft_rows(s, count);

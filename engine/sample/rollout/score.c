@@ -94,29 +94,29 @@ static void score_run_release(score_run *s)
 /* Computes the log-probs of the rows of the pass and copies them to logp_out[sequence]. */
 static invar_status score_pass_rows(score_run *s, float temperature, float *const *logp_out)
 {
-    const invar_model_runner *feed = &s->feed;
-    invar_logit_rows head = {.count = feed->start[feed->n_slices],
+    const invar_model_runner *runner = &s->feed;
+    invar_logit_rows head = {.count = runner->start[runner->n_slices],
                              .row = s->row,
                              .targets = s->targets,
-                             .units = {s->row, feed->start[feed->n_slices]},
+                             .units = {s->row, runner->start[runner->n_slices]},
                              .temperature = invar_sampling_logp_temperature(temperature)};
 
-    for (int64_t i = 0; i < feed->n_slices; i++) {
-        const invar_seq_slice *turn = &feed->slices[i];
-        memcpy(s->targets + feed->start[i], s->jobs[turn->seq].tokens + turn->first + 1,
+    for (int64_t i = 0; i < runner->n_slices; i++) {
+        const invar_seq_slice *turn = &runner->slices[i];
+        memcpy(s->targets + runner->start[i], s->jobs[turn->seq].tokens + turn->first + 1,
                (size_t)turn->count * sizeof *s->targets);
     }
     if (invar_rollout_stages_samples(s->rollout))
         INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
     INVAR_TRY(invar_rollout_stages_broadcast(s->rollout, "scores", s->logp,
                                              (size_t)head.count * sizeof *s->logp));
-    for (int64_t i = 0; i < feed->n_slices; i++) {
-        const invar_seq_slice *turn = &feed->slices[i];
-        const invar_seq *job = &s->jobs[turn->seq];
+    for (int64_t i = 0; i < runner->n_slices; i++) {
+        const invar_seq_slice *turn = &runner->slices[i];
+        const invar_seq *seq = &s->jobs[turn->seq];
 
-        memcpy(logp_out[job->sample] + turn->first, s->logp + feed->start[i],
+        memcpy(logp_out[seq->sample] + turn->first, s->logp + runner->start[i],
                (size_t)turn->count * sizeof *s->logp);
-        if (turn->first + turn->count == job->rows)
+        if (turn->first + turn->count == seq->rows)
             invar_scheduler_finish(&s->feed.scheduler, turn->seq);
     }
     return INVAR_OK;

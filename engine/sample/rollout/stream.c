@@ -64,13 +64,13 @@ static invar_status compact_batch(invar_running_batch *run)
     invar_scheduler_compact(places, &run->runner.scheduler);
     run->n_seqs = run->runner.scheduler.n_seqs;
     for (int64_t i = 0; i < run->count; i++) {
-        invar_decode_state *w = &run->states[i];
+        invar_decode_state *state = &run->states[i];
 
-        numbers[i] = w->finished ? 0 : kept; // 0 for a kept prompt; its index is no longer used
-        if (w->finished)
+        numbers[i] = state->finished ? 0 : kept; // 0 for a kept prompt; its index is no longer used
+        if (state->finished)
             continue;
-        w->seq = places[w->seq];
-        run->states[kept++] = *w;
+        state->seq = places[state->seq];
+        run->states[kept++] = *state;
     }
     for (int64_t i = 0; i < run->n_seqs; i++)
         run->seqs[i].sample = numbers[run->seqs[i].sample];
@@ -133,13 +133,13 @@ void invar_rollout_cancel(invar_rollout *r, const invar_rl_sample *samples, int6
 
     INVAR_CHECK(run);
     for (int64_t i = 0; i < run->count; i++) {
-        invar_decode_state *w = &run->states[i];
+        invar_decode_state *state = &run->states[i];
 
-        if (w->finished || w->sample < samples || w->sample >= samples + count)
+        if (state->finished || state->sample < samples || state->sample >= samples + count)
             continue;
-        w->finished = true;
-        invar_running_batch_release_state(w);
-        invar_scheduler_cancel(&run->runner.scheduler, w->seq);
+        state->finished = true;
+        invar_running_batch_release_state(state);
+        invar_scheduler_cancel(&run->runner.scheduler, state->seq);
     }
 }
 

@@ -97,75 +97,75 @@ void invar_generation_request_release(invar_generation_request *t)
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-static invar_status open_rollouts(invar_inference_engine *d)
+static invar_status open_rollouts(invar_inference_engine *engine)
 {
-    const invar_inference_engine_options *o = &d->options;
+    const invar_inference_engine_options *o = &engine->options;
     invar_rollout_exec_options limits, settled;
 
-    d->closed = o->rollout != NULL;
+    engine->closed = o->rollout != NULL;
     if (o->rollout)
         return INVAR_OK;
     limits = *o->limits;
-    INVAR_TRY(invar_rollout_new(&d->own_rollout, o->model, o->tokenizer, o->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&engine->own_rollout, o->model, o->tokenizer, o->dev, &limits));
     limits.speculation = (invar_speculation){0}; // scoring computes known tokens only
     limits.concurrency = limits.concurrency && limits.concurrency < SCORE_SEQUENCES
                              ? limits.concurrency
                              : SCORE_SEQUENCES;
-    INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&engine->scorer, o->model, NULL, o->dev, &limits));
     settled = invar_rollout_resolve_options(&limits, o->model, o->dev, 1, o->context, 0);
-    d->score_rows = settled.pages * settled.page_size;
-    return invar_rollout_open_stream(d->own_rollout, o->context);
+    engine->score_rows = settled.pages * settled.page_size;
+    return invar_rollout_open_stream(engine->own_rollout, o->context);
 }
 
 invar_status invar_inference_engine_new(invar_inference_engine **out,
                                         const invar_inference_engine_options *options)
 {
-    invar_inference_engine *d = NULL;
+    invar_inference_engine *engine = NULL;
     invar_status status;
 
-    INVAR_TRY(alloc_zeroed((void **)&d, 1, sizeof *d, "a dispatch"));
-    d->options = *options;
-    d->submitted_end = &d->submitted;
-    (void)pthread_mutex_init(&d->lock, NULL);
-    init_condition(&d->work_cond);
-    status = open_rollouts(d);
+    INVAR_TRY(alloc_zeroed((void **)&engine, 1, sizeof *engine, "a dispatch"));
+    engine->options = *options;
+    engine->submitted_end = &engine->submitted;
+    (void)pthread_mutex_init(&engine->lock, NULL);
+    init_condition(&engine->work_cond);
+    status = open_rollouts(engine);
     if (status != INVAR_OK) {
-        invar_inference_engine_free(d);
+        invar_inference_engine_free(engine);
         return status;
     }
-    *out = d;
+    *out = engine;
     return INVAR_OK;
 }
 
-void invar_inference_engine_free(invar_inference_engine *d)
+void invar_inference_engine_free(invar_inference_engine *engine)
 {
-    if (!d)
+    if (!engine)
         return;
-    invar_rollout_free(d->own_rollout);
-    invar_rollout_free(d->scorer);
-    (void)pthread_mutex_destroy(&d->lock);
-    (void)pthread_cond_destroy(&d->work_cond);
-    invar_free(d);
+    invar_rollout_free(engine->own_rollout);
+    invar_rollout_free(engine->scorer);
+    (void)pthread_mutex_destroy(&engine->lock);
+    (void)pthread_cond_destroy(&engine->work_cond);
+    invar_free(engine);
 }
 
-static invar_rollout *rollout_of(const invar_inference_engine *d)
+static invar_rollout *rollout_of(const invar_inference_engine *engine)
 {
-    return d->own_rollout ? d->own_rollout : d->options.rollout;
+    return engine->own_rollout ? engine->own_rollout : engine->options.rollout;
 }
 
 /* ---- called by any thread -------------------------------------------------------------------- */
 
-static void lock_engine(invar_inference_engine *d)
+static void lock_engine(invar_inference_engine *engine)
 {
-    (void)pthread_mutex_lock(&d->lock);
+    (void)pthread_mutex_lock(&engine->lock);
 }
 
-void invar_inference_engine_unlock(invar_inference_engine *d)
+void invar_inference_engine_unlock(invar_inference_engine *engine)
 {
-    (void)pthread_mutex_unlock(&d->lock);
+    (void)pthread_mutex_unlock(&engine->lock);
 }
 
-static void wait_for(pthread_cond_t *condition, invar_inference_engine *d, int64_t ms)
+static void wait_for(pthread_cond_t *condition, invar_inference_engine *engine, int64_t ms)
 {
     struct timespec until;
 
@@ -176,28 +176,28 @@ static void wait_for(pthread_cond_t *condition, invar_inference_engine *d, int64
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    (void)pthread_cond_timedwait(condition, &d->lock, &until);
+    (void)pthread_cond_timedwait(condition, &engine->lock, &until);
 }
 
-invar_status invar_inference_engine_submit(invar_inference_engine *d,
+invar_status invar_inference_engine_submit(invar_inference_engine *engine,
                                            invar_generation_request *request)
 {
     invar_status status = INVAR_OK;
 
-    lock_engine(d);
-    if (d->closed)
+    lock_engine(engine);
+    if (engine->closed)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "the server is about to end");
-    else if (d->load >= d->options.max_requests)
-        status =
-            INVAR_FAIL(INVAR_E_BUSY, 0,
-                       "the server works on %" PRId64 " requests, as many as it takes", d->load);
+    else if (engine->load >= engine->options.max_requests)
+        status = INVAR_FAIL(INVAR_E_BUSY, 0,
+                            "the server works on %" PRId64 " requests, as many as it takes",
+                            engine->load);
     if (status == INVAR_OK) {
-        *d->submitted_end = request;
-        d->submitted_end = &request->next;
-        d->load++;
-        (void)pthread_cond_signal(&d->work_cond);
+        *engine->submitted_end = request;
+        engine->submitted_end = &request->next;
+        engine->load++;
+        (void)pthread_cond_signal(&engine->work_cond);
     }
-    invar_inference_engine_unlock(d);
+    invar_inference_engine_unlock(engine);
     return status;
 }
 
@@ -210,85 +210,86 @@ static int64_t tokens_of(const invar_generation_request *t)
     return sum;
 }
 
-void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *request,
+void invar_inference_engine_wait(invar_inference_engine *engine, invar_generation_request *request,
                                  int64_t known, int64_t ms)
 {
-    lock_engine(d);
+    lock_engine(engine);
     if (!request->done && tokens_of(request) <= known)
-        wait_for(&request->progress_cond, d, ms);
+        wait_for(&request->progress_cond, engine, ms);
 }
 
-void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *request)
+void invar_inference_engine_cancel(invar_inference_engine *engine,
+                                   invar_generation_request *request)
 {
-    lock_engine(d);
+    lock_engine(engine);
     request->canceled = true;
-    (void)pthread_cond_signal(&d->work_cond);
+    (void)pthread_cond_signal(&engine->work_cond);
     while (!request->done)
-        wait_for(&request->progress_cond, d, STOP_CHECK_MS);
-    invar_inference_engine_unlock(d);
+        wait_for(&request->progress_cond, engine, STOP_CHECK_MS);
+    invar_inference_engine_unlock(engine);
 }
 
-void invar_inference_engine_stop(invar_inference_engine *d)
+void invar_inference_engine_stop(invar_inference_engine *engine)
 {
-    lock_engine(d);
-    d->stopped = true;
-    (void)pthread_cond_signal(&d->work_cond);
-    invar_inference_engine_unlock(d);
+    lock_engine(engine);
+    engine->stopped = true;
+    (void)pthread_cond_signal(&engine->work_cond);
+    invar_inference_engine_unlock(engine);
 }
 
-int64_t invar_inference_engine_load(invar_inference_engine *d)
+int64_t invar_inference_engine_load(invar_inference_engine *engine)
 {
     int64_t load;
 
-    lock_engine(d);
-    load = d->load;
-    invar_inference_engine_unlock(d);
+    lock_engine(engine);
+    load = engine->load;
+    invar_inference_engine_unlock(engine);
     return load;
 }
 
 /* ---- worker: end of requests ----------------------------------------------------------------- */
 
 /* Marks the request as done and wakes its owner, who may free it at once. Caller holds `lock`. */
-static void complete_request(invar_inference_engine *d, invar_generation_request *t)
+static void complete_request(invar_inference_engine *engine, invar_generation_request *t)
 {
     t->done = true;
-    d->load--;
+    engine->load--;
     (void)pthread_cond_broadcast(&t->progress_cond);
 }
 
 /* Removes the samples of the request from the rollout and completes it. Caller holds `lock`. */
-static void drop_request(invar_inference_engine *d, invar_generation_request *t)
+static void drop_request(invar_inference_engine *engine, invar_generation_request *t)
 {
     if (t->n_unfinished > 0)
-        invar_rollout_cancel(rollout_of(d), t->samples, t->n_prompts * t->n);
-    d->live_samples -= t->n_unfinished;
+        invar_rollout_cancel(rollout_of(engine), t->samples, t->n_prompts * t->n);
+    engine->live_samples -= t->n_unfinished;
     t->n_unfinished = 0;
-    complete_request(d, t);
+    complete_request(engine, t);
 }
 
-static void set_request_failed(invar_inference_engine *d, invar_generation_request *t)
+static void set_request_failed(invar_inference_engine *engine, invar_generation_request *t)
 {
     invar_error_take(&t->error);
-    drop_request(d, t);
+    drop_request(engine, t);
 }
 
 /* Removes an admitted request from the list and fails it with the current error. */
-static void fail_request(invar_inference_engine *d, invar_generation_request *t)
+static void fail_request(invar_inference_engine *engine, invar_generation_request *t)
 {
-    invar_generation_request **at = &d->requests;
+    invar_generation_request **at = &engine->requests;
 
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
-    lock_engine(d);
-    set_request_failed(d, t);
-    invar_inference_engine_unlock(d);
+    lock_engine(engine);
+    set_request_failed(engine, t);
+    invar_inference_engine_unlock(engine);
 }
 
 /* Removes requests that are complete or canceled from the list. Caller holds `lock`. */
-static void remove_finished(invar_inference_engine *d)
+static void remove_finished(invar_inference_engine *engine)
 {
-    for (invar_generation_request **at = &d->requests; *at;) {
+    for (invar_generation_request **at = &engine->requests; *at;) {
         invar_generation_request *t = *at;
 
         if (!t->canceled && t->n_unfinished > 0) {
@@ -297,31 +298,31 @@ static void remove_finished(invar_inference_engine *d)
         }
         *at = t->next;
         if (t->canceled)
-            drop_request(d, t);
+            drop_request(engine, t);
         else
-            complete_request(d, t);
+            complete_request(engine, t);
     }
 }
 
 /* Fails all requests with the current error, which stays set, and accepts no more. */
-static void fail_all(invar_inference_engine *d)
+static void fail_all(invar_inference_engine *engine)
 {
     invar_error error;
 
     invar_error_take(&error);
-    lock_engine(d);
-    d->closed = true;
-    *d->submitted_end = d->requests;
-    while (d->submitted) {
-        invar_generation_request *t = d->submitted;
+    lock_engine(engine);
+    engine->closed = true;
+    *engine->submitted_end = engine->requests;
+    while (engine->submitted) {
+        invar_generation_request *t = engine->submitted;
 
-        d->submitted = t->next;
+        engine->submitted = t->next;
         invar_error_put(&error);
-        set_request_failed(d, t);
+        set_request_failed(engine, t);
     }
-    d->submitted_end = &d->submitted;
-    d->requests = NULL;
-    invar_inference_engine_unlock(d);
+    engine->submitted_end = &engine->submitted;
+    engine->requests = NULL;
+    invar_inference_engine_unlock(engine);
     invar_error_put(&error);
 }
 
@@ -343,17 +344,17 @@ static invar_status init_sample(invar_rl_sample *s, const invar_generation_reque
     return INVAR_OK;
 }
 
-static invar_status add_prompt_samples(invar_inference_engine *d, invar_generation_request *t,
+static invar_status add_prompt_samples(invar_inference_engine *engine, invar_generation_request *t,
                                        int64_t prompt)
 {
     invar_rl_sample *samples = t->samples + prompt * t->n;
 
     for (int64_t i = 0; i < t->n; i++)
-        INVAR_TRY(init_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, d->group));
-    d->group++;
-    INVAR_TRY(invar_rollout_add(rollout_of(d), samples, t->n, t->sampling));
+        INVAR_TRY(init_sample(&samples[i], t, &t->prompts[prompt], (uint32_t)i, engine->group));
+    engine->group++;
+    INVAR_TRY(invar_rollout_add(rollout_of(engine), samples, t->n, t->sampling));
     t->n_unfinished += t->n;
-    d->live_samples += t->n;
+    engine->live_samples += t->n;
     return INVAR_OK;
 }
 
@@ -361,55 +362,55 @@ static invar_status add_prompt_samples(invar_inference_engine *d, invar_generati
  * Fails if the KV cache of the scorer cannot hold a prompt. The last token of a prompt needs no
  * row.
  */
-static invar_status check_prompts_fit(const invar_inference_engine *d,
+static invar_status check_prompts_fit(const invar_inference_engine *engine,
                                       const invar_generation_request *t)
 {
     for (int64_t i = 0; t->score && i < t->n_prompts; i++)
-        if (t->prompts[i].count - 1 > d->score_rows)
+        if (t->prompts[i].count - 1 > engine->score_rows)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "prompt %" PRId64 " has %" PRId64 " tokens; the server's KV cache "
                               "has room to score %" PRId64 ": shorten it, or serve with more "
                               "kv-pages",
-                              i, t->prompts[i].count, d->score_rows + 1);
+                              i, t->prompts[i].count, engine->score_rows + 1);
     return INVAR_OK;
 }
 
-static invar_status start_request(invar_inference_engine *d, invar_generation_request *t)
+static invar_status start_request(invar_inference_engine *engine, invar_generation_request *t)
 {
-    INVAR_TRY(check_prompts_fit(d, t));
+    INVAR_TRY(check_prompts_fit(engine, t));
     for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
-        INVAR_TRY(add_prompt_samples(d, t, i));
+        INVAR_TRY(add_prompt_samples(engine, t, i));
     return INVAR_OK;
 }
 
 /* Takes the submitted requests out of the queue, in order. Caller holds `lock`. */
-static invar_generation_request *take_submitted(invar_inference_engine *d)
+static invar_generation_request *take_submitted(invar_inference_engine *engine)
 {
-    invar_generation_request *first = d->submitted;
+    invar_generation_request *first = engine->submitted;
 
-    d->submitted = NULL;
-    d->submitted_end = &d->submitted;
+    engine->submitted = NULL;
+    engine->submitted_end = &engine->submitted;
     return first;
 }
 
 /* Admits submitted requests. A request whose samples cannot be created fails. */
-static void admit_requests(invar_inference_engine *d, invar_generation_request *first)
+static void admit_requests(invar_inference_engine *engine, invar_generation_request *first)
 {
-    invar_generation_request **end = &d->requests, *next;
+    invar_generation_request **end = &engine->requests, *next;
 
     while (*end)
         end = &(*end)->next;
     for (invar_generation_request *t = first; t; t = next) {
         next = t->next;
         t->next = NULL;
-        if (start_request(d, t) == INVAR_OK) {
+        if (start_request(engine, t) == INVAR_OK) {
             *end = t;
             end = &t->next;
             continue;
         }
-        lock_engine(d);
-        set_request_failed(d, t);
-        invar_inference_engine_unlock(d);
+        lock_engine(engine);
+        set_request_failed(engine, t);
+        invar_inference_engine_unlock(engine);
     }
 }
 
@@ -502,14 +503,14 @@ static bool is_device_error(invar_status status)
     return status == INVAR_E_CUDA || status == INVAR_E_NCCL || status == INVAR_E_MPI;
 }
 
-static void finish_scores(invar_inference_engine *d, const score_batch *all)
+static void finish_scores(invar_inference_engine *engine, const score_batch *all)
 {
     for (int64_t i = 0; i < all->n_requests; i++) {
         invar_generation_request *t = all->requests[i];
 
         t->score = false;
         if (check_scores(t) != INVAR_OK)
-            fail_request(d, t);
+            fail_request(engine, t);
     }
 }
 
@@ -517,29 +518,29 @@ static void finish_scores(invar_inference_engine *d, const score_batch *all)
  * Handles a batch that failed: its requests are marked to be scored alone, so that only the bad one
  * fails.
  */
-static void retry_individually(invar_inference_engine *d, const score_batch *all,
+static void retry_individually(invar_inference_engine *engine, const score_batch *all,
                                invar_generation_request *first)
 {
     if (all->n_requests <= 1)
-        fail_request(d, first);
+        fail_request(engine, first);
     else
         for (int64_t i = 0; i < all->n_requests; i++)
             all->requests[i]->score_alone = true;
 }
 
 /* Scores the batch that begins with this request. Fails on an error of the device only. */
-static invar_status run_score_batch(invar_inference_engine *d, invar_generation_request *first)
+static invar_status run_score_batch(invar_inference_engine *engine, invar_generation_request *first)
 {
     score_batch all = {0};
     invar_status status = fill_score_batch(&all, first);
 
     if (status == INVAR_OK)
-        status = invar_rollout_score(d->scorer, all.tokens, all.n, all.count,
+        status = invar_rollout_score(engine->scorer, all.tokens, all.n, all.count,
                                      first->sampling->temperature, all.logp);
     if (status == INVAR_OK)
-        finish_scores(d, &all);
+        finish_scores(engine, &all);
     else if (!is_device_error(status))
-        retry_individually(d, &all, first);
+        retry_individually(engine, &all, first);
     release_score_batch(&all);
     return is_device_error(status) ? status : INVAR_OK;
 }
@@ -579,7 +580,7 @@ static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sa
     return INVAR_OK;
 }
 
-static invar_status publish_request(invar_inference_engine *d, invar_generation_request *t)
+static invar_status publish_request(invar_inference_engine *engine, invar_generation_request *t)
 {
     bool news = false;
 
@@ -596,7 +597,7 @@ static invar_status publish_request(invar_inference_engine *d, invar_generation_
         if (c->finish == INVAR_FINISH_NONE)
             continue;
         t->n_unfinished--;
-        d->live_samples--;
+        engine->live_samples--;
     }
     if (news)
         (void)pthread_cond_broadcast(&t->progress_cond);
@@ -607,100 +608,101 @@ static invar_status publish_request(invar_inference_engine *d, invar_generation_
  * Publishes the new tokens of all requests. A request that cannot be published fails. Caller holds
  * `lock`.
  */
-static void publish_all(invar_inference_engine *d)
+static void publish_all(invar_inference_engine *engine)
 {
-    for (invar_generation_request **at = &d->requests; *at;) {
+    for (invar_generation_request **at = &engine->requests; *at;) {
         invar_generation_request *t = *at;
 
-        if (publish_request(d, t) == INVAR_OK) {
+        if (publish_request(engine, t) == INVAR_OK) {
             at = &t->next;
             continue;
         }
         *at = t->next;
-        set_request_failed(d, t);
+        set_request_failed(engine, t);
     }
 }
 
-static bool is_stopped(const invar_inference_engine *d, const volatile sig_atomic_t *stop)
+static bool is_stopped(const invar_inference_engine *engine, const volatile sig_atomic_t *stop)
 {
-    return d->stopped || (stop && *stop);
+    return engine->stopped || (stop && *stop);
 }
 
 /*
  * Waits at most STOP_CHECK_MS for work. Returns false if the engine is stopped and no requests are
  * left. Returns with `lock` held.
  */
-static bool wait_for_work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
+static bool wait_for_work(invar_inference_engine *engine, const volatile sig_atomic_t *stop)
 {
-    lock_engine(d);
-    remove_finished(d);
-    if (!d->requests && !d->submitted && !is_stopped(d, stop))
-        wait_for(&d->work_cond, d, STOP_CHECK_MS);
-    d->closed = d->closed || is_stopped(d, stop);
-    return d->requests || d->submitted || !d->closed;
+    lock_engine(engine);
+    remove_finished(engine);
+    if (!engine->requests && !engine->submitted && !is_stopped(engine, stop))
+        wait_for(&engine->work_cond, engine, STOP_CHECK_MS);
+    engine->closed = engine->closed || is_stopped(engine, stop);
+    return engine->requests || engine->submitted || !engine->closed;
 }
 
-static invar_status call_tick(const invar_inference_engine *d)
+static invar_status call_tick(const invar_inference_engine *engine)
 {
-    return d->options.on_progress ? d->options.on_progress(d->options.payload) : INVAR_OK;
+    return engine->options.on_progress ? engine->options.on_progress(engine->options.payload)
+                                       : INVAR_OK;
 }
 
-static invar_generation_request *first_unscored(const invar_inference_engine *d)
+static invar_generation_request *first_unscored(const invar_inference_engine *engine)
 {
-    invar_generation_request *t = d->requests;
+    invar_generation_request *t = engine->requests;
 
     while (t && !t->score)
         t = t->next;
     return t;
 }
 
-static invar_status run_round(invar_inference_engine *d)
+static invar_status run_round(invar_inference_engine *engine)
 {
-    for (invar_generation_request *t = first_unscored(d); t; t = first_unscored(d))
-        INVAR_TRY(run_score_batch(d, t));
-    return d->live_samples > 0 ? invar_rollout_step(rollout_of(d)) : INVAR_OK;
+    for (invar_generation_request *t = first_unscored(engine); t; t = first_unscored(engine))
+        INVAR_TRY(run_score_batch(engine, t));
+    return engine->live_samples > 0 ? invar_rollout_step(rollout_of(engine)) : INVAR_OK;
 }
 
 /* Serves requests until the engine is stopped. Returns with `lock` held, unless it fails. */
-static invar_status run_loop(invar_inference_engine *d, const volatile sig_atomic_t *stop)
+static invar_status run_loop(invar_inference_engine *engine, const volatile sig_atomic_t *stop)
 {
     invar_status status = INVAR_OK;
 
-    while (status == INVAR_OK && wait_for_work(d, stop)) {
-        invar_generation_request *first = take_submitted(d);
+    while (status == INVAR_OK && wait_for_work(engine, stop)) {
+        invar_generation_request *first = take_submitted(engine);
 
-        invar_inference_engine_unlock(d);
-        admit_requests(d, first);
-        status = run_round(d);
+        invar_inference_engine_unlock(engine);
+        admit_requests(engine, first);
+        status = run_round(engine);
         if (status != INVAR_OK)
             break;
-        lock_engine(d);
-        publish_all(d);
-        invar_inference_engine_unlock(d);
-        status = call_tick(d);
+        lock_engine(engine);
+        publish_all(engine);
+        invar_inference_engine_unlock(engine);
+        status = call_tick(engine);
     }
     return status;
 }
 
-invar_status invar_inference_engine_begin(invar_inference_engine *d)
+invar_status invar_inference_engine_begin(invar_inference_engine *engine)
 {
-    INVAR_TRY(invar_rollout_open_stream(d->options.rollout, d->options.context));
-    lock_engine(d);
-    d->closed = d->stopped = false;
-    invar_inference_engine_unlock(d);
+    INVAR_TRY(invar_rollout_open_stream(engine->options.rollout, engine->options.context));
+    lock_engine(engine);
+    engine->closed = engine->stopped = false;
+    invar_inference_engine_unlock(engine);
     return INVAR_OK;
 }
 
-invar_status invar_inference_engine_run(invar_inference_engine *d,
+invar_status invar_inference_engine_run(invar_inference_engine *engine,
                                         const volatile sig_atomic_t *stop)
 {
-    invar_status status = run_loop(d, stop);
+    invar_status status = run_loop(engine, stop);
 
     if (status != INVAR_OK)
-        fail_all(d);
+        fail_all(engine);
     else
-        invar_inference_engine_unlock(d);
-    if (!d->own_rollout)
-        invar_rollout_close(d->options.rollout);
+        invar_inference_engine_unlock(engine);
+    if (!engine->own_rollout)
+        invar_rollout_close(engine->options.rollout);
     return status;
 }

@@ -74,29 +74,31 @@ const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *p)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static int64_t max_prompt_tokens(const invar_prompt_encoder *p, const invar_completion_request *ask)
+static int64_t max_prompt_tokens(const invar_prompt_encoder *p,
+                                 const invar_completion_request *request)
 {
-    return p->options.context - (ask->sampling.max_response != 0);
+    return p->options.context - (request->sampling.max_response != 0);
 }
 
 /* Encodes a text. A text that is certainly too long is rejected before it takes memory and time. */
-static invar_status encode_text(const invar_prompt_encoder *p, const invar_completion_request *ask,
-                                int64_t index, const char *text, size_t bytes)
+static invar_status encode_text(const invar_prompt_encoder *p,
+                                const invar_completion_request *request, int64_t index,
+                                const char *text, size_t bytes)
 {
     const invar_tokenizer *t = p->options.tokenizer;
-    invar_completion_prompt *prompt = &ask->prompts[index];
+    invar_completion_prompt *prompt = &request->prompts[index];
     int64_t least = invar_tokenizer_min_tokens(t, bytes);
     uint64_t room = invar_tokenizer_max_bytes(t, text, bytes);
     invar_status status;
 
-    if (least > max_prompt_tokens(p, ask))
+    if (least > max_prompt_tokens(p, request))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "prompt %" PRId64 " has %zu bytes of text, at least %" PRId64
                           " tokens; the longest that is taken has %" PRId64,
-                          index, bytes, least, max_prompt_tokens(p, ask));
-    INVAR_TRY(invar_serve_memory_reserve(ask->memory, room, false));
+                          index, bytes, least, max_prompt_tokens(p, request));
+    INVAR_TRY(invar_serve_memory_reserve(request->memory, room, false));
     status = invar_tokenizer_encode(&prompt->ids, &prompt->n_ids, t, text, bytes);
-    invar_serve_memory_give_back(ask->memory, room);
+    invar_serve_memory_give_back(request->memory, room);
     return status;
 }
 
@@ -144,35 +146,35 @@ static invar_status check_tools(invar_prompt_encoder *p, const char *messages, c
  * Renders a chat and checks that the template uses the tools of the request. Caller holds `lock`.
  */
 static invar_status render_checked(char **out, size_t *bytes, invar_prompt_encoder *p,
-                                   invar_completion_request *ask, const char *messages,
+                                   invar_completion_request *request, const char *messages,
                                    const char *tools)
 {
     INVAR_TRY(render_or_reopen(out, bytes, p, messages, tools));
-    if (json_array_size(ask->tools) == 0)
+    if (json_array_size(request->tools) == 0)
         return INVAR_OK;
-    ask->param = "tools";
+    request->param = "tools";
     return check_tools(p, messages, *out, *bytes);
 }
 
 static invar_status render_chat(char **out, size_t *bytes, invar_prompt_encoder *p,
-                                invar_completion_request *ask)
+                                invar_completion_request *request)
 {
     char *messages = NULL, *tools = NULL;
     size_t n_messages = 0, n_tools = 0;
     invar_status status;
 
-    status = invar_json_dump(&messages, &n_messages, ask->messages, JSON_COMPACT, "messages");
-    if (status == INVAR_OK && ask->tools)
-        status = invar_json_dump(&tools, &n_tools, ask->tools, JSON_COMPACT, "tools");
+    status = invar_json_dump(&messages, &n_messages, request->messages, JSON_COMPACT, "messages");
+    if (status == INVAR_OK && request->tools)
+        status = invar_json_dump(&tools, &n_tools, request->tools, JSON_COMPACT, "tools");
     if (status == INVAR_OK) {
         uint64_t room = RENDER_COPIES * (uint64_t)(n_messages + n_tools) +
                         invar_serve_memory_of_json(messages, n_messages);
 
         (void)pthread_mutex_lock(&p->lock);
-        status = invar_serve_memory_reserve(ask->memory, room, false);
+        status = invar_serve_memory_reserve(request->memory, room, false);
         if (status == INVAR_OK) {
-            status = render_checked(out, bytes, p, ask, messages, tools ? tools : "");
-            invar_serve_memory_give_back(ask->memory, room);
+            status = render_checked(out, bytes, p, request, messages, tools ? tools : "");
+            invar_serve_memory_give_back(request->memory, room);
         }
         (void)pthread_mutex_unlock(&p->lock);
     }
@@ -181,32 +183,32 @@ static invar_status render_chat(char **out, size_t *bytes, invar_prompt_encoder 
     return status;
 }
 
-static invar_status encode_chat(invar_prompt_encoder *p, invar_completion_request *ask)
+static invar_status encode_chat(invar_prompt_encoder *p, invar_completion_request *request)
 {
     char *text = NULL;
     size_t bytes;
     invar_status status;
 
-    ask->param = "messages";
+    request->param = "messages";
     if (p->no_chat_reason[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "this model takes no chats: %s", p->no_chat_reason);
-    INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
-    memset(ask->prompts, 0, sizeof *ask->prompts);
-    ask->n_prompts = 1;
-    status = render_chat(&text, &bytes, p, ask);
+    INVAR_TRY(invar_alloc((void **)&request->prompts, 1, sizeof *request->prompts, "a prompt"));
+    memset(request->prompts, 0, sizeof *request->prompts);
+    request->n_prompts = 1;
+    status = render_chat(&text, &bytes, p, request);
     if (status == INVAR_OK)
-        status = encode_text(p, ask, 0, text, bytes);
+        status = encode_text(p, request, 0, text, bytes);
     invar_free(text);
     return status;
 }
 
 /* ---- request --------------------------------------------------------------------------------- */
 
-static invar_status check_prompt(const invar_prompt_encoder *p, const invar_completion_request *ask,
-                                 int64_t index)
+static invar_status check_prompt(const invar_prompt_encoder *p,
+                                 const invar_completion_request *request, int64_t index)
 {
-    const invar_completion_prompt *prompt = &ask->prompts[index];
-    int64_t room = max_prompt_tokens(p, ask);
+    const invar_completion_prompt *prompt = &request->prompts[index];
+    int64_t room = max_prompt_tokens(p, request);
 
     if (prompt->n_ids < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -229,30 +231,31 @@ static invar_status check_prompt(const invar_prompt_encoder *p, const invar_comp
  * Fails if the context cannot hold the length that the request asks for, as OpenAI's API and vLLM
  * do: a shorter response would be a silent change.
  */
-static invar_status check_length(const invar_prompt_encoder *p, invar_completion_request *ask,
+static invar_status check_length(const invar_prompt_encoder *p, invar_completion_request *request,
                                  int64_t index)
 {
-    int64_t n_prompt = ask->prompts[index].n_ids, most = p->options.context - n_prompt;
+    int64_t n_prompt = request->prompts[index].n_ids, most = p->options.context - n_prompt;
 
-    if (!ask->length_param || p->options.cut_responses || ask->sampling.max_response <= most)
+    if (!request->length_param || p->options.cut_responses ||
+        request->sampling.max_response <= most)
         return INVAR_OK;
-    ask->param = ask->length_param;
+    request->param = request->length_param;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s is %" PRId64 " and prompt %" PRId64 " has %" PRId64
                       " tokens, but the context has %" PRId64 " tokens: ask for at most %" PRId64
                       ", or leave %s out",
-                      ask->length_param, ask->sampling.max_response, index, n_prompt,
-                      p->options.context, most, ask->length_param);
+                      request->length_param, request->sampling.max_response, index, n_prompt,
+                      p->options.context, most, request->length_param);
 }
 
-static invar_status check_stops(const invar_prompt_encoder *p, invar_completion_request *ask)
+static invar_status check_stops(const invar_prompt_encoder *p, invar_completion_request *request)
 {
-    ask->param = "stop_token_ids";
-    for (int64_t i = 0; i < ask->sampling.n_stop_ids; i++)
-        if (ask->sampling.stop_ids[i] >= p->options.vocab)
+    request->param = "stop_token_ids";
+    for (int64_t i = 0; i < request->sampling.n_stop_ids; i++)
+        if (request->sampling.stop_ids[i] >= p->options.vocab)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "stop_token_ids has token %" PRId32 "; the vocabulary has %" PRId64,
-                              ask->sampling.stop_ids[i], p->options.vocab);
+                              request->sampling.stop_ids[i], p->options.vocab);
     return INVAR_OK;
 }
 

@@ -61,31 +61,32 @@ struct invar_server {
  * Makes `text` the body of the response. If the text has failed, the body is empty and the status
  * 500.
  */
-static void set_json_response(invar_http_transaction *e, int status, invar_json_text *text)
+static void set_json_response(invar_http_transaction *transaction, int status,
+                              invar_json_text *text)
 {
-    e->status = text->status == INVAR_OK ? status : 500;
-    e->type = TYPE_JSON;
-    e->reply = text->data;
-    e->reply_bytes = text->status == INVAR_OK ? text->bytes : 0;
+    transaction->status = text->status == INVAR_OK ? status : 500;
+    transaction->type = TYPE_JSON;
+    transaction->reply = text->data;
+    transaction->reply_bytes = text->status == INVAR_OK ? text->bytes : 0;
 }
 
-static void set_error_response(invar_http_transaction *e, int status,
+static void set_error_response(invar_http_transaction *transaction, int status,
                                const invar_response_error *error)
 {
     invar_json_text text = {0};
 
     invar_completion_response_put_error(&text, error);
-    set_json_response(e, status, &text);
+    set_json_response(transaction, status, &text);
 }
 
-static void set_failure_response(invar_http_transaction *e, const invar_error *error,
+static void set_failure_response(invar_http_transaction *transaction, const invar_error *error,
                                  const char *param)
 {
     int http;
     const invar_response_error told = invar_active_request_error(&http, error, param);
 
-    e->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
-    set_error_response(e, http, &told);
+    transaction->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
+    set_error_response(transaction, http, &told);
 }
 
 /* ---- memory of requests ---------------------------------------------------------------------- */
@@ -95,8 +96,8 @@ static void set_failure_response(invar_http_transaction *e, const invar_error *e
  * back. Waits for temporary memory of other requests. Returns INVAR_E_BUSY if other requests keep
  * too much memory, and INVAR_E_INVALID if the request alone needs more than the limit.
  */
-static invar_status reserve_memory(invar_server *s, invar_http_transaction *e, uint64_t bytes,
-                                   bool keep)
+static invar_status reserve_memory(invar_server *s, invar_http_transaction *transaction,
+                                   uint64_t bytes, bool keep)
 {
     int64_t most = s->options.max_memory_bytes > 0 ? s->options.max_memory_bytes : INT64_MAX;
     bool alone, fits;
@@ -104,13 +105,13 @@ static invar_status reserve_memory(invar_server *s, invar_http_transaction *e, u
     (void)pthread_mutex_lock(&s->memory_queue);
     (void)pthread_mutex_lock(&s->lock);
     do {
-        alone = bytes > (uint64_t)(most - e->memory);
+        alone = bytes > (uint64_t)(most - transaction->memory);
         fits = bytes <= (uint64_t)(most - s->memory);
     } while (fits && bytes > (uint64_t)(most - s->memory - s->temporary_memory) &&
              pthread_cond_wait(&s->memory_cond, &s->lock) == 0);
     if (fits) {
         s->memory += keep ? (int64_t)bytes : 0;
-        e->memory += keep ? (int64_t)bytes : 0;
+        transaction->memory += keep ? (int64_t)bytes : 0;
         s->temporary_memory += keep ? 0 : (int64_t)bytes;
     }
     (void)pthread_mutex_unlock(&s->lock);
@@ -126,11 +127,11 @@ static invar_status reserve_memory(invar_server *s, invar_http_transaction *e, u
                       "other requests have the memory that this one needs: try again later");
 }
 
-static void release_kept_memory(invar_server *s, invar_http_transaction *e)
+static void release_kept_memory(invar_server *s, invar_http_transaction *transaction)
 {
     (void)pthread_mutex_lock(&s->lock);
-    s->memory -= e->memory;
-    e->memory = 0;
+    s->memory -= transaction->memory;
+    transaction->memory = 0;
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -148,14 +149,14 @@ static void unmap_large_blocks(const invar_server *s)
 #endif
 }
 
-static void trim_small_blocks(const invar_server *s, const invar_http_transaction *e)
+static void trim_small_blocks(const invar_server *s, const invar_http_transaction *transaction)
 {
 #ifdef __GLIBC__
-    if (s->options.max_memory_bytes > 0 && e->memory >= LARGE_BYTES)
+    if (s->options.max_memory_bytes > 0 && transaction->memory >= LARGE_BYTES)
         (void)malloc_trim(0);
 #else
     (void)s;
-    (void)e;
+    (void)transaction;
 #endif
 }
 
@@ -183,12 +184,12 @@ static void account_give_back(void *payload, uint64_t bytes)
 }
 
 /* Rejects a body that would take too much memory to parse, before it is parsed. */
-static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction *e,
+static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction *transaction,
                                          invar_completion_kind kind)
 {
     // messages are copied, and the copy is converted
     uint64_t trees = kind == INVAR_COMPLETION_REQUEST_CHAT ? 2 : 1;
-    size_t values = invar_json_count(e->body, e->bytes);
+    size_t values = invar_json_count(transaction->body, transaction->bytes);
     size_t most = MAX_VALUES + (size_t)s->options.server_info->context;
 
     if (values > most)
@@ -196,7 +197,9 @@ static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction
                           "the request has more than %zu JSON values: send prompts as text, or in "
                           "several requests",
                           most);
-    return reserve_memory(s, e, trees * invar_serve_memory_of_json(e->body, e->bytes), true);
+    return reserve_memory(s, transaction,
+                          trees * invar_serve_memory_of_json(transaction->body, transaction->bytes),
+                          true);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -212,82 +215,83 @@ static const char *bearer_key(const char *given)
 
 static void end_active_request(invar_server *s, invar_active_request *t)
 {
-    const invar_generation_request *ticket = invar_active_request_cancel(t);
+    const invar_generation_request *generation = invar_active_request_cancel(t);
 
-    if (ticket) {
+    if (generation) {
         (void)pthread_mutex_lock(&s->lock);
-        invar_server_metrics_add_request(&s->metrics, ticket);
+        invar_server_metrics_add_request(&s->metrics, generation);
         (void)pthread_mutex_unlock(&s->lock);
     }
     invar_active_request_free(t);
 }
 
-static void answer_completion(invar_server *s, invar_http_transaction *e,
+static void answer_completion(invar_server *s, invar_http_transaction *transaction,
                               invar_completion_kind kind)
 {
     invar_active_request *t = NULL;
-    memory_account holder = {s, e};
+    memory_account holder = {s, transaction};
     const invar_serve_memory memory = {&holder, account_reserve, account_give_back};
     invar_json_text text = {0};
-    invar_status status = reserve_parse_memory(s, e, kind);
+    invar_status status = reserve_parse_memory(s, transaction, kind);
 
     if (status == INVAR_OK)
-        status = invar_active_request_new(&t, &s->options, s->http, e->connection);
+        status = invar_active_request_new(&t, &s->options, s->http, transaction->connection);
     if (status == INVAR_OK)
-        status = invar_active_request_begin(t, kind, bearer_key(e->authorization), e->body,
-                                            e->bytes, &memory);
+        status = invar_active_request_begin(t, kind, bearer_key(transaction->authorization),
+                                            transaction->body, transaction->bytes, &memory);
     if (status == INVAR_OK && invar_active_request_is_stream(t)) {
-        e->status = 200;
-        e->type = TYPE_EVENTS;
-        e->stream = t;
+        transaction->status = 200;
+        transaction->type = TYPE_EVENTS;
+        transaction->stream = t;
         return;
     }
     if (status == INVAR_OK)
         status = invar_active_request_write_response(&text, t);
     if (status == INVAR_OK) {
-        set_json_response(e, 200, &text);
+        set_json_response(transaction, 200, &text);
     } else {
-        set_failure_response(e, invar_error_last(), t ? invar_active_request_param(t) : NULL);
+        set_failure_response(transaction, invar_error_last(),
+                             t ? invar_active_request_param(t) : NULL);
         invar_json_text_release(&text);
     }
     if (t)
         end_active_request(s, t);
 }
 
-static void answer_text(invar_server *s, invar_http_transaction *e)
+static void answer_text(invar_server *s, invar_http_transaction *transaction)
 {
-    answer_completion(s, e, INVAR_COMPLETION_REQUEST_TEXT);
+    answer_completion(s, transaction, INVAR_COMPLETION_REQUEST_TEXT);
 }
 
-static void answer_chat(invar_server *s, invar_http_transaction *e)
+static void answer_chat(invar_server *s, invar_http_transaction *transaction)
 {
-    answer_completion(s, e, INVAR_COMPLETION_REQUEST_CHAT);
+    answer_completion(s, transaction, INVAR_COMPLETION_REQUEST_CHAT);
 }
 
-static void answer_models(invar_server *s, invar_http_transaction *e)
+static void answer_models(invar_server *s, invar_http_transaction *transaction)
 {
     invar_json_text text = {0};
 
     invar_completion_response_put_models(&text, s->options.server_info);
-    set_json_response(e, 200, &text);
+    set_json_response(transaction, 200, &text);
 }
 
-static void answer_model(invar_server *s, invar_http_transaction *e)
+static void answer_model(invar_server *s, invar_http_transaction *transaction)
 {
     invar_json_text text = {0};
 
-    if (strcmp(e->path + strlen(MODELS) + 1, s->options.server_info->model) != 0) {
+    if (strcmp(transaction->path + strlen(MODELS) + 1, s->options.server_info->model) != 0) {
         set_error_response(
-            e, 404,
+            transaction, 404,
             &(invar_response_error){"there is no such model here; " MODELS " lists what there is",
                                     "invalid_request_error", "model", "model_not_found"});
         return;
     }
     invar_completion_response_put_model(&text, s->options.server_info);
-    set_json_response(e, 200, &text);
+    set_json_response(transaction, 200, &text);
 }
 
-static void answer_health(invar_server *s, invar_http_transaction *e)
+static void answer_health(invar_server *s, invar_http_transaction *transaction)
 {
     invar_json_text text = {0};
 
@@ -297,10 +301,10 @@ static void answer_health(invar_server *s, invar_http_transaction *e)
     invar_json_text_key(&text, "requests");
     invar_json_text_int(&text, invar_inference_engine_load(s->options.engine));
     invar_json_text_close(&text, '}');
-    set_json_response(e, 200, &text);
+    set_json_response(transaction, 200, &text);
 }
 
-static void answer_metrics(invar_server *s, invar_http_transaction *e);
+static void answer_metrics(invar_server *s, invar_http_transaction *transaction);
 
 typedef struct route {
     const char *path;
@@ -330,7 +334,7 @@ static const route *find_route(const char *path)
     return NULL;
 }
 
-static void answer_metrics(invar_server *s, invar_http_transaction *e)
+static void answer_metrics(invar_server *s, invar_http_transaction *transaction)
 {
     const char *paths[ROUTES + 1];
     invar_json_text text = {0};
@@ -342,8 +346,8 @@ static void answer_metrics(invar_server *s, invar_http_transaction *e)
     invar_server_metrics_write(&text, &s->metrics, paths, ROUTES + 1, s->options.server_info,
                                invar_inference_engine_load(s->options.engine));
     (void)pthread_mutex_unlock(&s->lock);
-    set_json_response(e, 200, &text);
-    e->type = INVAR_PROMETHEUS_TYPE;
+    set_json_response(transaction, 200, &text);
+    transaction->type = INVAR_PROMETHEUS_TYPE;
 }
 
 /* ---- checks of a request --------------------------------------------------------------------- */
@@ -363,13 +367,13 @@ static bool host_matches(const char *host, const char *name, uint16_t port)
  * A page in a browser can send requests to a loopback server that asks for no key, under a name of
  * its own that resolves to 127.0.0.1 (DNS rebinding). Its header Host shows that name.
  */
-static bool host_is_allowed(const invar_server *s, const invar_http_transaction *e)
+static bool host_is_allowed(const invar_server *s, const invar_http_transaction *transaction)
 {
     const invar_server_options *o = &s->options;
 
     return o->key || !invar_server_is_local(o->host) ||
-           invar_server_host_is_loopback(e->host, s->port) ||
-           (e->host && host_matches(e->host, o->host, s->port));
+           invar_server_host_is_loopback(transaction->host, s->port) ||
+           (transaction->host && host_matches(transaction->host, o->host, s->port));
 }
 
 /* Compares two keys in a time that does not reveal how many characters agree. */
@@ -407,52 +411,53 @@ static bool needs_key(const invar_server *s)
     return s->options.session_hooks.is_session_key || s->options.key;
 }
 
-static bool check_request(const invar_server *s, invar_http_transaction *e)
+static bool check_request(const invar_server *s, invar_http_transaction *transaction)
 {
-    const route *r = find_route(e->path);
+    const route *r = find_route(transaction->path);
     char why[INVAR_SERVER_HOST_ERROR_SIZE];
 
-    if (!host_is_allowed(s, e)) {
+    if (!host_is_allowed(s, transaction)) {
         invar_server_host_error(why, s->port);
         why[strcspn(why, "\n")] = '\0';
         set_error_response(
-            e, 403,
+            transaction, 403,
             &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
         return false;
     }
     if (!r) {
         set_error_response(
-            e, 404,
+            transaction, 404,
             &(invar_response_error){"there is no such route; docs/serve.md lists them",
                                     "invalid_request_error", NULL, "not_found"});
         return false;
     }
-    if (!r->is_public && needs_key(s) && !e->keyed) {
+    if (!r->is_public && needs_key(s) && !transaction->keyed) {
         set_error_response(
-            e, 401,
+            transaction, 401,
             &(invar_response_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
                                     "is another one",
                                     "invalid_request_error", NULL, "invalid_api_key"});
         return false;
     }
-    if (strcmp(e->method, r->method) != 0) {
+    if (strcmp(transaction->method, r->method) != 0) {
         (void)snprintf(why, sizeof why, "%s takes %s alone", r->path, r->method);
-        e->allow = r->method;
+        transaction->allow = r->method;
         set_error_response(
-            e, 405,
+            transaction, 405,
             &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
         return false;
     }
-    if (e->content_length > (uint64_t)s->options.max_body_bytes) {
+    if (transaction->content_length > (uint64_t)s->options.max_body_bytes) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
                        s->options.max_body_bytes);
         set_error_response(
-            e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
+            transaction, 413,
+            &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
         return false;
     }
-    if (strcmp(e->method, "POST") == 0 && !is_json(e->content_type)) {
+    if (strcmp(transaction->method, "POST") == 0 && !is_json(transaction->content_type)) {
         set_error_response(
-            e, 400,
+            transaction, 400,
             &(invar_response_error){"the header 'Content-Type: application/json' is missing",
                                     "invalid_request_error", NULL, "invalid_content_type"});
         return false;
@@ -462,77 +467,79 @@ static bool check_request(const invar_server *s, invar_http_transaction *e)
 
 /* ---- callbacks of the HTTP module ------------------------------------------------------------ */
 
-static void count_response(invar_server *s, const invar_http_transaction *e)
+static void count_response(invar_server *s, const invar_http_transaction *transaction)
 {
-    const route *r = find_route(e->path);
+    const route *r = find_route(transaction->path);
 
     (void)pthread_mutex_lock(&s->lock);
-    invar_server_metrics_add_response(&s->metrics, r ? (int)(r - routes) : ROUTES, e->status);
+    invar_server_metrics_add_response(&s->metrics, r ? (int)(r - routes) : ROUTES,
+                                      transaction->status);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static bool admit_request(void *payload, invar_http_transaction *e)
+static bool admit_request(void *payload, invar_http_transaction *transaction)
 {
     bool admitted;
 
-    e->keyed = is_valid_key(payload, e->authorization);
-    admitted = check_request(payload, e);
+    transaction->keyed = is_valid_key(payload, transaction->authorization);
+    admitted = check_request(payload, transaction);
     if (!admitted)
-        count_response(payload, e);
+        count_response(payload, transaction);
     return admitted;
 }
 
 /* Memory is reserved as the body arrives, so a client that sends nothing takes none from others. */
-static bool reserve_body(void *payload, invar_http_transaction *e, size_t bytes)
+static bool reserve_body(void *payload, invar_http_transaction *transaction, size_t bytes)
 {
     invar_server *s = payload;
 
-    if (reserve_memory(s, e, (uint64_t)bytes - (uint64_t)e->memory, true) == INVAR_OK)
+    if (reserve_memory(s, transaction, (uint64_t)bytes - (uint64_t)transaction->memory, true) ==
+        INVAR_OK)
         return true;
-    set_failure_response(e, invar_error_last(), NULL);
+    set_failure_response(transaction, invar_error_last(), NULL);
     invar_error_clear();
-    count_response(s, e);
-    release_kept_memory(s, e);
+    count_response(s, transaction);
+    release_kept_memory(s, transaction);
     return false;
 }
 
 /* Counts the request as being answered. Returns false if the server is closing. */
-static bool begin_answer(invar_server *s, invar_http_transaction *e)
+static bool begin_answer(invar_server *s, invar_http_transaction *transaction)
 {
     (void)pthread_mutex_lock(&s->lock);
-    e->working = !s->closing;
-    s->n_answering += e->working;
+    transaction->working = !s->closing;
+    s->n_answering += transaction->working;
     (void)pthread_mutex_unlock(&s->lock);
-    return e->working;
+    return transaction->working;
 }
 
-static void answer_request(void *payload, invar_http_transaction *e)
+static void answer_request(void *payload, invar_http_transaction *transaction)
 {
     invar_server *s = payload;
 
-    if (begin_answer(s, e)) {
-        find_route(e->path)->answer(s, e);
+    if (begin_answer(s, transaction)) {
+        find_route(transaction->path)->answer(s, transaction);
         invar_error_clear();
     } else {
-        e->retry_after = RETRY_SECONDS;
-        set_error_response(e, 503,
+        transaction->retry_after = RETRY_SECONDS;
+        set_error_response(transaction, 503,
                            &(invar_response_error){"the server is about to end", "server_error",
                                                    NULL, "unavailable"});
     }
-    count_response(s, e);
+    count_response(s, transaction);
 }
 
-static void end_request(void *payload, invar_http_transaction *e)
+static void end_request(void *payload, invar_http_transaction *transaction)
 {
     invar_server *s = payload;
 
-    if (e->stream)
-        end_active_request(s, e->stream);
-    invar_free(e->reply);
-    trim_small_blocks(s, e);
-    release_kept_memory(s, e);
+    if (transaction->stream)
+        end_active_request(s, transaction->stream);
+    invar_free(transaction->reply);
+    trim_small_blocks(s, transaction);
+    release_kept_memory(s, transaction);
     (void)pthread_mutex_lock(&s->lock);
-    s->n_answering -= e->working;
+    s->n_answering -= transaction->working;
     (void)pthread_cond_broadcast(&s->idle_cond);
     (void)pthread_mutex_unlock(&s->lock);
 }
@@ -613,10 +620,10 @@ static invar_status start_listener(invar_server *s)
                                     o->host, o->port, why);
 }
 
-static void free_response_body(void *payload, invar_http_transaction *e)
+static void free_response_body(void *payload, invar_http_transaction *transaction)
 {
     (void)payload;
-    invar_free(e->reply);
+    invar_free(transaction->reply);
 }
 
 /* Fails: no response of this listener is a stream. */

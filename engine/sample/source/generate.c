@@ -172,10 +172,11 @@ static bool are_branch_starts_valid(const int64_t *cuts, const sample_header *h)
 }
 
 /*
- * Unpacks a sample and moves *at after it. With `led`, a plug-in or agent drove the sample and may
- * have replaced its prompt; otherwise the prompt must have the local length.
+ * Unpacks a sample and moves *at after it. With `multi_turn`, a plug-in or agent drove the sample
+ * and may have replaced its prompt; otherwise the prompt must have the local length.
  */
-static invar_status unpack_sample(const char **at, const char *end, invar_rl_sample *s, bool led)
+static invar_status unpack_sample(const char **at, const char *end, invar_rl_sample *s,
+                                  bool multi_turn)
 {
     size_t left = (size_t)(end - *at);
     sample_header h;
@@ -185,13 +186,13 @@ static invar_status unpack_sample(const char **at, const char *end, invar_rl_sam
     memcpy(&h, *at, sizeof h);
     if (!is_plausible_header(s, &h, left) || packed_bytes(s, &h) > left)
         return fail_corrupt();
-    if (!led && (h.prompt != s->prompt_tokens || h.cuts != 0))
+    if (!multi_turn && (h.prompt != s->prompt_tokens || h.cuts != 0))
         return fail_corrupt();
     INVAR_TRY(unpack_arrays(*at + sizeof h, s, &h));
     *at += packed_bytes(s, &h);
     if (!are_branch_starts_valid(s->branch_starts, &h))
         return fail_corrupt();
-    if (led)
+    if (multi_turn)
         s->current_version_from = h.prompt;
     s->prompt_tokens = h.prompt;
     s->n_tokens = h.prompt + h.response;

@@ -69,7 +69,7 @@ typedef struct invar_inflight_expectation {
     int64_t lag;        /* rollouts in flight after a batch; used if `recorded` */
     bool recorded;      /* recorded schedule: groups leave one by one and may have no token yet */
     int64_t delay;      /* rollouts by which a group may be late; used if `recorded` */
-    bool led;           /* a plug-in drives the samples, so all begun samples have finished */
+    bool multi_turn;    /* a plug-in drives the samples, so all begun samples have finished */
     bool surplus;       /* surplus groups, and rollouts of fewer prompts, are allowed */
     bool fork;          /* the file is of another run, whose keys may differ */
 } invar_inflight_expectation;

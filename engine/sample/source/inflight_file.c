@@ -139,7 +139,7 @@ static const char *find_invalid_member(const invar_rl_sample *s, int64_t i,
                                        const expected_coords *at,
                                        const invar_inflight_expectation *w)
 {
-    bool surplus = is_surplus(s, w), whole = surplus || w->led,
+    bool surplus = is_surplus(s, w), whole = surplus || w->multi_turn,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
     bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // without response tokens
     int64_t route_size = bare ? 0 : w->route_size;
@@ -182,7 +182,7 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const expe
     const char *odd = find_invalid_member(s, i, at, w);
     int64_t limit = s->prompt_tokens + invar_inflight_limit(s, &w->sampling, w->spec);
 
-    if (!is_surplus(s, w) && (s->turns > 0) != w->led)
+    if (!is_surplus(s, w) && (s->turns > 0) != w->multi_turn)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64
                           " is in flight, and %s led by a plug-in: a fork keeps "
@@ -338,7 +338,7 @@ static invar_status restore_sample(invar_inflight *out, invar_rl_sample *from,
     s->label = p->label;
     s->metadata = p->metadata;
     s->current_version_from = s->n_tokens;
-    if (surplus || w->led)
+    if (surplus || w->multi_turn)
         return INVAR_OK;
     s->reward =
         0; // files of older versions have rewards; they are computed when the rollout is trained on

@@ -29,59 +29,59 @@ static void release_tick(invar_schedule_tick *tick)
     invar_free(tick->unfinished);
 }
 
-void invar_schedule_log_release(invar_schedule_log *ticks)
+void invar_schedule_log_release(invar_schedule_log *log)
 {
-    for (int64_t i = 0; i < ticks->count; i++)
-        release_tick(&ticks->items[i]);
-    invar_free(ticks->items);
-    *ticks = (invar_schedule_log){0};
+    for (int64_t i = 0; i < log->count; i++)
+        release_tick(&log->items[i]);
+    invar_free(log->items);
+    *log = (invar_schedule_log){0};
 }
 
-const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *ticks, int64_t tick)
+const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *log, int64_t tick)
 {
-    int64_t place = tick - ticks->first;
+    int64_t place = tick - log->first;
 
-    return place >= 0 && place < ticks->count ? &ticks->items[place] : NULL;
+    return place >= 0 && place < log->count ? &log->items[place] : NULL;
 }
 
-void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before)
+void invar_schedule_log_trim(invar_schedule_log *log, int64_t before)
 {
-    int64_t gone = before - ticks->first;
+    int64_t gone = before - log->first;
 
-    if (gone <= 0 || gone >= ticks->count)
+    if (gone <= 0 || gone >= log->count)
         return;
     for (int64_t i = 0; i < gone; i++)
-        release_tick(&ticks->items[i]);
-    ticks->count -= gone;
-    ticks->first = before;
-    memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
+        release_tick(&log->items[i]);
+    log->count -= gone;
+    log->first = before;
+    memmove(log->items, log->items + gone, (size_t)log->count * sizeof *log->items);
 }
 
-static invar_schedule_tick *last_tick(const invar_schedule_log *ticks)
+static invar_schedule_tick *last_tick(const invar_schedule_log *log)
 {
-    return ticks->count > 0 ? &ticks->items[ticks->count - 1] : NULL;
+    return log->count > 0 ? &log->items[log->count - 1] : NULL;
 }
 
-int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
+int64_t invar_schedule_log_end(const invar_schedule_log *log)
 {
-    const invar_schedule_tick *last = last_tick(ticks);
+    const invar_schedule_tick *last = last_tick(log);
 
-    return ticks->first + ticks->count - (last && !last->has_unfinished);
+    return log->first + log->count - (last && !last->has_unfinished);
 }
 
-static invar_status reserve_tick(invar_schedule_log *ticks)
+static invar_status reserve_tick(invar_schedule_log *log)
 {
-    int64_t capacity = ticks->capacity ? 2 * ticks->capacity : 16;
+    int64_t capacity = log->capacity ? 2 * log->capacity : 16;
     void *grown = NULL;
 
-    if (ticks->count < ticks->capacity)
+    if (log->count < log->capacity)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *ticks->items, "recorded ticks"));
-    if (ticks->count)
-        memcpy(grown, ticks->items, (size_t)ticks->count * sizeof *ticks->items);
-    invar_free(ticks->items);
-    ticks->items = grown;
-    ticks->capacity = capacity;
+    INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *log->items, "recorded ticks"));
+    if (log->count)
+        memcpy(grown, log->items, (size_t)log->count * sizeof *log->items);
+    invar_free(log->items);
+    log->items = grown;
+    log->capacity = capacity;
     return INVAR_OK;
 }
 
@@ -95,36 +95,36 @@ static invar_status copy_array(void **out, const void *from, int64_t count, size
     return INVAR_OK;
 }
 
-static invar_status fail_out_of_order(const invar_schedule_log *ticks, int64_t tick,
+static invar_status fail_out_of_order(const invar_schedule_log *log, int64_t tick,
                                       const char *where)
 {
-    const invar_schedule_tick *last = last_tick(ticks);
+    const invar_schedule_tick *last = last_tick(log);
     bool half = last && !last->has_unfinished;
 
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s: an event of tick %" PRId64 "; expected \"%s\" of tick %" PRId64, where,
-                      tick, half ? "drawn" : "batch", ticks->first + ticks->count - half);
+                      tick, half ? "drawn" : "batch", log->first + log->count - half);
 }
 
-invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tick,
+invar_status invar_schedule_log_add_batch(invar_schedule_log *log, int64_t tick,
                                           const int64_t *groups, int64_t count, const char *where)
 {
-    const invar_schedule_tick *last = last_tick(ticks);
+    const invar_schedule_tick *last = last_tick(log);
     invar_schedule_tick new = {.has_batch = true, .n_groups = count};
 
-    if (last ? !last->has_unfinished || tick != ticks->first + ticks->count : tick < 0)
-        return fail_out_of_order(ticks, tick, where);
+    if (last ? !last->has_unfinished || tick != log->first + log->count : tick < 0)
+        return fail_out_of_order(log, tick, where);
     for (int64_t i = 0; i < count; i++)
         if (groups[i] < 0 || (i > 0 && groups[i] <= groups[i - 1]))
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: group %" PRId64 " of tick %" PRId64 " is out of order", where,
                               groups[i], tick);
-    INVAR_TRY(reserve_tick(ticks));
+    INVAR_TRY(reserve_tick(log));
     INVAR_TRY(copy_array((void **)&new.groups, groups, count, sizeof *groups,
                          "the groups of a recorded tick"));
     if (!last)
-        ticks->first = tick;
-    ticks->items[ticks->count++] = new;
+        log->first = tick;
+    log->items[log->count++] = new;
     return INVAR_OK;
 }
 
@@ -153,15 +153,15 @@ static invar_status check_left(const invar_schedule_tick *before,
     return INVAR_OK;
 }
 
-invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
+invar_status invar_schedule_log_add_drawn(invar_schedule_log *log, int64_t tick,
                                           const invar_unfinished_sample *unfinished, int64_t count,
                                           const char *where)
 {
-    invar_schedule_tick *last = last_tick(ticks);
+    invar_schedule_tick *last = last_tick(log);
 
-    if (!last || last->has_unfinished || tick != ticks->first + ticks->count - 1)
-        return fail_out_of_order(ticks, tick, where);
-    INVAR_TRY(check_left(ticks->count > 1 ? last - 1 : NULL, unfinished, count, tick, where));
+    if (!last || last->has_unfinished || tick != log->first + log->count - 1)
+        return fail_out_of_order(log, tick, where);
+    INVAR_TRY(check_left(log->count > 1 ? last - 1 : NULL, unfinished, count, tick, where));
     INVAR_TRY(copy_array((void **)&last->unfinished, unfinished, count, sizeof *unfinished,
                          "the samples of a recorded tick"));
     last->n_unfinished = count;
@@ -170,11 +170,11 @@ invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tic
 }
 
 /* Appends a tick whose batch is unknown, as the first one. */
-static invar_status add_tick_without_batch(invar_schedule_log *ticks, int64_t tick)
+static invar_status add_tick_without_batch(invar_schedule_log *log, int64_t tick)
 {
-    INVAR_TRY(reserve_tick(ticks));
-    ticks->first = tick;
-    ticks->items[ticks->count++] = (invar_schedule_tick){.has_batch = false};
+    INVAR_TRY(reserve_tick(log));
+    log->first = tick;
+    log->items[log->count++] = (invar_schedule_tick){.has_batch = false};
     return INVAR_OK;
 }
 
@@ -231,14 +231,14 @@ void invar_schedule_log_write_drawn(invar_json_text *text, int64_t number,
     end_line(text);
 }
 
-void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *ticks,
+void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *log,
                               const invar_digest *run, const invar_digest *uuid)
 {
     write_head(text, run, uuid);
-    for (int64_t i = 0; i < ticks->count; i++) {
-        invar_schedule_log_write_batch(text, ticks->first + i, &ticks->items[i]);
-        if (ticks->items[i].has_unfinished)
-            invar_schedule_log_write_drawn(text, ticks->first + i, &ticks->items[i]);
+    for (int64_t i = 0; i < log->count; i++) {
+        invar_schedule_log_write_batch(text, log->first + i, &log->items[i]);
+        if (log->items[i].has_unfinished)
+            invar_schedule_log_write_drawn(text, log->first + i, &log->items[i]);
     }
 }
 

@@ -53,26 +53,26 @@ typedef struct invar_schedule_log {
     int64_t count, capacity;
 } invar_schedule_log;
 
-void invar_schedule_log_release(invar_schedule_log *ticks);
+void invar_schedule_log_release(invar_schedule_log *log);
 
 /* Returns a tick, borrowed until the next one is added; NULL if the log does not have it. */
-const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *ticks, int64_t tick);
+const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *log, int64_t tick);
 
 /* Removes the ticks before tick `before`, if the log has that tick. */
-void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before);
+void invar_schedule_log_trim(invar_schedule_log *log, int64_t before);
 
 /* Returns the number of the tick after the last complete one; `first` in an empty log. */
-int64_t invar_schedule_log_end(const invar_schedule_log *ticks);
+int64_t invar_schedule_log_end(const invar_schedule_log *log);
 
 /*
  * Append a copy of the next event: the batch of a tick, or its unfinished samples. Return
  * INVAR_E_INVALID if it is not the next event, numbers do not ascend, or a sample has fewer tokens
  * than in the previous tick. `where` names the log in messages.
  */
-invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tick,
+invar_status invar_schedule_log_add_batch(invar_schedule_log *log, int64_t tick,
                                           const int64_t *groups, int64_t count,
                                           const char *where) INVAR_MUST_USE;
-invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
+invar_status invar_schedule_log_add_drawn(invar_schedule_log *log, int64_t tick,
                                           const invar_unfinished_sample *unfinished, int64_t count,
                                           const char *where) INVAR_MUST_USE;
 
@@ -87,7 +87,7 @@ typedef struct invar_schedule_log_head {
 } invar_schedule_log_head;
 
 /* Writes the header and all ticks, without the checksums that a journal adds. */
-void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *ticks,
+void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *log,
                               const invar_digest *run, const invar_digest *uuid);
 
 /* Writes the line of one event of tick `number`. */
@@ -100,7 +100,7 @@ void invar_schedule_log_write_drawn(invar_json_text *text, int64_t number,
  * Parses lines without a header and appends their events. The first line may be a "drawn" event
  * whose batch is not in the text. Returns INVAR_E_CORRUPT for invalid lines.
  */
-invar_status invar_schedule_log_read(invar_schedule_log *ticks, const char *text, size_t bytes,
+invar_status invar_schedule_log_read(invar_schedule_log *log, const char *text, size_t bytes,
                                      const char *where) INVAR_MUST_USE;
 
 /*
@@ -108,7 +108,7 @@ invar_status invar_schedule_log_read(invar_schedule_log *ticks, const char *text
  * dropped, because the run was killed while it was written. Returns INVAR_E_CORRUPT for other
  * invalid lines.
  */
-invar_status invar_schedule_log_read_file(invar_schedule_log *ticks,
+invar_status invar_schedule_log_read_file(invar_schedule_log *log,
                                           invar_schedule_log_head *head_out, const char *text,
                                           size_t bytes, const char *where) INVAR_MUST_USE;
 

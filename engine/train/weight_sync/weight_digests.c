@@ -255,18 +255,18 @@ static invar_status find_differing_rank(invar_rank_outlier *out, const invar_wei
 static invar_status report_differing_rank(const invar_weight_digests *own,
                                           const invar_layout *world, int usual)
 {
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     int64_t piece;
 
     INVAR_TRY(find_differing_shard(&piece, own, world, usual));
     INVAR_CHECK(piece < own->count);
-    INVAR_TRY(find_differing_rank(&who, own, world, piece));
+    INVAR_TRY(find_differing_rank(&outlier, own, world, piece));
     return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                       "rank %d on %s has other weights than rank %d on %s after they were synced: "
                       "%s differs; check both hosts and their network with invar doctor --ranks, "
                       "then start the run again",
-                      who.differing_rank, invar_comm_host(world->world, who.differing_rank),
-                      who.majority_rank, invar_comm_host(world->world, who.majority_rank),
+                      outlier.differing_rank, invar_comm_host(world->world, outlier.differing_rank),
+                      outlier.majority_rank, invar_comm_host(world->world, outlier.majority_rank),
                       param_of(own->model, piece));
 }
 
@@ -274,17 +274,17 @@ static invar_status compare_reports(invar_weight_sync_result *out, const invar_w
                                     const invar_layout *world, const rank_report *all,
                                     invar_digest *hashes)
 {
-    invar_rank_outlier who;
+    invar_rank_outlier outlier;
     invar_status status;
 
     for (int r = 0; r < invar_ranks_size(world); r++) {
         out->bytes += all[r].got;
         hashes[r] = all[r].hash;
     }
-    who = invar_ranks_find_outlier(hashes, invar_ranks_size(world));
-    if (who.differing_rank < 0)
+    outlier = invar_ranks_find_outlier(hashes, invar_ranks_size(world));
+    if (outlier.differing_rank < 0)
         return INVAR_OK;
-    status = report_differing_rank(own, world, who.majority_rank);
+    status = report_differing_rank(own, world, outlier.majority_rank);
     out->differ = status == INVAR_E_MISMATCH;
     return status;
 }

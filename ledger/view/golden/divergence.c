@@ -152,7 +152,7 @@ static void compare_values(invar_golden_divergence *out, const pairs *p, const c
     }
 }
 
-invar_status invar_golden_localise(invar_golden_divergence *out, const invar_golden_points *was,
+invar_status invar_golden_localize(invar_golden_divergence *out, const invar_golden_points *was,
                                    const invar_golden_points *is, int64_t step)
 {
     pairs p = {.was = was, .is = is};

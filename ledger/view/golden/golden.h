@@ -202,7 +202,7 @@ typedef struct invar_golden_divergence {
  * or at the next step that both sides recorded. Its inputs precede it and are therefore equal. Also
  * lists the differences between the manifests.
  */
-invar_status invar_golden_localise(invar_golden_divergence *out, const invar_golden_points *was,
+invar_status invar_golden_localize(invar_golden_divergence *out, const invar_golden_points *was,
                                    const invar_golden_points *is, int64_t step) INVAR_MUST_USE;
 
 #define INVAR_GOLDEN_HEADLINE 768

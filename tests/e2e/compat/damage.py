@@ -235,10 +235,10 @@ def check_bent():
     for words in ([], ["--ranks", "2"], ["--debug-determinism", "full"]):
         shutil.rmtree(FOLDER / "case", ignore_errors=True)
         shutil.copytree(FOLDER / "plain", FOLDER / "case")
-        os.environ["INVAR_BENT"] = "9"
+        os.environ["INVAR_TEST_WRONG_LOGPROB"] = "9"
         code, said, _ = train(BENT, FOLDER, "plain", "--on-mismatch", "record", "--ckpt-step", "1",
                               *words, run="case")
-        del os.environ["INVAR_BENT"]
+        del os.environ["INVAR_TEST_WRONG_LOGPROB"]
         expect(code == 1 and "step 2 was executed again and differs from segment 0 of the ledger: "
                "the first point that differs is rollout.logp" in said,
                f"bent {words}: exit code {code}: {said}")

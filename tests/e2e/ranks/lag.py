@@ -407,7 +407,7 @@ def check_surplus_bent():
                 and "tokens" in s)
     bent = command("surplus-bent", *SURPLUS, *KEEP, "--save", "none")
     done = subprocess.run([BENT, *bent[1:]], capture_output=True, text=True,
-                          env={**os.environ, "INVAR_BENT": str(late["index"])})
+                          env={**os.environ, "INVAR_TEST_WRONG_LOGPROB": str(late["index"])})
     says = f"of sample {late['index']} of rollout {late['rollout']}, which version"
     expect(done.returncode == 1 and f"step {late['rollout']}:" in done.stderr
            and says in done.stderr, f"a wrong token: {done.returncode}: {done.stderr}")

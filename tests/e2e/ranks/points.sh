@@ -6,7 +6,7 @@
 # other bits. INVAR_FAR has a fake GPU, INVAR_WRONG a device with a wrong op; both are called cuda.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(readlink -f "$1") far=$(readlink -f "$2") wrong=$(readlink -f "$3") folder=$4
+invar=$(readlink -f "$1") fake_gpu=$(readlink -f "$2") wrong=$(readlink -f "$3") folder=$4
 export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 INVAR_MODULES=$(dirname "$invar") # the other programs are in another folder
 export INVAR_MODULES
@@ -58,7 +58,7 @@ same() {
     rows "$name-1" >"$name-1/rows"
     for world in $worlds; do
         program=$invar flags=()
-        [[ $world != f* ]] || program=$far flags=(--device cuda)
+        [[ $world != f* ]] || program=$fake_gpu flags=(--device cuda)
         [[ $world != m* ]] || $mpi || continue
         ends 0 "${world#f}" "$program" --run "$name-$world" "$@" "${flags[@]}"
         rows "$name-$world" >"$name-$world/rows"
@@ -106,7 +106,7 @@ same_divided() {
     [[ $world != m* ]] || $mpi || return
     [ -e "$name-1" ] ||
         ends 0 1 "$invar" --run "$name-1" --debug-determinism "$level" --threads 2 "${model[@]}"
-    [[ $world != f* ]] || program=$far
+    [[ $world != f* ]] || program=$fake_gpu
     [[ $world != f* ]] || set -- "$@" --device cuda
     ends 0 "${world#f}" "$program" --run "$name-$world" --debug-determinism "$level" --threads 1 \
         "${model[@]}" "$@"

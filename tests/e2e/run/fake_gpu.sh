@@ -20,8 +20,8 @@ export TMPDIR=$folder/tmp
 alike() {
     checks=$((checks + 1))
     timeout 300 "$invar" "$@" --device cpu >cpu.out || complain "invar $* --device cpu failed"
-    timeout 300 "$invar" "$@" --device cuda >far.out || complain "invar $* --device cuda failed"
-    { [[ -s cpu.out ]] && cmp -s cpu.out far.out; } || complain "invar $*: other output with cuda"
+    timeout 300 "$invar" "$@" --device cuda >cuda.out || complain "invar $* --device cuda failed"
+    { [[ -s cpu.out ]] && cmp -s cpu.out cuda.out; } || complain "invar $*: other output with cuda"
 }
 
 cat >tiny.ini <<'END'

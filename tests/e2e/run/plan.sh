@@ -235,7 +235,7 @@ for key in hf-checkpoint load ref-load; do
     expect 2 "nowhere: no such folder" large.ini "--$key" nowhere --memory 80GB
 done
 expect 0 "verdict: fits" large.ini --load runs/new --save runs/new --memory 143GB
-if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
+if [[ $invar != */invar_fake_gpu ]] && ! nvidia-smi >/dev/null 2>&1; then
     expect 125 "--memory 80GB" large.ini
 fi
 # ---- many GPUs --------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "repla
 OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-task", "help",
           "install", "markdown", "mpi", "nvtx", "prefix", "preset", "ref", "report", "schema",
           "target", "test-dir", "tsan", "version", "yes"}
-KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|far|gpu|cross|compiler|sanitizer|style|"
-         "bench")
+KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|fake_gpu|gpu|cross|compiler|sanitizer|"
+         "style|bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")
 FOLDERS = ("api|base|bisect|cli|cmake|docs|engine|kernels-deterministic|ledger|packaging|python|"
            "recipes|scripts|tests")

@@ -80,7 +80,7 @@ static int fail_and_repeat(int n)
     return f.calls;
 }
 
-static void test_bisect_alloc__goes_on_after_each_failure(void **state)
+static void test_bisect_alloc__continues_after_each_failure(void **state)
 {
     int calls = fail_and_repeat(0), stride = calls / (int)invar_test_count(12, calls) + 1;
 
@@ -111,7 +111,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bisect_alloc__goes_on_after_each_failure),
+        cmocka_unit_test(test_bisect_alloc__continues_after_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

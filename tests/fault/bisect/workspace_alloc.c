@@ -88,7 +88,7 @@ static invar_status live(void)
     return status;
 }
 
-static void test_workshop_alloc__nothing_half_made_is_believed(void **state)
+static void test_workspace_alloc__incomplete_files_are_ignored(void **state)
 {
     (void)state;
     from_cache = false;
@@ -109,7 +109,7 @@ static bool count_check(void *payload, const char *ledger)
  * The number of ledger checks during a run depends on the clock, so only the allocations of the
  * first check, 7 to 11, fail. Such a failure must end the run before should_stop is called.
  */
-static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
+static void test_workspace_alloc__a_failed_check_ends_the_run(void **state)
 {
     static const char *const environment[] = {"NAP=0.25", NULL};
     faulty f;
@@ -174,8 +174,8 @@ static int prepare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_workshop_alloc__nothing_half_made_is_believed),
-        cmocka_unit_test(test_workshop_alloc__a_look_that_fails_ends_the_run),
+        cmocka_unit_test(test_workspace_alloc__incomplete_files_are_ignored),
+        cmocka_unit_test(test_workspace_alloc__a_failed_check_ends_the_run),
     };
     int rc;
 

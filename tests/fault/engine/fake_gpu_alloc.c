@@ -36,17 +36,17 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {NULL, NULL}};
 
 /* Lets the n-th allocation of device memory fail. Blocks of the heap are counted as well. */
-static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, int n)
+static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, int n)
 {
-    invar_far_counts counts;
+    invar_fake_gpu_counts counts;
     invar_status status;
     char disturbance[40];
     faulty f;
 
     (void)snprintf(disturbance, sizeof disturbance, "take %d", n);
-    invar_far_begin(n);
+    invar_fake_gpu_begin(n);
     status = scenario_disturbed(&f, recipe, 0);
-    counts = invar_far_counted();
+    counts = invar_fake_gpu_counted();
     if (status != INVAR_E_NOMEM || counts.live != 0 || counts.opens != 0 || f.live != 0)
         fail_msg("%s: status %d, %d blocks of the device and %d of the host left: %s", disturbance,
                  (int)status, counts.live, (int)f.live, invar_error_last()->message);
@@ -58,8 +58,8 @@ static void fail_and_resume(const invar_recipe *recipe, const run_memory *undist
 static void sweep_allocs(const run_pair *keys)
 {
     invar_recipe *recipe = scenario_recipe(keys);
-    run_memory undisturbed = scenario_whole(recipe);
-    int takes = invar_far_counted().takes;
+    run_digests undisturbed = scenario_whole(recipe);
+    int takes = invar_fake_gpu_counted().takes;
     int stride = invar_test_full() ? 1 : takes / 12 + 1;
 
     assert_true(takes > 20);
@@ -68,13 +68,13 @@ static void sweep_allocs(const run_pair *keys)
     invar_recipe_free(recipe);
 }
 
-static void test_far_take__grpo_goes_on_after_each_failure(void **state)
+static void test_fake_gpu_alloc__grpo_continues_after_each_failure(void **state)
 {
     (void)state;
     sweep_allocs(grpo);
 }
 
-static void test_far_take__ppo_with_experts_goes_on_after_each_failure(void **state)
+static void test_fake_gpu_alloc__ppo_with_experts_continues_after_each_failure(void **state)
 {
     (void)state;
     sweep_allocs(ppo);
@@ -89,8 +89,8 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_take__grpo_goes_on_after_each_failure),
-        cmocka_unit_test(test_far_take__ppo_with_experts_goes_on_after_each_failure),
+        cmocka_unit_test(test_fake_gpu_alloc__grpo_continues_after_each_failure),
+        cmocka_unit_test(test_fake_gpu_alloc__ppo_with_experts_continues_after_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

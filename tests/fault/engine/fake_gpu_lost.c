@@ -28,20 +28,20 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {"debug-determinism", "full"},
                                {NULL, NULL}};
 
-static void lose_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, int64_t call,
-                            bool late)
+static void lose_and_resume(const invar_recipe *recipe, const run_digests *undisturbed,
+                            int64_t call, bool late)
 {
-    invar_far_counts counts;
+    invar_fake_gpu_counts counts;
     invar_status status;
     char disturbance[80];
     faulty f;
 
     (void)snprintf(disturbance, sizeof disturbance, "call %" PRId64 "%s", call,
                    late ? ", late" : "");
-    invar_far_begin(0);
-    invar_far_lose(call, late);
+    invar_fake_gpu_begin(0);
+    invar_fake_gpu_lose(call, late);
     status = scenario_disturbed(&f, recipe, 0);
-    counts = invar_far_counted();
+    counts = invar_fake_gpu_counted();
     // a late loss in the last calls is never seen, because the run waits for no result after them
     if (status != (counts.lost ? INVAR_E_CUDA : INVAR_OK) || counts.live != 0 ||
         counts.opens != 0 || f.live != 0)
@@ -57,8 +57,8 @@ static void lose_and_resume(const invar_recipe *recipe, const run_memory *undist
 static void sweep_calls(const run_pair *keys)
 {
     invar_recipe *recipe = scenario_recipe(keys);
-    run_memory undisturbed = scenario_whole(recipe);
-    int64_t calls = invar_far_counted().calls;
+    run_digests undisturbed = scenario_whole(recipe);
+    int64_t calls = invar_fake_gpu_counted().calls;
     int64_t stride = calls / invar_test_count(10, 200) + 1;
 
     assert_true(calls > 500);
@@ -69,13 +69,13 @@ static void sweep_calls(const run_pair *keys)
     invar_recipe_free(recipe);
 }
 
-static void test_far_lost__grpo_goes_on(void **state)
+static void test_fake_gpu_lost__grpo_continues(void **state)
 {
     (void)state;
     sweep_calls(grpo);
 }
 
-static void test_far_lost__ppo_with_experts_goes_on(void **state)
+static void test_fake_gpu_lost__ppo_with_experts_continues(void **state)
 {
     (void)state;
     sweep_calls(ppo);
@@ -90,8 +90,8 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_lost__grpo_goes_on),
-        cmocka_unit_test(test_far_lost__ppo_with_experts_goes_on),
+        cmocka_unit_test(test_fake_gpu_lost__grpo_continues),
+        cmocka_unit_test(test_fake_gpu_lost__ppo_with_experts_continues),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

@@ -70,7 +70,7 @@ static invar_status exercise_program(void)
                            "echo \"{\\\"id\\\":0,\\\"rewards\\\":[1,2,3,4,5,6]}\"; read -r a'");
 }
 
-static void test_edges_alloc__plugins_survive_each_failure(void **state)
+static void test_io_alloc__plugins_survive_each_failure(void **state)
 {
     (void)state;
     fail_each_allocation(exercise_shared_object);
@@ -95,7 +95,7 @@ static invar_status exercise_read(void)
     return INVAR_OK;
 }
 
-static void test_edges_alloc__rollout_files_survive_each_failure(void **state)
+static void test_io_alloc__rollout_files_survive_each_failure(void **state)
 {
     (void)state;
     fail_each_allocation(exercise_write);
@@ -121,7 +121,7 @@ static invar_status exercise_trace(void)
     return status;
 }
 
-static void test_edges_alloc__trace_survives_each_failure(void **state)
+static void test_io_alloc__trace_survives_each_failure(void **state)
 {
     (void)state;
     assert_int_equal(unlink(path), 0); // a trace does not replace the rollout file at this path
@@ -131,9 +131,9 @@ static void test_edges_alloc__trace_survives_each_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_edges_alloc__plugins_survive_each_failure),
-        cmocka_unit_test(test_edges_alloc__rollout_files_survive_each_failure),
-        cmocka_unit_test(test_edges_alloc__trace_survives_each_failure),
+        cmocka_unit_test(test_io_alloc__plugins_survive_each_failure),
+        cmocka_unit_test(test_io_alloc__rollout_files_survive_each_failure),
+        cmocka_unit_test(test_io_alloc__trace_survives_each_failure),
     };
     int rc;
 

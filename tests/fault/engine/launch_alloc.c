@@ -36,7 +36,7 @@ static invar_status train_on_two(const invar_recipe *recipe)
     return status;
 }
 
-static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, faulty *f,
+static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, faulty *f,
                             int n)
 {
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
@@ -44,7 +44,7 @@ static void fail_and_resume(const invar_recipe *recipe, const run_memory *undist
     int64_t start_ms;
     char disturbance[40];
 
-    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
+    assert_ok(invar_held_folder_remove(run_path(SCENARIO_RUN)));
     *f = (faulty){.fail_at = n};
     invar_error_clear();
     invar_allocator_set(&allocator);
@@ -65,7 +65,7 @@ static void fail_and_resume(const invar_recipe *recipe, const run_memory *undist
 static void test_launch_alloc__one_rank_goes_on_after_each_failure(void **state)
 {
     invar_recipe *recipe = scenario_recipe(grpo);
-    run_memory undisturbed = scenario_whole(recipe);
+    run_digests undisturbed = scenario_whole(recipe);
     int calls, stride;
     faulty f;
 

@@ -70,7 +70,7 @@ static const run_pair asynchronous[] = {{"dtype", "bf16"},
                                         {"rollout-overlap", "true"},
                                         {NULL, NULL}};
 
-static void fail_and_resume(const invar_recipe *recipe, const run_memory *undisturbed, faulty *f,
+static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, faulty *f,
                             int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
@@ -93,7 +93,7 @@ static void fail_and_resume(const invar_recipe *recipe, const run_memory *undist
 static void sweep_allocs(const run_pair *own)
 {
     invar_recipe *recipe = scenario_recipe(own);
-    run_memory undisturbed = scenario_whole(recipe), other;
+    run_digests undisturbed = scenario_whole(recipe), other;
     faulty f;
     int calls, stride;
 
@@ -155,21 +155,21 @@ static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **
 {
     const run_pair write[] = {{"dtype", "fp32"},
                               {"threads", "1"},
-                              {"save-debug-rollout-data", run_below("files/{rollout_id}")},
+                              {"save-debug-rollout-data", run_path("files/{rollout_id}")},
                               {NULL, NULL}};
     const run_pair own[] = {{"dtype", "fp32"},
                             {"threads", "1"},
                             {"debug-determinism", "full"},
-                            {"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                            {"load-debug-rollout-data", run_path("files/{rollout_id}")},
                             {NULL, NULL}};
     const run_pair foreign[] = {{"dtype", "fp32"},
                                 {"threads", "1"},
-                                {"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                                {"load-debug-rollout-data", run_path("files/{rollout_id}")},
                                 {"use-tis", "true"},
                                 {NULL, NULL}};
 
     (void)state;
-    assert_ok(run_with("writer", write, NULL));
+    assert_ok(run_train_pairs("writer", write, NULL));
     sweep_allocs(own);
     sweep_allocs(foreign);
 }
@@ -183,8 +183,8 @@ static void test_run_alloc__dashboards_go_on_after_each_failure(void **state)
         {"prometheus-file", file}, {"sink", "cat"},  {NULL, NULL}};
 
     (void)state;
-    (void)snprintf(board, sizeof board, "%s/board", run_below(SCENARIO_RUN));
-    (void)snprintf(file, sizeof file, "%s/run.prom", run_below(SCENARIO_RUN));
+    (void)snprintf(board, sizeof board, "%s/board", run_path(SCENARIO_RUN));
+    (void)snprintf(file, sizeof file, "%s/run.prom", run_path(SCENARIO_RUN));
     sweep_allocs(dashboards);
 }
 

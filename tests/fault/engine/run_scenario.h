@@ -18,7 +18,7 @@
 
 const invar_backend *invar_backend_cuda(void)
 {
-    return invar_far_backend();
+    return invar_fake_gpu_backend();
 }
 
 /*
@@ -34,20 +34,20 @@ static inline invar_recipe *scenario_recipe(const run_pair *keys)
                               {"save-debug-rollout-data", rollouts},
                               {NULL, NULL}};
 
-    (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run_below(SCENARIO_RUN));
+    (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run_path(SCENARIO_RUN));
     // A run that reads rollouts from files need not write them.
     if (!run_has(keys, "load-debug-rollout-data"))
-        (void)snprintf(rollouts, sizeof rollouts, "%s/{rollout_id}.jsonl", run_below(SCENARIO_RUN));
-    return run_recipe(run_below(SCENARIO_RUN), keys, files);
+        (void)snprintf(rollouts, sizeof rollouts, "%s/{rollout_id}.jsonl", run_path(SCENARIO_RUN));
+    return run_recipe(run_path(SCENARIO_RUN), keys, files);
 }
 
 /* Trains the run from its beginning without a fault, and returns what it recorded. */
-static inline run_memory scenario_whole(const invar_recipe *recipe)
+static inline run_digests scenario_whole(const invar_recipe *recipe)
 {
-    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
-    invar_far_begin(0);
+    assert_ok(invar_held_folder_remove(run_path(SCENARIO_RUN)));
+    invar_fake_gpu_begin(0);
     assert_ok(run_train(recipe));
-    return run_memory_of(SCENARIO_RUN);
+    return run_digests_of(SCENARIO_RUN);
 }
 
 /*
@@ -59,7 +59,7 @@ static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *rec
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;
 
-    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
+    assert_ok(invar_held_folder_remove(run_path(SCENARIO_RUN)));
     *f = (faulty){.fail_at = fail_at};
     invar_error_clear();
     invar_allocator_set(&allocator);
@@ -72,15 +72,15 @@ static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *rec
  * Starts the disturbed run again. It must reach the bits of the undisturbed one. `disturbance` is
  * used in messages only.
  */
-static inline void scenario_check_resume(const invar_recipe *recipe, const run_memory *undisturbed,
+static inline void scenario_check_resume(const invar_recipe *recipe, const run_digests *undisturbed,
                                          const char *disturbance)
 {
-    run_memory after;
+    run_digests after;
 
-    (void)run_remember(&after, run_below(SCENARIO_RUN));
-    invar_far_begin(0);
+    (void)run_read_digests(&after, run_path(SCENARIO_RUN));
+    invar_fake_gpu_begin(0);
     assert_ok(run_train(recipe));
-    after = run_memory_of(SCENARIO_RUN);
+    after = run_digests_of(SCENARIO_RUN);
     if (!run_same(&after, undisturbed))
         fail_msg("%s: the run went on to other bits", disturbance);
 }

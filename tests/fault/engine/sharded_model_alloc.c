@@ -129,7 +129,7 @@ static invar_status exercise_ranks(void)
     return ranks_status(runs, RANKS);
 }
 
-static void test_divided_alloc__tensor(void **state)
+static void test_sharded_model_alloc__tensor(void **state)
 {
     (void)state;
     sizes = (invar_layout_sizes){
@@ -137,7 +137,7 @@ static void test_divided_alloc__tensor(void **state)
     fail_each_allocation(exercise_ranks);
 }
 
-static void test_divided_alloc__pipeline(void **state)
+static void test_sharded_model_alloc__pipeline(void **state)
 {
     (void)state;
     sizes =
@@ -145,7 +145,7 @@ static void test_divided_alloc__pipeline(void **state)
     fail_each_allocation(exercise_ranks);
 }
 
-static void test_divided_alloc__context(void **state)
+static void test_sharded_model_alloc__context(void **state)
 {
     (void)state;
     sizes = (invar_layout_sizes){
@@ -156,9 +156,9 @@ static void test_divided_alloc__context(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_divided_alloc__tensor),
-        cmocka_unit_test(test_divided_alloc__pipeline),
-        cmocka_unit_test(test_divided_alloc__context),
+        cmocka_unit_test(test_sharded_model_alloc__tensor),
+        cmocka_unit_test(test_sharded_model_alloc__pipeline),
+        cmocka_unit_test(test_sharded_model_alloc__context),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -14,7 +14,7 @@
 
 static invar_model_spec tiny_spec(void)
 {
-    invar_model_spec s = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
+    invar_model_spec s = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
 
     s.layers = 1;
     s.vocab = 512;
@@ -51,7 +51,7 @@ static invar_status make_and_sync(rank_run *run)
     invar_model *model = NULL;
     invar_rank_roles rank_roles;
     invar_status status =
-        invar_rank_roles_open(&rank_roles, &layout, run->comm, DIVIDED_SECONDS, &sizes);
+        invar_rank_roles_open(&rank_roles, &layout, run->comm, SHARDED_TIMEOUT_S, &sizes);
 
     if (status == INVAR_OK && rank_roles.is_rollout_rank)
         status = invar_model_new_weights(&model, &spec, INVAR_FORMAT_BF16, &layout, &dev);

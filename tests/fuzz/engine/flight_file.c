@@ -39,7 +39,7 @@ enum { MAX_GROUPS = 40 }; /* more groups than the rollouts have, because of the 
 static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
 
 /* Returns the expectation of the run; its data set is made once. */
-static invar_inflight_expectation expectation_of(int64_t route_size, bool surplus, bool led,
+static invar_inflight_expectation expectation_of(int64_t route_size, bool surplus, bool multi_turn,
                                                  bool recorded)
 {
     static invar_inflight_expectation expected;
@@ -70,7 +70,7 @@ static invar_inflight_expectation expectation_of(int64_t route_size, bool surplu
     }
     expected.route_size = route_size;
     expected.surplus = surplus;
-    expected.led = led;
+    expected.multi_turn = multi_turn;
     expected.recorded = recorded;
     return expected;
 }

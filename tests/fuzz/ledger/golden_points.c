@@ -21,7 +21,7 @@ static void check_points(const invar_golden_points *points, const uint8_t *data,
     INVAR_CHECK(invar_golden_points_print(&text, &bytes, points) == INVAR_OK);
     INVAR_CHECK(bytes == size && memcmp(text, data, size) == 0);
     invar_free(text);
-    INVAR_CHECK(invar_golden_localise(&divergence, points, points, 0) == INVAR_OK);
+    INVAR_CHECK(invar_golden_localize(&divergence, points, points, 0) == INVAR_OK);
     INVAR_CHECK(!divergence.known && divergence.n_changes == 0 && divergence.different == 0);
     INVAR_CHECK(divergence.equal == (points->n_values ? (int64_t)points->n_points : 0));
 }

@@ -143,7 +143,7 @@ static case_builder new_builder(invar_case *c, uint64_t seed)
 
 static invar_row_offsets segments_of(case_builder *m, const int64_t *counts)
 {
-    int64_t *start = invar_case_take(m->c, (size_t)(m->samples + 1) * sizeof *start);
+    int64_t *start = invar_case_alloc(m->c, (size_t)(m->samples + 1) * sizeof *start);
 
     start[0] = 0;
     for (int64_t i = 0; i < m->samples; i++)
@@ -153,7 +153,7 @@ static invar_row_offsets segments_of(case_builder *m, const int64_t *counts)
 
 static const int64_t *lengths_of(case_builder *m)
 {
-    int64_t *lengths = invar_case_take(m->c, (size_t)m->samples * sizeof *lengths);
+    int64_t *lengths = invar_case_alloc(m->c, (size_t)m->samples * sizeof *lengths);
 
     memcpy(lengths, m->f.lengths, (size_t)m->samples * sizeof *lengths);
     return lengths;
@@ -218,8 +218,8 @@ static void make_backward(invar_case *c, uint64_t seed)
     invar_case forward = {.op = INVAR_OP_ATTENTION_FWD, .numerics = c->numerics};
     invar_attention_fwd_args *made = &forward.args.attention_fwd;
     invar_attention_bwd_args *a = &c->args.attention_bwd;
-    bool cut = seed >= INVAR_CASE_CUT;
-    case_builder m = new_builder(c, cut ? seed - INVAR_CASE_CUT : seed);
+    bool cut = seed >= INVAR_CASE_SPLIT;
+    case_builder m = new_builder(c, cut ? seed - INVAR_CASE_SPLIT : seed);
 
     fill_forward(&m, made, true);
     if (invar_case_run(&cpu, &forward) != INVAR_OK) {
@@ -262,7 +262,7 @@ static invar_kv_pages empty_cache(case_builder *m)
         m->c, invar_tensor_4d(NULL, m->dtype, count, size, m->f.kv_heads, m->f.dim), 2 * m->gap);
     cache.pages =
         invar_case_tensor(m->c, invar_tensor_2d(NULL, INVAR_DTYPE_I32, m->samples, most), m->gap);
-    order = invar_case_take(m->c, (size_t)count * sizeof *order);
+    order = invar_case_alloc(m->c, (size_t)count * sizeof *order);
     for (int64_t i = 0; i < count; i++) {
         int64_t j = invar_case_random(&m->rng, i + 1);
         order[i] = order[j];

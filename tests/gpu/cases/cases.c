@@ -51,7 +51,7 @@ static void abort_on_error(invar_status status)
     abort();
 }
 
-void *invar_case_take(invar_case *c, size_t bytes)
+void *invar_case_alloc(invar_case *c, size_t bytes)
 {
     invar_case_block *block = NULL;
 
@@ -82,10 +82,10 @@ invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap)
     // rows of int4 have a number of complete bytes
     if (view.dtype == INVAR_DTYPE_INT4)
         view.row_stride += view.row_stride % 2;
-    view.data = invar_case_take(c, (size_t)(rows * view.row_stride) *
-                                       (size_t)invar_dtype_bits(view.dtype) / 8);
+    view.data = invar_case_alloc(c, (size_t)(rows * view.row_stride) *
+                                        (size_t)invar_dtype_bits(view.dtype) / 8);
     if (invar_dtype_scale_block(view.dtype) > 0)
-        view.scale = invar_case_take(c, invar_tensor_scale_bytes(&view));
+        view.scale = invar_case_alloc(c, invar_tensor_scale_bytes(&view));
     return view;
 }
 
@@ -135,7 +135,7 @@ invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_case_r
 invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
                                       invar_case_rng *rng)
 {
-    int64_t *start = invar_case_take(c, (size_t)(count + 1) * sizeof *start);
+    int64_t *start = invar_case_alloc(c, (size_t)(count + 1) * sizeof *start);
     int64_t min_rows = empty ? 0 : 1, remaining = rows - min_rows * count;
 
     start[0] = 0;
@@ -284,9 +284,9 @@ invar_status invar_case_lines(int count, const char *only,
                               void *payload)
 {
     static const case_series extra[] = {
-        {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_MORE},
-        {INVAR_OP_LINEAR_DW, "linear.dw.fresh", INVAR_CASE_MORE},
-        {INVAR_OP_MOE_LINEAR_DW, "moe.linear.dw.fresh", INVAR_CASE_MORE},
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_FUSED},
+        {INVAR_OP_LINEAR_DW, "linear.dw.fresh", INVAR_CASE_FUSED},
+        {INVAR_OP_MOE_LINEAR_DW, "moe.linear.dw.fresh", INVAR_CASE_FUSED},
         {INVAR_OP_LINEAR_FWD, "linear.fwd.atoms", INVAR_CASE_ATOMS},
         {INVAR_OP_LINEAR_DX, "linear.dx.atoms", INVAR_CASE_ATOMS},
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.atoms", INVAR_CASE_ATOMS},
@@ -301,11 +301,11 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_SWIGLU_BWD, "swiglu.bwd.short", INVAR_CASE_SHORT},
         {INVAR_OP_HASH_TREE, "hash.tree.short", INVAR_CASE_SHORT},
         {INVAR_OP_HASH_LEAVES, "hash.leaves.short", INVAR_CASE_SHORT},
-        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.shards", INVAR_CASE_CUT},
-        {INVAR_OP_ATTENTION_BWD, "attention.bwd.shards", INVAR_CASE_CUT},
-        {INVAR_OP_GRAD_NORM, "grad.norm.gaps", INVAR_CASE_CUT},
+        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.shards", INVAR_CASE_SPLIT},
+        {INVAR_OP_ATTENTION_BWD, "attention.bwd.shards", INVAR_CASE_SPLIT},
+        {INVAR_OP_GRAD_NORM, "grad.norm.gaps", INVAR_CASE_SPLIT},
         {INVAR_OP_GRAD_NORM, "grad.norm.squares", INVAR_CASE_SHARDS},
-        {INVAR_OP_HASH_TREE, "hash.tree.cuts", INVAR_CASE_CUT},
+        {INVAR_OP_HASH_TREE, "hash.tree.cuts", INVAR_CASE_SPLIT},
         {INVAR_OP_LINEAR_FWD, "linear.fwd.few", INVAR_CASE_FEW},
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.few", INVAR_CASE_FEW},
         {INVAR_OP_LINEAR_FWD, "linear.fwd.shards", INVAR_CASE_SHARDS},
@@ -313,7 +313,7 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.shards", INVAR_CASE_SHARDS},
         {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.shards", INVAR_CASE_SHARDS},
         {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.heads", INVAR_CASE_SHARDS},
-        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.blocks", INVAR_CASE_MORE},
+        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.blocks", INVAR_CASE_FUSED},
     };
     invar_status first = INVAR_OK;
 

@@ -46,7 +46,7 @@ int64_t invar_case_random(invar_case_rng *rng, int64_t bound);
         (rng), (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))])
 
 /* Allocates memory that belongs to the case, aligned to INVAR_ALIGN, all bytes 0xFF. */
-void *invar_case_take(invar_case *c, size_t bytes);
+void *invar_case_alloc(invar_case *c, size_t bytes);
 
 /*
  * Allocates data and scales for `view` (made with NULL data), with `gap` elements between rows.
@@ -108,7 +108,7 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
  * several outputs or an activation; linear.dw and moe.linear.dw with fresh = 1 and NaNs in memory;
  * rmsnorm.bwd with block_sums, half of them with shards of heads. Other ops have none.
  */
-#define INVAR_CASE_MORE (UINT64_C(1) << 32)
+#define INVAR_CASE_FUSED (UINT64_C(1) << 32)
 
 /*
  * Seeds from here on: linear.fwd, linear.dx and moe.linear.* with up to 8 shards of any number of
@@ -125,7 +125,7 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 /*
  * Seeds from here on: calls of logical tensor parallelism, with shards of heads and split tensors.
  */
-#define INVAR_CASE_CUT (UINT64_C(4) << 32)
+#define INVAR_CASE_SPLIT (UINT64_C(4) << 32)
 
 /*
  * Seeds from here on: linear.fwd and moe.linear.fwd with few rows, as in decoding, in the layouts

@@ -197,7 +197,7 @@ static void make_sample(case_builder *m)
 
     a->logits = logits(m);
     tokens = a->logits.shape[0];
-    coords = invar_case_take(m->c, (size_t)tokens * sizeof *coords);
+    coords = invar_case_alloc(m->c, (size_t)tokens * sizeof *coords);
     for (int64_t i = 0; i < tokens; i++)
         coords[i] = (invar_sample_coords){(uint32_t)invar_case_random(&m->rng, INT64_C(1) << 32),
                                           (uint32_t)invar_case_random(&m->rng, 1000),
@@ -245,7 +245,7 @@ static void make_grad_norm(case_builder *m)
 {
     invar_grad_norm_args *a = &m->c->args.grad_norm;
     int64_t count = m->edge ? (int64_t)m->seed * 5 : invar_case_random(&m->rng, 40), total = 0;
-    invar_tensor *grads = invar_case_take(m->c, (size_t)count * sizeof *grads), all;
+    invar_tensor *grads = invar_case_alloc(m->c, (size_t)count * sizeof *grads), all;
     float scale = (float[]){1.0f, 1e-3f, 1e12f, 1e-20f}[invar_case_random(&m->rng, 4)];
     bool hashed = invar_case_random(&m->rng, 2), whole = invar_case_random(&m->rng, 2);
     int64_t unit = whole ? 16 : 1;
@@ -266,10 +266,10 @@ static void make_grad_norm(case_builder *m)
     a->grads = grads;
     a->count = count;
     a->max_norm = (float[]){0.0f, 1.0f, 1e9f}[invar_case_random(&m->rng, 3)];
-    a->norm = invar_case_take(m->c, sizeof *a->norm);
-    a->clip = invar_case_take(m->c, sizeof *a->clip);
+    a->norm = invar_case_alloc(m->c, sizeof *a->norm);
+    a->clip = invar_case_alloc(m->c, sizeof *a->clip);
     if (hashed)
-        a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+        a->digest = invar_case_alloc(m->c, (size_t)count * sizeof *a->digest);
     snprintf(m->c->text, sizeof m->c->text,
              "%" PRId64 " tensors, %" PRId64 " elements, scale %g, %s, %s", count, total,
              (double)scale, hashed ? "hashed" : "not hashed", whole ? "aligned" : "anywhere");
@@ -296,7 +296,7 @@ static void cut_masters(case_builder *m, invar_adamw_args *a, int64_t n)
 {
     int64_t unit = INVAR_CASE_PICK(&m->rng, 4096, 4096, 4, 1), *end;
 
-    end = invar_case_take(m->c, 6 * sizeof *end);
+    end = invar_case_alloc(m->c, 6 * sizeof *end);
     memset(end, 0, 6 * sizeof *end);
     for (int64_t at = 0; at < n;) {
         at += unit * (1 + invar_case_random(&m->rng, n / unit + 1));
@@ -304,7 +304,7 @@ static void cut_masters(case_builder *m, invar_adamw_args *a, int64_t n)
         at = end[a->tensors++];
     }
     a->end = end;
-    a->digest = invar_case_take(m->c, (size_t)a->tensors * sizeof *a->digest);
+    a->digest = invar_case_alloc(m->c, (size_t)a->tensors * sizeof *a->digest);
 }
 
 static void make_adamw(case_builder *m)
@@ -386,10 +386,10 @@ static void make_hash_tree(case_builder *m)
     int64_t count = many      ? 100 + invar_case_random(&m->rng, 200)
                     : m->edge ? 1
                               : INVAR_CASE_PICK(&m->rng, 1, 1, 2, 3, 5);
-    invar_tensor *x = invar_case_take(m->c, (size_t)count * sizeof *x), all;
+    invar_tensor *x = invar_case_alloc(m->c, (size_t)count * sizeof *x), all;
 
     a->shards = m->edge || many ? 1 : (int32_t)INVAR_CASE_PICK(&m->rng, 1, 1, 2, 4, 64, 1024);
-    a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    a->digest = invar_case_alloc(m->c, (size_t)count * sizeof *a->digest);
     if (many)
         all = invar_case_normal(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_F32, 65536), 0, &m->rng,
                                 1.0f);
@@ -423,7 +423,7 @@ static void make_hash_leaves(case_builder *m)
     a->x = make_hashed(m, m->edge ? hash_edges[m->seed] : -1, INT32_MAX);
     a->samples = invar_case_segments(m->c, a->x.shape[0], samples, true, &m->rng);
     a->leaves = invar_hash_leaf_count(&a->x, &a->samples);
-    a->digest = invar_case_take(m->c, (size_t)a->leaves * sizeof *a->digest);
+    a->digest = invar_case_alloc(m->c, (size_t)a->leaves * sizeof *a->digest);
     snprintf(m->c->text, sizeof m->c->text,
              "%s, %" PRId64 " x %" PRId64 ", stride %" PRId64 ", %" PRId64 " samples, %" PRId64
              " leaves",
@@ -451,7 +451,7 @@ static void make_norm_of_shards(case_builder *m)
 {
     invar_grad_norm_args *a = &m->c->args.grad_norm;
     int64_t count = 1 + invar_case_random(&m->rng, MOST_PIECES);
-    invar_tensor *grads = invar_case_take(m->c, (size_t)count * sizeof *grads);
+    invar_tensor *grads = invar_case_alloc(m->c, (size_t)count * sizeof *grads);
     bool hashed = invar_case_random(&m->rng, 2);
 
     for (int64_t i = 0; i < count; i++)
@@ -459,12 +459,12 @@ static void make_norm_of_shards(case_builder *m)
     a->grads = grads;
     a->count = count;
     a->max_norm = 1.0f;
-    a->norm = invar_case_take(m->c, sizeof *a->norm);
-    a->clip = invar_case_take(m->c, sizeof *a->clip);
+    a->norm = invar_case_alloc(m->c, sizeof *a->norm);
+    a->clip = invar_case_alloc(m->c, sizeof *a->clip);
     if (hashed)
-        a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+        a->digest = invar_case_alloc(m->c, (size_t)count * sizeof *a->digest);
     if (m->seed >= INVAR_CASE_SHARDS)
-        a->squares = invar_case_take(m->c, (size_t)count * sizeof *a->squares);
+        a->squares = invar_case_alloc(m->c, (size_t)count * sizeof *a->squares);
     snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors with gaps%s", count,
              a->squares ? ", squares" : "");
 }
@@ -476,7 +476,7 @@ static void make_tree_of_shards(case_builder *m)
         {2, 1, 17, 1}, {8, 1, 200, 2}, {2, 0, 1, 1}, {8, 1, 64, 1},  {4, 0, 128, 1}};
     invar_hash_tree_args *a = &m->c->args.hash_tree;
     int64_t count = 1 + invar_case_random(&m->rng, 5);
-    invar_tensor *x = invar_case_take(m->c, (size_t)count * sizeof *x);
+    invar_tensor *x = invar_case_alloc(m->c, (size_t)count * sizeof *x);
 
     for (int64_t i = 0; i < count; i++)
         x[i] = matrix(m, invar_case_random(&m->rng, 2) ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16);
@@ -484,7 +484,7 @@ static void make_tree_of_shards(case_builder *m)
     a->count = count;
     a->shards = 1;
     a->cuts = cuts + invar_case_random(&m->rng, (int64_t)(sizeof cuts / sizeof *cuts) - count + 1);
-    a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    a->digest = invar_case_alloc(m->c, (size_t)count * sizeof *a->digest);
     snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors, the first in %d pieces", count,
              a->cuts[0].shards);
 }
@@ -496,7 +496,7 @@ static void make_case(invar_case *c, uint64_t seed)
     case_builder m = {.c = c,
                       .rng = {seed << 8 | invar_case_stream(c->op)},
                       .edge = seed < EDGES,
-                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
+                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_SPLIT,
                       .seed = seed};
 
     switch (c->op) {
@@ -506,11 +506,11 @@ static void make_case(invar_case *c, uint64_t seed)
     case INVAR_OP_LOGPROB_JOIN: make_logprob_join(&m); return;
     case INVAR_OP_SAMPLE: make_sample(&m); return;
     case INVAR_OP_GRAD_NORM:
-        (seed >= INVAR_CASE_CUT ? make_norm_of_shards : make_grad_norm)(&m);
+        (seed >= INVAR_CASE_SPLIT ? make_norm_of_shards : make_grad_norm)(&m);
         return;
     case INVAR_OP_ADAMW: make_adamw(&m); return;
     case INVAR_OP_HASH_TREE:
-        (seed >= INVAR_CASE_CUT ? make_tree_of_shards : make_hash_tree)(&m);
+        (seed >= INVAR_CASE_SPLIT ? make_tree_of_shards : make_hash_tree)(&m);
         return;
     default: break;
     }

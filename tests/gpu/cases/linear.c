@@ -280,7 +280,7 @@ static case_builder new_builder(invar_case *c, uint64_t seed, bool atoms)
     case_builder m = {.c = c,
                       .rng = {seed * SEED_STRIDE + invar_case_stream(c->op)},
                       .atoms = atoms,
-                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
+                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_SPLIT,
                       .few_rows = seed >= INVAR_CASE_FEW && seed < INVAR_CASE_SHARDS,
                       .sharded = seed >= INVAR_CASE_SHARDS};
 
@@ -586,10 +586,10 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 static void make_case(invar_case *c, uint64_t seed)
 {
     bool atoms = seed >= INVAR_CASE_ATOMS && seed < INVAR_CASE_SHORT;
-    bool more = seed >= INVAR_CASE_MORE && seed < INVAR_CASE_ATOMS;
+    bool more = seed >= INVAR_CASE_FUSED && seed < INVAR_CASE_ATOMS;
     bool few_rows = seed >= INVAR_CASE_FEW;
 
-    seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
+    seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_FUSED : 0;
     switch (c->op) {
     case INVAR_OP_LINEAR_FWD:
         // half of the calls with atoms, few rows or long shards are fused

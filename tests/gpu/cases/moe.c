@@ -210,7 +210,7 @@ static void make_plan(case_builder *m)
     a->slot_row = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
     a->row_token = invar_case_tensor(
         m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, m->f.tokens * m->f.slots), 0);
-    a->expert_start = invar_case_take(m->c, (size_t)(m->f.experts + 1) * sizeof(int64_t));
+    a->expert_start = invar_case_alloc(m->c, (size_t)(m->f.experts + 1) * sizeof(int64_t));
 }
 
 static void make_gather_fwd(case_builder *m)

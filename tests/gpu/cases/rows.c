@@ -52,15 +52,15 @@ static case_builder new_builder(invar_case *c, uint64_t seed)
 {
     case_builder m = {.c = c,
                       .rng = {seed << 8 | invar_case_stream(c->op)},
-                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
-                      .cut = seed >= INVAR_CASE_CUT,
-                      .blocks = c->op == INVAR_OP_RMSNORM_BWD && seed >= INVAR_CASE_MORE &&
+                      .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_SPLIT,
+                      .cut = seed >= INVAR_CASE_SPLIT,
+                      .blocks = c->op == INVAR_OP_RMSNORM_BWD && seed >= INVAR_CASE_FUSED &&
                                 seed < INVAR_CASE_ATOMS,
                       .many_heads = seed >= INVAR_CASE_SHARDS};
 
-    seed -= m.cut            ? INVAR_CASE_CUT
+    seed -= m.cut            ? INVAR_CASE_SPLIT
             : m.short_blocks ? INVAR_CASE_SHORT
-            : m.blocks       ? INVAR_CASE_MORE
+            : m.blocks       ? INVAR_CASE_FUSED
                              : 0;
     m.dtype = invar_case_random(&m.rng, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     if (m.blocks) {

@@ -200,7 +200,7 @@ static void check_packs(invar_sweep *s, const form *f)
 
         pack_run_one(s, f, &one, true);
         for (int n = 0; n < RESULTS; n++) {
-            invar_tensor got = invar_sweep_get(s, &one.at[n]);
+            invar_tensor got = invar_sweep_download(s, &one.at[n]);
             invar_test_copy_rows(&expected[n], begin[i], &got, 0, lengths[i]);
             invar_test_free(&got);
         }
@@ -237,7 +237,7 @@ static void check_prefixes(invar_sweep *s, const form *f)
     pack_fill(s, &whole, 2);
     pack_run_one(s, f, &whole, true);
     for (int i = 0; i <= DQ; i++)
-        expected[i] = invar_sweep_get(s, &whole.at[i]);
+        expected[i] = invar_sweep_download(s, &whole.at[i]);
     for (int64_t m = 1; m < length; m += m < every ? 1 : 33) {
         pack first = pack_rows(&whole, 0, m), into = pack_rows(&part, 0, m);
 
@@ -285,7 +285,7 @@ static void write_sample(cached *c, int sample, const pack *p)
     invar_kv_write_args args = {.cache = c->cache, .k = p->k, .v = p->v};
 
     args.cache.pages = invar_sweep_2d(c->s, INVAR_DTYPE_I32, 1, c->max_pages);
-    invar_sweep_put(c->s, &args.cache.pages, c->pages + sample * c->max_pages);
+    invar_sweep_upload(c->s, &args.cache.pages, c->pages + sample * c->max_pages);
     args.rows = (invar_row_offsets){invar_sweep_numbers(c->s, start, 2), 1};
     args.lengths = invar_sweep_numbers(c->s, start + 1, 1);
     invar_sweep_run(c->s, INVAR_OP_KV_WRITE, &args);
@@ -320,7 +320,7 @@ static cached cached_new(invar_sweep *s, const form *f, int64_t length, int64_t 
         pack_fill(s, &p, 10 + (uint64_t)i);
         pack_run_one(s, f, &p, false);
         c.q[i] = p.q;
-        c.expected[i] = invar_sweep_get(s, &p.at[O]);
+        c.expected[i] = invar_sweep_download(s, &p.at[O]);
         write_sample(&c, i, &p);
     }
     return c;
@@ -354,7 +354,7 @@ static void check_call(cached *c, const sequence *sequences, int64_t count, cons
                               q->rows);
     }
     args.cache.pages = invar_sweep_2d(c->s, INVAR_DTYPE_I32, count, c->max_pages);
-    invar_sweep_put(c->s, &args.cache.pages, pages);
+    invar_sweep_upload(c->s, &args.cache.pages, pages);
     args.rows = (invar_row_offsets){invar_sweep_numbers(c->s, start, count + 1), count};
     args.lengths = invar_sweep_numbers(c->s, keys, count);
     args.q = invar_tensor_rows(&c->rows, 0, start[count]);
@@ -508,15 +508,15 @@ static void test_attention__controls_are_seen(void **state)
     pack_fill(s, &p, 3);
     pack_run(s, &f, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
-        expected[i] = invar_sweep_get(s, &last.at[i]);
+        expected[i] = invar_sweep_download(s, &last.at[i]);
     split.shape.kv_span = split.shape.q_span = 128; // two or more spans of keys, which are merged
     pack_run(s, &split, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
-        assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));
+        assert_false(invar_sweep_equal(s, &last.at[i], &expected[i], 0));
     // control: as one sample, the rows see five keys more
     pack_run_one(s, &f, &p, true);
     for (int i = 0; i < RESULTS; i++)
-        assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));
+        assert_false(invar_sweep_equal(s, &last.at[i], &expected[i], 0));
     for (int i = 0; i < RESULTS; i++)
         invar_test_free(&expected[i]);
     invar_sweep_release(s, mark);

@@ -62,8 +62,8 @@ static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t 
         invar_sweep_run(s, INVAR_OP_LINEAR_FWD, &fwd);
         invar_sweep_run(s, INVAR_OP_LINEAR_DX, &bwd);
     }
-    p.expected_y = invar_sweep_get(s, &p.y);
-    p.expected_dx = invar_sweep_get(s, &p.dx);
+    p.expected_y = invar_sweep_download(s, &p.y);
+    p.expected_dx = invar_sweep_download(s, &p.dx);
     return p;
 }
 
@@ -216,13 +216,13 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
     grouped_product.x = first_columns(invar_sweep_normal(s, format->storage, rows, stride, 7), k);
     grouped_product.fresh = g->fresh;
     grouped_product.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
-    invar_sweep_put(s, &grouped_product.row_token, row_token);
+    invar_sweep_upload(s, &grouped_product.row_token, row_token);
     grouped_product.experts =
         (invar_row_offsets){invar_sweep_numbers(s, start, experts + 1), experts};
     grouped_product.units = (invar_row_offsets){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
     invar_sweep_fill(s, &all, g->fresh ? 7.0f : 0.0f);
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DW, &grouped_product);
-    expected = invar_sweep_get(s, &all);
+    expected = invar_sweep_download(s, &all);
     for (int64_t e = 0; e < experts; e++) {
         int64_t count = start[e + 1] - start[e];
         invar_linear_dw_args dense = {.dw = first_columns(dw, k),
@@ -242,7 +242,7 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
             dense.units = (invar_row_offsets){invar_sweep_numbers(s, uncut, 2), 1};
             invar_sweep_fill(s, &dw, g->fresh ? 7.0f : 0.0f);
             invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
-            assert_false(invar_sweep_same(s, &dw, &expected, e * n));
+            assert_false(invar_sweep_equal(s, &dw, &expected, e * n));
         }
     }
     invar_test_free(&expected);
@@ -495,7 +495,7 @@ static void check_layer(const layer *l, int64_t count)
         invar_sweep_fill_normal(l->s, &all.in[i], 20 + (uint64_t)i, 1.0f);
     run_layer(l, &all);
     for (int i = 0; i < RESULTS; i++)
-        expected[i] = invar_sweep_get(l->s, &all.out[i]);
+        expected[i] = invar_sweep_download(l->s, &all.out[i]);
     for (int c = 0; c < 4 && chunks[c] < count; c++)
         for (int64_t first = 0; first < count; first += chunks[c]) {
             int64_t left = count - first, some = left < chunks[c] ? left : chunks[c];
@@ -551,13 +551,13 @@ static void test_experts__controls_are_seen(void **state)
     args.k_shards = 2; // two half chains
     args.k_atom = p.x.shape[1] / 2;
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
-    assert_false(invar_sweep_same(s, &p.y, &p.expected_y, 0));
+    assert_false(invar_sweep_equal(s, &p.y, &p.expected_y, 0));
     args.k_shards = 1;
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
-    assert_true(invar_sweep_same(s, &p.y, &p.expected_y, 0));
+    assert_true(invar_sweep_equal(s, &p.y, &p.expected_y, 0));
     args.experts.offsets = invar_sweep_numbers(s, start, 3);
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
-    assert_false(invar_sweep_same(s, &p.y, &p.expected_y, 0));
+    assert_false(invar_sweep_equal(s, &p.y, &p.expected_y, 0));
     invar_test_free(&p.expected_y, &p.expected_dx);
     invar_sweep_release(s, mark);
 }

@@ -54,7 +54,7 @@ static invar_tensor download_row(const invar_sweep *s, const invar_tensor *t, in
 {
     invar_tensor view = invar_tensor_rows(t, row, 1);
 
-    return invar_sweep_get(s, &view);
+    return invar_sweep_download(s, &view);
 }
 
 /*
@@ -69,9 +69,9 @@ static void check_forward_with_cpu(const invar_sweep *s, const invar_linear_fwd_
     if (is_cpu(s))
         return;
     cpu = cpu_open(s);
-    args.w = invar_sweep_get(s, &full->w);
+    args.w = invar_sweep_download(s, &full->w);
     if (full->bias.data)
-        args.bias = invar_sweep_get(s, &full->bias);
+        args.bias = invar_sweep_download(s, &full->bias);
     for (int i = 0; i < CPU_ROWS; i++) {
         int64_t at = cpu_row(full->x.shape[0], i);
         invar_tensor row = invar_tensor_rows(expected, at, 1);
@@ -98,7 +98,7 @@ static void check_backward_with_cpu(const invar_sweep *s, const invar_linear_dx_
         return;
     cpu = cpu_open(s);
     for (int p = 0; p < args.n_parts; p++)
-        args.parts[p].w = invar_sweep_get(s, &full->parts[p].w);
+        args.parts[p].w = invar_sweep_download(s, &full->parts[p].w);
     for (int i = 0; i < CPU_ROWS; i++) {
         int64_t at = cpu_row(full->dx.shape[0], i);
         invar_tensor row = invar_tensor_rows(expected, at, 1);
@@ -172,7 +172,7 @@ static void fill_even(const invar_sweep *s, const invar_tensor *t, uint64_t seed
     (void)seed;
     for (int64_t i = 0; i < count; i++)
         invar_test_set(&host, 0, i, -100.0f + 200.0f * ((float)i / (float)(count - 1)));
-    invar_sweep_put(s, t, host.data);
+    invar_sweep_upload(s, t, host.data);
     invar_test_free(&host);
 }
 
@@ -202,8 +202,8 @@ static layer layer_with(const invar_test_format *format, invar_numerics numerics
     l.dx = invar_sweep_2d(l.s, INVAR_DTYPE_F32, rows, k);
     forward(l.s, &l.y, &l.x, &l.w, 1);
     backward(l.s, &l.dx, &l.dy, &l.w);
-    l.expected_y = invar_sweep_get(l.s, &l.y);
-    l.expected_dx = invar_sweep_get(l.s, &l.dx);
+    l.expected_y = invar_sweep_download(l.s, &l.y);
+    l.expected_dx = invar_sweep_download(l.s, &l.dx);
     check_forward_with_cpu(l.s, &(invar_linear_fwd_args){.x = l.x, .w = l.w, .k_shards = 1},
                            &l.expected_y, format->name);
     check_backward_with_cpu(
@@ -468,7 +468,7 @@ static void test_linear__bits_of_narrow_results(void **state)
         args.x = l.x;
         args.y = y;
         invar_sweep_run(l.s, INVAR_OP_LINEAR_FWD, &args);
-        expected = invar_sweep_get(l.s, &y);
+        expected = invar_sweep_download(l.s, &y);
         check_forward_with_cpu(l.s, &args, &expected, l.format->name);
         for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= l.rows;
              r++) {
@@ -513,7 +513,7 @@ static fused fused_new(const invar_test_format *format, int64_t rows, int64_t n,
         s, INVAR_OP_SWIGLU_FWD,
         &(invar_swiglu_fwd_args){.y = f.at[ACT], .gate = f.at[FIRST], .up = f.at[SECOND]});
     for (int i = 0; i < FUSED; i++)
-        f.expected[i] = invar_sweep_get(s, &f.at[i]);
+        f.expected[i] = invar_sweep_download(s, &f.at[i]);
     return f;
 }
 
@@ -596,7 +596,7 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
             full.parts[p].w = invar_sweep_quantized(s, &w, format->w, true);
         }
         invar_sweep_run(s, INVAR_OP_LINEAR_DX, &full);
-        expected = invar_sweep_get(s, &full.dx);
+        expected = invar_sweep_download(s, &full.dx);
         check_backward_with_cpu(s, &full, &expected, format->name);
         part = full;
         for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts && row_counts[r] <= rows;
@@ -632,7 +632,7 @@ static void check_separate_shards(invar_sweep *s, int32_t count, int64_t atoms)
     invar_tensor shards = invar_sweep_2d(s, INVAR_DTYPE_F32, count * rows, n);
 
     forward_atoms(s, &y, &x, &w, count, atom);
-    expected = invar_sweep_get(s, &y);
+    expected = invar_sweep_download(s, &y);
     for (int64_t half = 0; half < 2; half++) { // first half of the batch, then all of it
         int64_t m = half ? rows : rows / 2, a = 0;
         invar_tensor sum = invar_tensor_rows(&shards, 0, m);
@@ -709,7 +709,7 @@ static void check_micro_batches(const layer *l)
 
     cut_units(start, l->rows);
     accumulate(l, &dw, start, 0, UNITS);
-    expected = invar_sweep_get(l->s, &dw);
+    expected = invar_sweep_download(l->s, &dw);
     for (unsigned cuts = 1; cuts < 1u << (UNITS - 1);
          cuts += (unsigned)invar_sweep_size(l->s, 3, 51)) {
         int first = 0;
@@ -725,7 +725,7 @@ static void check_micro_batches(const layer *l)
     // control: the units belong to the expression
     invar_sweep_zero(l->s, &dw);
     accumulate(l, &dw, one, 0, 1);
-    assert_false(invar_sweep_same(l->s, &dw, &expected, 0));
+    assert_false(invar_sweep_equal(l->s, &dw, &expected, 0));
     invar_test_free(&expected);
 }
 
@@ -755,8 +755,8 @@ static void check_weights_with_cpu(const layer *l, const invar_tensor *dw, const
     if (is_cpu(l->s))
         return;
     cpu = cpu_open(l->s);
-    dy = invar_sweep_get(l->s, &l->dy);
-    args.x = invar_sweep_get(l->s, &l->x);
+    dy = invar_sweep_download(l->s, &l->dy);
+    args.x = invar_sweep_download(l->s, &l->x);
     for (int i = 0; i < CPU_ROWS; i++) {
         int64_t at = cpu_row(l->n, i);
         invar_tensor row = invar_tensor_rows(dw, at, 1);
@@ -796,8 +796,8 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
         cut_units(start, l.rows);
         accumulate(&l, &dw, start, 0, UNITS);
         accumulate(&transposed, &other, start, 0, UNITS);
-        got = invar_sweep_get(s, &dw);
-        across = invar_sweep_get(s, &other);
+        got = invar_sweep_download(s, &dw);
+        across = invar_sweep_download(s, &other);
         for (int64_t r = 0; r < l.n; r++)
             for (int64_t c = 0; c < l.k; c++)
                 if (memcmp((float *)got.data + r * l.k + c, (float *)across.data + c * l.n + r,
@@ -807,7 +807,7 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
         // control: all tokens as one unit
         invar_sweep_zero(s, &other);
         accumulate(&transposed, &other, (const int64_t[]){0, l.rows}, 0, 1);
-        assert_false(invar_sweep_same(s, &other, &across, 0));
+        assert_false(invar_sweep_equal(s, &other, &across, 0));
         invar_test_free(&got, &across);
         layer_free(&l);
     }
@@ -825,10 +825,10 @@ static void test_linear__control_split_chain_is_seen(void **state)
                             invar_sweep_size(s, 300, 20), 128, invar_sweep_size(s, 4096, 256));
 
         forward(l.s, &l.y, &l.x, &l.w, 2);
-        assert_false(invar_sweep_same(l.s, &l.y, &l.expected_y, 0));
+        assert_false(invar_sweep_equal(l.s, &l.y, &l.expected_y, 0));
         // control: a result that was not written
         invar_sweep_zero(l.s, &l.y);
-        assert_false(invar_sweep_same(l.s, &l.y, &l.expected_y, 0));
+        assert_false(invar_sweep_equal(l.s, &l.y, &l.expected_y, 0));
         layer_free(&l);
     }
 }

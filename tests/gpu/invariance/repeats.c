@@ -191,7 +191,7 @@ static void test_linear_dw__repeats(void **state)
     for (int64_t i = 0; i < rows; i++)
         tokens[i] = (int32_t)(i < rows / 2 ? i : i - rows / 2);
     grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
-    invar_sweep_put(s, &grouped.row_token, tokens);
+    invar_sweep_upload(s, &grouped.row_token, tokens);
     grouped.dw = invar_sweep_2d(s, F32, 4 * n, 2 * n);
     r = (repeated){.name = "moe.linear.dw",
                    .op = INVAR_OP_MOE_LINEAR_DW,

@@ -150,7 +150,7 @@ static void check_part(const invar_sweep *s, const row_op *op, const invar_tenso
                            what, (int)part[i].shape[0], (int)first);
         if (part[i].scale) {
             invar_tensor rows = invar_tensor_rows(&expected[i], first, part[i].shape[0]);
-            invar_tensor got = invar_sweep_get(s, &part[i]);
+            invar_tensor got = invar_sweep_download(s, &part[i]);
 
             invar_assert_bits_tensor(&got, &rows, op->name);
             invar_test_free(&got);
@@ -201,7 +201,7 @@ static void check_op(invar_sweep *s, const row_op *op, const constants *c, int64
     }
     op->run(s, t, c);
     for (int i = 0; i < op->outputs; i++)
-        expected[i] = invar_sweep_get(s, &t[i]);
+        expected[i] = invar_sweep_download(s, &t[i]);
     for (size_t n = 0; n < sizeof counts / sizeof *counts && counts[n] < rows; n++)
         for (int place = 0; place < 2; place++) {
             int64_t first = place ? rows - counts[n] : (rows - counts[n]) / 2;
@@ -362,7 +362,7 @@ static void check_vocabulary(invar_sweep *s, int64_t rows, int64_t vocabulary)
     invar_sweep_fill_index(s, &all.coords, 5, 1000);
     head_run(s, &all);
     for (int i = 0; i < RESULTS; i++)
-        expected[i] = invar_sweep_get(s, &all.at[i]);
+        expected[i] = invar_sweep_download(s, &all.at[i]);
     for (int64_t i = 0; i < rows; i++)
         order[i] = rows - 1 - i;
     check_order(s, &all, expected, order, rows, "reversed");
@@ -402,11 +402,12 @@ static void test_rows__controls_are_seen(void **state)
     invar_tensor x = invar_sweep_normal(s, BF16, 128, 256, 1), few = invar_tensor_rows(&x, 0, 127);
     invar_tensor wide = invar_sweep_quantized(s, &x, INVAR_DTYPE_FP8, true);
     invar_tensor rows = invar_sweep_quantized(s, &few, INVAR_DTYPE_FP8, false);
-    invar_tensor expected = invar_sweep_get(s, &rows), beginning = invar_tensor_rows(&wide, 0, 1);
+    invar_tensor expected = invar_sweep_download(s, &rows),
+                 beginning = invar_tensor_rows(&wide, 0, 1);
 
     (void)state;
     beginning.shape[0] = 127;
-    assert_false(invar_sweep_same(s, &beginning, &expected, 0));
+    assert_false(invar_sweep_equal(s, &beginning, &expected, 0));
     invar_test_free(&expected);
     invar_sweep_release(s, mark);
 }
@@ -487,11 +488,11 @@ static void check_sums(invar_dtype dtype)
         }
         for (int i = 0; i < SUMS; i++) {
             if (variant == 0)
-                whole[i] = invar_sweep_get(s, &t.sum[i]);
+                whole[i] = invar_sweep_download(s, &t.sum[i]);
             else if (variant < 4)
                 invar_sweep_assert(s, &t.sum[i], &whole[i], 0, "%s, way %d", ops[i], variant);
             else if (dtype == F32) // few bf16 sums are rounded, so not all differ
-                assert_false(invar_sweep_same(s, &t.sum[i], &whole[i], 0));
+                assert_false(invar_sweep_equal(s, &t.sum[i], &whole[i], 0));
         }
     }
     for (int i = 0; i < SUMS; i++)

@@ -140,7 +140,7 @@ static void fill_with(const invar_sweep *s, const invar_tensor *t,
     }
     for (size_t at = period_bytes; at < bytes; at += period_bytes)
         memcpy(host + at, host, bytes - at < period_bytes ? bytes - at : period_bytes);
-    invar_sweep_put(s, t, host);
+    invar_sweep_upload(s, t, host);
     free(host);
 }
 
@@ -170,7 +170,7 @@ void invar_sweep_fill_index(const invar_sweep *s, const invar_tensor *t, uint64_
     assert_non_null(host);
     for (int64_t i = 0; i < count; i++)
         host[i] = (int32_t)(invar_test_random(seed, (uint64_t)i) % (uint32_t)bound);
-    invar_sweep_put(s, t, host);
+    invar_sweep_upload(s, t, host);
     free(host);
 }
 
@@ -206,7 +206,7 @@ const int64_t *invar_sweep_numbers(invar_sweep *s, const int64_t *values, int64_
     return block;
 }
 
-void invar_sweep_put(const invar_sweep *s, const invar_tensor *t, const void *host)
+void invar_sweep_upload(const invar_sweep *s, const invar_tensor *t, const void *host)
 {
     assert_ok(invar_device_upload(&s->dev, t->data, host, tensor_bytes(t)));
 }
@@ -226,7 +226,7 @@ void invar_sweep_zero(const invar_sweep *s, const invar_tensor *t)
     assert_ok(invar_device_zero(&s->dev, t->data, tensor_bytes(t)));
 }
 
-invar_tensor invar_sweep_get(const invar_sweep *s, const invar_tensor *t)
+invar_tensor invar_sweep_download(const invar_sweep *s, const invar_tensor *t)
 {
     invar_tensor host = invar_test_tensor(*t);
 
@@ -284,8 +284,8 @@ static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
     return -1;
 }
 
-bool invar_sweep_same(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
-                      int64_t first)
+bool invar_sweep_equal(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
+                       int64_t first)
 {
     const unsigned char *actual_out;
 

@@ -65,7 +65,7 @@ invar_tensor invar_sweep_quantized(invar_sweep *s, const invar_tensor *plain, in
 const int64_t *invar_sweep_numbers(invar_sweep *s, const int64_t *values, int64_t count);
 
 /* Copies the bytes of a tensor on the heap, without scales. */
-void invar_sweep_put(const invar_sweep *s, const invar_tensor *t, const void *host);
+void invar_sweep_upload(const invar_sweep *s, const invar_tensor *t, const void *host);
 
 /* Copies rows from one tensor to another, without scales. */
 void invar_sweep_copy_rows(const invar_sweep *s, const invar_tensor *to, int64_t to_row,
@@ -73,15 +73,15 @@ void invar_sweep_copy_rows(const invar_sweep *s, const invar_tensor *to, int64_t
 void invar_sweep_zero(const invar_sweep *s, const invar_tensor *t);
 
 /* Returns a copy on the heap, scales included. Free it with invar_test_free. */
-invar_tensor invar_sweep_get(const invar_sweep *s, const invar_tensor *t);
+invar_tensor invar_sweep_download(const invar_sweep *s, const invar_tensor *t);
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
 /* Returns whether rows [first, first + got.shape[0]) of `expected`, on the heap, equal `got`. */
-bool invar_sweep_same(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
-                      int64_t first);
+bool invar_sweep_equal(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
+                       int64_t first);
 
-/* Like invar_sweep_same, as an assertion that prints the first difference; `what` is a format. */
+/* Like invar_sweep_equal, as an assertion that prints the first difference; `what` is a format. */
 void invar_sweep_assert(const invar_sweep *s, const invar_tensor *got, const invar_tensor *expected,
                         int64_t first, const char *what, ...) __attribute__((format(printf, 5, 6)));
 

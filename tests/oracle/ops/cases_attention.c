@@ -26,11 +26,11 @@ typedef struct problem {
 
 static problem load(invar_oracle_run *r)
 {
-    return (problem){.q = invar_oracle_given(r, "q"),
-                     .k = invar_oracle_given(r, "k"),
-                     .v = invar_oracle_given(r, "v"),
-                     .d_o = invar_oracle_given(r, "d_o"),
-                     .samples = invar_oracle_segments(r, "samples"),
+    return (problem){.q = invar_oracle_input(r, "q"),
+                     .k = invar_oracle_input(r, "k"),
+                     .v = invar_oracle_input(r, "v"),
+                     .d_o = invar_oracle_input(r, "d_o"),
+                     .samples = invar_oracle_row_offsets(r, "samples"),
                      .shape = {.scale = (float)invar_oracle_number(r, "scale"),
                                .window = (int64_t)invar_oracle_number(r, "window")}};
 }
@@ -38,7 +38,7 @@ static problem load(invar_oracle_run *r)
 static invar_attention_fwd_args forward(invar_oracle_run *r, const problem *p)
 {
     invar_tensor lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, p->q.shape[0], p->q.shape[1]);
-    invar_attention_fwd_args args = {.o = invar_oracle_like(r, &p->q),
+    invar_attention_fwd_args args = {.o = invar_oracle_output_like(r, &p->q),
                                      .lse2 = invar_oracle_output(r, lse2),
                                      .q = p->q,
                                      .k = p->k,
@@ -53,9 +53,9 @@ static invar_attention_fwd_args forward(invar_oracle_run *r, const problem *p)
 static void packed(invar_oracle_run *r, const problem *p)
 {
     invar_attention_fwd_args fwd = forward(r, p);
-    invar_attention_bwd_args bwd = {.dq = invar_oracle_like(r, &p->q),
-                                    .dk = invar_oracle_like(r, &p->k),
-                                    .dv = invar_oracle_like(r, &p->v),
+    invar_attention_bwd_args bwd = {.dq = invar_oracle_output_like(r, &p->q),
+                                    .dk = invar_oracle_output_like(r, &p->k),
+                                    .dv = invar_oracle_output_like(r, &p->v),
                                     .d_o = p->d_o,
                                     .o = fwd.o,
                                     .lse2 = fwd.lse2,
@@ -113,8 +113,8 @@ static void run_paged(invar_oracle_run *r, const problem *p, int64_t size)
     const int64_t *shape = invar_oracle_fixture(r, "k_cache")->shape, *start = p->samples.offsets;
     invar_tensor view = invar_tensor_4d(NULL, r->storage, shape[0], shape[1], shape[2], shape[3]);
     invar_kv_pages cache = {invar_oracle_output(r, view), invar_oracle_output(r, view),
-                            invar_oracle_given(r, "pages")};
-    invar_tensor o = invar_oracle_like(r, &p->q);
+                            invar_oracle_input(r, "pages")};
+    invar_tensor o = invar_oracle_output_like(r, &p->q);
 
     invar_test_fill(&cache.k, 0.0f);
     invar_test_fill(&cache.v, 0.0f);

@@ -20,14 +20,14 @@ static invar_tensor vector(invar_oracle_run *r, int64_t n)
 
 void invar_oracle_logprob(invar_oracle_run *r)
 {
-    invar_tensor logits = invar_oracle_given(r, "logits"), dlogp = invar_oracle_given(r, "dlogp");
+    invar_tensor logits = invar_oracle_input(r, "logits"), dlogp = invar_oracle_input(r, "dlogp");
     int64_t tokens = logits.shape[0];
     invar_logprob_fwd_args fwd = {.logp = vector(r, tokens),
                                   .entropy = vector(r, tokens),
                                   .max = vector(r, tokens),
                                   .logsum = vector(r, tokens),
                                   .logits = logits,
-                                  .targets = invar_oracle_given(r, "targets"),
+                                  .targets = invar_oracle_input(r, "targets"),
                                   .temperature = (float)invar_oracle_number(r, "temperature")};
     invar_logprob_bwd_args bwd = {.dlogits = invar_oracle_storage(r, tokens, logits.shape[1]),
                                   .dlogp = dlogp,
@@ -42,7 +42,7 @@ void invar_oracle_logprob(invar_oracle_run *r)
     invar_oracle_expect(r, "logprob.fwd", "entropy", &fwd.entropy, INVAR_ORACLE_IN_F32);
     assert_ok(invar_logprob_bwd(&r->dev, &bwd));
     invar_oracle_expect(r, "logprob.bwd", "dlogits_of_logp", &bwd.dlogits, DLOGITS);
-    bwd.dentropy = invar_oracle_given(r, "dentropy");
+    bwd.dentropy = invar_oracle_input(r, "dentropy");
     bwd.entropy = fwd.entropy;
     assert_ok(invar_logprob_bwd(&r->dev, &bwd));
     invar_oracle_expect(r, "logprob.bwd", "dlogits", &bwd.dlogits, DLOGITS);
@@ -76,7 +76,7 @@ static void expect_frequencies(const invar_oracle_run *r, const char *name,
 void invar_oracle_sample(invar_oracle_run *r)
 {
     static invar_sample_coords coords[DRAWS];
-    invar_tensor row = invar_oracle_given(r, "logits");
+    invar_tensor row = invar_oracle_input(r, "logits");
     int64_t vocabulary = row.shape[1];
     invar_tensor logits =
         invar_oracle_output(r, invar_tensor_2d(NULL, INVAR_DTYPE_F32, DRAWS, vocabulary));
@@ -120,7 +120,7 @@ static invar_tensor given_of(invar_oracle_run *r, const char *stem, int i)
     char name[48];
 
     snprintf(name, sizeof name, "%s.%d", stem, i);
-    return invar_oracle_given(r, name);
+    return invar_oracle_input(r, name);
 }
 
 static invar_adamw_args start(invar_oracle_run *r, int parameter)

@@ -48,7 +48,7 @@ static invar_tensor given_with(invar_oracle_run *r, const char *stem, const char
     char name[32];
 
     snprintf(name, sizeof name, "%s%s", stem, suffix);
-    return invar_oracle_given(r, name);
+    return invar_oracle_input(r, name);
 }
 
 void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const invar_tensor *x,
@@ -60,7 +60,7 @@ void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const in
     m->wdown = given_with(r, "wdown", suffix);
     m->gate = linear(r, x, &m->wgate);
     m->up = linear(r, x, &m->wup);
-    m->act = invar_oracle_like(r, &m->gate);
+    m->act = invar_oracle_output_like(r, &m->gate);
     assert_ok(invar_swiglu_fwd(
         &r->dev, &(invar_swiglu_fwd_args){.y = m->act, .gate = m->gate, .up = m->up}));
     m->y = linear(r, &m->act, &m->wdown);
@@ -80,7 +80,8 @@ invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_r
                                        const invar_tensor *dy, invar_row_offsets units,
                                        const char *suffix)
 {
-    invar_tensor dgate = invar_oracle_like(r, &m->gate), dup = invar_oracle_like(r, &m->up);
+    invar_tensor dgate = invar_oracle_output_like(r, &m->gate),
+                 dup = invar_oracle_output_like(r, &m->up);
     invar_tensor dact = invar_oracle_dx(r, &(invar_linear_part){*dy, m->wdown}, 1);
 
     expect_mlp_dw(r, "dwdown", suffix, dy, &m->act, &m->wdown, units);
@@ -102,7 +103,7 @@ static invar_tensor by_head(const invar_tensor *t, int64_t dim)
 
 static invar_tensor norm(invar_oracle_run *r, const invar_tensor *x, const invar_tensor *weight)
 {
-    invar_tensor y = invar_oracle_like(r, x);
+    invar_tensor y = invar_oracle_output_like(r, x);
 
     assert_ok(invar_rmsnorm_fwd(
         &r->dev, &(invar_rmsnorm_fwd_args){.y = by_head(&y, weight->shape[0]),
@@ -115,7 +116,7 @@ static invar_tensor norm(invar_oracle_run *r, const invar_tensor *x, const invar
 static invar_tensor norm_back(invar_oracle_run *r, const char *name, const invar_tensor *dy,
                               const invar_tensor *x, const invar_tensor *weight)
 {
-    invar_tensor dx = invar_oracle_like(r, x), dweight = invar_oracle_sum(r, weight);
+    invar_tensor dx = invar_oracle_output_like(r, x), dweight = invar_oracle_sum(r, weight);
     int64_t dim = weight->shape[0];
 
     assert_ok(invar_rmsnorm_bwd(
@@ -124,7 +125,7 @@ static invar_tensor norm_back(invar_oracle_run *r, const char *name, const invar
                                            .dy = by_head(dy, dim),
                                            .x = by_head(x, dim),
                                            .weight = *weight,
-                                           .units = invar_oracle_segments(r, "samples"),
+                                           .units = invar_oracle_row_offsets(r, "samples"),
                                            .eps = (float)invar_oracle_number(r, "eps")}));
     invar_oracle_expect(r, r->name, name, &dweight, INVAR_ORACLE_BLOCK);
     return dx;
@@ -162,7 +163,7 @@ static void make_rope(layer *l, invar_oracle_run *r)
 
 static invar_tensor rotate(const layer *l, invar_oracle_run *r, const invar_tensor *x, bool back)
 {
-    invar_tensor y = invar_oracle_like(r, x);
+    invar_tensor y = invar_oracle_output_like(r, x);
     invar_rope_fwd_args args = l->rope;
 
     args.y = by_head(&y, l->dim);
@@ -175,16 +176,16 @@ static invar_tensor rotate(const layer *l, invar_oracle_run *r, const invar_tens
 
 static void load(layer *l, invar_oracle_run *r)
 {
-    *l = (layer){.samples = invar_oracle_segments(r, "samples"),
-                 .x = invar_oracle_given(r, "x"),
-                 .norm_in = invar_oracle_given(r, "norm_in"),
-                 .norm_post = invar_oracle_given(r, "norm_post"),
-                 .norm_q = invar_oracle_given(r, "norm_q"),
-                 .norm_k = invar_oracle_given(r, "norm_k"),
-                 .wq = invar_oracle_given(r, "wq"),
-                 .wk = invar_oracle_given(r, "wk"),
-                 .wv = invar_oracle_given(r, "wv"),
-                 .wo = invar_oracle_given(r, "wo")};
+    *l = (layer){.samples = invar_oracle_row_offsets(r, "samples"),
+                 .x = invar_oracle_input(r, "x"),
+                 .norm_in = invar_oracle_input(r, "norm_in"),
+                 .norm_post = invar_oracle_input(r, "norm_post"),
+                 .norm_q = invar_oracle_input(r, "norm_q"),
+                 .norm_k = invar_oracle_input(r, "norm_k"),
+                 .wq = invar_oracle_input(r, "wq"),
+                 .wk = invar_oracle_input(r, "wk"),
+                 .wv = invar_oracle_input(r, "wv"),
+                 .wo = invar_oracle_input(r, "wo")};
     l->dim = l->norm_q.shape[0];
     make_rope(l, r);
 }
@@ -192,7 +193,7 @@ static void load(layer *l, invar_oracle_run *r)
 static void forward(layer *l, invar_oracle_run *r)
 {
     int64_t tokens = l->x.shape[0], heads = l->wq.shape[0] / l->dim;
-    invar_tensor q, k, v, o, projected, y = invar_oracle_like(r, &l->x);
+    invar_tensor q, k, v, o, projected, y = invar_oracle_output_like(r, &l->x);
     invar_tensor lse2 =
         invar_oracle_output(r, invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, heads));
 
@@ -204,7 +205,7 @@ static void forward(layer *l, invar_oracle_run *r)
     q = rotate(l, r, &q, false);
     k = norm(r, &l->k_raw, &l->norm_k);
     k = rotate(l, r, &k, false);
-    o = invar_oracle_like(r, &q);
+    o = invar_oracle_output_like(r, &q);
     l->attention = (invar_attention_fwd_args){.o = by_head(&o, l->dim),
                                               .lse2 = lse2,
                                               .q = by_head(&q, l->dim),
@@ -213,7 +214,7 @@ static void forward(layer *l, invar_oracle_run *r)
                                               .samples = l->samples};
     assert_ok(invar_attention_fwd(&r->dev, &l->attention));
     projected = linear(r, &o, &l->wo);
-    l->x_mid = invar_oracle_like(r, &l->x);
+    l->x_mid = invar_oracle_output_like(r, &l->x);
     assert_ok(invar_add(&r->dev, &(invar_add_args){l->x_mid, l->x, projected}));
     l->h_mid = norm(r, &l->x_mid, &l->norm_post);
     invar_oracle_mlp_forward(&l->mlp, r, &l->h_mid, "");
@@ -225,8 +226,8 @@ static void forward(layer *l, invar_oracle_run *r)
 static invar_tensor attention_backward(const layer *l, invar_oracle_run *r, const invar_tensor *d_o)
 {
     const invar_attention_fwd_args *a = &l->attention;
-    invar_tensor dq = invar_oracle_like(r, d_o), dk = invar_oracle_like(r, &l->k_raw);
-    invar_tensor dv = invar_oracle_like(r, &l->k_raw);
+    invar_tensor dq = invar_oracle_output_like(r, d_o), dk = invar_oracle_output_like(r, &l->k_raw);
+    invar_tensor dv = invar_oracle_output_like(r, &l->k_raw);
 
     assert_ok(invar_attention_bwd(&r->dev, &(invar_attention_bwd_args){.dq = by_head(&dq, l->dim),
                                                                        .dk = by_head(&dk, l->dim),
@@ -250,7 +251,8 @@ static invar_tensor attention_backward(const layer *l, invar_oracle_run *r, cons
 
 static void backward(const layer *l, invar_oracle_run *r)
 {
-    invar_tensor dy = invar_oracle_given(r, "dy"), dx = invar_oracle_like(r, &dy), dh, d_o, part;
+    invar_tensor dy = invar_oracle_input(r, "dy"), dx = invar_oracle_output_like(r, &dy), dh, d_o,
+                 part;
     invar_tensor o = invar_tensor_2d(l->attention.o.data, r->storage, dy.shape[0], l->wo.shape[1]);
 
     dh = invar_oracle_mlp_backward(&l->mlp, r, &dy, l->samples, "");

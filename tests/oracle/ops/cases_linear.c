@@ -74,7 +74,7 @@ void invar_oracle_convert(invar_oracle_run *r)
 static invar_tensor quantized(invar_oracle_run *r, const invar_tensor *x, invar_dtype dtype,
                               bool weight)
 {
-    return invar_oracle_own(r, invar_test_quantized(&r->dev, x, dtype, weight));
+    return invar_oracle_add_owned(r, invar_test_quantized(&r->dev, x, dtype, weight));
 }
 
 /* Compares codes and scales. `scales` has the columns per scale and the bytes of a scale. */
@@ -97,10 +97,11 @@ static void expect_quantized(const invar_oracle_run *r, const char *name, const 
 void invar_oracle_quantize(invar_oracle_run *r)
 {
     static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
-    invar_tensor x = invar_oracle_given(r, "x");
+    invar_tensor x = invar_oracle_input(r, "x");
 
     for (int i = 0; i < 3; i++) {
-        invar_tensor q = quantized(r, &x, formats[i], false), back = invar_oracle_like(r, &x);
+        invar_tensor q = quantized(r, &x, formats[i], false),
+                     back = invar_oracle_output_like(r, &x);
         const char *name = invar_dtype_name(formats[i]);
         char back_name[32];
 
@@ -157,10 +158,10 @@ static void input_gradient(invar_oracle_run *r, const invar_tensor *dy, const in
 
 void invar_oracle_linear(invar_oracle_run *r)
 {
-    invar_tensor x = invar_oracle_given(r, "x"), w = invar_oracle_given(r, "w");
-    invar_tensor bias = invar_oracle_given(r, "bias"), dy = invar_oracle_given(r, "dy");
+    invar_tensor x = invar_oracle_input(r, "x"), w = invar_oracle_input(r, "w");
+    invar_tensor bias = invar_oracle_input(r, "bias"), dy = invar_oracle_input(r, "dy");
     invar_tensor dw = invar_oracle_sum(r, &w), dbias = invar_oracle_sum(r, &bias);
-    invar_row_offsets units = invar_oracle_segments(r, "units");
+    invar_row_offsets units = invar_oracle_row_offsets(r, "units");
 
     forward(r, &x, &w, &bias);
     input_gradient(r, &dy, &w);
@@ -190,8 +191,8 @@ static invar_oracle_limit low_limit(const invar_oracle_run *r, invar_dtype w)
 
 static void low_format(invar_oracle_run *r, const invar_test_format *f)
 {
-    invar_tensor w = invar_oracle_given(r, "w"), x = invar_oracle_given(r, "x");
-    invar_tensor dy = invar_oracle_given(r, "dy");
+    invar_tensor w = invar_oracle_input(r, "w"), x = invar_oracle_input(r, "x");
+    invar_tensor dy = invar_oracle_input(r, "dy");
     invar_tensor qw = quantized(r, &w, f->w, true);
     invar_tensor qx = quantized(r, &x, f->x, false), qdy = quantized(r, &dy, f->x, false);
     invar_tensor y = invar_oracle_storage(r, x.shape[0], w.shape[0]);

@@ -41,7 +41,7 @@ static invar_moe_route_fwd_args route(invar_oracle_run *r, const invar_tensor *l
                                      .router = load_router(r)};
 
     if (invar_oracle_has(r, "bias"))
-        args.bias = invar_oracle_given(r, "bias");
+        args.bias = invar_oracle_input(r, "bias");
     if (replay)
         args.replay = *replay;
     assert_ok(invar_moe_route_fwd(&r->dev, &args));
@@ -63,8 +63,8 @@ static invar_tensor route_back(invar_oracle_run *r, const invar_tensor *dweights
 
 void invar_oracle_route(invar_oracle_run *r)
 {
-    invar_tensor logits = invar_oracle_given(r, "logits"), replay = invar_oracle_given(r, "replay");
-    invar_tensor dweights = invar_oracle_given(r, "dweights"), dlogits;
+    invar_tensor logits = invar_oracle_input(r, "logits"), replay = invar_oracle_input(r, "replay");
+    invar_tensor dweights = invar_oracle_input(r, "dweights"), dlogits;
     invar_moe_route_fwd_args out = route(r, &logits, replay.shape[1], NULL);
 
     invar_oracle_expect_equal(r, "ids", &out.ids);
@@ -95,7 +95,7 @@ static void make_plan(moe_plan *p, invar_oracle_run *r, const invar_tensor *ids,
 
     assert_true(experts < (int64_t)(sizeof p->start / sizeof *p->start));
     p->row_token = invar_oracle_output(r, invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows));
-    p->slot_row = invar_oracle_like(r, ids);
+    p->slot_row = invar_oracle_output_like(r, ids);
     p->experts = (invar_row_offsets){p->start, experts};
     assert_ok(invar_moe_plan(&r->dev, &(invar_moe_plan_args){.row_token = p->row_token,
                                                              .slot_row = p->slot_row,
@@ -106,8 +106,8 @@ static void make_plan(moe_plan *p, invar_oracle_run *r, const invar_tensor *ids,
 
 static void gather(invar_oracle_run *r, const moe_plan *p)
 {
-    invar_tensor x = invar_oracle_given(r, "x"), dout = invar_oracle_given(r, "dgathered_given");
-    invar_tensor out = invar_oracle_like(r, &dout), dx = invar_oracle_like(r, &x);
+    invar_tensor x = invar_oracle_input(r, "x"), dout = invar_oracle_input(r, "dgathered_given");
+    invar_tensor out = invar_oracle_output_like(r, &dout), dx = invar_oracle_output_like(r, &x);
 
     assert_ok(invar_moe_gather_fwd(&r->dev, &(invar_moe_gather_fwd_args){out, x, p->row_token}));
     invar_oracle_expect_equal(r, "gathered", &out);
@@ -117,9 +117,9 @@ static void gather(invar_oracle_run *r, const moe_plan *p)
 
 static void grouped_linear(invar_oracle_run *r, const moe_plan *p)
 {
-    invar_tensor x = invar_oracle_given(r, "gathered"), w = invar_oracle_given(r, "w");
-    invar_tensor dy = invar_oracle_given(r, "dy"), y = invar_oracle_like(r, &dy);
-    invar_tensor dx = invar_oracle_like(r, &x), dw = invar_oracle_sum(r, &w);
+    invar_tensor x = invar_oracle_input(r, "gathered"), w = invar_oracle_input(r, "w");
+    invar_tensor dy = invar_oracle_input(r, "dy"), y = invar_oracle_output_like(r, &dy);
+    invar_tensor dx = invar_oracle_output_like(r, &x), dw = invar_oracle_sum(r, &w);
 
     assert_ok(
         invar_moe_linear_fwd(&r->dev, &(invar_moe_linear_fwd_args){.y = y,
@@ -140,21 +140,22 @@ static void grouped_linear(invar_oracle_run *r, const moe_plan *p)
                                              .x = x,
                                              .row_token = p->row_token,
                                              .experts = p->experts,
-                                             .units = invar_oracle_segments(r, "units")}));
+                                             .units = invar_oracle_row_offsets(r, "units")}));
     invar_oracle_expect(r, "moe.linear.dw", "dw", &dw, INVAR_ORACLE_IN_F32);
 }
 
 static void combine(invar_oracle_run *r, const moe_plan *p)
 {
-    invar_tensor y = invar_oracle_given(r, "y_given"), weights = invar_oracle_given(r, "weights");
-    invar_tensor dout = invar_oracle_given(r, "dout"), out = invar_oracle_like(r, &dout);
-    invar_tensor dy = invar_oracle_like(r, &y), dweights = invar_oracle_like(r, &weights);
+    invar_tensor y = invar_oracle_input(r, "y_given"), weights = invar_oracle_input(r, "weights");
+    invar_tensor dout = invar_oracle_input(r, "dout"), out = invar_oracle_output_like(r, &dout);
+    invar_tensor dy = invar_oracle_output_like(r, &y),
+                 dweights = invar_oracle_output_like(r, &weights);
     invar_moe_combine_fwd_args fwd = {
         .out = out, .y = y, .weights = weights, .slot_row = p->slot_row};
 
     assert_ok(invar_moe_combine_fwd(&r->dev, &fwd));
     invar_oracle_expect(r, "moe.combine.fwd", "out", &out, INVAR_ORACLE_ROUNDED);
-    fwd.shared = invar_oracle_given(r, "shared");
+    fwd.shared = invar_oracle_input(r, "shared");
     assert_ok(invar_moe_combine_fwd(&r->dev, &fwd));
     invar_oracle_expect(r, "moe.combine.fwd", "out_with_shared", &out, INVAR_ORACLE_ROUNDED);
     assert_ok(
@@ -170,7 +171,7 @@ static void combine(invar_oracle_run *r, const moe_plan *p)
 
 void invar_oracle_moe_ops(invar_oracle_run *r)
 {
-    invar_tensor ids = invar_oracle_given(r, "ids");
+    invar_tensor ids = invar_oracle_input(r, "ids");
     moe_plan p;
 
     make_plan(&p, r, &ids, (int64_t)invar_oracle_number(r, "experts"));
@@ -219,7 +220,7 @@ static void expect_expert_dw(invar_oracle_run *r, const char *name, const moe_pl
                                              .x = *x,
                                              .row_token = p->row_token,
                                              .experts = p->experts,
-                                             .units = invar_oracle_segments(r, "units")}));
+                                             .units = invar_oracle_row_offsets(r, "units")}));
     invar_oracle_expect(r, r->name, name, &dw, INVAR_ORACLE_BLOCK);
 }
 
@@ -238,11 +239,11 @@ static void block_forward(moe_block *b, invar_oracle_run *r)
     invar_tensor out, logits;
     invar_moe_combine_fwd_args args;
 
-    *b = (moe_block){.x = invar_oracle_given(r, "x"),
-                     .wrouter = invar_oracle_given(r, "wrouter"),
-                     .wgate = invar_oracle_given(r, "wgate"),
-                     .wup = invar_oracle_given(r, "wup"),
-                     .wdown = invar_oracle_given(r, "wdown")};
+    *b = (moe_block){.x = invar_oracle_input(r, "x"),
+                     .wrouter = invar_oracle_input(r, "wrouter"),
+                     .wgate = invar_oracle_input(r, "wgate"),
+                     .wup = invar_oracle_input(r, "wup"),
+                     .wdown = invar_oracle_input(r, "wdown")};
     logits = floats(r, b->x.shape[0], b->wrouter.shape[0]);
     assert_ok(invar_linear_fwd(
         &r->dev, &(invar_linear_fwd_args){.y = logits, .x = b->x, .w = b->wrouter, .k_shards = 1}));
@@ -254,11 +255,11 @@ static void block_forward(moe_block *b, invar_oracle_run *r)
         &r->dev, &(invar_moe_gather_fwd_args){b->rows, b->x, b->moe_plan.row_token}));
     b->gate = expert_linear(r, &b->moe_plan, &b->rows, &b->wgate);
     b->up = expert_linear(r, &b->moe_plan, &b->rows, &b->wup);
-    b->act = invar_oracle_like(r, &b->gate);
+    b->act = invar_oracle_output_like(r, &b->gate);
     assert_ok(invar_swiglu_fwd(
         &r->dev, &(invar_swiglu_fwd_args){.y = b->act, .gate = b->gate, .up = b->up}));
     b->y = expert_linear(r, &b->moe_plan, &b->act, &b->wdown);
-    out = invar_oracle_like(r, &b->x);
+    out = invar_oracle_output_like(r, &b->x);
     args = (invar_moe_combine_fwd_args){
         .out = out, .y = b->y, .weights = b->routing.weights, .slot_row = b->moe_plan.slot_row};
     if (invar_oracle_has(r, "wgate_shared")) {
@@ -273,7 +274,8 @@ static void block_forward(moe_block *b, invar_oracle_run *r)
 static invar_tensor experts_backward(const moe_block *b, invar_oracle_run *r,
                                      const invar_tensor *dy)
 {
-    invar_tensor dact, dgate = invar_oracle_like(r, &b->gate), dup = invar_oracle_like(r, &b->up);
+    invar_tensor dact, dgate = invar_oracle_output_like(r, &b->gate),
+                       dup = invar_oracle_output_like(r, &b->up);
 
     expect_expert_dw(r, "dwdown", &b->moe_plan, dy, &b->act, &b->wdown);
     dact = expert_dx(r, &b->moe_plan, &(invar_linear_part){*dy, b->wdown}, 1);
@@ -287,10 +289,10 @@ static invar_tensor experts_backward(const moe_block *b, invar_oracle_run *r,
 
 static void block_backward(const moe_block *b, invar_oracle_run *r)
 {
-    invar_row_offsets units = invar_oracle_segments(r, "units");
-    invar_tensor dout = invar_oracle_given(r, "dy"), dy = invar_oracle_like(r, &b->y);
-    invar_tensor dweights = invar_oracle_like(r, &b->routing.weights), drows, dlogits, part;
-    invar_tensor dx = invar_oracle_like(r, &b->x);
+    invar_row_offsets units = invar_oracle_row_offsets(r, "units");
+    invar_tensor dout = invar_oracle_input(r, "dy"), dy = invar_oracle_output_like(r, &b->y);
+    invar_tensor dweights = invar_oracle_output_like(r, &b->routing.weights), drows, dlogits, part;
+    invar_tensor dx = invar_oracle_output_like(r, &b->x);
 
     assert_ok(invar_moe_combine_bwd(
         &r->dev, &(invar_moe_combine_bwd_args){.dy = dy,

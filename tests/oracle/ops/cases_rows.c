@@ -9,10 +9,10 @@
 
 void invar_oracle_embedding(invar_oracle_run *r)
 {
-    invar_tensor table = invar_oracle_given(r, "table"), ids = invar_oracle_given(r, "ids");
-    invar_tensor dout = invar_oracle_given(r, "dout"), b = invar_oracle_given(r, "b");
-    invar_tensor out = invar_oracle_like(r, &dout), dtable = invar_oracle_sum(r, &table);
-    invar_tensor sum = invar_oracle_like(r, &out);
+    invar_tensor table = invar_oracle_input(r, "table"), ids = invar_oracle_input(r, "ids");
+    invar_tensor dout = invar_oracle_input(r, "dout"), b = invar_oracle_input(r, "b");
+    invar_tensor out = invar_oracle_output_like(r, &dout), dtable = invar_oracle_sum(r, &table);
+    invar_tensor sum = invar_oracle_output_like(r, &out);
     const int64_t start[] = {0, ids.shape[0] / 3, ids.shape[0]};
 
     assert_ok(invar_embedding_fwd(&r->dev, &(invar_embedding_fwd_args){out, table, ids}));
@@ -26,9 +26,9 @@ void invar_oracle_embedding(invar_oracle_run *r)
 
 void invar_oracle_rmsnorm(invar_oracle_run *r)
 {
-    invar_tensor x = invar_oracle_given(r, "x"), weight = invar_oracle_given(r, "weight");
-    invar_tensor dy = invar_oracle_given(r, "dy");
-    invar_tensor y = invar_oracle_like(r, &x), dx = invar_oracle_like(r, &x);
+    invar_tensor x = invar_oracle_input(r, "x"), weight = invar_oracle_input(r, "weight");
+    invar_tensor dy = invar_oracle_input(r, "dy");
+    invar_tensor y = invar_oracle_output_like(r, &x), dx = invar_oracle_output_like(r, &x);
     invar_tensor dweight = invar_oracle_sum(r, &weight);
     invar_rmsnorm_fwd_args fwd = {
         .y = y, .x = x, .weight = weight, .eps = (float)invar_oracle_number(r, "eps")};
@@ -37,7 +37,7 @@ void invar_oracle_rmsnorm(invar_oracle_run *r)
                                   .dy = dy,
                                   .x = x,
                                   .weight = weight,
-                                  .units = invar_oracle_segments(r, "units"),
+                                  .units = invar_oracle_row_offsets(r, "units"),
                                   .eps = fwd.eps};
 
     assert_ok(invar_rmsnorm_fwd(&r->dev, &fwd));
@@ -68,9 +68,9 @@ void invar_oracle_rope(invar_oracle_run *r)
 {
     // cos and sin are at most 1, and they are rounded to f32 once
     const invar_oracle_limit limit = {{0x1.1p-24, 0x1.1p-24}, {0x1.1p-24, 0x1.1p-24}};
-    invar_tensor x = invar_oracle_given(r, "x"), dy = invar_oracle_given(r, "dy");
-    invar_tensor y = invar_oracle_like(r, &x), dx = invar_oracle_like(r, &x);
-    invar_tensor positions = invar_oracle_given(r, "positions"), rows;
+    invar_tensor x = invar_oracle_input(r, "x"), dy = invar_oracle_input(r, "dy");
+    invar_tensor y = invar_oracle_output_like(r, &x), dx = invar_oracle_output_like(r, &x);
+    invar_tensor positions = invar_oracle_input(r, "positions"), rows;
     int64_t last = ((const int32_t *)positions.data)[positions.shape[0] - 1];
     invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, last + 1, x.shape[2] / 2);
     invar_rope_table_args table = {.cosine = invar_oracle_output(r, view),
@@ -103,9 +103,9 @@ void invar_oracle_rope(invar_oracle_run *r)
 
 void invar_oracle_swiglu(invar_oracle_run *r)
 {
-    invar_tensor gate = invar_oracle_given(r, "gate"), up = invar_oracle_given(r, "up");
-    invar_tensor dy = invar_oracle_given(r, "dy"), y = invar_oracle_like(r, &dy);
-    invar_tensor dgate = invar_oracle_like(r, &dy), dup = invar_oracle_like(r, &dy);
+    invar_tensor gate = invar_oracle_input(r, "gate"), up = invar_oracle_input(r, "up");
+    invar_tensor dy = invar_oracle_input(r, "dy"), y = invar_oracle_output_like(r, &dy);
+    invar_tensor dgate = invar_oracle_output_like(r, &dy), dup = invar_oracle_output_like(r, &dy);
 
     assert_ok(invar_swiglu_fwd(&r->dev, &(invar_swiglu_fwd_args){.y = y, .gate = gate, .up = up}));
     invar_oracle_expect(r, "swiglu.fwd", "y", &y, INVAR_ORACLE_ROUNDED);

@@ -66,7 +66,7 @@ const void *invar_oracle_data(const invar_oracle_run *r, const char *name, invar
     return t->data;
 }
 
-invar_tensor invar_oracle_own(invar_oracle_run *r, invar_tensor t)
+invar_tensor invar_oracle_add_owned(invar_oracle_run *r, invar_tensor t)
 {
     assert_true(r->n_owned < INVAR_ORACLE_MAX_TENSORS);
     r->owned[r->n_owned++] = t;
@@ -75,10 +75,10 @@ invar_tensor invar_oracle_own(invar_oracle_run *r, invar_tensor t)
 
 invar_tensor invar_oracle_output(invar_oracle_run *r, invar_tensor view)
 {
-    return invar_oracle_own(r, invar_test_tensor(view));
+    return invar_oracle_add_owned(r, invar_test_tensor(view));
 }
 
-invar_tensor invar_oracle_like(invar_oracle_run *r, const invar_tensor *model)
+invar_tensor invar_oracle_output_like(invar_oracle_run *r, const invar_tensor *model)
 {
     return invar_oracle_output(r, *model);
 }
@@ -98,7 +98,7 @@ invar_tensor invar_oracle_sum(invar_oracle_run *r, const invar_tensor *model)
     return t;
 }
 
-invar_tensor invar_oracle_given(invar_oracle_run *r, const char *name)
+invar_tensor invar_oracle_input(invar_oracle_run *r, const char *name)
 {
     static const invar_dtype dtypes[INVAR_ORACLE_TYPES] = {[INVAR_ORACLE_F32] = INVAR_DTYPE_F32,
                                                            [INVAR_ORACLE_BF16] = INVAR_DTYPE_BF16,
@@ -126,7 +126,7 @@ double invar_oracle_number(const invar_oracle_run *r, const char *name)
     return *(const double *)t->data;
 }
 
-invar_row_offsets invar_oracle_segments(const invar_oracle_run *r, const char *name)
+invar_row_offsets invar_oracle_row_offsets(const invar_oracle_run *r, const char *name)
 {
     const invar_oracle_tensor *t = invar_oracle_fixture(r, name);
 

@@ -39,25 +39,25 @@ const void *invar_oracle_data(const invar_oracle_run *r, const char *name, invar
                               int64_t count);
 
 /* Returns a copy of an input of type f32, bf16 or i32. */
-invar_tensor invar_oracle_given(invar_oracle_run *r, const char *name);
+invar_tensor invar_oracle_input(invar_oracle_run *r, const char *name);
 
 /* Returns an attribute: an i64 or f64 without extents. */
 double invar_oracle_number(const invar_oracle_run *r, const char *name);
 
-invar_row_offsets invar_oracle_segments(const invar_oracle_run *r, const char *name);
+invar_row_offsets invar_oracle_row_offsets(const invar_oracle_run *r, const char *name);
 
 /* Returns a tensor for a result, filled with NaN, with the shape and type of `view`. */
 invar_tensor invar_oracle_output(invar_oracle_run *r, invar_tensor view);
 
 /* Like invar_oracle_output, with the type and shape of `model`, or with the storage type. */
-invar_tensor invar_oracle_like(invar_oracle_run *r, const invar_tensor *model);
+invar_tensor invar_oracle_output_like(invar_oracle_run *r, const invar_tensor *model);
 invar_tensor invar_oracle_storage(invar_oracle_run *r, int64_t rows, int64_t cols);
 
 /* Returns f32 zeros in the shape of `model`, for gradients that accumulate. */
 invar_tensor invar_oracle_sum(invar_oracle_run *r, const invar_tensor *model);
 
 /* Makes the run free `t` when it is released, and returns `t`. */
-invar_tensor invar_oracle_own(invar_oracle_run *r, invar_tensor t);
+invar_tensor invar_oracle_add_owned(invar_oracle_run *r, invar_tensor t);
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 

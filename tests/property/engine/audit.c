@@ -37,7 +37,7 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
     size_t row = (size_t)invar_tensor_row_elements(t) * size;
     char *values = NULL;
 
-    INVAR_TRY(invar_far_backend()->ops[wrong_op].run(dev, args, workspace));
+    INVAR_TRY(invar_fake_gpu_backend()->ops[wrong_op].run(dev, args, workspace));
     INVAR_TRY(invar_alloc((void **)&values, row, 1, "a wrong row"));
     for (int64_t i = 0; i < t->shape[0]; i++) {
         char *at = (char *)t->data + (size_t)(i * t->row_stride) * size;
@@ -53,7 +53,7 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
 
 const invar_backend *invar_backend_cuda(void)
 {
-    wrong_backend = *invar_far_backend();
+    wrong_backend = *invar_fake_gpu_backend();
     if (wrong_op < INVAR_OP_COUNT)
         wrong_backend.ops[wrong_op].run = run_wrong;
     return &wrong_backend;
@@ -88,12 +88,12 @@ static const run_pair experts[] = {{"hidden-size", "128"},     {"num-attention-h
 
 static invar_status train_run(const char *name, const run_pair *model, const run_pair *more)
 {
-    invar_recipe *recipe = run_recipe(run_below(name), model, more);
+    invar_recipe *recipe = run_recipe(run_path(name), model, more);
     invar_status status;
 
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     status = run_train(recipe);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_recipe_free(recipe);
     return status;
 }
@@ -106,7 +106,7 @@ static double sum_of_gauge(const char *name, const char *gauge)
     (void)snprintf(sql, sizeof sql,
                    "SELECT total(value) FROM gauge JOIN series USING (series) WHERE name = '%s'",
                    gauge);
-    return run_asked(name, sql);
+    return run_query_number(name, sql);
 }
 
 /* ---- right ----------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static void check_correct_run(const char *kind, const run_pair *model, const cha
     const run_pair audited[] = {
         {"dtype", dtype}, {"numerics", numerics}, {"audit", "200"}, {NULL, NULL}};
     char names[2][100];
-    run_memory unaudited, with_audit;
+    run_digests unaudited, with_audit;
 
     set_wrong_op(INVAR_OP_COUNT, 0);
     (void)snprintf(names[0], sizeof names[0], "%s.%s.%s", kind, dtype, numerics);
@@ -127,8 +127,8 @@ static void check_correct_run(const char *kind, const run_pair *model, const cha
     assert_ok(train_run(names[0], model, plain));
     if (train_run(names[1], model, audited) != INVAR_OK)
         fail_msg("%s: %s", names[1], invar_error_last()->message);
-    unaudited = run_memory_of(names[0]);
-    with_audit = run_memory_of(names[1]);
+    unaudited = run_digests_of(names[0]);
+    with_audit = run_digests_of(names[1]);
     assert_true(run_same(&unaudited, &with_audit));
     assert_true(invar_digest_equal(&unaudited.identity, &with_audit.identity));
     assert_true(sum_of_gauge(names[0], "audit/elements") == 0.0);
@@ -136,7 +136,8 @@ static void check_correct_run(const char *kind, const run_pair *model, const cha
     assert_true(sum_of_gauge(names[1], "audit/elements") >= 2 * 150.0);
     assert_true(sum_of_gauge(names[1], "audit/elements") <= 3 * 200.0);
     assert_true(sum_of_gauge(names[1], "audit/differ") == 0.0);
-    assert_true(run_asked(names[1], "SELECT count(*) FROM event WHERE level = 'error'") == 0.0);
+    assert_true(run_query_number(names[1], "SELECT count(*) FROM event WHERE level = 'error'") ==
+                0.0);
 }
 
 static void test_audit__correct_results_pass(void **state)
@@ -168,8 +169,8 @@ static void check_wrong_op_found(invar_op op, int result, const run_pair *model,
                    "SELECT count(*) FROM event WHERE kind = 'audit-mismatch' AND level = 'error' "
                    "AND message LIKE 'audit: %s%%'",
                    invar_op_name(op));
-    assert_true(run_asked(name, sql) == 1.0);
-    assert_true(run_asked(name, "SELECT exit_code FROM finish") == 1.0);
+    assert_true(run_query_number(name, sql) == 1.0);
+    assert_true(run_query_number(name, "SELECT exit_code FROM finish") == 1.0);
     set_wrong_op(INVAR_OP_COUNT, 0);
 }
 
@@ -210,10 +211,11 @@ static void test_audit__records_and_continues_if_configured(void **state)
     set_wrong_op(INVAR_OP_LINEAR_DW, 0);
     assert_ok(train_run("record", dense, audited));
     set_wrong_op(INVAR_OP_COUNT, 0);
-    assert_int_equal(run_memory_of("record").last, 2);
+    assert_int_equal(run_digests_of("record").last, 2);
     assert_true(sum_of_gauge("record", "audit/differ") >= 3.0);
-    assert_true(sum_of_gauge("record", "audit/differ") ==
-                run_asked("record", "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'"));
+    assert_true(
+        sum_of_gauge("record", "audit/differ") ==
+        run_query_number("record", "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'"));
 }
 
 /* ---- without an audit ------------------------------------------------------------------------ */
@@ -235,16 +237,17 @@ static void check_logp_mismatch(invar_op op)
     assert_fails(train_run(stopped, dense, stop_at_mismatch), INVAR_E_MISMATCH,
                  "log-probabilities of rollout and scoring differ");
     invar_error_clear();
-    assert_true(run_asked(stopped, "SELECT exit_code FROM finish") == 1.0);
-    assert_true(run_asked(stopped, "SELECT count(*) FROM step") == 0.0);
+    assert_true(run_query_number(stopped, "SELECT exit_code FROM finish") == 1.0);
+    assert_true(run_query_number(stopped, "SELECT count(*) FROM step") == 0.0);
     assert_ok(train_run(recorded, dense, record_mismatch));
     set_wrong_op(INVAR_OP_COUNT, 0);
-    assert_true(run_asked(stopped, mismatches_sql) == 1.0);
-    assert_true(run_asked(recorded, mismatches_sql) >= 3.0);
-    assert_true(run_asked(recorded, "SELECT count(*) FROM sample WHERE diff_bits <> 0 AND "
-                                    "diff_at >= 0 AND rollout_logp <> train_logp") >= 3.0);
-    assert_true(run_asked(recorded, "SELECT count(*) FROM metric JOIN series USING (series) WHERE "
-                                    "name = 'train/logp_diff_max' AND value > 0") == 3.0);
+    assert_true(run_query_number(stopped, mismatches_sql) == 1.0);
+    assert_true(run_query_number(recorded, mismatches_sql) >= 3.0);
+    assert_true(run_query_number(recorded, "SELECT count(*) FROM sample WHERE diff_bits <> 0 AND "
+                                           "diff_at >= 0 AND rollout_logp <> train_logp") >= 3.0);
+    assert_true(run_query_number(recorded,
+                                 "SELECT count(*) FROM metric JOIN series USING (series) WHERE "
+                                 "name = 'train/logp_diff_max' AND value > 0") == 3.0);
 }
 
 static void test_audit__differing_log_probs_are_found_without_audit(void **state)

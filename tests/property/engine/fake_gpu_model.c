@@ -28,9 +28,9 @@ static void model_pair_new(model_pair *b, invar_test_model kind, invar_format fo
                            invar_numerics numerics)
 {
     invar_test_device_init(&b->near, numerics, INVAR_CPU_PATH_SIMD, 2);
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     b->far = b->near;
-    b->far.backend = invar_far_backend();
+    b->far.backend = invar_fake_gpu_backend();
     b->far.scratch = NULL;
     assert_ok(invar_device_open(&b->far));
     b->near_model = invar_test_model_new(kind, format, 3, &b->near);
@@ -41,9 +41,9 @@ static void model_pair_free(model_pair *b)
 {
     invar_model_free(b->near_model);
     invar_model_free(b->far_model);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&b->far);
-    assert_int_equal(invar_far_counted().opens, 0);
+    assert_int_equal(invar_fake_gpu_counted().opens, 0);
     invar_test_device_release(&b->near);
 }
 
@@ -189,7 +189,7 @@ static void generate_twice(invar_rl_samples out[2], const invar_model *model,
     own.no_graphs = mode == PLAIN;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &own));
     if (mode == REFUSED)
-        invar_far_refuse_graphs();
+        invar_fake_gpu_refuse_graphs();
     if (mode == AUDITED) {
         assert_ok(invar_audit_new(&audit, dev, &(invar_audit_options){.elements = 4}));
         invar_rollout_audit(rollout, audit);
@@ -216,7 +216,7 @@ static void check_graphs(invar_test_model kind, const invar_rollout_exec_options
         if (mode == 0)
             generate_twice(expected, m.near_model, &m.near, limits, PLAIN);
         generate_twice(got, m.far_model, &m.far, limits, (decode_mode)mode);
-        runs = invar_far_counted().graph_runs;
+        runs = invar_fake_gpu_counted().graph_runs;
         if ((mode == GRAPHS) != (runs > 0))
             fail_msg("decoding %d: %d graphs ran", mode, (int)runs);
         for (int i = 0; i < 2; i++) {
@@ -224,7 +224,7 @@ static void check_graphs(invar_test_model kind, const invar_rollout_exec_options
             invar_rl_samples_reset(&got[i]);
         }
         model_pair_free(&m);
-        assert_int_equal(invar_far_counted().live_graphs, 0);
+        assert_int_equal(invar_fake_gpu_counted().live_graphs, 0);
     }
     for (int i = 0; i < 2; i++)
         invar_rl_samples_reset(&expected[i]);
@@ -279,10 +279,10 @@ static void test_fake_gpu_model__equal_passes_are_graphs(void **state)
         invar_rl_samples_reset(&samples);
         // at most three passes are not: the prefill, the first decode pass, and one after the
         // scratch grew
-        if (counted.passes < RESPONSE || invar_far_counted().graph_runs < counted.passes - 3)
+        if (counted.passes < RESPONSE || invar_fake_gpu_counted().graph_runs < counted.passes - 3)
             fail_msg("%s: %d of %d passes were graphs",
                      invar_test_model_name((invar_test_model)(i % INVAR_TEST_MODEL_COUNT)),
-                     (int)invar_far_counted().graph_runs, (int)counted.passes);
+                     (int)invar_fake_gpu_counted().graph_runs, (int)counted.passes);
         model_pair_free(&m);
     }
 }
@@ -367,7 +367,7 @@ static int64_t count_waits(const model_pair *m, const invar_rl_samples *samples,
     assert_ok(invar_optimizer_new(&optimizer, model, 0));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < 2; step++) {
-        before = invar_far_counted().waits;
+        before = invar_fake_gpu_counted().waits;
         invar_probe_begin(probe, NULL);
         assert_ok(invar_grads_zero(grads));
         assert_ok(invar_trainer_forward_backward(trainer, model, samples->items, samples->count,
@@ -379,7 +379,7 @@ static int64_t count_waits(const model_pair *m, const invar_rl_samples *samples,
         assert_int_equal(points.count > 0, probed);
     }
     *micro_batches_out = result.micro_batches;
-    before = invar_far_counted().waits - before;
+    before = invar_fake_gpu_counted().waits - before;
     invar_grads_free(grads);
     invar_optimizer_free(optimizer);
     invar_trainer_free(trainer);

@@ -29,18 +29,18 @@ typedef struct device_pair {
 static void device_init(device_pair *d)
 {
     invar_test_device_init(&d->near, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     d->far = d->near;
-    d->far.backend = invar_far_backend();
+    d->far.backend = invar_fake_gpu_backend();
     d->far.scratch = NULL;
     assert_ok(invar_device_open(&d->far));
 }
 
 static void device_release(device_pair *d)
 {
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&d->far);
-    assert_int_equal(invar_far_counted().opens, 0);
+    assert_int_equal(invar_fake_gpu_counted().opens, 0);
     invar_test_device_release(&d->near);
 }
 
@@ -179,17 +179,18 @@ static void test_fake_gpu_offload__uses_the_documented_memory(void **state)
         assert_true(moments > 8 * 8192);
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 0);
-        before = invar_far_counted().bytes;
+        before = invar_fake_gpu_counted().bytes;
         assert_ok(invar_optimizer_new(&optimizer, model, chunks[p]));
-        assert_int_equal(invar_far_counted().bytes - before, on_device ? moments + aligned(digests)
-                                                             : chunks[p] > moments ? moments
-                                                                                   : 4 * chunks[p]);
+        assert_int_equal(invar_fake_gpu_counted().bytes - before,
+                         on_device             ? moments + aligned(digests)
+                         : chunks[p] > moments ? moments
+                                               : 4 * chunks[p]);
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, &d.far));
         assert_int_equal(invar_optimizer_device(optimizer) != NULL, on_device);
         assert_int_equal(invar_optimizer_can_hash(optimizer), on_device);
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
-        assert_int_equal(invar_far_counted().opens, 1); // the download context is closed
+        assert_int_equal(invar_fake_gpu_counted().opens, 1); // the download context is closed
         invar_model_free(model);
     }
     device_release(&d);

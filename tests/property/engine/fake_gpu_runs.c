@@ -21,7 +21,7 @@
 
 const invar_backend *invar_backend_cuda(void)
 {
-    return invar_far_backend();
+    return invar_fake_gpu_backend();
 }
 
 static int setup(void **state)
@@ -66,7 +66,7 @@ enum { LISTS = 4 };
 /* Longest time in milliseconds that a run makes no call to its device. */
 enum { MAX_IDLE_MS = 100 };
 
-static int64_t delay; /* delay of the next runs' copies in milliseconds, see invar_far_delay */
+static int64_t delay; /* delay of the next runs' copies in milliseconds, see invar_fake_gpu_delay */
 
 /* Trains the run `name` on a device. The pairs of later lists override those of earlier ones. */
 static invar_status train_run(const char *name, const char *device, const char *dtype,
@@ -82,23 +82,23 @@ static invar_status train_run(const char *name, const char *device, const char *
             if (!run_has(i + 1 < LISTS ? lists[i + 1] : NULL, p->key))
                 all[count++] = *p;
     all[count] = (run_pair){NULL, NULL};
-    recipe = run_recipe(run_below(name), all, NULL);
-    invar_far_begin(0);
-    invar_far_delay(delay);
+    recipe = run_recipe(run_path(name), all, NULL);
+    invar_fake_gpu_begin(0);
+    invar_fake_gpu_delay(delay);
     status = run_train(recipe);
-    assert_int_equal(invar_far_counted().live, 0); // all device memory was freed
-    assert_int_equal(invar_far_counted().opens, 0);
-    assert_true((invar_far_counted().ops > 0) == (strcmp(device, "cuda") == 0));
+    assert_int_equal(invar_fake_gpu_counted().live, 0); // all device memory was freed
+    assert_int_equal(invar_fake_gpu_counted().opens, 0);
+    assert_true((invar_fake_gpu_counted().ops > 0) == (strcmp(device, "cuda") == 0));
     invar_recipe_free(recipe);
     return status;
 }
 
-static run_memory train_ok(const char *name, const char *device, const char *dtype,
-                           const run_pair *const lists[LISTS])
+static run_digests train_ok(const char *name, const char *device, const char *dtype,
+                            const run_pair *const lists[LISTS])
 {
     if (train_run(name, device, dtype, lists) != INVAR_OK)
         fail_msg("%s: %s", name, invar_error_last()->message);
-    return run_memory_of(name);
+    return run_digests_of(name);
 }
 
 /* ---- chains and statistics ------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ static invar_digest hash_points(const char *name)
     invar_hasher hasher;
     invar_digest all;
 
-    assert_true(run_asked(name, "SELECT count(*) FROM digests WHERE level > 0") > 0.0);
+    assert_true(run_query_number(name, "SELECT count(*) FROM digests WHERE level > 0") > 0.0);
     invar_hasher_init(&hasher);
     run_select(name,
                "SELECT name, cast(inputs AS TEXT), hash FROM digests WHERE level > 0 "
@@ -158,7 +158,7 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
     const run_pair *const lists[LISTS] = {wide, a, b, NULL};
     char far_name[80], cpu_name[80];
     invar_digest far_stats, cpu_stats, far_points, cpu_points;
-    run_memory cpu, far;
+    run_digests cpu, far;
 
     (void)snprintf(far_name, sizeof far_name, "%s.%s.far", name, dtype);
     far = train_ok(far_name, "cuda", dtype, lists);
@@ -168,7 +168,7 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
     cpu_stats = hash_stats(cpu_name);
     assert_true(invar_digest_equal(&far_stats, &cpu_stats));
     // every point except tokens, expert choices and quantized values
-    assert_true((run_asked(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
+    assert_true((run_query_number(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
                 (run_has(a, "debug-stats") || run_has(b, "debug-stats")));
     far_points = hash_points(far_name);
     cpu_points = hash_points(cpu_name);
@@ -232,7 +232,7 @@ static void test_fake_gpu_runs__dumps_what_the_cpu_dumps(void **state)
 
         (void)snprintf(a, sizeof a, "dump.cpu/dump/step_1/%s.npy", points[i]);
         (void)snprintf(b, sizeof b, "dump.far/dump/step_1/%s.npy", points[i]);
-        assert_same_file(run_below(a), run_below(b));
+        assert_same_file(run_path(a), run_path(b));
     }
 }
 
@@ -242,15 +242,15 @@ static void test_fake_gpu_runs__dumps_what_the_cpu_dumps(void **state)
 static void test_fake_gpu_runs__resume_on_another_device(void **state)
 {
     static const char *const devices[] = {"cuda", "cpu", "cuda"};
-    const run_pair checkpoint_pairs[] = {{"save", run_below("moving.ckpt")},
-                                         {"load", run_below("moving.ckpt")},
+    const run_pair checkpoint_pairs[] = {{"save", run_path("moving.ckpt")},
+                                         {"load", run_path("moving.ckpt")},
                                          {"save-interval", "1"},
                                          {"num-rollout", "3"},
-                                         {"save-hf", run_below("moving.hf/{rollout_id}")},
+                                         {"save-hf", run_path("moving.hf/{rollout_id}")},
                                          {NULL, NULL}};
     const run_pair uninterrupted_pairs[] = {{"num-rollout", "3"}, {NULL, NULL}};
     const run_pair *const uninterrupted_lists[LISTS] = {wide, experts, ppo, uninterrupted_pairs};
-    run_memory uninterrupted = train_ok("staying", "cpu", "bf16", uninterrupted_lists), moved;
+    run_digests uninterrupted = train_ok("staying", "cpu", "bf16", uninterrupted_lists), moved;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -264,7 +264,7 @@ static void test_fake_gpu_runs__resume_on_another_device(void **state)
         assert_int_equal(moved.last, i);
     }
     assert_true(run_same(&uninterrupted, &moved));
-    assert_true(invar_path_exists(run_below("moving.hf/2/model.safetensors")));
+    assert_true(invar_path_exists(run_path("moving.hf/2/model.safetensors")));
 }
 
 /* Options of a run that saves after each of its three rollouts. */
@@ -281,7 +281,7 @@ static void check_files(const char *name, const char *variant, const char *const
 
             (void)snprintf(a, sizeof a, "%s.cpu.save/iter_%07d/%s", name, step, *f);
             (void)snprintf(b, sizeof b, "%s.%s.save/iter_%07d/%s", name, variant, step, *f);
-            assert_same_file(run_below(a), run_below(b));
+            assert_same_file(run_path(a), run_path(b));
         }
 }
 
@@ -296,7 +296,7 @@ static void check_saves(const char *name, const run_pair *own, const char *const
                                             {"behind", "cuda", "true", "false"},
                                             {"waits", "cuda", "false", "false"},
                                             {"offloaded", "cuda", "true", "true"}};
-    run_memory first = {0}, memory;
+    run_digests first = {0}, memory;
 
     delay = MAX_IDLE_MS;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -311,7 +311,7 @@ static void check_saves(const char *name, const run_pair *own, const char *const
 
         (void)snprintf(run, sizeof run, "%s.%s", name, variants[i].name);
         (void)snprintf(save, sizeof save, "%s.save", run);
-        checkpoint_pairs[0].value = run_below(save);
+        checkpoint_pairs[0].value = run_path(save);
         memory = train_ok(run, variants[i].device, "bf16", lists);
         if (i == 0)
             first = memory;
@@ -368,8 +368,8 @@ static void set_values(writer_fixture *s, float value)
 
 static void writer_fixture_init(writer_fixture *s, const char *save)
 {
-    *s = (writer_fixture){.dev = {.backend = invar_far_backend()}, .save = run_below(save)};
-    invar_far_begin(0);
+    *s = (writer_fixture){.dev = {.backend = invar_fake_gpu_backend()}, .save = run_path(save)};
+    invar_fake_gpu_begin(0);
     assert_ok(invar_device_open(&s->dev));
     assert_ok(invar_device_alloc(&s->dev, &s->values, VALUES * sizeof(float), "values"));
     s->tensor = (invar_checkpoint_tensor){
@@ -384,7 +384,7 @@ static void writer_fixture_release(writer_fixture *s)
     invar_checkpoint_writer_free(s->writer);
     invar_device_free(&s->dev, s->values);
     invar_device_close(&s->dev);
-    assert_int_equal(invar_far_counted().opens, 0);
+    assert_int_equal(invar_fake_gpu_counted().opens, 0);
 }
 
 /* Saves values and changes them, after the copy if `waits`. Returns the status of loading them. */
@@ -396,13 +396,13 @@ static invar_status save_and_change(writer_fixture *s, bool waits)
     invar_status status;
 
     set_values(s, 1.0f);
-    invar_far_delay(waits ? MAX_IDLE_MS : INT64_MAX);
+    invar_fake_gpu_delay(waits ? MAX_IDLE_MS : INT64_MAX);
     assert_ok(invar_checkpoint_writer_begin(s->writer, s->save, &s->content, NULL));
     if (waits)
         invar_checkpoint_writer_await_copy(s->writer);
     assert_true(invar_checkpoint_writer_copying(s->writer) == !waits);
     set_values(s, 2.0f);
-    invar_far_delay(0);
+    invar_fake_gpu_delay(0);
     assert_ok(invar_checkpoint_writer_finish(NULL, s->writer));
     assert_ok(invar_checkpoint_open(&c, s->save, NULL));
     status = invar_checkpoint_load(&into, c, "model", "x");
@@ -435,18 +435,18 @@ static void test_fake_gpu_runs__a_failed_copy_fails_its_checkpoint(void **state)
     (void)state;
     writer_fixture_init(&s, "failed.save");
     set_values(&s, 1.0f);
-    invar_far_delay(INT64_MAX);
+    invar_fake_gpu_delay(INT64_MAX);
     assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
-    invar_far_lose(1, false);
-    invar_far_delay(0);
+    invar_fake_gpu_lose(1, false);
+    invar_fake_gpu_delay(0);
     invar_checkpoint_writer_await_copy(s.writer);
-    invar_far_lose(0, false);
+    invar_fake_gpu_lose(0, false);
     assert_fails(invar_checkpoint_writer_finish(NULL, s.writer), INVAR_E_CUDA,
                  "the device is lost");
     assert_false(invar_path_exists(s.save));
     assert_ok(save_and_change(&s, true));
     // the writer is freed during a copy
-    invar_far_delay(MAX_IDLE_MS);
+    invar_fake_gpu_delay(MAX_IDLE_MS);
     assert_ok(invar_checkpoint_writer_begin(s.writer, s.save, &s.content, NULL));
     writer_fixture_release(&s);
 }
@@ -476,15 +476,15 @@ static void free_block(void *block, void *payload)
 static void test_fake_gpu_runs__no_memory_for_the_copy_ends_the_run(void **state)
 {
     const invar_allocator failing_allocator = {fail_in_other_threads, free_block, NULL};
-    const run_pair checkpoint_pairs[] = {{"save", run_below("short.save")},
-                                         {"load", run_below("short.save")},
+    const run_pair checkpoint_pairs[] = {{"save", run_path("short.save")},
+                                         {"load", run_path("short.save")},
                                          {"save-interval", "1"},
                                          {"num-rollout", "3"},
                                          {NULL, NULL}};
     const run_pair *const lists[LISTS] = {wide, checkpoint_pairs, NULL, NULL};
     const run_pair three_rollouts[] = {{"num-rollout", "3"}, {NULL, NULL}};
     const run_pair *const three_rollout_lists[LISTS] = {wide, three_rollouts, NULL, NULL};
-    run_memory uninterrupted = train_ok("long", "cpu", "bf16", three_rollout_lists), memory;
+    run_digests uninterrupted = train_ok("long", "cpu", "bf16", three_rollout_lists), memory;
 
     (void)state;
     run_thread = pthread_self();
@@ -492,8 +492,8 @@ static void test_fake_gpu_runs__no_memory_for_the_copy_ends_the_run(void **state
     assert_fails(train_run("short", "cuda", "bf16", lists), INVAR_E_NOMEM,
                  "the copy that a checkpoint is written from: no memory for");
     invar_allocator_set(NULL);
-    assert_true(run_remember(&memory, run_below("short"))); // a ledger that verifies
-    assert_false(invar_path_exists(run_below("short.save/iter_0000000")));
+    assert_true(run_read_digests(&memory, run_path("short"))); // a ledger that verifies
+    assert_false(invar_path_exists(run_path("short.save/iter_0000000")));
     memory = train_ok("short", "cuda", "bf16", lists);
     assert_true(run_same(&uninterrupted, &memory));
 }
@@ -510,14 +510,14 @@ static void test_fake_gpu_runs__offloaded_moments_change_nothing(void **state)
     const run_pair offloaded_pairs[] = {
         {"num-rollout", "3"}, {"optimizer-cpu-offload", "true"}, {NULL, NULL}};
     const run_pair *const offloaded_lists[LISTS] = {wide, experts, ppo, offloaded_pairs};
-    run_memory uninterrupted = train_ok("resident", "cuda", "mxfp8", uninterrupted_lists), moved;
+    run_digests uninterrupted = train_ok("resident", "cuda", "mxfp8", uninterrupted_lists), moved;
 
     (void)state;
     moved = train_ok("offloaded", "cuda", "mxfp8", offloaded_lists);
     assert_true(run_same(&uninterrupted, &moved));
     for (int i = 0; i < 3; i++) {
-        const run_pair part[] = {{"save", run_below("offload.ckpt")},
-                                 {"load", run_below("offload.ckpt")},
+        const run_pair part[] = {{"save", run_path("offload.ckpt")},
+                                 {"load", run_path("offload.ckpt")},
                                  {"save-interval", "1"},
                                  {"num-rollout", "3"},
                                  {"debug-exit-after-rollout", "1"},
@@ -548,31 +548,31 @@ static void test_fake_gpu_runs__async_checkpoints_fail_like_others(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const char *save = run_below("blocked.ckpt");
+        const char *save = run_path("blocked.ckpt");
         const run_pair own[] = {
             {"device", "cuda"},          {"save", save},       {"load", save},
             {"save-interval", "1"},      {"num-rollout", "3"}, {"num-steps-per-rollout", "1"},
             {"async-save", variants[i]}, {NULL, NULL}};
-        invar_recipe *recipe = run_recipe(run_below("blocked"), own, NULL);
+        invar_recipe *recipe = run_recipe(run_path("blocked"), own, NULL);
         invar_train_options options = {.until = -1, .progress = block_save, .payload = &save};
         invar_train_summary summary;
         invar_status status;
-        run_memory memory;
+        run_digests memory;
 
-        invar_far_begin(0);
+        invar_fake_gpu_begin(0);
         status = invar_train(&summary, recipe, &options);
         assert_int_equal(status, INVAR_E_INVALID);
         invar_error_take(&errors[i]);
-        assert_int_equal(invar_far_counted().live, 0);
-        assert_true(run_remember(&memory, run_below("blocked"))); // a ledger that verifies
+        assert_int_equal(invar_fake_gpu_counted().live, 0);
+        assert_true(run_read_digests(&memory, run_path("blocked"))); // a ledger that verifies
         // without the obstacle the run starts over, since there was no checkpoint, and completes
         assert_ok(invar_held_folder_remove(save));
         assert_ok(run_train(recipe));
-        assert_true(run_remember(&memory, run_below("blocked")));
+        assert_true(run_read_digests(&memory, run_path("blocked")));
         assert_int_equal(memory.last, 2);
         invar_recipe_free(recipe);
         assert_ok(invar_held_folder_remove(save));
-        assert_ok(invar_held_folder_remove(run_below("blocked")));
+        assert_ok(invar_held_folder_remove(run_path("blocked")));
     }
     assert_string_equal(errors[0].message, errors[1].message);
     assert_int_equal(errors[0].status, errors[1].status);
@@ -582,19 +582,19 @@ static void test_fake_gpu_runs__async_checkpoints_fail_like_others(void **state)
 /* Starts from the weights of a checkpoint and of a Hugging Face folder. */
 static void test_fake_gpu_runs__start_from_other_weights(void **state)
 {
-    const run_pair save[] = {{"save", run_below("teacher.ckpt")},
-                             {"save-hf", run_below("teacher.hf/{rollout_id}")},
+    const run_pair save[] = {{"save", run_path("teacher.ckpt")},
+                             {"save-hf", run_path("teacher.hf/{rollout_id}")},
                              {NULL, NULL}};
     const run_pair *const first[LISTS] = {wide, experts, save, NULL};
-    const run_pair from[2][2] = {{{"ref-load", run_below("teacher.ckpt")}, {NULL, NULL}},
-                                 {{"ref-load", run_below("teacher.hf/1")}, {NULL, NULL}}};
+    const run_pair from[2][2] = {{{"ref-load", run_path("teacher.ckpt")}, {NULL, NULL}},
+                                 {{"ref-load", run_path("teacher.hf/1")}, {NULL, NULL}}};
 
     (void)state;
     (void)train_ok("teacher", "cuda", "fp32", first);
     for (int i = 0; i < 2; i++) {
         const run_pair *const lists[LISTS] = {wide, experts, from[i], NULL};
         char name[2][32];
-        run_memory cpu, far;
+        run_digests cpu, far;
 
         (void)snprintf(name[0], sizeof name[0], "from.%d.cpu", i);
         (void)snprintf(name[1], sizeof name[1], "from.%d.far", i);

@@ -23,7 +23,7 @@ static bool use_fake_gpu; /* device `cuda` is the fake GPU, not the counting one
 static size_t free_bytes_below_limit(const invar_device *dev)
 {
     (void)dev;
-    return invar_counted.limit - invar_counted.taken;
+    return invar_counting_allocator.limit - invar_counting_allocator.taken;
 }
 
 const invar_backend *invar_backend_cuda(void)
@@ -31,30 +31,30 @@ const invar_backend *invar_backend_cuda(void)
     static invar_backend table;
 
     if (use_fake_gpu)
-        return invar_far_backend();
+        return invar_fake_gpu_backend();
     table = *invar_backend_cpu();
-    table.memory.alloc = invar_counted_take;
-    table.memory.free = invar_counted_give;
+    table.memory.alloc = invar_counting_allocator_alloc;
+    table.memory.free = invar_counting_allocator_free;
     table.memory.free_bytes = free_bytes_below_limit;
     return &table;
 }
 
 static void reset_device(size_t limit)
 {
-    invar_far_begin(0);
-    invar_far_limit(limit);
-    memset(&invar_counted, 0, sizeof invar_counted);
-    invar_counted.limit = limit;
+    invar_fake_gpu_begin(0);
+    invar_fake_gpu_limit(limit);
+    memset(&invar_counting_allocator, 0, sizeof invar_counting_allocator);
+    invar_counting_allocator.limit = limit;
 }
 
 static size_t max_allocated(void)
 {
-    return use_fake_gpu ? invar_far_counted().most : invar_counted.most;
+    return use_fake_gpu ? invar_fake_gpu_counted().most : invar_counting_allocator.most;
 }
 
 static int64_t takes(void)
 {
-    return use_fake_gpu ? invar_far_counted().takes : invar_counted.takes;
+    return use_fake_gpu ? invar_fake_gpu_counted().takes : invar_counting_allocator.takes;
 }
 
 /* ---- planned and taken ----------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ static invar_recipe *recipe_of(const run_pair *pairs, const char *dtype, const c
     for (const run_pair *p = pairs; p->key; p++)
         all[count++] = *p;
     all[count] = (run_pair){NULL, NULL};
-    return run_recipe(run_below(name), all, NULL);
+    return run_recipe(run_path(name), all, NULL);
 }
 
 static void compare_with_plan(const run_pair *pairs, const char *dtype)
@@ -173,7 +173,7 @@ static bool run_with_limit(size_t limit, invar_digest *chain, bool *known)
 {
     static int number;
     char name[32];
-    run_memory digests;
+    run_digests digests;
     invar_recipe *recipe;
     invar_status status;
 
@@ -186,11 +186,11 @@ static bool run_with_limit(size_t limit, invar_digest *chain, bool *known)
         invar_assert_status(status, INVAR_E_NOMEM, "a run in little memory", __FILE__, __LINE__);
         invar_assert_message("the run does not fit: it needs", __FILE__, __LINE__);
         assert_int_equal(takes(), 0);
-        assert_false(invar_path_exists(run_below(name))); // the run folder was not created
+        assert_false(invar_path_exists(run_path(name))); // the run folder was not created
         return false;
     }
     assert_true(max_allocated() <= limit);
-    digests = run_memory_of(name);
+    digests = run_digests_of(name);
     assert_true(!*known || invar_digest_equal(chain, &digests.chain));
     *chain = digests.chain;
     *known = true;

@@ -127,9 +127,9 @@ static int check_all_ops(invar_test_model kind, invar_format format, const invar
     for (wrong_op = 0; wrong_op < INVAR_OP_COUNT; wrong_op++) {
         if (wrong_op == INVAR_OP_MOE_PLAN) // the result is an order of rows, not numbers
             continue;
-        faulty_device.backend = invar_wrong_backend(wrong_op, NULL);
+        faulty_device.backend = invar_faulty_op_backend(wrong_op, NULL);
         run_step(&faulty, model, &samples, &faulty_device, INVAR_PROBE_FULL);
-        if (invar_wrong_calls()) {
+        if (invar_faulty_op_calls()) {
             assert_wrong_op_named(&correct, &faulty, invar_test_model_name(kind));
             if (makes_gradients(wrong_op)) // the bit may vanish in later rounding of other results
                 assert_true(gradients_differ(&correct, &faulty, model));
@@ -227,9 +227,9 @@ static void test_named_op__fused_alone(void **state)
     assert_int_equal(compare_parts(&correct.points), 14 * model->spec.layers);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         wrong_op = cases[i].op;
-        faulty_device.backend = invar_wrong_backend(wrong_op, cases[i].field);
+        faulty_device.backend = invar_faulty_op_backend(wrong_op, cases[i].field);
         run_step(&faulty, model, &samples, &faulty_device, INVAR_PROBE_FULL);
-        assert_true(invar_wrong_calls() > 0);
+        assert_true(invar_faulty_op_calls() > 0);
         assert_wrong_op_named(&correct, &faulty, "fused");
         first = points_first(&correct.points, &faulty.points);
         assert_string_equal(first->name, cases[i].point);
@@ -252,7 +252,7 @@ static void test_named_op__needs_the_finer_points(void **state)
     outcome correct, faulty;
 
     wrong_op = INVAR_OP_ATTENTION_FWD;
-    faulty_device.backend = invar_wrong_backend(wrong_op, NULL);
+    faulty_device.backend = invar_faulty_op_backend(wrong_op, NULL);
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     run_step(&correct, model, &samples, dev, INVAR_PROBE_POINT);
     run_step(&faulty, model, &samples, &faulty_device, INVAR_PROBE_POINT);

@@ -232,7 +232,7 @@ static void test_rollout_open__fake_gpu(void **state)
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &dev);
     run_alone(&expected, model, &dev);
     invar_model_free(model);
-    far = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
+    far = (invar_device){.backend = invar_fake_gpu_backend(), .numerics = INVAR_NUMERICS_IEEE};
     assert_ok(invar_device_open(&far));
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &far);
     for (int64_t speculation_index = 0; speculation_index < 3; speculation_index++) {

@@ -139,19 +139,19 @@ static void check_fake_gpu(const points *expected, const invar_device *near, inv
     for (int i = 0; i < 3; i++) {
         // passes of 9 and of 11 sequences are padded in graphs
         const invar_rollout_exec_options limits = {.concurrency = 12, .no_graphs = i == 1};
-        invar_far_begin(0);
-        dev.backend = invar_far_backend();
+        invar_fake_gpu_begin(0);
+        dev.backend = invar_fake_gpu_backend();
         dev.scratch = NULL;
         assert_ok(invar_device_open(&dev));
         model = invar_test_model_new(kind, format, 3, &dev);
         assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
         record_points(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, i < 2);
         assert_same(expected, &got, names[i]);
-        assert_int_equal(invar_far_counted().graph_runs > 0, i == 0);
+        assert_int_equal(invar_fake_gpu_counted().graph_runs > 0, i == 0);
         points_release(&got);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
-        assert_int_equal(invar_far_counted().live, 0);
+        assert_int_equal(invar_fake_gpu_counted().live, 0);
         invar_device_close(&dev);
     }
 }
@@ -237,9 +237,9 @@ static int check_all_ops(invar_test_model kind, invar_format format, const invar
         // results that are not numbers of the model
         if (op == INVAR_OP_MOE_PLAN || op == INVAR_OP_HASH_LEAVES)
             continue;
-        faulty_device.backend = invar_wrong_backend(op, NULL);
+        faulty_device.backend = invar_faulty_op_backend(op, NULL);
         record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
-        if (invar_wrong_calls()) {
+        if (invar_faulty_op_calls()) {
             first = points_named(&right, &other, invar_op_name(op), invar_test_model_name(kind));
             assert_true(first->n_inputs > 0);
             n_used++;
@@ -283,20 +283,20 @@ static void test_rollout_points__name_a_single_call(void **state)
     for (int level = INVAR_PROBE_POINT; level <= INVAR_PROBE_FULL; level++)
         record_points(&right[level - 1], &samples, model, dev, &limits, level, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
+        faulty_device.backend = invar_faulty_op_backend(cases[i].op, NULL);
         record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
         points_release(&other);
-        last = invar_wrong_calls() - 1;
-        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
-        invar_wrong_after(last);
+        last = invar_faulty_op_calls() - 1;
+        faulty_device.backend = invar_faulty_op_backend(cases[i].op, NULL);
+        invar_faulty_op_skip(last);
         record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_FULL, true);
-        assert_int_equal(invar_wrong_calls(), 1);
+        assert_int_equal(invar_faulty_op_calls(), 1);
         first = points_named(&right[1], &other, invar_op_name(cases[i].op), "the last call");
         assert_string_equal(first->name, cases[i].point);
         assert_true(points_differ(&right[1], &other, points_number(&other, cases[i].point)));
         points_release(&other);
         // control: the points of level `point` name another op or none
-        faulty_device.backend = invar_wrong_backend(cases[i].op, NULL);
+        faulty_device.backend = invar_faulty_op_backend(cases[i].op, NULL);
         record_points(&other, &samples, model, &faulty_device, &limits, INVAR_PROBE_POINT, true);
         if (cases[i].coarse)
             assert_string_equal(points_first(&right[0], &other)->op, "linear.fwd");

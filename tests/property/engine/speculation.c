@@ -325,9 +325,9 @@ static void test_speculation__graphs(void **state)
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     far_dev = dev;
-    far_dev.backend = invar_far_backend();
+    far_dev.backend = invar_fake_gpu_backend();
     far_dev.scratch = NULL;
     assert_ok(invar_device_open(&far_dev));
     model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &dev);
@@ -337,11 +337,11 @@ static void test_speculation__graphs(void **state)
     generate_samples(&expected, &near, &limits[0], NULL);
     for (int i = 0; i < 3; i++)
         for (int kind = 0; kind < DRAFT_KINDS; kind++) {
-            int64_t runs = invar_far_counted().graph_runs;
+            int64_t runs = invar_fake_gpu_counted().graph_runs;
             check_drafts(&expected, &far, &limits[i], (draft_kind)kind, 1 + i);
             // sequences have different numbers of rows if pages are few, and then graphs do not
             // repeat
-            assert_true(i == 2 || invar_far_counted().graph_runs > runs);
+            assert_true(i == 2 || invar_fake_gpu_counted().graph_runs > runs);
         }
     invar_rl_samples_reset(&expected);
     near.sampling = far.sampling = &endless;

@@ -98,8 +98,8 @@ static void test_attention_lengths__last_row_matches_expression(void **state)
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
         attention_forward(&dev, &longest_pack);
         for (int64_t n = 0; n < LENGTHS; n++) {
-            expression right = expression_open(&longest_pack, 0, TWIST_NONE);
-            expression shifted = expression_open(&longest_pack, 0, TWIST_BLOCKS_SHIFTED);
+            expression right = expression_init(&longest_pack, 0, TWIST_NONE);
+            expression shifted = expression_init(&longest_pack, 0, TWIST_BLOCKS_SHIFTED);
             int64_t i = lengths[n] - 1;
             const float *o = right.o + i * width;
             char what[64];
@@ -118,8 +118,8 @@ static void test_attention_lengths__last_row_matches_expression(void **state)
             changed += invar_bits_differ(o, shifted.o + i * width, (size_t)width * sizeof *o) ||
                        invar_bits_differ(right.lse2 + i * heads, shifted.lse2 + i * heads,
                                          (size_t)heads * sizeof *right.lse2);
-            expression_close(&right);
-            expression_close(&shifted);
+            expression_release(&right);
+            expression_release(&shifted);
         }
         invar_test_device_release(&dev);
         attention_pack_free(&longest_pack);

@@ -112,7 +112,7 @@ static void test_attention_packing__bits_invariant_to_neighbors(void **state)
         for (int64_t i = 0; i < 7; i++) {
             attention_fill(&clean, i, (uint64_t)i);
             if (i % 2 == 0)
-                attention_poison(&poisoned, i, poisons[n / FORMS]);
+                attention_fill_constant(&poisoned, i, poisons[n / FORMS]);
             else
                 attention_fill(&poisoned, i, (uint64_t)i);
         }

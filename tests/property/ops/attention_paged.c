@@ -317,8 +317,8 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
         attention_fill(&p, 0, 1);
         attention_fill(&p, 1, 2);
         got = attention_pack_new(form, 2, lengths);
-        right = expression_open(&p, 0, TWIST_NONE);
-        wrong = expression_open(&p, 0, TWIST_NONE);
+        right = expression_init(&p, 0, TWIST_NONE);
+        wrong = expression_init(&p, 0, TWIST_NONE);
         wrong.kv_span = 256; // a split of the keys as by vLLM's other tile size
         for (int64_t h = 0; h < form->heads; h++) {
             expression_row(&right, last, h);
@@ -352,8 +352,8 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
                 invar_assert_bits_f32(&value, &exact, 1, "decode row");
             }
         }
-        expression_close(&right);
-        expression_close(&wrong);
+        expression_release(&right);
+        expression_release(&wrong);
         paged_free(&c);
         invar_test_device_release(&dev);
         attention_pack_free(&p);

@@ -46,8 +46,8 @@ static void compare_overwrite(const invar_device *dev, invar_op op, uint64_t see
     invar_case fresh, zeroed, poisoned;
     invar_digest expected, got;
 
-    invar_case_make(&fresh, op, dev->numerics, INVAR_CASE_MORE + seed);
-    invar_case_make(&zeroed, op, dev->numerics, INVAR_CASE_MORE + seed);
+    invar_case_make(&fresh, op, dev->numerics, INVAR_CASE_FUSED + seed);
+    invar_case_make(&zeroed, op, dev->numerics, INVAR_CASE_FUSED + seed);
     clear_fresh(&zeroed, true);
     expected = run_case(dev, &zeroed);
     got = run_case(dev, &fresh);
@@ -56,7 +56,7 @@ static void compare_overwrite(const invar_device *dev, invar_op op, uint64_t see
     if (seed != 1)
         return;
     // control: without `fresh`, the old values of dw change the result
-    invar_case_make(&poisoned, op, dev->numerics, INVAR_CASE_MORE + seed);
+    invar_case_make(&poisoned, op, dev->numerics, INVAR_CASE_FUSED + seed);
     clear_fresh(&poisoned, false);
     got = run_case(dev, &poisoned);
     assert_true(memcmp(&got, &expected, sizeof got) != 0);

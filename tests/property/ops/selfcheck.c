@@ -58,10 +58,10 @@ static void run_selfcheck(digests *out, invar_dtype storage, invar_numerics nume
 /* Runs the self-check on the fake GPU and checks that all device memory is freed. */
 static void run_on_fake_gpu(digests *out, invar_dtype storage, invar_numerics numerics)
 {
-    invar_device dev = {.backend = invar_far_backend(), .numerics = numerics};
+    invar_device dev = {.backend = invar_fake_gpu_backend(), .numerics = numerics};
 
     memset(out, 0, sizeof *out);
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     assert_ok(invar_device_open(&dev));
     assert_ok(invar_device_arena(&dev.scratch, &dev, "selfcheck"));
     assert_ok(invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch(1)));
@@ -69,8 +69,8 @@ static void run_on_fake_gpu(digests *out, invar_dtype storage, invar_numerics nu
     assert_ok(invar_selfcheck_run(&dev, storage, collect, out));
     invar_arena_free(dev.scratch);
     invar_device_close(&dev);
-    assert_int_equal(invar_far_counted().live, 0);
-    assert_true(invar_far_counted().ops > out->count);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().ops > out->count);
 }
 
 static void assert_same(const digests *got, const digests *expected)

@@ -77,7 +77,7 @@ static void test_api_call__rejects_memory_of_another_device(void **state)
     invar_device_free(&gpu->dev, y);
     invar_api_device_close(gpu);
     invar_api_device_close(cpu);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
 }
 
 static void test_api_hash__rejects_device_memory(void **state)

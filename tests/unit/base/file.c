@@ -211,9 +211,9 @@ static void test_base_file__checks_the_parents_of_a_folder(void **state)
     assert_fails(invar_path_check_writable(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
     assert_fails(invar_path_check_folder(in_work("nowhere-else/b")), INVAR_E_IO, "is no folder");
     assert_fails(invar_path_check_folder("/proc/x"), INVAR_E_IO, "/proc/x: cannot be written");
-    assert_ok(invar_path_standing(existing, in_work("taken/b/c")));
+    assert_ok(invar_path_nearest_existing(existing, in_work("taken/b/c")));
     assert_string_equal(existing, file);
-    assert_ok(invar_path_standing(existing, "none/of/these"));
+    assert_ok(invar_path_nearest_existing(existing, "none/of/these"));
     assert_string_equal(existing, ".");
 }
 
@@ -515,7 +515,7 @@ static void test_base_file__escapes_paths_in_messages(void **state)
 /* If a relative path does not exist, the message has the absolute one too. */
 static void test_base_file__reports_absolute_path_of_missing_files(void **state)
 {
-    char folder[INVAR_PATH_SIZE], expected[INVAR_PATH_SIZE + 64], hint[INVAR_PATH_WHOLE_SIZE];
+    char folder[INVAR_PATH_SIZE], expected[INVAR_PATH_SIZE + 64], hint[INVAR_PATH_HINT_SIZE];
     char long_path[INVAR_PATH_SIZE], *text;
     size_t bytes;
 
@@ -537,7 +537,7 @@ static void test_base_file__reports_absolute_path_of_missing_files(void **state)
     assert_string_equal(hint, "");
     long_path[2000] = '\0';
     invar_path_absolute_hint(hint, long_path);
-    assert_in_range(strlen(hint), 200, INVAR_PATH_WHOLE_SIZE - 1);
+    assert_in_range(strlen(hint), 200, INVAR_PATH_HINT_SIZE - 1);
 }
 
 static void test_base_file__makes_and_removes_folders(void **state)

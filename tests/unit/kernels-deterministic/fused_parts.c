@@ -25,7 +25,7 @@ typedef void each_call(void *payload, invar_case *c);
 static void for_calls(invar_op op, uint64_t seeds, each_call *each, void *payload)
 {
     // first seed of the cases with optional outputs
-    uint64_t more = op == INVAR_OP_GRAD_NORM ? INVAR_CASE_SHARDS : INVAR_CASE_MORE;
+    uint64_t more = op == INVAR_OP_GRAD_NORM ? INVAR_CASE_SHARDS : INVAR_CASE_FUSED;
 
     for (int n = 0; n < (invar_op_depends_on_numerics(op) ? INVAR_NUMERICS_COUNT : 1); n++)
         for (uint64_t i = 0; i < 2 * seeds; i++) {

@@ -216,7 +216,7 @@ static void check_op(const invar_device *dev, invar_op op, invar_numerics numeri
     int compared = 0, changed = 0;
 
     for (uint64_t i = 0; i < 2 * seeds; i++) {
-        uint64_t seed = i < seeds ? i : INVAR_CASE_MORE + i - seeds;
+        uint64_t seed = i < seeds ? i : INVAR_CASE_FUSED + i - seeds;
         size_t bytes;
         char *zeros = image_after_call(dev, op, numerics, seed, 0, false, &bytes);
         char *nans = image_after_call(dev, op, numerics, seed, 0xFF, false, &bytes);

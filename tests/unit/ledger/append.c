@@ -292,7 +292,8 @@ static void test_ledger_append__ranges(void **state)
     static const invar_ledger_op_time ops[] = {{-1, "p", "o", 1, 1, 1}, {0, "p", "o", 0, 1, 1},
                                                {0, "p", "o", 1, -1, 1}, {0, "p", "o", 1, 1, -1},
                                                {0, "", "o", 1, 1, 1},   {0, "p", "", 1, 1, 1}};
-    static const invar_ledger_multi_turn led[] = {{-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
+    static const invar_ledger_multi_turn multi_turn[] = {
+        {-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
     static const invar_ledger_kept_sample kept[][2] = {
         {{-1, "x", 1}, {0}},
         {{1, "x", 1}, {0}},
@@ -326,14 +327,14 @@ static void test_ledger_append__ranges(void **state)
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "the step has 0 samples");
     }
     made.n_parts = 0;
-    for (size_t i = 0; i < COUNT(led); i++) {
+    for (size_t i = 0; i < COUNT(multi_turn); i++) {
         made.samples = &alone;
         made.n_samples = 1;
-        made.led = &led[i];
-        made.n_led = 1;
+        made.multi_turn = &multi_turn[i];
+        made.n_multi_turn = 1;
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "the step has 1 samples");
     }
-    made.n_samples = made.n_led = 0;
+    made.n_samples = made.n_multi_turn = 0;
     for (size_t i = 0; i < COUNT(ops); i++) {
         made.ops = &ops[i];
         made.n_ops = 1;

@@ -23,7 +23,7 @@ static invar_status run_add(const invar_device *dev, const void *args, void *scr
     size_t bytes = (size_t)((a->out.shape[0] - 1) * a->out.row_stride + a->out.shape[1]) * 4;
     char one = 1;
 
-    INVAR_TRY(invar_far_backend()->ops[INVAR_OP_ADD].run(dev, args, scratch));
+    INVAR_TRY(invar_fake_gpu_backend()->ops[INVAR_OP_ADD].run(dev, args, scratch));
     switch (add_fault) {
     case WRITES_AFTER: return invar_device_upload(dev, (char *)a->out.data + bytes, &one, 1);
     case WRITES_BEFORE: return invar_device_upload(dev, (char *)a->out.data - 1, &one, 1);
@@ -37,7 +37,7 @@ const invar_backend *invar_backend_cuda(void)
 {
     static invar_backend backend;
 
-    backend = *invar_far_backend();
+    backend = *invar_fake_gpu_backend();
     backend.ops[INVAR_OP_ADD].run = run_add;
     return &backend;
 }
@@ -80,12 +80,12 @@ static void test_copying_backend__copies_results_back(void **state)
 {
     const invar_device *dev = *state;
     invar_tensor a = random_tensor(1), b = random_tensor(2), out = random_tensor(3);
-    int64_t ops = invar_far_counted().ops;
+    int64_t ops = invar_fake_gpu_counted().ops;
     uint32_t gap[2], untouched[2];
 
     memcpy(gap, (float *)out.data + 5, sizeof gap);
     assert_ok(invar_add(dev, &(invar_add_args){out, a, b}));
-    assert_int_equal(invar_far_counted().ops, ops + 1); // the op ran on the fake GPU
+    assert_int_equal(invar_fake_gpu_counted().ops, ops + 1); // the op ran on the fake GPU
     assert_sums(&out, &a, &b);
     memcpy(untouched, (float *)out.data + 5, sizeof untouched);
     assert_memory_equal(untouched, gap, sizeof gap); // the bytes between the rows

@@ -21,8 +21,8 @@ static invar_device dev;
 static int setup(void **state)
 {
     (void)state;
-    invar_far_begin(0);
-    dev = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
+    invar_fake_gpu_begin(0);
+    dev = (invar_device){.backend = invar_fake_gpu_backend(), .numerics = INVAR_NUMERICS_IEEE};
     return invar_device_open(&dev) != INVAR_OK;
 }
 
@@ -30,12 +30,12 @@ static int teardown(void **state)
 {
     (void)state;
     invar_device_close(&dev);
-    return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
+    return invar_fake_gpu_counted().opens != 0 || invar_fake_gpu_counted().live != 0;
 }
 
 static float *alloc_floats(int64_t count, const char *what)
 {
-    return invar_test_take(&dev, (size_t)count * sizeof(float), what);
+    return invar_test_device_alloc(&dev, (size_t)count * sizeof(float), what);
 }
 
 /* Reads or writes `address` in a child process. Returns its wait status; its stderr in `output`. */
@@ -174,7 +174,7 @@ static void test_fake_gpu__graph_runs_captured_ops(void **state)
     graphs->free(&dev, graph);
     assert_ok(graphs->begin(&dev));
     assert_ok(graphs->end(NULL, &dev));
-    assert_int_equal(invar_far_counted().live_graphs, 0);
+    assert_int_equal(invar_fake_gpu_counted().live_graphs, 0);
     invar_device_free(&dev, x);
     invar_device_free(&dev, y);
 }
@@ -202,7 +202,7 @@ static void test_fake_gpu__copies_during_a_capture(void **state)
 
 static void test_fake_gpu__rejects_closed_device(void **state)
 {
-    invar_device closed = {.backend = invar_far_backend()};
+    invar_device closed = {.backend = invar_fake_gpu_backend()};
     void *block;
 
     (void)state;
@@ -215,13 +215,13 @@ static void test_fake_gpu__nth_allocation_fails(void **state)
 
     (void)state;
     invar_device_close(&dev);
-    invar_far_begin(2);
+    invar_fake_gpu_begin(2);
     assert_ok(invar_device_open(&dev));
     assert_ok(invar_device_alloc(&dev, &one, 8, "one"));
     assert_fails(invar_device_alloc(&dev, &two, 8, "two"), INVAR_E_NOMEM, "two: no memory for");
     assert_ok(invar_device_alloc(&dev, &two, 8, "three"));
-    assert_int_equal(invar_far_counted().takes, 3);
-    assert_int_equal(invar_far_counted().live, 2);
+    assert_int_equal(invar_fake_gpu_counted().takes, 3);
+    assert_int_equal(invar_fake_gpu_counted().live, 2);
     invar_device_free(&dev, one);
     invar_device_free(&dev, two);
 }

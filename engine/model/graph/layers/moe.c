@@ -65,19 +65,19 @@ static void select_computed_experts(invar_moe_routing *r, const invar_builder *b
 static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_moe_routing *routes)
 {
     invar_index_range here = held_experts(b, routes->experts.count);
-    invar_graph_transfer move = {
+    invar_graph_transfer transfer = {
         .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .full = *rows, .experts = routes->experts};
 
     if (b->context) {
-        move.axis = INVAR_GRAPH_TRANSFER_CONTEXT;
-        move.first = here.first;
-        move.count = here.count;
-        invar_op_graph_transfer(b->graph, &move);
+        transfer.axis = INVAR_GRAPH_TRANSFER_CONTEXT;
+        transfer.first = here.first;
+        transfer.count = here.count;
+        invar_op_graph_transfer(b->graph, &transfer);
     }
     if (b->experts > 1) {
-        move.axis = INVAR_GRAPH_TRANSFER_EXPERT;
-        move.first = move.count = 0;
-        invar_op_graph_transfer(b->graph, &move);
+        transfer.axis = INVAR_GRAPH_TRANSFER_EXPERT;
+        transfer.first = transfer.count = 0;
+        invar_op_graph_transfer(b->graph, &transfer);
     }
 }
 

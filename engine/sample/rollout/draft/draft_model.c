@@ -114,27 +114,27 @@ void invar_draft_model_end(invar_draft_model *d)
 /* Runs a pass over the first `count` slices and, if `draws`, samples from the last row of each. */
 static invar_status run_draft_pass(invar_draft_model *d, int64_t count, bool draws)
 {
-    invar_model_runner *feed = &d->feed;
+    invar_model_runner *runner = &d->feed;
     invar_status status;
 
     d->view = *d->own->cache;
     d->view.free_pages = d->first->scheduler.cache->free_pages;
     d->view.n_free = d->first->scheduler.cache->n_free;
-    feed->scheduler.seqs = d->first->scheduler.seqs; // the array moves when samples join
-    feed->scheduler.n_seqs = d->first->scheduler.n_seqs;
-    feed->slices = d->turns;
-    feed->n_slices = count;
-    status = invar_model_runner_pass(feed);
-    for (int64_t i = 0; i < feed->sequences; i++) {
+    runner->scheduler.seqs = d->first->scheduler.seqs; // the array moves when samples join
+    runner->scheduler.n_seqs = d->first->scheduler.n_seqs;
+    runner->slices = d->turns;
+    runner->n_slices = count;
+    status = invar_model_runner_pass(runner);
+    for (int64_t i = 0; i < runner->sequences; i++) {
         if (i >= count)
             d->draws[i] = (invar_draw){.sampling = d->draws[0].sampling, .filler = true};
-        d->draws[i].row = feed->start[i + 1] - 1;
+        d->draws[i].row = runner->start[i + 1] - 1;
     }
     if (status == INVAR_OK && draws)
-        status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
+        status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, runner->sequences);
     if (status == INVAR_OK && d->own->graph_cache)
         status = invar_cuda_graph_cache_flush(d->own->graph_cache);
-    invar_model_runner_end_capture(feed);
+    invar_model_runner_end_capture(runner);
     return status;
 }
 

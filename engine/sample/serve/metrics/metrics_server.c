@@ -32,50 +32,50 @@ struct invar_metrics_server {
     size_t bytes;
 };
 
-static void set_text_response(invar_http_transaction *e, int status, const char *type,
+static void set_text_response(invar_http_transaction *transaction, int status, const char *type,
                               const char *text, size_t bytes)
 {
-    e->status = status;
-    e->type = type;
-    if (invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply") != INVAR_OK) {
+    transaction->status = status;
+    transaction->type = type;
+    if (invar_alloc((void **)&transaction->reply, bytes + 1, 1, "a reply") != INVAR_OK) {
         invar_error_clear();
-        e->status = 503;
+        transaction->status = 503;
         return;
     }
     if (bytes)
-        memcpy(e->reply, text, bytes);
-    e->reply_bytes = bytes;
+        memcpy(transaction->reply, text, bytes);
+    transaction->reply_bytes = bytes;
 }
 
-static bool check_request(void *payload, invar_http_transaction *e)
+static bool check_request(void *payload, invar_http_transaction *transaction)
 {
     const invar_metrics_server *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
 
-    if (!invar_server_host_is_loopback(e->host, s->port)) {
+    if (!invar_server_host_is_loopback(transaction->host, s->port)) {
         char text[INVAR_SERVER_HOST_ERROR_SIZE];
         invar_server_host_error(text, s->port);
-        set_text_response(e, 403, PLAIN, text, strlen(text));
+        set_text_response(transaction, 403, PLAIN, text, strlen(text));
         return false;
     }
-    if (strcmp(e->path, "/metrics") != 0) {
-        set_text_response(e, 404, PLAIN, none, sizeof none - 1);
+    if (strcmp(transaction->path, "/metrics") != 0) {
+        set_text_response(transaction, 404, PLAIN, none, sizeof none - 1);
         return false;
     }
-    if (strcmp(e->method, "GET") != 0) {
-        e->allow = "GET";
-        set_text_response(e, 405, PLAIN, other, sizeof other - 1);
+    if (strcmp(transaction->method, "GET") != 0) {
+        transaction->allow = "GET";
+        set_text_response(transaction, 405, PLAIN, other, sizeof other - 1);
         return false;
     }
     return true;
 }
 
-static void answer_metrics(void *payload, invar_http_transaction *e)
+static void answer_metrics(void *payload, invar_http_transaction *transaction)
 {
     invar_metrics_server *s = payload;
 
     (void)pthread_mutex_lock(&s->lock);
-    set_text_response(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
+    set_text_response(transaction, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
     (void)pthread_mutex_unlock(&s->lock);
 }
 

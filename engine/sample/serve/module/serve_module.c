@@ -321,34 +321,37 @@ static ssize_t read_stream(void *payload, uint64_t position, char *out, size_t m
     return bytes == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-static bool add_headers(struct MHD_Response *response, const invar_http_transaction *e)
+static bool add_headers(struct MHD_Response *response, const invar_http_transaction *transaction)
 {
     char seconds[16];
 
-    (void)snprintf(seconds, sizeof seconds, "%d", e->retry_after);
-    return MHD_add_response_header(response, "Content-Type", e->type) == MHD_YES &&
+    (void)snprintf(seconds, sizeof seconds, "%d", transaction->retry_after);
+    return MHD_add_response_header(response, "Content-Type", transaction->type) == MHD_YES &&
            MHD_add_response_header(response, "Connection", "close") == MHD_YES &&
-           (!e->stream ||
+           (!transaction->stream ||
             MHD_add_response_header(response, "Cache-Control", "no-cache") == MHD_YES) &&
-           (!e->allow || MHD_add_response_header(response, "Allow", e->allow) == MHD_YES) &&
-           (e->retry_after == 0 ||
+           (!transaction->allow ||
+            MHD_add_response_header(response, "Allow", transaction->allow) == MHD_YES) &&
+           (transaction->retry_after == 0 ||
             MHD_add_response_header(response, "Retry-After", seconds) == MHD_YES);
 }
 
 static enum MHD_Result send_reply(pending_request *q, struct MHD_Connection *connection)
 {
-    invar_http_transaction *e = &q->exchange;
+    invar_http_transaction *transaction = &q->exchange;
     enum MHD_Result result = MHD_NO;
     struct MHD_Response *response;
 
-    response = e->stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK,
-                                                             read_stream, q, NULL)
-                         : MHD_create_response_from_buffer(e->reply_bytes, e->reply,
-                                                           MHD_RESPMEM_PERSISTENT);
+    response = transaction->stream
+                   ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream,
+                                                       q, NULL)
+                   : MHD_create_response_from_buffer(transaction->reply_bytes, transaction->reply,
+                                                     MHD_RESPMEM_PERSISTENT);
     (void)MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT,
-                                    e->stream ? 0u : (unsigned)(q->owner->client_ms / 1000));
-    if (response && add_headers(response, e))
-        result = MHD_queue_response(connection, (unsigned)e->status, response);
+                                    transaction->stream ? 0u
+                                                        : (unsigned)(q->owner->client_ms / 1000));
+    if (response && add_headers(response, transaction))
+        result = MHD_queue_response(connection, (unsigned)transaction->status, response);
     if (response)
         MHD_destroy_response(response); // the library frees it when it was sent
     return result;
@@ -440,17 +443,17 @@ static bool grow_body(pending_request *q, size_t room)
 /* Appends to the body. A body that is too long is read to its end, but not stored. */
 static enum MHD_Result append_body(pending_request *q, const char *data, size_t bytes)
 {
-    invar_http_transaction *e = &q->exchange;
+    invar_http_transaction *transaction = &q->exchange;
     size_t room;
 
-    q->too_long = q->too_long || bytes > q->owner->most_body - e->bytes;
+    q->too_long = q->too_long || bytes > q->owner->most_body - transaction->bytes;
     if (q->too_long || q->refused)
         return MHD_YES;
-    room = body_capacity(q, e->bytes + bytes);
+    room = body_capacity(q, transaction->bytes + bytes);
     if (room > q->room && !grow_body(q, room))
         return q->refused ? MHD_YES : MHD_NO;
-    memcpy(q->body + e->bytes, data, bytes);
-    e->bytes += bytes;
+    memcpy(q->body + transaction->bytes, data, bytes);
+    transaction->bytes += bytes;
     return MHD_YES;
 }
 

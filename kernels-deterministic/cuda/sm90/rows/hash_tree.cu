@@ -321,14 +321,14 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
 static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
 {
     // a tensor that is not cut has one shard, even if it is a stack
-    invar_logical_split cut = {a->shards, 0, 1, 1};
+    invar_logical_split split = {a->shards, 0, 1, 1};
     if (a->cuts && a->cuts[number].shards > 1)
-        cut = a->cuts[number];
-    tree_source source = source_of(&a->x[number], cut.shards * cut.experts, a->digest);
+        split = a->cuts[number];
+    tree_source source = source_of(&a->x[number], split.shards * split.experts, a->digest);
 
-    source.parts = cut.experts;
-    source.atom = cut.atom;
-    if (cut.columns)
+    source.parts = split.experts;
+    source.atom = split.atom;
+    if (split.columns)
         source.column_bytes = invar_dtype_bits(a->x[number].dtype) / 8;
     for (int64_t i = 0; i < tree_shards(source); i++)
         source.leaves += leaves_of(shard_of(source, i));

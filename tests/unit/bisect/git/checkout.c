@@ -26,7 +26,7 @@
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_enter("checkout");
+    invar_test_home_create("checkout");
     // Files that become folders and back, links, modes, unusual names, empty files, deep folders.
     invar_test_shell(
         invar_test_home,
@@ -72,7 +72,7 @@ static void assert_same(const char *repo, const char *revision, const char *fold
 
 static void test_repo_checkout__equals_git(void **state)
 {
-    invar_repo *repo = invar_test_opened(invar_test_in("r"));
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("r"));
     int64_t rounds = invar_test_count(14, 200);
     char revision[8];
 
@@ -81,14 +81,14 @@ static void test_repo_checkout__equals_git(void **state)
         // First all commits in order, then random changes from one to another.
         int number = i < 7 ? (int)i : (int)(invar_test_random(1, (uint64_t)i) % 7);
         snprintf(revision, sizeof revision, "c%d", number);
-        assert_ok(check_out(repo, revision, invar_test_in("out")));
-        assert_same(invar_test_in("r"), revision, invar_test_in("out"));
+        assert_ok(check_out(repo, revision, invar_test_home_path("out")));
+        assert_same(invar_test_home_path("r"), revision, invar_test_home_path("out"));
     }
     invar_repo_close(repo);
     invar_test_shell(invar_test_home, "git clone -q --bare r bare");
-    repo = invar_test_opened(invar_test_in("bare"));
-    assert_ok(check_out(repo, "c4", invar_test_in("out")));
-    assert_same(invar_test_in("r"), "c4", invar_test_in("out"));
+    repo = invar_test_repo_open(invar_test_home_path("bare"));
+    assert_ok(check_out(repo, "c4", invar_test_home_path("out")));
+    assert_same(invar_test_home_path("r"), "c4", invar_test_home_path("out"));
     invar_repo_close(repo);
 }
 
@@ -102,14 +102,14 @@ static void test_repo_checkout__leaves_alone_what_it_may(void **state)
                      "git init -q keep; cd keep; mkdir src; echo 1 >src/a; echo 1 >src/b\n"
                      "mkdir gone; echo 1 >gone/x; commit one; echo 2 >src/b; rm -r gone\n"
                      "echo 1 >new; commit two");
-    repo = invar_test_opened(invar_test_in("keep"));
-    assert_ok(check_out(repo, "HEAD~1", invar_test_in("kept")));
+    repo = invar_test_repo_open(invar_test_home_path("keep"));
+    assert_ok(check_out(repo, "HEAD~1", invar_test_home_path("kept")));
     invar_test_shell(invar_test_home,
                      "cd kept; touch -d 2020-01-01 src; mkdir build; echo o >src/a.o\n"
                      "echo p >build/p; echo untracked >gone/y; echo in-the-way >new");
-    assert_int_equal(stat(invar_test_in("kept/src/a"), &before), 0);
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
-    assert_int_equal(stat(invar_test_in("kept/src/a"), &after), 0);
+    assert_int_equal(stat(invar_test_home_path("kept/src/a"), &before), 0);
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
+    assert_int_equal(stat(invar_test_home_path("kept/src/a"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_sec, after.st_mtim.tv_sec);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
@@ -117,29 +117,29 @@ static void test_repo_checkout__leaves_alone_what_it_may(void **state)
                      "cd kept; [ $(cat src/b) = 2 ]; [ $(cat src/a.o) = o ]; [ -e build/p ]\n"
                      "[ $(cat gone/y) = untracked ]; [ ! -e gone/x ]; [ $(cat new) = 1 ]");
     // A second checkout of the commit changes nothing, not even the record kept.tree.
-    assert_int_equal(stat(invar_test_in("kept.tree"), &before), 0);
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
-    assert_int_equal(stat(invar_test_in("kept.tree"), &after), 0);
+    assert_int_equal(stat(invar_test_home_path("kept.tree"), &before), 0);
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
+    assert_int_equal(stat(invar_test_home_path("kept.tree"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     // Changes of tracked files by a build are undone.
     invar_test_shell(invar_test_home, "cd kept; echo spoiled >src/a; rm src/b; chmod +x new");
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
     invar_test_shell(invar_test_home,
                      "cd kept; [ $(cat src/a) = 1 ]; [ $(cat src/b) = 2 ]; [ ! -x new ]");
     // A folder replaced a file, then a file replaced a folder.
     invar_test_shell(invar_test_home,
                      "cd kept; rm src/a; mkdir -p src/a/deep; echo 1 >src/a/deep/er");
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
     invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; rm -r src; echo 1 >src");
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
     invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; [ -e build/p ]");
     // A damaged or missing record kept.tree causes a complete checkout.
     invar_test_shell(invar_test_home, "sed -i s/src/srx/ kept.tree");
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
-    assert_same(invar_test_in("keep"), "HEAD", invar_test_in("kept"));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
+    assert_same(invar_test_home_path("keep"), "HEAD", invar_test_home_path("kept"));
     invar_test_shell(invar_test_home, "rm kept.tree; echo stray >kept/stray");
-    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
-    assert_same(invar_test_in("keep"), "HEAD", invar_test_in("kept"));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("kept")));
+    assert_same(invar_test_home_path("keep"), "HEAD", invar_test_home_path("kept"));
     invar_repo_close(repo);
 }
 
@@ -156,27 +156,27 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
                      "ln -s ../outside a; commit link; git tag link; rm a; mkdir a\n"
                      "echo evil >a/x; echo evil >a/y; commit folder; git tag folder\n"
                      "git rm -rq a; commit none; git tag none");
-    invar_test_fingerprint(before, invar_test_in("outside"));
-    repo = invar_test_opened(invar_test_in("evil"));
+    invar_test_fingerprint(before, invar_test_home_path("outside"));
+    repo = invar_test_repo_open(invar_test_home_path("evil"));
     static const char *const order[] = {"link", "folder", "link", "none",
                                         "link", "folder", "none", "folder"};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        assert_ok(check_out(repo, order[i], invar_test_in("cage")));
-        assert_same(invar_test_in("evil"), order[i], invar_test_in("cage"));
+        assert_ok(check_out(repo, order[i], invar_test_home_path("cage")));
+        assert_same(invar_test_home_path("evil"), order[i], invar_test_home_path("cage"));
     }
     // A build replaces a tracked folder by a link.
     invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
-    assert_ok(check_out(repo, "none", invar_test_in("cage")));
+    assert_ok(check_out(repo, "none", invar_test_home_path("cage")));
     invar_test_shell(invar_test_home, "rm -f cage/a");
-    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
+    assert_ok(check_out(repo, "folder", invar_test_home_path("cage")));
     invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
-    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
-    assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
+    assert_ok(check_out(repo, "folder", invar_test_home_path("cage")));
+    assert_same(invar_test_home_path("evil"), "folder", invar_test_home_path("cage"));
     // A build replaces a tracked file by a link.
     invar_test_shell(invar_test_home, "rm cage/a/x; ln -s ../../outside/x cage/a/x");
-    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
-    assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
-    invar_test_fingerprint(after, invar_test_in("outside"));
+    assert_ok(check_out(repo, "folder", invar_test_home_path("cage")));
+    assert_same(invar_test_home_path("evil"), "folder", invar_test_home_path("cage"));
+    invar_test_fingerprint(after, invar_test_home_path("outside"));
     assert_string_equal(before, after);
     invar_repo_close(repo);
 }
@@ -184,7 +184,7 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
 /* Tags a commit whose tree consists of raw entries; in `entries`, $b is a blob and $t a tree. */
 static void tag_hostile_tree(const char *tag, const char *entries)
 {
-    invar_test_shell(invar_test_in("evil"),
+    invar_test_shell(invar_test_home_path("evil"),
                      "b=$(echo evil | git hash-object -w --stdin)\n"
                      "raw() { printf %%s \"$1\" | sed 's/../\\\\x&/g' | xargs -0 -I@ "
                      "bash -c \"printf '@'\"; }\n"
@@ -211,41 +211,42 @@ static void test_repo_checkout__refuses_evil_names(void **state)
                               "printf '40000 a\\0'; raw $t");
     tag_hostile_tree("twice", "printf '100644 a\\0'; raw $b; printf '100644 a\\0'; raw $b");
     tag_hostile_tree("fine", "printf '100644 a\\0'; raw $b; printf '40000 b\\0'; raw $t");
-    repo = invar_test_opened(invar_test_in("evil"));
+    repo = invar_test_repo_open(invar_test_home_path("evil"));
     static const char *const tags[] = {"up",   "dot",  "git",   "Git",  "slash",
                                        "root", "both", "apart", "twice"};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
-        invar_status status = check_out(repo, tags[i], invar_test_in("cage"));
+        invar_status status = check_out(repo, tags[i], invar_test_home_path("cage"));
         if (status != INVAR_E_CORRUPT)
             fail_msg("%s: %s", tags[i], status ? invar_error_last()->message : "accepted");
     }
-    assert_ok(check_out(repo, "fine", invar_test_in("cage")));
+    assert_ok(check_out(repo, "fine", invar_test_home_path("cage")));
     invar_test_shell(invar_test_home,
                      "[ $(cat cage/b/x) = evil ]; [ ! -e escaped ]; [ ! -e cage/.git ]");
     // A tree of 4^20 folders in 21 objects.
     invar_test_shell(
-        invar_test_in("evil"),
+        invar_test_home_path("evil"),
         "t=$(git rev-parse 'fine^{tree}'); for i in $(seq 20); do t=$(for n in a b c d\n"
         "do printf '040000 tree %%s\\t%%s\\n' $t $n; done | git mktree); done\n"
         "tick; git tag bomb $(git commit-tree -m bomb $t)");
-    assert_fails(check_out(repo, "bomb", invar_test_in("cage")), INVAR_E_UNSUPPORTED, "files");
+    assert_fails(check_out(repo, "bomb", invar_test_home_path("cage")), INVAR_E_UNSUPPORTED,
+                 "files");
     invar_repo_close(repo);
 }
 
 static void test_repo_checkout__spares_the_repository(void **state)
 {
-    invar_repo *repo = invar_test_opened(invar_test_in("keep"));
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("keep"));
 
     (void)state;
-    assert_fails(check_out(repo, "HEAD", invar_test_in("keep")), INVAR_E_INVALID,
+    assert_fails(check_out(repo, "HEAD", invar_test_home_path("keep")), INVAR_E_INVALID,
                  "repository itself");
-    assert_fails(check_out(repo, "HEAD", invar_test_in("keep/.git")), INVAR_E_INVALID,
+    assert_fails(check_out(repo, "HEAD", invar_test_home_path("keep/.git")), INVAR_E_INVALID,
                  "repository itself");
     assert_fails(check_out(repo, "HEAD", invar_test_home), INVAR_E_INVALID, "repository itself");
     invar_test_shell(invar_test_home, "ln -sf keep link");
-    assert_fails(check_out(repo, "HEAD", invar_test_in("link")), INVAR_E_INVALID,
+    assert_fails(check_out(repo, "HEAD", invar_test_home_path("link")), INVAR_E_INVALID,
                  "repository itself");
-    assert_fails(invar_repo_checkout(repo, "HEAD", invar_test_in("x")), INVAR_E_INVALID,
+    assert_fails(invar_repo_checkout(repo, "HEAD", invar_test_home_path("x")), INVAR_E_INVALID,
                  "no object id");
     invar_repo_close(repo);
 }
@@ -267,10 +268,10 @@ static void test_repo_checkout__takes_submodules_along(void **state)
                      "(cd libs/sub; git checkout -q HEAD~1); commit t2; git tag t2\n"
                      "git mv libs/sub moved; commit t3; git tag t3\n"
                      "git rm -q moved; echo file >moved; commit t4; git tag t4");
-    repo = invar_test_opened(invar_test_in("top"));
+    repo = invar_test_repo_open(invar_test_home_path("top"));
     static const char *const order[] = {"t1", "t2", "t3", "t4", "t0", "t3", "t1"};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        assert_ok(check_out(repo, order[i], invar_test_in("tops")));
+        assert_ok(check_out(repo, order[i], invar_test_home_path("tops")));
         invar_test_shell(invar_test_home,
                          "rm -rf want; git clone -q top want; cd want; git checkout -q %s\n"
                          "git submodule -q update --init --recursive\n"
@@ -281,10 +282,11 @@ static void test_repo_checkout__takes_submodules_along(void **state)
     invar_repo_close(repo);
     // Submodules that were not fetched.
     invar_test_shell(invar_test_home, "git clone -q top bare-top");
-    repo = invar_test_opened(invar_test_in("bare-top"));
-    assert_ok(check_out(repo, "t0", invar_test_in("tops2")));
-    assert_fails(check_out(repo, "t1", invar_test_in("tops2")), INVAR_E_NOTFOUND, "libs/sub");
-    assert_fails(check_out(repo, "t1", invar_test_in("tops2")), INVAR_E_NOTFOUND,
+    repo = invar_test_repo_open(invar_test_home_path("bare-top"));
+    assert_ok(check_out(repo, "t0", invar_test_home_path("tops2")));
+    assert_fails(check_out(repo, "t1", invar_test_home_path("tops2")), INVAR_E_NOTFOUND,
+                 "libs/sub");
+    assert_fails(check_out(repo, "t1", invar_test_home_path("tops2")), INVAR_E_NOTFOUND,
                  "git submodule update");
     invar_repo_close(repo);
     // A submodule with a .git folder of its own, and a nested repository without .gitmodules.
@@ -294,13 +296,13 @@ static void test_repo_checkout__takes_submodules_along(void **state)
                      "mv libs/sub.new libs/sub; rm -rf .git/modules\n"
                      "git init -q ../wild; cd ../wild; git init -q w; (cd w; commit w)\n"
                      "git add w 2>/dev/null; echo f >f; commit wild");
-    repo = invar_test_opened(invar_test_in("old"));
-    assert_ok(check_out(repo, "t1", invar_test_in("tops3")));
+    repo = invar_test_repo_open(invar_test_home_path("old"));
+    assert_ok(check_out(repo, "t1", invar_test_home_path("tops3")));
     invar_test_shell(invar_test_home,
                      "cmp tops3/libs/sub/s tops/libs/sub/s; cmp tops3/libs/sub/in/i inner/i");
     invar_repo_close(repo);
-    repo = invar_test_opened(invar_test_in("wild"));
-    assert_ok(check_out(repo, "HEAD", invar_test_in("tamed")));
+    repo = invar_test_repo_open(invar_test_home_path("wild"));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("tamed")));
     invar_test_shell(invar_test_home,
                      "[ -d tamed/w ]; [ -z \"$(ls -A tamed/w)\" ]; [ -e tamed/f ]");
     invar_repo_close(repo);
@@ -316,21 +318,21 @@ static void test_repo_checkout__says_when_the_disk_refuses(void **state)
     (void)state;
     invar_test_shell(invar_test_home,
                      "git init -q big; cd big; seq 100000 >numbers; echo 1 >small; commit b");
-    repo = invar_test_opened(invar_test_in("big"));
+    repo = invar_test_repo_open(invar_test_home_path("big"));
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = old;
     small.rlim_cur = 100000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    invar_status status = check_out(repo, "HEAD", invar_test_in("full"));
+    invar_status status = check_out(repo, "HEAD", invar_test_home_path("full"));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_fails(status, INVAR_E_IO, "full/numbers: cannot be written");
-    assert_false(invar_path_exists(invar_test_in("full.tree")));
-    assert_ok(check_out(repo, "HEAD", invar_test_in("full")));
-    assert_same(invar_test_in("big"), "HEAD", invar_test_in("full"));
+    assert_false(invar_path_exists(invar_test_home_path("full.tree")));
+    assert_ok(check_out(repo, "HEAD", invar_test_home_path("full")));
+    assert_same(invar_test_home_path("big"), "HEAD", invar_test_home_path("full"));
     invar_test_shell(invar_test_home, "echo file >flat");
-    assert_fails(check_out(repo, "HEAD", invar_test_in("flat/below")), INVAR_E_IO, "flat");
-    assert_int_not_equal(check_out(repo, "HEAD", invar_test_in("flat")), INVAR_OK);
+    assert_fails(check_out(repo, "HEAD", invar_test_home_path("flat/below")), INVAR_E_IO, "flat");
+    assert_int_not_equal(check_out(repo, "HEAD", invar_test_home_path("flat")), INVAR_OK);
     invar_test_shell(invar_test_home, "[ $(cat flat) = file ]");
     invar_repo_close(repo);
 }
@@ -338,7 +340,7 @@ static void test_repo_checkout__says_when_the_disk_refuses(void **state)
 static void test_repo_checkout__survives_kills(void **state)
 {
     int64_t rounds = invar_test_count(8, 200);
-    invar_repo *repo = invar_test_opened(invar_test_in("r"));
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("r"));
     int killed = 0;
 
     (void)state;
@@ -351,7 +353,7 @@ static void test_repo_checkout__survives_kills(void **state)
             for (uint64_t k = 0;; k++) {
                 snprintf(revision, sizeof revision, "c%d", (int)(k % 5));
                 if (invar_repo_resolve(id, repo, revision) != INVAR_OK ||
-                    invar_repo_checkout(repo, id, invar_test_in("out")) != INVAR_OK)
+                    invar_repo_checkout(repo, id, invar_test_home_path("out")) != INVAR_OK)
                     _exit(1);
             }
         }
@@ -361,9 +363,9 @@ static void test_repo_checkout__survives_kills(void **state)
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, &end, 0), child);
         assert_true(WIFSIGNALED(end));
-        killed += !invar_path_exists(invar_test_in("out.tree"));
-        assert_ok(check_out(repo, "c4", invar_test_in("out")));
-        assert_same(invar_test_in("r"), "c4", invar_test_in("out"));
+        killed += !invar_path_exists(invar_test_home_path("out.tree"));
+        assert_ok(check_out(repo, "c4", invar_test_home_path("out")));
+        assert_same(invar_test_home_path("r"), "c4", invar_test_home_path("out"));
     }
     assert_true(killed > 0); // some kills interrupted a checkout
     invar_repo_close(repo);
@@ -382,5 +384,5 @@ int main(void)
         cmocka_unit_test(test_repo_checkout__survives_kills),
     };
 
-    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
+    return cmocka_run_group_tests(tests, set_up, invar_test_home_remove);
 }

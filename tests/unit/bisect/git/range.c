@@ -22,8 +22,8 @@
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_enter("range");
-    invar_test_sample(invar_test_home);
+    invar_test_home_create("range");
+    invar_test_sample_repo(invar_test_home);
     return 0;
 }
 
@@ -130,17 +130,17 @@ static int32_t assert_range(invar_repo *repo, const range_case *q)
     }
     // Git simplifies a merge with a parent outside the range only when it does not yet know that
     // it is outside, which depends on dates, or when it was named; so all such parents are named.
-    invar_test_shell_says(git_output, sizeof git_output, q->folder,
-                          q->first_parent
-                              ? "last=$(git rev-list %s | tail -n 1)\n"
-                                "outside=$(git rev-list -1 $last^1 2>/dev/null | sed 's/^/^/')\n"
-                                "git rev-list --bisect-all %s $outside -- %s"
-                              : "outside=$(git rev-list --boundary %s | sed -n 's/^-/^/p')\n"
-                                "git rev-list --bisect-all %s $outside -- %s",
-                          words, words, q->path ? q->path : "");
+    invar_test_shell_output(git_output, sizeof git_output, q->folder,
+                            q->first_parent
+                                ? "last=$(git rev-list %s | tail -n 1)\n"
+                                  "outside=$(git rev-list -1 $last^1 2>/dev/null | sed 's/^/^/')\n"
+                                  "git rev-list --bisect-all %s $outside -- %s"
+                                : "outside=$(git rev-list --boundary %s | sed -n 's/^-/^/p')\n"
+                                  "git rev-list --bisect-all %s $outside -- %s",
+                            words, words, q->path ? q->path : "");
     size_t expected = parse_ids(want, 20000);
     if (q->path && expected == 0) {
-        invar_test_shell_says(git_output, sizeof git_output, q->folder, "git rev-list %s", words);
+        invar_test_shell_output(git_output, sizeof git_output, q->folder, "git rev-list %s", words);
         if (git_output[0])
             assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_NOTFOUND, "paths");
         return 0;
@@ -154,8 +154,8 @@ static int32_t assert_range(invar_repo *repo, const range_case *q)
     if ((size_t)relevant != expected || memcmp(got, want, expected * sizeof got[0]) != 0)
         fail_msg("%s: git rev-list %s -- %s: %d commits here, %zu there", q->folder, words,
                  q->path ? q->path : "", (int)relevant, expected);
-    invar_test_shell_says(git_output, sizeof git_output, q->folder, "git rev-list --parents %s",
-                          words);
+    invar_test_shell_output(git_output, sizeof git_output, q->folder, "git rev-list --parents %s",
+                            words);
     assert_links(history, bad, q->first_parent);
     invar_history_free(history);
     return relevant;
@@ -163,8 +163,8 @@ static int32_t assert_range(invar_repo *repo, const range_case *q)
 
 static void test_repo_history__equals_git(void **state)
 {
-    invar_repo *repo = invar_test_opened(invar_test_in("r"));
-    const char *r = invar_test_in("r");
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("r"));
+    const char *r = invar_test_home_path("r");
 
     (void)state;
     assert_int_equal(assert_range(repo, &(range_case){r, "main", {"main~3"}, false, NULL}), 3);
@@ -185,7 +185,7 @@ static void test_repo_history__takes_paths_as_people_write_them(void **state)
     const char *paths[2] = {"./d//f/", "nothing"};
     invar_repo_range range = {.bad = bad, .paths = paths, .n_paths = 2};
     invar_history *history;
-    invar_repo *repo = invar_test_opened(invar_test_in("r"));
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("r"));
 
     (void)state;
     assert_ok(invar_repo_resolve(bad, repo, "side"));
@@ -292,16 +292,16 @@ static void compare_bases(invar_repo *repo, const char *folder, const char *a, c
 
     assert_ok(invar_repo_resolve(ids[0], repo, a));
     assert_ok(invar_repo_resolve(ids[1], repo, b));
-    invar_test_shell_says(git_output, sizeof git_output, folder,
-                          "git merge-base --all %s %s || true", a, b);
+    invar_test_shell_output(git_output, sizeof git_output, folder,
+                            "git merge-base --all %s %s || true", a, b);
     size_t expected = parse_ids(want, 64);
     assert_ok(invar_repo_merge_bases(got, &count, repo, ids[0], ids[1]));
     sort_ids(want, expected);
     assert_int_equal(count, expected < INVAR_REPO_BASES ? expected : INVAR_REPO_BASES);
     for (size_t i = 0; i < count; i++)
         assert_string_equal(got[i], want[i]);
-    invar_test_shell_says(git_output, sizeof git_output, folder,
-                          "git merge-base --is-ancestor %s %s && echo yes || echo no", a, b);
+    invar_test_shell_output(git_output, sizeof git_output, folder,
+                            "git merge-base --is-ancestor %s %s && echo yes || echo no", a, b);
     assert_ok(invar_repo_is_ancestor(&above, repo, ids[0], ids[1]));
     assert_string_equal(above ? "yes" : "no", git_output);
 }
@@ -321,26 +321,26 @@ static void test_repo_history__equals_git_on_generated_graphs(void **state)
         int bad = count - 1, good = (int)random_below(seed, &n, (uint32_t)count);
         char names[3][16];
         generate_graph(&g, seed, count);
-        write_stream(&g, skewed, seed, invar_test_in("stream"));
+        write_stream(&g, skewed, seed, invar_test_home_path("stream"));
         invar_test_shell(invar_test_home,
                          "rm -rf g; git init -q g; cd g; git fast-import --quiet <../stream");
-        invar_repo *repo = invar_test_opened(invar_test_in("g"));
+        invar_repo *repo = invar_test_repo_open(invar_test_home_path("g"));
         snprintf(names[0], sizeof names[0], "c%d", bad);
         snprintf(names[1], sizeof names[1], "c%d", good);
         snprintf(names[2], sizeof names[2], "c%d", (int)random_below(seed, &n, (uint32_t)count));
         for (int k = 0; k < 4; k++) {
             range_case q = {
-                invar_test_in("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
+                invar_test_home_path("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
             int32_t got = assert_range(repo, &q);
             commits += got;
             filtered += q.path ? got : 0;
         }
-        range_case whole = {invar_test_in("g"), names[0], {NULL}, false, paths[round % 4]};
+        range_case whole = {invar_test_home_path("g"), names[0], {NULL}, false, paths[round % 4]};
         assert_range(repo, &whole);
-        range_case two = {invar_test_in("g"), names[0], {names[1], names[2]}, false, NULL};
+        range_case two = {invar_test_home_path("g"), names[0], {names[1], names[2]}, false, NULL};
         assert_range(repo, &two);
-        compare_bases(repo, invar_test_in("g"), names[0], names[1]);
-        compare_bases(repo, invar_test_in("g"), names[2], names[1]);
+        compare_bases(repo, invar_test_home_path("g"), names[0], names[1]);
+        compare_bases(repo, invar_test_home_path("g"), names[2], names[1]);
         invar_repo_close(repo);
     }
     assert_true(commits > 20 && filtered > 5); // the generated ranges were not all empty
@@ -353,7 +353,7 @@ static void test_repo_history__is_fast_on_long_ones(void **state)
     const char *goods[1] = {good}, *paths[1] = {"p"};
     invar_repo_range range = {.bad = bad, .good = goods, .n_good = 1};
     invar_history *history;
-    FILE *out = fopen(invar_test_in("stream"), "w");
+    FILE *out = fopen(invar_test_home_path("stream"), "w");
 
     (void)state;
     for (int64_t i = 1; i <= count; i++) {
@@ -367,7 +367,7 @@ static void test_repo_history__is_fast_on_long_ones(void **state)
     assert_int_equal(fclose(out), 0);
     invar_test_shell(invar_test_home, "rm -rf long; git init -q long; cd long; "
                                       "git fast-import --quiet <../stream");
-    invar_repo *repo = invar_test_opened(invar_test_in("long"));
+    invar_repo *repo = invar_test_repo_open(invar_test_home_path("long"));
     assert_ok(invar_repo_resolve(bad, repo, "main"));
     assert_ok(invar_repo_resolve(good, repo, "main~100"));
     assert_ok(invar_repo_history(&history, repo, &range));
@@ -397,9 +397,9 @@ static void test_repo_history__of_shallow_clones(void **state)
     (void)state;
     invar_test_shell(invar_test_home,
                      "git clone -q --depth 3 --no-tags --no-single-branch file://$PWD/r shallow");
-    repo = invar_test_opened(invar_test_in("shallow"));
+    repo = invar_test_repo_open(invar_test_home_path("shallow"));
     // Control: complete ranges work.
-    range_case q = {invar_test_in("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
+    range_case q = {invar_test_home_path("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
     assert_int_equal(assert_range(repo, &q), 1);
     q.good[0] = "HEAD~2"; // the oldest fetched commit as the good end
     assert_int_equal(assert_range(repo, &q), 2);
@@ -415,7 +415,7 @@ static void test_repo_history__of_shallow_clones(void **state)
     invar_repo_close(repo);
     invar_test_shell(invar_test_home,
                      "git clone -q --depth 1 --no-tags --no-single-branch file://$PWD/r shallow1");
-    repo = invar_test_opened(invar_test_in("shallow1"));
+    repo = invar_test_repo_open(invar_test_home_path("shallow1"));
     assert_ok(invar_repo_resolve(other, repo, "origin/side"));
     assert_fails(invar_repo_merge_bases(bases, &count, repo, id, other), INVAR_E_STATE,
                  "--unshallow");
@@ -426,7 +426,7 @@ static void test_repo_history__of_shallow_clones(void **state)
     invar_repo_close(repo);
     // The suggested command repairs the clone.
     invar_test_shell(invar_test_home, "git -C shallow fetch -q --unshallow");
-    repo = invar_test_opened(invar_test_in("shallow"));
+    repo = invar_test_repo_open(invar_test_home_path("shallow"));
     assert_ok(invar_repo_history(&history, repo, &range));
     assert_int_equal(history->count, 5);
     invar_history_free(history);
@@ -442,23 +442,24 @@ static void test_repo__of_partial_clones(void **state)
     (void)state;
     invar_test_shell(invar_test_home,
                      "git clone -q --filter=blob:none --no-checkout file://$PWD/r partial");
-    repo = invar_test_opened(invar_test_in("partial"));
-    range_case q = {invar_test_in("partial"), "HEAD", {"HEAD~3"}, false, "d"};
+    repo = invar_test_repo_open(invar_test_home_path("partial"));
+    range_case q = {invar_test_home_path("partial"), "HEAD", {"HEAD~3"}, false, "d"};
     assert_int_equal(assert_range(repo, &q), 3);
     assert_ok(invar_repo_resolve(id, repo, "HEAD"));
     assert_ok(invar_repo_describe(&commit, repo, id)); // names of files, but no line counts
     assert_int_equal(commit.files, 1);
     assert_string_equal(commit.shown[0].path, "d/f");
     assert_int_equal(commit.shown[0].added, -1);
-    invar_test_shell_says(blob, sizeof blob, invar_test_in("r"), "git rev-parse HEAD:d/f");
-    assert_fails(invar_repo_checkout(repo, id, invar_test_in("partial-out")), INVAR_E_STATE, blob);
-    assert_fails(invar_repo_checkout(repo, id, invar_test_in("partial-out")), INVAR_E_STATE,
+    invar_test_shell_output(blob, sizeof blob, invar_test_home_path("r"), "git rev-parse HEAD:d/f");
+    assert_fails(invar_repo_checkout(repo, id, invar_test_home_path("partial-out")), INVAR_E_STATE,
+                 blob);
+    assert_fails(invar_repo_checkout(repo, id, invar_test_home_path("partial-out")), INVAR_E_STATE,
                  "--refetch");
     invar_repo_close(repo);
     // The suggested command repairs the clone.
     invar_test_shell(invar_test_home, "git -C partial fetch -q --refetch --no-filter 2>/dev/null");
-    repo = invar_test_opened(invar_test_in("partial"));
-    assert_ok(invar_repo_checkout(repo, id, invar_test_in("partial-out")));
+    repo = invar_test_repo_open(invar_test_home_path("partial"));
+    assert_ok(invar_repo_checkout(repo, id, invar_test_home_path("partial-out")));
     invar_test_shell(invar_test_home, "cmp partial-out/d/f r/d/f");
     invar_repo_close(repo);
 }
@@ -474,5 +475,5 @@ int main(void)
         cmocka_unit_test(test_repo__of_partial_clones),
     };
 
-    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
+    return cmocka_run_group_tests(tests, set_up, invar_test_home_remove);
 }

@@ -21,7 +21,7 @@
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_enter("snapshot");
+    invar_test_home_create("snapshot");
     // Has tracked, changed, deleted, untracked, ignored, and tracked though ignored files, and a
     // nested repository.
     invar_test_shell(
@@ -46,7 +46,7 @@ static void test_repo_snapshot__takes_what_git_would(void **state)
     char hash[INVAR_OID_SIZE], again[INVAR_OID_SIZE];
 
     (void)state;
-    take_snapshot(hash, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("copy"));
     // The list of git: existing tracked files, and untracked files that are not ignored.
     invar_test_shell(invar_test_home,
                      "cd r; { git ls-files -z -c -o --exclude-standard -- ':!nested'\n"
@@ -61,9 +61,9 @@ static void test_repo_snapshot__takes_what_git_would(void **state)
                      "[ $(readlink dangling) = nowhere ]; [ ! -e pipe ]; [ ! -e .git ]\n"
                      "[ -e nested/n.o ]; [ ! -e nested/n.tmp ]; [ ! -e nested/.git ]\n"
                      "[ $(cat o*) = odd ]; [ ! -e hollow ]");
-    take_snapshot(again, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(again, invar_test_home_path("r"), invar_test_home_path("copy"));
     assert_string_equal(hash, again);
-    take_snapshot(again, invar_test_in("r"), invar_test_in("other"));
+    take_snapshot(again, invar_test_home_path("r"), invar_test_home_path("other"));
     assert_string_equal(hash, again);
     invar_test_shell(invar_test_home, "diff -r --no-dereference copy other");
 }
@@ -80,17 +80,17 @@ static void test_repo_snapshot__names_the_content(void **state)
     char before[INVAR_OID_SIZE], after[INVAR_OID_SIZE];
 
     (void)state;
-    take_snapshot(before, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(before, invar_test_home_path("r"), invar_test_home_path("copy"));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         invar_test_shell(invar_test_home, "%s", changes[i]);
-        take_snapshot(after, invar_test_in("r"), invar_test_in("copy"));
+        take_snapshot(after, invar_test_home_path("r"), invar_test_home_path("copy"));
         assert_string_not_equal(before, after);
         memcpy(before, after, sizeof before);
     }
     // Control: times, ignored files and files in the copy do not matter.
     invar_test_shell(invar_test_home,
                      "touch -d 2001-01-01 r/src/*; echo x >r/build/x; echo y >copy/y");
-    take_snapshot(after, invar_test_in("r"), invar_test_in("copy"));
+    take_snapshot(after, invar_test_home_path("r"), invar_test_home_path("copy"));
     assert_string_equal(before, after);
     invar_test_shell(invar_test_home, "[ $(cat copy/y) = y ]");
 }
@@ -101,19 +101,19 @@ static void test_repo_snapshot__is_incremental(void **state)
     char hash[INVAR_OID_SIZE];
 
     (void)state;
-    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
-    assert_int_equal(stat(invar_test_in("step/src/a"), &before), 0);
+    take_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("step"));
+    assert_int_equal(stat(invar_test_home_path("step/src/a"), &before), 0);
     invar_test_shell(invar_test_home,
                      "echo 9 >r/src/b; rm r/src/newer; mkdir r/deep; echo d >r/deep/d\n"
                      "touch -d 2002-02-02 r/src/a");
-    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
-    assert_int_equal(stat(invar_test_in("step/src/a"), &after), 0);
+    take_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("step"));
+    assert_int_equal(stat(invar_test_home_path("step/src/a"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
     invar_test_shell(invar_test_home, "[ $(cat step/src/b) = 9 ]; [ ! -e step/src/newer ]\n"
                                       "[ -e step/deep/d ]; rm -r r/deep");
-    take_snapshot(hash, invar_test_in("r"), invar_test_in("step"));
-    assert_false(invar_path_exists(invar_test_in("step/deep")));
+    take_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("step"));
+    assert_false(invar_path_exists(invar_test_home_path("step/deep")));
 }
 
 static void test_repo_snapshot__of_plain_folders(void **state)
@@ -126,12 +126,12 @@ static void test_repo_snapshot__of_plain_folders(void **state)
                      "mkdir -p r/build/in; echo x >r/build/in/x.o; cd r/build\n"
                      "mkdir -p runs/one empty .git; touch runs/one/ledger.db runs/one/other\n"
                      "echo f >runs/f");
-    take_snapshot(hash, invar_test_in("r/build"), invar_test_in("plain"));
+    take_snapshot(hash, invar_test_home_path("r/build"), invar_test_home_path("plain"));
     invar_test_shell(invar_test_home,
                      "cd plain; [ -e p ]; [ -e in/x.o ]; [ ! -e runs/one ]; [ -e runs/f ]\n"
                      "[ -d empty ]; [ ! -e .git ]");
     // A folder inside a repository follows the ignore rules of the repository.
-    take_snapshot(hash, invar_test_in("r/src"), invar_test_in("part"));
+    take_snapshot(hash, invar_test_home_path("r/src"), invar_test_home_path("part"));
     invar_test_shell(invar_test_home,
                      "cd part; [ -e a ]; [ -e kept.o ]; [ ! -e a.o ]; rm -r ../r/build/.git");
 }
@@ -141,24 +141,30 @@ static void test_repo_snapshot__says_what_is_wrong(void **state)
     char hash[INVAR_OID_SIZE];
 
     (void)state;
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("nowhere"), invar_test_in("x")),
-                 INVAR_E_NOTFOUND, "nowhere");
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("r/src/a"), invar_test_in("x")),
-                 INVAR_E_NOTFOUND, "src/a");
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_in("r/copy")),
+    assert_fails(
+        invar_repo_snapshot(hash, invar_test_home_path("nowhere"), invar_test_home_path("x")),
+        INVAR_E_NOTFOUND, "nowhere");
+    assert_fails(
+        invar_repo_snapshot(hash, invar_test_home_path("r/src/a"), invar_test_home_path("x")),
+        INVAR_E_NOTFOUND, "src/a");
+    assert_fails(
+        invar_repo_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("r/copy")),
+        INVAR_E_INVALID, "copy");
+    assert_fails(
+        invar_repo_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("r/a/b/c")),
+        INVAR_E_INVALID, "copy");
+    assert_fails(invar_repo_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("r")),
                  INVAR_E_INVALID, "copy");
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_in("r/a/b/c")),
+    assert_fails(invar_repo_snapshot(hash, invar_test_home_path("r"), invar_test_home),
                  INVAR_E_INVALID, "copy");
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_in("r")), INVAR_E_INVALID,
+    assert_fails(invar_repo_snapshot(hash, "/", invar_test_home_path("x")), INVAR_E_INVALID,
                  "copy");
-    assert_fails(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_home), INVAR_E_INVALID,
-                 "copy");
-    assert_fails(invar_repo_snapshot(hash, "/", invar_test_in("x")), INVAR_E_INVALID, "copy");
-    assert_false(invar_path_exists(invar_test_in("r/copy")));
+    assert_false(invar_path_exists(invar_test_home_path("r/copy")));
     if (geteuid() != 0) {
         invar_test_shell(invar_test_home, "chmod 0 r/src/b");
-        assert_fails(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_in("x")), INVAR_E_IO,
-                     "src/b");
+        assert_fails(
+            invar_repo_snapshot(hash, invar_test_home_path("r"), invar_test_home_path("x")),
+            INVAR_E_IO, "src/b");
         invar_test_shell(invar_test_home, "chmod 644 r/src/b");
     }
 }
@@ -173,5 +179,5 @@ int main(void)
         cmocka_unit_test(test_repo_snapshot__says_what_is_wrong),
     };
 
-    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
+    return cmocka_run_group_tests(tests, set_up, invar_test_home_remove);
 }

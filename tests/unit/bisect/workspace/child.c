@@ -38,7 +38,7 @@ static char log_path[sizeof work_folder + 16];
 /* ---- helpers --------------------------------------------------------------------------------- */
 
 /* Runs `script` with the other settings of the request. */
-static invar_child_result run_with(invar_child_request request, const char *script)
+static invar_child_result run_train_pairs(invar_child_request request, const char *script)
 {
     const char *words[] = {"sh", "-c", script, NULL};
     invar_child_result result;
@@ -51,7 +51,7 @@ static invar_child_result run_with(invar_child_request request, const char *scri
 
 static invar_child_result run_script(const char *script)
 {
-    return run_with((invar_child_request){.log = log_path, .timeout = LONG_TIMEOUT}, script);
+    return run_train_pairs((invar_child_request){.log = log_path, .timeout = LONG_TIMEOUT}, script);
 }
 
 /* Returns the log. The caller frees it with invar_free. */
@@ -80,7 +80,7 @@ static pid_t read_pid(const char *name)
     char path[sizeof work_folder + 32];
 
     snprintf(path, sizeof path, "%s/%s", work_folder, name);
-    return invar_test_pid_in(path);
+    return invar_test_read_pid(path);
 }
 
 static void assert_no_child(void)
@@ -143,7 +143,7 @@ static void test_child__has_the_environment_and_folder_that_were_asked_for(void 
     setenv("CHILD_B", "b", 1);
     setenv("CHILD_PA", "p", 1);
     setenv("CHILD_C", "c", 1);
-    r = run_with(
+    r = run_train_pairs(
         (invar_child_request){
             .log = log_path, .folder = "/", .environment = environment, .timeout = LONG_TIMEOUT},
         "echo $CHILD_A,$CHILD_B,$CHILD_PA,$CHILD_PX,$CHILD_C; pwd; cat; "
@@ -166,12 +166,13 @@ static void test_child__inherits_no_signals_and_no_descriptors(void **state)
     sigemptyset(&some);
     sigaddset(&some, SIGUSR1);
     sigprocmask(SIG_BLOCK, &some, &before);
-    r = run_with((invar_child_request){.log = log_path, .lock = lock, .timeout = LONG_TIMEOUT},
-                 "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2 | sort -u; "
-                 "ls -l /proc/self/fd | grep -c -E ' (0 -> /dev/null|1 -> pipe:.*|2 -> pipe:.*)$'; "
-                 "ls -l /proc/self/fd | grep -c /dev/zero; "
-                 "ls /proc/self/fd | wc -l; " // 0, 1, 2, the lock and the listed folder
-                 "[ $$ = $(cut -d' ' -f5 /proc/$$/stat) ] && echo leader");
+    r = run_train_pairs(
+        (invar_child_request){.log = log_path, .lock = lock, .timeout = LONG_TIMEOUT},
+        "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2 | sort -u; "
+        "ls -l /proc/self/fd | grep -c -E ' (0 -> /dev/null|1 -> pipe:.*|2 -> pipe:.*)$'; "
+        "ls -l /proc/self/fd | grep -c /dev/zero; "
+        "ls /proc/self/fd | wc -l; " // 0, 1, 2, the lock and the listed folder
+        "[ $$ = $(cut -d' ' -f5 /proc/$$/stat) ] && echo leader");
     sigprocmask(SIG_SETMASK, &before, NULL);
     signal(SIGPIPE, SIG_DFL);
     close(lock);
@@ -190,10 +191,10 @@ static void test_child__can_have_the_same_addresses(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        run_with((invar_child_request){.log = log_path,
-                                       .timeout = LONG_TIMEOUT,
-                                       .same_addresses = i < 2},
-                 "grep stack /proc/self/maps");
+        run_train_pairs((invar_child_request){.log = log_path,
+                                              .timeout = LONG_TIMEOUT,
+                                              .same_addresses = i < 2},
+                        "grep stack /proc/self/maps");
         text[i] = read_log(NULL);
     }
     if (strcmp(text[0], text[1]) != 0)
@@ -253,7 +254,7 @@ static void test_child__log_that_cannot_be_written_is_an_error(void **state)
     snprintf(out, sizeof out, "OUT=%s/full", work_folder);
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO,
                  "/dev/full: the log cannot be written: No space left on device");
-    assert_true(invar_test_dies(read_pid("full")));
+    assert_true(invar_test_wait_exit(read_pid("full")));
     snprintf(missing, sizeof missing, "%s/none/log", work_folder);
     request.log = missing;
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO, "the log cannot be written");
@@ -316,7 +317,7 @@ static void test_child__garbage_without_end_is_bounded(void **state)
     assert_int_equal(stat(log_path, &info), 0);
     assert_true(info.st_size < INVAR_CHILD_LOG_BYTES + 100);
     // The timeout also ends a child that never stops writing.
-    r = run_with((invar_child_request){.log = log_path, .timeout = 0.3}, "yes");
+    r = run_train_pairs((invar_child_request){.log = log_path, .timeout = 0.3}, "yes");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_true(r.seconds < 30);
 }
@@ -326,8 +327,8 @@ static void test_child__garbage_without_end_is_bounded(void **state)
 static void test_child__ends_in_time(void **state)
 {
     char reason[INVAR_CHILD_REASON_SIZE];
-    invar_child_result r = run_with((invar_child_request){.log = log_path, .timeout = 0.2},
-                                    "echo waiting; exec sleep 1000");
+    invar_child_result r = run_train_pairs((invar_child_request){.log = log_path, .timeout = 0.2},
+                                           "echo waiting; exec sleep 1000");
 
     (void)state;
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
@@ -337,15 +338,15 @@ static void test_child__ends_in_time(void **state)
     assert_string_equal(reason, "no end within 0.2 s: waiting");
 
     // A child that cleans up on SIGTERM has kill_grace_s for it, and so have its own children.
-    r = run_with(
+    r = run_train_pairs(
         (invar_child_request){.log = log_path, .timeout = 0.3, .kill_grace_s = LONG_TIMEOUT},
         "sh -c 'trap \"sleep 0.2; echo clean; exit 4\" TERM; while :; do sleep 0.01; done'");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_false(r.killed);
     assert_string_equal(r.last_words, "clean");
 
-    r = run_with((invar_child_request){.log = log_path, .timeout = 0.1, .kill_grace_s = 0.1},
-                 "trap '' TERM; while :; do sleep 0.01; done");
+    r = run_train_pairs((invar_child_request){.log = log_path, .timeout = 0.1, .kill_grace_s = 0.1},
+                        "trap '' TERM; while :; do sleep 0.01; done");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_true(r.killed);
     assert_int_equal(r.code, 128 + SIGKILL);
@@ -355,12 +356,12 @@ static void test_child__ends_in_time(void **state)
 static void test_child__stops_when_told(void **state)
 {
     volatile sig_atomic_t stop = 1;
-    invar_child_result r = run_with((invar_child_request){.stop = &stop}, "sleep 1000");
+    invar_child_result r = run_train_pairs((invar_child_request){.stop = &stop}, "sleep 1000");
 
     (void)state;
     assert_int_equal(r.end, INVAR_CHILD_STOPPED);
     stop = 0;
-    r = run_with((invar_child_request){.stop = &stop}, "exit 5");
+    r = run_train_pairs((invar_child_request){.stop = &stop}, "exit 5");
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_int_equal(r.code, 5);
 }
@@ -381,7 +382,8 @@ static void test_child__ends_when_enough_was_seen(void **state)
     call_counter w = {.enough = 3};
     invar_child_request request = {
         .should_stop = count_calls, .payload = &w, .kill_grace_s = LONG_TIMEOUT};
-    invar_child_result r = run_with(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
+    invar_child_result r =
+        run_train_pairs(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
 
     (void)state;
     assert_int_equal(r.end, INVAR_CHILD_ENDED_EARLY);
@@ -389,7 +391,7 @@ static void test_child__ends_when_enough_was_seen(void **state)
     assert_int_equal(w.calls, 4); // the fourth call follows the end of the child
     w = (call_counter){.enough = -1};
     // Closes its output, but continues.
-    r = run_with(request, "exec >/dev/null 2>&1; sleep 0.2; exit 7");
+    r = run_train_pairs(request, "exec >/dev/null 2>&1; sleep 0.2; exit 7");
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_int_equal(r.code, 7);
     assert_true(w.calls > 1);
@@ -412,17 +414,17 @@ static void test_child__leaves_nothing_behind(void **state)
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_true(r.seconds < 30);
     assert_log("done\n");
-    assert_true(invar_test_dies(read_pid("same")));
-    assert_true(invar_test_dies(read_pid("other")));
+    assert_true(invar_test_wait_exit(read_pid("same")));
+    assert_true(invar_test_wait_exit(read_pid("other")));
 
     // A job in a session of its own, as some build tools start it, when the timeout ends the child.
     snprintf(script, sizeof script,
              "setsid sh -c 'echo $$ >%s/job; exec sleep 1000' >/dev/null 2>&1 & "
              "while [ ! -s %s/job ]; do :; done; sleep 1000",
              work_folder, work_folder);
-    r = run_with((invar_child_request){.timeout = 1}, script);
+    r = run_train_pairs((invar_child_request){.timeout = 1}, script);
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
-    assert_true(invar_test_dies(read_pid("job")));
+    assert_true(invar_test_wait_exit(read_pid("job")));
     assert_no_child();
 }
 
@@ -461,8 +463,8 @@ static void test_child__does_not_outlive_us(void **state)
     snprintf(other, sizeof other, "%08x", (unsigned)user);
     memcpy(name, other, 8);
     kill(user, SIGKILL);
-    assert_true(invar_test_dies(child));
-    assert_true(invar_test_dies(user)); // not reaped yet, so it is a zombie
+    assert_true(invar_test_wait_exit(child));
+    assert_true(invar_test_wait_exit(user)); // not reaped yet, so it is a zombie
     assert_int_equal(kill(orphan, 0), 0);
     invar_process_tag_sweep("garbage");
     invar_process_tag_sweep("");
@@ -480,7 +482,7 @@ static void test_child__does_not_outlive_us(void **state)
     }
     assert_false(invar_process_tag_lives(name));
     invar_process_tag_sweep(name);
-    assert_true(invar_test_dies(orphan));
+    assert_true(invar_test_wait_exit(orphan));
     assert_int_equal(kill(bystander, 0), 0); // processes of others are not killed
     kill(bystander, SIGKILL);
     waitpid(user, NULL, 0);

@@ -564,8 +564,8 @@ static pid_t start_building_process(const char *command)
         build(&s, first, command);
         _exit(0);
     }
-    invar_test_pid_in(path_in(work_folder, "tool"));
-    invar_test_pid_in(path_in(work_folder, "shell"));
+    invar_test_read_pid(path_in(work_folder, "tool"));
+    invar_test_read_pid(path_in(work_folder, "shell"));
     return user;
 }
 
@@ -586,8 +586,8 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     invar_worktree_release(&s->worktree);
     user = start_building_process(command);
     unsetenv("HANG");
-    tool = invar_test_pid_in(path_in(work_folder, "tool"));
-    sh = invar_test_pid_in(path_in(work_folder, "shell"));
+    tool = invar_test_read_pid(path_in(work_folder, "tool"));
+    sh = invar_test_read_pid(path_in(work_folder, "shell"));
 
     // A living user keeps its worktree and its children.
     assert_ok(invar_worktree_acquire(&other, s->workspace));
@@ -597,12 +597,12 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     assert_int_equal(kill(sh, 0), 0);
 
     kill(user, SIGKILL);
-    assert_true(invar_test_dies(sh)); // killed by the kernel with its parent
-    assert_true(invar_test_dies(user));
+    assert_true(invar_test_wait_exit(sh)); // killed by the kernel with its parent
+    assert_true(invar_test_wait_exit(user));
     assert_int_equal(kill(tool, 0), 0);
     assert_ok(invar_worktree_acquire(&s->worktree, s->workspace));
     assert_int_equal(s->worktree.number, 0);
-    assert_true(invar_test_dies(tool));
+    assert_true(invar_test_wait_exit(tool));
     assert_false(invar_path_exists(s->worktree.build));
     assert_false(invar_path_exists(s->worktree.source));
     waitpid(user, NULL, 0);

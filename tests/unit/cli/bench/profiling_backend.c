@@ -25,7 +25,7 @@ typedef struct fixture {
 
 static float *alloc_operand(const fixture *b, const char *what)
 {
-    return invar_test_take(&b->dev, ROWS * COLS * sizeof(float), what);
+    return invar_test_device_alloc(&b->dev, ROWS * COLS * sizeof(float), what);
 }
 
 static int setup(void **state)
@@ -35,8 +35,8 @@ static int setup(void **state)
 
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = (float)(i - 7) * 0.25f;
-    invar_far_begin(0);
-    assert_ok(invar_profiling_backend_new(&b.profiler, invar_far_backend()));
+    invar_fake_gpu_begin(0);
+    assert_ok(invar_profiling_backend_new(&b.profiler, invar_fake_gpu_backend()));
     b.dev = (invar_device){.backend = invar_profiling_backend_backend(b.profiler)};
     assert_ok(invar_device_open(&b.dev));
     invar_op_runner_init(&b.caller, &b.dev);
@@ -56,7 +56,7 @@ static int teardown(void **state)
     invar_op_runner_release(&b->caller);
     invar_device_close(&b->dev);
     invar_profiling_backend_free(b->profiler);
-    return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
+    return invar_fake_gpu_counted().opens != 0 || invar_fake_gpu_counted().live != 0;
 }
 
 /* Computes y = x + x on the device and downloads y to `out`. */
@@ -173,7 +173,7 @@ static invar_status skip_add(const invar_device *dev, const void *args, void *wo
 static void test_profiling_backend__replaces_the_target(void **state)
 {
     fixture *b = *state;
-    invar_backend other = *invar_far_backend();
+    invar_backend other = *invar_fake_gpu_backend();
     float out[ROWS * COLS], zeros[ROWS * COLS] = {0};
 
     other.ops[INVAR_OP_ADD].run = skip_add;
@@ -181,14 +181,14 @@ static void test_profiling_backend__replaces_the_target(void **state)
     invar_profiling_backend_set_target(b->profiler, &other);
     run_add(out, b);
     assert_memory_equal(out, zeros, sizeof out);
-    invar_profiling_backend_set_target(b->profiler, invar_far_backend());
+    invar_profiling_backend_set_target(b->profiler, invar_fake_gpu_backend());
     run_add(out, b);
     assert_true(out[0] == -3.5f);
 }
 
 static void test_profiling_backend__lacks_ops_that_the_target_lacks(void **state)
 {
-    invar_backend less = *invar_far_backend();
+    invar_backend less = *invar_fake_gpu_backend();
     invar_profiling_backend *profiler;
 
     (void)state;

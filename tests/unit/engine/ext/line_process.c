@@ -596,7 +596,7 @@ static void test_ext_program__children_are_killed_too(void **state)
         assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, IMPATIENT));
         assert_fails(request_rewards(plugin, reward), INVAR_E_IO, "no reply within 1 s");
         invar_plugin_close(plugin);
-        assert_true(invar_test_dies(invar_test_pid_in(path)));
+        assert_true(invar_test_wait_exit(invar_test_read_pid(path)));
         unlink(path);
     }
 }
@@ -620,10 +620,10 @@ static void test_ext_program__dies_with_us(void **state)
         (void)request_rewards(plugin, reward);
         _exit(99);
     }
-    program_pid = invar_test_pid_in(path);
+    program_pid = invar_test_read_pid(path);
     assert_int_equal(kill(engine, SIGKILL), 0);
     assert_int_equal(waitpid(engine, NULL, 0), engine);
-    assert_true(invar_test_dies(program_pid));
+    assert_true(invar_test_wait_exit(program_pid));
     unlink(path);
 }
 

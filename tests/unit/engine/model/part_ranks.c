@@ -500,13 +500,13 @@ static void test_part_ranks__far_device(void **state)
     invar_test_samples(&samples, SAMPLES, MAX_LENGTH, 2000, 6);
     train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8, false);
     compute_expected(&tc, &reference, &grads);
-    assert_ok(invar_far_open(&tc.fake_gpu, &tc.dev));
+    assert_ok(invar_fake_gpu_open(&tc.fake_gpu, &tc.dev));
     for (int i = 0; i < 4; i++)
         check_sizes(&tc, "far", sizes[i], 0);
     tc.sizes.sequence = true; // every sample is one unit and one token block
     check_sizes(&tc, "far, divided rows", sizes[0], 0);
-    assert_true(invar_far_counted().ops > 0);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().ops > 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&tc.fake_gpu);
     invar_grads_free(grads);
     invar_model_free(reference);

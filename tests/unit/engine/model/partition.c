@@ -73,7 +73,7 @@ static void check_first(const invar_model *model, const invar_param *p,
 
 static void check_all(invar_test_model kind, invar_format format, const invar_device *dev)
 {
-    invar_model_spec spec = divided_spec(kind, format);
+    invar_model_spec spec = sharded_spec(kind, format);
     invar_model *model;
 
     assert_ok(invar_model_new(&model, &spec, format, NULL, dev));
@@ -127,7 +127,7 @@ static void test_partition__model_chunks(void **state)
 static void test_partition__eleven_atoms(void **state)
 {
     static const int64_t atoms[] = {0, 3, 6, 9, 11}; // first atom of each of 4 ranks
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
     invar_model *model;
 
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state));
@@ -160,7 +160,7 @@ static void test_partition__extract_and_insert(void **state)
                 kept = 0;
 
         invar_param_shard_extract(local_shard, &p, &local_shards[b], complete);
-        assert_true(divided_box_equal(&p, &local_shards[b], complete, local_shard));
+        assert_true(sharded_shard_equal(&p, &local_shards[b], complete, local_shard));
         memset(back, 0, sizeof back);
         invar_param_shard_insert(back, &p, &local_shards[b], local_shard);
         for (int i = 0; i < 105; i++) {
@@ -173,7 +173,7 @@ static void test_partition__extract_and_insert(void **state)
 
 static void test_partition__refuses(void **state)
 {
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
     invar_model_partition part = {
         .tensors = 1, .expert_tensors = 1, .experts = 1, .stages = 4, .chunks = 2};
     invar_model *model;

@@ -28,7 +28,7 @@ static profile_fixture t;
 static float *zero_block(void)
 {
     static const float zeros[ROWS * COLS];
-    float *batch = invar_test_take(&t.dev, sizeof zeros, "a block");
+    float *batch = invar_test_device_alloc(&t.dev, sizeof zeros, "a block");
 
     assert_ok(invar_device_upload(&t.dev, batch, zeros, sizeof zeros));
     return batch;
@@ -54,8 +54,8 @@ static int setup_cpu(void **state)
 static int setup_fake_gpu(void **state)
 {
     (void)state;
-    invar_far_begin(0);
-    open_on(invar_far_backend());
+    invar_fake_gpu_begin(0);
+    open_on(invar_fake_gpu_backend());
     return 0;
 }
 
@@ -212,7 +212,7 @@ static void test_graphs(void **state)
     assert_ok(invar_cuda_graph_cache_new(&cache, &t.dev));
     caller.graph_cache = cache;
     for (int pass = 0; pass < 9; pass++) {
-        int64_t graphs = invar_far_counted().graph_runs;
+        int64_t graphs = invar_fake_gpu_counted().graph_runs;
 
         invar_profile_switch(t.profile, pass >= 3 && pass < 6);
         invar_cuda_graph_cache_begin(cache, &key);
@@ -221,7 +221,7 @@ static void test_graphs(void **state)
         assert_ok(invar_cuda_graph_cache_flush(cache));
         invar_cuda_graph_cache_end(cache);
         // the first pass is recorded; later passes run the graph
-        assert_int_equal(invar_far_counted().graph_runs - graphs,
+        assert_int_equal(invar_fake_gpu_counted().graph_runs - graphs,
                          pass > 0 && !(pass >= 3 && pass < 6));
     }
     batch = take_batch();
@@ -242,11 +242,11 @@ static void test_failures(void **state)
     args.a.shape[0] = 1;
     assert_fails(invar_op_run(&t.dev, INVAR_OP_ADD, &args), INVAR_E_INVALID, "add");
     invar_error_clear();
-    invar_far_lose(1, false);
+    invar_fake_gpu_lose(1, false);
     args = add_args(t.b);
     assert_fails(invar_op_run(&t.dev, INVAR_OP_ADD, &args), INVAR_E_CUDA, "");
     invar_error_clear();
-    invar_far_lose(0, false);
+    invar_fake_gpu_lose(0, false);
     invar_profile_flush(t.profile);
     assert_fails(invar_profile_take(&batch, t.profile), INVAR_E_CUDA, "");
     assert_ok(invar_profile_take(&batch, t.profile)); // reported once

@@ -90,7 +90,7 @@ static int64_t until = -1; /* step after which the next runs end; -1 for no limi
 static invar_status train(invar_train_summary *summary, const char *name, int ranks,
                           const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below(name), base_recipe, overrides);
+    invar_recipe *recipe = run_recipe(run_path(name), base_recipe, overrides);
     invar_launch launch;
     invar_status status;
 
@@ -120,7 +120,7 @@ static void assert_checkpoints(const char *name, int64_t by_time, int64_t others
     int64_t n_by_time, n_others;
     char save[500];
 
-    (void)snprintf(save, sizeof save, "%s/checkpoints", run_below(name));
+    (void)snprintf(save, sizeof save, "%s/checkpoints", run_path(name));
     assert_ok(invar_checkpoint_count(&n_by_time, &n_others, save));
     assert_int_equal(n_by_time, by_time);
     assert_int_equal(n_others, others);
@@ -133,8 +133,9 @@ static void assert_checkpoints(const char *name, int64_t by_time, int64_t others
 static void assert_saved(const char *name, int64_t others, unsigned steps)
 {
     assert_checkpoints(name, 0, others);
-    assert_int_equal((unsigned)run_asked(name, "SELECT sum(1 << step) FROM (SELECT DISTINCT step "
-                                               "FROM checkpoint WHERE state = 'complete')"),
+    assert_int_equal((unsigned)run_query_number(name,
+                                                "SELECT sum(1 << step) FROM (SELECT DISTINCT step "
+                                                "FROM checkpoint WHERE state = 'complete')"),
                      steps);
 }
 
@@ -147,8 +148,8 @@ static invar_digest tensors_of(const char *name)
     char path[600];
 
     for (int i = 0; i < 3; i++) {
-        (void)snprintf(path, sizeof path, "%s/checkpoints/iter_%07d/%s.safetensors",
-                       run_below(name), ROLLOUTS - 1, sets[i]);
+        (void)snprintf(path, sizeof path, "%s/checkpoints/iter_%07d/%s.safetensors", run_path(name),
+                       ROLLOUTS - 1, sets[i]);
         assert_ok(invar_file_hash(&all[i], &bytes, path));
     }
     invar_hash_bytes(&out, all, sizeof all);
@@ -157,7 +158,7 @@ static invar_digest tensors_of(const char *name)
 
 static void assert_same(const char *name, const char *as)
 {
-    run_memory a = run_memory_of(name), b = run_memory_of(as);
+    run_digests a = run_digests_of(name), b = run_digests_of(as);
     invar_digest mine = tensors_of(name), other = tensors_of(as);
 
     assert_true(run_same(&a, &b));
@@ -282,7 +283,8 @@ static void test_by_time__the_end_removes_them(void **state)
 
 static double warnings(const char *name)
 {
-    return run_asked(name, "SELECT count(*) FROM event WHERE level = 'warning' AND kind = 'save'");
+    return run_query_number(name,
+                            "SELECT count(*) FROM event WHERE level = 'warning' AND kind = 'save'");
 }
 
 /* The disk is full at the first file, while other ranks send tensors, or after the last file. */
@@ -352,7 +354,7 @@ static void test_by_time__other_saves_fail_the_run(void **state)
 static void test_by_time__reserves_space_for_required_saves(void **state)
 {
     const int64_t checkpoint_bytes =
-        (int64_t)run_asked("never", "SELECT max(bytes) FROM checkpoint");
+        (int64_t)run_query_number("never", "SELECT max(bytes) FROM checkpoint");
     const run_pair every_2[] = {{"save-interval", "2"}, {"keep-checkpoints", "0"}, {NULL, NULL}};
 
     (void)state;
@@ -373,7 +375,7 @@ static void test_by_time__reserves_space_for_required_saves(void **state)
     for (int ranks = 1; ranks <= 2; ranks++)
         assert_fails(train_new("small", HOUR, ranks, NULL), INVAR_E_IO,
                      "the run will add 1 checkpoint of");
-    assert_false(invar_path_exists(run_below("small")));
+    assert_false(invar_path_exists(run_path("small")));
     free_bytes = -1;
 }
 
@@ -383,7 +385,7 @@ static void test_by_time__reserves_space_for_required_saves(void **state)
 static void test_by_time__warns_of_all_that_will_come(void **state)
 {
     const int64_t checkpoint_bytes =
-        (int64_t)run_asked("never", "SELECT max(bytes) FROM checkpoint");
+        (int64_t)run_query_number("never", "SELECT max(bytes) FROM checkpoint");
     const run_pair all[] = {{"save-interval", "1"}, {"keep-checkpoints", "0"}, {NULL, NULL}};
     const run_pair two[] = {{"save-interval", "1"}, {"keep-checkpoints", "2"}, {NULL, NULL}};
 

@@ -44,10 +44,10 @@ static void check_pair(int train, int sample)
     char name[16];
 
     (void)snprintf(name, sizeof name, "pair.%d%d", train, sample);
-    assert_ok(run_with(name, formats, NULL));
-    assert_true(run_asked(name, MEASURED) == 1.0);
-    assert_true(run_asked(name, COMPARED) == 0.0);
-    assert_true(run_asked(name, SAMPLES) > 0.0);
+    assert_ok(run_train_pairs(name, formats, NULL));
+    assert_true(run_query_number(name, MEASURED) == 1.0);
+    assert_true(run_query_number(name, COMPARED) == 0.0);
+    assert_true(run_query_number(name, SAMPLES) > 0.0);
 }
 
 static void test_formats__every_pair_measures_a_difference(void **state)
@@ -59,10 +59,10 @@ static void test_formats__every_pair_measures_a_difference(void **state)
         for (int sample = 0; sample < INVAR_FORMAT_COUNT; sample++)
             if (train != sample)
                 check_pair(train, sample);
-    assert_ok(run_with("same", bf16_fp8, same));
-    assert_true(run_asked("same", MEASURED) == 0.0);
-    assert_true(run_asked("same", COMPARED) == 3.0);
-    assert_true(run_asked("same", SAMPLES) == 0.0);
+    assert_ok(run_train_pairs("same", bf16_fp8, same));
+    assert_true(run_query_number("same", MEASURED) == 0.0);
+    assert_true(run_query_number("same", COMPARED) == 3.0);
+    assert_true(run_query_number("same", SAMPLES) == 0.0);
 }
 
 static invar_status update_hasher(void *payload, const char *const *columns,
@@ -94,9 +94,9 @@ static void test_formats__samples_equal_a_run_in_that_format(void **state)
     invar_digest both, alone, other;
 
     (void)state;
-    assert_ok(run_with("both", bf16_fp8, NULL));
-    assert_ok(run_with("fp8", bf16_fp8, fp8));
-    assert_ok(run_with("bf16", bf16_fp8, bf16));
+    assert_ok(run_train_pairs("both", bf16_fp8, NULL));
+    assert_ok(run_train_pairs("fp8", bf16_fp8, fp8));
+    assert_ok(run_train_pairs("bf16", bf16_fp8, bf16));
     both = first_rollout("both");
     alone = first_rollout("fp8");
     other = first_rollout("bf16");
@@ -116,26 +116,26 @@ static void test_formats__nothing_free_changes_the_chain(void **state)
                               {"debug-determinism", "full"},
                               {"max-logp-diff", "10"},
                               {NULL, NULL}};
-    const run_pair half[] = {{"save", run_below("half.ckpt")},
-                             {"load", run_below("half.ckpt")},
+    const run_pair half[] = {{"save", run_path("half.ckpt")},
+                             {"load", run_path("half.ckpt")},
                              {"debug-exit-after-rollout", "2"},
                              {NULL, NULL}};
-    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair write[] = {{"save-debug-rollout-data", run_path("files/{rollout_id}")},
                               {NULL, NULL}};
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_path("files/{rollout_id}")},
                              {NULL, NULL}};
-    run_memory one, again;
+    run_digests one, again;
 
     (void)state;
-    one = run_trained("one", bf16_fp8, NULL);
-    again = run_trained("free", bf16_fp8, other);
+    one = run_train_ok("one", bf16_fp8, NULL);
+    again = run_train_ok("free", bf16_fp8, other);
     assert_true(run_same(&one, &again));
-    assert_ok(run_with("half", bf16_fp8, half));
-    assert_int_equal(run_memory_of("half").last, 1);
-    again = run_trained("half", bf16_fp8, half);
+    assert_ok(run_train_pairs("half", bf16_fp8, half));
+    assert_int_equal(run_digests_of("half").last, 1);
+    again = run_train_ok("half", bf16_fp8, half);
     assert_true(run_same(&one, &again));
-    assert_ok(run_with("written", bf16_fp8, write));
-    again = run_trained("read", bf16_fp8, read);
+    assert_ok(run_train_pairs("written", bf16_fp8, write));
+    again = run_train_ok("read", bf16_fp8, read);
     assert_true(run_same(&one, &again));
 }
 
@@ -153,9 +153,8 @@ static invar_status parse_coords(void *payload, const char *const *columns,
 /* A sample of the last rollout, regenerated from a checkpoint, has the recorded log-probs. */
 static void test_formats__rollouts_use_the_current_weights(void **state)
 {
-    const run_pair kept[] = {
-        {"save", run_below("kept.ckpt")}, {"save-interval", "1"}, {NULL, NULL}};
-    invar_recipe *recipe = run_recipe(run_below("kept"), bf16_fp8, kept);
+    const run_pair kept[] = {{"save", run_path("kept.ckpt")}, {"save-interval", "1"}, {NULL, NULL}};
+    invar_recipe *recipe = run_recipe(run_path("kept"), bf16_fp8, kept);
     invar_rl_samples samples = {0};
     invar_run_context context;
     invar_rng_coords coords;
@@ -175,7 +174,7 @@ static void test_formats__rollouts_use_the_current_weights(void **state)
                    "SELECT count(*) FROM samples WHERE step = 2 AND idx = 1 AND "
                    "lower(hex(rollout_logp)) = '%s'",
                    hex);
-    assert_true(run_asked("kept", sql) == 1.0);
+    assert_true(run_query_number("kept", sql) == 1.0);
     invar_rl_samples_reset(&samples);
     invar_run_context_close(&context);
     invar_recipe_free(recipe);
@@ -189,16 +188,16 @@ static void test_formats__a_bound_stops_the_run_or_is_recorded(void **state)
     const run_pair low[] = {{"max-logp-diff", "1e-6"}, {NULL, NULL}};
     const run_pair recorded[] = {
         {"max-logp-diff", "1e-6"}, {"on-mismatch", "record"}, {NULL, NULL}};
-    run_memory one, again;
+    run_digests one, again;
 
     (void)state;
-    assert_fails(run_with("stops", bf16_fp8, low), INVAR_E_MISMATCH,
+    assert_fails(run_train_pairs("stops", bf16_fp8, low), INVAR_E_MISMATCH,
                  "more than max-logp-diff = 1e-06");
-    assert_true(run_asked("stops", events) == 1.0);
-    one = run_memory_of("one");
-    again = run_trained("told", bf16_fp8, recorded);
+    assert_true(run_query_number("stops", events) == 1.0);
+    one = run_digests_of("one");
+    again = run_train_ok("told", bf16_fp8, recorded);
     assert_true(run_same(&one, &again));
-    assert_true(run_asked("told", events) == 3.0);
+    assert_true(run_query_number("told", events) == 3.0);
 }
 
 /* ---- importance sampling --------------------------------------------------------------------- */
@@ -214,16 +213,16 @@ static void test_formats__importance_sampling_changes_the_run(void **state)
     const run_pair rollout_logprobs[] = {{"use-rollout-logprobs", "true"}, {NULL, NULL}};
     const run_pair many[] = {
         WIDE, {"rollout-dtype", "int4"}, {"n-samples-per-prompt", "8"}, {NULL, NULL}};
-    run_memory all[5];
+    run_digests all[5];
 
     (void)state;
-    all[0] = run_trained("plain", many, NULL);
-    all[1] = run_trained("tis", many, tis);
-    all[2] = run_trained("icepop", many, icepop);
-    all[3] = run_trained("mis", many, mis);
-    all[4] = run_trained("theirs", many, rollout_logprobs);
-    assert_true(run_asked("tis", clipped) > 0.0);
-    assert_true(run_asked("theirs", MEASURED) ==
+    all[0] = run_train_ok("plain", many, NULL);
+    all[1] = run_train_ok("tis", many, tis);
+    all[2] = run_train_ok("icepop", many, icepop);
+    all[3] = run_train_ok("mis", many, mis);
+    all[4] = run_train_ok("theirs", many, rollout_logprobs);
+    assert_true(run_query_number("tis", clipped) > 0.0);
+    assert_true(run_query_number("theirs", MEASURED) ==
                 0.0); // the training log-probs are a copy of the rollout's
     for (int i = 0; i < 5; i++)
         for (int j = 0; j < i; j++)
@@ -234,7 +233,7 @@ static void test_formats__importance_sampling_changes_the_run(void **state)
 
 static void test_formats__memory_has_the_second_weights(void **state)
 {
-    invar_recipe *recipe = run_recipe(run_below("plan"), bf16_fp8, NULL);
+    invar_recipe *recipe = run_recipe(run_path("plan"), bf16_fp8, NULL);
     invar_memory_planning planning;
     size_t bytes = 0;
 

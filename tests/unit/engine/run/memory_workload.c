@@ -63,7 +63,7 @@ static size_t max_need_of_stages(invar_memory_planning *v, const invar_layout_si
 /* Compares both maxima. Returns 1 if the first ranks of the stages all need less, else 0. */
 static int compare_needs(int ranks, const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below("most"), base_recipe, overrides);
+    invar_recipe *recipe = run_recipe(run_path("most"), base_recipe, overrides);
     invar_layout_sizes sizes;
     invar_memory_planning planning;
     size_t max_need, first;
@@ -99,7 +99,7 @@ static void test_memory_workload__no_rank_needs_more_than_planned(void **state)
 static int setup(void **state)
 {
     (void)state;
-    return run_setup(INVAR_TEST_WORK "/run_memory");
+    return run_setup(INVAR_TEST_WORK "/run_digests");
 }
 
 int main(void)

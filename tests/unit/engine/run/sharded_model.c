@@ -21,7 +21,7 @@ enum { SETS = 3 };
 
 /* One model, the files of one rank, and the folder for the ranks that divide it. */
 typedef struct sharded_case {
-    divided_model base;
+    sharded_model base;
     char *hf, *save;   /* Hugging Face folder and checkpoint folder, written by one rank */
     char *rank_folder; /* folder that the dividing ranks write */
     invar_digest hash; /* digest of the checkpoint in `save` */
@@ -174,14 +174,14 @@ static invar_status reinit_weights(invar_model *model, const invar_device *dev)
 static invar_status check_loads(const sharded_case *l, invar_model *model, const invar_device *dev)
 {
     INVAR_TRY(reinit_weights(model, dev));
-    if (divided_same_model(l->base.one, model) == INVAR_OK)
+    if (sharded_compare_model(l->base.one, model) == INVAR_OK)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "models of two seeds are the same");
     invar_error_clear();
     INVAR_TRY(invar_hf_load(model, l->hf, dev));
-    INVAR_TRY(divided_same_model(l->base.one, model));
+    INVAR_TRY(sharded_compare_model(l->base.one, model));
     INVAR_TRY(reinit_weights(model, dev));
     INVAR_TRY(invar_run_context_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
-    return divided_same_model(l->base.one, model);
+    return sharded_compare_model(l->base.one, model);
 }
 
 static invar_status export_hf(const invar_model *model, const char *dir)
@@ -233,11 +233,11 @@ static void assert_same_file(const char *a, const char *b, const char *name)
     assert_true(invar_digest_equal(&hash[0], &hash[1]) && bytes[0] == bytes[1]);
 }
 
-static void check_world(sharded_case *l, const divided_world *world, const char *what, int number)
+static void check_world(sharded_case *l, const sharded_world *world, const char *what, int number)
 {
     l->base.world = world;
     l->rank_folder = in_work("again", number);
-    divided_check(&l->base, (uint64_t)number, what);
+    sharded_check(&l->base, (uint64_t)number, what);
     assert_same_file(l->hf, l->rank_folder, "model.safetensors");
     assert_same_file(l->hf, l->rank_folder, "config.json");
     free(l->rank_folder);
@@ -246,7 +246,7 @@ static void check_world(sharded_case *l, const divided_world *world, const char 
 static void check_model(invar_test_model kind, invar_format format, int number,
                         const invar_device *dev)
 {
-    sharded_case l = {.base = {.spec = divided_spec(kind, format),
+    sharded_case l = {.base = {.spec = sharded_spec(kind, format),
                                .format = format,
                                .dev = dev,
                                .check = check_rank,

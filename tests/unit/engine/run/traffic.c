@@ -254,7 +254,7 @@ static void plan_model(plan *out, const invar_recipe *recipe)
 
 static void train_and_read(plan *out, const char *name, int ranks, const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below(name), base_recipe, overrides);
+    invar_recipe *recipe = run_recipe(run_path(name), base_recipe, overrides);
     invar_train_summary summary;
     invar_launch launch;
 

@@ -60,7 +60,7 @@ static float critic_head(const char *checkpoints)
     float head[16], peak = 0.0f;
     invar_tensor t = invar_tensor_2d(head, INVAR_DTYPE_F32, 1, 16);
 
-    assert_ok(invar_checkpoint_open(&c, run_below(checkpoints), NULL));
+    assert_ok(invar_checkpoint_open(&c, run_path(checkpoints), NULL));
     assert_ok(invar_checkpoint_load(&t, c, "critic", "score.weight"));
     invar_checkpoint_close(c);
     for (int i = 0; i < 16; i++) {
@@ -80,24 +80,24 @@ static void test_train__ppo_has_one_chain(void **state)
                               {"debug-determinism", "full"},
                               {"debug-stats", "true"},
                               {NULL, NULL}};
-    const run_pair half[] = {{"save", run_below("ppo.ckpt")},
-                             {"load", run_below("ppo.ckpt")},
+    const run_pair half[] = {{"save", run_path("ppo.ckpt")},
+                             {"load", run_path("ppo.ckpt")},
                              {"debug-exit-after-rollout", "2"},
                              {NULL, NULL}};
     const run_pair seed[] = {{"rollout-seed", "43"}, {NULL, NULL}};
-    run_memory one, again;
+    run_digests one, again;
 
     (void)state;
-    one = run_trained("ppo", ppo, NULL);
+    one = run_train_ok("ppo", ppo, NULL);
     assert_int_equal(one.last, 7);
-    again = run_trained("ppo.threads", ppo, other);
+    again = run_train_ok("ppo.threads", ppo, other);
     assert_true(run_same(&one, &again));
-    assert_ok(run_with("ppo.resumed", ppo, half));
-    assert_int_equal(run_memory_of("ppo.resumed").last, 3);
+    assert_ok(run_train_pairs("ppo.resumed", ppo, half));
+    assert_int_equal(run_digests_of("ppo.resumed").last, 3);
     assert_true(critic_head("ppo.ckpt") > 0.0f);
-    again = run_trained("ppo.resumed", ppo, half);
+    again = run_train_ok("ppo.resumed", ppo, half);
     assert_true(run_same(&one, &again));
-    again = run_trained("ppo.seed", ppo, seed);
+    again = run_train_ok("ppo.seed", ppo, seed);
     assert_false(invar_digest_equal(&one.chain, &again.chain));
 }
 
@@ -117,38 +117,39 @@ static void test_train__ppo_critic_learns(void **state)
     double first, last;
 
     (void)state;
-    assert_ok(run_with("ppo.critic", ppo, longer));
+    assert_ok(run_train_pairs("ppo.critic", ppo, longer));
     (void)snprintf(sql, sizeof sql, loss, "ASC");
-    first = run_asked("ppo.critic", sql);
+    first = run_query_number("ppo.critic", sql);
     (void)snprintf(sql, sizeof sql, loss, "DESC");
-    last = run_asked("ppo.critic", sql);
+    last = run_query_number("ppo.critic", sql);
     assert_true(first > 0.0 && last > 0.0 && last < 0.7 * first);
     // only the critic was trained, so all samples have the same actor weights
-    assert_true(run_asked("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
-    assert_true(run_asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
+    assert_true(run_query_number("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") ==
+                1.0);
+    assert_true(run_query_number("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
 }
 
 /* critic-load initializes the critic of another run from a checkpoint with or without a critic. */
 static void test_train__critic_from_checkpoints(void **state)
 {
-    const run_pair save[] = {{"save", run_below("teach.ckpt")}, {NULL, NULL}};
-    const run_pair load[] = {{"critic-load", run_below("teach.ckpt")}, {NULL, NULL}};
-    const run_pair plain[] = {{"save", run_below("none.ckpt")}, {NULL, NULL}};
-    const run_pair body[] = {{"critic-load", run_below("none.ckpt")}, {NULL, NULL}};
+    const run_pair save[] = {{"save", run_path("teach.ckpt")}, {NULL, NULL}};
+    const run_pair load[] = {{"critic-load", run_path("teach.ckpt")}, {NULL, NULL}};
+    const run_pair plain[] = {{"save", run_path("none.ckpt")}, {NULL, NULL}};
+    const run_pair body[] = {{"critic-load", run_path("none.ckpt")}, {NULL, NULL}};
     static const char first[] =
         "SELECT value FROM metrics WHERE name = 'rollout/values' AND step = 0";
-    run_memory one, other;
+    run_digests one, other;
 
     (void)state;
-    one = run_trained("teach", ppo, save);
-    other = run_trained("taught", ppo, load);
-    assert_true(run_asked("teach", first) == 0.0); // a new head
-    assert_true(run_asked("taught", first) != 0.0);
+    one = run_train_ok("teach", ppo, save);
+    other = run_train_ok("taught", ppo, load);
+    assert_true(run_query_number("teach", first) == 0.0); // a new head
+    assert_true(run_query_number("taught", first) != 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
-    assert_ok(run_with("none", plain, NULL));
-    other = run_trained("headless", ppo,
-                        body); // critic-load of a language model: its layers, and a new head
-    assert_true(run_asked("headless", first) == 0.0);
+    assert_ok(run_train_pairs("none", plain, NULL));
+    other = run_train_ok("headless", ppo,
+                         body); // critic-load of a language model: its layers, and a new head
+    assert_true(run_query_number("headless", first) == 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
 }
 
@@ -163,41 +164,43 @@ static void test_train__teachers_and_critics_of_another_size(void **state)
     const run_pair small[] = {{"num-layers", "2"},
                               {"hidden-size", "32"},
                               {"seed", "7"},
-                              {"save", run_below("small.ckpt")},
+                              {"save", run_path("small.ckpt")},
                               {NULL, NULL}};
-    const run_pair distilled[] = {{"advantage-estimator", "on_policy_distillation"},
-                                  {"rm-type", "none"},
-                                  {"opd-teacher-load", run_below("small.ckpt")},
-                                  {"save-debug-rollout-data", run_below("lesson/{rollout_id}")},
-                                  {NULL, NULL}};
-    const run_pair scoring[] = {{"num-layers", "2"},
-                                {"hidden-size", "32"},
-                                {"ref-load", run_below("small.ckpt")},
-                                {"load-debug-rollout-data", run_below("lesson/{rollout_id}")},
-                                {NULL, NULL}};
-    const run_pair with_critic[] = {{"critic-load", run_below("teach.ckpt")},
+    const run_pair distilled[] = {
+        {"advantage-estimator", "on_policy_distillation"},
+        {"rm-type", "none"},
+        {"opd-teacher-load", run_path("small.ckpt")},
+        {"save-debug-rollout-data", run_path("train_step_case/{rollout_id}")},
+        {NULL, NULL}};
+    const run_pair scoring[] = {
+        {"num-layers", "2"},
+        {"hidden-size", "32"},
+        {"ref-load", run_path("small.ckpt")},
+        {"load-debug-rollout-data", run_path("train_step_case/{rollout_id}")},
+        {NULL, NULL}};
+    const run_pair with_critic[] = {{"critic-load", run_path("teach.ckpt")},
                                     {"num-layers", "2"},
                                     {"hidden-size", "32"},
                                     {NULL, NULL}};
     const run_pair close[] = {{"max-position-embeddings", "8"},
                               {"hidden-size", "32"},
-                              {"save", run_below("close.ckpt")},
+                              {"save", run_path("close.ckpt")},
                               {NULL, NULL}};
     const run_pair short_teacher[] = {
-        {"use-opd", "true"}, {"opd-teacher-load", run_below("close.ckpt")}, {NULL, NULL}};
+        {"use-opd", "true"}, {"opd-teacher-load", run_path("close.ckpt")}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(invar_held_folder_make(run_below("lesson")));
-    assert_ok(run_with("small", small, NULL));
-    assert_ok(run_with("pupil", distilled, NULL));
-    assert_ok(run_with("scorer", scoring, NULL)); // an actor with the teacher's weights
-    assert_true(run_asked("pupil", teacher_logp) == run_asked("scorer", actor_logp));
-    assert_true(run_asked("pupil", actor_logp) != run_asked("scorer", actor_logp));
-    assert_ok(run_with("valued", ppo, with_critic));
-    assert_true(run_asked("valued", critics) == 1.0);
-    assert_true(run_asked("taught", critics) == 0.0); // the critic has the actor's shape
-    assert_ok(run_with("close", close, NULL));
-    assert_fails(run_with("far", short_teacher, NULL), INVAR_E_INVALID,
+    assert_ok(invar_held_folder_make(run_path("train_step_case")));
+    assert_ok(run_train_pairs("small", small, NULL));
+    assert_ok(run_train_pairs("pupil", distilled, NULL));
+    assert_ok(run_train_pairs("scorer", scoring, NULL)); // an actor with the teacher's weights
+    assert_true(run_query_number("pupil", teacher_logp) == run_query_number("scorer", actor_logp));
+    assert_true(run_query_number("pupil", actor_logp) != run_query_number("scorer", actor_logp));
+    assert_ok(run_train_pairs("valued", ppo, with_critic));
+    assert_true(run_query_number("valued", critics) == 1.0);
+    assert_true(run_query_number("taught", critics) == 0.0); // the critic has the actor's shape
+    assert_ok(run_train_pairs("close", close, NULL));
+    assert_fails(run_train_pairs("far", short_teacher, NULL), INVAR_E_INVALID,
                  "'opd-teacher-load' takes 8 tokens, and samples may have 16");
 }
 
@@ -205,16 +208,16 @@ static void test_train__teachers_and_critics_of_another_size(void **state)
 static void test_train__a_teacher_has_no_masters(void **state)
 {
     const run_pair distilled[] = {{"use-opd", "true"},
-                                  {"opd-teacher-load", run_below("small.ckpt")},
+                                  {"opd-teacher-load", run_path("small.ckpt")},
                                   {"dtype", "bf16"},
                                   {NULL, NULL}};
     const run_pair actor[] = {{"num-layers", "2"},
                               {"hidden-size", "32"},
-                              {"ref-load", run_below("small.ckpt")},
+                              {"ref-load", run_path("small.ckpt")},
                               {"dtype", "bf16"},
                               {NULL, NULL}};
-    invar_recipe *recipes[] = {run_recipe(run_below("x"), distilled, NULL),
-                               run_recipe(run_below("x"), actor, NULL)};
+    invar_recipe *recipes[] = {run_recipe(run_path("x"), distilled, NULL),
+                               run_recipe(run_path("x"), actor, NULL)};
     invar_run_context contexts[2];
 
     (void)state;
@@ -232,25 +235,26 @@ static void test_train__a_teacher_has_no_masters(void **state)
 static void test_train__without_the_optimizer_weights_stay(void **state)
 {
     const run_pair still[] = {
-        {"debug-disable-optimizer", "true"}, {"save", run_below("still.ckpt")}, {NULL, NULL}};
+        {"debug-disable-optimizer", "true"}, {"save", run_path("still.ckpt")}, {NULL, NULL}};
     static const char pairs[] = "SELECT count(*) FROM digests a JOIN digests b ON a.step = b.step "
                                 "AND b.name = 'critic.' || a.name WHERE a.name LIKE "
                                 "'weight.model.%%' %s";
     char sql[256];
 
     (void)state;
-    assert_ok(run_with("still", ppo, still));
+    assert_ok(run_train_pairs("still", ppo, still));
     assert_true(critic_head("still.ckpt") == 0.0f);
-    assert_true(run_asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
-    assert_true(run_asked("still", "SELECT max(value) FROM metrics WHERE name = "
-                                   "'train/critic-grad_norm'") > 0.0);
+    assert_true(run_query_number("still", "SELECT count(DISTINCT weights_hash) FROM sample") ==
+                1.0);
+    assert_true(run_query_number("still", "SELECT max(value) FROM metrics WHERE name = "
+                                          "'train/critic-grad_norm'") > 0.0);
     // without steps, the critic's layers keep the weights of the actor; control: with steps not
     (void)snprintf(sql, sizeof sql, pairs, "");
-    assert_true(run_asked("still", sql) > 0.0);
-    assert_true(run_asked("ppo", sql) > 0.0);
+    assert_true(run_query_number("still", sql) > 0.0);
+    assert_true(run_query_number("ppo", sql) > 0.0);
     (void)snprintf(sql, sizeof sql, pairs, "AND a.hash <> b.hash");
-    assert_true(run_asked("still", sql) == 0.0);
-    assert_true(run_asked("ppo", sql) > 0.0);
+    assert_true(run_query_number("still", sql) == 0.0);
+    assert_true(run_query_number("ppo", sql) > 0.0);
 }
 
 /* Points of level "full" do not depend on free settings and separate actor and critic. */
@@ -269,20 +273,21 @@ static void test_train__finer_points_have_one_value(void **state)
     invar_digest one, again;
 
     (void)state;
-    assert_ok(run_with("fine", experts, NULL));
-    assert_ok(run_with("fine.other", experts, other));
-    assert_ok(run_with("fine.coarse", experts, coarse));
+    assert_ok(run_train_pairs("fine", experts, NULL));
+    assert_ok(run_train_pairs("fine.other", experts, other));
+    assert_ok(run_train_pairs("fine.coarse", experts, coarse));
     one = digests_of("fine");
     again = digests_of("fine.other");
     assert_true(invar_digest_equal(&one, &again));
     again = digests_of("fine.coarse");
     assert_false(invar_digest_equal(&one, &again));
     (void)snprintf(sql, sizeof sql, points, "%layer.0.q");
-    assert_true(run_asked("fine", sql) == 3.0); // points of the rollout, the actor and the critic
-    assert_true(run_asked("fine.coarse", sql) == 0.0);
+    assert_true(run_query_number("fine", sql) ==
+                3.0); // points of the rollout, the actor and the critic
+    assert_true(run_query_number("fine.coarse", sql) == 0.0);
     (void)snprintf(sql, sizeof sql, points, "%layer.0.attn");
-    assert_true(run_asked("fine", sql) == 3.0);
-    assert_true(run_asked("fine.coarse", sql) == 3.0);
+    assert_true(run_query_number("fine", sql) == 3.0);
+    assert_true(run_query_number("fine.coarse", sql) == 3.0);
 }
 
 /* Tokens from files are computed by the rollout again if its points are recorded. */
@@ -290,25 +295,25 @@ static void test_train__given_rollouts_have_points(void **state)
 {
     const run_pair sampled[] = {{"debug-determinism", "full"},
                                 {"num-steps-per-rollout", "2"},
-                                {"save-debug-rollout-data", run_below("given.{rollout_id}")},
+                                {"save-debug-rollout-data", run_path("given.{rollout_id}")},
                                 {NULL, NULL}};
     const run_pair given[] = {{"debug-determinism", "full"},
                               {"num-steps-per-rollout", "2"},
-                              {"load-debug-rollout-data", run_below("given.{rollout_id}")},
+                              {"load-debug-rollout-data", run_path("given.{rollout_id}")},
                               {NULL, NULL}};
     const run_pair alone[] = {{"debug-train-only", "true"}, {NULL, NULL}};
     static const char tokens[] = "SELECT count(*) FROM point WHERE name = 'rollout.token'";
     invar_digest one, again;
 
     (void)state;
-    assert_ok(run_with("drawn", sampled, NULL));
-    assert_ok(run_with("given", given, NULL));
+    assert_ok(run_train_pairs("drawn", sampled, NULL));
+    assert_ok(run_train_pairs("given", given, NULL));
     one = digests_of("drawn");
     again = digests_of("given");
     assert_true(invar_digest_equal(&one, &again));
-    assert_true(run_asked("given", tokens) == 1.0);
-    assert_ok(run_with("alone", given, alone)); // debug-train-only: no rollout
-    assert_true(run_asked("alone", tokens) == 0.0);
+    assert_true(run_query_number("given", tokens) == 1.0);
+    assert_ok(run_train_pairs("alone", given, alone)); // debug-train-only: no rollout
+    assert_true(run_query_number("alone", tokens) == 0.0);
 }
 
 /* ---- other kinds of runs --------------------------------------------------------------------- */
@@ -329,32 +334,33 @@ static void test_train__supervised_with_evaluation(void **state)
     double first, last;
 
     (void)state;
-    assert_ok(run_with("sft", sft, NULL));
-    assert_true(run_asked("sft", "SELECT count(*) FROM evaluation") >= 3.0);
+    assert_ok(run_train_pairs("sft", sft, NULL));
+    assert_true(run_query_number("sft", "SELECT count(*) FROM evaluation") >= 3.0);
     (void)snprintf(sql, sizeof sql, loss, "ASC");
-    first = run_asked("sft", sql);
+    first = run_query_number("sft", sql);
     (void)snprintf(sql, sizeof sql, loss, "DESC");
-    last = run_asked("sft", sql);
+    last = run_query_number("sft", sql);
     assert_true(last > 0.0 && last < 0.8 * first);
     // nothing is sampled, so there is no reward and no log-prob to compare with
-    assert_true(run_asked("sft", "SELECT count(*) FROM metrics WHERE name GLOB 'train/logp_diff_*'"
+    assert_true(run_query_number("sft",
+                                 "SELECT count(*) FROM metrics WHERE name GLOB 'train/logp_diff_*'"
                                  " OR name GLOB 'train/train_rollout_*'"
                                  " OR name GLOB 'rollout/zero_std/*' OR name IN"
                                  " ('rollout/raw_reward', 'rollout/advantages',"
                                  "  'rollout/rollout_log_probs')") == 0.0);
-    assert_true(run_asked("sft", "SELECT count(*) FROM samples WHERE diff IS NOT NULL"
-                                 " OR diff_at <> -1") == 0.0);
+    assert_true(run_query_number("sft", "SELECT count(*) FROM samples WHERE diff IS NOT NULL"
+                                        " OR diff_at <> -1") == 0.0);
 }
 
 static void test_train__exports_without_checkpoints(void **state)
 {
     const run_pair export[] = {
-        {"save-hf", run_below("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
+        {"save-hf", run_path("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(run_with("export", export, NULL));
-    assert_true(invar_path_exists(run_below("hf/0/config.json")));
-    assert_true(invar_path_exists(run_below("hf/1/model.safetensors")));
+    assert_ok(run_train_pairs("export", export, NULL));
+    assert_true(invar_path_exists(run_path("hf/0/config.json")));
+    assert_true(invar_path_exists(run_path("hf/1/model.safetensors")));
 }
 
 /* Greedy rollouts run to the end; their log-probs are those at temperature 1. */
@@ -364,8 +370,8 @@ static void test_train__greedy_rollouts(void **state)
         {"rollout-temperature", "0"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(run_with("greedy", greedy, NULL));
-    assert_int_equal(run_memory_of("greedy").last, 1);
+    assert_ok(run_train_pairs("greedy", greedy, NULL));
+    assert_int_equal(run_digests_of("greedy").last, 1);
 }
 
 static size_t live_bytes, peak;
@@ -396,7 +402,7 @@ static size_t peak_memory(const char *name, const run_pair *model, const run_pai
 
     live_bytes = peak = 0;
     invar_allocator_set(&counting);
-    assert_ok(run_with(name, model, more));
+    assert_ok(run_train_pairs(name, model, more));
     invar_allocator_set(NULL);
     assert_int_equal(live_bytes, 0);
     return peak;
@@ -412,25 +418,25 @@ static void test_train__rollouts_alone_need_no_gradients(void **state)
     const run_pair only[] = {{"debug-rollout-only", "true"}, {NULL, NULL}};
     const run_pair first[] = {{"debug-rollout-only", "true"},
                               {"debug-exit-after-rollout", "1"},
-                              {"save", run_below("only.ckpt")},
-                              {"load", run_below("only.ckpt")},
+                              {"save", run_path("only.ckpt")},
+                              {"load", run_path("only.ckpt")},
                               {NULL, NULL}};
-    const run_pair from[] = {{"ref-load", run_below("only.ckpt")}, {NULL, NULL}};
-    run_memory one, again;
+    const run_pair from[] = {{"ref-load", run_path("only.ckpt")}, {NULL, NULL}};
+    run_digests one, again;
     size_t with, without;
 
     (void)state;
     with = peak_memory("wide", wide, NULL);
     without = peak_memory("wide.only", wide, only);
     assert_true(with > without + 3 * masters);
-    one = run_memory_of("wide.only");
-    assert_ok(run_with("wide.part", wide, first));
-    again = run_trained("wide.part", wide, first);
+    one = run_digests_of("wide.only");
+    assert_ok(run_train_pairs("wide.part", wide, first));
+    again = run_train_ok("wide.part", wide, first);
     assert_true(run_same(&one, &again));
     // checkpoints of these runs have no weights, because these never change
-    assert_true(invar_path_exists(run_below("only.ckpt/iter_0000001/state.json")));
-    assert_false(invar_path_exists(run_below("only.ckpt/iter_0000001/model.safetensors")));
-    assert_fails(run_with("wide.other", wide, from), INVAR_E_INVALID,
+    assert_true(invar_path_exists(run_path("only.ckpt/iter_0000001/state.json")));
+    assert_false(invar_path_exists(run_path("only.ckpt/iter_0000001/model.safetensors")));
+    assert_fails(run_train_pairs("wide.other", wide, from), INVAR_E_INVALID,
                  "iter_0000001 has no weights: its run has debug-rollout-only");
 }
 
@@ -440,7 +446,7 @@ static void test_train__refuses_a_missing_device(void **state)
 
     (void)state;
     assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0); // a build with CUDA finds none
-    assert_fails(run_with("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
+    assert_fails(run_train_pairs("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
 }
 
 static void test_train__refuses_less_than_a_rollout(void **state)
@@ -449,7 +455,7 @@ static void test_train__refuses_less_than_a_rollout(void **state)
         {"num-rollout", "0"}, {"num-epoch", "1"}, {"rollout-batch-size", "16"}, {NULL, NULL}};
 
     (void)state;
-    assert_fails(run_with("little", little, NULL), INVAR_E_INVALID, "give num-rollout");
+    assert_fails(run_train_pairs("little", little, NULL), INVAR_E_INVALID, "give num-rollout");
 }
 
 /* ---- the identity ---------------------------------------------------------------------------- */
@@ -462,14 +468,14 @@ static void test_train__identity_has_the_evaluation_data(void **state)
     const run_pair unused[] = {{"eval-prompt-data", "m task:max"}, {NULL, NULL}};
     const run_pair rate[] = {{"log-passrate", "true"}, {NULL, NULL}};
     const run_pair none[] = {{NULL, NULL}};
-    run_memory with, renamed, without, no_interval, logged;
+    run_digests with, renamed, without, no_interval, logged;
 
     (void)state;
-    with = run_trained("eval.a", a, NULL);
-    renamed = run_trained("eval.b", b, NULL);
-    without = run_trained("eval.none", none, NULL);
-    no_interval = run_trained("eval.unused", unused, NULL);
-    logged = run_trained("eval.rate", rate, NULL);
+    with = run_train_ok("eval.a", a, NULL);
+    renamed = run_train_ok("eval.b", b, NULL);
+    without = run_train_ok("eval.none", none, NULL);
+    no_interval = run_train_ok("eval.unused", unused, NULL);
+    logged = run_train_ok("eval.rate", rate, NULL);
     // evaluation does not change training (chain), but what the run logs (content)
     assert_true(invar_digest_equal(&with.chain, &without.chain));
     assert_true(invar_digest_equal(&with.chain, &renamed.chain));
@@ -480,7 +486,7 @@ static void test_train__identity_has_the_evaluation_data(void **state)
     assert_true(run_same(&no_interval, &without));
     assert_false(invar_digest_equal(&logged.content, &without.content));
     assert_false(invar_digest_equal(&logged.identity, &without.identity));
-    assert_fails(run_with("eval.a", b, NULL), INVAR_E_STATE, "eval data hash");
+    assert_fails(run_train_pairs("eval.a", b, NULL), INVAR_E_STATE, "eval data hash");
 }
 
 int main(void)

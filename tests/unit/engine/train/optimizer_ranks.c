@@ -330,10 +330,10 @@ static void test_optimizer_ranks__fake_gpu(void **state)
     const invar_device *dev = *state;
     invar_device fake_gpu;
 
-    assert_ok(invar_far_open(&fake_gpu, dev));
+    assert_ok(invar_fake_gpu_open(&fake_gpu, dev));
     check_ranks(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 2, 1, dev, &fake_gpu);
     check_ranks(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8, 3, 2, dev, &fake_gpu);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&fake_gpu);
 }
 

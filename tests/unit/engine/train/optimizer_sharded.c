@@ -24,7 +24,7 @@ static const invar_adamw_options adamw = {
 
 /* Expected results, of one rank. */
 typedef struct sharded_case {
-    divided_model base;    /* model after STEPS steps, and how ranks divide it */
+    sharded_model base;    /* model after STEPS steps, and how ranks divide it */
     float **gradients;     /* (n_params + 1) full gradients; the last is that of a tied head */
     float norm, clip;      /* norm and clip factor of the gradients */
     invar_digest *digests; /* (n_params) digests of the gradients */
@@ -144,7 +144,7 @@ static invar_status check_steps(const sharded_case *l, invar_model *model, const
     if (status == INVAR_OK)
         status = check_digests(l, model, dev);
     if (status == INVAR_OK)
-        status = divided_same_model(l->base.one, model);
+        status = sharded_compare_model(l->base.one, model);
     invar_optimizer_free(o);
     return status;
 }
@@ -215,11 +215,11 @@ static void step_one_rank(sharded_case *l)
     invar_grads_free(grads);
 }
 
-static void check_world(invar_test_model kind, invar_format format, const divided_world *world,
+static void check_world(invar_test_model kind, invar_format format, const sharded_world *world,
                         uint64_t schedule, const invar_device *dev, const invar_device *fake_gpu)
 {
     sharded_case l = {.base = {.world = world,
-                               .spec = divided_spec(kind, format),
+                               .spec = sharded_spec(kind, format),
                                .format = format,
                                .dev = dev,
                                .far = fake_gpu,
@@ -228,7 +228,7 @@ static void check_world(invar_test_model kind, invar_format format, const divide
                                .payload = &l}};
 
     step_one_rank(&l);
-    divided_check(&l.base, schedule, invar_test_model_name(kind));
+    sharded_check(&l.base, schedule, invar_test_model_name(kind));
     free_gradients(l.gradients, l.base.one->n_params);
     invar_model_free(l.base.one);
     free(l.digests);
@@ -251,7 +251,7 @@ static void test_optimizer_sharded__equals_one_rank(void **state)
 /* Data-parallel ranks, which hold the same parameters and divide their moments. */
 static void test_optimizer_sharded__data_parallel(void **state)
 {
-    static const divided_world worlds[] = {
+    static const sharded_world worlds[] = {
         {3, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1}},
         {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1}},
         {8, {.tensor = 1, .expert_tensor = 1, .pipeline = 2, .virtual_stages = 2, .expert = 1}}};
@@ -267,17 +267,17 @@ static void test_optimizer_sharded__fake_gpu(void **state)
     const invar_device *dev = *state;
     invar_device fake_gpu;
 
-    assert_ok(invar_far_open(&fake_gpu, dev));
+    assert_ok(invar_fake_gpu_open(&fake_gpu, dev));
     check_world(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &divided_worlds[2], 1, dev, &fake_gpu);
     check_world(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, &divided_worlds[5], 2, dev, &fake_gpu);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&fake_gpu);
 }
 
 /* Control: the sum of two partial sums differs from the sum over all logical shards. */
 static void test_optimizer_sharded__sums_by_rank_differ(void **state)
 {
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32);
     float norm, clip, *squares, sum, **gradients;
     invar_grads *grads;
     invar_model *model;

@@ -19,7 +19,7 @@
 #define SECONDS 60
 
 /* Returns the device of a rank: the fake GPU for rank 1 if the case has one. */
-static const invar_device *device_of(const lesson *l, int rank)
+static const invar_device *device_of(const train_step_case *l, int rank)
 {
     return l->has_far && rank == 1 ? &l->far : &l->near;
 }
@@ -43,8 +43,8 @@ static invar_status plan_transfer(traffic *to, invar_comm_transfer *transfer,
 }
 
 /* Plans `times` gathers of four bytes per response token; rank r has samples[r][0 to 1]. */
-static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout_axis *data,
-                                int64_t (*samples)[2], int times)
+static invar_status plan_tokens(traffic *to, const train_step_case *l,
+                                const invar_layout_axis *data, int64_t (*samples)[2], int times)
 {
     size_t bytes[MAX_RANKS];
     invar_comm_transfer transfer = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
@@ -57,7 +57,7 @@ static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout
 }
 
 /* Plans all transfers of a step: out[0] is for gathers, out[1] for all-to-all. */
-static invar_status plan_step(traffic out[2], const lesson *l, const invar_layout *layout,
+static invar_status plan_step(traffic out[2], const train_step_case *l, const invar_layout *layout,
                               const invar_zero_ranges *zero_ranges)
 {
     const invar_layout_axis *data = &layout->data;
@@ -105,7 +105,7 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
     return status;
 }
 
-static invar_status compare_traffic(const lesson *l, const invar_layout *layout,
+static invar_status compare_traffic(const train_step_case *l, const invar_layout *layout,
                                     const invar_zero_ranges *zero_ranges)
 {
     invar_comm_stats counted[] = {invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLGATHERV),
@@ -122,7 +122,7 @@ static invar_status compare_traffic(const lesson *l, const invar_layout *layout,
     return INVAR_OK;
 }
 
-static invar_status check_traffic(const lesson *l, const invar_layout *layout,
+static invar_status check_traffic(const train_step_case *l, const invar_layout *layout,
                                   const invar_model *model)
 {
     const invar_comm *comm = layout->data.comm;
@@ -142,7 +142,7 @@ static invar_status check_traffic(const lesson *l, const invar_layout *layout,
     return status;
 }
 
-static invar_status run_rank(const lesson *l, const invar_layout *layout)
+static invar_status run_rank(const train_step_case *l, const invar_layout *layout)
 {
     const invar_device *dev = device_of(l, layout->data.rank);
     invar_model *model = NULL;
@@ -150,9 +150,9 @@ static invar_status run_rank(const lesson *l, const invar_layout *layout)
     invar_status status;
 
     INVAR_TRY(invar_test_model_part(&model, l->model, layout, dev));
-    status = lesson_step(&out, l, layout, model, dev);
+    status = train_step_case_step(&out, l, layout, model, dev);
     if (status == INVAR_OK)
-        status = lesson_compare(&out, l, model, layout->data.rank);
+        status = train_step_case_compare(&out, l, model, layout->data.rank);
     if (status == INVAR_OK)
         status = check_traffic(l, layout, model);
     free(out.grads);
@@ -162,7 +162,7 @@ static invar_status run_rank(const lesson *l, const invar_layout *layout)
 
 static invar_status run_rank_thread(rank_run *run)
 {
-    const lesson *l = run->payload;
+    const train_step_case *l = run->payload;
     invar_layout layout;
     invar_status status;
 
@@ -175,7 +175,7 @@ static invar_status run_rank_thread(rank_run *run)
     return status;
 }
 
-static void check_ranks(lesson *l, int size, uint64_t schedule)
+static void check_ranks(train_step_case *l, int size, uint64_t schedule)
 {
     rank_run runs[MAX_RANKS];
 
@@ -191,7 +191,7 @@ static void check_ranks(lesson *l, int size, uint64_t schedule)
 static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 static const int sizes[] = {1, 2, 3, 4, 8};
 
-static void check_plans(lesson *l)
+static void check_plans(train_step_case *l)
 {
     outcome expected;
 
@@ -200,7 +200,7 @@ static void check_plans(lesson *l)
                                              .temperature = 0.8f,
                                              .recompute = p == 1,
                                              .head_rows = p == 1 ? 3 : 0};
-        assert_ok(lesson_step(&expected, l, NULL, l->model, &l->near));
+        assert_ok(train_step_case_step(&expected, l, NULL, l->model, &l->near));
         l->expected = &expected;
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             l->bucket = s % 2 ? 1 : 0;
@@ -231,14 +231,14 @@ static void test_ranks__equal_one_rank(void **state)
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16, INVAR_FORMAT_FP8};
     const invar_device *devs = *state;
     invar_rl_samples samples;
-    lesson l;
+    train_step_case l;
 
     for (size_t k = 0; k < 2; k++)
         for (size_t f = 0; f < 3; f++) {
             const invar_device *dev = &devs[f % 2]; // both numerics
             invar_model *model = make_model(kinds[k], formats[f], f == 1, dev);
             invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-            lesson_init(&l, model, &samples, dev);
+            train_step_case_init(&l, model, &samples, dev);
             check_plans(&l);
             invar_rl_samples_reset(&samples);
             invar_model_free(model);
@@ -251,14 +251,14 @@ static void test_ranks__critic(void **state)
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     invar_model *critic = NULL;
     invar_rl_samples samples;
-    lesson l;
+    train_step_case l;
 
     spec.value_head = true;
     spec.tied = false;
     assert_ok(invar_model_new(&critic, &spec, INVAR_FORMAT_BF16, NULL, dev));
     assert_ok(invar_model_init(critic, 21, dev));
     invar_test_samples(&samples, SAMPLES, 20, spec.vocab, 5);
-    lesson_init(&l, critic, &samples, dev);
+    train_step_case_init(&l, critic, &samples, dev);
     check_plans(&l);
     invar_rl_samples_reset(&samples);
     invar_model_free(critic);
@@ -270,15 +270,15 @@ static void test_ranks__fake_gpu(void **state)
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
     invar_rl_samples samples;
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
-    assert_ok(invar_far_open(&l.far, &l.near));
+    train_step_case_init(&l, model, &samples, dev);
+    assert_ok(invar_fake_gpu_open(&l.far, &l.near));
     l.has_far = true;
     check_plans(&l);
-    assert_true(invar_far_counted().ops > 0);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().ops > 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&l.far);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
@@ -291,13 +291,13 @@ static void test_ranks__routes_are_counted(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_rl_samples samples;
     outcome expected;
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_route(&samples, model);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_route(&samples, model);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
-    assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
+    assert_ok(train_step_case_step(&expected, &l, NULL, model, &l.near));
     assert_true(0 < expected.result.routes_differ &&
                 expected.result.routes_differ < expected.result.routes);
     l.expected = &expected;
@@ -316,10 +316,10 @@ static void test_ranks__loss_fails(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 11, dev);
     invar_rl_samples samples;
     rank_run runs[MAX_RANKS];
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     l.failing = 2;
     run_ranks(runs, 3, 0, 0, run_rank_thread, &l);

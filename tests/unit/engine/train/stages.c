@@ -26,7 +26,7 @@ enum { LAYERS = 8, SEED = 11 };
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 typedef struct stage_run {
-    const lesson *l;
+    const train_step_case *l;
     invar_layout_sizes sizes;
     bool far; /* rank 1 has its model on the fake GPU */
 } stage_run;
@@ -41,9 +41,9 @@ static invar_status run_stage(const stage_run *s, const invar_layout *layout, in
     INVAR_TRY(invar_model_new(&model, &s->l->model->spec, s->l->model->format, layout, dev));
     status = invar_model_init(model, SEED, dev);
     if (status == INVAR_OK)
-        status = lesson_step(&out, s->l, layout, model, dev);
+        status = train_step_case_step(&out, s->l, layout, model, dev);
     if (status == INVAR_OK)
-        status = lesson_compare(&out, s->l, model, rank);
+        status = train_step_case_compare(&out, s->l, model, rank);
     free(out.grads);
     invar_model_free(model);
     return status;
@@ -93,7 +93,7 @@ static const layout_shape shapes[] = {{2, 2, 1}, {4, 4, 1}, {3, 3, 1}, {2, 2, 2}
 /* Plans with 7 units of one sample, 4 units of two samples (the last of one), and one unit. */
 static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 
-static void check_plans(lesson *l, bool far)
+static void check_plans(train_step_case *l, bool far)
 {
     stage_run s = {.l = l, .sizes = WHOLE_LAYERS, .far = far};
     outcome expected;
@@ -103,7 +103,7 @@ static void check_plans(lesson *l, bool far)
                                              .temperature = 0.8f,
                                              .recompute = p == 1,
                                              .head_rows = p == 1 ? 3 : 0};
-        assert_ok(lesson_step(&expected, l, NULL, l->model, &l->near));
+        assert_ok(train_step_case_step(&expected, l, NULL, l->model, &l->near));
         l->expected = &expected;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             if (!invar_test_full() && (i + p) % 3 != 0)
@@ -139,10 +139,10 @@ static void check_model(const invar_device *dev, invar_test_model kind, invar_fo
 {
     invar_model *model = make_model(kind, format, critic, dev);
     invar_rl_samples samples;
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_init(&l, model, &samples, dev);
     check_plans(&l, false);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
@@ -172,14 +172,14 @@ static void test_stages__fake_gpu(void **state)
     const invar_device *dev = *state;
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, false, dev);
     invar_rl_samples samples;
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
-    assert_ok(invar_far_open(&l.far, &l.near));
+    train_step_case_init(&l, model, &samples, dev);
+    assert_ok(invar_fake_gpu_open(&l.far, &l.near));
     check_plans(&l, true);
-    assert_true(invar_far_counted().ops > 0);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().ops > 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&l.far);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
@@ -194,13 +194,13 @@ static void test_stages__loss_on_one_rank(void **state)
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, false, dev);
     invar_rl_samples samples;
     outcome expected;
-    lesson l;
+    train_step_case l;
     stage_run s = {.l = &l, .sizes = WHOLE_LAYERS};
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 0.8f};
-    assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
+    assert_ok(train_step_case_step(&expected, &l, NULL, model, &l.near));
     l.expected = &expected;
     l.led = true;
     check_ranks(&s, &(layout_shape){2, 2, 1}, 0);
@@ -219,14 +219,14 @@ static void test_stages__routes_are_counted(void **state)
     invar_model *model = make_model(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, false, dev);
     invar_rl_samples samples;
     outcome expected;
-    lesson l;
+    train_step_case l;
     stage_run s = {.l = &l, .sizes = WHOLE_LAYERS};
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_route(&samples, model);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_route(&samples, model);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
-    assert_ok(lesson_step(&expected, &l, NULL, model, &l.near));
+    assert_ok(train_step_case_step(&expected, &l, NULL, model, &l.near));
     assert_true(0 < expected.result.routes_differ &&
                 expected.result.routes_differ < expected.result.routes);
     l.expected = &expected;
@@ -247,14 +247,14 @@ static void test_stages__descending_units_differ(void **state)
     float *ascending, *descending;
     invar_rl_samples samples;
     size_t layers, count;
-    lesson l;
+    train_step_case l;
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 0.8f};
-    assert_ok(lesson_step(&all, &l, NULL, model, &l.near));
+    assert_ok(train_step_case_step(&all, &l, NULL, model, &l.near));
     for (l.only = 0; l.only < SAMPLES; l.only++)
-        assert_ok(lesson_step(&one[l.only], &l, NULL, model, &l.near));
+        assert_ok(train_step_case_step(&one[l.only], &l, NULL, model, &l.near));
     layers = (uintptr_t)model->params[1]
                  .grad.data; // skips the tied embedding, whose two gradients are summed already
     count = ((uintptr_t)model->tied_grad.data - layers) / sizeof(float);
@@ -285,11 +285,11 @@ static void test_stages__loss_fails(void **state)
     invar_model *model = make_model(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, false, dev);
     invar_rl_samples samples;
     rank_run runs[MAX_RANKS];
-    lesson l;
+    train_step_case l;
     stage_run s = {.l = &l, .sizes = WHOLE_LAYERS};
 
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    lesson_init(&l, model, &samples, dev);
+    train_step_case_init(&l, model, &samples, dev);
     l.options = (invar_trainer_options){.plan = plans[0], .temperature = 1.0f};
     l.failing = 1;
     s.sizes.pipeline = s.sizes.virtual_stages = 2;

@@ -85,7 +85,7 @@ static inline void attention_fill(const attention_pack *p, int64_t sample, uint6
 }
 
 /* Sets all inputs of a sample to one value: NaN, infinite or huge. */
-static inline void attention_poison(const attention_pack *p, int64_t sample, float value)
+static inline void attention_fill_constant(const attention_pack *p, int64_t sample, float value)
 {
     const invar_tensor *inputs[] = {&p->q, &p->k, &p->v, &p->d_o};
 

@@ -138,7 +138,7 @@ static void test_attention_expression__sfu_is_for_bf16_under_sm90(void **state)
 
         invar_test_device_init(&dev, form.numerics, INVAR_CPU_PATH_SIMD, 1);
         attention_forward(&dev, &p);
-        expression_forward(&other, 0, TWIST_UNIT);
+        expression_forward(&other, 0, TWIST_SFU);
         assert_int_equal(invar_tensors_differ(&p.lse2, &other.lse2), kind != 0);
         assert_int_equal(invar_tensors_differ(&p.o, &other.o), kind != 0);
         expression_forward(&other, 0, TWIST_POLYNOMIAL);
@@ -147,7 +147,7 @@ static void test_attention_expression__sfu_is_for_bf16_under_sm90(void **state)
 
         expression_forward(&other, 0, TWIST_NONE);
         attention_backward(&dev, &p);
-        expression_backward(&other, 0, TWIST_UNIT);
+        expression_backward(&other, 0, TWIST_SFU);
         assert_gradients(&p, &other, kind != 0);
         expression_backward(&other, 0, TWIST_POLYNOMIAL);
         assert_gradients(&p, &other, kind == 0);

@@ -41,7 +41,7 @@ typedef enum attention_twist {
     TWIST_HEADS_DESCENDING,  /* backward: dk, dv take the query heads from the last to the first */
     TWIST_RISES_EARLY,       /* forward: the reference rises by more than 7, not 8 */
     TWIST_RISES_LATE,        /* forward: the reference rises by more than 9 */
-    TWIST_UNIT,              /* both: always weights by the special function unit */
+    TWIST_SFU,               /* both: always weights by the special function unit */
     TWIST_POLYNOMIAL,        /* both: always weights by the polynomial of the storage type */
     TWIST_COUNT
 } attention_twist;
@@ -87,7 +87,7 @@ static inline void expression_store(const attention_pack *pack, const invar_tens
             invar_test_set(&rows, r, j, x[r * cols + j]);
 }
 
-static inline expression expression_open(const attention_pack *pack, int64_t i,
+static inline expression expression_init(const attention_pack *pack, int64_t i,
                                          attention_twist twist)
 {
     const attention_form *form = &pack->form;
@@ -121,7 +121,7 @@ static inline expression expression_open(const attention_pack *pack, int64_t i,
     return e;
 }
 
-static inline void expression_close(expression *e)
+static inline void expression_release(expression *e)
 {
     float *all[] = {e->q, e->k, e->v, e->d_o, e->o, e->lse2, e->dq, e->dk, e->dv, e->p, e->ds};
 
@@ -135,15 +135,15 @@ static inline float expression_round(const expression *e, float x)
 }
 
 /* Returns whether weights use the shorter polynomial for bf16. */
-static inline bool expression_short(const expression *e)
+static inline bool expression_uses_bf16_polynomial(const expression *e)
 {
     return (e->form->dtype == INVAR_DTYPE_BF16) != (e->twist == TWIST_OTHER_POLYNOMIAL);
 }
 
 /* Returns whether weights use the special function unit. */
-static inline bool expression_unit(const expression *e)
+static inline bool expression_uses_sfu(const expression *e)
 {
-    return e->twist == TWIST_UNIT ||
+    return e->twist == TWIST_SFU ||
            (e->form->dtype == INVAR_DTYPE_BF16 && e->form->numerics == INVAR_NUMERICS_SM90 &&
             e->twist != TWIST_POLYNOMIAL && e->twist != TWIST_OTHER_POLYNOMIAL);
 }
@@ -210,9 +210,10 @@ typedef struct expression_state {
 /* Returns the weight of a score in a row with the reference m. */
 static inline float expression_weight(const expression *e, float s, float m)
 {
-    if (expression_unit(e))
+    if (expression_uses_sfu(e))
         return invar_sfu_ex2(fmaf(s, e->c, -m));
-    return expression_short(e) ? invar_exp2d_bf16(s, e->c, m) : invar_exp2d(s, e->c, m);
+    return expression_uses_bf16_polynomial(e) ? invar_exp2d_bf16(s, e->c, m)
+                                              : invar_exp2d(s, e->c, m);
 }
 
 static inline void expression_block(const expression *e, expression_state *state, int64_t i,
@@ -293,14 +294,14 @@ static inline void expression_row(const expression *e, int64_t i, int64_t h)
 static inline void expression_forward(const attention_pack *pack, int64_t sample,
                                       attention_twist twist)
 {
-    expression e = expression_open(pack, sample, twist);
+    expression e = expression_init(pack, sample, twist);
 
     for (int64_t i = 0; i < e.length; i++)
         for (int64_t h = 0; h < e.form->heads; h++)
             expression_row(&e, i, h);
     expression_store(pack, &pack->o, sample, e.o);
     expression_store(pack, &pack->lse2, sample, e.lse2);
-    expression_close(&e);
+    expression_release(&e);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -308,9 +309,9 @@ static inline void expression_forward(const attention_pack *pack, int64_t sample
 /* Returns 2^x, the probability of a score relative to lse2. */
 static inline float expression_probability(const expression *e, float x)
 {
-    if (expression_unit(e))
+    if (expression_uses_sfu(e))
         return invar_sfu_ex2(x);
-    return expression_short(e) ? invar_exp2s_bf16(x) : invar_exp2s(x);
+    return expression_uses_bf16_polynomial(e) ? invar_exp2s_bf16(x) : invar_exp2s(x);
 }
 
 /* Computes p and ds, rounded to the storage type, of query i in head h. */
@@ -426,7 +427,7 @@ static inline float expression_key_sum(const expression *e, const float *weights
 static inline void expression_backward(const attention_pack *pack, int64_t sample,
                                        attention_twist twist)
 {
-    expression e = expression_open(pack, sample, twist);
+    expression e = expression_init(pack, sample, twist);
     int64_t dim = e.form->dim, pairs = e.form->heads * e.length * e.length;
 
     e.p = calloc((size_t)pairs + 1, sizeof *e.p);
@@ -451,7 +452,7 @@ static inline void expression_backward(const attention_pack *pack, int64_t sampl
     expression_store(pack, &pack->dq, sample, e.dq);
     expression_store(pack, &pack->dk, sample, e.dk);
     expression_store(pack, &pack->dv, sample, e.dv);
-    expression_close(&e);
+    expression_release(&e);
 }
 
 #endif

@@ -303,12 +303,12 @@ static void test_hash_tree__rejects_bad_splits(void **state)
 #define CUT(x, shards, ...)                                                                        \
     invar_hash_tree(                                                                               \
         *state, &(invar_hash_tree_args){&d, x, 1, shards, &(invar_logical_split){__VA_ARGS__}})
-    assert_refused(CUT(&x, 2, 2, 0, 1, 1), "hash.tree: shards: 2 shards");
-    assert_refused(CUT(&x, 1, 3, 0, 1, 1), "hash.tree: cuts: 3 shards");
-    assert_refused(CUT(&x, 1, 2, 0, 0, 1), "hash.tree: cuts: 2 pieces of 0 rows");
-    assert_refused(CUT(&x, 1, 2, 1, 1, 3), "hash.tree: cuts: 2 pieces of 1 columns in each of 3");
-    assert_refused(CUT(&v, 1, 2, 1, 1, 1), "hash.tree: cuts: 2 pieces of 1 columns");
-    assert_refused(CUT(&q, 1, 2, 0, 128, 1), "hash.tree: cuts: 2 pieces of 128 rows");
+    assert_invalid(CUT(&x, 2, 2, 0, 1, 1), "hash.tree: shards: 2 shards");
+    assert_invalid(CUT(&x, 1, 3, 0, 1, 1), "hash.tree: cuts: 3 shards");
+    assert_invalid(CUT(&x, 1, 2, 0, 0, 1), "hash.tree: cuts: 2 pieces of 0 rows");
+    assert_invalid(CUT(&x, 1, 2, 1, 1, 3), "hash.tree: cuts: 2 pieces of 1 columns in each of 3");
+    assert_invalid(CUT(&v, 1, 2, 1, 1, 1), "hash.tree: cuts: 2 pieces of 1 columns");
+    assert_invalid(CUT(&q, 1, 2, 0, 128, 1), "hash.tree: cuts: 2 pieces of 128 rows");
     assert_ok(CUT(&q, 1, 1, 0, 0, 0));
 }
 
@@ -321,19 +321,19 @@ static void test_hash_tree__rejects_bad_arguments(void **state)
     invar_tensor q = invar_tensor_quantized(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
 
 #define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__, NULL})
-    assert_refused(HASH(NULL, &x, 1, 1), "hash.tree: digest: missing");
-    assert_refused(HASH(&d, &none, 1, 1), "hash.tree: x: missing");
-    assert_refused(HASH(&d, &x, 1, 0), "hash.tree: shards: 0 shards");
-    assert_refused(HASH(&d, &x, 1, 3), "hash.tree: shards: 3 shards");
-    assert_refused(HASH(&d, &x, 1, 2048), "hash.tree: shards: 2048 shards");
-    assert_refused(HASH(&d, &q, 1, 2), "hash.tree: shards: 384 rows do not cut into 2 shards");
+    assert_invalid(HASH(NULL, &x, 1, 1), "hash.tree: digest: missing");
+    assert_invalid(HASH(&d, &none, 1, 1), "hash.tree: x: missing");
+    assert_invalid(HASH(&d, &x, 1, 0), "hash.tree: shards: 0 shards");
+    assert_invalid(HASH(&d, &x, 1, 3), "hash.tree: shards: 3 shards");
+    assert_invalid(HASH(&d, &x, 1, 2048), "hash.tree: shards: 2048 shards");
+    assert_invalid(HASH(&d, &q, 1, 2), "hash.tree: shards: 384 rows do not cut into 2 shards");
     wrong.rank = 0;
-    assert_refused(HASH(&d, &wrong, 1, 1), "hash.tree: x: rank 0");
+    assert_invalid(HASH(&d, &wrong, 1, 1), "hash.tree: x: rank 0");
     wrong = x;
     wrong.data = NULL;
-    assert_refused(HASH(&d, &wrong, 1, 1), "hash.tree: x: no data");
-    assert_refused(HASH(&d, &x, -1, 1), "hash.tree: x: -1 tensors");
-    assert_refused(HASH(&d, NULL, 1, 1), "hash.tree: x: 1 tensors");
+    assert_invalid(HASH(&d, &wrong, 1, 1), "hash.tree: x: no data");
+    assert_invalid(HASH(&d, &x, -1, 1), "hash.tree: x: -1 tensors");
+    assert_invalid(HASH(&d, NULL, 1, 1), "hash.tree: x: 1 tensors");
     assert_ok(HASH(&d, &q, 1, 1));
     assert_ok(HASH(NULL, NULL, 0, 1));
 }
@@ -432,17 +432,17 @@ static void test_hash_leaves__rejects_bad_arguments(void **state)
     invar_row_offsets samples = {good, 2};
 
 #define LEAVES(...) invar_hash_leaves(*state, &(invar_hash_leaves_args){__VA_ARGS__})
-    assert_refused(LEAVES(NULL, x, samples, 2), "hash.leaves: digest: missing");
-    assert_refused(LEAVES(d, none, samples, 2), "hash.leaves: x: missing");
-    assert_refused(LEAVES(d, x, samples, 1), "hash.leaves: leaves: 1; expected 2");
-    assert_refused(LEAVES(d, x, samples, 3), "hash.leaves: leaves: 3; expected 2");
-    assert_refused(LEAVES(d, x, samples, -1), "hash.leaves: leaves: -1; expected 2");
-    assert_refused(LEAVES(d, x, (invar_row_offsets){back, 2}, 2),
+    assert_invalid(LEAVES(NULL, x, samples, 2), "hash.leaves: digest: missing");
+    assert_invalid(LEAVES(d, none, samples, 2), "hash.leaves: x: missing");
+    assert_invalid(LEAVES(d, x, samples, 1), "hash.leaves: leaves: 1; expected 2");
+    assert_invalid(LEAVES(d, x, samples, 3), "hash.leaves: leaves: 3; expected 2");
+    assert_invalid(LEAVES(d, x, samples, -1), "hash.leaves: leaves: -1; expected 2");
+    assert_invalid(LEAVES(d, x, (invar_row_offsets){back, 2}, 2),
                    "hash.leaves: samples: segment 1");
-    assert_refused(LEAVES(d, x, (invar_row_offsets){some_rows, 2}, 2), "hash.leaves: samples: seg");
-    assert_refused(LEAVES(d, x, (invar_row_offsets){NULL, 2}, 2),
+    assert_invalid(LEAVES(d, x, (invar_row_offsets){some_rows, 2}, 2), "hash.leaves: samples: seg");
+    assert_invalid(LEAVES(d, x, (invar_row_offsets){NULL, 2}, 2),
                    "hash.leaves: samples: 2 segments");
-    assert_refused(LEAVES(d, q, samples, 2), "hash.leaves: x: 128 rows share a scale");
+    assert_invalid(LEAVES(d, q, samples, 2), "hash.leaves: x: 128 rows share a scale");
     assert_ok(LEAVES(d, x, samples, 2));
 }
 

@@ -455,21 +455,21 @@ static void test_logprob_join__rejects_bad_arguments(void **state)
     for (int t = 0; t < 3; t++)
         ((int32_t *)p.fwd.targets.data)[t] = 512 - t;
     assert_ok(invar_logprob_sum(&dev, &sum));
-    assert_field_refused(logprob_sum, sum, sums.shape[1], 6, "logprob.sum: sums: 6 columns");
-    assert_field_refused(logprob_sum, sum, sums.shape[1], 4, "logprob.sum: sums: 4 columns");
-    assert_field_refused(logprob_sum, sum, logits.shape[1], 511, "logprob.sum: targets");
-    assert_field_refused(logprob_sum, sum, temperature, 0.0f, "logprob.sum: temperature: 0");
+    assert_field_invalid(logprob_sum, sum, sums.shape[1], 6, "logprob.sum: sums: 6 columns");
+    assert_field_invalid(logprob_sum, sum, sums.shape[1], 4, "logprob.sum: sums: 4 columns");
+    assert_field_invalid(logprob_sum, sum, logits.shape[1], 511, "logprob.sum: targets");
+    assert_field_invalid(logprob_sum, sum, temperature, 0.0f, "logprob.sum: temperature: 0");
 
     assert_ok(invar_logprob_join(&dev, &join));
-    assert_field_refused(logprob_join, join, vocabulary, 0, "logprob.join: vocabulary: 0");
-    assert_field_refused(logprob_join, join, vocabulary, 512, "logprob.join: targets");
-    assert_field_refused(logprob_join, join, vocabulary, 1100,
+    assert_field_invalid(logprob_join, join, vocabulary, 0, "logprob.join: vocabulary: 0");
+    assert_field_invalid(logprob_join, join, vocabulary, 512, "logprob.join: targets");
+    assert_field_invalid(logprob_join, join, vocabulary, 1100,
                          "logprob.join: sums: extent 7 of index 1; expected 10");
-    assert_field_refused(logprob_join, join, parts, 0, "logprob.join: parts: 0");
-    assert_field_refused(logprob_join, join, parts, 3,
+    assert_field_invalid(logprob_join, join, parts, 0, "logprob.join: parts: 0");
+    assert_field_invalid(logprob_join, join, parts, 3,
                          "logprob.join: sums: extent 6 of index 0; expected 9");
-    assert_field_refused(logprob_join, join, max.shape[0], 2, "logprob.join: max: extent 2");
-    assert_field_refused(logprob_join, join, temperature, NAN, "logprob.join: temperature: ");
+    assert_field_invalid(logprob_join, join, max.shape[0], 2, "logprob.join: max: extent 2");
+    assert_field_invalid(logprob_join, join, temperature, NAN, "logprob.join: temperature: ");
     join_free(&join);
     logprob_call_free(&p);
     invar_test_device_release(&dev);
@@ -589,44 +589,44 @@ static void test_logprob__rejects_bad_arguments(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     assert_ok(invar_logprob_fwd(&dev, &p.fwd));
-    assert_field_refused(logprob_fwd, p.fwd, logits.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(logprob_fwd, p.fwd, logits.dtype, INVAR_DTYPE_BF16,
                          "logprob.fwd: logits: type bf16");
-    assert_field_refused(logprob_fwd, p.fwd, logits.shape[1], 0, "logprob.fwd: vocabulary: 0");
-    assert_field_refused(logprob_fwd, p.fwd, logits.shape[0], 2, "logprob.fwd: targets: extent 3");
-    assert_field_refused(logprob_fwd, p.fwd, targets.dtype, INVAR_DTYPE_F32,
+    assert_field_invalid(logprob_fwd, p.fwd, logits.shape[1], 0, "logprob.fwd: vocabulary: 0");
+    assert_field_invalid(logprob_fwd, p.fwd, logits.shape[0], 2, "logprob.fwd: targets: extent 3");
+    assert_field_invalid(logprob_fwd, p.fwd, targets.dtype, INVAR_DTYPE_F32,
                          "logprob.fwd: targets: type f32");
-    assert_field_refused(logprob_fwd, p.fwd, logp.shape[0], 2, "logprob.fwd: logp: extent 2");
-    assert_field_refused(logprob_fwd, p.fwd, logp.dtype, INVAR_DTYPE_NONE,
+    assert_field_invalid(logprob_fwd, p.fwd, logp.shape[0], 2, "logprob.fwd: logp: extent 2");
+    assert_field_invalid(logprob_fwd, p.fwd, logp.dtype, INVAR_DTYPE_NONE,
                          "logprob.fwd: logp: missing");
-    assert_field_refused(logprob_fwd, p.fwd, entropy.shape[0], 4, "logprob.fwd: entropy: extent 4");
-    assert_field_refused(logprob_fwd, p.fwd, max.data, NULL, "logprob.fwd: max: no data");
-    assert_field_refused(logprob_fwd, p.fwd, logsum.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(logprob_fwd, p.fwd, entropy.shape[0], 4, "logprob.fwd: entropy: extent 4");
+    assert_field_invalid(logprob_fwd, p.fwd, max.data, NULL, "logprob.fwd: max: no data");
+    assert_field_invalid(logprob_fwd, p.fwd, logsum.dtype, INVAR_DTYPE_BF16,
                          "logprob.fwd: logsum: type bf16");
-    assert_field_refused(logprob_fwd, p.fwd, temperature, 0.0f, "logprob.fwd: temperature: 0");
-    assert_field_refused(logprob_fwd, p.fwd, temperature, -1.0f, "logprob.fwd: temperature: -1");
-    assert_field_refused(logprob_fwd, p.fwd, temperature, 1e-39f,
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, 0.0f, "logprob.fwd: temperature: 0");
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, -1.0f, "logprob.fwd: temperature: -1");
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, 1e-39f,
                          "logprob.fwd: temperature: 1e-39");
-    assert_field_refused(logprob_fwd, p.fwd, temperature, INFINITY,
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, INFINITY,
                          "logprob.fwd: temperature: inf");
-    assert_field_refused(logprob_fwd, p.fwd, temperature, NAN, "logprob.fwd: temperature: ");
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, NAN, "logprob.fwd: temperature: ");
 
     assert_ok(invar_logprob_bwd(&dev, &p.bwd));
-    assert_field_refused(logprob_bwd, p.bwd, dlogits.dtype, INVAR_DTYPE_I32,
+    assert_field_invalid(logprob_bwd, p.bwd, dlogits.dtype, INVAR_DTYPE_I32,
                          "logprob.bwd: dlogits: type i32");
-    assert_field_refused(logprob_bwd, p.bwd, dlogits.shape[1], 9, "logprob.bwd: dlogits: extent 9");
-    assert_field_refused(logprob_bwd, p.bwd, dlogp.shape[0], 2, "logprob.bwd: dlogp: extent 2");
-    assert_field_refused(logprob_bwd, p.bwd, dentropy.shape[0], 2,
+    assert_field_invalid(logprob_bwd, p.bwd, dlogits.shape[1], 9, "logprob.bwd: dlogits: extent 9");
+    assert_field_invalid(logprob_bwd, p.bwd, dlogp.shape[0], 2, "logprob.bwd: dlogp: extent 2");
+    assert_field_invalid(logprob_bwd, p.bwd, dentropy.shape[0], 2,
                          "logprob.bwd: dentropy: extent 2");
-    assert_field_refused(logprob_bwd, p.bwd, entropy.dtype, INVAR_DTYPE_NONE,
+    assert_field_invalid(logprob_bwd, p.bwd, entropy.dtype, INVAR_DTYPE_NONE,
                          "logprob.bwd: entropy: missing");
-    assert_field_refused(logprob_bwd, p.bwd, max.shape[0], 2, "logprob.bwd: max: extent 2");
-    assert_field_refused(logprob_bwd, p.bwd, logsum.rank, 2, "logprob.bwd: logsum: rank 2");
-    assert_field_refused(logprob_bwd, p.bwd, temperature, 0.0f, "logprob.bwd: temperature: 0");
+    assert_field_invalid(logprob_bwd, p.bwd, max.shape[0], 2, "logprob.bwd: max: extent 2");
+    assert_field_invalid(logprob_bwd, p.bwd, logsum.rank, 2, "logprob.bwd: logsum: rank 2");
+    assert_field_invalid(logprob_bwd, p.bwd, temperature, 0.0f, "logprob.bwd: temperature: 0");
     ((int32_t *)p.fwd.targets.data)[1] = 10;
-    assert_field_refused(logprob_fwd, p.fwd, temperature, 1.0f,
+    assert_field_invalid(logprob_fwd, p.fwd, temperature, 1.0f,
                          "logprob.fwd: targets: value 10 in row 1");
     ((int32_t *)p.fwd.targets.data)[1] = -1;
-    assert_field_refused(logprob_bwd, p.bwd, temperature, 1.0f,
+    assert_field_invalid(logprob_bwd, p.bwd, temperature, 1.0f,
                          "logprob.bwd: targets: value -1 in row 1");
     logprob_call_free(&p);
     invar_test_device_release(&dev);

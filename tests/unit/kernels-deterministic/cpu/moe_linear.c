@@ -306,19 +306,19 @@ static void test_moe_linear__rejects_bad_arguments(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
-    assert_field_refused(moe_linear_fwd, fwd, x.rank, 1, "moe.linear.fwd: x: rank 1");
-    assert_field_refused(moe_linear_fwd, fwd, y.shape[0], 3, "moe.linear.fwd: y: extent 3");
-    assert_field_refused(moe_linear_fwd, fwd, w.shape[0], 5, "moe.linear.fwd: w: extent 5");
-    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(moe_linear_fwd, fwd, x.rank, 1, "moe.linear.fwd: x: rank 1");
+    assert_field_invalid(moe_linear_fwd, fwd, y.shape[0], 3, "moe.linear.fwd: y: extent 3");
+    assert_field_invalid(moe_linear_fwd, fwd, w.shape[0], 5, "moe.linear.fwd: w: extent 5");
+    assert_field_invalid(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_BF16,
                          "moe.linear.fwd: w: no product of f32");
-    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
-    assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
-    assert_field_refused(moe_linear_fwd, fwd, k_shards, 2, "moe.linear.fwd: k_atom: 0 values");
-    assert_field_refused(moe_linear_fwd, fwd, experts.offsets, beyond,
+    assert_field_invalid(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
+    assert_field_invalid(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
+    assert_field_invalid(moe_linear_fwd, fwd, k_shards, 2, "moe.linear.fwd: k_atom: 0 values");
+    assert_field_invalid(moe_linear_fwd, fwd, experts.offsets, beyond,
                          "moe.linear.fwd: experts: segments cover rows 0 to 5; there are 4");
-    assert_field_refused(moe_linear_fwd, fwd, experts.offsets, NULL,
+    assert_field_invalid(moe_linear_fwd, fwd, experts.offsets, NULL,
                          "moe.linear.fwd: experts: 2 segments");
-    assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_row_offsets){backwards, 3}),
+    assert_field_invalid(moe_linear_fwd, fwd, experts, ((invar_row_offsets){backwards, 3}),
                          "segment 1 runs back");
     plain.w.scale_rows = 0; // ignored for a type without scales
     assert_ok(invar_moe_linear_fwd(&dev, &plain));
@@ -326,30 +326,30 @@ static void test_moe_linear__rejects_bad_arguments(void **state)
     plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1, 0};
     plain.x.shape[0] = plain.y.shape[0] = plain.w.shape[0] = 0;
     plain.y.shape[1] = plain.y.row_stride = INT64_C(1) << 48;
-    assert_refused(invar_moe_linear_fwd(&dev, &plain), "moe.linear.fwd: w: 65536 experts of ");
+    assert_invalid(invar_moe_linear_fwd(&dev, &plain), "moe.linear.fwd: w: 65536 experts of ");
 
     assert_ok(invar_moe_linear_dx(&dev, &dx));
-    assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
-    assert_field_refused(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
-    assert_field_refused(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
-    assert_field_refused(moe_linear_dx, dx, experts.offsets, beyond,
+    assert_field_invalid(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
+    assert_field_invalid(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
+    assert_field_invalid(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
+    assert_field_invalid(moe_linear_dx, dx, experts.offsets, beyond,
                          "moe.linear.dx: experts: segments cover");
-    assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
-    assert_field_refused(moe_linear_dx, dx, k_shards, 8, "moe.linear.dx: k_atom: 0 values");
+    assert_field_invalid(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
+    assert_field_invalid(moe_linear_dx, dx, k_shards, 8, "moe.linear.dx: k_atom: 0 values");
 
     assert_ok(invar_moe_linear_dw(&dev, &dw));
-    assert_field_refused(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");
-    assert_field_refused(moe_linear_dw, dw, x.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");
+    assert_field_invalid(moe_linear_dw, dw, x.dtype, INVAR_DTYPE_BF16,
                          "moe.linear.dw: dy is f32 but x is bf16");
-    assert_field_refused(moe_linear_dw, dw, row_token.shape[0], 3,
+    assert_field_invalid(moe_linear_dw, dw, row_token.shape[0], 3,
                          "moe.linear.dw: row_token: extent 3");
-    assert_field_refused(moe_linear_dw, dw, units.offsets, two,
+    assert_field_invalid(moe_linear_dw, dw, units.offsets, two,
                          "moe.linear.dw: row_token: value 2 in row 1");
-    assert_field_refused(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
-    assert_field_refused(moe_linear_dw, dw, experts.offsets, beyond,
+    assert_field_invalid(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
+    assert_field_invalid(moe_linear_dw, dw, experts.offsets, beyond,
                          "moe.linear.dw: experts: segments cover");
     token[1] = 0;
-    assert_field_refused(moe_linear_dw, dw, x, x,
+    assert_field_invalid(moe_linear_dw, dw, x, x,
                          "moe.linear.dw: row_token: row 1: the tokens of an expert");
     invar_test_device_release(&dev);
 }

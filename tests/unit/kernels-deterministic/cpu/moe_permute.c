@@ -382,75 +382,75 @@ static void test_moe_permutation__rejects_bad_arguments(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     assert_ok(invar_moe_plan(&dev, &plan));
-    assert_field_refused(moe_plan, plan, experts, 0, "moe.plan: experts: 0");
-    assert_field_refused(moe_plan, plan, experts, 1,
+    assert_field_invalid(moe_plan, plan, experts, 0, "moe.plan: experts: 0");
+    assert_field_invalid(moe_plan, plan, experts, 1,
                          "moe.plan: ids: value 1 in row 0; expected 0 to 0");
-    assert_field_refused(moe_plan, plan, expert_start, NULL, "moe.plan: expert_start: missing");
-    assert_field_refused(moe_plan, plan, ids.dtype, INVAR_DTYPE_I64, "moe.plan: ids: type i64");
-    assert_field_refused(moe_plan, plan, ids.shape[1], 0, "moe.plan: slots: 0");
-    assert_field_refused(moe_plan, plan, row_token.shape[0], 5, "moe.plan: row_token: extent 5");
-    assert_field_refused(moe_plan, plan, slot_row.shape[0], 2, "moe.plan: slot_row: extent 2");
+    assert_field_invalid(moe_plan, plan, expert_start, NULL, "moe.plan: expert_start: missing");
+    assert_field_invalid(moe_plan, plan, ids.dtype, INVAR_DTYPE_I64, "moe.plan: ids: type i64");
+    assert_field_invalid(moe_plan, plan, ids.shape[1], 0, "moe.plan: slots: 0");
+    assert_field_invalid(moe_plan, plan, row_token.shape[0], 5, "moe.plan: row_token: extent 5");
+    assert_field_invalid(moe_plan, plan, slot_row.shape[0], 2, "moe.plan: slot_row: extent 2");
     id[3] = 0;
-    assert_field_refused(moe_plan, plan, experts, 2, "moe.plan: ids: row 1 names expert 0 twice");
+    assert_field_invalid(moe_plan, plan, experts, 2, "moe.plan: ids: row 1 names expert 0 twice");
 
     assert_ok(invar_moe_gather_fwd(&dev, &gather));
-    assert_field_refused(moe_gather_fwd, gather, x.dtype, INVAR_DTYPE_FP8,
+    assert_field_invalid(moe_gather_fwd, gather, x.dtype, INVAR_DTYPE_FP8,
                          "moe.gather.fwd: x: type fp8");
-    assert_field_refused(moe_gather_fwd, gather, x.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(moe_gather_fwd, gather, x.dtype, INVAR_DTYPE_BF16,
                          "moe.gather.fwd: out is f32 but x");
-    assert_field_refused(moe_gather_fwd, gather, out.shape[1], 7, "moe.gather.fwd: out: extent 7");
-    assert_field_refused(moe_gather_fwd, gather, row_token.shape[0], 5,
+    assert_field_invalid(moe_gather_fwd, gather, out.shape[1], 7, "moe.gather.fwd: out: extent 7");
+    assert_field_invalid(moe_gather_fwd, gather, row_token.shape[0], 5,
                          "moe.gather.fwd: row_token: extent 5");
-    assert_field_refused(moe_gather_fwd, gather, x.shape[0], 2,
+    assert_field_invalid(moe_gather_fwd, gather, x.shape[0], 2,
                          "moe.gather.fwd: row_token: value 2 in row 2");
 
     assert_ok(invar_moe_gather_bwd(&dev, &gather_back));
-    assert_field_refused(moe_gather_bwd, gather_back, dx.rank, 1, "moe.gather.bwd: dx: rank 1");
-    assert_field_refused(moe_gather_bwd, gather_back, dx.shape[0], 2,
+    assert_field_invalid(moe_gather_bwd, gather_back, dx.rank, 1, "moe.gather.bwd: dx: rank 1");
+    assert_field_invalid(moe_gather_bwd, gather_back, dx.shape[0], 2,
                          "moe.gather.bwd: slot_row: extent 3");
-    assert_field_refused(moe_gather_bwd, gather_back, dout.shape[0], 5,
+    assert_field_invalid(moe_gather_bwd, gather_back, dout.shape[0], 5,
                          "moe.gather.bwd: dout: extent 5");
-    assert_field_refused(moe_gather_bwd, gather_back, slot_row.shape[1], 0,
+    assert_field_invalid(moe_gather_bwd, gather_back, slot_row.shape[1], 0,
                          "moe.gather.bwd: slots: 0");
 
     assert_ok(invar_moe_combine_fwd(&dev, &combine));
-    assert_field_refused(moe_combine_fwd, combine, out.data, NULL, "moe.combine.fwd: out: no data");
-    assert_field_refused(moe_combine_fwd, combine, y.shape[1], 7, "moe.combine.fwd: y: extent 7");
-    assert_field_refused(moe_combine_fwd, combine, weights.shape[1], 1,
+    assert_field_invalid(moe_combine_fwd, combine, out.data, NULL, "moe.combine.fwd: out: no data");
+    assert_field_invalid(moe_combine_fwd, combine, y.shape[1], 7, "moe.combine.fwd: y: extent 7");
+    assert_field_invalid(moe_combine_fwd, combine, weights.shape[1], 1,
                          "moe.combine.fwd: weights: extent 1");
-    assert_field_refused(moe_combine_fwd, combine, weights.dtype, INVAR_DTYPE_NONE,
+    assert_field_invalid(moe_combine_fwd, combine, weights.dtype, INVAR_DTYPE_NONE,
                          "weights: missing");
-    assert_field_refused(moe_combine_fwd, combine, shared.shape[0], 2,
+    assert_field_invalid(moe_combine_fwd, combine, shared.shape[0], 2,
                          "moe.combine.fwd: shared: extent 2");
     slot[1] = 6;
-    assert_field_refused(moe_combine_fwd, combine, y, rows,
+    assert_field_invalid(moe_combine_fwd, combine, y, rows,
                          "moe.combine.fwd: slot_row: value 6 in row 0");
     slot[1] = 3;
 
     assert_ok(invar_moe_combine_bwd(&dev, &combine_back));
-    assert_field_refused(moe_combine_bwd, combine_back, dy.shape[0], 5,
+    assert_field_invalid(moe_combine_bwd, combine_back, dy.shape[0], 5,
                          "moe.combine.bwd: dy: extent 5");
-    assert_field_refused(moe_combine_bwd, combine_back, y.shape[0], 5,
+    assert_field_invalid(moe_combine_bwd, combine_back, y.shape[0], 5,
                          "moe.combine.bwd: y: extent 5");
-    assert_field_refused(moe_combine_bwd, combine_back, dout.shape[1], 0,
+    assert_field_invalid(moe_combine_bwd, combine_back, dout.shape[1], 0,
                          "moe.combine.bwd: columns: 0");
-    assert_field_refused(moe_combine_bwd, combine_back, dweights.shape[0], 2, "dweights: extent 2");
-    assert_field_refused(moe_combine_bwd, combine_back, weights.dtype, INVAR_DTYPE_BF16,
+    assert_field_invalid(moe_combine_bwd, combine_back, dweights.shape[0], 2, "dweights: extent 2");
+    assert_field_invalid(moe_combine_bwd, combine_back, weights.dtype, INVAR_DTYPE_BF16,
                          "weights: type bf16");
     slot[5] = -1;
-    assert_field_refused(moe_combine_bwd, combine_back, y, rows,
+    assert_field_invalid(moe_combine_bwd, combine_back, y, rows,
                          "moe.combine.bwd: slot_row: value -1 in row 2");
 
     // all values are in range, but one occurs twice: two threads would write one row
     memset(row_data[1], 0x5A, sizeof row_data[1]);
     slot[5] = 3;
-    assert_refused(invar_moe_gather_bwd(&dev, &gather_back),
+    assert_invalid(invar_moe_gather_bwd(&dev, &gather_back),
                    gpu ? "moe.gather.bwd: named twice, where each may be named once: 3"
                        : "moe.gather.bwd: slot_row: value 3 again in row 2; expected each of 0 to");
-    assert_refused(invar_moe_combine_fwd(&dev, &combine),
+    assert_invalid(invar_moe_combine_fwd(&dev, &combine),
                    gpu ? "moe.combine.fwd: named twice"
                        : "moe.combine.fwd: slot_row: value 3 again in row 2");
-    assert_refused(invar_moe_combine_bwd(&dev, &combine_back),
+    assert_invalid(invar_moe_combine_bwd(&dev, &combine_back),
                    gpu ? "moe.combine.bwd: named twice"
                        : "moe.combine.bwd: slot_row: value 3 again in row 2");
     for (size_t i = 0; i < sizeof row_data[1]; i++)

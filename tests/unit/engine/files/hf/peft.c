@@ -169,7 +169,7 @@ static void test_peft__refuses_what_it_does_not_compute(void **state)
         assert_ok(invar_peft_save(model, NULL, in_work("wrong"), ""));
         assert_ok(invar_peft_load(model, in_work("wrong"), &dev));
         change_config(in_work("wrong"), cases[i][0], cases[i][1]);
-        assert_refused(invar_peft_load(model, in_work("wrong"), &dev), cases[i][2]);
+        assert_invalid(invar_peft_load(model, in_work("wrong"), &dev), cases[i][2]);
     }
     invar_model_free(model);
 }
@@ -208,13 +208,13 @@ static void test_peft__rslora_comes_back(void **state)
     assert_ok(invar_peft_spec(&spec, in_work("rslora")));
     assert_true(spec.rslora);
     assert_ok(invar_peft_load(model, in_work("rslora"), &dev));
-    assert_refused(invar_peft_load(plain, in_work("rslora"), &dev),
+    assert_invalid(invar_peft_load(plain, in_work("rslora"), &dev),
                    "\"use_rslora\" is true, but use-rslora is false");
     change_config(in_work("rslora"), "\"use_rslora\": true", "\"use_rslora\": null");
     assert_ok(invar_peft_load(plain, in_work("rslora"), &dev));
     assert_ok(invar_peft_spec(&spec, in_work("rslora")));
     assert_false(spec.rslora);
-    assert_refused(invar_peft_load(model, in_work("rslora"), &dev),
+    assert_invalid(invar_peft_load(model, in_work("rslora"), &dev),
                    "\"use_rslora\" is not true, but use-rslora is true");
     invar_model_free(model);
     invar_model_free(plain);
@@ -252,7 +252,7 @@ static void test_peft__patterns_come_back(void **state)
     for (int64_t i = 0; i < to->n_params; i++)
         assert_memory_equal(from->params[i].master.data, to->params[i].master.data,
                             (size_t)invar_param_elements(&to->params[i]) * sizeof(float));
-    assert_refused(invar_peft_load(plain, in_work("patterns"), &dev), "the recipe's rank-pattern");
+    assert_invalid(invar_peft_load(plain, in_work("patterns"), &dev), "the recipe's rank-pattern");
     assert_ok(invar_peft_spec(&spec, in_work("patterns")));
     assert_string_equal(spec.ranks, "{\"down_proj\":2,\"layers.0.self_attn.q_proj\":17}");
     assert_string_equal(spec.alphas, "{\"q_proj\":8.5}");
@@ -299,13 +299,13 @@ static void test_peft__configuration_comes_back(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
         change_config(in_work("spec"), "\"lora_alpha\": 3", wrong[i]);
-        assert_refused(invar_peft_spec(&spec, in_work("spec")), "is no number from 1e-6 to 1e6");
+        assert_invalid(invar_peft_spec(&spec, in_work("spec")), "is no number from 1e-6 to 1e6");
     }
     assert_ok(invar_peft_save(model, NULL, in_work("spec"), ""));
     change_config(in_work("spec"), "\"k_proj\"", "\"lm_head\"");
-    assert_refused(invar_peft_spec(&spec, in_work("spec")), "'lm_head' is no linear layer");
+    assert_invalid(invar_peft_spec(&spec, in_work("spec")), "'lm_head' is no linear layer");
     change_config(in_work("spec"), "\"r\": 5", "\"r\": 2.5");
-    assert_refused(invar_peft_spec(&spec, in_work("spec")), "\"r\" is no rank from 1 to 4096");
+    assert_invalid(invar_peft_spec(&spec, in_work("spec")), "\"r\" is no rank from 1 to 4096");
     invar_model_free(model);
 }
 

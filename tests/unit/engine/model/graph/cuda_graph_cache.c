@@ -21,8 +21,8 @@ static struct {
     float *blocks[BLOCKS]; /* (N) each, in device memory */
     int32_t *token;
     invar_sample_coords *coords;
-    float *logits;           /* (LARGE) */
-    invar_far_counts before; /* counts at the last assert_counts */
+    float *logits;                /* (LARGE) */
+    invar_fake_gpu_counts before; /* counts at the last assert_counts */
 } fixture;
 
 static const invar_cuda_graph_key first_key = {1, 1, 2}, second_key = {1, 1, 3};
@@ -30,7 +30,7 @@ static const invar_cuda_graph_key first_key = {1, 1, 2}, second_key = {1, 1, 3};
 /* Allocates device memory. */
 static void *alloc_block(size_t bytes)
 {
-    return invar_test_take(&fixture.dev, bytes, "a block");
+    return invar_test_device_alloc(&fixture.dev, bytes, "a block");
 }
 
 static int setup(void **state)
@@ -38,13 +38,14 @@ static int setup(void **state)
     static const float zeros[LARGE];
 
     (void)state;
-    invar_far_begin(0);
-    fixture.dev = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
+    invar_fake_gpu_begin(0);
+    fixture.dev =
+        (invar_device){.backend = invar_fake_gpu_backend(), .numerics = INVAR_NUMERICS_IEEE};
     assert_ok(invar_device_open(&fixture.dev));
     invar_op_runner_init(&fixture.runner, &fixture.dev);
     assert_ok(invar_cuda_graph_cache_new(&fixture.cache, &fixture.dev));
     fixture.runner.graph_cache = fixture.cache;
-    fixture.before = invar_far_counted();
+    fixture.before = invar_fake_gpu_counted();
     for (int i = 0; i < BLOCKS; i++)
         fixture.blocks[i] = alloc_block(N * sizeof(float));
     fixture.token = alloc_block(sizeof *fixture.token);
@@ -66,7 +67,7 @@ static int teardown(void **state)
     invar_cuda_graph_cache_free(fixture.cache);
     invar_op_runner_release(&fixture.runner);
     invar_device_close(&fixture.dev);
-    return invar_far_counted().live != 0 || invar_far_counted().live_graphs != 0;
+    return invar_fake_gpu_counted().live != 0 || invar_fake_gpu_counted().live_graphs != 0;
 }
 
 /* Calls an op: block `to` = block a + block b. */
@@ -108,7 +109,7 @@ static void check_block(int block, float value)
 /* Asserts the numbers of graphs made, graphs launched and ops run since the last call. */
 static void assert_counts(int graphs, int64_t graph_runs, int64_t ops)
 {
-    invar_far_counts counts = invar_far_counted();
+    invar_fake_gpu_counts counts = invar_fake_gpu_counted();
 
     assert_int_equal(counts.graphs - fixture.before.graphs, graphs);
     assert_int_equal(counts.graph_runs - fixture.before.graph_runs, graph_runs);
@@ -155,7 +156,7 @@ static void test_graph_cache__keys_have_graphs_of_their_own(void **state)
     // more keys than the cache keeps
     for (int i = 0; i < 3 * 200; i++)
         run_two_adds(&(invar_cuda_graph_key){i / 3, 1, 1}, 1, 2);
-    assert_in_range(invar_far_counted().live_graphs, 2, 100);
+    assert_in_range(invar_fake_gpu_counted().live_graphs, 2, 100);
     run_two_adds(&first_key, 5, 6);
 }
 
@@ -175,7 +176,7 @@ static void test_graph_cache__another_call_ends_a_graph(void **state)
         invar_cuda_graph_cache_end(fixture.cache);
         assert_counts(i == 1, i > 0, 2);
     }
-    assert_int_equal(invar_far_counted().live_graphs, 1);
+    assert_int_equal(invar_fake_gpu_counted().live_graphs, 1);
 }
 
 static void test_graph_cache__fewer_and_more_calls_end_a_graph(void **state)
@@ -198,7 +199,7 @@ static void test_graph_cache__fewer_and_more_calls_end_a_graph(void **state)
     check_block(3, 17);
     invar_cuda_graph_cache_end(fixture.cache);
     assert_counts(0, 0, 3);
-    assert_int_equal(invar_far_counted().live_graphs, 0);
+    assert_int_equal(invar_fake_gpu_counted().live_graphs, 0);
     invar_cuda_graph_cache_begin(fixture.cache, &first_key); // a pass without calls
     check_block(3, 17);
     invar_cuda_graph_cache_end(fixture.cache);
@@ -248,7 +249,7 @@ static void test_graph_cache__many_downloads_make_many_graphs(void **state)
         }
         invar_cuda_graph_cache_end(fixture.cache);
     }
-    assert_in_range(invar_far_counted().live_graphs, DOWNLOADS, 4096 + 2 * DOWNLOADS);
+    assert_in_range(invar_fake_gpu_counted().live_graphs, DOWNLOADS, 4096 + 2 * DOWNLOADS);
 }
 
 static void test_graph_cache__what_is_held_back_at_the_end_never_runs(void **state)
@@ -288,7 +289,7 @@ static void test_graph_cache__new_scratch_ends_a_graph(void **state)
 static void test_graph_cache__without_graphs_calls_run_one_by_one(void **state)
 {
     (void)state;
-    invar_far_refuse_graphs();
+    invar_fake_gpu_refuse_graphs();
     for (int i = 0; i < 4; i++) {
         run_two_adds(&first_key, (float)i, 5);
         assert_counts(0, 0, 2);
@@ -313,7 +314,7 @@ static void test_graph_cache__bad_calls_are_refused(void **state)
     }
     run_two_adds(&first_key, 1, 2);
     run_two_adds(&first_key, 1, 2);
-    assert_int_equal(invar_far_counted().live_graphs, 1);
+    assert_int_equal(invar_fake_gpu_counted().live_graphs, 1);
 }
 
 static void test_graph_cache__no_cache_without_graphs(void **state)

@@ -29,10 +29,10 @@ static void test_lora__targets(void **state)
     assert_string_equal(invar_lora_target(one, 0), "down_proj");
     assert_string_equal(invar_lora_target(all, 6), "down_proj");
     assert_null(invar_lora_target(all, 7));
-    assert_refused(invar_lora_targets(&all, ""), "target-modules: '' is no linear layer");
-    assert_refused(invar_lora_targets(&all, "q_proj,"), "target-modules: '' is no");
-    assert_refused(invar_lora_targets(&all, "q_proj, v_proj"), "target-modules: ' v_proj' is no");
-    assert_refused(invar_lora_targets(&all, "lm_head"), "'lm_head' is no linear layer");
+    assert_invalid(invar_lora_targets(&all, ""), "target-modules: '' is no linear layer");
+    assert_invalid(invar_lora_targets(&all, "q_proj,"), "target-modules: '' is no");
+    assert_invalid(invar_lora_targets(&all, "q_proj, v_proj"), "target-modules: ' v_proj' is no");
+    assert_invalid(invar_lora_targets(&all, "lm_head"), "'lm_head' is no linear layer");
 }
 
 static void test_lora__factor_and_rows(void **state)
@@ -177,7 +177,7 @@ static void test_adapters__some_layer_has_one(void **state)
     invar_model *model = NULL;
 
     spec.lora = (invar_lora_spec){.rank = 4, .alpha = 1.0f, .targets = 0};
-    assert_refused(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state),
+    assert_invalid(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, NULL, *state),
                    "target-modules names no layer of this model");
 }
 

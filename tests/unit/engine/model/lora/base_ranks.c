@@ -15,7 +15,7 @@ enum { SEED = 11 };
 
 /* Layout and model to test, and the hash that one rank computed. */
 typedef struct base_case {
-    divided_model divided;
+    sharded_model divided;
     invar_digest hash;
 } base_case;
 
@@ -53,7 +53,7 @@ static invar_status check_rank(void *payload, invar_model *model, const invar_de
     const base_case *expected = payload;
 
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(expected->divided.one, model)); // adapters
+    INVAR_TRY(sharded_compare_model(expected->divided.one, model)); // adapters
     INVAR_TRY(check_hash(expected, model, dev, true));
     INVAR_TRY(corrupt_base(model, dev));
     return check_hash(expected, model, dev, false);
@@ -62,17 +62,17 @@ static invar_status check_rank(void *payload, invar_model *model, const invar_de
 static void check(base_case *expected, int world)
 {
     expected->divided.world = &divided_worlds[world];
-    divided_check(&expected->divided, (uint64_t)world, invar_format_name(expected->divided.format));
+    sharded_check(&expected->divided, (uint64_t)world, invar_format_name(expected->divided.format));
 }
 
 static void test_base_ranks__one_hash(void **state)
 {
     invar_device far;
 
-    assert_ok(invar_far_open(&far, *state));
+    assert_ok(invar_fake_gpu_open(&far, *state));
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
         base_case expected = {
-            .divided = {.spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
+            .divided = {.spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format),
                         .format = (invar_format)format,
                         .dev = *state,
                         .far = format % 2 ? &far : NULL,

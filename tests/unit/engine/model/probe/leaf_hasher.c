@@ -24,9 +24,9 @@ typedef struct batch {
 /* Opens the device; its fail_at-th allocation fails, 0 for none. */
 static invar_device open_fake_gpu(int fail_at)
 {
-    invar_device dev = {.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
+    invar_device dev = {.backend = invar_fake_gpu_backend(), .numerics = INVAR_NUMERICS_IEEE};
 
-    invar_far_begin(fail_at);
+    invar_fake_gpu_begin(fail_at);
     assert_ok(invar_device_open(&dev));
     return dev;
 }
@@ -34,7 +34,7 @@ static invar_device open_fake_gpu(int fail_at)
 /* Copies bytes to new device memory. */
 static void *copy_to_device(const invar_device *dev, const void *data, size_t bytes)
 {
-    void *device_samples = invar_test_take(dev, bytes + 1, "a test");
+    void *device_samples = invar_test_device_alloc(dev, bytes + 1, "a test");
 
     assert_ok(invar_device_upload(dev, device_samples, data, bytes));
     return device_samples;
@@ -99,7 +99,7 @@ static void compare(const invar_device *dev, const batch *batches, int count, in
     assert_ok(invar_probe_new(&device, &(invar_probe_options){.dev = dev}));
     for (int step = 0; step < 2; step++) {
         invar_probe_result expected, got;
-        int64_t before = invar_far_counted().waits;
+        int64_t before = invar_fake_gpu_counted().waits;
 
         invar_probe_begin(host, NULL);
         invar_probe_begin(device, NULL);
@@ -113,7 +113,7 @@ static void compare(const invar_device *dev, const batch *batches, int count, in
         }
         assert_ok(invar_probe_finish(&expected, host));
         assert_ok(invar_probe_finish(&got, device));
-        assert_int_equal(invar_far_counted().waits - before, waits);
+        assert_int_equal(invar_fake_gpu_counted().waits - before, waits);
         for (int i = 0; i < count; i++) {
             const invar_digest *a, *b;
             int64_t n_a, n_b;
@@ -146,7 +146,7 @@ static void test_probe_leaves__device_rows_have_the_digests_of_host_rows(void **
     compare(&dev, batches, COUNT, 1);
     for (int i = 0; i < COUNT; i++)
         free_batch(&dev, &batches[i]);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&dev);
 }
 
@@ -167,7 +167,7 @@ static void test_probe_leaves__many_samples(void **state)
     compare(&dev, batches, 2, 4);
     free_batch(&dev, &batches[0]);
     free_batch(&dev, &batches[1]);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&dev);
 }
 
@@ -227,7 +227,7 @@ static void test_probe_leaves__failed_allocations(void **state)
                                        invar_hash_leaf_count(&b.host, &b.samples));
         assert_true(status == INVAR_OK || status == INVAR_E_NOMEM);
         invar_leaf_hasher_release(&leaves);
-        assert_int_equal(invar_far_counted().live, BATCH_BLOCKS);
+        assert_int_equal(invar_fake_gpu_counted().live, BATCH_BLOCKS);
         free_batch(&dev, &b);
         invar_device_close(&dev);
     }

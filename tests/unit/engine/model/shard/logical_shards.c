@@ -15,7 +15,7 @@ enum { SEED = 7 };
 
 /* Layout and model to test, and the results of one rank. */
 typedef struct shard_case {
-    divided_model divided;
+    sharded_model divided;
     invar_digest *digests, hash; /* (n_params) digests of the parameters; hash of the model */
 } shard_case;
 
@@ -64,7 +64,7 @@ static invar_status check_other_shards(const shard_case *expected, const invar_m
     other_shard = invar_model_partition_shard(&other, &model->spec, p);
     if (model->part.tensors == 1 || p->local.experts == 0 || other_shard.rows != p->local.rows)
         return INVAR_OK;
-    INVAR_TRY(divided_compare(&equal, p, &other_shard,
+    INVAR_TRY(sharded_compare(&equal, p, &other_shard,
                               &expected->divided.one->params[p - model->params].weight,
                               &expected->divided.one->dev, &p->weight, 0, &model->dev));
     return equal ? INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: ranks have the same", p->name) : INVAR_OK;
@@ -75,18 +75,18 @@ static invar_status check_model(void *payload, invar_model *model, const invar_d
     const shard_case *expected = payload;
 
     INVAR_TRY(invar_model_init(model, SEED, dev));
-    INVAR_TRY(divided_same_model(expected->divided.one, model));
+    INVAR_TRY(sharded_compare_model(expected->divided.one, model));
     INVAR_TRY(check_other_shards(expected, model));
     INVAR_TRY(check_digests(expected, model, dev, true));
     INVAR_TRY(corrupt_embedding(expected, model));
     return check_digests(expected, model, dev, false);
 }
 
-static void check(invar_test_model kind, invar_format format, const divided_world *world,
+static void check(invar_test_model kind, invar_format format, const sharded_world *world,
                   uint64_t schedule, const invar_device *dev, const invar_device *far)
 {
     shard_case expected = {.divided = {.world = world,
-                                       .spec = divided_spec(kind, format),
+                                       .spec = sharded_spec(kind, format),
                                        .format = format,
                                        .dev = dev,
                                        .far = far,
@@ -98,7 +98,7 @@ static void check(invar_test_model kind, invar_format format, const divided_worl
     expected.digests = calloc((size_t)expected.divided.one->n_params, sizeof *expected.digests);
     assert_ok(invar_model_digests(expected.digests, expected.divided.one, NULL, dev));
     assert_ok(invar_model_hash(&expected.hash, expected.divided.one, dev));
-    divided_check(&expected.divided, schedule, invar_test_model_name(kind));
+    sharded_check(&expected.divided, schedule, invar_test_model_name(kind));
     invar_model_free(expected.divided.one);
     free(expected.digests);
 }
@@ -125,10 +125,10 @@ static void test_logical_shards__far_device(void **state)
     const invar_device *dev = *state;
     invar_device far;
 
-    assert_ok(invar_far_open(&far, dev));
+    assert_ok(invar_fake_gpu_open(&far, dev));
     check(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, &divided_worlds[1], 1, dev, &far);
     check(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8, &divided_worlds[3], 2, dev, &far);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&far);
 }
 

@@ -41,7 +41,7 @@ static void load_rows(invar_param_loader *loader, const invar_model *one, int64_
     assert_ok(invar_param_loader_buffer(&values, loader, p, first, rows));
     memcpy(values, (const float *)one->params[i].master.data + first * row_elements,
            (size_t)(rows * row_elements) * sizeof *values);
-    assert_ok(invar_param_loader_put(loader));
+    assert_ok(invar_param_loader_store(loader));
 }
 
 /* Loads all parameters, optionally from the last to the first; experts one by one. */
@@ -63,12 +63,12 @@ static void load_all(invar_model *model, const invar_model *one, bool backwards,
 
 static void check_same(const invar_model *one, const invar_model *model)
 {
-    assert_ok(divided_same_model(one, model));
+    assert_ok(sharded_compare_model(one, model));
 }
 
 static void check_other(const invar_model *one, const invar_model *model)
 {
-    assert_int_equal(divided_same_model(one, model), INVAR_E_MISMATCH);
+    assert_int_equal(sharded_compare_model(one, model), INVAR_E_MISMATCH);
     invar_error_clear();
 }
 
@@ -86,7 +86,7 @@ static void check_control(const invar_model *one, invar_model *model, const inva
         memcpy(values, one->params[p - model->params].master.data,
                (size_t)invar_param_elements(p) * sizeof *values);
         values[invar_param_elements(p) - 1] = wrong;
-        assert_ok(invar_param_loader_put(&loader));
+        assert_ok(invar_param_loader_store(&loader));
         check_other(one, model);
         load_rows(&loader, one, p - model->params, 0, invar_param_rows(p));
         check_same(one, model);
@@ -118,9 +118,9 @@ static void test_param_loader__own_rows_are_those_of_one_rank(void **state)
     const invar_device *dev = *state;
     invar_device fake_gpu;
 
-    assert_ok(invar_far_open(&fake_gpu, dev));
+    assert_ok(invar_fake_gpu_open(&fake_gpu, dev));
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-        invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
+        invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
         invar_model *one;
 
         assert_ok(invar_model_new(&one, &spec, (invar_format)format, NULL, dev));
@@ -130,7 +130,7 @@ static void test_param_loader__own_rows_are_those_of_one_rank(void **state)
                 check_rank(one, sizes[s], (format + s) % sizes[s], s % 2 == 0 ? dev : &fake_gpu);
         invar_model_free(one);
     }
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&fake_gpu);
 }
 
@@ -161,7 +161,7 @@ static void test_param_loader__large_parameters_go_in_parts(void **state)
  */
 static void test_masters__take_a_share_of_memory(void **state)
 {
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16);
     size_t all = 0, block = (size_t)(spec.expert_intermediate * spec.hidden) * sizeof(float);
 
     for (int s = 0; s < SIZES; s++) {
@@ -194,7 +194,7 @@ static void test_masters__take_a_share_of_memory(void **state)
 /* The checksum does not depend on the order of loading; a changed value changes it. */
 static void test_param_loader__checksum_of_values(void **state)
 {
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16);
     invar_model *one, *model[3];
     invar_layout layout;
 
@@ -226,7 +226,7 @@ static void test_param_loader__checksum_of_values(void **state)
 static void test_masters__have_the_same_owners_in_all_formats(void **state)
 {
     for (int s = 1; s < SIZES; s++) {
-        invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8);
+        invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP8);
         invar_model *models[INVAR_FORMAT_COUNT];
         invar_layout layout;
 

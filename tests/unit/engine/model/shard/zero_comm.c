@@ -161,7 +161,7 @@ static invar_status run_rank(rank_run *run)
     transport_case *w = run->payload;
     int rank = invar_comm_rank(run->comm);
     invar_layout_transport transport = {.nccl = w->direct};
-    invar_device dev = {.backend = invar_far_backend()};
+    invar_device dev = {.backend = invar_fake_gpu_backend()};
     unsigned char *host = malloc(BYTES);
     invar_layout layout;
     invar_status status;
@@ -188,14 +188,14 @@ static void test_zero_comm__both_transports_move_the_same(void **state)
 
     (void)state;
     for (uint64_t bucket = 0; bucket < 2; bucket++) {
-        invar_far_begin(0);
+        invar_fake_gpu_begin(0);
         run_ranks(runs, RANKS, 1, bucket, run_rank, &host);
         assert_ok(ranks_status(runs, RANKS));
         run_ranks(runs, RANKS, 1, bucket, run_rank, &direct);
         assert_ok(ranks_status(runs, RANKS));
         for (int r = 0; r < RANKS; r++)
             assert_true(host.n_moved[r] > BYTES && host.n_moved[r] == direct.n_moved[r]);
-        assert_int_equal(invar_far_counted().live, 0);
+        assert_int_equal(invar_fake_gpu_counted().live, 0);
     }
 }
 

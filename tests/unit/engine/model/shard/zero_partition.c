@@ -142,7 +142,7 @@ static void test_zero_partition__rows_have_one(void **state)
         for (int s = 0; s < SIZES; s++)
             for (size_t b = 0; b < sizeof by / sizeof *by; b++) {
                 invar_model_spec spec =
-                    divided_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
+                    sharded_spec(INVAR_TEST_MODEL_EXPERTS, (invar_format)format);
                 int model_ranks = by[b].tensor * by[b].pipeline * by[b].expert;
                 invar_layout layout;
                 invar_model *model =
@@ -160,7 +160,7 @@ static void test_zero_partition__rows_have_one(void **state)
 /* Both ends of a pipeline have the tied embedding; a rank owns the same rows of it on both. */
 static void test_zero_partition__ends_of_a_pipeline(void **state)
 {
-    invar_model_spec spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
+    invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16);
     const invar_layout_sizes by = {
         .tensor = 1, .expert_tensor = 1, .pipeline = 4, .virtual_stages = 1, .expert = 1};
 
@@ -169,7 +169,8 @@ static void test_zero_partition__ends_of_a_pipeline(void **state)
         invar_layout first, last;
         invar_model *a = simulate_model(&first, &spec, INVAR_FORMAT_BF16, by, 12, d, *state);
         invar_model *b = simulate_model(&last, &spec, INVAR_FORMAT_BF16, by, 12, 9 + d, *state);
-        invar_index_range x = invar_zero_partition_here(a, 0), y = invar_zero_partition_here(b, 0);
+        invar_index_range x = invar_zero_partition_local_rows(a, 0),
+                          y = invar_zero_partition_local_rows(b, 0);
 
         assert_true(a->part.stage == 0 && b->part.stage == 3);
         assert_true(x.count > 0 && x.first == y.first && x.count == y.count);
@@ -184,10 +185,11 @@ static void test_zero_partition__one_rank_has_all(void **state)
 {
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 1, *state);
 
-    assert_false(invar_zero_partition_divide(model));
+    assert_false(invar_zero_partition_is_divided(model));
     for (int64_t i = 0; i < model->n_params; i++) {
-        assert_int_equal(invar_zero_partition_here(model, i).first, 0);
-        assert_int_equal(invar_zero_partition_here(model, i).count, local_rows(&model->params[i]));
+        assert_int_equal(invar_zero_partition_local_rows(model, i).first, 0);
+        assert_int_equal(invar_zero_partition_local_rows(model, i).count,
+                         local_rows(&model->params[i]));
     }
     invar_model_free(model);
 }

@@ -136,7 +136,7 @@ static invar_status run_device_link_test(rank_run *run)
 {
     const invar_comm_nccl_options options = {.module = INVAR_TEST_WORK "/plugin/fake_nccl.so"};
     invar_link_test *results = run->payload;
-    invar_device dev = {.backend = invar_far_backend()};
+    invar_device dev = {.backend = invar_fake_gpu_backend()};
     invar_comm *device_comm = NULL;
     invar_status status = invar_device_open(&dev);
 
@@ -159,7 +159,7 @@ static void test_link_test__device_memory(void **state)
     for (int flip = 0; flip < 2; flip++) {
         if (flip)
             setenv("INVAR_TEST_NCCL", "flip", 1);
-        invar_far_begin(0);
+        invar_fake_gpu_begin(0);
         run_ranks(runs, SIZE, 0, 0, run_device_link_test, results);
         unsetenv("INVAR_TEST_NCCL");
         assert_ok(ranks_status(runs, SIZE));
@@ -167,7 +167,7 @@ static void test_link_test__device_memory(void **state)
             assert_true((results[r].wrong > 0) == (flip > 0));
             assert_true(results[r].rates[1].seconds > 0.0);
         }
-        assert_int_equal(invar_far_counted().live, 0);
+        assert_int_equal(invar_fake_gpu_counted().live, 0);
     }
 }
 

@@ -34,7 +34,7 @@ static void identify(const invar_device *dev, invar_digest *out)
 
 static invar_backend backend_with_identity(void)
 {
-    invar_backend backend = *invar_far_backend();
+    invar_backend backend = *invar_fake_gpu_backend();
 
     backend.memory.identify = identify;
     return backend;
@@ -47,7 +47,7 @@ static invar_status choose_transport(rank_run *run)
     invar_backend has_identity = backend_with_identity();
     invar_device dev = {.backend = c->gpu[rank] == CPU ? invar_backend_cpu()
                                    : c->has_identity   ? &has_identity
-                                                       : invar_far_backend(),
+                                                       : invar_fake_gpu_backend(),
                         .ordinal = c->gpu[rank]};
     invar_layout layout;
 
@@ -139,7 +139,7 @@ static invar_status gather_in_device_memory(const invar_layout *layout, const in
 
 static invar_status open_and_gather(rank_run *run)
 {
-    invar_device dev = {.backend = invar_far_backend()};
+    invar_device dev = {.backend = invar_fake_gpu_backend()};
     invar_layout_transport transport = {.nccl = run->seed != 0};
     invar_layout layout;
     invar_status status;
@@ -162,10 +162,10 @@ static void test_transport__opens_the_chosen_transport(void **state)
 
     (void)state;
     for (uint64_t nccl = 0; nccl < 2; nccl++) {
-        invar_far_begin(0);
+        invar_fake_gpu_begin(0);
         run_ranks(runs, RANKS, 0, nccl, open_and_gather, NULL);
         assert_ok(ranks_status(runs, RANKS));
-        assert_int_equal(invar_far_counted().live, 0);
+        assert_int_equal(invar_fake_gpu_counted().live, 0);
     }
 }
 

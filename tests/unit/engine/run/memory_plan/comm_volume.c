@@ -101,7 +101,7 @@ static void make_plans(volume_fixture *out, const invar_recipe *recipe)
 
 static void make_fixture(volume_fixture *out, const char *name, int ranks, const run_pair *more)
 {
-    invar_recipe *recipe = run_recipe(run_below(name), base_recipe, more);
+    invar_recipe *recipe = run_recipe(run_path(name), base_recipe, more);
 
     *out = (volume_fixture){.ranks = ranks};
     train_ranks(out, name, recipe);
@@ -233,8 +233,8 @@ static void test_comm_volume__another_plan_is_detected(void **state)
 {
     static const run_pair units[] = {
         {"tensor-model-parallel-size", "2"}, {"unit-count", "64"}, {NULL, NULL}};
-    invar_recipe *recipe = run_recipe(run_below("control"), base_recipe, tensor);
-    invar_recipe *other = run_recipe(run_below("control"), base_recipe, units);
+    invar_recipe *recipe = run_recipe(run_path("control"), base_recipe, tensor);
+    invar_recipe *other = run_recipe(run_path("control"), base_recipe, units);
     static volume_fixture s;
 
     (void)state;
@@ -258,7 +258,7 @@ static void test_comm_volume__another_plan_is_detected(void **state)
 /* The FLOP of two tensor-parallel ranks sum to those of one undivided rank. */
 static void test_comm_volume__flop_of_tensor_parallel_ranks(void **state)
 {
-    invar_recipe *recipe = run_recipe(run_below("products"), base_recipe, NULL);
+    invar_recipe *recipe = run_recipe(run_path("products"), base_recipe, NULL);
     static volume_fixture s;
     double both;
 
@@ -278,7 +278,7 @@ static void test_comm_volume__sequence_parallel(void **state)
 {
     static const run_pair divided[] = {LONG_UNITS, {"sequence-parallel", "true"}, {NULL, NULL}};
     static const run_pair whole[] = {LONG_UNITS, {NULL, NULL}};
-    invar_recipe *undivided = run_recipe(run_below("divided"), base_recipe, whole);
+    invar_recipe *undivided = run_recipe(run_path("divided"), base_recipe, whole);
     static volume_fixture s;
     int64_t stage_bytes = 0;
 
@@ -316,7 +316,7 @@ static size_t training_bytes(const invar_recipe *recipe, int ranks)
 static void test_comm_volume__context_parallel(void **state)
 {
     static const run_pair whole[] = {LONG, {NULL, NULL}};
-    invar_recipe *undivided = run_recipe(run_below("context"), base_recipe, whole);
+    invar_recipe *undivided = run_recipe(run_path("context"), base_recipe, whole);
     static volume_fixture s;
     double flop;
 
@@ -348,8 +348,8 @@ static void test_comm_volume__context_parallel_divides_memory(void **state)
                                     {"max-position-embeddings", "2048"},
                                     {"context-parallel-size", "2"},
                                     {NULL, NULL}};
-    invar_recipe *undivided = run_recipe(run_below("context"), base_recipe, whole);
-    invar_recipe *divided = run_recipe(run_below("context"), base_recipe, half);
+    invar_recipe *undivided = run_recipe(run_path("context"), base_recipe, whole);
+    invar_recipe *divided = run_recipe(run_path("context"), base_recipe, half);
 
     (void)state;
     assert_true(4 * training_bytes(divided, 2) < 3 * training_bytes(undivided, 1));
@@ -374,8 +374,8 @@ static void test_comm_volume__logits_are_not_sent(void **state)
 {
     static const run_pair large[] = {
         {"tensor-model-parallel-size", "2"}, {"vocab-size", "25600"}, {NULL, NULL}};
-    invar_recipe *recipe = run_recipe(run_below("ids"), base_recipe, tensor);
-    invar_recipe *other = run_recipe(run_below("ids"), base_recipe, large);
+    invar_recipe *recipe = run_recipe(run_path("ids"), base_recipe, tensor);
+    invar_recipe *other = run_recipe(run_path("ids"), base_recipe, large);
     static volume_fixture small_vocab, large_vocab;
     const int64_t more = 100 / 2 - 3; // additional vocabulary chunks per rank
 

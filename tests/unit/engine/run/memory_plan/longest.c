@@ -69,7 +69,7 @@ static void make_unit_by_unit(invar_comm_volume *out, const invar_memory_plannin
 
 static void compare_volumes(int ranks, const run_pair *overrides)
 {
-    invar_recipe *recipe = run_recipe(run_below("longest"), base_recipe, overrides);
+    invar_recipe *recipe = run_recipe(run_path("longest"), base_recipe, overrides);
     invar_layout_sizes sizes;
     invar_memory_planning planning;
     invar_comm_volume fast, expected;

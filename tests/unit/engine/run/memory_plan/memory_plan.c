@@ -31,15 +31,15 @@ static invar_device device_of(bool fake_gpu)
     static invar_backend tables[2];
     invar_device dev = {.backend = &tables[fake_gpu], .numerics = INVAR_NUMERICS_IEEE};
 
-    tables[fake_gpu] = fake_gpu ? *invar_far_backend() : *invar_backend_cpu();
+    tables[fake_gpu] = fake_gpu ? *invar_fake_gpu_backend() : *invar_backend_cpu();
     tables[fake_gpu].memory.exact_size = true;
     if (fake_gpu) {
-        tables[fake_gpu].memory.alloc_host = invar_counted_take;
-        tables[fake_gpu].memory.free_host = invar_counted_give;
-        invar_far_begin(0);
+        tables[fake_gpu].memory.alloc_host = invar_counting_allocator_alloc;
+        tables[fake_gpu].memory.free_host = invar_counting_allocator_free;
+        invar_fake_gpu_begin(0);
     } else {
-        tables[fake_gpu].memory.alloc = invar_counted_take;
-        tables[fake_gpu].memory.free = invar_counted_give;
+        tables[fake_gpu].memory.alloc = invar_counting_allocator_alloc;
+        tables[fake_gpu].memory.free = invar_counting_allocator_free;
     }
     assert_ok(invar_device_open(&dev));
     return dev;
@@ -47,12 +47,12 @@ static invar_device device_of(bool fake_gpu)
 
 static size_t peak_bytes_of(bool fake_gpu)
 {
-    return fake_gpu ? invar_far_counted().most : invar_counted.most;
+    return fake_gpu ? invar_fake_gpu_counted().most : invar_counting_allocator.most;
 }
 
 static size_t live_bytes_of(bool fake_gpu)
 {
-    return fake_gpu ? invar_far_counted().bytes : invar_counted.taken;
+    return fake_gpu ? invar_fake_gpu_counted().bytes : invar_counting_allocator.taken;
 }
 
 /* ---- training, scoring ----------------------------------------------------------------------- */
@@ -133,7 +133,7 @@ static size_t measure_pass(invar_model *model, invar_grads *grads, const invar_d
     size_t before = live_bytes_of(fake_gpu);
 
     fill_samples(&samples, model->spec.vocab);
-    invar_counted.most = invar_counted.taken;
+    invar_counting_allocator.most = invar_counting_allocator.taken;
     assert_ok(invar_trainer_new(&trainer, dev, &o));
     if (train)
         assert_ok(invar_trainer_forward_backward(trainer, model, samples.items, samples.count,
@@ -306,17 +306,17 @@ static void compare_sync(bool fake_gpu, bool samples, size_t bucket)
     workload.roles = &roles;
     assert_ok(invar_memory_plan_make(&b, &workload, PLENTY));
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
-    before = invar_counted.taken;
+    before = invar_counting_allocator.taken;
     assert_ok(
         invar_weight_sync_new(&sync, &(invar_weight_sync_options){&roles, model, &dev, bucket}));
-    sync_bytes = invar_counted.taken - before;
+    sync_bytes = invar_counting_allocator.taken - before;
     assert_int_equal(sync_bytes,
                      2 * (bucket < alone.items[0].bytes ? bucket : invar_weight_sync_bytes(sync)));
     assert_int_equal(b.host - alone.host, fake_gpu ? sync_bytes : 0);
     assert_int_equal(b.resident - alone.resident, fake_gpu ? 0 : invar_aligned(sync_bytes));
     assert_int_equal(b.need - alone.need, b.resident - alone.resident);
     invar_weight_sync_free(sync);
-    assert_int_equal(invar_counted.taken, before);
+    assert_int_equal(invar_counting_allocator.taken, before);
     invar_model_free(model);
     invar_rank_roles_close(&roles);
     invar_device_close(&dev);
@@ -406,7 +406,7 @@ static size_t measure_sampling(invar_model *model, const invar_device *dev,
         s->n_tokens = s->prompt_tokens;
         s->group = i / 3;
     }
-    invar_counted.most = invar_counted.taken;
+    invar_counting_allocator.most = invar_counting_allocator.taken;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
     assert_ok(invar_rollout_run(rollout, samples.items, samples.count,
                                 &workload->sampling[INVAR_MEMORY_PLAN_TRAINING], NULL, NULL));

@@ -17,7 +17,7 @@ enum { UNIT = INVAR_ALIGN };
 
 static void *alloc_block(invar_phase_arena *s, size_t bytes)
 {
-    void *block = invar_test_take(&s->dev, bytes, "a block");
+    void *block = invar_test_device_alloc(&s->dev, bytes, "a block");
 
     assert_int_equal((uintptr_t)block % INVAR_ALIGN, 0);
     return block;

@@ -108,7 +108,7 @@ static invar_status run_rank(rank_run *run)
 
     invar_layout_init(&layout, run->comm, SECONDS);
     if (s->fake_gpu)
-        dev.backend = invar_far_backend();
+        dev.backend = invar_fake_gpu_backend();
     status = invar_layout_divide(&layout, &s->sizes);
     if (status == INVAR_OK && s->fake_gpu)
         status = invar_device_open(&dev);
@@ -192,10 +192,10 @@ static void test_pipeline_pass__stages_equal_one_rank(void **state)
 
 static void test_pipeline_pass__stages_on_the_fake_gpu(void **state)
 {
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     check_stages(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, *state, true);
-    assert_true(invar_far_counted().ops > 0);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().ops > 0);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
 }
 
 /* Tensor-parallel ranks: the ops of each layer between two transfers form a graph. */
@@ -212,11 +212,11 @@ static void test_pipeline_pass__tensor_ranks_decode_with_graphs(void **state)
     spec->kv_heads = 2;
     spec->intermediate = 256;
     spec->expert_intermediate = 256;
-    invar_far_begin(0);
+    invar_fake_gpu_begin(0);
     check_shapes(s, shapes, sizeof shapes / sizeof *shapes);
-    assert_true(invar_far_counted().graphs > 2 * 2 * layers);
-    assert_true(invar_far_counted().graph_runs > invar_far_counted().graphs);
-    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_fake_gpu_counted().graphs > 2 * 2 * layers);
+    assert_true(invar_fake_gpu_counted().graph_runs > invar_fake_gpu_counted().graphs);
+    assert_int_equal(invar_fake_gpu_counted().live, 0);
 }
 
 int main(void)

@@ -546,7 +546,7 @@ static void test_inflight__refuses_invalid_files(void **state)
 /* Makes all samples multi-turn, as in a run with a multi-turn plug-in. */
 static void multi_turn(invar_rollout_file *d, invar_inflight_expectation *w)
 {
-    w->led = true;
+    w->multi_turn = true;
     for (int64_t i = 0; i < d->samples.count; i++) {
         d->samples.items[i].turns = 2;
         d->samples.items[i].mask[0] = 0;

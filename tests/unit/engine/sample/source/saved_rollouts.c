@@ -43,79 +43,81 @@ static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
 
 static void test_saved_rollouts__files_stand_for_sampling(void **state)
 {
-    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair write[] = {{"save-debug-rollout-data", run_path("files/{rollout_id}")},
                               {NULL, NULL}};
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_path("files/{rollout_id}")},
                              {NULL, NULL}};
-    const run_pair some[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair some[] = {{"load-debug-rollout-data", run_path("files/{rollout_id}")},
                              {"debug-exit-after-rollout", "2"},
-                             {"save", run_below("files.ckpt")},
+                             {"save", run_path("files.ckpt")},
                              {NULL, NULL}};
-    const run_pair resume[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
-    run_memory one, repeated;
+    const run_pair resume[] = {{"load", run_path("files.ckpt")}, {NULL, NULL}};
+    run_digests one, repeated;
 
     (void)state;
-    one = run_trained("write", sampled, write);
-    assert_true(run_asked("write", "SELECT max(value) FROM metrics WHERE name = "
-                                   "'rollout/dynamic_filter/dropped'") > 0.0);
-    repeated = run_trained("read", sampled, read);
+    one = run_train_ok("write", sampled, write);
+    assert_true(run_query_number("write", "SELECT max(value) FROM metrics WHERE name = "
+                                          "'rollout/dynamic_filter/dropped'") > 0.0);
+    repeated = run_train_ok("read", sampled, read);
     assert_true(run_same(&one, &repeated));
     assert_true(invar_digest_equal(&one.identity, &repeated.identity));
     // files advance the position in the data, so that sampling can continue after them
-    assert_ok(run_with("part", sampled, some));
-    repeated = run_trained("part", sampled, resume);
+    assert_ok(run_train_pairs("part", sampled, some));
+    repeated = run_train_ok("part", sampled, resume);
     assert_true(run_same(&one, &repeated));
 }
 
 static void test_saved_rollouts__rollouts_of_another_run_are_another_run(void **state)
 {
     const run_pair lr[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("files/{rollout_id}")}, {NULL, NULL}};
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_path("files/{rollout_id}")}, {NULL, NULL}};
     const run_pair no_files[] = {{"lr", "0.02"}, {NULL, NULL}};
     const run_pair mixed[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("mixed/{rollout_id}")}, {NULL, NULL}};
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_path("mixed/{rollout_id}")}, {NULL, NULL}};
     static const char *const measured[] = {
         "train/logp_diff_max", "train/train_rollout_logprob_abs_diff", "train/train_rollout_kl"};
-    run_memory foreign, plain;
+    run_digests foreign, plain;
     char *text = NULL;
     size_t bytes;
 
     (void)state;
-    foreign = run_trained("foreign", sampled, lr);
-    plain = run_trained("plain", sampled, no_files);
+    foreign = run_train_ok("foreign", sampled, lr);
+    plain = run_train_ok("plain", sampled, no_files);
     assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
     assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
     // log-probs of other weights are not checked: differences are gauges, outside of the content
-    assert_true(run_asked("foreign",
-                          "SELECT count(*) FROM metrics WHERE name = "
-                          "'train/logp_diff_max'") == 1.0); // the initial weights are the same
-    assert_true(run_asked("foreign", "SELECT count(*) FROM metrics WHERE name LIKE "
-                                     "'train/train_rollout_%'") == 2.0);
+    assert_true(run_query_number("foreign",
+                                 "SELECT count(*) FROM metrics WHERE name = "
+                                 "'train/logp_diff_max'") ==
+                1.0); // the initial weights are the same
+    assert_true(run_query_number("foreign", "SELECT count(*) FROM metrics WHERE name LIKE "
+                                            "'train/train_rollout_%'") == 2.0);
     for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
-        assert_true(run_asked("foreign", gauges_of(measured[i])) == 3.0);
-    assert_true(run_asked("foreign", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 4.0);
-    assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
-                                   "'train/logp_diff_max'") == 4.0);
+        assert_true(run_query_number("foreign", gauges_of(measured[i])) == 3.0);
+    assert_true(
+        run_query_number("foreign", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 4.0);
+    assert_true(run_query_number("plain", "SELECT count(*) FROM metrics WHERE name = "
+                                          "'train/logp_diff_max'") == 4.0);
     // a run that has sampled cannot be resumed with rollouts of another run
-    assert_ok(invar_held_folder_make(run_below("mixed")));
-    assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
-    assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
+    assert_ok(invar_held_folder_make(run_path("mixed")));
+    assert_ok(invar_file_read(&text, &bytes, run_path("files/1"), 1 << 24));
+    assert_ok(invar_file_write(run_path("mixed/1"), text, bytes));
     invar_free(text);
     {
         const run_pair begin[] = {{"lr", "0.02"},
-                                  {"save", run_below("mixed.ckpt")},
-                                  {"load", run_below("mixed.ckpt")},
+                                  {"save", run_path("mixed.ckpt")},
+                                  {"load", run_path("mixed.ckpt")},
                                   {"debug-exit-after-rollout", "1"},
                                   {NULL, NULL}};
-        const run_pair load[] = {{"load", run_below("mixed.ckpt")},
+        const run_pair load[] = {{"load", run_path("mixed.ckpt")},
                                  {"lr", "0.02"},
-                                 {"load-debug-rollout-data", run_below("mixed/{rollout_id}")},
+                                 {"load-debug-rollout-data", run_path("mixed/{rollout_id}")},
                                  {NULL, NULL}};
-        assert_ok(run_with("mix", sampled, begin));
-        assert_fails(run_with("mix", sampled, load), INVAR_E_INVALID, "of another run");
+        assert_ok(run_train_pairs("mix", sampled, begin));
+        assert_fails(run_train_pairs("mix", sampled, load), INVAR_E_INVALID, "of another run");
     }
     // file 0 names the run of all files, and it is missing
-    assert_fails(run_with("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
+    assert_fails(run_train_pairs("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
 }
 
 /* Writes the files of the run "write" in the format of version 0.1.0. */
@@ -127,10 +129,10 @@ static void write_version_1(const char *to)
         char path[40];
 
         (void)snprintf(path, sizeof path, "files/%d", i);
-        assert_ok(invar_rollout_file_read(&data, run_below(path)));
+        assert_ok(invar_rollout_file_read(&data, run_path(path)));
         data.header.policy = (invar_rollout_policy){NULL, NULL, {{0}}};
         (void)snprintf(path, sizeof path, "%s/%d", to, i);
-        assert_ok(invar_rollout_file_write(run_below(path), &data.header, data.samples.items,
+        assert_ok(invar_rollout_file_write(run_path(path), &data.header, data.samples.items,
                                            data.samples.count));
         invar_rollout_file_release(&data);
     }
@@ -141,7 +143,7 @@ static void test_saved_rollouts__trains_off_policy_on_files_of_another_arithmeti
 {
     static const run_pair others[] = {
         {"dtype", "fp32"}, {"numerics", "sm90"}, {"norm-epsilon", "0.01"}};
-    const char *files = run_below("files/{rollout_id}");
+    const char *files = run_path("files/{rollout_id}");
 
     (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -152,12 +154,12 @@ static void test_saved_rollouts__trains_off_policy_on_files_of_another_arithmeti
 
         for (int k = 0; k < 2; k++) {
             (void)snprintf(name, sizeof name, "other.%zu.%d", i, k);
-            assert_ok(run_with(name, sampled, k ? tis : plain));
-            assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == 4.0);
-            assert_true(run_asked(name, "SELECT count(*) FROM metrics WHERE name = "
-                                        "'train/logp_diff_max'") == 0.0);
-            assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
-                        0.0);
+            assert_ok(run_train_pairs(name, sampled, k ? tis : plain));
+            assert_true(run_query_number(name, gauges_of("train/logp_diff_max")) == 4.0);
+            assert_true(run_query_number(name, "SELECT count(*) FROM metrics WHERE name = "
+                                               "'train/logp_diff_max'") == 0.0);
+            assert_true(run_query_number(
+                            name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 0.0);
         }
     }
 }
@@ -166,50 +168,53 @@ static void test_saved_rollouts__trains_off_policy_on_files_of_another_arithmeti
    same identity must have equal log-probs, and no other run stops in a step. */
 static void test_saved_rollouts__takes_version_1_of_other_runs_as_off_policy(void **state)
 {
-    const run_pair load = {"load-debug-rollout-data", run_below("first/{rollout_id}")};
+    const run_pair load = {"load-debug-rollout-data", run_path("first/{rollout_id}")};
     const run_pair no_files[] = {load, {NULL, NULL}};
     const run_pair others[] = {{"dtype", "fp32"}, {"lr", "0.02"}};
-    run_memory one, repeated;
+    run_digests one, repeated;
 
     (void)state;
-    assert_ok(invar_held_folder_make(run_below("first")));
+    assert_ok(invar_held_folder_make(run_path("first")));
     write_version_1("first");
-    one = run_trained("sampled", sampled, NULL);
-    repeated = run_trained("version.1", sampled, no_files);
+    one = run_train_ok("sampled", sampled, NULL);
+    repeated = run_train_ok("version.1", sampled, no_files);
     assert_true(run_same(&one, &repeated));
-    assert_true(run_asked("version.1", "SELECT count(*) FROM metrics WHERE name = "
-                                       "'train/logp_diff_max'") == 4.0);
+    assert_true(run_query_number("version.1", "SELECT count(*) FROM metrics WHERE name = "
+                                              "'train/logp_diff_max'") == 4.0);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const run_pair read[] = {load, others[i], {NULL, NULL}};
         char name[40];
 
         (void)snprintf(name, sizeof name, "version.1.%s", others[i].key);
-        assert_ok(run_with(name, sampled, read));
+        assert_ok(run_train_pairs(name, sampled, read));
         // another learning rate: the first rollout has the same weights and differs by 0
-        assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == (i == 0 ? 4.0 : 3.0));
-        assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 0.0);
+        assert_true(run_query_number(name, gauges_of("train/logp_diff_max")) ==
+                    (i == 0 ? 4.0 : 3.0));
+        assert_true(run_query_number(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+                    0.0);
     }
 }
 
 /* Files with tokens outside of the vocabulary, or with an impossible draw, are rejected. */
 static void test_saved_rollouts__files_that_do_not_fit(void **state)
 {
-    const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
+    const run_pair bad[] = {{"load-debug-rollout-data", run_path("bad/{rollout_id}")},
                             {"debug-exit-after-rollout", "1"},
                             {NULL, NULL}};
     invar_rollout_file data;
 
     (void)state;
-    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_ok(invar_rollout_file_read(&data, run_path("files/0")));
     data.samples.items[1].tokens[0] = 99999;
-    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
-    assert_fails(run_with("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
+    assert_fails(run_train_pairs("bad.run", sampled, bad), INVAR_E_INVALID,
+                 "does not fit the model");
     data.samples.items[1].tokens[0] = 1;
     data.samples.items[1].draw_index = UINT32_MAX; // more prompts than dynamic sampling may consume
-    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
-    assert_fails(run_with("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
+    assert_fails(run_train_pairs("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
     invar_rollout_file_release(&data);
 }
 
@@ -220,19 +225,19 @@ static void test_saved_rollouts__files_that_do_not_fit(void **state)
 static invar_status train_with_filtered(const char *name, const char *lr, bool filters,
                                         int64_t filtered)
 {
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("filtered/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_path("filtered/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
                              {"lr", lr},
                              {NULL, NULL}};
     invar_rollout_file data;
 
-    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_ok(invar_rollout_file_read(&data, run_path("files/0")));
     data.header.filters = filters;
     data.header.filtered = filtered;
-    assert_ok(invar_rollout_file_write(run_below("filtered/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("filtered/0"), &data.header, data.samples.items,
                                        data.samples.count));
     invar_rollout_file_release(&data);
-    return run_with(name, sampled, read);
+    return run_train_pairs(name, sampled, read);
 }
 
 static void test_saved_rollouts__a_file_without_filtered_groups_gives_no_count(void **state)
@@ -241,14 +246,14 @@ static void test_saved_rollouts__a_file_without_filtered_groups_gives_no_count(v
                                 "'rollout/dynamic_filter/dropped'";
 
     (void)state;
-    assert_true(run_asked("write", count) == 1.0);
+    assert_true(run_query_number("write", count) == 1.0);
     assert_ok(
         train_with_filtered("filtered.old", "0.01", false, 0)); // like the files of version 0.1.0
-    assert_true(run_asked("filtered.old", count) == 0.0);
+    assert_true(run_query_number("filtered.old", count) == 0.0);
     assert_fails(train_with_filtered("filtered.new", "0.01", true, 1000), INVAR_E_CORRUPT,
                  "has filtered_groups 1000");
     assert_ok(train_with_filtered("filtered.foreign.old", "0.02", false, 0));
-    assert_true(run_asked("filtered.foreign.old", count) == 0.0);
+    assert_true(run_query_number("filtered.foreign.old", count) == 0.0);
 }
 
 static void test_saved_rollouts__takes_filtered_groups_from_files_of_another_run(void **state)
@@ -258,7 +263,7 @@ static void test_saved_rollouts__takes_filtered_groups_from_files_of_another_run
 
     (void)state;
     assert_ok(train_with_filtered("filtered.foreign", "0.02", true, 1000));
-    assert_true(run_asked("filtered.foreign", dropped) == 1000.0);
+    assert_true(run_query_number("filtered.foreign", dropped) == 1000.0);
 }
 
 /* ---- own rollouts that were changed ---------------------------------------------------------- */
@@ -381,7 +386,7 @@ static void test_saved_rollouts__own_rollouts_that_were_changed(void **state)
         {change_weights, "\"weights_hash\""},
         {change_number, "\"rollout\""},
     };
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("changed/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_path("changed/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
 
@@ -389,12 +394,13 @@ static void test_saved_rollouts__own_rollouts_that_were_changed(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_rollout_file data;
 
-        assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+        assert_ok(invar_rollout_file_read(&data, run_path("files/0")));
         cases[i].make(&data);
-        assert_ok(invar_rollout_file_write(run_below("changed/0"), &data.header, data.samples.items,
+        assert_ok(invar_rollout_file_write(run_path("changed/0"), &data.header, data.samples.items,
                                            data.samples.count));
         invar_rollout_file_release(&data);
-        assert_fails(run_with("changed.run", sampled, read), INVAR_E_INVALID, cases[i].member);
+        assert_fails(run_train_pairs("changed.run", sampled, read), INVAR_E_INVALID,
+                     cases[i].member);
     }
 }
 
@@ -415,22 +421,22 @@ static void replace_first_group(invar_rollout_file *d)
 
 static void test_saved_rollouts__no_sample_is_skipped(void **state)
 {
-    const run_pair write[] = {{"save-debug-rollout-data", run_below("plain/{rollout_id}")},
+    const run_pair write[] = {{"save-debug-rollout-data", run_path("plain/{rollout_id}")},
                               {NULL, NULL}};
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("replaced/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_path("replaced/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
     invar_rollout_file data;
 
     (void)state;
-    (void)run_trained("plain.run", write, NULL);
-    assert_ok(invar_rollout_file_read(&data, run_below("plain/0")));
+    (void)run_train_ok("plain.run", write, NULL);
+    assert_ok(invar_rollout_file_read(&data, run_path("plain/0")));
     assert_int_equal(data.samples.count, 4);
     replace_first_group(&data);
-    assert_ok(invar_rollout_file_write(run_below("replaced/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("replaced/0"), &data.header, data.samples.items,
                                        data.samples.count));
     invar_rollout_file_release(&data);
-    assert_fails(run_with("replaced.run", read, NULL), INVAR_E_INVALID,
+    assert_fails(run_train_pairs("replaced.run", read, NULL), INVAR_E_INVALID,
                  "has a draw of an earlier one");
 }
 
@@ -448,34 +454,34 @@ static const run_pair other_lr[] = {{"dynamic-sampling-filter", "nonzero_std"},
 static void test_saved_rollouts__files_need_no_rollout_engine(void **state)
 {
     const run_pair pages = {"kv-pages", "1000000000"}, size = {"page-size", "4096"};
-    const run_pair from[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair from[] = {{"load-debug-rollout-data", run_path("files/{rollout_id}")},
                              {"debug-train-only", "true"},
                              pages,
                              size,
                              {NULL, NULL}};
     const run_pair sample[] = {pages, size, {NULL, NULL}};
-    run_memory one, repeated;
+    run_digests one, repeated;
 
     (void)state;
-    one = run_memory_of("write");
-    repeated = run_trained("no.engine", sampled, from);
+    one = run_digests_of("write");
+    repeated = run_train_ok("no.engine", sampled, from);
     assert_true(run_same(&one, &repeated));
-    assert_int_equal(run_with("engine", sampled, sample), INVAR_E_NOMEM);
+    assert_int_equal(run_train_pairs("engine", sampled, sample), INVAR_E_NOMEM);
 }
 
 /* The identity covers the content of foreign files, so that equal identities have equal chains. */
 static void test_saved_rollouts__foreign_rollouts_belong_to_the_identity(void **state)
 {
-    const run_pair same[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+    const run_pair same[] = {{"load-debug-rollout-data", run_path("files/{rollout_id}")},
                              {"debug-train-only", "true"},
                              {NULL, NULL}};
-    const run_pair edited[] = {{"load-debug-rollout-data", run_below("edited/{rollout_id}")},
+    const run_pair edited[] = {{"load-debug-rollout-data", run_path("edited/{rollout_id}")},
                                {NULL, NULL}};
-    run_memory foreign, repeated, other;
+    run_digests foreign, repeated, other;
 
     (void)state;
-    foreign = run_memory_of("foreign");
-    repeated = run_trained("foreign.again", other_lr, same);
+    foreign = run_digests_of("foreign");
+    repeated = run_train_ok("foreign.again", other_lr, same);
     assert_true(run_same(&foreign, &repeated));
     assert_true(invar_digest_equal(&foreign.identity, &repeated.identity));
     for (int i = 0; i < 4; i++) {
@@ -484,14 +490,14 @@ static void test_saved_rollouts__foreign_rollouts_belong_to_the_identity(void **
 
         (void)snprintf(from, sizeof from, "files/%d", i);
         (void)snprintf(to, sizeof to, "edited/%d", i);
-        assert_ok(invar_rollout_file_read(&data, run_below(from)));
+        assert_ok(invar_rollout_file_read(&data, run_path(from)));
         if (i == 3) // the last rollout counts as well
             data.samples.items[0].reward += 1.0;
-        assert_ok(invar_rollout_file_write(run_below(to), &data.header, data.samples.items,
+        assert_ok(invar_rollout_file_write(run_path(to), &data.header, data.samples.items,
                                            data.samples.count));
         invar_rollout_file_release(&data);
     }
-    other = run_trained("foreign.edited", other_lr, edited);
+    other = run_train_ok("foreign.edited", other_lr, edited);
     assert_false(invar_digest_equal(&foreign.chain, &other.chain));
     assert_false(invar_digest_equal(&foreign.identity, &other.identity));
 }
@@ -506,23 +512,23 @@ static void test_saved_rollouts__importance_sampling_of_foreign_rollouts(void **
         "SELECT count(*) FROM metrics WHERE name = 'train/tis_clipfrac' AND value > 0";
     static const char off[] =
         "SELECT count(*) FROM metrics WHERE name = 'train/ppo_kl' AND value <> 0";
-    const run_pair files = {"load-debug-rollout-data", run_below("files/{rollout_id}")};
+    const run_pair files = {"load-debug-rollout-data", run_path("files/{rollout_id}")};
     const run_pair tis[] = {files, {"use-tis", "true"}, {"tis-clip", "1"}, {NULL, NULL}};
     const run_pair mis[] = {
         files, {"use-mis", "true"}, {"mis-mode", "mask"}, {"mis-upper-bound", "1"}, {NULL, NULL}};
     const run_pair file_logprobs[] = {files, {"use-rollout-logprobs", "true"}, {NULL, NULL}};
-    run_memory plain, with_tis, with_mis, with_file_logprobs;
+    run_digests plain, with_tis, with_mis, with_file_logprobs;
 
     (void)state;
-    plain = run_memory_of("foreign");
-    with_tis = run_trained("foreign.tis", other_lr, tis);
-    with_mis = run_trained("foreign.mis", other_lr, mis);
-    with_file_logprobs = run_trained("foreign.theirs", other_lr, file_logprobs);
-    assert_true(run_asked("foreign.tis", clipped) > 0.0);
-    assert_true(run_asked("foreign", off) ==
+    plain = run_digests_of("foreign");
+    with_tis = run_train_ok("foreign.tis", other_lr, tis);
+    with_mis = run_train_ok("foreign.mis", other_lr, mis);
+    with_file_logprobs = run_train_ok("foreign.theirs", other_lr, file_logprobs);
+    assert_true(run_query_number("foreign.tis", clipped) > 0.0);
+    assert_true(run_query_number("foreign", off) ==
                 0.0); // old log-probs have the weights that are trained
-    assert_true(run_asked("foreign.theirs", off) == 3.0);
-    assert_true(run_asked("foreign.theirs", gauges_of("train/train_rollout_kl")) == 0.0);
+    assert_true(run_query_number("foreign.theirs", off) == 3.0);
+    assert_true(run_query_number("foreign.theirs", gauges_of("train/train_rollout_kl")) == 0.0);
     assert_false(invar_digest_equal(&plain.chain, &with_tis.chain));
     assert_false(invar_digest_equal(&plain.chain, &with_mis.chain));
     assert_false(invar_digest_equal(&plain.chain, &with_file_logprobs.chain));
@@ -555,7 +561,7 @@ static invar_status store_pair(void *payload, const char *const *columns,
 static void test_saved_rollouts__refuses_importance_sampling_of_own_rollouts(void **state)
 {
     static pair_list list;
-    const run_pair tis[] = {{"load-debug-rollout-data", run_below("tis/{rollout_id}")},
+    const run_pair tis[] = {{"load-debug-rollout-data", run_path("tis/{rollout_id}")},
                             {"use-tis", "true"},
                             {"tis-clip", "1"},
                             {NULL, NULL}};
@@ -564,12 +570,12 @@ static void test_saved_rollouts__refuses_importance_sampling_of_own_rollouts(voi
     (void)state;
     run_select("foreign.tis", "SELECT key, value FROM identity WHERE key <> 'rollouts hash'",
                store_pair, &list);
-    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_ok(invar_rollout_file_read(&data, run_path("files/0")));
     assert_ok(invar_ledger_identity(&data.header.run, list.pairs, list.count));
-    assert_ok(invar_rollout_file_write(run_below("tis/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("tis/0"), &data.header, data.samples.items,
                                        data.samples.count));
     invar_rollout_file_release(&data);
-    assert_fails(run_with("tis.own", other_lr, tis), INVAR_E_INVALID,
+    assert_fails(run_train_pairs("tis.own", other_lr, tis), INVAR_E_INVALID,
                  "'use-tis' would be ignored: ");
 }
 
@@ -584,23 +590,24 @@ static void test_saved_rollouts__what_was_not_compared_is_absent(void **state)
     const run_pair only[] = {
         {"check-logprobs", "false"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
     const double with[] = {4.0, 4.0, 4.0}, without[] = {2.0, 0.0, 0.0};
-    invar_recipe *recipe = run_recipe(run_below("unchecked.only"), only, NULL);
+    invar_recipe *recipe = run_recipe(run_path("unchecked.only"), only, NULL);
     invar_train_summary summary;
-    run_memory checked, unchecked;
+    run_digests checked, unchecked;
     char sql[128];
 
     (void)state;
-    checked = run_trained("checked", twice, NULL);
-    unchecked = run_trained("unchecked", twice, off);
+    checked = run_train_ok("checked", twice, NULL);
+    unchecked = run_train_ok("unchecked", twice, off);
     assert_true(invar_digest_equal(&checked.chain, &unchecked.chain));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM metrics WHERE name = '%s'", names[i]);
-        assert_true(run_asked("checked", sql) == with[i]);
+        assert_true(run_query_number("checked", sql) == with[i]);
         // the training forward of each rollout's first step is still compared
-        assert_true(run_asked("unchecked", sql) == without[i]);
+        assert_true(run_query_number("unchecked", sql) == without[i]);
     }
-    assert_true(run_asked("checked", "SELECT count(*) FROM samples WHERE diff = 0") == 8.0);
-    assert_true(run_asked("unchecked", "SELECT count(*) FROM samples WHERE diff = 0") == 4.0);
+    assert_true(run_query_number("checked", "SELECT count(*) FROM samples WHERE diff = 0") == 8.0);
+    assert_true(run_query_number("unchecked", "SELECT count(*) FROM samples WHERE diff = 0") ==
+                4.0);
     assert_ok(invar_train(&summary, recipe, &(invar_train_options){.until = -1}));
     assert_int_equal(summary.steps, 2);
     assert_int_equal(summary.compared, 0);
@@ -610,33 +617,34 @@ static void test_saved_rollouts__what_was_not_compared_is_absent(void **state)
 /* A file without log-probs, as other programs write it, is not compared with anything. */
 static void test_saved_rollouts__without_logprobs_nothing_is_compared(void **state)
 {
-    const run_pair bare[] = {{"load-debug-rollout-data", run_below("bare/{rollout_id}")},
+    const run_pair bare[] = {{"load-debug-rollout-data", run_path("bare/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
     float *logp[64];
     invar_rollout_file data;
 
     (void)state;
-    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_ok(invar_rollout_file_read(&data, run_path("files/0")));
     assert_true(data.samples.count <= 64);
     data.header.run.bytes[0] ^= 1;
     for (int64_t i = 0; i < data.samples.count; i++) {
         logp[i] = data.samples.items[i].logp;
         data.samples.items[i].logp = NULL;
     }
-    assert_ok(invar_rollout_file_write(run_below("bare/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_path("bare/0"), &data.header, data.samples.items,
                                        data.samples.count));
     for (int64_t i = 0; i < data.samples.count; i++)
         data.samples.items[i].logp = logp[i];
     invar_rollout_file_release(&data);
-    assert_ok(run_with("bare.run", sampled, bare));
-    assert_true(run_asked("bare.run", "SELECT count(*) FROM metrics WHERE name = 'train/loss'") ==
-                1.0);
-    assert_true(run_asked("bare.run",
-                          "SELECT count(*) FROM metrics WHERE name GLOB "
-                          "'train/logp_diff_*' OR name = 'rollout/rollout_log_probs'") == 0.0);
-    assert_true(run_asked("bare.run", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+    assert_ok(run_train_pairs("bare.run", sampled, bare));
+    assert_true(run_query_number("bare.run",
+                                 "SELECT count(*) FROM metrics WHERE name = 'train/loss'") == 1.0);
+    assert_true(run_query_number("bare.run",
+                                 "SELECT count(*) FROM metrics WHERE name GLOB "
+                                 "'train/logp_diff_*' OR name = 'rollout/rollout_log_probs'") ==
                 0.0);
+    assert_true(
+        run_query_number("bare.run", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 0.0);
 }
 
 int main(void)

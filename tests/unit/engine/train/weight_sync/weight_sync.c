@@ -74,7 +74,7 @@ static invar_status check_weights(const sync_case *l, const invar_model *model)
 
         if (p->local.experts == 0)
             continue;
-        INVAR_TRY(divided_compare(&equal, p, &p->local, &l->reference->params[i].weight,
+        INVAR_TRY(sharded_compare(&equal, p, &p->local, &l->reference->params[i].weight,
                                   &l->reference->dev, &p->weight, 0, &model->dev));
         if (!equal)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s did not arrive", p->name);
@@ -144,12 +144,12 @@ static invar_status run_rank(rank_run *run)
     sync_case *l = run->payload;
     const invar_rank_role_sizes sizes = sizes_of(l->layouts);
     int rank = invar_comm_rank(run->comm), last = invar_comm_size(run->comm) - 1;
-    invar_device dev = divided_device(l->dev, l->fake_gpu, rank == last ? 1 : rank);
+    invar_device dev = sharded_device(l->dev, l->fake_gpu, rank == last ? 1 : rank);
     invar_model *model = NULL;
     invar_layout layout = {.world = NULL};
     invar_rank_roles roles;
     invar_status status =
-        invar_rank_roles_open(&roles, &layout, run->comm, DIVIDED_SECONDS, &sizes);
+        invar_rank_roles_open(&roles, &layout, run->comm, SHARDED_TIMEOUT_S, &sizes);
 
     if (status == INVAR_OK)
         status = roles.is_rollout_rank
@@ -178,7 +178,7 @@ static void check_layouts(sync_case *l, const rank_layouts *p, size_t bucket, ui
     l->bucket = bucket;
     (void)snprintf(what, sizeof what, "%d ranks train (%d x %d x %d), %d sample by %d", p->train,
                    p->tensor, p->expert, p->pipeline, p->rollout_ranks, p->ranks_per_engine);
-    divided_run(p->train + p->rollout_ranks, schedule, run_rank, l, what);
+    sharded_run(p->train + p->rollout_ranks, schedule, run_rank, l, what);
     if (p != layout_cases) // the hash does not depend on the layouts
         assert_true(invar_digest_equal(&before, &l->hash));
 }
@@ -190,7 +190,7 @@ static void check_cases(invar_test_model kind, invar_format format, int first,
     static const size_t buckets[] = {(size_t)1 << 30, 9001, 100001};
     sync_case l = {.dev = dev,
                    .fake_gpu = fake_gpu,
-                   .spec = divided_spec(kind, format),
+                   .spec = sharded_spec(kind, format),
                    .format = format,
                    .flipped_rank = -1};
 
@@ -217,7 +217,7 @@ static void test_weight_sync__fake_gpu(void **state)
 {
     invar_device fake_gpu;
 
-    assert_ok(invar_far_open(&fake_gpu, *state));
+    assert_ok(invar_fake_gpu_open(&fake_gpu, *state));
     check_cases(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_FP8, 2, *state, &fake_gpu);
     invar_device_close(&fake_gpu);
 }
@@ -246,7 +246,7 @@ static void test_weight_sync__names_a_flipped_bit(void **state)
     static const rank_layouts engine = {2, 1, 1, 1, 1, 1, 2, 2}, data = {2, 1, 1, 1, 1, 1, 1, 1};
     static const rank_layouts one_engine = {1, 1, 1, 1, 1, 1, 2, 2};
     sync_case l = {.dev = *state,
-                   .spec = divided_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8),
+                   .spec = sharded_spec(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8),
                    .format = INVAR_FORMAT_FP8,
                    .bucket = 4096};
 

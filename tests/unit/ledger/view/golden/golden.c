@@ -83,7 +83,7 @@ static invar_golden_comparison compare_with_healthy(const invar_test_ledger *spe
 
     invar_golden_compare(&c, was.golden, is.golden);
     if (place)
-        assert_ok(invar_golden_localise(place, was.points, is.points, c.first));
+        assert_ok(invar_golden_localize(place, was.points, is.points, c.first));
     golden_run_release(&was);
     golden_run_release(&is);
     c.ops_differ = 0; // their names were freed with the golden
@@ -179,11 +179,11 @@ static void test_golden__localises_without_the_good_run(void **state)
     is = golden_run_of(&(invar_test_ledger){
         .steps = 140, .faults = {{INVAR_TEST_DIVERGES, 113, "layer.1.mlp.out", 0, 0.0}}});
     assert_int_equal(was.points->n_values, 102);
-    assert_ok(invar_golden_localise(&place, was.points, is.points, 113));
+    assert_ok(invar_golden_localize(&place, was.points, is.points, 113));
     assert_true(place.known && !place.exact && place.step == 120);
     invar_golden_divergence_describe(text, &place, 113);
     assert_non_null(strstr(text, "as step 120 shows"));
-    assert_ok(invar_golden_localise(&place, was.points, is.points, 133));
+    assert_ok(invar_golden_localize(&place, was.points, is.points, 133));
     assert_true(!place.known && place.step == -1);
     golden_run_release(&was);
     golden_run_release(&is);
@@ -201,7 +201,7 @@ static void test_golden__names_changes_of_structure(void **state)
     points[3] = points[4];
     points[4] = moved;
     points[6].shape = "[7]";
-    assert_ok(invar_golden_localise(&place, was.points, is.points, 0));
+    assert_ok(invar_golden_localize(&place, was.points, is.points, 0));
     assert_int_equal(place.n_changes, 4);
     assert_non_null(strstr(place.changes[0], "not there any more"));
     assert_non_null(strstr(place.changes[1], "comes earlier"));
