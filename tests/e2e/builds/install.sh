@@ -23,7 +23,7 @@ for file in $(scripts/sources 'recipes/*.ini' 'recipes/*.golden' 'recipes/*.poin
     'engine/ext/example/*' 'ledger/example/*'); do
     holds cmp "$file" "$prefix/share/invar/$file"
 done
-for file in README.md $(scripts/sources 'docs/*.md' 'docs/adr/*.md' 'docs/ci/*' docs/report.png); do
+for file in README.md $(scripts/sources 'docs/*.md' 'docs/adr/*.md' 'docs/ci/*' 'docs/*.png'); do
     holds cmp "$file" "$prefix/share/doc/invar/$file"
 done
 for module in "$build"/invar-*.so; do
