@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-# cuda_lint.py FOLDER FLAG ... - the PTX of the CUDA sources has only arithmetic of the contract.
+# cuda_lint.py [--record | --changed] FOLDER FLAG ... - the PTX of the CUDA sources has only
+# arithmetic of the contract.
 #
 # Compiles every .cu below kernels-deterministic/cuda to PTX with the flags of the build, and
 # rejects instructions whose result is approximate, flushed, contracted by the compiler or dependent
 # on the order of threads, and calls of foreign functions. Control: samples of each kind must be
-# rejected. PTX stays in FOLDER and is compiled again only if one of its inputs has changed. Exit
-# code 77 if there is no nvcc, or CUTLASS's headers are missing.
+# rejected. PTX stays in FOLDER and is compiled again only if one of its inputs has changed.
+#
+# cuda_lint.tsv has the digests of sources that passed, with all files of this repository that they
+# include. --changed leaves out a source with this digest if the compiler is the recorded one;
+# --record checks all sources and writes the file again. Exit code 77 if there is no nvcc, or
+# CUTLASS's headers are missing.
 # SPDX-License-Identifier: Apache-2.0
 """Instructions that no kernel may contain."""
 import concurrent.futures
@@ -19,6 +24,8 @@ import subprocess
 import sys
 
 SOURCES = pathlib.Path("kernels-deterministic/cuda")
+RECORD = pathlib.Path(__file__).with_suffix(".tsv")
+INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 # Approximate instructions with known bits (math/sfu.h). Kernels of sm90/ may write them as inline
 # assembly; in code that the compiler generates for a function of libm they are rejected.
@@ -79,6 +86,37 @@ def fingerprint(command, dependencies):
     return whole.hexdigest()
 
 
+def closure(source):
+    """Returns the source and the files of this repository that it includes, on any path."""
+    found, waiting = set(), [pathlib.Path(source)]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        waiting += [pathlib.Path(name.decode()) for name in INCLUDE.findall(path.read_bytes())]
+    return sorted(found)
+
+
+def content(source, flags):
+    """Returns a digest of all of the repository that the PTX of a source depends on."""
+    whole = hashlib.sha256(repr([f for f in flags if not f.startswith("/")]).encode())
+    for path in closure(source):
+        whole.update(str(path).encode() + digest(path))
+    return whole.hexdigest()[:32]
+
+
+def release():
+    """Returns the release of the compiler, such as V13.0.88."""
+    return re.search(rb"\bV[\d.]+", compiler()).group().decode()
+
+
+def recorded():
+    """Returns the digests of sources that passed with this compiler."""
+    lines = RECORD.read_text("utf-8").splitlines() if RECORD.exists() else [""]
+    return set(lines[1:]) if lines[0] == release() else set()
+
+
 def compile_ptx(source, target, flags):
     dependencies, known = target.with_suffix(".d"), target.with_suffix(".known")
     command = ["nvcc", "-ptx", "-std=c++17", "-O3", "-MD", "-MF", str(dependencies), "-o",
@@ -122,14 +160,19 @@ def main():
     if not shutil.which("nvcc"):
         print("no nvcc here: skipped")
         return 77
+    mode = sys.argv.pop(1) if sys.argv[1].startswith("--") else ""
     folder, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
     if not finds_cutlass(folder, flags):
         print("CUTLASS's headers are missing: skipped (scripts/setup cuda brings them)")
         return 77
     code, instructions = 0, 0
+    sources = sorted(SOURCES.rglob("*.cu"))
+    lines = {s: f"{s}\t{content(s, flags)}" for s in sources}
+    passed = recorded() if mode == "--changed" else set()
+    changed = [s for s in sources if lines[s] not in passed]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(check_source, s, folder, flags) for s in sorted(SOURCES.rglob("*.cu"))]
+        jobs = [pool.submit(check_source, s, folder, flags) for s in changed]
         for job in jobs:
             source, found, ptx = job.result()
             instructions += ptx.count(";")
@@ -145,7 +188,10 @@ def main():
         if bool(list(findings(ptx, sm90))) != refused:
             print(f"control: {name} was {'not noticed' if refused else 'refused'}: {body}")
             code = 1
-    print(f"{len(jobs)} files, {instructions} instructions, {len(controls)} controls")
+    print(f"{len(jobs)} of {len(sources)} files, {instructions} instructions, "
+          f"{len(controls)} controls")
+    if mode == "--record" and not code:
+        RECORD.write_text("\n".join([release(), *lines.values()]) + "\n", "utf-8")
     return code
 
 
