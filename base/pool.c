@@ -27,10 +27,17 @@ typedef struct job {
     _Atomic int64_t next; /* first task that was not taken yet */
 } job;
 
+/* A worker thread, and the index by which its tasks know it. */
+typedef struct pool_worker {
+    invar_pool *pool;
+    int index; /* number of the worker, from 1; the thread that runs a job is worker 0 */
+    pthread_t handle;
+} pool_worker;
+
 struct invar_pool {
     int threads;
-    int started; /* number of worker threads; threads - 1 if the pool is complete */
-    pthread_t *handles;
+    int started;          /* number of worker threads; threads - 1 if the pool is complete */
+    pool_worker *workers; /* (threads - 1) */
     pthread_mutex_t lock; /* protects all fields below, except current.next */
     pthread_cond_t wake;  /* a job arrived, or the pool closes */
     pthread_cond_t done;  /* the last worker left its seat */
@@ -42,11 +49,6 @@ struct invar_pool {
     int64_t failed_task; /* lowest failed task of the current job; -1 if no task failed */
     invar_error failure; /* error record of failed_task */
 };
-
-typedef struct worker_start {
-    invar_pool *pool;
-    int index;
-} worker_start;
 
 static void note_failure(invar_pool *pool, int64_t task)
 {
@@ -76,10 +78,9 @@ static void run_tasks(invar_pool *pool, int worker)
 
 static void *worker_main(void *payload)
 {
-    worker_start start = *(worker_start *)payload;
-    invar_pool *pool = start.pool;
+    const pool_worker *self = payload;
+    invar_pool *pool = self->pool;
 
-    invar_free(payload);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->closing && pool->seats == 0)
@@ -89,7 +90,7 @@ static void *worker_main(void *payload)
         pool->seats--;
         pool->busy++;
         pthread_mutex_unlock(&pool->lock);
-        run_tasks(pool, start.index);
+        run_tasks(pool, self->index);
         pthread_mutex_lock(&pool->lock);
         if (--pool->busy == 0)
             pthread_cond_signal(&pool->done);
@@ -100,18 +101,14 @@ static void *worker_main(void *payload)
 
 static invar_status start_worker(invar_pool *pool, int index)
 {
-    worker_start *start;
+    pool_worker *self = &pool->workers[index - 1];
     int rc;
 
-    INVAR_TRY(invar_alloc((void **)&start, 1, sizeof *start, "thread pool"));
-    start->pool = pool;
-    start->index = index;
-    rc = pthread_create(&pool->handles[index - 1], NULL, worker_main, start);
-    if (rc != 0) {
-        invar_free(start);
+    *self = (pool_worker){.pool = pool, .index = index};
+    rc = pthread_create(&self->handle, NULL, worker_main, self);
+    if (rc != 0)
         return INVAR_FAIL(INVAR_E_IO, rc, "thread pool: thread %d did not start: %s", index,
                           strerror(rc));
-    }
     pool->started++;
     return INVAR_OK;
 }
@@ -129,7 +126,7 @@ invar_status invar_pool_new(invar_pool **out, int threads)
     memset(pool, 0, sizeof *pool);
     pool->threads = threads;
     status =
-        invar_alloc((void **)&pool->handles, (size_t)threads, sizeof(pthread_t), "thread pool");
+        invar_alloc((void **)&pool->workers, (size_t)threads, sizeof *pool->workers, "thread pool");
     if (status != INVAR_OK) {
         invar_free(pool);
         return status;
@@ -156,11 +153,11 @@ void invar_pool_free(invar_pool *pool)
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->started; i++)
-        pthread_join(pool->handles[i], NULL);
+        pthread_join(pool->workers[i].handle, NULL);
     pthread_cond_destroy(&pool->done);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
-    invar_free(pool->handles);
+    invar_free(pool->workers);
     invar_free(pool);
 }
 

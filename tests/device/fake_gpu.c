@@ -85,7 +85,7 @@ static const block *block_of(const void *address)
     return NULL;
 }
 
-static bool is_far(const void *address)
+static bool is_device_memory(const void *address)
 {
     return far.base && (const char *)address >= far.base &&
            (size_t)((const char *)address - far.base) < REGION;
@@ -94,7 +94,7 @@ static bool is_far(const void *address)
 /* Returns whether all bytes are in one block. */
 static bool is_in_one_block(const void *piece, size_t bytes)
 {
-    const block *b = is_far(piece) ? block_of(piece) : NULL;
+    const block *b = is_device_memory(piece) ? block_of(piece) : NULL;
 
     return b && (size_t)((const char *)piece - far.base) - b->at + bytes <= b->bytes;
 }
@@ -102,13 +102,13 @@ static bool is_in_one_block(const void *piece, size_t bytes)
 /* Reports the accessed block; then restores the previous handler, under which the fault repeats. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-    const block *b = is_far(info->si_addr) ? block_of(info->si_addr) : NULL;
+    const block *b = is_device_memory(info->si_addr) ? block_of(info->si_addr) : NULL;
     char line[160];
     int length = snprintf(line, sizeof line, "far: the host touched the device's memory: %s\n",
                           b ? b->what : "no block");
 
     (void)context;
-    if (is_far(info->si_addr) && write(STDERR_FILENO, line, (size_t)length) < 0)
+    if (is_device_memory(info->si_addr) && write(STDERR_FILENO, line, (size_t)length) < 0)
         _exit(1);
     sigaction(number, &far.before, NULL);
 }
@@ -274,7 +274,7 @@ static void free_device(const invar_device *dev, void *address)
     if (!address)
         return;
     pthread_mutex_lock(&lock);
-    b = is_far(address) ? block_of(address) : NULL;
+    b = is_device_memory(address) ? block_of(address) : NULL;
     INVAR_CHECK(context_of(dev) && b && far.base + b->at == address);
     index = (int)(b - far.blocks);
     far.counts.bytes -= b->bytes;
@@ -319,8 +319,8 @@ static invar_status copy_between(const invar_device *dev, void *to, const void *
     if (bytes == 0)
         return INVAR_OK;
     open_memory();
-    valid = (to_far ? is_in_one_block(to, bytes) : !is_far(to)) &&
-            (from_far ? is_in_one_block(from, bytes) : !is_far(from));
+    valid = (to_far ? is_in_one_block(to, bytes) : !is_device_memory(to)) &&
+            (from_far ? is_in_one_block(from, bytes) : !is_device_memory(from));
     if (valid && !is_lost)
         memcpy(to, from, bytes);
     close_memory();
@@ -398,19 +398,20 @@ static invar_status wait(const invar_device *dev)
 
 /*
  * Returns whether a word is an address that is mapped and outside of this memory. Other numbers in
- * arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide
- * range of addresses that may contain two adjacent 32-bit numbers, so its build does not check.
+ * arguments are too small to be addresses. AddressSanitizer and ThreadSanitizer map their shadow
+ * memory over a wide range of addresses that may contain two adjacent 32-bit numbers, so their
+ * builds do not check.
  */
 static bool is_host_address(uintptr_t word)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
     (void)word;
     return false;
 #else
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     unsigned char resident;
 
-    return word >> 40 != 0 && word >> 48 == 0 && !is_far((const void *)word) &&
+    return word >> 40 != 0 && word >> 48 == 0 && !is_device_memory((const void *)word) &&
            mincore((void *)(word / page * page), 1, &resident) == 0;
 #endif
 }
@@ -519,7 +520,7 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
 
     INVAR_TRY(check_device(dev));
     INVAR_TRY(check_args(op, args, clean, bytes));
-    if (scratch && !is_far(scratch))
+    if (scratch && !is_device_memory(scratch))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
                           invar_op_name(op));
     graph = context_of(dev)->graph;
