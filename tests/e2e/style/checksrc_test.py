@@ -134,6 +134,29 @@ class Checksrc(unittest.TestCase):
         found = list(checksrc.ambiguous(self.root, files + ["base/c.h"]))
         self.assertEqual([(f[0], f[2]) for f in found], [("engine/run/a.h", "type")])
 
+    def test_cycles(self):
+        """A cycle across folders or in engine/run is reported; one inside of base is not."""
+        def found(folders):
+            names = [f"{folders[i]}/{name}" for i, name in enumerate("ab")]
+            self.write(f"{names[0]}.h", c_file("a.h", "", ""))
+            self.write(f"{names[0]}.c", c_file("a.c", "", f'#include "{names[1]}.h"\n'))
+            self.write(f"{names[1]}.h", c_file("b.h", "", f'#include "{names[0]}.h"\n'))
+            files = [f"{names[0]}.h", f"{names[0]}.c", f"{names[1]}.h"]
+            self.assertEqual(checksrc.include_cycles(self.root, files), [names])
+            return [finding[2] for finding in checksrc.cyclic(self.root, files)]
+
+        self.assertEqual(found(["base", "base"]), [])
+        self.assertEqual(found(["engine/run", "engine/run"]), ["cycle"])
+        self.assertEqual(found(["engine/config", "engine/text"]), ["cycle"])
+
+    def test_private_headers(self):
+        """A private header is one unit with the file that it belongs to."""
+        self.write("engine/run/a.h", c_file("a.h", "", ""))
+        self.write("engine/run/a_internal.h", c_file("a.h", "", '#include "engine/run/a.h"\n'))
+        self.write("engine/run/a.c", c_file("a.c", "", '#include "engine/run/a_internal.h"\n'))
+        files = ["engine/run/a.h", "engine/run/a.c", "engine/run/a_internal.h"]
+        self.assertEqual(checksrc.include_cycles(self.root, files), [])
+
     def test_good_files(self):
         self.accepts("engine/sample.c", c_file("sample.c", "int invar_x(void);\n"))
         self.accepts("scripts/sample", f"#!/bin/sh\n# A sample.\n# {SPDX}\ntrue\n")
