@@ -1,15 +1,34 @@
 #!/usr/bin/env bash
-# cross.sh INVAR FOLDER MACHINE PRESET ARCHITECTURE - variant.sh for the other architecture, under
-# qemu.
+# cross.sh [--step] INVAR FOLDER MACHINE PRESET ARCHITECTURE - the other architecture has the same
+# bits.
 #
-# The build has the ledger and the engine if their libraries are available for ARCHITECTURE,
-# Debian's name of it; cross.train then trains with this build.
+# Builds for ARCHITECTURE, Debian's name of it, and runs under qemu. With --step only the program of
+# the tensor-core step is built, whose kernels are the code that is written for one architecture; it
+# must print the same digests as the one beside INVAR. Without it the whole product is built and
+# compared by variant.sh, with the ledger and the engine if their libraries are available for
+# ARCHITECTURE; cross.train then trains with this build.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
+step=
+if [[ $1 == --step ]]; then
+    step=1
+    shift
+fi
 invar=$1 folder=$2 machine=$3 arguments=(--preset "$4")
+runner=(qemu-"$machine" -cpu max -L "/usr/$machine-linux-gnu")
+if [[ $step ]]; then
+    # shellcheck source=scripts/common.sh
+    source scripts/common.sh
+    configure "$folder" -B "$folder" "${arguments[@]}" -DINVAR_CUDA=OFF
+    cmake --build "$folder" --target step_sums
+    "${runner[@]}" "$folder/step_sums" simd 128 >"$folder/other.txt"
+    "$(dirname "$invar")/step_sums" simd 128 >"$folder/native.txt"
+    diff -u "$folder/native.txt" "$folder/other.txt"
+    echo "$(wc -l <"$folder/other.txt") lines, all equal"
+    exit
+fi
 sysroot=$folder-libraries
 if scripts/sysroot "$5" "$sysroot"; then
     arguments+=(-DINVAR_LEDGER=ON "-DCMAKE_PREFIX_PATH=$sysroot/usr")
 fi
-exec "$(dirname "${BASH_SOURCE[0]}")/variant.sh" "$invar" "$folder" \
-    "qemu-$machine -cpu max -L /usr/$machine-linux-gnu" "${arguments[@]}"
+exec "$(dirname "${BASH_SOURCE[0]}")/variant.sh" "$invar" "$folder" "${runner[*]}" "${arguments[@]}"

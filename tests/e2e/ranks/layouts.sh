@@ -3,9 +3,9 @@
 #
 # The models have at least 8 atoms on every axis that a layout cuts, one of them 11; every format,
 # dense and with experts; threads, and processes if there is mpirun. By default the test runs a
-# selection that covers every layout, format, model and transport; with INVAR_TEST_FULL=1 it runs
-# all combinations. PART (from 0) of PARTS runs its portion of either set, so that parts can run in
-# parallel.
+# selection that has every kind of layout, format, model, transport and number of ranks; with
+# INVAR_TEST_FULL=1 it runs all combinations, of which PART (from 0) of PARTS runs its portion, so
+# that parts can run in parallel.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 part=${3:-0} parts=${4:-1}
@@ -140,13 +140,12 @@ layouts() {
     (($1 < 8)) || echo "any $ro 4 $re 4 $tp 2 $pp 2"
 }
 
-# sweep STRIDE PREFIX TEXT FLAG ...: runs every STRIDE-th combination of layouts that contain TEXT
-# and models whose names begin with PREFIX. Adjacent combinations differ in everything, so that a
-# stride covers all values.
+# sweep STRIDE FIRST PREFIX TEXT FLAG ...: runs combination FIRST and every STRIDE-th one after it,
+# of layouts that contain TEXT and models whose names begin with PREFIX. The numbers of the calls
+# below are small selections that have every value of every axis.
 sweep() {
-    local stride=$1 prefix=$2 text=$3 number=0 offset format ranks kind flags model transport
-    shift 3
-    offset=$((part * stride)) stride=$((parts * stride))
+    local stride=$1 offset=$2 prefix=$3 text=$4 number=0 format ranks kind flags model transport
+    shift 4
     [[ ! $full ]] || stride=$parts offset=$part
     for format in fp32 bf16 fp8 mxfp8 int4; do
         for ranks in 2 4 8; do
@@ -164,12 +163,12 @@ sweep() {
         done
     done
 }
-sweep 15 "" ""
-sweep 43 rows- "$tp" "${sp[@]}"
-sweep 89 rows- "$cp"
-sweep 233 lora- ""
-sweep 241 lora- "$tp" "${sp[@]}"
-sweep 233 lora- "$cp"
+sweep 33 16 "" ""
+sweep 57 5 rows- "$tp" "${sp[@]}"
+sweep 49 0 rows- "$cp"
+sweep 233 0 lora- ""
+sweep 241 0 lora- "$tp" "${sp[@]}"
+sweep 233 0 lora- "$cp"
 if ((part > 0)); then # the checks below belong to the first part
     ((failed)) || echo "$checks checks of part $part: all as expected"
     exit "$failed"

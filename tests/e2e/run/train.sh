@@ -155,28 +155,30 @@ if [[ ${INVAR_TEST_FULL:-} ]]; then
 fi
 
 # ---- each free key alone, dense and with experts -----------------------------------------------
+# alone RECIPE FLAG VALUE ...: checks each value of a free key; by default the second value for the
+# dense model and the first for experts, because all keys together have been checked above.
+alone() {
+    local recipe=$1 flag=$2 value values=("${@:3}")
+    if [[ ! ${INVAR_TEST_FULL:-} && $recipe == moe ]]; then
+        values=("$3")
+    elif [[ ! ${INVAR_TEST_FULL:-} ]]; then
+        values=("$4")
+    fi
+    for value in "${values[@]}"; do
+        # shellcheck disable=SC2086 # several words
+        same "$recipe" --threads 1 $flag "$value"
+    done
+}
 for recipe in bf16 moe; do
     for threads in 2 3; do
         same "$recipe" --threads "$threads"
     done
-    for size in 1 7 20; do
-        same "$recipe" --threads 1 --micro-batch-size "$size"
-    done
-    for tokens in 1 100 100000; do
-        same "$recipe" --threads 1 --use-dynamic-batch-size --max-tokens-per-gpu "$tokens"
-    done
-    for concurrency in 1 5 64; do
-        same "$recipe" --threads 1 --rollout-concurrency "$concurrency"
-    done
-    for chunk in 1 3 1000; do
-        same "$recipe" --threads 1 --chunked-prefill-size "$chunk"
-    done
-    for page in 1 5 64; do
-        same "$recipe" --threads 1 --page-size "$page"
-    done
-    for rows in 1 7; do
-        same "$recipe" --threads 1 --log-probs-chunk-size "$rows"
-    done
+    alone "$recipe" --micro-batch-size 1 7 20
+    alone "$recipe" "--use-dynamic-batch-size --max-tokens-per-gpu" 1 100 100000
+    alone "$recipe" --rollout-concurrency 1 5 64
+    alone "$recipe" --chunked-prefill-size 1 3 1000
+    alone "$recipe" --page-size 1 5 64
+    alone "$recipe" --log-probs-chunk-size 1 7
     same_with_drafts "$recipe"
     same "$recipe" --threads 1 --disable-prefix-sharing
     same "$recipe" --threads 1 --recompute-granularity full
