@@ -57,8 +57,9 @@ static void test_ext_parts__sum_or_total(void **state)
         {"{\"only\": -0.125}", -0.125, 1},
         {"{\"score\": -1.0, \"acc\": false, \"pred\": \"72\", \"why\": [\"no\"]}", -1, 2},
         {"{\"acc\": true}", 1, 1},
-        {"{\"z\": 1e16, \"a\": 1, \"m\": -1e16}", 0,
-         3}, // (1 + -1e16) + 1e16, in the order of the names
+        // (1e16 + -1e16) + 1 in the order of the names; the sum is 0 in the order of the reply
+        {"{\"a\": 1e16, \"z\": 1, \"m\": -1e16}", 1, 3},
+        {"{\"z\": 1, \"a\": 1e16, \"m\": -1e16}", 1, 3},
     };
 
     (void)state;

@@ -35,22 +35,59 @@ static invar_plugin *open_plugin(const char *spec)
     return plugin;
 }
 
+enum { LOSSES = 3, TOKENS = 3 };
+
+/* What the plug-in returned in the calls of a step. */
+typedef struct step_results {
+    double reward[6];
+    float loss[LOSSES][TOKENS], dlogp[LOSSES][TOKENS];
+} step_results;
+
 /* Makes the four calls of a step: the rewards of six samples, then a loss for each of three. */
-static invar_status call_all(double reward[6], float loss[3], invar_plugin *plugin)
+static invar_status call_all(step_results *out, invar_plugin *plugin)
 {
+    // the plug-in returns these as losses and derivatives, so that every call has its own
+    static const float old[LOSSES + TOKENS] = {-0.3f, -16777217.0f, -0x1p-149f,
+                                               -4.5f, -0x1.2p-3f,   -7.25f};
+    static const float logp[LOSSES + TOKENS] = {-0.1f, -0x1.fffffep-3f, -1e-38f,
+                                                -2.0f, -0x1.6p-9f,      -3.5f};
     invar_loss_sample sample = loss_sample(NULL);
     invar_rl_samples samples;
     invar_status status;
-    float dlogp[3];
 
+    memset(out, 0, sizeof *out);
+    assert_int_equal(sample.tokens, TOKENS);
     make_samples(&samples);
-    status = invar_plugin_reward(plugin, samples.items, 6, reward, no_parts());
-    for (int i = 0; i < 3 && status == INVAR_OK; i++) {
+    status = invar_plugin_reward(plugin, samples.items, 6, out->reward, no_parts());
+    for (int i = 0; i < LOSSES && status == INVAR_OK; i++) {
         sample.sample = i;
-        status = invar_plugin_loss(loss, dlogp, &sample, plugin);
+        sample.old_logp = old + i;
+        sample.logp = logp + i;
+        status = invar_plugin_loss(out->loss[i], out->dlogp[i], &sample, plugin);
     }
     invar_rl_samples_reset(&samples);
     return status;
+}
+
+static void assert_results(const step_results *got, const step_results *expected)
+{
+    assert_memory_equal(got->reward, expected->reward, sizeof got->reward);
+    assert_memory_equal(got->loss, expected->loss, sizeof got->loss);
+    assert_memory_equal(got->dlogp, expected->dlogp, sizeof got->dlogp);
+}
+
+/* Control: the calls of a step have different results, and none is zero. */
+static void assert_all_differ(const step_results *r)
+{
+    for (int i = 0; i < LOSSES; i++) {
+        assert_true(r->loss[i][0] != 0.0f && r->dlogp[i][0] != 0.0f);
+        for (int k = 0; k < i; k++) {
+            assert_memory_not_equal(r->loss[i], r->loss[k], sizeof r->loss[i]);
+            assert_memory_not_equal(r->dlogp[i], r->dlogp[k], sizeof r->dlogp[i]);
+        }
+    }
+    for (int i = 0; i < 6; i++)
+        assert_true(r->reward[i] == 100.0 + i);
 }
 
 static void append(invar_ledger *ledger, int64_t step, const invar_plugin *plugin)
@@ -71,8 +108,7 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
         .name = "a", .kind = "train", .circumstances = {.no_auto_facts = true}};
     invar_plugin *live = open_plugin(OBJECT), *offline = open_plugin(NULL);
     invar_recorded_replies stored = {0};
-    double reward[6], reward_again[6];
-    float loss[3], loss_again[3];
+    step_results results, again;
     invar_digest no_digest = {{0}};
     invar_ledger *ledger;
 
@@ -81,16 +117,16 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_ledger_begin(ledger, &run));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_plugin_begin_step(live, 0, NULL));
-    assert_ok(call_all(reward, loss, live));
+    assert_ok(call_all(&results, live));
+    assert_all_differ(&results);
     append(ledger, 0, live);
     append(ledger, 1, NULL);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4);
     assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_get(&stored)));
-    assert_ok(call_all(reward_again, loss_again, offline));
-    assert_memory_equal(reward, reward_again, sizeof reward);
-    assert_memory_equal(loss, loss_again, sizeof loss);
+    assert_ok(call_all(&again, offline));
+    assert_results(&again, &results);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 1)); // a step without replies
     assert_non_null(invar_recorded_replies_get(&stored));
@@ -108,7 +144,8 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // replies of the first execution
     assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_get(&stored)));
-    assert_ok(call_all(reward_again, loss_again, live));
+    assert_ok(call_all(&again, live));
+    assert_results(&again, &results);
     append(ledger, 0, live);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // replies of the second execution only
