@@ -2,8 +2,8 @@
  * eval_config.c - tests of files with evaluation sets (key eval-config).
  *
  * A set inherits the settings of the recipe and overrides them with its own; settings without
- * effect and invalid files are rejected with file and line. Randomly damaged files must be parsed
- * or rejected with one printable line.
+ * effect and invalid files are rejected with file and line. Randomly damaged files must be read as
+ * their lines say, or rejected with one printable line.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -167,10 +167,135 @@ static void test_eval_config__refusals(void **state)
     invar_recipe_free(recipe);
 }
 
-/* A file with up to four random bytes is read, or rejected with one printable line. */
+typedef struct text_span {
+    const char *text;
+    size_t bytes;
+} text_span;
+
+static text_span trim(const char *text, const char *end)
+{
+    while (text < end && *text == ' ')
+        text++;
+    while (text < end && (end[-1] == ' ' || end[-1] == '\r'))
+        end--;
+    return (text_span){text, (size_t)(end - text)};
+}
+
+static const struct {
+    const char *name;
+    invar_key key;
+} settings[] = {
+    {"n-samples-per-eval-prompt", INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT},
+    {"temperature", INVAR_KEY_EVAL_TEMPERATURE},
+    {"top-p", INVAR_KEY_EVAL_TOP_P},
+    {"top-k", INVAR_KEY_EVAL_TOP_K},
+    {"max-response-len", INVAR_KEY_EVAL_MAX_RESPONSE_LEN},
+    {"input-key", INVAR_KEY_EVAL_INPUT_KEY},
+    {"label-key", INVAR_KEY_EVAL_LABEL_KEY},
+    {"rm-type", INVAR_KEY_EVAL_RM_TYPE},
+    {"reward-key", INVAR_KEY_EVAL_REWARD_KEY},
+    {"turns", INVAR_KEY_EVAL_TURNS},
+};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static const char *text_of(invar_recipe_entry *e, const invar_recipe *recipe, invar_key key)
+{
+    invar_recipe_entry_get(e, recipe, key);
+    return e->text ? e->text : "";
+}
+
+/* Asserts that the settings that a section does not set are those of the run. */
+static void assert_inherits(const invar_recipe *set, const invar_recipe *run,
+                            const bool own[SETTINGS])
+{
+    invar_recipe_entry a, b;
+
+    for (int i = 0; i < SETTINGS; i++)
+        if (!own[i])
+            assert_string_equal(text_of(&a, set, settings[i].key),
+                                text_of(&b, run, settings[i].key));
+}
+
+/* Asserts that a setting of a set has the value that its line gives; returns its index. */
+static int assert_setting(const invar_recipe *set, text_span name, text_span value)
+{
+    invar_recipe_entry e;
+    char text[64];
+
+    for (int i = 0; i < SETTINGS; i++) {
+        if (strlen(settings[i].name) != name.bytes ||
+            memcmp(settings[i].name, name.text, name.bytes) != 0)
+            continue;
+        (void)snprintf(text, sizeof text, "%.*s", (int)value.bytes, value.text);
+        (void)text_of(&e, set, settings[i].key);
+        if (e.key->type == INVAR_RECIPE_TYPE_INT)
+            assert_int_equal(invar_recipe_int(set, settings[i].key), strtoll(text, NULL, 10));
+        else if (e.key->type == INVAR_RECIPE_TYPE_FLOAT)
+            assert_true(invar_recipe_float(set, settings[i].key) == strtod(text, NULL));
+        else
+            assert_string_equal(e.text, text);
+        return i;
+    }
+    fail_msg("a file with the setting \"%.*s\" was accepted", (int)name.bytes, name.text);
+    return 0;
+}
+
+/* Asserts that the sets of an accepted file are what its lines say. */
+static void assert_sets(const invar_eval_config *evals, const invar_recipe *run, const char *text,
+                        size_t bytes)
+{
+    const char *file_end = text + bytes;
+    const invar_recipe *set = NULL;
+    bool own[SETTINGS] = {false};
+    size_t count = 0, paths = 0;
+    text_span name = {NULL, 0};
+    char data[128];
+
+    for (const char *end; text < file_end; text = end + 1) {
+        const char *equals;
+        text_span line, key, value;
+
+        end = memchr(text, '\n', (size_t)(file_end - text));
+        end = end ? end : file_end;
+        line = trim(text, end);
+        if (line.bytes == 0 || line.text[0] == '#' || line.text[0] == ';')
+            continue;
+        if (line.text[0] == '[') {
+            if (set)
+                assert_inherits(set, run, own);
+            memset(own, 0, sizeof own);
+            assert_true(count < evals->count && line.text[line.bytes - 1] == ']');
+            set = evals->recipes[count++];
+            name = (text_span){line.text + 1, line.bytes - 2};
+            continue;
+        }
+        equals = memchr(line.text, '=', line.bytes);
+        assert_non_null(equals);
+        assert_non_null(set);
+        key = trim(line.text, equals);
+        value = trim(equals + 1, line.text + line.bytes);
+        if (key.bytes == 4 && memcmp(key.text, "path", 4) == 0) {
+            (void)snprintf(data, sizeof data, "%.*s \"%.*s\"", (int)name.bytes, name.text,
+                           (int)value.bytes, value.text);
+            assert_string_equal(invar_recipe_string(set, INVAR_KEY_EVAL_PROMPT_DATA), data);
+            paths++;
+        } else {
+            own[assert_setting(set, key, value)] = true;
+        }
+    }
+    assert_non_null(set);
+    assert_inherits(set, run, own);
+    assert_int_equal(count, evals->count);
+    assert_int_equal(paths, evals->count);
+}
+
+/*
+ * A file with up to four random bytes is read as its lines say, or rejected with one printable
+ * line.
+ */
 static void test_eval_config__damaged_files(void **state)
 {
-    int64_t n_files = invar_test_count(2000, 100000);
+    int64_t n_files = invar_test_count(2000, 100000), accepted = 0;
     invar_recipe *recipe = make_recipe();
     char text[sizeof two_sets];
     invar_eval_config evals;
@@ -180,16 +305,24 @@ static void test_eval_config__damaged_files(void **state)
         memcpy(text, two_sets, sizeof two_sets);
         for (uint64_t k = 0; k < 1 + (uint64_t)i % 4; k++) {
             uint32_t bits = invar_test_random(23, (uint64_t)i * 4 + k);
-            text[bits % (sizeof two_sets - 1)] = (char)(bits >> 16);
+            char byte = (char)(bits >> 16);
+            if (k % 2 == 0) // a printable byte, which is more often accepted
+                byte = (char)(' ' + (bits >> 16) % ('~' - ' ' + 1));
+            text[bits % (sizeof two_sets - 1)] = byte;
         }
         write_file(text, sizeof two_sets - 1);
-        if (invar_eval_config_read(&evals, recipe) == INVAR_OK)
-            assert_true(evals.count >= 1);
-        else
+        if (invar_eval_config_read(&evals, recipe) == INVAR_OK) {
+            assert_sets(&evals, recipe, text, sizeof two_sets - 1);
+            accepted++;
+        } else {
+            assert_string_not_equal(invar_error_last()->message, "");
             for (const char *c = invar_error_last()->message; *c; c++)
                 assert_true((unsigned char)*c >= 0x20 && *c != 0x7F);
+            invar_error_clear();
+        }
         invar_eval_config_release(&evals);
     }
+    assert_in_range(accepted, n_files / 20, n_files / 2); // control: some are, but not all
     invar_recipe_free(recipe);
 }
 
