@@ -3,19 +3,23 @@
  *
  * A failed write leaves the old file, writes do not follow symbolic links, and interrupted system
  * calls are repeated. This program replaces fsync, so that tests can interrupt it and check which
- * files were synced.
+ * files were synced, and readlink, so that a folder can move while its path is determined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE 1 // syscall
+#define _GNU_SOURCE 1  // syscall
+#undef _FORTIFY_SOURCE // makes readlink an inline function, which cannot be replaced
 
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -69,6 +73,22 @@ static const char *in_work(const char *name)
 
     snprintf(out, sizeof path[0], "%s/%s", work, name);
     return out;
+}
+
+static int moves; /* moves between "here" and "there" still to be made after a link is read */
+
+/* Replaces readlink of libc: the folder that the link led to is moved before the path is used. */
+ssize_t readlink(const char *path, char *out, size_t bytes)
+{
+    ssize_t length = (ssize_t)syscall(SYS_readlinkat, AT_FDCWD, path, out, bytes);
+
+    if (moves > 0) {
+        assert_int_equal(
+            rename(in_work(moves % 2 ? "here" : "there"), in_work(moves % 2 ? "there" : "here")),
+            0);
+        moves--;
+    }
+    return length;
 }
 
 static int make_work(void **state)
@@ -596,28 +616,82 @@ static void test_base_file__finds_a_folder_that_was_moved(void **state)
     invar_held_folder_release(&held);
 }
 
-/* Another process keeps renaming the folder while its path is determined. */
+/* The folder moves between the two calls by which its path is determined. */
+static void test_base_file__finds_a_folder_that_moves_meanwhile(void **state)
+{
+    static const int counts[] = {2, 4, 50}; // an even number, so that the folder ends as "there"
+    invar_held_folder held;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        assert_ok(invar_held_folder_make(in_work("here")));
+        assert_ok(invar_held_folder_open(&held, in_work("here")));
+        assert_int_equal(rename(in_work("here"), in_work("there")), 0);
+        moves = counts[i];
+        assert_ok(invar_held_folder_refresh(&held));
+        assert_int_equal(moves, 0);
+        assert_true(strlen(held.path) > 6 && strcmp(strrchr(held.path, '/'), "/there") == 0);
+        invar_held_folder_release(&held);
+        assert_ok(invar_held_folder_remove(in_work("there")));
+    }
+}
+
+/* Renames a folder there and back until this process is killed; ends if a rename fails. */
+static void keep_moving(atomic_int *renames, const char *first_path, const char *second_path)
+{
+    bool moved = false;
+
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+        _exit(1);
+    for (;;) {
+        if (rename(moved ? second_path : first_path, moved ? first_path : second_path) != 0)
+            _exit(1);
+        moved = !moved;
+        atomic_fetch_add(renames, 1);
+    }
+}
+
+/*
+ * Another process keeps renaming the folder while its path is determined. It counts its renames in
+ * shared memory, and the test ends after a thousand of them.
+ */
 static void test_base_file__finds_a_folder_that_is_being_moved(void **state)
 {
     char first_path[INVAR_PATH_SIZE], second_path[INVAR_PATH_SIZE];
+    struct stat is, held_stat;
+    atomic_int *renames =
+        mmap(NULL, sizeof *renames, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     invar_held_folder held;
+    int end = 0;
     pid_t mover;
 
     (void)state;
+    assert_ptr_not_equal(renames, MAP_FAILED);
     (void)snprintf(first_path, sizeof first_path, "%s", in_work("here"));
     (void)snprintf(second_path, sizeof second_path, "%s", in_work("there"));
     assert_ok(invar_held_folder_make(first_path));
     assert_ok(invar_held_folder_open(&held, first_path));
     mover = fork();
     assert_true(mover >= 0);
-    for (int i = 0; mover == 0; i++)
-        if (rename(i % 2 ? second_path : first_path, i % 2 ? first_path : second_path) != 0)
-            _exit(1);
-    for (int i = 0; i < 20000; i++)
+    if (mover == 0)
+        keep_moving(renames, first_path, second_path);
+    for (int i = 0; i < 20000 || atomic_load(renames) < 1000; i++) {
+        const char *name;
         assert_ok(invar_held_folder_refresh(&held));
+        name = strrchr(held.path, '/');
+        assert_true(name && (strcmp(name, "/here") == 0 || strcmp(name, "/there") == 0));
+        if (i >= 20000) // a mover that failed makes no more renames
+            assert_int_equal(waitpid(mover, &end, WNOHANG), 0);
+    }
     assert_int_equal(kill(mover, SIGKILL), 0);
-    assert_int_equal(waitpid(mover, NULL, 0), mover);
+    assert_int_equal(waitpid(mover, &end, 0), mover);
+    assert_true(WIFSIGNALED(end) && WTERMSIG(end) == SIGKILL); // every rename succeeded
+    assert_ok(invar_held_folder_refresh(&held));
+    assert_int_equal(stat(held.path, &is), 0);
+    assert_int_equal(fstat(held.fd, &held_stat), 0);
+    assert_true(is.st_ino == held_stat.st_ino && is.st_dev == held_stat.st_dev);
     invar_held_folder_release(&held);
+    assert_int_equal(munmap(renames, sizeof *renames), 0);
 }
 
 int main(void)
@@ -643,6 +717,7 @@ int main(void)
         cmocka_unit_test(test_base_file__reports_absolute_path_of_missing_files),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
         cmocka_unit_test(test_base_file__finds_a_folder_that_was_moved),
+        cmocka_unit_test(test_base_file__finds_a_folder_that_moves_meanwhile),
         cmocka_unit_test(test_base_file__finds_a_folder_that_is_being_moved),
     };
 
