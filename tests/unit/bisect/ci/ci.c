@@ -11,7 +11,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -214,14 +216,44 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
     assert_true(!a.flags[2] && !a.environment[0] && !a.prefix && !a.same_addresses);
 }
 
+/* Lists the locales with a program `locale` that is this script. */
+static void list_locales(invar_chaos_locales *out, const char *script)
+{
+    const char *before = getenv("PATH");
+    char path[300], *saved = strdup(before ? before : "/usr/bin:/bin"), search[4096];
+
+    assert_non_null(saved);
+    (void)snprintf(path, sizeof path, "%s/locale", folder);
+    assert_ok(invar_file_write(path, script, strlen(script)));
+    assert_int_equal(chmod(path, 0700), 0);
+    (void)snprintf(search, sizeof search, "%s:%s", folder, saved);
+    assert_int_equal(setenv("PATH", search, 1), 0);
+    assert_ok(invar_chaos_list_locales(out, folder));
+    assert_int_equal(setenv("PATH", saved, 1), 0);
+    assert_int_equal(unlink(path), 0);
+    free(saved);
+}
+
+/* Every usable name of the list is found, in its order; other lines are ignored. */
 static void test_ci_chaos__finds_locales(void **state)
 {
+    static const char *const expected[] = {"C", "de_DE.utf8", "ca_ES.utf8@euro", "POSIX"};
     static invar_chaos_locales locales;
 
     (void)state;
-    assert_ok(invar_chaos_list_locales(&locales, folder));
+    list_locales(&locales, "#!/bin/sh\n"
+                           "[ \"$*\" = -a ] || exit 1\n"
+                           "printf 'C\\nde_DE.utf8\\n\\nca_ES.utf8@euro\\n'\n"
+                           "printf 'a b\\nx;y\\n1234567890123456789012345678901234567890\\n'\n"
+                           "printf POSIX\n");
+    assert_int_equal(locales.count, sizeof expected / sizeof *expected);
     for (size_t i = 0; i < locales.count; i++)
-        assert_true(strlen(locales.names[i]) > 0);
+        assert_string_equal(locales.names[i], expected[i]);
+    list_locales(&locales, "#!/bin/sh\necho C\nexit 1\n");
+    assert_int_equal(locales.count, 0);
+    list_locales(&locales, "#!/bin/sh\nseq 100\n");
+    assert_int_equal(locales.count, INVAR_CHAOS_LOCALES);
+    assert_string_equal(locales.names[INVAR_CHAOS_LOCALES - 1], "64");
 }
 
 /* ---- services -------------------------------------------------------------------------------- */

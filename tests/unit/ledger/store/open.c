@@ -304,12 +304,11 @@ static int remove_public(void **state)
     return 0;
 }
 
-static bool can_become_nobody(void)
+/* Skips the test unless this process can start children of another user. */
+static void require_root(void)
 {
-    if (getuid() == 0)
-        return true;
-    print_message("not root: another user cannot be tried\n");
-    return false;
+    if (getuid() != 0)
+        skip();
 }
 
 /* Verifies a ledger with one run and returns the run's last step. */
@@ -349,8 +348,7 @@ static void test_ledger_open__finished_in_a_folder_that_cannot_be_written(void *
     raw_outcome out;
 
     (void)state;
-    if (!can_become_nobody())
-        return;
+    require_root();
     assert_ok(invar_test_ledger_write(path, &three_steps));
     out = raw_child(NOBODY, read_all, path);
     raw_assert_outcome(&out, INVAR_OK, "");
@@ -365,8 +363,7 @@ static void test_ledger_open__writer_without_rights(void **state)
     raw_outcome out;
 
     (void)state;
-    if (!can_become_nobody())
-        return;
+    require_root();
     assert_ok(invar_test_ledger_write(public_path("a.db"), &three_steps));
     out = raw_child(NOBODY, open_writer, public_path("a.db"));
     raw_assert_outcome(&out, INVAR_E_IO, "its lock \"...-lock\" cannot be made: Permission denied");
@@ -384,8 +381,7 @@ static void test_ledger_open__log_in_a_folder_that_cannot_be_written(void **stat
     invar_ledger *ledger;
 
     (void)state;
-    if (!can_become_nobody())
-        return;
+    require_root();
     ledger = raw_writer(public_path("live.db"));
     assert_ok(invar_test_ledger_begin(ledger, &three_steps));
     assert_ok(invar_test_ledger_step(ledger, &three_steps, 0, 0));
@@ -457,8 +453,7 @@ static void test_ledger_open__reader_without_rights_follows_a_writer(void **stat
     pid_t writer;
 
     (void)state;
-    if (!can_become_nobody())
-        return;
+    require_root();
     assert_ok(invar_test_ledger_write(path, &three_steps));
     assert_true(pipe(to_writer) == 0 && pipe(to_reader) == 0);
     writer = fork();
