@@ -121,8 +121,9 @@ static void test_ledger_export__tensorboard_has_every_scalar(void **state)
 {
     text events = write_events("run.db", path_of("tb"), "test");
     invar_ledger *ledger = open_ledger("run.db");
-    const char *at = events.data, *end = events.data + events.bytes;
+    const char *at = events.data, *end = events.data + events.bytes, *last = at;
     int64_t count = 0, gauges = 0, results = 0;
+    uint64_t length;
     event e, before = {.step = -9};
 
     (void)state;
@@ -130,6 +131,7 @@ static void test_ledger_export__tensorboard_has_every_scalar(void **state)
     at = read_event(&e, at);
     assert_string_equal(e.version, "brain.Event:2");
     for (; at < end; count++, before = e) {
+        last = at;
         at = read_event(&e, at);
         assert_true(e.step >= before.step && e.tag[0]);
         assert_true(e.wall > 1.6e9 && e.wall < 1e10);
@@ -142,8 +144,14 @@ static void test_ledger_export__tensorboard_has_every_scalar(void **state)
     assert_int_equal(count, results + count_rows(ledger,
                                                  "SELECT (SELECT count(*) FROM metrics) + count(*) "
                                                  "FROM gauge JOIN timeline USING(run, step, seg)"));
-    events.data[events.bytes - 5] ^= 1; // meant as a control of crc_holds on changed data
-    assert_false(crc_holds(events.data + events.bytes - 12, 8));
+    // control: a changed bit in the length, or in the data, of the last record is found
+    length = little_endian(last, 8);
+    assert_ptr_equal(last + 12 + length + 4, end);
+    assert_true(crc_holds(last, 8) && crc_holds(last + 12, length));
+    events.data[last - events.data] ^= 1;
+    events.data[events.bytes - 5] ^= 1;
+    assert_false(crc_holds(last, 8));
+    assert_false(crc_holds(last + 12, length));
     invar_ledger_close(ledger);
     free(events.data);
 }
