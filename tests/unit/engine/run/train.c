@@ -363,15 +363,35 @@ static void test_train__exports_without_checkpoints(void **state)
     assert_true(invar_path_exists(run_path("hf/1/model.safetensors")));
 }
 
-/* Greedy rollouts run to the end; their log-probs are those at temperature 1. */
+/*
+ * Greedy rollouts have the log-probs at temperature 1, which a run at that temperature computes for
+ * the same tokens. Control: a run at another temperature computes others.
+ */
 static void test_train__greedy_rollouts(void **state)
 {
-    const run_pair greedy[] = {
-        {"rollout-temperature", "0"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
+    const run_pair greedy[] = {{"rollout-temperature", "0"},
+                               {"debug-rollout-only", "true"},
+                               {"save-debug-rollout-data", run_path("greedy.{rollout_id}")},
+                               {NULL, NULL}};
+    const run_pair scored[] = {{"load-debug-rollout-data", run_path("greedy.{rollout_id}")},
+                               {"num-rollout", "1"},
+                               {NULL, NULL}};
+    const run_pair cold[] = {{"rollout-temperature", "0.5"}, {NULL, NULL}};
+    static const char sampled[] =
+        "SELECT value FROM metrics WHERE name = 'rollout/rollout_log_probs' AND step = 0";
+    static const char computed[] =
+        "SELECT value FROM metrics WHERE name = 'rollout/log_probs' AND step = 0";
+    double logp;
 
     (void)state;
     assert_ok(run_train_pairs("greedy", greedy, NULL));
     assert_int_equal(run_digests_of("greedy").last, 1);
+    assert_ok(run_train_pairs("greedy.scored", scored, NULL));
+    assert_ok(run_train_pairs("greedy.cold", scored, cold));
+    logp = run_query_number("greedy", sampled);
+    assert_true(logp < 0.0);
+    assert_true(run_query_number("greedy.scored", computed) == logp);
+    assert_true(run_query_number("greedy.cold", computed) != logp);
 }
 
 static size_t live_bytes, peak;
