@@ -45,8 +45,8 @@ typedef struct sync_case {
     invar_model *reference; /* model of one rank */
     int flipped_rank;       /* rank that flips a bit after the transfer; -1 for none */
     const char *name;       /* parameter with the flipped bit */
-    invar_digest hash;      /* hash of the weights, from rank 0 */
-    uint64_t bytes;         /* bytes received by all ranks, from rank 0 */
+    invar_weight_sync_result results[MAX_RANKS]; /* of each rank */
+    uint64_t received[MAX_RANKS];                /* bytes of the first transfer to each rank */
 } sync_case;
 
 static invar_rank_role_sizes sizes_of(const rank_layouts *p)
@@ -99,11 +99,12 @@ static invar_status flip_bit(const sync_case *l, const invar_model *model)
 }
 
 /* The transferred bytes are those of the sync's plan and of the model. */
-static invar_status check_bytes(const invar_weight_sync *sync, const invar_rank_roles *roles,
-                                const invar_model *model)
+static invar_status check_bytes(uint64_t *received_out, const invar_weight_sync *sync,
+                                const invar_rank_roles *roles, const invar_model *model)
 {
     invar_comm_stats stats = invar_comm_get_stats(roles->world.world, INVAR_COMM_SENDRECV);
 
+    *received_out = stats.received;
     if (invar_weight_sync_bytes(sync) != (roles->is_rollout_rank ? stats.received : stats.sent) ||
         (roles->is_rollout_rank && stats.received != invar_model_weight_bytes(model)))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other bytes were moved than planned");
@@ -115,14 +116,13 @@ static invar_status sync_twice(sync_case *l, const invar_rank_roles *roles, inva
 {
     const invar_weight_sync_options o = {
         .roles = roles, .model = model, .dev = &model->dev, .bucket_bytes = l->bucket};
-    invar_weight_sync_result result = {.bytes = 0};
     invar_weight_sync *sync;
     invar_status status = invar_weight_sync_new(&sync, &o);
 
     if (status == INVAR_OK)
         status = invar_weight_sync_transfer(sync);
     if (status == INVAR_OK)
-        status = check_bytes(sync, roles, model);
+        status = check_bytes(&l->received[rank], sync, roles, model);
     if (status == INVAR_OK)
         status = check_weights(l, model);
     if (status == INVAR_OK)
@@ -130,11 +130,7 @@ static invar_status sync_twice(sync_case *l, const invar_rank_roles *roles, inva
     if (status == INVAR_OK && l->flipped_rank == rank)
         status = flip_bit(l, model);
     if (status == INVAR_OK)
-        status = invar_weight_sync_compare(&result, sync);
-    if (status == INVAR_OK && rank == 0) {
-        l->hash = result.hash;
-        l->bytes = result.bytes;
-    }
+        status = invar_weight_sync_compare(&l->results[rank], sync);
     invar_weight_sync_free(sync);
     return status;
 }
@@ -169,18 +165,36 @@ static invar_status run_rank(rank_run *run)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
+/* Checks that all ranks have the same result: this hash, and the bytes that all ranks received. */
+static void check_results(const sync_case *l, const invar_digest *hash, int size)
+{
+    uint64_t received = 0;
+
+    for (int r = 0; r < size; r++)
+        received += l->received[r];
+    assert_true(received > 0);
+    for (int r = 0; r < size; r++) {
+        assert_true(invar_digest_equal(&l->results[r].hash, hash));
+        assert_int_equal(l->results[r].bytes, received);
+        assert_false(l->results[r].differ);
+    }
+}
+
 static void check_layouts(sync_case *l, const rank_layouts *p, size_t bucket, uint64_t schedule)
 {
-    const invar_digest before = l->hash;
+    const invar_digest before = l->results[0].hash;
     char what[80];
 
+    memset(l->results, 0, sizeof l->results);
+    memset(l->received, 0, sizeof l->received);
     l->layouts = p;
     l->bucket = bucket;
     (void)snprintf(what, sizeof what, "%d ranks train (%d x %d x %d), %d sample by %d", p->train,
                    p->tensor, p->expert, p->pipeline, p->rollout_ranks, p->ranks_per_engine);
     sharded_run(p->train + p->rollout_ranks, schedule, run_rank, l, what);
-    if (p != layout_cases) // the hash does not depend on the layouts
-        assert_true(invar_digest_equal(&before, &l->hash));
+    // the hash does not depend on the layouts
+    check_results(l, p == layout_cases ? &l->results[0].hash : &before,
+                  p->train + p->rollout_ranks);
 }
 
 /* Checks the first pair of layouts, and every third one from `first` on. */
@@ -231,10 +245,12 @@ static void check_flip(sync_case *l, const rank_layouts *p, int rank, const char
     l->layouts = p;
     l->flipped_rank = rank;
     l->name = name;
+    memset(l->results, 0, sizeof l->results);
     run_ranks(runs, p->train + p->rollout_ranks, 0, 0, run_rank, l);
     (void)snprintf(text, sizeof text, "rank %d on ", rank);
     for (int r = 0; r < p->train + p->rollout_ranks; r++) {
         assert_int_equal(runs[r].status, INVAR_E_MISMATCH);
+        assert_true(l->results[r].differ);
         assert_memory_equal(runs[r].error.message, text, strlen(text));
         assert_non_null(strstr(runs[r].error.message, name));
     }
