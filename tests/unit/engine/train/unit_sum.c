@@ -119,17 +119,18 @@ static invar_status compare_range(const sum_case *s, const invar_model *model,
 {
     int rank = model->layout->data.rank;
     invar_zero_ranges ranges;
+    invar_status status = invar_zero_ranges_grads(&ranges, model, 0);
+    int64_t first = status == INVAR_OK && rank > 0 ? ranges.end[rank - 1] : 0;
 
-    INVAR_TRY(invar_zero_ranges_grads(&ranges, model, 0));
-    for (int64_t i = rank > 0 ? ranges.end[rank - 1] : 0; i < ranges.end[rank]; i++) {
+    for (int64_t i = first; status == INVAR_OK && i < ranges.end[rank]; i++) {
         invar_byte_range range = ranges.ranges[i];
 
         if (invar_bits_differ((char *)grads->memory + range.first,
                               (const char *)s->expected + range.first, range.bytes))
-            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", rank);
+            status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", rank);
     }
     invar_zero_ranges_release(&ranges);
-    return INVAR_OK;
+    return status;
 }
 
 static invar_status run_rank(rank_run *run)
