@@ -134,7 +134,7 @@ static void test_checkpoint_refused__files_that_cannot_grow(void **state)
 /* Child: fills a private tmpfs of `payload` KiB with checkpoints until a write fails. */
 static int write_to_full_disk(void *payload)
 {
-    char options[64];
+    char options[64], temporary[32];
     int n_refused = 0;
 
     if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
@@ -153,7 +153,8 @@ static int write_to_full_disk(void *payload)
             return OTHER_ERROR;
         if (n_refused && step > 1 && check_latest() != step - 1)
             return OTHER_ERROR;
-        if (save_has("iter_0000040.tmp"))
+        (void)snprintf(temporary, sizeof temporary, "iter_%07d.tmp", (int)step);
+        if (save_has(temporary))
             return OTHER_ERROR;
     }
     return n_refused ? REFUSED : WRITTEN;
