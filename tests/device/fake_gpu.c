@@ -226,25 +226,26 @@ static size_t memory_of_device(void)
 /* Returns a new block; NULL if there is not enough memory. */
 static char *add_block(size_t bytes, const char *what)
 {
-    size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
+    size_t rounded_bytes = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
     int index;
 
     if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MAX_BLOCKS ||
-        far.counts.bytes + room > memory_of_device())
+        far.counts.bytes + rounded_bytes > memory_of_device())
         return NULL;
-    index = find_gap(&at, room);
-    if (at + room > REGION)
+    index = find_gap(&at, rounded_bytes);
+    if (at + rounded_bytes > REGION)
         return NULL;
     memmove(&far.blocks[index + 1], &far.blocks[index],
             (size_t)(far.count - index) * sizeof *far.blocks);
     far.count++;
-    far.blocks[index] = (block){.at = at, .bytes = room};
+    far.blocks[index] = (block){.at = at, .bytes = rounded_bytes};
     snprintf(far.blocks[index].what, MAX_LABEL, "%s", what);
     far.counts.live++;
-    far.counts.bytes += room;
+    far.counts.bytes += rounded_bytes;
     far.counts.most = far.counts.bytes > far.counts.most ? far.counts.bytes : far.counts.most;
     protect(PROT_READ | PROT_WRITE);
-    memset(far.base + at, 0xFF, room); // a value that is read before it was written is NaN
+    // a value that is read before it was written is NaN
+    memset(far.base + at, 0xFF, rounded_bytes);
     protect(PROT_NONE);
     return far.base + at;
 }
@@ -285,7 +286,7 @@ static void free_device(const invar_device *dev, void *address)
     pthread_mutex_unlock(&lock);
 }
 
-static size_t room(const invar_device *dev)
+static size_t free_bytes(const invar_device *dev)
 {
     size_t used;
 
@@ -698,7 +699,7 @@ const invar_backend *invar_fake_gpu_backend(void)
         .name = "fake_gpu",
         .open = open_device,
         .close = close_device,
-        .memory = {true, alloc_device, free_device, alloc_host, free_host, room, NULL, upload,
+        .memory = {true, alloc_device, free_device, alloc_host, free_host, free_bytes, NULL, upload,
                    download, copy, copy_each, zero, wait},
         .graphs = {graph_begin, graph_end, graph_run, graph_free},
         .timers = {mark_set, mark_read, NULL},
