@@ -3,13 +3,15 @@
  *
  * Results are compared with those of one batch on one thread: for micro-batches of several sizes,
  * for neighbors and vocabulary padding of NaN, infinite and huge values, and for all thread
- * counts, CPU paths and numerics. Control: a reversed vocabulary changes the sums.
+ * counts, CPU paths and numerics. Controls: a reversed vocabulary changes the sums, and an op whose
+ * rows depend on other rows (row_leak.h) changes every result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
 #include <string.h>
 
+#include "tests/device/row_leak.h"
 #include "tests/ops.h"
 
 typedef struct tokens {
@@ -77,22 +79,50 @@ static void run_logprob(const invar_device *dev, const tokens *t)
     assert_ok(invar_logprob_bwd(dev, &t->bwd));
 }
 
-/* Asserts that the rows of `whole` from `first` on equal those of `part`. */
-static void assert_rows(const tokens *whole, int64_t first, const tokens *part)
-{
-    const invar_tensor *a[] = {&whole->fwd.logp, &whole->fwd.entropy, &whole->fwd.max,
-                               &whole->fwd.logsum, &whole->bwd.dlogits};
-    const invar_tensor *b[] = {&part->fwd.logp, &part->fwd.entropy, &part->fwd.max,
-                               &part->fwd.logsum, &part->bwd.dlogits};
-    static const char *const names[] = {"logp", "entropy", "max", "logsum", "dlogits"};
+enum { RESULTS = 5 };
 
-    for (int i = 0; i < 5; i++) {
+/*
+ * Compares the rows of `whole` from `first` on with those of `part`. If `changed` is NULL, asserts
+ * that they are equal; otherwise counts the differing tensors of each result.
+ */
+static void compare_rows(const tokens *whole, int64_t first, const tokens *part,
+                         int changed[RESULTS])
+{
+    const invar_tensor *a[RESULTS] = {&whole->fwd.logp, &whole->fwd.entropy, &whole->fwd.max,
+                                      &whole->fwd.logsum, &whole->bwd.dlogits};
+    const invar_tensor *b[RESULTS] = {&part->fwd.logp, &part->fwd.entropy, &part->fwd.max,
+                                      &part->fwd.logsum, &part->bwd.dlogits};
+    static const char *const names[RESULTS] = {"logp", "entropy", "max", "logsum", "dlogits"};
+
+    for (int i = 0; i < RESULTS; i++) {
         invar_tensor rows = invar_tensor_rows(a[i], first, b[i]->shape[0]);
-        invar_assert_bits_tensor(b[i], &rows, names[i]);
+        if (changed)
+            changed[i] += invar_tensors_differ(b[i], &rows);
+        else
+            invar_assert_bits_tensor(b[i], &rows, names[i]);
     }
 }
 
 static const invar_dtype storage[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
+
+/* Compares micro-batches of 1, 3, 7, ... tokens with the whole batch. */
+static void compare_micro_batches(const invar_device *dev, int64_t count, int64_t vocabulary,
+                                  invar_dtype dlogits, int changed[RESULTS])
+{
+    tokens inputs = inputs_new(count, vocabulary, dlogits);
+    tokens whole = tokens_of(&inputs, 0, count);
+
+    run_logprob(dev, &whole);
+    for (int64_t size = 1; size < count; size += 1 + size)
+        for (int64_t first = 0; first + size <= count; first += size) {
+            tokens part = tokens_of(&inputs, first, size);
+            run_logprob(dev, &part);
+            compare_rows(&whole, first, &part, changed);
+            outputs_free(&part);
+        }
+    outputs_free(&whole);
+    inputs_free(&inputs);
+}
 
 static void test_logprob__token_alone_equals_token_in_batch(void **state)
 {
@@ -101,48 +131,63 @@ static void test_logprob__token_alone_equals_token_in_batch(void **state)
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    for (int i = 0; i < 12; i++) {
-        int64_t count = invar_test_count(i < 10 ? 7 : 3, 40);
-        tokens inputs = inputs_new(count, sizes[i / 2], storage[i % 2]);
-        tokens whole = tokens_of(&inputs, 0, count);
-
-        run_logprob(&dev, &whole);
-        for (int64_t size = 1; size < count; size += 1 + size) // micro-batches of 1, 3, 7, ...
-            for (int64_t first = 0; first + size <= count; first += size) {
-                tokens part = tokens_of(&inputs, first, size);
-                run_logprob(&dev, &part);
-                assert_rows(&whole, first, &part);
-                outputs_free(&part);
-            }
-        outputs_free(&whole);
-        inputs_free(&inputs);
-    }
+    for (int i = 0; i < 12; i++)
+        compare_micro_batches(&dev, invar_test_count(i < 10 ? 7 : 3, 40), sizes[i / 2],
+                              storage[i % 2], NULL);
     invar_test_device_release(&dev);
 }
 
+/* Compares the token in the middle of a batch of `poison` with the same token alone. */
+static void compare_poisoned(const invar_device *dev, float poison, invar_dtype dlogits,
+                             int changed[RESULTS])
+{
+    const int64_t count = 5, middle = 2;
+    tokens inputs = inputs_new(count, 600, dlogits);
+    tokens alone = tokens_of(&inputs, middle, 1), whole = tokens_of(&inputs, 0, count);
+
+    for (int64_t t = 0; t < count; t++) {
+        invar_tensor row = invar_tensor_rows(&inputs.fwd.logits, t, 1);
+        if (t != middle)
+            invar_test_fill(&row, poison);
+    }
+    run_logprob(dev, &alone);
+    run_logprob(dev, &whole);
+    compare_rows(&whole, middle, &alone, changed);
+    outputs_free(&alone);
+    outputs_free(&whole);
+    inputs_free(&inputs);
+}
+
+static const float poison[] = {NAN, INFINITY, -3e38f};
+
 static void test_logprob__neighbors_change_nothing(void **state)
 {
-    static const float poison[] = {NAN, INFINITY, -3e38f};
-    const int64_t count = 5, middle = 2;
     invar_device dev;
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
-    for (int i = 0; i < 6; i++) {
-        tokens inputs = inputs_new(count, 600, storage[i % 2]);
-        tokens alone = tokens_of(&inputs, middle, 1), whole = tokens_of(&inputs, 0, count);
+    for (int i = 0; i < 6; i++)
+        compare_poisoned(&dev, poison[i / 2], storage[i % 2], NULL);
+    invar_test_device_release(&dev);
+}
 
-        for (int64_t t = 0; t < count; t++) {
-            invar_tensor row = invar_tensor_rows(&inputs.fwd.logits, t, 1);
-            if (t != middle)
-                invar_test_fill(&row, poison[i / 2]);
-        }
-        run_logprob(&dev, &alone);
-        run_logprob(&dev, &whole);
-        assert_rows(&whole, middle, &alone);
-        outputs_free(&alone);
-        outputs_free(&whole);
-        inputs_free(&inputs);
+/* Control: rows that depend on other rows differ from the same rows alone, in every result. */
+static void test_logprob__control_rows_that_depend_on_others_are_seen(void **state)
+{
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    dev.backend = row_leak_backend(dev.backend, INVAR_OP_LOGPROB_FWD,
+                                   offsetof(invar_logprob_fwd_args, logits));
+    for (int i = 0; i < 8; i++) {
+        int changed[RESULTS] = {0};
+        if (i < 2)
+            compare_micro_batches(&dev, 7, 300, storage[i % 2], changed);
+        else
+            compare_poisoned(&dev, poison[i / 2 - 1], storage[i % 2], changed);
+        for (int j = 0; j < RESULTS; j++)
+            assert_true(changed[j] > 0);
     }
     invar_test_device_release(&dev);
 }
@@ -166,7 +211,7 @@ static void test_logprob__threads_paths_and_numerics_change_nothing(void **state
             invar_test_device_init(&dev, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2),
                                    threads[j / 4]);
             run_logprob(&dev, &got);
-            assert_rows(&expected, 0, &got);
+            compare_rows(&expected, 0, &got, NULL);
             outputs_free(&got);
             invar_test_device_release(&dev);
         }
@@ -212,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logprob__token_alone_equals_token_in_batch),
         cmocka_unit_test(test_logprob__neighbors_change_nothing),
+        cmocka_unit_test(test_logprob__control_rows_that_depend_on_others_are_seen),
         cmocka_unit_test(test_logprob__threads_paths_and_numerics_change_nothing),
         cmocka_unit_test(test_logprob__control_reordered_vocabulary_is_seen),
     };

@@ -3,8 +3,8 @@
  *
  * A row sampled alone gives the token that it has in a batch, at any position, with any number of
  * threads, CPU path and numerics, and with NaN, infinite or huge values in its neighbors and in
- * the padding of the vocabulary. Control: changing the seed, the purpose or any of the three
- * coordinates changes the tokens.
+ * the padding of the vocabulary. Controls: changing the seed, the purpose or any of the three
+ * coordinates changes the tokens, and so does an op whose rows depend on other rows (row_leak.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/device/row_leak.h"
 #include "tests/ops.h"
 
 enum { ROWS = 24 };
@@ -57,12 +58,17 @@ static void sample_case_free(sample_case *d)
     free(d);
 }
 
+static bool leaking; /* a row depends on the row before it */
+
 static void run_sample(const invar_sample_args *args, invar_numerics numerics, invar_cpu_path path,
                        int threads)
 {
     invar_device dev;
 
     invar_test_device_init(&dev, numerics, path, threads);
+    if (leaking)
+        dev.backend =
+            row_leak_backend(dev.backend, INVAR_OP_SAMPLE, offsetof(invar_sample_args, logits));
     assert_ok(invar_sample(&dev, args));
     invar_test_device_release(&dev);
 }
@@ -85,63 +91,97 @@ static int32_t sample_alone(const sample_case *d, int64_t i)
     return token;
 }
 
+/* Returns how many of the rows 0, step, 2 * step, ... have another token if they are alone. */
+static int count_other_alone(const invar_sample_args *filter, int64_t vocabulary, int64_t step)
+{
+    sample_case *d = sample_case_new(filter, vocabulary);
+    int n_other = 0;
+
+    run_plain(&d->args);
+    for (int64_t row = 0; row < ROWS; row += step)
+        n_other += sample_alone(d, row) != d->tokens[row];
+    sample_case_free(d);
+    return n_other;
+}
+
 static void test_sample__row_alone_gives_the_same_token(void **state)
 {
     int64_t sizes[] = {50, 1000, 151936};
 
     (void)state;
-    for (int i = 0; i < FILTERS * 3; i++) {
-        sample_case *d = sample_case_new(&filters[i / 3], sizes[i % 3]);
-        int64_t step = i % 3 == 2 ? invar_test_count(11, 1) : 1;
+    for (int i = 0; i < FILTERS * 3; i++)
+        assert_int_equal(count_other_alone(&filters[i / 3], sizes[i % 3],
+                                           i % 3 == 2 ? invar_test_count(11, 1) : 1),
+                         0);
+}
 
-        run_plain(&d->args);
-        for (int64_t row = 0; row < ROWS; row += step)
-            assert_int_equal(sample_alone(d, row), d->tokens[row]);
-        sample_case_free(d);
+/* Returns how many rows have another token in another order of the rows. */
+static int count_other_in_order(const invar_sample_args *filter)
+{
+    sample_case *d = sample_case_new(filter, 700), *other = sample_case_new(filter, 700);
+    int n_other = 0;
+
+    run_plain(&d->args);
+    for (int64_t row = 0; row < ROWS; row++) {
+        int64_t from = (row * 5 + 3) % ROWS; // a permutation: 24 is coprime to 5
+        float *to = (float *)other->args.logits.data + row * other->args.logits.row_stride;
+        memcpy(to, (const float *)d->args.logits.data + from * d->args.logits.row_stride,
+               700 * sizeof *to);
+        other->coords[row] = d->coords[from];
     }
+    run_plain(&other->args);
+    for (int64_t row = 0; row < ROWS; row++)
+        n_other += other->tokens[row] != d->tokens[(row * 5 + 3) % ROWS];
+    sample_case_free(d);
+    sample_case_free(other);
+    return n_other;
 }
 
 static void test_sample__order_of_rows_changes_no_row(void **state)
 {
     (void)state;
-    for (int i = 0; i < FILTERS; i++) {
-        sample_case *d = sample_case_new(&filters[i], 700),
-                    *other = sample_case_new(&filters[i], 700);
-
-        run_plain(&d->args);
-        for (int64_t row = 0; row < ROWS; row++) {
-            int64_t from = (row * 5 + 3) % ROWS; // a permutation: 24 is coprime to 5
-            float *to = (float *)other->args.logits.data + row * other->args.logits.row_stride;
-            memcpy(to, (const float *)d->args.logits.data + from * d->args.logits.row_stride,
-                   700 * sizeof *to);
-            other->coords[row] = d->coords[from];
-        }
-        run_plain(&other->args);
-        for (int64_t row = 0; row < ROWS; row++)
-            assert_int_equal(other->tokens[row], d->tokens[(row * 5 + 3) % ROWS]);
-        sample_case_free(d);
-        sample_case_free(other);
-    }
+    for (int i = 0; i < FILTERS; i++)
+        assert_int_equal(count_other_in_order(&filters[i]), 0);
 }
+
+/* Returns whether row 7 has another token if all other rows are `poison`. */
+static bool poison_changes_token(const invar_sample_args *filter, float poison)
+{
+    sample_case *d = sample_case_new(filter, 300);
+    int32_t alone = sample_alone(d, 7);
+    bool changed;
+
+    for (int64_t row = 0; row < ROWS; row++) {
+        invar_tensor logits = invar_tensor_rows(&d->args.logits, row, 1);
+        if (row != 7)
+            invar_test_fill(&logits, poison);
+    }
+    run_plain(&d->args);
+    changed = d->tokens[7] != alone;
+    sample_case_free(d);
+    return changed;
+}
+
+static const float poison[] = {NAN, INFINITY, -3e38f};
 
 static void test_sample__neighbors_change_nothing(void **state)
 {
-    static const float poison[] = {NAN, INFINITY, -3e38f};
-
     (void)state;
-    for (int i = 0; i < FILTERS * 3; i++) {
-        sample_case *d = sample_case_new(&filters[i / 3], 300);
-        int32_t alone = sample_alone(d, 7);
+    for (int i = 0; i < FILTERS * 3; i++)
+        assert_false(poison_changes_token(&filters[i / 3], poison[i % 3]));
+}
 
-        for (int64_t row = 0; row < ROWS; row++) {
-            invar_tensor logits = invar_tensor_rows(&d->args.logits, row, 1);
-            if (row != 7)
-                invar_test_fill(&logits, poison[i % 3]);
-        }
-        run_plain(&d->args);
-        assert_int_equal(d->tokens[7], alone);
-        sample_case_free(d);
+/* Control: rows that depend on other rows give other tokens, for every filter. */
+static void test_sample__control_rows_that_depend_on_others_are_seen(void **state)
+{
+    (void)state;
+    leaking = true;
+    for (int i = 0; i < FILTERS; i++) {
+        assert_true(count_other_alone(&filters[i], 1000, 1) > 0);
+        assert_true(count_other_in_order(&filters[i]) > 0);
+        assert_true(poison_changes_token(&filters[i], -3e38f));
     }
+    leaking = false;
 }
 
 static void test_sample__threads_paths_and_numerics_change_nothing(void **state)
@@ -196,6 +236,7 @@ int main(void)
         cmocka_unit_test(test_sample__row_alone_gives_the_same_token),
         cmocka_unit_test(test_sample__order_of_rows_changes_no_row),
         cmocka_unit_test(test_sample__neighbors_change_nothing),
+        cmocka_unit_test(test_sample__control_rows_that_depend_on_others_are_seen),
         cmocka_unit_test(test_sample__threads_paths_and_numerics_change_nothing),
         cmocka_unit_test(test_sample__every_coordinate_changes_tokens),
     };
