@@ -5,8 +5,9 @@
  * their backwards. A token in a batch must have the results that it has alone, and a gradient must
  * be the sum over its units in order, for every split of tokens over experts, order, micro-batch,
  * thread count, CPU path and replayed routing. Gradients are also compared with finite differences
- * of a second implementation in double. Control: other units change every gradient and no result
- * of a token.
+ * of a second implementation in double. Controls: other units change every gradient and no result
+ * of a token; ops whose rows depend on other rows (row_leak.h), for all or for some devices, change
+ * the compared results; and so does the replay of another routing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #include "tests/device/copying_backend.h"
+#include "tests/device/row_leak.h"
 #include "tests/formats.h"
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -167,14 +169,38 @@ static void results_free(results *r)
         invar_test_free(&r->at[i]);
 }
 
-static void assert_results(const results *got, const results *expected, const char *what)
+/*
+ * Compares the first `count` results. If `changed` is NULL, asserts that they are equal; otherwise
+ * adds a bit to *changed for each one that differs.
+ */
+static void compare_results(const results *got, const results *expected, int count,
+                            const char *what, unsigned *changed)
 {
     char text[64];
 
-    for (int i = 0; i < RESULTS; i++) {
+    for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "%s: %s", what, result_names[i]);
-        invar_assert_bits_tensor(&got->at[i], &expected->at[i], text);
+        if (!changed)
+            invar_assert_bits_tensor(&got->at[i], &expected->at[i], text);
+        else if (invar_tensors_differ(&got->at[i], &expected->at[i]))
+            *changed |= 1u << i;
     }
+}
+
+static void assert_results(const results *got, const results *expected, const char *what)
+{
+    compare_results(got, expected, RESULTS, what, NULL);
+}
+
+enum { ALL_TOKEN_RESULTS = (1 << TOKEN_RESULTS) - 1, ALL_RESULTS = (1 << RESULTS) - 1 };
+
+/* Asserts that a control has changed exactly the results that it must change. */
+static void assert_changed(unsigned changed, unsigned expected)
+{
+    for (int i = 0; i < RESULTS; i++)
+        if ((changed ^ expected) >> i & 1)
+            fail_msg("%s: the control %s it", result_names[i],
+                     changed >> i & 1 ? "changed" : "did not change");
 }
 
 /* A view of the results of tokens [first, first + count), with the gradients of all tokens. */
@@ -512,47 +538,87 @@ static void test_moe_layer__every_split_of_tokens_over_experts(void **state)
 
 /* ---- order and neighbors --------------------------------------------------------------------- */
 
+/* Makes the router's scores of a token depend on the token before it. */
+static void leak_scores(invar_device *dev)
+{
+    dev->backend = row_leak_backend(invar_test_heap_backend(), INVAR_OP_LINEAR_FWD,
+                                    offsetof(invar_linear_fwd_args, x));
+}
+
+/* Compares each token with itself in reversed and rotated batches. */
+static void compare_orders(const invar_device *dev, const invar_test_format *f, unsigned *changed)
+{
+    const int64_t tokens = 9;
+    layer l = layer_new(f, 1, 4, 2);
+    batch b = batch_new(&l, tokens), other = batch_new(&l, tokens);
+    results expected = results_new(&l, tokens), restored = results_new(&l, tokens);
+
+    fill_replay(&b, &l, SPLIT_RANDOM);
+    run_layer(dev, &l, &b, single_units(tokens), &expected);
+    for (int64_t rotation = 0; rotation < tokens; rotation += 4) {
+        results got = results_new(&l, tokens);
+        for (int64_t t = 0; t < tokens; t++) {
+            int64_t from = (rotation + tokens - 1 - t) % tokens;
+            copy_row(&other.x, t, &b.x, from);
+            copy_row(&other.dout, t, &b.dout, from);
+            copy_row(&other.shared, t, &b.shared, from);
+            copy_row(&other.replay, t, &b.replay, from);
+        }
+        run_layer(dev, &l, &other, single_units(tokens), &got);
+        for (int64_t t = 0; t < tokens; t++)
+            copy_token(&restored, (rotation + tokens - 1 - t) % tokens, &got, t);
+        compare_results(&restored, &expected, TOKEN_RESULTS, "order", changed);
+        results_free(&got);
+    }
+    results_free(&expected);
+    results_free(&restored);
+    batch_free(&b);
+    batch_free(&other);
+    layer_free(&l);
+}
+
 /*
  * Each token keeps its results in reversed and rotated batches. Gradients are sums in order, so
  * they are not compared.
  */
 static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
 {
-    const int64_t tokens = 9;
-
     (void)state;
     for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS * INVAR_NUMERICS_COUNT; i++) {
-        layer l = layer_new(&invar_test_formats[i / 2], 1, 4, 2);
-        batch b = batch_new(&l, tokens), other = batch_new(&l, tokens);
-        results expected = results_new(&l, tokens), restored = results_new(&l, tokens);
         invar_device dev;
 
         device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
-        fill_replay(&b, &l, SPLIT_RANDOM);
-        run_layer(&dev, &l, &b, single_units(tokens), &expected);
-        for (int64_t rotation = 0; rotation < tokens; rotation += 4) {
-            results got = results_new(&l, tokens);
-            for (int64_t t = 0; t < tokens; t++) {
-                int64_t from = (rotation + tokens - 1 - t) % tokens;
-                copy_row(&other.x, t, &b.x, from);
-                copy_row(&other.dout, t, &b.dout, from);
-                copy_row(&other.shared, t, &b.shared, from);
-                copy_row(&other.replay, t, &b.replay, from);
-            }
-            run_layer(&dev, &l, &other, single_units(tokens), &got);
-            for (int64_t t = 0; t < tokens; t++)
-                copy_token(&restored, (rotation + tokens - 1 - t) % tokens, &got, t);
-            for (int j = 0; j < TOKEN_RESULTS; j++)
-                invar_assert_bits_tensor(&restored.at[j], &expected.at[j], result_names[j]);
-            results_free(&got);
-        }
-        results_free(&expected);
-        results_free(&restored);
-        batch_free(&b);
-        batch_free(&other);
-        layer_free(&l);
+        compare_orders(&dev, &invar_test_formats[i / 2], NULL);
         device_release(&dev);
     }
+}
+
+/* Compares the middle token of a batch with itself alone if all other tokens are `poison`. */
+static void compare_poisoned(const invar_device *dev, const invar_test_format *f, float poison,
+                             unsigned *changed)
+{
+    const int64_t tokens = 5, middle = 2;
+    layer l = layer_new(f, 1, 3, 2);
+    batch b = batch_new(&l, tokens), one = batch_rows(&b, middle, 1);
+    results alone = results_new(&l, 1), whole = results_new(&l, tokens), view;
+
+    fill_replay(&b, &l, SPLIT_ONE);
+    for (int64_t t = 0; t < tokens; t++) {
+        batch row = batch_rows(&b, t, 1);
+        if (t == middle)
+            continue;
+        invar_test_fill(&row.x, poison);
+        invar_test_fill(&row.dout, poison);
+        invar_test_fill(&row.shared, poison);
+    }
+    run_layer(dev, &l, &one, single_units(1), &alone);
+    run_layer(dev, &l, &b, single_units(tokens), &whole);
+    view = results_rows(&whole, middle, 1);
+    compare_results(&view, &alone, TOKEN_RESULTS, "neighbors", changed);
+    results_free(&alone);
+    results_free(&whole);
+    batch_free(&b);
+    layer_free(&l);
 }
 
 /*
@@ -562,34 +628,31 @@ static void test_moe_layer__order_of_tokens_changes_no_token(void **state)
 static void test_moe_layer__neighbors_change_nothing(void **state)
 {
     static const float poison[] = {NAN, INFINITY, 3e38f};
-    const int64_t tokens = 5, middle = 2;
 
     (void)state;
     for (int i = 0; i < INVAR_TEST_FORMATS * INVAR_NUMERICS_COUNT * 3; i++) {
-        layer l = layer_new(&invar_test_formats[i / 6], 1, 3, 2);
-        batch b = batch_new(&l, tokens), one = batch_rows(&b, middle, 1);
-        results alone = results_new(&l, 1), whole = results_new(&l, tokens), view;
         invar_device dev;
 
         device_init(&dev, (invar_numerics)(i / 3 % 2), INVAR_CPU_PATH_SIMD, 1);
-        fill_replay(&b, &l, SPLIT_ONE);
-        for (int64_t t = 0; t < tokens; t++) {
-            batch row = batch_rows(&b, t, 1);
-            if (t == middle)
-                continue;
-            invar_test_fill(&row.x, poison[i % 3]);
-            invar_test_fill(&row.dout, poison[i % 3]);
-            invar_test_fill(&row.shared, poison[i % 3]);
-        }
-        run_layer(&dev, &l, &one, single_units(1), &alone);
-        run_layer(&dev, &l, &b, single_units(tokens), &whole);
-        view = results_rows(&whole, middle, 1);
-        for (int j = 0; j < TOKEN_RESULTS; j++)
-            invar_assert_bits_tensor(&view.at[j], &alone.at[j], result_names[j]);
-        results_free(&alone);
-        results_free(&whole);
-        batch_free(&b);
-        layer_free(&l);
+        compare_poisoned(&dev, &invar_test_formats[i / 6], poison[i % 3], NULL);
+        device_release(&dev);
+    }
+}
+
+/* Control: tokens whose scores depend on other tokens are seen, in every result. */
+static void test_moe_layer__tokens_that_depend_on_others_are_seen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < INVAR_TEST_FORMATS; i++) {
+        unsigned in_order = 0, among_neighbors = 0;
+        invar_device dev;
+
+        device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+        leak_scores(&dev);
+        compare_orders(&dev, &invar_test_formats[i], &in_order);
+        compare_poisoned(&dev, &invar_test_formats[i], 2.0f, &among_neighbors);
+        assert_changed(in_order, ALL_TOKEN_RESULTS);
+        assert_changed(among_neighbors, ALL_TOKEN_RESULTS);
         device_release(&dev);
     }
 }
@@ -676,39 +739,78 @@ static void test_moe_layer__other_units_change_gradients(void **state)
 
 /* ---- threads, code paths, shards, replay ----------------------------------------------------- */
 
-static void check_devices(const invar_test_format *f, invar_numerics numerics, int32_t k_shards)
+static const struct {
+    invar_cpu_path path;
+    int threads;
+} devices[] = {{INVAR_CPU_PATH_SIMD, 2},
+               {INVAR_CPU_PATH_SIMD, 3},
+               {INVAR_CPU_PATH_SIMD, 8},
+               {INVAR_CPU_PATH_PORTABLE, 2}};
+
+enum { DEVICES = sizeof devices / sizeof *devices, DEVICE_TOKENS = 21 };
+
+/*
+ * Compares the results of each device with those of one thread, which it writes to `expected`. With
+ * `changed`, for a control, the other devices have an op whose rows depend on other rows.
+ */
+static void compare_devices(const results *expected, const layer *l, const batch *b,
+                            invar_numerics numerics, unsigned changed[DEVICES])
 {
-    static const struct {
-        invar_cpu_path path;
-        int threads;
-    } devices[] = {{INVAR_CPU_PATH_SIMD, 2},
-                   {INVAR_CPU_PATH_SIMD, 3},
-                   {INVAR_CPU_PATH_SIMD, 8},
-                   {INVAR_CPU_PATH_PORTABLE, 2}};
-    layer l = layer_new(f, k_shards, 4, 2);
-    batch b = batch_new(&l, 21);
-    results expected = results_new(&l, 21), replayed = results_new(&l, 21);
     invar_device dev;
 
-    invar_test_free(&b.replay); // without replay, the router chooses
     device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 1);
-    run_layer(&dev, &l, &b, single_units(21), &expected);
+    run_layer(&dev, l, b, single_units(DEVICE_TOKENS), expected);
     device_release(&dev);
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
-        results got = results_new(&l, 21);
+    for (int i = 0; i < DEVICES; i++) {
+        results got = results_new(l, DEVICE_TOKENS);
         device_init(&dev, numerics, devices[i].path, devices[i].threads);
-        run_layer(&dev, &l, &b, single_units(21), &got);
-        assert_results(&got, &expected, f->name);
+        if (changed)
+            leak_scores(&dev);
+        run_layer(&dev, l, b, single_units(DEVICE_TOKENS), &got);
+        compare_results(&got, expected, RESULTS, l->format->name, changed ? &changed[i] : NULL);
         results_free(&got);
         device_release(&dev);
     }
-    b.replay = invar_test_copy(&expected.at[IDS]);
+}
+
+/* Replays the routing of `b` and compares the results with those of the router's choice. */
+static void compare_replay(const results *expected, const layer *l, const batch *b,
+                           invar_numerics numerics, unsigned *changed)
+{
+    results replayed = results_new(l, DEVICE_TOKENS);
+    invar_device dev;
+
     device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 1);
-    run_layer(&dev, &l, &b, single_units(21), &replayed);
-    assert_results(&replayed, &expected, "replay");
+    run_layer(&dev, l, b, single_units(DEVICE_TOKENS), &replayed);
+    compare_results(&replayed, expected, RESULTS, "replay", changed);
     device_release(&dev);
-    results_free(&expected);
     results_free(&replayed);
+}
+
+/*
+ * Checks threads and CPU paths, then the replay of the router's choice. With `control`, other
+ * results on the other devices and the replay of other experts must be seen in every result, except
+ * that the ids are the router's choice also in a replay.
+ */
+static void check_devices(const invar_test_format *f, invar_numerics numerics, int32_t k_shards,
+                          bool control)
+{
+    layer l = layer_new(f, k_shards, 4, 2);
+    batch b = batch_new(&l, DEVICE_TOKENS);
+    results expected = results_new(&l, DEVICE_TOKENS);
+    unsigned by_device[DEVICES] = {0}, by_replay = 0;
+
+    invar_test_free(&b.replay); // without replay, the router chooses
+    compare_devices(&expected, &l, &b, numerics, control ? by_device : NULL);
+    b.replay = invar_test_copy(&expected.at[IDS]);
+    if (control)
+        fill_replay(&b, &l, SPLIT_EACH);
+    compare_replay(&expected, &l, &b, numerics, control ? &by_replay : NULL);
+    for (int i = 0; i < DEVICES && control; i++)
+        assert_changed(by_device[i], ALL_RESULTS);
+    if (control)
+        assert_changed(by_replay, ALL_RESULTS & ~(1u << IDS));
+    results_free(&expected);
     batch_free(&b);
     layer_free(&l);
 }
@@ -720,8 +822,15 @@ static void test_moe_layer__threads_paths_and_replay_change_nothing(void **state
         bool fp8 = invar_test_formats[i / 2].w == INVAR_DTYPE_FP8; // fp8 needs wide shards
         int32_t most = fp8 ? (int32_t)invar_test_count(2, 4) : 4;
         for (int32_t k_shards = 1; k_shards <= most; k_shards *= 2)
-            check_devices(&invar_test_formats[i / 2], (invar_numerics)(i % 2), k_shards);
+            check_devices(&invar_test_formats[i / 2], (invar_numerics)(i % 2), k_shards, false);
     }
+}
+
+static void test_moe_layer__other_devices_and_experts_are_seen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < INVAR_TEST_FORMATS; i++)
+        check_devices(&invar_test_formats[i], INVAR_NUMERICS_IEEE, 1, true);
 }
 
 /* ---- gradients against finite differences in double ------------------------------------------ */
@@ -853,9 +962,11 @@ int main(void)
         cmocka_unit_test(test_moe_layer__every_split_of_tokens_over_experts),
         cmocka_unit_test(test_moe_layer__order_of_tokens_changes_no_token),
         cmocka_unit_test(test_moe_layer__neighbors_change_nothing),
+        cmocka_unit_test(test_moe_layer__tokens_that_depend_on_others_are_seen),
         cmocka_unit_test(test_moe_layer__micro_batches_change_nothing),
         cmocka_unit_test(test_moe_layer__other_units_change_gradients),
         cmocka_unit_test(test_moe_layer__threads_paths_and_replay_change_nothing),
+        cmocka_unit_test(test_moe_layer__other_devices_and_experts_are_seen),
         cmocka_unit_test(test_moe_layer__gradients_match_finite_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
