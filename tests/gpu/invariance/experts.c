@@ -5,7 +5,7 @@
  * this and the other experts. A token of a layer equals the token alone, for any order of the
  * tokens and any other tokens, forward and backward; weights get the gradients of their own
  * tokens, unit by unit. Controls that must differ: a chain in two halves, rows at another expert,
- * and one unit instead of several.
+ * one unit instead of several, and a layer whose chains depend on the number of its tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -266,6 +266,7 @@ typedef struct layer {
     invar_sweep *s;
     const invar_test_format *format;
     int64_t width, hidden, experts, slots;
+    int32_t k_shards; /* of every product: 1, or 2 half chains in a control */
     invar_moe_router router;
     invar_tensor router_weight, gate, up, down;
 } layer;
@@ -298,6 +299,7 @@ static layer layer_new(invar_sweep *s, const invar_test_format *f, int64_t exper
                .hidden = 128,
                .experts = experts,
                .slots = slots,
+               .k_shards = 1,
                .router = {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 1e-6f, 1.5f}};
 
     l.router_weight = invar_sweep_normal(s, f->storage, experts, l.width, 1);
@@ -342,7 +344,9 @@ static void grouped_product(const layer *l, const rows *r, const invar_tensor *y
                             const invar_tensor *x, const invar_tensor *w)
 {
     invar_moe_linear_fwd_args args = {
-        *y, invar_sweep_quantized(l->s, x, l->format->x, false), *w, r->experts, 1, 0};
+        *y,          invar_sweep_quantized(l->s, x, l->format->x, false),
+        *w,          r->experts,
+        l->k_shards, x->shape[1] / 2};
 
     invar_sweep_run(l->s, INVAR_OP_MOE_LINEAR_FWD, &args);
 }
@@ -362,8 +366,11 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
               .y = invar_sweep_2d(s, storage, all, l->width),
               .experts = {invar_sweep_numbers(s, zeros, l->experts + 1), l->experts}};
     invar_tensor logits = invar_sweep_2d(s, F32, count, l->experts);
-    invar_linear_fwd_args route = {
-        .y = logits, .x = t->in[X], .w = l->router_weight, .k_shards = 1};
+    invar_linear_fwd_args route = {.y = logits,
+                                   .x = t->in[X],
+                                   .w = l->router_weight,
+                                   .k_shards = l->k_shards,
+                                   .k_atom = l->width / 2};
     invar_moe_route_fwd_args choose = {.ids = t->out[IDS],
                                        .weights = t->out[WEIGHTS],
                                        .scores = *scores,
@@ -406,10 +413,18 @@ static void run_layer(const layer *l, const tokens *t)
     invar_tensor dlogits = invar_sweep_2d(s, storage, count, l->experts);
     invar_moe_combine_bwd_args combine = {dy,  dweights,        t->in[DOUT],
                                           r.y, t->out[WEIGHTS], r.slot_row};
-    invar_moe_linear_dx_args down = {.dx = dact, .n_parts = 1, .experts = r.experts, .k_shards = 1};
+    invar_moe_linear_dx_args down = {.dx = dact,
+                                     .n_parts = 1,
+                                     .experts = r.experts,
+                                     .k_shards = l->k_shards,
+                                     .k_atom = {l->width / 2}};
     invar_swiglu_bwd_args swiglu = {
         .dgate = dgate, .dup = dup, .dy = dact, .gate = r.gate, .up = r.up};
-    invar_moe_linear_dx_args both = {.dx = dx, .n_parts = 2, .experts = r.experts, .k_shards = 1};
+    invar_moe_linear_dx_args both = {.dx = dx,
+                                     .n_parts = 2,
+                                     .experts = r.experts,
+                                     .k_shards = l->k_shards,
+                                     .k_atom = {l->hidden / 2, l->hidden / 2}};
     invar_moe_gather_bwd_args gather = {t->out[DX_EXPERTS], dx, r.slot_row};
     invar_moe_route_bwd_args route = {dlogits, dweights, t->out[IDS], scores, l->router};
     invar_linear_dx_args router = {.dx = t->out[DX_ROUTER],
@@ -433,11 +448,26 @@ static void run_layer(const layer *l, const tokens *t)
 }
 
 /*
- * Places token order[i] of `all` at position i; all results must equal those of the tokens in
- * `expected`.
+ * Compares a result with rows of `expected` from `first` on. If `changed` is NULL, they must be
+ * equal; otherwise sets changed[n] if they differ.
  */
-static void check_order(const layer *l, const tokens *all, const invar_tensor *expected,
-                        const int64_t *order, int64_t count, const char *what)
+static void compare_result(const layer *l, int n, const invar_tensor *got,
+                           const invar_tensor *expected, int64_t first, const char *what,
+                           bool *changed)
+{
+    if (!changed)
+        invar_sweep_assert(l->s, got, expected, first, "%s, %s, %d experts, %d tokens: %s",
+                           l->format->name, what, (int)l->experts, (int)got->shape[0], names[n]);
+    else if (!invar_sweep_equal(l->s, got, expected, first))
+        changed[n] = true;
+}
+
+/*
+ * Places token order[i] of `all` at position i, and compares the results with those of the tokens
+ * in `expected`.
+ */
+static void compare_order(const layer *l, const tokens *all, const invar_tensor *expected,
+                          const int64_t *order, int64_t count, const char *what, bool *changed)
 {
     int mark = invar_sweep_mark(l->s);
     tokens t = tokens_new(l, count);
@@ -451,67 +481,84 @@ static void check_order(const layer *l, const tokens *all, const invar_tensor *e
 
         for (int64_t i = 0; i < count; i++)
             invar_test_copy_rows(&ordered, i, &expected[n], order[i], 1);
-        invar_sweep_assert(l->s, &t.out[n], &ordered, 0, "%s, %s, %d tokens: %s", l->format->name,
-                           what, (int)count, names[n]);
+        compare_result(l, n, &t.out[n], &ordered, 0, what, changed);
         invar_test_free(&ordered);
     }
     invar_sweep_release(l->s, mark);
 }
 
-static void check_orders(const layer *l, const tokens *all, const invar_tensor *expected,
-                         int64_t count)
+static void compare_orders(const layer *l, const tokens *all, const invar_tensor *expected,
+                           int64_t count, bool *changed)
 {
     int64_t *order = malloc((size_t)count * sizeof *order), half = (count + 1) / 2;
 
     assert_non_null(order);
     for (int64_t i = 0; i < count; i++)
         order[i] = count - 1 - i;
-    check_order(l, all, expected, order, count, "reversed");
+    compare_order(l, all, expected, order, count, "reversed", changed);
     for (int64_t i = 0; i < count; i++)
         order[i] = i < half ? 2 * i : 2 * (i - half) + 1;
-    check_order(l, all, expected, order, count, "evens, then odds");
+    compare_order(l, all, expected, order, count, "evens, then odds", changed);
     for (int64_t i = 0; i < count; i++) {
         int64_t j = invar_test_random(31, (uint64_t)i) % (i + 1);
         order[i] = order[j];
         order[j] = i;
     }
-    check_order(l, all, expected, order, count, "shuffled");
-    check_order(l, all, expected, order, half, "half of the shuffled");
+    compare_order(l, all, expected, order, count, "shuffled", changed);
+    compare_order(l, all, expected, order, half, "half of the shuffled", changed);
     for (int64_t i = 0; i < count; i++)
         order[i] = i % 2 ? 0 : i; // many copies of one token, so its experts get most rows
-    check_order(l, all, expected, order, count, "crowded");
+    compare_order(l, all, expected, order, count, "crowded", changed);
     free(order);
 }
 
-/* Each token alone, then chunks, then other orders. */
-static void check_layer(const layer *l, int64_t count)
+/* Compares each token alone, then chunks, with the whole batch. Overwrites the results of `all`. */
+static void compare_chunks(const layer *l, const tokens *all, const invar_tensor *expected,
+                           int64_t count, bool *changed)
 {
     static const int64_t chunks[] = {1, 5, 16, 64};
-    int mark = invar_sweep_mark(l->s);
+
+    for (int c = 0; c < 4 && chunks[c] < count; c++)
+        for (int64_t first = 0; first < count; first += chunks[c]) {
+            int64_t left = count - first, some = left < chunks[c] ? left : chunks[c];
+            tokens part = tokens_rows(all, first, some);
+
+            for (int i = 0; i < RESULTS; i++)
+                invar_sweep_zero(l->s, &part.out[i]);
+            run_layer(l, &part);
+            for (int i = 0; i < RESULTS; i++)
+                compare_result(l, i, &part.out[i], &expected[i], first, "alone", changed);
+        }
+}
+
+/* Makes a batch and runs the layer. The caller frees `expected`, the results, on the heap. */
+static tokens expected_new(invar_tensor expected[RESULTS], const layer *l, int64_t count)
+{
     tokens all = tokens_new(l, count);
-    invar_tensor expected[RESULTS];
 
     for (int i = 0; i < INPUTS; i++)
         invar_sweep_fill_normal(l->s, &all.in[i], 20 + (uint64_t)i, 1.0f);
     run_layer(l, &all);
     for (int i = 0; i < RESULTS; i++)
         expected[i] = invar_sweep_download(l->s, &all.out[i]);
-    for (int c = 0; c < 4 && chunks[c] < count; c++)
-        for (int64_t first = 0; first < count; first += chunks[c]) {
-            int64_t left = count - first, some = left < chunks[c] ? left : chunks[c];
-            tokens part = tokens_rows(&all, first, some);
+    return all;
+}
 
-            for (int i = 0; i < RESULTS; i++)
-                invar_sweep_zero(l->s, &part.out[i]);
-            run_layer(l, &part);
-            for (int i = 0; i < RESULTS; i++)
-                invar_sweep_assert(l->s, &part.out[i], &expected[i], first,
-                                   "%s, %d tokens alone, %d experts: %s", l->format->name,
-                                   (int)some, (int)l->experts, names[i]);
-        }
-    check_orders(l, &all, expected, count);
+static void expected_free(invar_tensor expected[RESULTS])
+{
     for (int i = 0; i < RESULTS; i++)
         invar_test_free(&expected[i]);
+}
+
+static void check_layer(const layer *l, int64_t count)
+{
+    int mark = invar_sweep_mark(l->s);
+    invar_tensor expected[RESULTS];
+    tokens all = expected_new(expected, l, count);
+
+    compare_chunks(l, &all, expected, count, NULL);
+    compare_orders(l, &all, expected, count, NULL);
+    expected_free(expected);
     invar_sweep_release(l->s, mark);
 }
 
@@ -533,6 +580,36 @@ static void test_experts__layer_bits_invariant_to_tokens(void **state)
                 check_layer(&l, counts[c]);
             invar_sweep_release(s, mark);
         }
+}
+
+/*
+ * Control: chunks and orders that have other chains than the whole batch are seen in every result
+ * but the ids, which only another router changes.
+ */
+static void test_experts__layer_that_depends_on_tokens_is_seen(void **state)
+{
+    invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
+    int mark = invar_sweep_mark(s);
+    layer l = layer_new(s, &invar_test_formats[0], 6, 4);
+    const int64_t count = 12;
+    invar_tensor expected[RESULTS];
+    tokens all = expected_new(expected, &l, count);
+
+    (void)state;
+    for (int control = 0; control < 2; control++) {
+        bool by_chunks[RESULTS] = {false}, by_order[RESULTS] = {false};
+
+        l.k_shards = control ? 1 : 2;
+        if (control)
+            l.router_weight = invar_sweep_normal(s, l.format->storage, l.experts, l.width, 9);
+        compare_chunks(&l, &all, expected, count, by_chunks);
+        compare_orders(&l, &all, expected, count, by_order);
+        for (int i = 0; i < RESULTS; i++)
+            if ((control || i != IDS) && !(by_chunks[i] && by_order[i]))
+                fail_msg("control %d: %s is equal", control, names[i]);
+    }
+    expected_free(expected);
+    invar_sweep_release(s, mark);
 }
 
 /* ---- controls -------------------------------------------------------------------------------- */
@@ -568,6 +645,7 @@ int main(void)
         cmocka_unit_test(test_experts__grouped_rows_are_dense_rows),
         cmocka_unit_test(test_experts__weight_gradients_are_dense_ones),
         cmocka_unit_test(test_experts__layer_bits_invariant_to_tokens),
+        cmocka_unit_test(test_experts__layer_that_depends_on_tokens_is_seen),
         cmocka_unit_test(test_experts__controls_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, invar_sweep_report);
