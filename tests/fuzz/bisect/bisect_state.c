@@ -1,8 +1,8 @@
 /*
  * bisect_state.c - fuzz target: the state file of a bisect, on any bytes.
  *
- * A file is rejected with a proper message, or its case is written to a new state, read back the
- * same, and its trials can be imported.
+ * A file is rejected with a proper message, or its case and its trials are written to a new state.
+ * Both are equal there and when that file is read again, in every field that the format has.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,6 +13,8 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
+
+#define LONGEST_S 1e9 /* about 30 years */
 
 static size_t list_length(const char *const *list)
 {
@@ -30,33 +32,136 @@ static void check_list(const char *const *a, const char *const *b)
         INVAR_CHECK(strcmp(a[i], b[i]) == 0);
 }
 
-/* Writes the case to a new state and imports the trials. */
+/* Texts that may both be NULL. */
+static void check_text(const char *a, const char *b)
+{
+    INVAR_CHECK(!a == !b && (!a || strcmp(a, b) == 0));
+}
+
+static void check_number(double a, double b)
+{
+    INVAR_CHECK(a == b || (a != a && b != b));
+}
+
+/* A time is written in whole milliseconds, of which the conversion from seconds may lose one. */
+static void check_seconds(double written, double expected)
+{
+    INVAR_CHECK(written <= expected && expected - written < 0.0011);
+}
+
+/* Compares the fields that the kind of the criterion has; the others are not written. */
+static void check_criterion(const invar_criterion *a, const invar_criterion *b)
+{
+    INVAR_CHECK(a->kind == b->kind && a->until == b->until);
+    if (a->kind == INVAR_CRITERION_METRIC) {
+        check_text(a->metric, b->metric);
+        check_text(a->op, b->op);
+        check_number(a->bound, b->bound);
+    }
+    if (a->kind == INVAR_CRITERION_POINTS) {
+        INVAR_CHECK(a->layer == b->layer);
+        check_text(a->point_kind, b->point_kind);
+        check_text(a->point_op, b->point_op);
+        check_text(a->phase, b->phase);
+        check_text(a->point, b->point);
+    }
+}
+
+static void check_case(const invar_bisect_case *got, const invar_bisect_case *expected)
+{
+    check_text(got->repo, expected->repo);
+    check_text(got->good, expected->good);
+    check_text(got->bad, expected->bad);
+    check_text(got->recipe, expected->recipe);
+    check_text(got->golden, expected->golden);
+    check_text(got->run, expected->run);
+    check_text(got->build, expected->build);
+    check_text(got->program, expected->program);
+    if (expected->inputs) // otherwise the inputs of the recipe are hashed as they are now
+        check_text(got->inputs, expected->inputs);
+    INVAR_CHECK(got->first_parent == expected->first_parent);
+    INVAR_CHECK(got->all_changes == expected->all_changes);
+    check_number(got->timeout, expected->timeout);
+    check_criterion(&got->question, &expected->question);
+    check_list(got->paths, expected->paths);
+    check_list(got->skip, expected->skip);
+    check_list(got->flags, expected->flags);
+}
+
+static void check_trial(const invar_bisect_state_trial *a, const invar_bisect_state_trial *b)
+{
+    check_text(a->trial.commit, b->trial.commit);
+    check_text(a->tree, b->tree);
+    check_text(a->binary, b->binary);
+    INVAR_CHECK(a->attempt == b->attempt);
+    check_text(a->trial.role, b->trial.role);
+    check_text(a->trial.verdict, b->trial.verdict);
+    check_text(a->trial.value, b->trial.value);
+    check_text(a->trial.source, b->trial.source);
+    INVAR_CHECK(a->trial.diverged_at == b->trial.diverged_at);
+    INVAR_CHECK(a->trial.exit_code == b->trial.exit_code);
+    check_seconds(a->trial.build_s, b->trial.build_s);
+    check_seconds(a->trial.run_s, b->trial.run_s);
+    check_text(a->trial.ledger, b->trial.ledger);
+    check_text(a->trial.failure_reason, b->trial.failure_reason);
+}
+
+/* Checks that `got` has the trials of `from`, of equal commits and attempts only the first. */
+static void check_trials(const invar_bisect_state *got, const invar_bisect_state *from)
+{
+    size_t n_from, n_got, next = 0;
+    const invar_bisect_state_trial *expected = invar_bisect_state_trials(&n_from, from);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&n_got, got);
+
+    for (size_t i = 0; i < n_from; i++) {
+        bool known = false;
+        for (size_t k = 0; k < i && !known; k++)
+            known = expected[k].attempt == expected[i].attempt &&
+                    strcmp(expected[k].trial.commit, expected[i].trial.commit) == 0;
+        if (known)
+            continue;
+        INVAR_CHECK(next < n_got);
+        check_trial(&trials[next++], &expected[i]);
+    }
+    INVAR_CHECK(next == n_got);
+    INVAR_CHECK(invar_bisect_state_until(got) == invar_bisect_state_until(from));
+}
+
+/* Returns whether a trial took longer than a double counts in milliseconds. */
+static bool has_endless_trial(const invar_bisect_state *state)
+{
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
+
+    for (size_t i = 0; i < count; i++)
+        if (trials[i].trial.build_s > LONGEST_S || trials[i].trial.run_s > LONGEST_S)
+            return true;
+    return false;
+}
+
+/* Writes the case to a new state, imports the trials, and reads the new file. */
 static void write_again(const invar_bisect_state *state)
 {
     invar_bisect_case expected = *invar_bisect_state_case(state);
-    const invar_bisect_case *reread;
-    char folder[FUZZ_PATH_SIZE];
+    char folder[FUZZ_PATH_SIZE], path[INVAR_PATH_SIZE];
     invar_bisect_state *rewritten;
-    invar_status status;
-    size_t before, after;
 
     expected.recipe_text = invar_bisect_state_recipe(state);
     fuzz_path(folder, "again");
     INVAR_CHECK(invar_held_folder_remove(folder) == INVAR_OK);
-    status = invar_bisect_state_open(&rewritten, folder, &expected);
-    INVAR_CHECK(status == INVAR_OK);
+    INVAR_CHECK(invar_bisect_state_open(&rewritten, folder, &expected) == INVAR_OK);
     INVAR_CHECK(invar_bisect_state_import(rewritten, state) == INVAR_OK);
-    reread = invar_bisect_state_case(rewritten);
-    INVAR_CHECK(strcmp(reread->repo, expected.repo) == 0 &&
-                strcmp(reread->good, expected.good) == 0);
-    INVAR_CHECK(reread->first_parent == expected.first_parent);
-    INVAR_CHECK(memcmp(&reread->question.until, &expected.question.until, sizeof(int64_t)) == 0);
-    check_list(reread->paths, expected.paths);
-    check_list(reread->skip, expected.skip);
-    check_list(reread->flags, expected.flags);
-    invar_bisect_state_trials(&before, state);
-    invar_bisect_state_trials(&after, rewritten);
-    INVAR_CHECK(after <= before); // duplicate trials are merged
+    check_case(invar_bisect_state_case(rewritten), &expected);
+    check_trials(rewritten, state);
+    INVAR_CHECK(invar_path_join(path, sizeof path, invar_bisect_state_folder(rewritten), "state") ==
+                INVAR_OK);
+    invar_bisect_state_close(rewritten);
+    if (has_endless_trial(state))
+        return;
+    INVAR_CHECK(invar_bisect_state_read(&rewritten, path) == INVAR_OK);
+    check_case(invar_bisect_state_case(rewritten), &expected);
+    check_text(invar_bisect_state_recipe(rewritten), expected.recipe_text);
+    check_trials(rewritten, state);
     invar_bisect_state_close(rewritten);
 }
 
