@@ -2,6 +2,8 @@
  * rl.c - the bits of advantages, gradients and metrics, on every machine and with every compiler.
  *
  * One digest covers 48 mixed options of estimators, losses and corrections; it was recorded once.
+ * Negative control: for each mix, log-probs that differ by a millionth change the
+ * digest.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -96,10 +98,36 @@ static void test_golden_rl__rev1(void **state)
     assert_string_equal(text, golden);
 }
 
+/* Returns the digest of the n-th mix. With `nudged`, log-probs differ by a millionth. */
+static invar_digest digest_of_variant(int n, bool nudged)
+{
+    invar_rl_options options = options_of_variant(n);
+    invar_digest digest = {{0}};
+
+    fixture_init(&f, (uint64_t)(40 * n), n % 4 ? 50 : LONGEST);
+    for (int64_t t = 0; t < f.tokens && nudged; t++)
+        f.now[t] *= 1.0f + 0x1p-20f;
+    add_step(&digest, &options);
+    return digest;
+}
+
+static void test_golden_rl__nudged_log_probs_are_seen(void **state)
+{
+    (void)state;
+    for (int n = 0; n < VARIANTS; n++) {
+        invar_digest right = digest_of_variant(n, false), again = digest_of_variant(n, false);
+        invar_digest nudged = digest_of_variant(n, true);
+        assert_true(invar_digest_equal(&right, &again));
+        if (invar_digest_equal(&right, &nudged))
+            fail_msg("mix %d: nudged log-probs do not change the digest", n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_rl__rev1),
+        cmocka_unit_test(test_golden_rl__nudged_log_probs_are_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
