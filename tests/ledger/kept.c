@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/zip/gzip.h"
-#include "tests/ledger/inside.h"
+#include "tests/ledger/ledger_internal.h"
 
 /* U+202E reverses the direction of the text after it; <!--, </script and & are markup in HTML. */
 static const char form[] =

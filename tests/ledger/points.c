@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "tests/ledger/inside.h"
+#include "tests/ledger/ledger_internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -40,7 +40,7 @@ static const invar_test_point point_rows[] = {
      {"layer.1.mlp.grad", "layer.0.attn.grad"}},
 };
 
-static_assert(COUNT(point_rows) == INVAR_TEST_POINTS, "as many as inside.h says");
+static_assert(COUNT(point_rows) == INVAR_TEST_POINTS, "as many as ledger_internal.h says");
 #define FINER 3 // the point that only a finer manifest has
 
 size_t invar_test_points_find(const invar_test_points *points, const char *name)

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/ledger/inside.h"
+#include "tests/ledger/ledger_internal.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/ledger/inside.h"
+#include "tests/ledger/ledger_internal.h"
 #include "tests/support.h"
 
 #define SAMPLES INVAR_TEST_LEDGER_SAMPLES

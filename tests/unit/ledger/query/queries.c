@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/query/asking.h"
+#include "tests/unit/ledger/query/query_fixture.h"
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 

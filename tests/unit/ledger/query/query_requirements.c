@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/query/asking.h"
+#include "tests/unit/ledger/query/query_fixture.h"
 
 /* Queries about runs, segments or events: an empty result is valid for a run without steps. */
 static const char *const run_queries[] = {

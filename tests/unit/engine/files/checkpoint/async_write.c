@@ -9,7 +9,7 @@
  */
 #include <sched.h>
 
-#include "tests/unit/engine/files/checkpoint/scene.h"
+#include "tests/unit/engine/files/checkpoint/fixture.h"
 
 static void assert_same_file(const char *a, const char *b)
 {

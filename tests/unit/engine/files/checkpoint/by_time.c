@@ -10,7 +10,7 @@
 #include <dirent.h>
 
 #include "engine/files/checkpoint/format.h"
-#include "tests/unit/engine/files/checkpoint/scene.h"
+#include "tests/unit/engine/files/checkpoint/fixture.h"
 
 static void write_by_time(int64_t step, int64_t keep)
 {

@@ -10,7 +10,7 @@
 #include <dirent.h>
 #include <math.h>
 
-#include "tests/unit/engine/files/checkpoint/scene.h"
+#include "tests/unit/engine/files/checkpoint/fixture.h"
 
 /* Flips the lowest bit of the byte at offset `from` of a file, counted from its end if negative. */
 static void flip_bit(const char *name, long from)

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/engine/files/checkpoint/scene.h"
+#include "tests/unit/engine/files/checkpoint/fixture.h"
 
 static void test_engine_checkpoint__belongs_to_one_run(void **state)
 {

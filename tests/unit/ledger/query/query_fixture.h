@@ -1,13 +1,13 @@
 /*
- * asking.h - runs named queries on ledgers with a fault and on healthy ones, for tests.
+ * query_fixture.h - runs named queries on ledgers with a fault and on healthy ones, for tests.
  *
  * A query is tested by a ledger with the fault that it must find, and by a control: its rows for a
  * healthy ledger. assert_all_tested fails if one of the two is missing for a query.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_TESTS_UNIT_LEDGER_QUERY_ASKING_H
-#define INVAR_TESTS_UNIT_LEDGER_QUERY_ASKING_H
+#ifndef INVAR_TESTS_UNIT_LEDGER_QUERY_QUERY_FIXTURE_H
+#define INVAR_TESTS_UNIT_LEDGER_QUERY_QUERY_FIXTURE_H
 
 #include "ledger/triage/triage.h"
 #include "tests/unit/ledger/raw_ledger.h"

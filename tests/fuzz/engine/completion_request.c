@@ -1,5 +1,5 @@
 /*
- * ask.c - fuzz target: the body of a completion request, for texts and for chats.
+ * completion_request.c - fuzz target: the body of a completion request, for texts and for chats.
  *
  * The body is rejected with one printable line, or all its fields are in range and consistent.
  *

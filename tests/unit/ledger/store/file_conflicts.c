@@ -1,7 +1,8 @@
 /*
- * place.c - tests of links, pipes and other files at the paths of a ledger, its lock or its copy.
+ * file_conflicts.c - tests of other files at the paths of a ledger, its lock or its copy.
  *
- * The library must not write to such files, wait for a pipe, or let two writers open one ledger.
+ * The library must not write to links and other files there, wait for a pipe, or let two writers
+ * open one ledger.
  * Control: the same call succeeds after the obstacle is removed.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -42,7 +43,7 @@ static void assert_holds(const char *path, const char *text)
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static void test_ledger_place__lock_is_a_link(void **state)
+static void test_ledger_file_conflicts__lock_is_a_link(void **state)
 {
     const char *path = new_ledger("link.db"), *lock = raw_path("link.db-lock");
     const char *victim = raw_path("victim");
@@ -64,7 +65,7 @@ static void test_ledger_place__lock_is_a_link(void **state)
     invar_ledger_close(ledger);
 }
 
-static void test_ledger_place__lock_is_a_pipe(void **state)
+static void test_ledger_file_conflicts__lock_is_a_pipe(void **state)
 {
     const char *path = new_ledger("pipe.db"), *lock = raw_path("pipe.db-lock");
     invar_ledger *ledger = NULL;
@@ -82,7 +83,7 @@ static void test_ledger_place__lock_is_a_pipe(void **state)
 }
 
 /* A writer whose lock file was removed must stop, so that two writers never exist. */
-static void test_ledger_place__lock_removed(void **state)
+static void test_ledger_file_conflicts__lock_removed(void **state)
 {
     const char *path = new_ledger("removed.db");
     const invar_ledger_event event = {-1, "info", "test", "still here", NULL};
@@ -103,7 +104,7 @@ static void test_ledger_place__lock_removed(void **state)
     raw_assert_clean(path);
 }
 
-static void test_ledger_place__second_name(void **state)
+static void test_ledger_file_conflicts__second_name(void **state)
 {
     const char *path = new_ledger("name.db"), *other = raw_path("other-name.db");
     invar_ledger *ledger = NULL;
@@ -122,7 +123,7 @@ static void test_ledger_place__second_name(void **state)
 /* ---- closing a writer ------------------------------------------------------------------------ */
 
 /* A closed writer leaves a complete database file, even if a reader is still open. */
-static void test_ledger_place__file_is_complete(void **state)
+static void test_ledger_file_conflicts__file_is_complete(void **state)
 {
     const char *path = new_ledger("whole.db"), *copy = raw_path("whole-copy.db");
     invar_ledger *ledger = NULL, *reader = NULL;
@@ -153,7 +154,7 @@ static void test_ledger_place__file_is_complete(void **state)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static void test_ledger_place__backup_spares_others(void **state)
+static void test_ledger_file_conflicts__backup_spares_others(void **state)
 {
     const char *path = new_ledger("source.db"), *notes = raw_path("copy.db.partial");
     const invar_ledger_retention keep = {1, 0};
@@ -173,7 +174,7 @@ static void test_ledger_place__backup_spares_others(void **state)
 }
 
 /* Six processes back up to one path: exactly one succeeds, and the copy is complete. */
-static void test_ledger_place__backups_at_once(void **state)
+static void test_ledger_file_conflicts__backups_at_once(void **state)
 {
     const char *path = new_ledger("busy.db"), *to = raw_path("at-once.db");
     const invar_ledger_retention keep = {1, 0};
@@ -203,7 +204,7 @@ static void test_ledger_place__backups_at_once(void **state)
 }
 
 /* A missing series leaves values without a name, so backup and import must fail. */
-static void test_ledger_place__backup_of_damage(void **state)
+static void test_ledger_file_conflicts__backup_of_damage(void **state)
 {
     const char *path = new_ledger("damaged.db"), *to = raw_path("of-damaged.db");
     const invar_ledger_retention keep = {1, 0};
@@ -222,7 +223,7 @@ static void test_ledger_place__backup_of_damage(void **state)
 
 /* ---- file systems ---------------------------------------------------------------------------- */
 
-static void test_ledger_place__fuse(void **state)
+static void test_ledger_file_conflicts__fuse(void **state)
 {
     static const char mounts[] =
         "21 20 0:5 / /proc rw - proc proc rw\n"
@@ -242,15 +243,15 @@ static void test_ledger_place__fuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ledger_place__lock_is_a_link),
-        cmocka_unit_test(test_ledger_place__lock_is_a_pipe),
-        cmocka_unit_test(test_ledger_place__lock_removed),
-        cmocka_unit_test(test_ledger_place__second_name),
-        cmocka_unit_test(test_ledger_place__file_is_complete),
-        cmocka_unit_test(test_ledger_place__backup_spares_others),
-        cmocka_unit_test(test_ledger_place__backups_at_once),
-        cmocka_unit_test(test_ledger_place__backup_of_damage),
-        cmocka_unit_test(test_ledger_place__fuse),
+        cmocka_unit_test(test_ledger_file_conflicts__lock_is_a_link),
+        cmocka_unit_test(test_ledger_file_conflicts__lock_is_a_pipe),
+        cmocka_unit_test(test_ledger_file_conflicts__lock_removed),
+        cmocka_unit_test(test_ledger_file_conflicts__second_name),
+        cmocka_unit_test(test_ledger_file_conflicts__file_is_complete),
+        cmocka_unit_test(test_ledger_file_conflicts__backup_spares_others),
+        cmocka_unit_test(test_ledger_file_conflicts__backups_at_once),
+        cmocka_unit_test(test_ledger_file_conflicts__backup_of_damage),
+        cmocka_unit_test(test_ledger_file_conflicts__fuse),
     };
 
     return cmocka_run_group_tests(tests, raw_setup, raw_teardown);

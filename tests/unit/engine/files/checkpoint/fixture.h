@@ -1,5 +1,5 @@
 /*
- * scene.h - fixture of the checkpoint tests: a save folder for each test, and checkpoints in it.
+ * fixture.h - fixture of the checkpoint tests: a save folder for each test, and checkpoints in it.
  *
  * The contents of a checkpoint are a function of its step
  * (tests/fault/engine/checkpoint_scenario.h), so a checkpoint that was read can be compared with
@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_TESTS_UNIT_ENGINE_FILES_CHECKPOINT_SCENE_H
-#define INVAR_TESTS_UNIT_ENGINE_FILES_CHECKPOINT_SCENE_H
+#ifndef INVAR_TESTS_UNIT_ENGINE_FILES_CHECKPOINT_FIXTURE_H
+#define INVAR_TESTS_UNIT_ENGINE_FILES_CHECKPOINT_FIXTURE_H
 
 #include <stdlib.h>
 #include <sys/stat.h>

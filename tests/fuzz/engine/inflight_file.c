@@ -1,5 +1,5 @@
 /*
- * flight_file.c - fuzz target: the file of in-flight samples, with a valid trailer.
+ * inflight_file.c - fuzz target: the file of in-flight samples, with a valid trailer.
  *
  * The reader is a run with rollout-lag = 2 at rollout 3. Each input is read for a dense model and
  * for one with experts, with and without surplus groups, for multi-turn samples, and for a run with

@@ -1,12 +1,12 @@
 /*
- * inside.h - points, kept samples and faults of the ledgers that tests/ledger.h writes.
+ * ledger_internal.h - points, kept samples and faults of the ledgers that tests/ledger.h writes.
  *
  * Private to tests/ledger/.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_TESTS_LEDGER_INSIDE_H
-#define INVAR_TESTS_LEDGER_INSIDE_H
+#ifndef INVAR_TESTS_LEDGER_LEDGER_INTERNAL_H
+#define INVAR_TESTS_LEDGER_LEDGER_INTERNAL_H
 
 #include "tests/ledger.h"
 
