@@ -27,6 +27,7 @@
 
 #define MAX_BYTES (64u << 20)
 #define MAX_TRIALS 100000
+#define MAX_MS ((int64_t)1000000000000) /* longest build or run, 31 years */
 #define TRIAL_FIELDS 14
 
 /*
@@ -87,8 +88,8 @@ static bool take_trial(invar_bisect_state_trial *out, char **f)
     if (!invar_word_buffer_int(&out->attempt, f[3], 0, 1000) ||
         !invar_word_buffer_int(&t->diverged_at, f[8], -1, INT64_MAX) ||
         !invar_word_buffer_int(&exit_code, f[9], -1000, 1000) ||
-        !invar_word_buffer_int(&build_ms, f[10], 0, INT64_MAX) ||
-        !invar_word_buffer_int(&run_ms, f[11], 0, INT64_MAX))
+        !invar_word_buffer_int(&build_ms, f[10], 0, MAX_MS) ||
+        !invar_word_buffer_int(&run_ms, f[11], 0, MAX_MS))
         return false;
     t->exit_code = (int)exit_code;
     t->build_s = (double)build_ms / 1000;
@@ -395,13 +396,19 @@ void invar_bisect_state_close(invar_bisect_state *state)
 
 /* ---- appending ------------------------------------------------------------------------------- */
 
+/* Returns whole milliseconds: those that were read are written again. */
+static int64_t milliseconds(double seconds)
+{
+    return seconds * 1000 < (double)MAX_MS ? (int64_t)(seconds * 1000 + 0.5) : MAX_MS;
+}
+
 static invar_status put_trial(invar_word_buffer *b, const invar_bisect_state_trial *trial)
 {
     const invar_bisect_trial *t = &trial->trial;
     const char *head[] = {t->commit, trial->tree, trial->binary};
     const char *middle[] = {t->role, t->verdict, t->value, t->source};
-    const int64_t numbers[] = {t->diverged_at, t->exit_code, (int64_t)(t->build_s * 1000),
-                               (int64_t)(t->run_s * 1000)};
+    const int64_t numbers[] = {t->diverged_at, t->exit_code, milliseconds(t->build_s),
+                               milliseconds(t->run_s)};
 
     INVAR_TRY(invar_word_buffer_put(b, "trial"));
     for (size_t i = 0; i < 3; i++) {

@@ -14,8 +14,6 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 
-#define LONGEST_S 1e9 /* about 30 years */
-
 static size_t list_length(const char *const *list)
 {
     size_t count = 0;
@@ -41,12 +39,6 @@ static void check_text(const char *a, const char *b)
 static void check_number(double a, double b)
 {
     INVAR_CHECK(a == b || (a != a && b != b));
-}
-
-/* A time is written in whole milliseconds, of which the conversion from seconds may lose one. */
-static void check_seconds(double written, double expected)
-{
-    INVAR_CHECK(written <= expected && expected - written < 0.0011);
 }
 
 /* Compares the fields that the kind of the criterion has; the others are not written. */
@@ -100,8 +92,8 @@ static void check_trial(const invar_bisect_state_trial *a, const invar_bisect_st
     check_text(a->trial.source, b->trial.source);
     INVAR_CHECK(a->trial.diverged_at == b->trial.diverged_at);
     INVAR_CHECK(a->trial.exit_code == b->trial.exit_code);
-    check_seconds(a->trial.build_s, b->trial.build_s);
-    check_seconds(a->trial.run_s, b->trial.run_s);
+    check_number(a->trial.build_s, b->trial.build_s);
+    check_number(a->trial.run_s, b->trial.run_s);
     check_text(a->trial.ledger, b->trial.ledger);
     check_text(a->trial.failure_reason, b->trial.failure_reason);
 }
@@ -127,18 +119,6 @@ static void check_trials(const invar_bisect_state *got, const invar_bisect_state
     INVAR_CHECK(invar_bisect_state_until(got) == invar_bisect_state_until(from));
 }
 
-/* Returns whether a trial took longer than a double counts in milliseconds. */
-static bool has_endless_trial(const invar_bisect_state *state)
-{
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
-
-    for (size_t i = 0; i < count; i++)
-        if (trials[i].trial.build_s > LONGEST_S || trials[i].trial.run_s > LONGEST_S)
-            return true;
-    return false;
-}
-
 /* Writes the case to a new state, imports the trials, and reads the new file. */
 static void write_again(const invar_bisect_state *state)
 {
@@ -156,8 +136,6 @@ static void write_again(const invar_bisect_state *state)
     INVAR_CHECK(invar_path_join(path, sizeof path, invar_bisect_state_folder(rewritten), "state") ==
                 INVAR_OK);
     invar_bisect_state_close(rewritten);
-    if (has_endless_trial(state))
-        return;
     INVAR_CHECK(invar_bisect_state_read(&rewritten, path) == INVAR_OK);
     check_case(invar_bisect_state_case(rewritten), &expected);
     check_text(invar_bisect_state_recipe(rewritten), expected.recipe_text);
