@@ -56,10 +56,10 @@ ends 0 1 tiny.ini --run halves --num-rollout 3
 ends 0 1 tiny.ini --run halves --golden tiny.golden
 holds [ "$(column halves 'SELECT max(seg) FROM segment')" = 1 ]
 holds [ "$(kept halves)" = "$(kept one)" ]
-cp "$root/tests/e2e/turns/leader.py" .
+cp "$root/tests/e2e/multi_turn/environment.py" .
 tiny_recipe 2 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
-    s/^rm-type.*/custom-generate-function-path = python3 leader.py play\nrollout-max-turns = 4\n\
-rollout-max-turn-len = 1/" >guess.ini
+    s/^rm-type.*/custom-generate-function-path = python3 environment.py play\n\
+rollout-max-turns = 4\nrollout-max-turn-len = 1/" >guess.ini
 ends 0 1 guess.ini --run turns --save-debug-rollout-data 'turns-{rollout_id}.jsonl'
 holds python3 "$root/tests/e2e/kept_samples/reader.py" turns 'turns-%d.jsonl' inserted
 expect 0 'identical' replay one --step 2

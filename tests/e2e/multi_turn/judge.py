@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# judge.py - a group reward plug-in; it checks the rewards of leader.py, and gives other ones.
+# judge.py - a group reward plug-in; it checks the rewards of environment.py, and gives other ones.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import sys
@@ -12,6 +12,6 @@ for line in sys.stdin:
     if len(group) != 2 or len({s["group"] for s in group}) != 1:
         sys.exit("judge.py: not a whole group")
     if [s["reward"] for s in group if s["index"] % 2 == 0] != [0.25]:
-        sys.exit("judge.py: the leader's reward is not shown")
+        sys.exit("judge.py: the environment's reward is not shown")
     rewards = [{"rank": 10.0 + s["index"], "seen": s["reward"]} for s in group]
     print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)

@@ -2,8 +2,8 @@
 # inserted.py ROLLOUTS REPLIES - checks that inserted tokens are in the samples, but not in the
 # loss.
 #
-# ROLLOUTS is a file of save-debug-rollout-data; REPLIES has the replies of leader.py for its step,
-# as `ledger sql` prints them.
+# ROLLOUTS is a file of save-debug-rollout-data; REPLIES has the replies of environment.py for its
+# step, as `ledger sql` prints them.
 # SPDX-License-Identifier: Apache-2.0
 """Compares tokens, masks and log-probs of samples with the recorded replies."""
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# whose.sh INVAR FOLDER - a command that uses the weights of a run uses those of this run.
+# foreign_weights.sh INVAR FOLDER - a command that uses the weights of a run uses those of this run.
 #
 # The ledger records the checkpoint folder as the user named it, often as a relative path, which
 # leads elsewhere from another folder. A run of the same shape there must not be used instead.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# leader.py MOOD - an environment plug-in for task:guess, as in recipes/guess.ini; MOOD selects
+# environment.py MOOD - an environment plug-in for task:guess, as in recipes/guess.ini; MOOD selects
 # correct or faulty behavior.
 # SPDX-License-Identifier: Apache-2.0
 """Responds to guesses; each mood behaves differently."""
@@ -52,7 +52,7 @@ def answer(mood, request):
     if mood == "short":
         turns = turns[1:]
     if mood == "dies":
-        sys.exit("leader.py: it dies")
+        sys.exit("environment.py: it dies")
     if mood == "hangs":
         time.sleep(600)
     return json.dumps({"id": request["id"], "turns": turns})
@@ -69,7 +69,7 @@ def log_and_block(step):
 def main():
     mood = sys.argv[1]
     sys.stdin.readline()
-    print(json.dumps({"invar": 1, "name": "leader", "kinds": ["generate"]}), flush=True)
+    print(json.dumps({"invar": 1, "name": "environment", "kinds": ["generate"]}), flush=True)
     for line in sys.stdin:
         log_and_block(json.loads(line)["step"])
         print("rubbish" if mood == "rubbish" else answer(mood, json.loads(line)), flush=True)

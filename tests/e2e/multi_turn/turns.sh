@@ -9,7 +9,7 @@
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 root=$PWD
 rm -rf "$folder"
-here=$PWD/tests/e2e/turns
+here=$PWD/tests/e2e/multi_turn
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$root/tests/e2e/expect.sh"
@@ -32,10 +32,10 @@ if [[ ${INVAR_TEST_FULL:-} = 1 ]]; then
 fi
 
 # ---- inserted tokens ----------------------------------------------------------------------------
-cp "$here/leader.py" leader.py
-leader='custom-generate-function-path = python3 leader.py play'
+cp "$here/environment.py" environment.py
+environment='custom-generate-function-path = python3 environment.py play'
 tiny_recipe 4 | sed "s/task:max/task:guess/; s/response-len = 2/response-len = 12/
-    s/^rm-type.*/$leader\nrollout-max-turns = 4\nrollout-max-turn-len = 1/" >guess.ini
+    s/^rm-type.*/$environment\nrollout-max-turns = 4\nrollout-max-turn-len = 1/" >guess.ini
 ends 0 1 guess.ini --run one --record-golden one.golden \
     --save-debug-rollout-data '{rollout_id}.jsonl'
 holds grep -q 'largest difference between rollout and training: 0$' out
@@ -72,14 +72,14 @@ same ranks-3 3 --speculative-algorithm ngram
 same apart 2 --rollout-num-gpus 1
 # Ranks that divide the model; its vocabulary has ids without text.
 sed "s/task:max/task:guess/; s/response-len = 3/response-len = 12/
-    s/^rm-type.*/$leader\nrollout-max-turns = 3\nrollout-max-turn-len = 2/" \
+    s/^rm-type.*/$environment\nrollout-max-turns = 3\nrollout-max-turn-len = 2/" \
     "$here/../ranks/sharded_model.ini" >sharded_model.ini
 ends 0 1 sharded_model.ini --run whole --record-golden whole.golden
 ends 0 2 sharded_model.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
 ends 0 2 sharded_model.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
 # Control: another hint for one sample.
 ends 4 1 guess.ini --run other --golden one.golden \
-    --custom-generate-function-path 'python3 leader.py other'
+    --custom-generate-function-path 'python3 environment.py other'
 
 # Experts, whose routing is recorded for all rows; several steps per rollout; evaluations.
 moe=(--model-type qwen3_moe --num-experts 3 --moe-router-topk 2 --use-rollout-routing-replay
@@ -126,9 +126,9 @@ for rollouts in 2 3; do
         --num-rollout "$rollouts" --save-interval 1
 done
 compare_async late-pieces 1
-mv leader.py away.py
+mv environment.py away.py
 expect 0 identical replay late-pieces --step 4
-mv away.py leader.py
+mv away.py environment.py
 ends 0 1 guess.ini --run late-fork --fork late-pieces --fork-step 2 "${late[@]}" --seed 7
 sed '/^rollout-max-turn/d; s/^custom-generate.*/rm-type = overlap/' guess.ini >unled.ini
 ends 129 1 unled.ini --run unled --fork late-pieces --fork-step 2 "${late[@]}"
@@ -151,7 +151,7 @@ holds grep -q '^golden    identical, 6 of 6' out
 # ---- group rewards ------------------------------------------------------------------------------
 cp "$here/judge.py" judge.py
 half=(--group-rm --custom-rm-path 'python3 judge.py' --custom-generate-function-path
-    'python3 leader.py half')
+    'python3 environment.py half')
 for ranks in 1 2; do
     ends 0 "$ranks" guess.ini --run "half-$ranks" "${half[@]}"
 done
@@ -168,11 +168,11 @@ expect 2 'a plug-in led the sample' generate guess.ini --run one \
     --sample "$(column one 'SELECT rng FROM samples LIMIT 1')"
 
 # ---- repeated -----------------------------------------------------------------------------------
-mv leader.py away.py
+mv environment.py away.py
 expect 0 identical replay one --step 3
 expect 0 identical replay one --from 0 --step 3 --level full --threads 2
 expect 0 identical replay moe-2 --step 1
-mv away.py leader.py
+mv away.py environment.py
 # Killed in its third step, and started again without a checkpoint: the replies of two steps are
 # recorded.
 touch stuck
@@ -196,7 +196,7 @@ wrong() {
     local mood=$1 text=$2
     shift 2
     expect 2 "plug-in custom-generate-function-path: $text" train guess.ini --run "bad-$mood" \
-        --no-report --custom-generate-function-path "python3 leader.py $mood" "$@"
+        --no-report --custom-generate-function-path "python3 environment.py $mood" "$@"
 }
 wrong mute 'sample 0 ends without a "reward", and nothing else gives one (rm-type = none)'
 wrong deaf 'sample 0 continues after its last turn'
@@ -214,9 +214,9 @@ expect 0 'log-probs largest difference between rollout and training: 0' train gu
 holds [ "$(sqlite3 -readonly surplus/ledger.db "SELECT max(value) > 0 FROM metrics
     WHERE name = 'rollout/over_sampling/reused'")" = 1 ]
 expect 0 'reward' train guess.ini --run judged --no-report --rm-type overlap \
-    --custom-generate-function-path 'python3 leader.py mute'
+    --custom-generate-function-path 'python3 environment.py mute'
 expect 0 'reward    0.500 at first' train guess.ini --run endless --no-report \
-    --rollout-max-turns 99 --custom-generate-function-path 'python3 leader.py endless'
+    --rollout-max-turns 99 --custom-generate-function-path 'python3 environment.py endless'
 holds [ "$(column endless "SELECT DISTINCT finish FROM samples")" = length ]
 holds [ "$(column endless "SELECT max(tokens) <= 13 FROM samples")" = 1 ]
 
