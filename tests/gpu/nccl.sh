@@ -62,8 +62,13 @@ for file in moe-bf16-save1/checkpoints/iter_*/*.safetensors; do
     cmp -s "$file" "${file/save1/save2}" || complain "$file is another with two ranks"
 done
 checks=$((checks + 1))
-! train 2 moe-bf16-seed --save none --golden "$goldens/moe-bf16.golden" --num-rollout 2 --seed 5 ||
-    complain "control: another seed agrees with the golden"
+rc=0
+train 2 moe-bf16-seed --save none --golden "$goldens/moe-bf16.golden" --num-rollout 2 --seed 5 ||
+    rc=$?
+if ((rc != 4)) || ! grep -q '^golden    different from step 0 on' moe-bf16-seed.out; then
+    complain "control: another seed: exit code $rc, expected 4 and a difference" \
+        "$(tail -n 5 moe-bf16-seed.out moe-bf16-seed.err)"
+fi
 if (($(nvidia-smi --list-gpus | wc -l) == 1)); then
     expect 2 "share a GPU and a process" train "$goldens/dense.ini" --ranks 2 --device cuda \
         --distributed-backend nccl --run threads
