@@ -202,8 +202,11 @@ equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
 # ---- resumed on another layout ----------------------------------------------------------------
 reference_run dense bf16
-start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2
-start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2
+start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2 ||
+    complain "moves: exit code $?" "$(<err)"
+holds [ "$(column moves 'SELECT max(step) FROM step')" = 0 ]
+start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2 ||
+    complain "moves, resumed: exit code $?" "$(<err)"
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
 expect 0 'identical' replay moves --step 0
@@ -221,11 +224,12 @@ holds [ "$("$invar" ledger query weight-syncs evals --csv | wc -l)" = 4 ]
 # ---- failing ranks save a checkpoint ------------------------------------------------------------
 judged=(--dtype bf16 --rm-type none --custom-rm-path "python3 $here/failing.py")
 echo 9 >left
-start thread 1 dense "${judged[@]}" --run judged
+start thread 1 dense "${judged[@]}" --run judged || complain "judged: exit code $?" "$(<err)"
 echo 1 >left
 checks=$((checks + 1))
-! start thread 5 dense "${judged[@]}" --run rescued "$tp" 2 "$ro" 1 ||
-    complain "no failure was noticed"
+rc=0
+start thread 5 dense "${judged[@]}" --run rescued "$tp" 2 "$ro" 1 || rc=$?
+((rc == 2)) || complain "rescued: exit code $rc, expected 2" "$(<err)"
 grep -q 'a checkpoint of step 0 is saved' err || complain "no checkpoint:" "$(<err)"
 echo 9 >left
 start thread 2 dense "${judged[@]}" --run rescued "$ro" 1 || complain "rescued: $?" "$(<err)"

@@ -61,7 +61,6 @@ holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
 holds grep -q '"advice": null' plan.json
 holds grep -q '"chosen":\["log-probs-chunk-size","kv-pages"' <(tr -d ' \n' <plan.json)
 holds [ "$(number longest_sample)" -eq 3072 ]
-most=$(number need)
 # Recording more points while sampling needs memory.
 plain=$(number sampling)
 holds plan 143GB --debug-determinism full
