@@ -20,6 +20,31 @@ holds() {
     "$@" || complain "not so: $*" "$(cat /dev/null "${expect_logs[@]}")"
 }
 
+# files_differ WHAT FILE FILE: checks that two files exist, are not empty and differ.
+files_differ() {
+    local rc=0
+    checks=$((checks + 1))
+    if [[ ! -s $2 || ! -s $3 ]]; then
+        complain "$1: $2 or $3 is missing or empty"
+        return
+    fi
+    cmp -s "$2" "$3" || rc=$?
+    ((rc == 1)) || complain "$1: $2 and $3 do not differ (exit code $rc of cmp)"
+}
+
+# lacks PATTERN FILE: checks that a file that is not empty has no line that matches the extended
+# regular expression.
+lacks() {
+    local found rc=0
+    checks=$((checks + 1))
+    if [[ ! -s $2 ]]; then
+        complain "$2 is missing or empty"
+        return
+    fi
+    found=$(grep -E -- "$1" "$2") || rc=$?
+    ((rc == 1)) || complain "$2 has lines with '$1' (exit code $rc of grep):" "$found"
+}
+
 # member NAME FILE: prints a top-level member of a JSON file that invar wrote.
 member() {
     sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"

@@ -74,7 +74,7 @@ holds grep -q "^## $version" "$folder/one.out/NOTES.md"
 (cd "$folder/one.out/build" && SOURCE_DATE_EPOCH=1700000000 \
     cpack -D CPACK_OUTPUT_FILE_PREFIX="$folder/later") >"$folder/log" 2>&1
 for file in "$folder"/later/*.deb; do
-    ! cmp -s "$file" "$folder/one.out/${file##*/}" || complain "the control: $file is the same"
+    files_differ "package of another time" "$file" "$folder/one.out/${file##*/}"
 done
 
 ((failed)) || echo "all as expected: $(wc -l <"$folder/products.one") files are equal"

@@ -64,7 +64,7 @@ done
 sed 's/"bfloat16"/"float32"/' "$data/llama/config.json" | cmp - llama.a/config.json ||
     complain "llama.a has another config.json"
 # Control: rounding changes weights that are not bf16.
-! cmp -s qwen3.a/model.safetensors qwen3.i/model.safetensors || complain "nothing was rounded"
+files_differ "rounded weights" qwen3.a/model.safetensors qwen3.i/model.safetensors
 
 expect 0 "written   critic.a" "$data/critic" critic.a
 expect 0 "written   critic.b" critic.a critic.b --to-checkpoint
@@ -119,7 +119,7 @@ expect 0 "read      saved/iter_0000001" saved run.new
 same run.new hf_1
 expect 0 "read      saved/iter_0000000" saved run.old --ckpt-step 0
 same run.old hf_0
-! cmp -s run.new/model.safetensors run.old/model.safetensors || complain "a step changed nothing"
+files_differ "weights after a step" run.new/model.safetensors run.old/model.safetensors
 # The folder of a run stands for the checkpoints in it.
 "$invar" train tiny.ini --run kept --no-report --save-interval 1 >train.log 2>&1 ||
     complain "training failed:" "$(<train.log)"
@@ -152,8 +152,8 @@ rm saved.before/owner # older versions wrote none: the checkpoints themselves na
 expect 2 "saved.before holds checkpoints of run " qwen3.a saved.before --to-checkpoint --force
 cp -r start start.again
 expect 0 "written" run.old start.again --to-checkpoint --force
-! cmp -s start/iter_0000000/model.safetensors start.again/iter_0000000/model.safetensors ||
-    complain "--force replaced nothing"
+files_differ "checkpoint that --force replaced" start/iter_0000000/model.safetensors \
+    start.again/iter_0000000/model.safetensors
 expect 2 "iter_0000007: there is no such checkpoint; choose another with ckpt-step: 0, 1" saved no \
     --ckpt-step 7
 # A checkpoint that is named by its own folder is verified by every command, too.
@@ -191,16 +191,15 @@ same real.new real_1
 # model.
 expect 0 "read      saved.real/iter_0000001" saved.real real.alone
 same real.alone real_1 -x config.json
-! grep -q bos_token_id real.alone/config.json || complain "a checkpoint alone knows other keys"
+lacks bos_token_id real.alone/config.json # a checkpoint alone has no other keys
 # An export changes only the type in config.json.
 sed 's/"float16"/"float32"/' "$real/config.json" | cmp - real_1/config.json ||
     complain "real_1 has another config.json than $real"
 for path in "$real"/*; do
-    checks=$((checks + 1))
     case ${path##*/} in
-    config.json | model.safetensors) ! cmp -s "$path" "real_1/${path##*/}" ;;
-    *) cmp "$path" "real_1/${path##*/}" ;;
-    esac || complain "real_1: ${path##*/} is not as expected"
+    config.json | model.safetensors) files_differ "export" "$path" "real_1/${path##*/}" ;;
+    *) holds cmp "$path" "real_1/${path##*/}" ;;
+    esac
 done
 (($(find "$real" -type f | wc -l) == $(find real_1 -type f | wc -l))) ||
     complain "real_1 has other files than $real: $(ls real_1)"

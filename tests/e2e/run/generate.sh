@@ -128,10 +128,10 @@ done
 grep -qE 'speculation: [0-9]+ of [0-9]+ guessed tokens were drawn, [1-9]\.[0-9]+ tokens a' told ||
     complain "generate does not say what guesses did"
 (($(wc -l <one) == 9)) || complain "3 prompts, 3 completions each, are not $(wc -l <one) lines"
-"$invar" "${complete[@]}" --json --rollout-seed 43 >other
-! cmp -s one other || complain "another seed, the same completions"
-"$invar" generate tiny.ini --prompts test.jsonl --n 3 --json >other
-! cmp -s one other || complain "other weights, the same completions"
+"$invar" "${complete[@]}" --json --rollout-seed 43 >other || complain "generate failed"
+files_differ "completions of another seed" one other
+"$invar" generate tiny.ini --prompts test.jsonl --n 3 --json >other || complain "generate failed"
+files_differ "completions of other weights" one other
 # A response has the same log-probs when its tokens are scored.
 "$invar" score tiny.ini --ref-load saved --tokens one --json >scored || complain "score failed"
 checks=$((checks + 1))
@@ -162,10 +162,11 @@ for from in "--load saved" "--load saved/iter_0000005" "--load saved --ckpt-step
     # shellcheck disable=SC2086
     expect 0 "weights from saved/iter_0000005" generate tiny.ini $from --prompt '3,7='
 done
-"$invar" score tiny.ini --load saved --ckpt-step 1 --tokens one --json >other
-! cmp -s scored other || complain "score: another checkpoint, the same numbers"
-"$invar" score tiny.ini --tokens one --json >other
-! cmp -s scored other || complain "score: the initial weights, the same numbers"
+"$invar" score tiny.ini --load saved --ckpt-step 1 --tokens one --json >other ||
+    complain "score --ckpt-step failed"
+files_differ "scores of another checkpoint" scored other
+"$invar" score tiny.ini --tokens one --json >other || complain "score of initial weights failed"
+files_differ "scores of the initial weights" scored other
 expect 0 "from    the initial ones (seed)" score tiny.ini --run run --load= --tokens one
 expect 0 "weights from the initial ones (seed)" generate tiny.ini --prompt '3,7='
 expect 0 "runs/tiny has trained ones: --run runs/tiny takes them" score tiny.ini --tokens one \
@@ -197,8 +198,10 @@ expect 129 "no prompt is left" generate tiny.ini --prompt '1,1,1,1,1,1,1,1,1,1='
 expect 2 "no such file" generate tiny.ini --prompts nowhere.jsonl
 expect 2 "nowhere" generate tiny.ini --load nowhere --prompt '3,7='
 expect 129 "no tokenizer" generate --prompt x
-checks=$((checks + 1))
-"$invar" "${complete[@]}" >/dev/full 2>/dev/null && complain "succeeded on a full disk"
+checks=$((checks + 1)) rc=0
+"$invar" "${complete[@]}" >/dev/full 2>told || rc=$?
+{ ((rc == 2)) && grep -q 'written' told; } ||
+    complain "generate on a full disk: exit code $rc:" "$(<told)"
 
 # ---- a byte-level tokenizer: any text can be sampled, and only safe text is printed -------------
 "$invar" train tiny.ini --vocab-size 300 --run run.bytes --no-report --num-rollout 1 \
@@ -295,7 +298,7 @@ expect 2 "no such checkpoint; choose another with ckpt-step: 1, 3, 5" eval tiny.
 evaluated have --load saved
 equal "evaluation of the newest weights" want have
 evaluated other --load saved --rollout 1
-! cmp -s want other || complain "other draws, the same results"
+files_differ "results of other draws" want other
 expect 0 "eval/file-pass@4" eval tiny.ini --load saved
 # 4 significant digits are printed, or all with --exact.
 "$invar" eval tiny.ini --load saved >short 2>/dev/null
@@ -326,7 +329,7 @@ for group in false true; do
     evaluated have --load saved "${plugin[@]}"
     equal "evaluation by a plug-in, groups: $group" "plugin.$group" have
 done
-! cmp -s plugin.false plugin.true || complain "group-rm changes no reward"
+files_differ "rewards with group-rm" plugin.false plugin.true
 
 ((failed)) || echo "$checks checks, all as expected"
 exit "$failed"
