@@ -34,6 +34,7 @@ printf 'include = a.ini\n[optimizer]\nlr = 0.02\nweight-decay = 0.5\n[perf]\nthr
 
 # ---- different ---------------------------------------------------------------------------------
 ab 1 a.ini b.ini
+holds grep -q '^ab: ' err
 holds grep -q '^A  *file .*, recipe a.ini$' out
 holds [ "$(sed -n '/^keys that differ$/,/^$/p' out | grep -c ' -> ')" = 3 ]
 holds grep -q '^  identity lr: 0.01 -> 0.02$' out

@@ -139,7 +139,9 @@ def check_measured():
         text = shown(*words).stdout
         expect("train/sft_loss" in text and "logp_diff" not in text and "raw_reward" not in text,
                f"{words}: {text}")
-    for sample in json.loads(shown("show", "sft", "--step", "1", "--json").stdout)["samples"]:
+    samples = json.loads(shown("show", "sft", "--step", "1", "--json").stdout)["samples"]
+    expect(samples, "no samples in step 1 of sft")
+    for sample in samples:
         expect(all(sample[key] is None for key in ("reward", "advantage", "diff")), f"{sample}")
 
 

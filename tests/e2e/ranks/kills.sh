@@ -131,6 +131,7 @@ if [ -n "${INVAR_TEST_FULL:-}" ]; then
     done
     use_layout "3 $ro 1"
     disturb hung-sampler 2 STOP 2
+    holds [ "$rc" = 2 ]
     holds grep -q '^invar: rank 2 on .* did not come to .* in phase ".*": rank .' err
     expect_resume hung-sampler
 fi

@@ -37,7 +37,7 @@ same() {
     for ranks in 1 3; do
         rm -f count
         ends 0 "$ranks" tiny.ini --run "$name-$ranks" --num-rollout 3 "$@"
-        grep '^content' out >"$name-$ranks/content"
+        holds grep '^content' out >"$name-$ranks/content"
     done
     holds diff "$name-1/content" "$name-3/content"
     equal "$name-1" "$name-3"

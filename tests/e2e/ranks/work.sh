@@ -35,9 +35,12 @@ number() {
     sqlite3 -readonly "$1/ledger.db" "$2"
 }
 
-# straggler RUN FLAG ...: prints the rank that the query names; nothing if there is none.
+# straggler RUN FLAG ...: prints the rank that the query names; nothing if there is none, or the
+# exit code if it is not 0.
 straggler() {
-    "$invar" ledger query slow-ranks "$@" --csv | sed -n 's/^\([0-9]*\),.*,straggler\r$/\1/p'
+    local answer
+    answer=$("$invar" ledger query slow-ranks "$@" --csv) || { echo "exit code $?"; return; }
+    sed -n 's/^\([0-9]*\),.*,straggler\r$/\1/p' <<<"$answer"
 }
 
 # Each rank has a track in the trace, on which slices are nested or disjoint.

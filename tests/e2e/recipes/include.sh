@@ -26,8 +26,10 @@ expect_verb=(train)
 sed -i 's/^task-size = .*/task-size = x/' base/tiny.ini
 expect 129 'base/tiny.ini:10: task-size' own.ini --dry-run
 sed -i 's/^task-size = .*/task-size = 8/' base/tiny.ini
-holds [ "$(identity own.ini)" = "$(identity base/tiny.ini --lr 0.25)" ]
-holds [ "$(identity own.ini)" != "$(identity base/tiny.ini)" ]
+own=$(identity own.ini) plain=$(identity base/tiny.ini)
+holds [ "${#own}:${#plain}" = 32:32 ]
+holds [ "$own" = "$(identity base/tiny.ini --lr 0.25)" ]
+holds [ "$own" != "$plain" ]
 expect 0 '3 executed' own.ini --run "$folder/made" --no-report
 # A recorded recipe does not need the included file.
 mv base/tiny.ini base/away.ini

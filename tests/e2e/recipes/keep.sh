@@ -19,7 +19,9 @@ expect 0 'chain ' tiny.ini --no-report --lr 0.25
 run=runs/tiny
 # Training recipe.ini again is the same run, which is finished.
 identity() { "$invar" train "$@" --dry-run | sed -n 's/^identity  //p'; }
-holds [ "$(identity $run/recipe.ini)" = "$(identity tiny.ini --lr 0.25)" ]
+own=$(identity tiny.ini --lr 0.25)
+holds [ ${#own} -eq 32 ]
+holds [ "$(identity $run/recipe.ini)" = "$own" ]
 holds grep -qx 'lr = 0.25' $run/recipe.ini
 holds grep -qx 'name = tiny' $run/recipe.ini
 holds grep -qx 'eval-interval = 0' $run/recipe.ini
@@ -32,7 +34,7 @@ chain=$(column $run 'SELECT lower(hex(chain)) FROM step ORDER BY step DESC LIMIT
 holds grep -q "done: 3 steps, the last is 2, chain $chain\$" $run/train.log
 holds grep -q 'step 0, rollout 1 of 3: reward ' $run/train.log
 holds [ "$(grep -cvE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z ' $run/train.log)" = 0 ]
-holds grep -q "identity $(identity tiny.ini --lr 0.25)" $run/train.log
+holds grep -q "identity $own" $run/train.log
 
 # A resumed run appends to the log. With other free keys it writes a new recipe.ini and keeps the
 # earlier one.

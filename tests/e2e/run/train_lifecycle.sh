@@ -135,6 +135,7 @@ expect 0 '' ledger verify limit/ledger.db
 chain=$(sqlite3 -readonly whole/ledger.db 'SELECT hex(chain) FROM step ORDER BY step DESC LIMIT 1')
 expect_chain() {
     checks=$((checks + 1))
+    [[ $chain == ????????* ]] || complain "whole: no chain: \"$chain\""
     [[ $(sqlite3 -readonly "$1/ledger.db" "SELECT hex(s.chain) FROM timeline t JOIN step s
         USING(run, seg, step) WHERE step = 5") == "$chain" ]] || complain "$1: another chain"
     "$invar" ledger verify "$1/ledger.db" >look 2>&1 || complain "$1: $(<look)"
@@ -183,6 +184,7 @@ for checks_logprobs in true false; do
     expect 0 'chain' train tiny.ini --no-report --run "logprobs-$checks_logprobs" \
         --num-rollout 2 --check-logprobs "$checks_logprobs"
 done
+holds [ -n "$(ledger_field logprobs-true chain)" ]
 holds [ "$(ledger_field logprobs-true chain)" = "$(ledger_field logprobs-false chain)" ]
 holds [ "$(ledger_field logprobs-true identity)" != "$(ledger_field logprobs-false identity)" ]
 # Option --fresh: the old run is set aside and keeps all of its files.
@@ -469,6 +471,7 @@ own=(--n-samples-per-eval-prompt 3 --eval-temperature 0.5 --eval-rm-type exact)
 printf '%s\n' '[m]' 'path = task:max' 'n-samples-per-eval-prompt = 3' 'temperature = 0.5' \
     'rm-type = exact' >sets.ini
 "$invar" eval tiny.ini --eval-config sets.ini --eval-temperature 0 --json >out 2>err
+holds grep -q '"eval/m-pass@2"' plain
 holds diff plain out
 # Another value of such a setting changes the identity of the run.
 expect 0 'steps' train tiny.ini --run sets --no-report --until 1 --eval-config sets.ini \
@@ -490,6 +493,7 @@ expect 0 'steps' train tiny.ini --run still --no-report --eval-config sets.ini -
 expect 0 'steps' train tiny.ini --run edited --no-report --eval-config sets.ini --eval-interval 1 \
     --custom-before-train-step-hook-path 'bash edits.sh'
 holds [ "$(<sets.ini)" = '[m]' ]
+holds [ -n "$(evaluated still)" ]
 holds [ "$(evaluated edited)" = "$(evaluated still)" ]
 expect 2 'run: none has no checkpoint; train it, or name weights with --load' eval tiny.ini \
     --run none "${set[@]}"
