@@ -125,6 +125,7 @@ grep -cE '_(INCLUDE|LIBRARY):[A-Z]+=.*/invar-bundle/libraries/' "$bundle/build/C
 system_paths "$build/CMakeCache.txt" >/dev/null ||
     complain "the control: $build has its libraries out of the bundle, too"
 ldd "$bundle/build/invar" >"$folder/linked"
+holds grep -q 'libc\.so' "$folder/linked"
 ! grep -E 'lib(sqlite3|jansson|utf8proc|z|xxhash)\.|not found' "$folder/linked" |
     grep -vF " $bundle/libraries/" || complain "these are not linked from the bundle"
 

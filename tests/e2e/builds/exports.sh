@@ -8,7 +8,7 @@
 set -euo pipefail
 symbols=$(nm -D --defined-only "$1" | awk '{ print $NF }')
 [[ $symbols ]] || { echo "$1 exports nothing" >&2 && exit 1; }
-others=$(grep -vxE -- "$2" <<<"$symbols" || true)
+others=$(grep -vxE -- "$2" <<<"$symbols" || (($? == 1)))
 if [[ -n $others ]]; then
     head -n 10 <<<"$others" >&2
     echo "$1 exports $(wc -l <<<"$others") symbols that nobody asks for" >&2

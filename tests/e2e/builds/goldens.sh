@@ -13,11 +13,14 @@ if ((rollouts)); then
     flags=(--num-rollout "$rollouts")
 fi
 
-if ! "$@" train --help >/dev/null 2>&1; then
+rc=0
+"$@" train --help >/dev/null 2>"$folder.err" || rc=$?
+if ((rc == 129)); then
     "$@" version
     echo "$* has no verb train: it was built without the ledger"
     exit 77
 fi
+((rc == 0)) || { cat "$folder.err" && exit 2; }
 rm -rf "$folder"
 shopt -s nullglob
 goldens=(recipes/*.golden)

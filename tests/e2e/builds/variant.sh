@@ -43,7 +43,8 @@ same() {
         exit 2
     fi
     "$(dirname "$invar")/$program" "$@" >"$folder/native.txt"
-    if ! diff -u "$folder/native.txt" "$folder/variant.txt" || ((rc)); then
+    if ! [[ -s $folder/native.txt ]] ||
+        ! diff -u "$folder/native.txt" "$folder/variant.txt" || ((rc)); then
         echo "$program: the bits differ" >&2
         exit 1
     fi

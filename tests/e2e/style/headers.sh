@@ -35,5 +35,9 @@ if ! g++ -x c++ -std=c++17 "$@" "${warnings[@]}" - <<<"$together"; then
     echo "the headers do not compile as C++17" >&2
     code=1
 fi
+if ((count < 100)); then
+    echo "only $count headers were found" >&2
+    code=1
+fi
 echo "$count headers"
 exit "$code"
