@@ -5,6 +5,7 @@
 set -euo pipefail
 file=$1
 shift
+[[ -s $file ]] || { echo "$file is missing or empty" >&2 && exit 2; }
 lines=$("$@")
 missing=$(grep -vxF -f <(printf '%s\n' "$lines") "$file" || true)
 if [[ -n $missing ]]; then

@@ -7,7 +7,6 @@
 # trials that need no build or no run; agent recipes by a record. Control: a key without effect
 # gives equal ends.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
 import shutil

@@ -6,7 +6,6 @@
 # axis. New samples wait until the user presses a button. The page continues when the run is
 # resumed. Exits with 77 if there is no Chromium.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 import pathlib
 import shutil
 import sys

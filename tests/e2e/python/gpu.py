@@ -7,7 +7,6 @@
 # (control: the stock model). Last, the speed next to stock models in the same process, as lines of
 # JSON; --profile adds a table of kernels. Exit code 77 if there is no PyTorch or no GPU.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 """Tests of invar.torch on a GPU."""
 import copy
 import json

@@ -6,7 +6,6 @@
 # Layouts, ranks and moments are drawn at random; the seed is printed. A thread cannot be killed
 # alone, so the test is skipped without mpirun.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 seed=${3:-$((RANDOM + 1))}
 rm -rf "$folder"

@@ -6,7 +6,6 @@
 # each op of the window and none outside, on a track of its own, inside of its phase, without
 # overlaps, as often as the model has layers; and the ledger must have the sums of the trace.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 import json
 import os
 import shutil

@@ -5,7 +5,6 @@
 # rank. Slurm's daemons (munged, slurmctld, slurmd) run in FOLDER and end with the test. They must
 # be installed and are started by root; otherwise the test is skipped.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$(realpath -m "$2")
 for program in munged slurmctld slurmd srun scancel; do

@@ -5,7 +5,6 @@
 # The query must name each of them. Controls: a wider margin, and a run without a slow rank, name
 # none. Without mpirun, ranks are threads only.
 # SPDX-License-Identifier: Apache-2.0
-# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
 export NO_COLOR=1 # mpirun gives ranks a terminal
