@@ -141,8 +141,9 @@ layouts() {
 }
 
 # sweep STRIDE FIRST PREFIX TEXT FLAG ...: runs combination FIRST and every STRIDE-th one after it,
-# of layouts that contain TEXT and models whose names begin with PREFIX. The numbers of the calls
-# below are small selections that have every value of every axis.
+# of layouts that contain TEXT and models whose names begin with PREFIX; by default without 8 ranks
+# that are processes. The numbers of the calls below are small selections that have every value of
+# every axis.
 sweep() {
     local stride=$1 offset=$2 prefix=$3 text=$4 number=0 format ranks kind flags model transport
     shift 4
@@ -153,6 +154,8 @@ sweep() {
                 for model in dense experts; do
                     [[ $kind == any || $kind == "$model" ]] || continue
                     for transport in "${transports[@]}"; do
+                        # processes that wait keep their cores busy
+                        [[ $full || $transport == thread || $ranks -lt 8 ]] || continue
                         if ((number++ % stride == offset)); then
                             # shellcheck disable=SC2086 # flags are words
                             equal "$prefix$model" "$format" "$transport" "$ranks" $flags "$@"
@@ -163,9 +166,9 @@ sweep() {
         done
     done
 }
-sweep 33 16 "" ""
-sweep 57 5 rows- "$tp" "${sp[@]}"
-sweep 49 0 rows- "$cp"
+sweep 32 11 "" ""
+sweep 35 24 rows- "$tp" "${sp[@]}"
+sweep 32 3 rows- "$cp"
 sweep 233 0 lora- ""
 sweep 241 0 lora- "$tp" "${sp[@]}"
 sweep 233 0 lora- "$cp"
