@@ -1,5 +1,5 @@
 /*
- * plugin_call.c - hashes and JSON of a plug-in request.
+ * plugin_call.c - names of the kinds of calls, and hashes and JSON of a plug-in request.
  *
  * The hash covers all inputs of a call except a hook's event, so a recorded reply is used for the
  * same request only; the factor of a hook is found by its call number alone. The order of fields
@@ -14,6 +14,38 @@
 #include "engine/ext/plugin_kinds.h"
 
 #include "base/invar_banned.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+const char *invar_plugin_kind_name(uint32_t kind)
+{
+    switch (kind) {
+    case INVAR_PLUGIN_KIND_REWARD: return "reward";
+    case INVAR_PLUGIN_KIND_GROUP_REWARD: return "group_reward";
+    case INVAR_PLUGIN_KIND_FILTER: return "filter";
+    case INVAR_PLUGIN_KIND_LOSS: return "loss";
+    case INVAR_PLUGIN_KIND_HOOK: return "hook";
+    case INVAR_PLUGIN_KIND_GENERATE: return "generate";
+    case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
+    case INVAR_PLUGIN_KIND_BUFFER_FILTER: return "buffer_filter";
+    case INVAR_PLUGIN_KIND_PROMPTS: return "prompts";
+    case INVAR_PLUGIN_KIND_AGENT: return "agent";
+    default: return NULL;
+    }
+}
+
+const char *invar_plugin_hook_name(int hook)
+{
+    static const char *const names[] = {
+        [INVAR_PLUGIN_AFTER_INIT] = "after_init",
+        [INVAR_PLUGIN_BEFORE_LOGPROB] = "before_logprob",
+        [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
+        [INVAR_PLUGIN_AFTER_ROLLOUT] = "after_rollout",
+        [INVAR_PLUGIN_AFTER_EVAL] = "after_eval",
+    };
+
+    return names[hook];
+}
 
 /* ---- hash ------------------------------------------------------------------------------------ */
 

@@ -14,7 +14,7 @@
  * them in `base` and are frozen: they have a weight, but no master and no gradient.
  *
  * Four files implement these functions: model.c the queries, model_new.c creation, model_weights.c
- * weights from masters and copies, model_digests.c digests.
+ * weights from masters and copies, shard/model_digests.c digests.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
