@@ -94,7 +94,8 @@ static void check_control(const invar_model *one, invar_model *model, const inva
     invar_param_loader_release(&loader);
 }
 
-static void check_rank(const invar_model *one, int ranks, int rank, const invar_device *dev)
+static void check_rank(const invar_model *one, int ranks, int rank, bool control,
+                       const invar_device *dev)
 {
     invar_layout layout;
     invar_model *model;
@@ -105,10 +106,12 @@ static void check_rank(const invar_model *one, int ranks, int rank, const invar_
     check_other(one, model);
     load_all(model, one, rank % 2 == 1, dev);
     check_same(one, model);
-    check_control(one, model, dev);
-    assert_ok(invar_model_init(model, SEED + 1, dev));
-    assert_ok(invar_model_init(model, SEED, dev));
-    check_same(one, model);
+    if (control) {
+        check_control(one, model, dev);
+        assert_ok(invar_model_init(model, SEED + 1, dev));
+        assert_ok(invar_model_init(model, SEED, dev));
+        check_same(one, model);
+    }
     invar_model_free(model);
     invar_layout_release(&layout);
 }
@@ -126,8 +129,9 @@ static void test_param_loader__own_rows_are_those_of_one_rank(void **state)
         assert_ok(invar_model_new(&one, &spec, (invar_format)format, NULL, dev));
         assert_ok(invar_model_init(one, SEED, dev));
         for (int s = 0; s < SIZES; s++)
-            if (invar_test_full() || (format + s) % 3 == 0)
-                check_rank(one, sizes[s], (format + s) % sizes[s], s % 2 == 0 ? dev : &fake_gpu);
+            if (invar_test_full() || s == (format + 1) % SIZES)
+                check_rank(one, sizes[s], (format + s) % sizes[s], true,
+                           s % 2 == 0 ? dev : &fake_gpu);
         invar_model_free(one);
     }
     assert_int_equal(invar_fake_gpu_counted().live, 0);
@@ -144,7 +148,7 @@ static void test_param_loader__large_parameters_go_in_parts(void **state)
     spec.intermediate = 35 * 1024 + 128; // times 64 or 128 columns
     assert_ok(invar_model_new(&one, &spec, INVAR_FORMAT_FP8, NULL, *state));
     assert_ok(invar_model_init(one, SEED, *state));
-    check_rank(one, 3, 1, *state);
+    check_rank(one, 3, 1, invar_test_full(), *state); // else smaller parameters have the control
     assert_ok(invar_model_new_weights(&weights_only, &spec, INVAR_FORMAT_FP8, NULL, *state));
     assert_ok(invar_model_init(weights_only, SEED, *state));
     for (int64_t i = 0; i < one->n_params; i++) {
