@@ -4,7 +4,7 @@
  * The program under test is a script that copies a prepared ledger, one per side. An undisturbed
  * experiment fills the cache of runs first, so the failing allocations are those of the experiment
  * itself: comparing, merging, measuring. Each run returns the right verdict or INVAR_E_NOMEM and
- * leaves no block. Control: more than 20 of the runs must have failed.
+ * leaves no block. Control: more than two thirds of the runs must have failed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -99,7 +99,7 @@ static void test_ab_alloc__any_allocation_may_fail(void **state)
 {
     faulty f = {.fail_at = -1};
     invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    int total, stride, failures = 0;
+    int total, stride, runs = 0, failures = 0;
 
     (void)state;
     assert_ok(run_experiment(INVAR_AB_DIFFERENT)); // fills the cache of runs
@@ -107,7 +107,7 @@ static void test_ab_alloc__any_allocation_may_fail(void **state)
     assert_ok(run_experiment(INVAR_AB_DIFFERENT));
     assert_int_equal(f.live, 0);
     total = f.calls;
-    stride = total / (int)invar_test_count(30, total);
+    stride = total / (int)invar_test_count(10, total);
     for (int n = 1; n <= total; n += stride) {
         invar_status status;
 
@@ -116,10 +116,11 @@ static void test_ab_alloc__any_allocation_may_fail(void **state)
         status = run_experiment(INVAR_AB_DIFFERENT);
         assert_int_equal(f.live, 0);
         assert_true(status == INVAR_OK || status == INVAR_E_NOMEM);
+        runs++;
         failures += status != INVAR_OK;
     }
     invar_allocator_set(NULL);
-    assert_true(failures > 20);
+    assert_true(3 * failures > 2 * runs);
     // Control: after the failures the experiment still succeeds.
     assert_ok(run_experiment(INVAR_AB_DIFFERENT));
 }

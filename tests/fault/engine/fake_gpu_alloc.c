@@ -4,7 +4,7 @@
  * The run is on the fake GPU (tests/device/fake_gpu.h). The failure must return INVAR_E_NOMEM with
  * a message that does not blame the host's memory, and leave no block of either memory. Started
  * again, the run must reach the bits of an undisturbed one (run_scenario.h). All allocations fail
- * under full, else about 12.
+ * under full, else about five.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -60,7 +60,7 @@ static void sweep_allocs(const run_pair *keys)
     invar_recipe *recipe = scenario_recipe(keys);
     run_digests undisturbed = scenario_whole(recipe);
     int takes = invar_fake_gpu_counted().takes;
-    int stride = invar_test_full() ? 1 : takes / 12 + 1;
+    int stride = invar_test_full() ? 1 : takes / 5 + 1;
 
     assert_true(takes > 20);
     for (int n = 1; n <= takes; n += stride)

@@ -59,7 +59,7 @@ static void sweep_calls(const run_pair *keys)
     invar_recipe *recipe = scenario_recipe(keys);
     run_digests undisturbed = scenario_whole(recipe);
     int64_t calls = invar_fake_gpu_counted().calls;
-    int64_t stride = calls / invar_test_count(10, 200) + 1;
+    int64_t stride = calls / invar_test_count(3, 200) + 1;
 
     assert_true(calls > 500);
     for (int64_t call = 1; call <= calls; call += stride) {

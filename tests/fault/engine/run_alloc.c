@@ -2,8 +2,8 @@
  * run_alloc.c - every allocation of a complete training run fails once, and the run is resumed.
  *
  * After the failure: a clear error, no block left; and the run, started again, must reach the bits
- * of an undisturbed one (run_scenario.h). All allocations fail under full, else about six of each
- * run. Control: another seed gives another chain.
+ * of an undisturbed one (run_scenario.h). All allocations fail under full, else two or three of
+ * each run, at other places in each. Control: another seed gives another chain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -90,6 +90,8 @@ static void fail_and_resume(const invar_recipe *recipe, const run_digests *undis
     scenario_check_resume(recipe, undisturbed, disturbance);
 }
 
+static int sweeps; /* number of finished sweeps, which shifts the places of the failures */
+
 static void sweep_allocs(const run_pair *own)
 {
     invar_recipe *recipe = scenario_recipe(own);
@@ -101,13 +103,15 @@ static void sweep_allocs(const run_pair *own)
     // Control: no allocation fails, and heap memory that is not zero changes no bits.
     fail_and_resume(recipe, &undisturbed, &f, 0);
     calls = f.calls;
-    stride = invar_test_full() ? 1 : calls / 6 + 1;
-    for (int n = 1; n <= calls; n += stride)
+    stride = invar_test_full() ? 1 : calls / 2 + 1;
+    for (int n = 1 + (int)((int64_t)stride * (sweeps % 9) / 9); n <= calls; n += stride)
         fail_and_resume(recipe, &undisturbed, &f, n);
     // Control: the comparison can fail, because another seed has another chain.
-    assert_ok(invar_recipe_set(recipe, "seed", "4321", "test"));
-    other = scenario_whole(recipe);
-    assert_false(invar_digest_equal(&other.chain, &undisturbed.chain));
+    if (sweeps++ == 0 || invar_test_full()) {
+        assert_ok(invar_recipe_set(recipe, "seed", "4321", "test"));
+        other = scenario_whole(recipe);
+        assert_false(invar_digest_equal(&other.chain, &undisturbed.chain));
+    }
     invar_recipe_free(recipe);
 }
 
