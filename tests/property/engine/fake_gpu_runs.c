@@ -180,10 +180,11 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
         fail_msg("%s in %s: other digests of points where memory is far", name, dtype);
 }
 
+/* By default the dense model and the one with experts share the formats. */
 static void test_fake_gpu_runs__dense_has_the_chain_of_the_cpu(void **state)
 {
     (void)state;
-    for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i += (int)invar_test_count(2, 1))
         check_chain("grpo", invar_format_name((invar_format)i), grpo, NULL);
 }
 
@@ -191,14 +192,16 @@ static void test_fake_gpu_runs__experts_have_the_chain_of_the_cpu(void **state)
 {
     (void)state;
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
-        check_chain("experts", invar_format_name((invar_format)i), experts, i % 2 ? ppo : grpo);
+        if (invar_test_full() || i % 2)
+            check_chain("experts", invar_format_name((invar_format)i), experts, i % 2 ? ppo : grpo);
 }
 
 static void test_fake_gpu_runs__a_critic_has_the_chain_of_the_cpu(void **state)
 {
     (void)state;
     check_chain("ppo", "fp32", ppo, NULL);
-    check_chain("ppo", "bf16", ppo, NULL);
+    if (invar_test_full()) // else with experts
+        check_chain("ppo", "bf16", ppo, NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -288,9 +291,11 @@ static void check_files(const char *name, const char *variant, const char *const
 /*
  * A checkpoint is copied and written while the run continues, and must have the bytes of one that
  * the run waited for. Copies are delayed as long as possible: if the run changed saved tensors
- * without waiting for their copy, the bytes would differ.
+ * without waiting for their copy, the bytes would differ. By default the runs that wait are left
+ * out, and the moments are offloaded only if `offload` is set.
  */
-static void check_saves(const char *name, const run_pair *own, const char *const *files)
+static void check_saves(const char *name, const run_pair *own, bool offload,
+                        const char *const *files)
 {
     static const save_variant variants[] = {{"cpu", "cpu", "true", "false"},
                                             {"behind", "cuda", "true", "false"},
@@ -300,6 +305,8 @@ static void check_saves(const char *name, const run_pair *own, const char *const
 
     delay = MAX_IDLE_MS;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        if (!invar_test_full() && (i == 2 || (i == 3 && !offload)))
+            continue;
         run_pair checkpoint_pairs[] = {{"save", NULL},
                                        {"save-interval", "1"},
                                        {"async-save", variants[i].async},
@@ -338,9 +345,9 @@ static void test_fake_gpu_runs__async_checkpoints_have_the_same_bytes(void **sta
     static const run_pair reset[] = {{"reset-optimizer-states", "true"}, {NULL, NULL}};
 
     (void)state;
-    check_saves("critic", ppo, of_critic);
-    check_saves("actor", moving, of_actor);
-    check_saves("reset", reset, of_reset);
+    check_saves("critic", ppo, false, of_critic);
+    check_saves("actor", moving, true, of_actor);
+    check_saves("reset", reset, false, of_reset);
 }
 
 /* ---- one asynchronous checkpoint ------------------------------------------------------------- */
@@ -513,8 +520,10 @@ static void test_fake_gpu_runs__offloaded_moments_change_nothing(void **state)
     run_digests uninterrupted = train_ok("resident", "cuda", "mxfp8", uninterrupted_lists), moved;
 
     (void)state;
-    moved = train_ok("offloaded", "cuda", "mxfp8", offloaded_lists);
-    assert_true(run_same(&uninterrupted, &moved));
+    if (invar_test_full()) { // else the run below, which changes between both
+        moved = train_ok("offloaded", "cuda", "mxfp8", offloaded_lists);
+        assert_true(run_same(&uninterrupted, &moved));
+    }
     for (int i = 0; i < 3; i++) {
         const run_pair part[] = {{"save", run_path("offload.ckpt")},
                                  {"load", run_path("offload.ckpt")},

@@ -4,7 +4,8 @@
  * Tokens, log-probs and routing are compared bit by bit, for any number of concurrent sequences,
  * prefill chunk, page size, number of pages and threads, with other neighbors in any order, and
  * with pauses. Log-probs must also equal those of the packed forward pass of training and of
- * scoring. Controls: other coordinates, seeds, temperatures and weights give other samples.
+ * scoring. Controls: other coordinates, seeds, temperatures and weights give other samples. By
+ * default the settings share the numerics and the checks; under `full` every setting has all.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -334,13 +335,15 @@ static void check_setting(const setting *s, int64_t number)
     invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(s->kind, s->format, 3, &dev);
     generate_prompts(&expected, model, &dev, &limits, &baseline);
-    // the reduced sweep uses other variants for each setting
-    for (int64_t i = 0; i < invar_test_count(2, VARIANTS); i++)
-        check_variant(&expected, model, s, &variants[(2 * number + i) % VARIANTS]);
+    // the reduced sweep uses another variant for each setting
+    for (int64_t i = 0; i < invar_test_count(1, VARIANTS); i++)
+        check_variant(&expected, model, s, &variants[(number + i) % VARIANTS]);
     check_training(&expected, model, &dev, &baseline, what);
     check_scores(&expected, model, &dev, what);
-    check_neighbors(&expected, model, &dev, what);
-    check_pauses(&expected, model, s, &variants[number % VARIANTS]);
+    if (invar_test_full() || number % 2 == 0)
+        check_neighbors(&expected, model, &dev, what);
+    if (invar_test_full() || number % 2 == 1)
+        check_pauses(&expected, model, s, &variants[number % VARIANTS]);
     if (invar_test_full() && s->format == INVAR_FORMAT_BF16 && s->numerics == INVAR_NUMERICS_IEEE &&
         s->kind >= INVAR_TEST_MODEL_WINDOW)
         check_all_variants(&expected, model, s);
@@ -351,7 +354,7 @@ static void check_setting(const setting *s, int64_t number)
 
 static void test_rollout__bits_do_not_depend_on_execution(void **state)
 {
-    int64_t number = 0;
+    int64_t number = 0, n_checked = 0;
 
     (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
@@ -364,8 +367,11 @@ static void test_rollout__bits_do_not_depend_on_execution(void **state)
                 // f32 products do not depend on the numerics; other models run in one format
                 if (format == INVAR_FORMAT_FP32 && numerics != INVAR_NUMERICS_IEEE)
                     continue;
-                if (usual_kind || invar_test_full() || format == INVAR_FORMAT_BF16)
+                if (invar_test_full())
                     check_setting(&s, number);
+                else if ((usual_kind || format == INVAR_FORMAT_BF16) &&
+                         (format == INVAR_FORMAT_FP32 || (kind + format + numerics) % 2 == 0))
+                    check_setting(&s, n_checked++);
             }
     assert_true(n_recomputed > 100);
 }

@@ -3,7 +3,9 @@
  *
  * Each rank gets its local shards of a reference model. Log-probs, entropies and logits of all
  * ranks, and each rank's shards of the gradients, are compared with those of one rank. Control:
- * with other logical shards, which is one sum per rank, the results differ.
+ * with other logical shards, which is one sum per rank, the results differ. By default every kind
+ * of model and every format runs at least once, and the layouts that combine the kinds of
+ * parallelism; under `full` all layouts with all kinds and formats.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -273,16 +275,20 @@ static void train_case_init(train_case *tc, const invar_rl_samples *samples,
 static void test_part_ranks__compute_as_one(void **state)
 {
     invar_rl_samples samples;
+    bool full = invar_test_full();
     train_case tc;
 
     invar_test_samples(&samples, SAMPLES, MAX_LENGTH, 2000, 3);
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-            if (!invar_test_full() && (kind + format) % 5 != 0) // every kind and format once
+            int ranks = 2 << kind % 3;
+
+            if (!full && (kind + format) % 5 != 0) // every kind and format once
                 continue;
             train_case_init(&tc, &samples, *state, (invar_test_model)kind, (invar_format)format,
                             false);
-            check(&tc, invar_test_model_name((invar_test_model)kind), 2, 8);
+            check(&tc, invar_test_model_name((invar_test_model)kind), full ? 2 : ranks,
+                  full ? 8 : ranks);
         }
     invar_rl_samples_reset(&samples);
 }
@@ -292,14 +298,17 @@ static void test_part_ranks__eleven_atoms(void **state)
 {
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_BF16};
     invar_rl_samples samples;
+    bool full = invar_test_full();
     train_case tc;
 
     invar_test_samples(&samples, SAMPLES, MAX_LENGTH, 2000, 4);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (full ? 2 : 1); i++) { // by default bf16 is in divide_rows
         train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_DENSE, formats[i], true);
-        check(&tc, "eleven atoms", 2, 8);
+        check(&tc, "eleven atoms", full ? 2 : 4, full ? 8 : 4);
     }
-    for (int format = 0; format < INVAR_FORMAT_COUNT; format += invar_test_full() ? 1 : 2) {
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        if (!full && format != INVAR_FORMAT_FP32)
+            continue;
         train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format,
                         true);
         check(&tc, "eleven atoms, experts", 8, 8);
@@ -313,22 +322,28 @@ static void test_part_ranks__share_rows(void **state)
     static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
     static const invar_format formats[] = {INVAR_FORMAT_FP32, INVAR_FORMAT_FP8};
     invar_rl_samples samples;
+    bool full = invar_test_full();
 
     invar_test_samples(&samples, SAMPLES, MAX_LENGTH, 2000, 7);
-    for (int i = 0; i < 2; i++) {
+    for (int i = full ? 0 : 1; i < 2; i++) { // the first layer of the second kind is dense
         train_case tc;
 
         train_case_init(&tc, &samples, *state, kinds[i], formats[i], false);
         tc.spec.hidden = 1024;
         tc.micro_batch = SAMPLES;
-        check(&tc, "wide", 2, 8);
+        check(&tc, "wide", full ? 2 : 4, full ? 8 : 4);
     }
     invar_rl_samples_reset(&samples);
 }
 
-/* Puts all samples into one micro-batch of several token blocks, whose rows ranks divide. */
+/*
+ * Puts all samples into one micro-batch of several token blocks, whose rows ranks divide. By
+ * default each key head has one query head, which halves the attention over these rows.
+ */
 static void divide_rows(train_case *tc)
 {
+    if (!invar_test_full())
+        tc->spec.heads = tc->spec.kv_heads;
     tc->sizes.sequence = true;
     tc->micro_batch = LONG_SAMPLES;
     tc->unit_rows = 500;
@@ -338,21 +353,19 @@ static void test_part_ranks__divide_rows(void **state)
 {
     invar_rl_samples samples;
     bool full = invar_test_full();
-    int ranks = 2;
     train_case tc;
 
     invar_test_samples(&samples, LONG_SAMPLES, LONG_LENGTH, 2000, 9);
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
         for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
-            if (!full && (kind + format) % 6 != 0)
+            // experts with divided rows are in test_part_ranks__divide_context_and_experts
+            if (!full && (kind != INVAR_TEST_MODEL_WINDOW || format != INVAR_FORMAT_MXFP8))
                 continue;
             train_case_init(&tc, &samples, *state, (invar_test_model)kind, (invar_format)format,
                             false);
             divide_rows(&tc);
             tc.recompute = format / 2 % 2;
-            check(&tc, invar_test_model_name((invar_test_model)kind), full ? 2 : ranks,
-                  full ? 8 : ranks);
-            ranks = ranks == 8 ? 2 : 2 * ranks;
+            check(&tc, invar_test_model_name((invar_test_model)kind), full ? 2 : 8, 8);
         }
     train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, true);
     divide_rows(&tc);
@@ -369,7 +382,10 @@ static void test_part_ranks__divide_context(void **state)
         {.tensor = 2, .expert_tensor = 1, .context = 2},
         {.tensor = 2, .expert_tensor = 1, .context = 4},
     };
+    // by default; -1 for none; experts are in test_part_ranks__divide_context_and_experts
+    static const int by_kind[INVAR_TEST_MODEL_COUNT] = {3, -1, -1, 1, -1};
     invar_rl_samples samples;
+    bool full = invar_test_full();
 
     invar_test_samples(&samples, SAMPLES, LONG_LENGTH, 2000, 9);
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
@@ -378,7 +394,7 @@ static void test_part_ranks__divide_context(void **state)
             invar_grads *grads = NULL;
             train_case tc;
 
-            if (!invar_test_full() && (kind + format) % 5 != 0)
+            if (!full && ((kind + format) % 5 != 0 || by_kind[kind] < 0))
                 continue;
             train_case_init(&tc, &samples, *state, (invar_test_model)kind, (invar_format)format,
                             false);
@@ -388,7 +404,7 @@ static void test_part_ranks__divide_context(void **state)
             tc.head_rows = format % 2 ? 70 : 0;
             compute_expected(&tc, &reference, &grads);
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-                if (invar_test_full() || (i + (size_t)kind) % 3 == 0)
+                if (full || (int)i == by_kind[kind])
                     check_sizes(&tc, invar_test_model_name((invar_test_model)kind), sizes[i], i);
             invar_grads_free(grads);
             invar_model_free(reference);
@@ -406,7 +422,10 @@ static void test_part_ranks__divide_context_and_experts(void **state)
         {.tensor = 1, .expert_tensor = 1, .context = 4, .expert = 2},
         {.tensor = 2, .expert_tensor = 1, .context = 2, .expert = 2},
     };
+    // by default; test_part_ranks__far_device has the first layout
+    static const unsigned by_format[INVAR_FORMAT_COUNT] = {[INVAR_FORMAT_FP8] = 1u << 2 | 1u << 4};
     invar_rl_samples samples;
+    bool full = invar_test_full();
 
     invar_test_samples(&samples, SAMPLES, LONG_LENGTH, 2000, 11);
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
@@ -414,6 +433,8 @@ static void test_part_ranks__divide_context_and_experts(void **state)
         invar_grads *grads = NULL;
         train_case tc;
 
+        if (!full && !by_format[format])
+            continue;
         train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format,
                         false);
         tc.spec.experts =
@@ -423,7 +444,7 @@ static void test_part_ranks__divide_context_and_experts(void **state)
         tc.sizes.sequence = format / 2 % 2;
         compute_expected(&tc, &reference, &grads);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            if (invar_test_full() || (i + (size_t)format) % 5 == 0) // every layout at least once
+            if (full || by_format[format] >> i & 1)
                 check_sizes(&tc, "contexts, experts", sizes[i], i);
         invar_grads_free(grads);
         invar_model_free(reference);
@@ -440,7 +461,11 @@ static void test_part_ranks__divide_experts(void **state)
         {.tensor = 2, .expert_tensor = 2, .expert = 4},
         {.tensor = 4, .expert_tensor = 1, .expert = 1},
     };
+    // by default; test_part_ranks__far_device has the first layout
+    static const unsigned by_format[INVAR_FORMAT_COUNT] = {
+        [INVAR_FORMAT_MXFP8] = 1u << 1 | 1u << 4, [INVAR_FORMAT_INT4] = 1u << 3};
     invar_rl_samples samples;
+    bool full = invar_test_full();
 
     invar_test_samples(&samples, SAMPLES, MAX_LENGTH, 2000, 5);
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
@@ -448,12 +473,14 @@ static void test_part_ranks__divide_experts(void **state)
         invar_grads *grads = NULL;
         train_case tc;
 
+        if (!full && !by_format[format])
+            continue;
         train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format,
                         false);
         tc.recompute = format % 2;
         compute_expected(&tc, &reference, &grads);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            if (invar_test_full() || (i + (size_t)format) % 3 == 0)
+            if (full || by_format[format] >> i & 1)
                 check_sizes(&tc, "experts", sizes[i], i);
         invar_grads_free(grads);
         invar_model_free(reference);
@@ -502,7 +529,8 @@ static void test_part_ranks__far_device(void **state)
     compute_expected(&tc, &reference, &grads);
     assert_ok(invar_fake_gpu_open(&tc.fake_gpu, &tc.dev));
     for (int i = 0; i < 4; i++)
-        check_sizes(&tc, "far", sizes[i], 0);
+        if (invar_test_full() || i != 2) // the last layout divides contexts, too
+            check_sizes(&tc, "far", sizes[i], 0);
     tc.sizes.sequence = true; // every sample is one unit and one token block
     check_sizes(&tc, "far, divided rows", sizes[0], 0);
     assert_true(invar_fake_gpu_counted().ops > 0);
