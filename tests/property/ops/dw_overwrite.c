@@ -13,7 +13,7 @@
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 
-#define CASES 200
+#define CASES ((uint64_t)invar_test_count(50, 200))
 
 static void zero_rows(const invar_tensor *dw)
 {

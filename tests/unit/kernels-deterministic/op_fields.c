@@ -212,7 +212,8 @@ static bool has_updates(invar_op op)
 
 static void check_op(const invar_device *dev, invar_op op, invar_numerics numerics)
 {
-    uint64_t seeds = invar_test_full() ? 40 : 6;
+    uint64_t seeds = invar_test_full() ? 40 : 3;
+    bool updates = has_updates(op);
     int compared = 0, changed = 0;
 
     for (uint64_t i = 0; i < 2 * seeds; i++) {
@@ -225,13 +226,15 @@ static void check_op(const invar_device *dev, invar_op op, invar_numerics numeri
                      invar_op_name(op), (int)i);
         compared += zeros != NULL;
         free(nans);
-        nans = image_after_call(dev, op, numerics, seed, 0, true, &bytes);
-        changed += zeros && memcmp(zeros, nans, bytes) != 0;
+        if (updates) {
+            char *ones = image_after_call(dev, op, numerics, seed, 0, true, &bytes);
+            changed += zeros && memcmp(zeros, ones, bytes) != 0;
+            free(ones);
+        }
         free(zeros);
-        free(nans);
     }
     assert_true(compared > 0);
-    assert_int_equal(changed > 0, has_updates(op)); // results depend on updated fields only
+    assert_int_equal(changed > 0, updates);
 }
 
 static void test_fields__describe_what_ops_do(void **state)
