@@ -12,7 +12,7 @@ set -uo pipefail
 source tests/e2e/agents/game.sh
 
 # ---- sessions become samples --------------------------------------------------------------------
-ends 0 1 play.ini --run one --record-golden one.golden
+ends 0 1 play.ini --run one --record-golden one.golden --agent-concurrency 4
 holds grep -q 'largest difference between rollout and training: 0$' out
 holds [ "$(column one "SELECT max(diff) FROM samples")" = 0.0 ]
 holds [ "$(column one "SELECT count(*) FROM reward_parts WHERE name = 'found'")" = 16 ]
@@ -125,7 +125,7 @@ expect 0 'identical' diff one killed
 # A finished session is reused, even though the agent would respond differently now.
 touch stuck
 rm -f asked
-"$invar" train play.ini --run random --no-report --save-interval 1 \
+"$invar" train play.ini --run random --no-report --save-interval 1 --agent-concurrency 4 \
     --custom-agent-path 'python3 agent.py random' >out 2>err &
 victim=$!
 for ((i = 0; i < 600; i++)); do
@@ -180,9 +180,10 @@ expect 0 'identical' ab --a "$invar" --b "$invar" cases/play.ini --seeds 1 --wor
 holds diff <(grep '^[0-9]' one.golden) <(grep '^[0-9]' cases/play.golden)
 
 # ---- rejected settings, and failing agents ------------------------------------------------------
-ends 0 1 play.ini --run probe --custom-agent-path 'python3 agent.py probe' --agent-max-calls 4
+ends 0 1 play.ini --run probe --custom-agent-path 'python3 agent.py probe' --agent-max-calls 4 \
+    --num-rollout 1
 ends 0 1 play.ini --run branchy --custom-agent-path 'python3 agent.py branchy' \
-    --agent-max-branches 2
+    --agent-max-branches 2 --num-rollout 1
 # wrong MOOD TEXT FLAG ...: checks that the run ends with exit code 2 and TEXT.
 wrong() {
     local mood=$1 text=$2
@@ -213,7 +214,7 @@ expect 0 'largest difference between rollout and training: 0' "${mended[@]}"
 echo 'if mkdir strange 2>/dev/null; then sleep 1; exec python3 agent.py stranger; fi
 exec python3 agent.py $(<mood)' >some.sh
 failing=(train play.ini --run failing --no-report --custom-agent-path 'bash some.sh'
-    --agent-failure zero --agent-concurrency 4)
+    --agent-failure zero --agent-concurrency 4 --num-rollout 2)
 echo sleeps >mood
 expect 129 '"agent" does not offer the kind "agent"' "${failing[@]}"
 holds [ "$(wc -l <failing/sessions.jsonl)" = 1 ]
@@ -227,26 +228,28 @@ expect 2 'cannot start ./nobody' train play.ini --run bad-nobody --no-report \
 expect 129 '"agent" does not offer the kind "agent"' train play.ini --run bad-stranger --no-report \
     --custom-agent-path 'python3 agent.py stranger'
 expect 129 'leads samples of training alone' serve play.ini
-expect 0 'reward' train play.ini --run judged --no-report --rm-type overlap \
+expect 0 'reward' train play.ini --run judged --no-report --rm-type overlap --num-rollout 1 \
     --custom-agent-path 'python3 agent.py mute'
 # If agent-failure = zero, a failing agent gets the reward 0 and the run continues; an agent may
 # also make no call.
-for mood in dies refuses nothing; do
+moods=(dies nothing)
+[[ ! ${INVAR_TEST_FULL:-} ]] || moods+=(refuses)
+for mood in "${moods[@]}"; do
     expect 0 'largest difference between rollout and training: 0' train play.ini \
         --run "zero-$mood" --no-report --custom-agent-path "python3 agent.py $mood" \
-        --agent-failure zero
+        --agent-failure zero --num-rollout 2
 done
 holds grep -q '1 of 4 agents have failed.*sample 2, ' <(
     column zero-dies "SELECT message FROM event WHERE kind = 'agent-failure' AND step = 0")
 holds [ "$(column zero-dies 'SELECT reward FROM samples WHERE step = 0 AND idx = 2')" = 0.0 ]
 holds [ "$(column zero-nothing "SELECT DISTINCT finish || reward FROM samples")" = abort0.25 ]
-expect 0 identical replay zero-dies --step 3
-expect 0 'reward' train play.ini --run zero-part --no-report --agent-failure zero \
+expect 0 identical replay zero-dies --step 1
+expect 0 'reward' train play.ini --run zero-part --no-report --agent-failure zero --num-rollout 1 \
     --reward-key quick --custom-agent-path 'python3 agent.py dies'
 holds [ "$(column zero-part 'SELECT reward FROM samples WHERE step = 0 AND idx = 2')" = 0.0 ]
 expect 129 'has no such part' train play.ini \
     --run bad-part --no-report --reward-key slow
-expect 0 identical replay zero-nothing --step 3
+expect 0 identical replay zero-nothing --step 1
 
 # ---- the examples -------------------------------------------------------------------------------
 cp "$root"/engine/ext/example/agent*.py .

@@ -21,5 +21,6 @@ recipe() {
 
 cp "$here/agent.py" agent.py
 recipe 'python3 agent.py play' >play.ini
-echo 'agent-max-branches = 8' >branches
+# One program serves all sessions of most runs, because starting programs takes most of their time.
+printf 'agent-max-branches = 8\nagent-concurrency = 1\n' >branches
 sed -i '/^custom-agent-path/r branches' play.ini

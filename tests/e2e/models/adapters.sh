@@ -10,16 +10,22 @@ folders=$PWD/tests/oracle/folders/4.57.6
 # shellcheck source=tests/e2e/models/sharded_model.sh
 source tests/e2e/models/sharded_model.sh
 train_flags=(--rm-type deterministic_random)
+# The layouts divide tensors by 2. By default the model has a quarter of their parts.
+[[ $full ]] || train_flags+=(--num-layers 2 --logical-tp 2 --ffn-hidden-size 256
+    --num-attention-heads 4 --num-query-groups 2 --vocab-size 520)
 
 # identity RUN KEY: prints a value of the run's identity.
 identity() {
     column "$1" "SELECT value FROM identity WHERE key = '$2'"
 }
 
-# in_layouts NAME FLAG ...: checks that several ranks have the chain of one; sets `chain`.
+# in_layouts LAYOUT NAME FLAG ...: checks that several ranks have the chain of one, by default only
+# in this layout, if it is not empty; sets `chain`.
 in_layouts() {
-    local name=$1 one layout layouts=("--ranks 4 $tp $pp" "--ranks 3 --rollout-num-gpus 1")
-    shift
+    local name=$2 one layout layouts=("$1")
+    [[ $1 ]] || layouts=()
+    [[ ! $full ]] || layouts=("$divided" "$apart")
+    shift 2
     train "$name" "$@"
     one=$chain
     [[ ! $full ]] || layouts+=("--ranks 2" "--ranks 2 $tp --sequence-parallel true"
@@ -32,13 +38,14 @@ in_layouts() {
     chain=$one
 }
 tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2'
+divided="--ranks 4 $tp $pp" apart='--ranks 3 --rollout-num-gpus 1'
 lora=(--lora-rank 4)
 
 # ---- a critic ---------------------------------------------------------------------------------
 ppo=(--advantage-estimator ppo --use-kl-loss true --kl-loss-coef 0.01)
 train whole "${ppo[@]}"
 whole=$chain
-in_layouts critic "${ppo[@]}" "${lora[@]}"
+in_layouts "$divided" critic "${ppo[@]}" "${lora[@]}"
 one=$chain
 holds [ "$one" != "$whole" ]
 holds [ "$(identity critic 'critic hash')" = "$(identity whole 'critic hash')" ]
@@ -79,7 +86,9 @@ formats=(fp8 int4)
 [[ ! $full ]] || formats+=(fp32 mxfp8)
 for format in "${formats[@]}"; do
     train "whole-$format" --rollout-dtype "$format" --num-rollout 1
-    in_layouts "sampled-$format" --rollout-dtype "$format" "${lora[@]}"
+    layout=''
+    [[ $format != fp8 ]] || layout=$apart
+    in_layouts "$layout" "sampled-$format" --rollout-dtype "$format" "${lora[@]}"
     holds [ "$(digest "sampled-$format" rollout.logp)" = "$(digest "whole-$format" rollout.logp)" ]
     holds [ "$(digest "sampled-$format" rollout.logp)" != "$(digest critic rollout.logp)" ]
     holds [ "$(column "sampled-$format" 'SELECT max(diff) > 0 FROM sample')" = 1 ]
@@ -92,10 +101,10 @@ holds [ "$chain" = "$one" ]
 expect 0 'identical' replay sampled-fp8 --step 1
 train tis "${sampled[@]}" --use-tis true
 holds [ "$chain" != "$one" ]
-in_layouts experts --rollout-dtype fp8 "${lora[@]}" --model-type qwen3_moe --num-experts 4 \
-    --moe-router-topk 2
+in_layouts "$divided" experts --rollout-dtype fp8 "${lora[@]}" --model-type qwen3_moe \
+    --num-experts 4 --moe-router-topk 2
 # Adapters are loaded by ref-load: rollouts sample with their base.
-train own "${lora[@]}"
+train own "${lora[@]}" --num-rollout 1
 train named "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1
 train named-apart "${sampled[@]}" --ref-load own/checkpoints --num-rollout 1 --ranks 2 \
     --rollout-num-gpus 1

@@ -5,12 +5,14 @@
 # INVAR uses the fake GPU of the tests in place of CUDA: any access of the host to device memory is
 # a segmentation fault. Every command must print and record with device = cuda what it does with
 # device = cpu. Control: a run with another seed differs. With `gpu`, INVAR is a build with CUDA and
-# runs on a real GPU, which has no peers of the tests and cannot be lost on request.
+# runs on a real GPU, which has no peers of the tests and cannot be lost on request. With
+# INVAR_TEST_FULL=1 devices are lost at more moments, and more ranks and ops are checked.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
+full=${INVAR_TEST_FULL:-}
 recipe=$(realpath "$(dirname "$0")/../ranks/sharded_model.ini")
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
@@ -88,12 +90,14 @@ if [[ -z $gpu ]]; then
     INVAR_MODULES=$(dirname "$invar")/nccl
     export INVAR_MODULES
     straight=(train tiny.ini --no-report --device cuda --distributed-backend)
-    for ranks in 2 3; do
-        expect 0 "" "${straight[@]}" auto --run straight$ranks --save straight$ranks/save \
-            --save-interval 1 --ranks $ranks
-        expect 0 "" diff cpu straight$ranks
+    several=3
+    [[ ! $full ]] || several='2 3'
+    for ranks in $several; do
+        expect 0 "" "${straight[@]}" auto --run "straight$ranks" --save "straight$ranks/save" \
+            --save-interval 1 --ranks "$ranks"
+        expect 0 "" diff cpu "straight$ranks"
         expect 0 "NCCL 1.23.4" ledger sql "SELECT value FROM fact WHERE key = 'transport'" \
-            straight$ranks
+            "straight$ranks"
     done
     expect 0 "" "${straight[@]}" host --run through --ranks 2
     expect 0 "host memory: distributed-backend = host" ledger sql \
@@ -110,10 +114,15 @@ if [[ -z $gpu ]]; then
         "${straight[@]}" nccl --run opens --ranks 2
     # Ranks that divide the layers decode with captured graphs, which end at every communication.
     divided=(train "$recipe" --no-report --save none --dtype bf16)
+    # Two ranks divide the model; by default it has a quarter of the parts.
+    [[ $full ]] || divided+=(--num-layers 2 --logical-tp 2 --ffn-hidden-size 256
+        --num-attention-heads 4 --num-query-groups 2 --vocab-size 520)
     expect 0 "" "${divided[@]}" --device cpu --run whole
-    for way in auto host; do
+    ways=auto
+    [[ ! $full ]] || ways='auto host'
+    for way in $ways; do
         expect 0 "" "${divided[@]}" --device cuda --run "divided-$way" --ranks 2 \
-            --tensor-model-parallel-size 2 --distributed-backend $way
+            --tensor-model-parallel-size 2 --distributed-backend "$way"
         expect 0 "" diff whole "divided-$way"
     done
     export INVAR_MODULES=$folder
@@ -218,21 +227,25 @@ ratios = {peer["name"]: peer["ratio"] for peer in row["peers"]}
 assert list(ratios) == ["copy", "twice"] and ratios["twice"] > 1.2, row
 END
 # The bench fails with exit code 1 if the bits of an op differ from the CPU's.
-for op in kv.write moe.route; do
-    expect 0 "$op" bench --device cuda --op $op --burst 1
+ops=moe.route
+[[ ! $full ]] || ops='kv.write moe.route'
+for op in $ops; do
+    expect 0 "$op" bench --device cuda --op "$op" --burst 1
 done
 expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/not_a_plugin.so"
 
 # The device is lost: the exit code is 2, the ledger verifies, and the run resumes.
-for call in 60 500 1000 1500; do
-    INVAR_TEST_DELAY=50 INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini \
-        --no-report --device cuda --run lost$call --save lost$call/save --load lost$call/save \
+calls='60 1000'
+[[ ! $full ]] || calls='60 500 1000 1500'
+for call in $calls; do
+    INVAR_TEST_DELAY=50 INVAR_TEST_LOSE="$call" expect 2 "the device is lost" train tiny.ini \
+        --no-report --device cuda --run "lost$call" --save "lost$call/save" --load "lost$call/save" \
         --save-interval 1
-    [[ ! -e lost$call/ledger.db ]] || expect 0 "" ledger verify lost$call
-    expect 0 "" train tiny.ini --no-report --device cuda --run lost$call --save lost$call/save \
-        --load lost$call/save --save-interval 1
-    expect 0 "" ledger verify lost$call
-    expect 0 "" diff cpu lost$call
+    [[ ! -e "lost$call/ledger.db" ]] || expect 0 "" ledger verify "lost$call"
+    expect 0 "" train tiny.ini --no-report --device cuda --run "lost$call" --save "lost$call/save" \
+        --load "lost$call/save" --save-interval 1
+    expect 0 "" ledger verify "lost$call"
+    expect 0 "" diff cpu "lost$call"
 done
 
 # lost_json CALL ARGUMENT ...: checks that the JSON output is complete and reports the loss, or is
@@ -241,16 +254,18 @@ lost_json() {
     local call=$1 rc=0
     shift
     checks=$((checks + 1))
-    INVAR_TEST_LOSE=$call timeout 300 "$invar" "$@" --device cuda --json >lost.json 2>lost.err ||
+    INVAR_TEST_LOSE="$call" timeout 300 "$invar" "$@" --device cuda --json >lost.json 2>lost.err ||
         rc=$?
     if ((rc != 2)) || ! grep -q "the device is lost" lost.err || { [[ -s lost.json ]] &&
         ! python3 -c 'import json; assert "lost" in json.load(open("lost.json"))["error"]'; }; then
         complain "invar $* --json, lost at call $call: exit code $rc" "$(tail -n 5 lost.json)"
     fi
 }
-for call in 1 9 30; do
-    lost_json $call selfcheck
-    lost_json $call bench --op add
+calls=9
+[[ ! $full ]] || calls='1 9 30'
+for call in $calls; do
+    lost_json "$call" selfcheck
+    lost_json "$call" bench --op add
 done
 
 # ---- moved repeatedly while a thread writes checkpoints -----------------------------------------
@@ -261,15 +276,17 @@ for ((i = 0; i < 300; i++)); do
     [[ -e moved.0/checkpoints/latest_checkpointed_iteration.txt ]] && break
     sleep 0.1
 done
-for ((i = 0; i < 20; i++)); do
-    mv moved.$i moved.$((i + 1))
+moves=5
+[[ ! $full ]] || moves=20
+for ((i = 0; i < moves; i++)); do
+    mv "moved.$i" "moved.$((i + 1))"
     sleep 0.05
 done
 kill -INT $pid
 rc=0 checks=$((checks + 1))
 wait $pid || rc=$?
 ((rc == 130)) || complain "a run that is moved: exit code $rc, expected 130:" "$(<moved.err)"
-expect 0 '' ledger verify moved.20/ledger.db
+expect 0 '' ledger verify "moved.$moves/ledger.db"
 
 ((failed)) || echo "$checks checks"
 exit $failed

@@ -4,7 +4,7 @@
 # Free keys and layouts of ranks must not change the chain, and a resumed run must keep it; other
 # ranks, alphas, modules and patterns must change it. Checkpoints hold adapters only. Folders in
 # peft's format are exported, imported, converted and merged; adapters that do not fit the recipe or
-# the base are rejected.
+# the base are rejected. With INVAR_TEST_FULL=1 all formats and combinations run in all layouts.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -12,6 +12,7 @@ invar=$1 folder=$2
 source "$(dirname "$0")/../expect.sh"
 # shellcheck source=tests/e2e/bit_equal_runs.sh
 source "$(dirname "$0")/../bit_equal_runs.sh"
+full=${INVAR_TEST_FULL:-}
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 exact_recipe 256 4 512 lora-rank=4 lora-alpha=6 >"$folder/dense.ini"
@@ -29,14 +30,16 @@ check_free_keys() {
     [[ $chain == "$seen" ]] || complain "$name: in another way $chain, not $seen"
 }
 
-check_free_keys fp32 dense --dtype fp32 --numerics ieee
 check_free_keys fp8 dense --dtype fp8 --kv-channels 128
-check_free_keys mxfp8 dense --dtype mxfp8 --kv-channels 32
-check_free_keys int4 dense --dtype int4 --kv-channels 32
 check_free_keys experts experts
-check_free_keys pieces dense --logical-tp 2
-check_free_keys some dense --target-modules q_proj,v_proj
-check_free_keys reference dense --kl-loss-coef 0.01 --use-kl-loss
+if [[ $full ]]; then
+    check_free_keys fp32 dense --dtype fp32 --numerics ieee
+    check_free_keys mxfp8 dense --dtype mxfp8 --kv-channels 32
+    check_free_keys int4 dense --dtype int4 --kv-channels 32
+    check_free_keys pieces dense --logical-tp 2
+    check_free_keys some dense --target-modules q_proj,v_proj
+    check_free_keys reference dense --kl-loss-coef 0.01 --use-kl-loss
+fi
 check_free_keys bf16 dense
 seen=$chain
 for flags in '--lora-rank 5' '--lora-alpha 7' '--target-modules down_proj' '--use-rslora' \
@@ -72,13 +75,14 @@ weights=$(sqlite3 -readonly "$folder/resumed/ledger.db" "SELECT count(*) FROM po
 # ---- ranks that divide the model ---------------------------------------------------------------
 tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2'
 # layouts NAME RECIPE FLAG ...: compares the chain on one rank with those on ranks that divide the
-# model.
+# model; by default only with the last layout.
 layouts() {
-    local name=$1 one layout
+    local name=$1 one layout layouts=()
     shift
+    [[ ! $full ]] || layouts=("--ranks 2 $tp" "--ranks 2 $pp" "--ranks 4 $tp")
     train "$name" "$@" --logical-tp 2
     one=$chain
-    for layout in "--ranks 2 $tp" "--ranks 2 $pp" "--ranks 4 $tp" "--ranks 4 $tp $pp"; do
+    for layout in "${layouts[@]}" "--ranks 4 $tp $pp"; do
         # shellcheck disable=SC2086 # several words
         train "$name${layout//[ -]/}" "$@" --logical-tp 2 $layout
         [[ $chain == "$one" ]] || complain "$name $layout: $chain, not $one"
@@ -86,9 +90,9 @@ layouts() {
 }
 layouts divided dense
 one=$(member chain "$folder/divided.json")
-for layout in '--ranks 2 --rollout-num-gpus 1' \
-    "--ranks 4 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2 $tp" \
-    "--ranks 4 --rollout-num-gpus 2 $pp"; do
+beside=("--ranks 4 --rollout-num-gpus 2 --rollout-num-gpus-per-engine 2 $tp")
+[[ ! $full ]] || beside+=('--ranks 2 --rollout-num-gpus 1' "--ranks 4 --rollout-num-gpus 2 $pp")
+for layout in "${beside[@]}"; do
     # shellcheck disable=SC2086 # several words
     train "beside${layout//[ -]/}" dense --logical-tp 2 $layout
     [[ $chain == "$one" ]] || complain "$layout: $chain, not $one"
@@ -98,7 +102,9 @@ layouts divided-experts experts --dtype mxfp8 --kv-channels 32 --logical-etp 2 \
     --expert-tensor-parallel-size 1
 train ep-one experts --logical-etp 2
 one=$chain
-for layout in '--ranks 2' '--ranks 4 --context-parallel-size 2' "--ranks 4 $pp"; do
+ep_layouts=('--ranks 4 --context-parallel-size 2')
+[[ ! $full ]] || ep_layouts+=('--ranks 2' "--ranks 4 $pp")
+for layout in "${ep_layouts[@]}"; do
     # shellcheck disable=SC2086 # several words
     train "ep${layout//[ -]/}" experts --logical-etp 2 --expert-model-parallel-size 2 $layout
     [[ $chain == "$one" ]] || complain "experts of other ranks, $layout: $chain, not $one"
