@@ -3,6 +3,7 @@
 #
 # Drafts and ranks must not change a bit of agent samples. Evaluations run agents, or sample one
 # response per prompt. With a critic, a branch is an episode. Impossible combinations are rejected.
+# With INVAR_TEST_FULL=1, drafts of 1 token run, too.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/agents/game.sh

@@ -3,7 +3,8 @@
 #
 # The critic starts with the bits that it has next to a fully trained actor. New adapters change
 # nothing, so the first rollout has the bits of that actor, in the format that samples. The chain is
-# the same in every layout, resumed and replayed. Control: another seed gives another chain.
+# the same in other layouts, resumed and replayed; with INVAR_TEST_FULL=1 in all layouts and with a
+# larger model. Control: another seed gives another chain.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 folders=$PWD/tests/oracle/folders/4.57.6

@@ -115,7 +115,7 @@ def check_rollout():
 
 
 def check_speculation():
-    a = answer("--only", "speculation", "--batch", "3")["speculation"]
+    a = answer("--only", "speculation", "--batch", "3", "--layers", "1")["speculation"]
     expect(a["batch"] == 3, "speculation: --batch is not obeyed")
     for text in ("table", "problems"):
         none, *rows = a[text]
@@ -126,7 +126,8 @@ def check_speculation():
             expect(row["passes"] < none["passes"], f"speculation: {text} saves no pass")
             expect(0 < row["accepted"] <= row["drafted"], "speculation: guesses that held")
     expect(2 * a["table"][2]["passes"] < a["table"][0]["passes"], "speculation: a table repeats")
-    expect("guesses held" in run("tiny", "--only", "speculation").stdout, "speculation: no text")
+    expect("guesses held" in run("tiny", "--only", "speculation", "--batch", "1", "--layers",
+                                  "1").stdout, "speculation: no text")
 
 
 def check_experts():

@@ -239,8 +239,8 @@ calls='60 1000'
 [[ ! $full ]] || calls='60 500 1000 1500'
 for call in $calls; do
     INVAR_TEST_DELAY=50 INVAR_TEST_LOSE="$call" expect 2 "the device is lost" train tiny.ini \
-        --no-report --device cuda --run "lost$call" --save "lost$call/save" --load "lost$call/save" \
-        --save-interval 1
+        --no-report --device cuda --run "lost$call" --save "lost$call/save" \
+        --load "lost$call/save" --save-interval 1
     [[ ! -e "lost$call/ledger.db" ]] || expect 0 "" ledger verify "lost$call"
     expect 0 "" train tiny.ini --no-report --device cuda --run "lost$call" --save "lost$call/save" \
         --load "lost$call/save" --save-interval 1
