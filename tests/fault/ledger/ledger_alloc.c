@@ -215,13 +215,13 @@ static void sweep(heap *h, const char *name, int64_t stride,
 static void test_ledger_alloc__ours(void **state)
 {
     (void)state;
-    sweep(&our_heap, "invar_alloc", invar_test_count(7, 1), fail_and_recover);
+    sweep(&our_heap, "invar_alloc", invar_test_count(37, 1), fail_and_recover);
 }
 
 static void test_ledger_alloc__ours_repeated(void **state)
 {
     (void)state;
-    sweep(&our_heap, "invar_alloc, repeated", invar_test_count(7, 1), fail_and_repeat);
+    sweep(&our_heap, "invar_alloc, repeated", invar_test_count(41, 1), fail_and_repeat);
 }
 
 /*
@@ -230,13 +230,13 @@ static void test_ledger_alloc__ours_repeated(void **state)
 static void test_ledger_alloc__sqlites(void **state)
 {
     (void)state;
-    sweep(&sqlite_heap, "SQLite", invar_test_count(3989, 29), fail_and_recover);
+    sweep(&sqlite_heap, "SQLite", invar_test_count(17011, 29), fail_and_recover);
 }
 
 static void test_ledger_alloc__sqlites_repeated(void **state)
 {
     (void)state;
-    sweep(&sqlite_heap, "SQLite, repeated", invar_test_count(3989, 29), fail_and_repeat);
+    sweep(&sqlite_heap, "SQLite, repeated", invar_test_count(19001, 29), fail_and_repeat);
 }
 
 /* ---- an older version ------------------------------------------------------------------------ */
@@ -297,8 +297,8 @@ static void test_ledger_alloc__older_version(void **state)
 {
     (void)state;
     (void)snprintf(old, sizeof old, "%s/old.db", folder);
-    sweep(&our_heap, "invar_alloc, older version", invar_test_count(31, 1), fail_and_use_old);
-    sweep(&sqlite_heap, "SQLite, older version", invar_test_count(9973, 97), fail_and_use_old);
+    sweep(&our_heap, "invar_alloc, older version", invar_test_count(79, 1), fail_and_use_old);
+    sweep(&sqlite_heap, "SQLite, older version", invar_test_count(45007, 97), fail_and_use_old);
 }
 
 int main(void)

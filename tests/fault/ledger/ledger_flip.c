@@ -312,19 +312,19 @@ static int make_ledgers(void **state)
 static void test_ledger_flip__every_changed_bit_is_named(void **state)
 {
     (void)state;
-    flip_bits("whole.db", invar_test_count(150, 4000), 1);
+    flip_bits("whole.db", invar_test_count(40, 4000), 1);
 }
 
 static void test_ledger_flip__in_a_shortened_copy_too(void **state)
 {
     (void)state;
-    flip_bits("short.db", invar_test_count(30, 500), 2);
+    flip_bits("short.db", invar_test_count(10, 500), 2);
 }
 
 static void test_ledger_flip__every_cut_is_named(void **state)
 {
     (void)state;
-    cut_file("whole.db", invar_test_count(30, 500), 3);
+    cut_file("whole.db", invar_test_count(10, 500), 3);
 }
 
 /* ---- the write-ahead log --------------------------------------------------------------------- */
@@ -414,8 +414,8 @@ static void damage_log(int64_t trials, bool cut, uint64_t seed)
 static void test_ledger_flip__a_damaged_log_leaves_the_first_steps(void **state)
 {
     (void)state;
-    damage_log(invar_test_count(30, 500), true, 4);
-    damage_log(invar_test_count(30, 500), false, 6);
+    damage_log(invar_test_count(10, 500), true, 4);
+    damage_log(invar_test_count(10, 500), false, 6);
 }
 
 int main(void)

@@ -340,7 +340,7 @@ static void sweep(fault_kind kind, const char *name, trial try)
         int64_t trials = 0, failed = 0, n = 1;
 
         while (try(kind, lasting, n, &failed)) {
-            n += invar_test_count(1 + n % 61, 1);
+            n += invar_test_count(1 + n % 131, 1);
             trials++;
         }
         assert_true(failed > trials / 2);
