@@ -225,12 +225,15 @@ static void test_ledger_verify__rows_added(void **state)
     assert_int_equal(for_each_table(add_row), 28);
 }
 
-/* Exchanges a value between two rows, which keeps every sum over the rows. */
+/*
+ * Exchanges a value between two rows, which keeps every sum over the rows: of every fourth column
+ * of a table, or of each if the tests run in full.
+ */
 static int swap_values(sqlite3 *db, const char *table)
 {
     raw_names columns = raw_columns(db, table);
     char key[200], sql[1600];
-    int tried = 0;
+    int tried = 0, exchanged = 0;
 
     raw_key(key, sizeof key, db, table);
     for (int i = 0; i < columns.count; i++) {
@@ -239,6 +242,8 @@ static int swap_values(sqlite3 *db, const char *table)
         if (strstr(key, c) || strcmp(c, "hash") == 0 || strcmp(c, "uuid") == 0 ||
             strcmp(c, "name") == 0 || raw_int_of(db, sql) == 0)
             continue; // the column is unique, or has one value in all rows
+        if (exchanged++ % invar_test_count(4, 1) != 0)
+            continue;
         (void)snprintf(sql, sizeof sql,
                        "CREATE TEMP TABLE a AS SELECT * FROM main.%s LIMIT 1; "
                        "CREATE TEMP TABLE b AS SELECT t.* FROM main.%s t, temp.a WHERE t.%s IS NOT "
@@ -257,7 +262,7 @@ static int swap_values(sqlite3 *db, const char *table)
 static void test_ledger_verify__values_exchanged(void **state)
 {
     (void)state;
-    assert_true(for_each_table(swap_values) > 70);
+    assert_true(for_each_table(swap_values) > invar_test_count(20, 70));
     assert_found("series",
                  "UPDATE series SET name = name || '!' WHERE series <= 2; "
                  "UPDATE series SET name = CASE series WHEN 1 THEN (SELECT rtrim(name, '!') FROM "
