@@ -39,11 +39,12 @@ def git(*arguments):
     return done.stdout if done.returncode == 0 else ""
 
 
-def lines_of(commit):
-    """Returns the number of lines that a commit adds and removes."""
-    counts = re.findall(r"(\d+) (?:insertion|deletion)", git("show", "--shortstat", "--format=",
-                                                             commit))
-    return sum(map(int, counts))
+def messages(commits):
+    """Yields the hash, subject, body and number of changed lines of each commit of a range."""
+    text = git("log", "--no-merges", "--shortstat", "--format=%x00%H%x01%s%x01%b%x01", commits)
+    for record in text.split("\0")[1:]:
+        commit, subject, body, stat = record.split("\1")
+        yield commit, subject, body, sum(map(int, re.findall(r"(\d+) (?:insertion|deletion)", stat)))
 
 
 def main():
@@ -54,11 +55,10 @@ def main():
         if not list(complaints(subject, body, lines)):
             sys.exit(f"a bad message was not noticed: {subject}")
     known = git("rev-parse", "--verify", "-q", f"{FIRST}^{{commit}}").strip()
-    commits = git("log", "--no-merges", "--format=%H", f"{FIRST}..HEAD").split() if known else []
+    commits = list(messages(f"{FIRST}..HEAD")) if known else []
     found = 0
-    for commit in commits:
-        subject, _, body = git("show", "--no-patch", "--format=%s%n%b", commit).partition("\n")
-        for complaint in complaints(subject, body, lines_of(commit)):
+    for commit, subject, body, lines in commits:
+        for complaint in complaints(subject, body, lines):
             print(f"{commit[:12]} {subject}: {complaint}")
             found += 1
     print(f"{len(commits)} commits, {found} findings")
