@@ -3,7 +3,8 @@
 #
 # The model is six layers of Qwen3-30B-A3B, as a config.json without weights. If a plan does not
 # fit, the test sets the keys that the message advises, and then it must fit. The planned size of a
-# checkpoint is compared with the size that training writes.
+# checkpoint is compared with the size that training writes. With INVAR_TEST_FULL=1 the advice for
+# more sizes is followed, and more lists of all layouts are compared.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
@@ -125,7 +126,7 @@ follow() {
 
 follow 100GB
 follow 82GB
-follow 60GB
+[[ ! ${INVAR_TEST_FULL:-} ]] || follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
 # One unit of all samples, up to the limit of its rows: only smaller units help.
 one=(--optimizer-cpu-offload true --recompute-granularity full --unit-count 1)
@@ -134,7 +135,7 @@ expect 1 "; set unit-rows = 8192 (semantic)" large.ini --memory 56GB "${one[@]}"
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 32
 # The GPU is far too small: the advice is LoRA, several GPUs or, in the end, a smaller model.
 follow 40GB
-follow 20GB
+[[ ! ${INVAR_TEST_FULL:-} ]] || follow 20GB
 expect 1 "; set lora-rank = 16 (semantic)" large.ini --memory 40GB
 expect 1 "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it" large.ini \
     --memory 40GB
@@ -266,10 +267,12 @@ holds [ "$(layout tensor_gb)" = "$sent" ]
 holds awk -v a="$before" -v b="$(layout predicted_computing_s)" \
     'BEGIN { exit !(a > 0 && b / a > 1.999 && b / a < 2.001) }'
 # Option --all: only layouts that fit are listed, the fastest first.
-holds plan 143GB "${many[@]}" --all
-holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
-holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
-holds [ "$(grep -c '"sequence": true' plan.json)" -eq 0 ]
+if [[ ${INVAR_TEST_FULL:-} ]]; then
+    holds plan 143GB "${many[@]}" --all
+    holds [ "$(grep -c '"fits": true' plan.json)" -gt 3 ]
+    holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
+    holds [ "$(grep -c '"sequence": true' plan.json)" -eq 0 ]
+fi
 expect 1 "No layout fits" large.ini --memory 20GB "${many[@]}" --all
 expect 1 " no " large.ini --memory 40GB "${many[@]}"
 expect 129 "needs a multiple of 4" large.ini --memory 143GB "${many[@]}" --gpus 6 \
@@ -324,13 +327,17 @@ expect 1 " no " dense.ini --memory "$between" --gpus 4 "${tp[@]}"
 holds dense "$between" --all
 holds [ "$(layout tensor)" -eq 4 ]
 holds [ "$(layout sequence)" = true ]
+holds [ "$(grep -c '"fits": true' plan.json)" -gt 0 ]
+holds [ "$(grep -c '"fits": false' plan.json)" -eq 0 ]
 # Less memory still: more ranks for the rows of a sample, or for the cache.
 holds dense 15GB --gpus 8 --all
 holds grep -q '"context": [248],' plan.json
 holds grep -q '"context": 1,' plan.json
-holds dense 143GB --all
-holds [ "$(grep -c '"context": 1,' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
-holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq 0 ]
+if [[ ${INVAR_TEST_FULL:-} ]]; then
+    holds dense 143GB --all
+    holds [ "$(grep -c '"context": 1,' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
+    holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq 0 ]
+fi
 holds dense 40GB --all --kv-pages 130000
 holds grep -q '"gpus_per_engine"' plan.json
 # Sampling during training excludes layouts that divide the model or reserve ranks for sampling.
@@ -353,8 +360,10 @@ holds [ "$(layout gpus_per_engine)" -eq 2 ]
 weights=$(layout weights)
 holds dense 143GB --gpus 6 --rollout-num-gpus 2
 holds awk -v a="$(layout weights)" -v b="$weights" 'BEGIN { exit !(a > 1.9 * b && a < 2 * b) }'
-holds dense 143GB --gpus 8 --rollout-num-gpus 2 --all
-holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
+if [[ ${INVAR_TEST_FULL:-} ]]; then
+    holds dense 143GB --gpus 8 --rollout-num-gpus 2 --all
+    holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
+fi
 for all in "" --all; do
     # shellcheck disable=SC2086 # nothing, or a flag
     expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2 $all

@@ -44,7 +44,8 @@ def messages(commits):
     text = git("log", "--no-merges", "--shortstat", "--format=%x00%H%x01%s%x01%b%x01", commits)
     for record in text.split("\0")[1:]:
         commit, subject, body, stat = record.split("\1")
-        yield commit, subject, body, sum(map(int, re.findall(r"(\d+) (?:insertion|deletion)", stat)))
+        lines = sum(map(int, re.findall(r"(\d+) (?:insertion|deletion)", stat)))
+        yield commit, subject, body, lines
 
 
 def main():

@@ -3,8 +3,8 @@
 #
 # A project of one kernel with the flags of the build: rejected with serialized products, and built
 # without (the control). With INVAR_TEST_FULL=1 it is also rejected in a second build and after the
-# good one, and all this again with ccache as the launcher, if it is installed, and from its cache. Exit code: 0 if all is as expected, else 1;
-# 77 if there is no nvcc.
+# good one, and all this again with ccache as the launcher, if it is installed, and from its cache.
+# Exit code: 0 if all is as expected, else 1; 77 if there is no nvcc.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 folder=$1
