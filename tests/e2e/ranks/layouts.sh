@@ -2,10 +2,11 @@
 # layouts.sh INVAR FOLDER [PART PARTS] - every layout has the chain and checkpoint of one rank.
 #
 # The models have at least 8 atoms on every axis that a layout cuts, one of them 11; every format,
-# dense and with experts; threads, and processes if there is mpirun. By default the test runs a
-# selection that has every kind of layout, format, model, transport and number of ranks; with
-# INVAR_TEST_FULL=1 it runs all combinations, of which PART (from 0) of PARTS runs its portion, so
-# that parts can run in parallel.
+# dense and with experts; threads, and processes if there is mpirun. By default the test runs a list
+# that has every kind of layout, format, model, transport and number of ranks, with models of two
+# layers unless stages are virtual, and one rollout if units have several token blocks. With
+# INVAR_TEST_FULL=1 it runs all combinations with models of four layers and two rollouts, of which
+# PART (from 0) of PARTS runs its portion, so that parts can run in parallel.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2 part=${3:-0} parts=${4:-1}
@@ -25,23 +26,28 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; th
 fi
 
 here=$OLDPWD/tests/e2e/ranks recipe=$OLDPWD/tests/e2e/ranks/sharded_model.ini
+two_layers="--num-layers 2" one_rollout="--num-rollout 1"
+[[ ! $full ]] || two_layers='' one_rollout=''
 declare -A flags_of=(
-    [dense]=""
-    [experts]="--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8
-        --use-rollout-routing-replay"
-    [eleven]="--num-attention-heads 11 --num-query-groups 11 --ffn-hidden-size 1408
+    [dense]="$two_layers"
+    [deep]=""
+    [experts]="$two_layers --model-type qwen3_moe --num-experts 8 --moe-router-topk 2
+        --logical-etp 8 --use-rollout-routing-replay"
+    [eleven]="$two_layers --num-attention-heads 11 --num-query-groups 11 --ffn-hidden-size 1408
         --vocab-size 2800"
-    [critic]="--advantage-estimator ppo --use-kl-loss"
-    [teacher]="--advantage-estimator on_policy_distillation
+    [critic]="$two_layers --advantage-estimator ppo --use-kl-loss"
+    [teacher]="$two_layers --advantage-estimator on_policy_distillation
         --opd-teacher-load dense-bf16/checkpoints"
     [custom]="--loss-type custom_loss --custom-loss-function-path $here/loss.py
         --num-steps-per-rollout 2"
 )
 # Units of several token blocks, whose rows can be divided.
-for model in dense experts; do
-    flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2"
+for model in dense deep experts; do
+    flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2 $one_rollout"
     flags_of[lora-$model]="${flags_of[rows-$model]} --lora-rank 4"
 done
+# The second rollout samples with adapters that were trained.
+[[ $full ]] || flags_of[lora-experts]="${flags_of[experts]} --lora-rank 4"
 
 # start TRANSPORT RANKS MODEL FLAG ...: trains; writes to out and err.
 start() {
@@ -140,23 +146,18 @@ layouts() {
     (($1 < 8)) || echo "any $ro 4 $re 4 $tp 2 $pp 2"
 }
 
-# sweep STRIDE FIRST PREFIX TEXT FLAG ...: runs combination FIRST and every STRIDE-th one after it,
-# of layouts that contain TEXT and models whose names begin with PREFIX; by default without 8 ranks
-# that are processes. The numbers of the calls below are small selections that have every value of
-# every axis.
+# sweep PREFIX TEXT FLAG ...: runs this part's portion of all combinations of layouts that contain
+# TEXT and models whose names begin with PREFIX.
 sweep() {
-    local stride=$1 offset=$2 prefix=$3 text=$4 number=0 format ranks kind flags model transport
-    shift 4
-    [[ ! $full ]] || stride=$parts offset=$part
+    local prefix=$1 text=$2 number=0 format ranks kind flags model transport
+    shift 2
     for format in fp32 bf16 fp8 mxfp8 int4; do
         for ranks in 2 4 8; do
             while read -r kind flags; do
                 for model in dense experts; do
                     [[ $kind == any || $kind == "$model" ]] || continue
                     for transport in "${transports[@]}"; do
-                        # processes that wait keep their cores busy
-                        [[ $full || $transport == thread || $ranks -lt 8 ]] || continue
-                        if ((number++ % stride == offset)); then
+                        if ((number++ % parts == part)); then
                             # shellcheck disable=SC2086 # flags are words
                             equal "$prefix$model" "$format" "$transport" "$ranks" $flags "$@"
                         fi
@@ -166,22 +167,54 @@ sweep() {
         done
     done
 }
-sweep 32 11 "" ""
-sweep 35 24 rows- "$tp" "${sp[@]}"
-sweep 32 3 rows- "$cp"
-sweep 233 0 lora- ""
-sweep 241 0 lora- "$tp" "${sp[@]}"
-sweep 233 0 lora- "$cp"
+
+over=${transports[-1]} # processes if there is mpirun
+if [[ $full ]]; then
+    sweep "" ""
+    sweep rows- "$tp" "${sp[@]}"
+    sweep rows- "$cp"
+    sweep lora- ""
+    sweep lora- "$tp" "${sp[@]}"
+    sweep lora- "$cp"
+else
+    # At most 4 ranks are processes, which keep their cores busy while they wait.
+    equal experts fp32 thread 4 "$tp" 4 "$etp" 4
+    equal experts bf16 thread 2
+    equal experts bf16 thread 4 "$tp" 2 "$ep" 2
+    equal dense bf16 thread 4 "$ro" 2 "$re" 2 "$tp" 2
+    equal experts fp8 "$over" 4 "$pp" 2 "$tp" 2
+    equal experts mxfp8 thread 4 "$tp" 4 "$etp" 1
+    equal experts int4 "$over" 4 "$ro" 2 "$ep" 2
+    equal dense int4 thread 8 "$ro" 4 "$re" 4 "$tp" 2 "$pp" 2
+
+    equal rows-dense fp32 thread 4 "$ro" 2 "$re" 2 "$tp" 2 "${sp[@]}"
+    equal rows-experts bf16 thread 8 "$tp" 4 "$ep" 2 "${sp[@]}"
+    equal rows-dense fp8 thread 2 "$tp" 2 "${sp[@]}"
+    equal rows-experts mxfp8 "$over" 4 "$pp" 2 "$tp" 2 "${sp[@]}"
+    equal rows-experts int4 thread 4 "$tp" 2 "$etp" 2 "${sp[@]}"
+
+    equal rows-dense fp32 thread 8 "$cp" 4 "$pp" 2
+    equal rows-experts bf16 thread 8 "$cp" 2 "$ep" 2 "$tp" 2
+    equal rows-dense fp8 thread 4 "$cp" 2
+    equal rows-experts mxfp8 thread 4 "$cp" 2 "$ep" 2
+    equal rows-experts int4 "$over" 4 "$cp" 2 "$tp" 2
+
+    equal lora-dense fp32 thread 4 "$cp" 2 "$tp" 2 "${sp[@]}"
+    equal lora-experts fp8 "$over" 2 "$ro" 1
+    equal lora-dense fp32 thread 4 "$pp" 2
+fi
 if ((part > 0)); then # the checks below belong to the first part
     ((failed)) || echo "$checks checks of part $part: all as expected"
     exit "$failed"
 fi
 
 # ---- sequence parallelism ---------------------------------------------------------------------
-equal rows-dense bf16 thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
+format=fp32
+[[ ! $full ]] || format=bf16
+equal rows-deep "$format" thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
 
 # ---- context parallelism ----------------------------------------------------------------------
-equal rows-dense bf16 thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
+equal rows-deep "$format" thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
 refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
 refused "a rank has with expert-model-parallel-size 4; it takes 1, 2$" experts 16 "$cp" 4 "$ep" 4
@@ -189,26 +222,27 @@ refused "a rank has with expert-model-parallel-size 4; it takes 1, 2$" experts 1
 refused "'context-parallel-size' is above lora-rank, in steps of 16" lora-dense 17 "$cp" 17
 
 # ---- 11 atoms ---------------------------------------------------------------------------------
-equal eleven bf16 thread 2 "$tp" 2
+[[ ! $full ]] || equal eleven bf16 thread 2 "$tp" 2
 equal eleven bf16 thread 4 "$tp" 4 "${sp[@]}"
 equal eleven fp8 thread 8 "$tp" 8
 refused 'sizes that fit now: 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
 # ---- pipeline stages, together with other features -------------------------------------------
-equal dense bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
+equal deep bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
 equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
-equal critic bf16 thread 4 "$pp" 2
-equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
+equal critic bf16 thread 4 "$pp" 2 "$tp" 2 "${sp[@]}"
+[[ ! $full ]] || equal critic bf16 thread 4 "$pp" 2
+[[ ! $full ]] || equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
 equal custom bf16 thread 4 "$pp" 2 "$vp" 2 # rank 0 calls the plug-in, the last rank has the head
 reference_run dense bf16
 equal teacher bf16 thread 4 "$pp" 2 "$tp" 2
 
 # ---- resumed on another layout ----------------------------------------------------------------
-reference_run dense bf16
-start thread 4 dense --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2 ||
+reference_run deep bf16
+start thread 4 deep --dtype bf16 --run moves --until 0 "$tp" 2 "$ro" 2 ||
     complain "moves: exit code $?" "$(<err)"
 holds [ "$(column moves 'SELECT max(step) FROM step')" = 0 ]
-start thread 4 dense --dtype bf16 --run moves "$pp" 2 "$vp" 2 ||
+start thread 4 deep --dtype bf16 --run moves "$pp" 2 "$vp" 2 ||
     complain "moves, resumed: exit code $?" "$(<err)"
 expect 0 'identical: ' diff "$reference" moves
 holds diff -rq -x state.json -x hashes.xxh "$(newest "$reference")" "$(newest moves)"
@@ -249,8 +283,8 @@ refused 'set logical-tp = 2 to divide it (which changes the identity' dense 2 "$
     --logical-tp 1
 refused 'debug-dump: here ranks divide layers or rows' dense 2 "$tp" 2 --debug-dump '*'
 refused 'finer points than those of "point"' dense 2 "$cp" 2 --debug-determinism full
-refused 'the model has only 4 layers' dense 8 "$pp" 8
-refused 'the model has only 4 layers' dense 4 "$pp" 4 "$vp" 2
+refused 'the model has only 4 layers' deep 8 "$pp" 8
+refused 'the model has only 4 layers' deep 4 "$pp" 4 "$vp" 2
 refused 'needs a pipeline-model-parallel-size of 2 or more' dense 2 "$vp" 2
 
 refused 'this is one: start with --ranks 2' dense 1 "$ro" 1
