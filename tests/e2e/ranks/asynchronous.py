@@ -78,6 +78,18 @@ def score(name, recipe, weights, samples):
     return [[bits(x) for x in r[s["prompt_tokens"] - 1:]] for r, s in zip(rows, samples)]
 
 
+def score_rollouts(name, recipe, rollouts, wanted):
+    """Returns for each list of samples its log-probs by each of the versions that it wants; scores
+    all samples of a version at once."""
+    scores = [{} for _ in rollouts]
+    for weights in sorted(set().union(*wanted)):
+        of = [i for i, versions in enumerate(wanted) if weights in versions]
+        rows = iter(score(name, recipe, weights, [s for i in of for s in rollouts[i]]))
+        for i in of:
+            scores[i][weights] = [next(rows) for _ in rollouts[i]]
+    return scores
+
+
 def bits(value):
     return struct.pack("f", value)
 
