@@ -4,11 +4,18 @@
 # Log-probs of a reference are bit-equal to those of the same model as an actor. The chain is the
 # same in every layout, also stopped and resumed; replay and pack need both folders. Control:
 # another reference gives another chain. Impossible models are rejected with the key that names
-# them.
+# them. The actor has two layers, and a run one rollout unless it is resumed; with INVAR_TEST_FULL=1
+# they have four layers and two rollouts, in more layouts.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/models/sharded_model.sh
 source tests/e2e/models/sharded_model.sh
+
+two_rollouts=(--num-rollout 2)
+[[ $full ]] || {
+    sed 's/^num-layers.*/num-layers = 2/; s/^num-rollout.*/num-rollout = 1/' "$recipe" >small.ini
+    recipe=$PWD/small.ini
+}
 
 # refused TEXT FLAG ...: checks that the run is rejected with TEXT, and makes no folder.
 refused() {
@@ -31,12 +38,13 @@ kl=(--use-kl-loss true --kl-loss-coef 0.1)
 tp=--tensor-model-parallel-size pp=--pipeline-model-parallel-size cp=--context-parallel-size
 
 # ---- a reference of each family, in every layout ----------------------------------------------
-train plain "${kl[@]}"
+train plain "${kl[@]}" "${two_rollouts[@]}"
 chains=("$chain")
 mkdir rollouts
 for name in llama qwen2 qwen3_moe; do
     read -r -d '' -a words <<<"${shape[$name]}"
     own=("${kl[@]}" --ref-load "$name/checkpoints")
+    [[ $name != llama ]] || own+=("${two_rollouts[@]}")
     train "own-$name" "${own[@]}" --save-debug-rollout-data "rollouts/$name-{rollout_id}"
     one=$chain
     chains+=("$chain")
@@ -47,6 +55,9 @@ for name in llama qwen2 qwen3_moe; do
     holds [ "$(digest "own-$name" ref.logp)" = "$(digest "scored-$name" score.logp)" ]
     holds [ "$(digest "own-$name" ref.logp)" != "$(digest "own-$name" score.logp)" ]
     layouts=("--ranks 2 $tp 2 --sequence-parallel true" "--ranks 4 $pp 2 --rollout-num-gpus 2")
+    # Each layout has two references, and llama both layouts.
+    [[ $full || $name != qwen2 ]] || layouts=("${layouts[0]}")
+    [[ $full || $name != qwen3_moe ]] || layouts=("${layouts[1]}")
     [[ ! $full ]] || layouts+=("--ranks 2" "--ranks 2 $cp 2" "--ranks 4 $tp 2 $pp 2")
     for layout in "${layouts[@]}"; do
         # shellcheck disable=SC2086 # words
@@ -58,8 +69,8 @@ holds [ "$(printf '%s\n' "${chains[@]}" | sort -u | wc -l)" = 4 ]
 
 # ---- resumed, replayed and packed -------------------------------------------------------------
 own=("${kl[@]}" --ref-load llama/checkpoints)
-train halves "${own[@]}" --debug-exit-after-rollout 1
-train halves "${own[@]}" --ranks 2
+train halves "${own[@]}" "${two_rollouts[@]}" --debug-exit-after-rollout 1
+train halves "${own[@]}" "${two_rollouts[@]}" --ranks 2
 holds [ "$chain" = "${chains[1]}" ]
 expect 0 'identical' replay own-llama --step 1
 holds [ "$(sqlite3 -readonly own-llama/ledger.db "SELECT group_concat(key) FROM identity
@@ -113,7 +124,8 @@ for name in "${!companions[@]}"; do
     read -r -a words <<<"${companions[$name]}"
     train "sparse-$name" "${sparse[@]}" "${words[@]}" --use-rollout-routing-replay true
     one=$chain
-    train "sparse-$name-free" "${sparse[@]}" "${words[@]}"
+    [[ $full || $name != teacher ]] || continue
+    [[ $name == critic && ! $full ]] || train "sparse-$name-free" "${sparse[@]}" "${words[@]}"
     [[ $chain == "$one" ]] || complain "a $name beside experts: $chain, with replay $one"
     train "sparse-$name-ranks" "${sparse[@]}" "${words[@]}" --use-rollout-routing-replay true \
         --ranks 2 "$tp" 2
