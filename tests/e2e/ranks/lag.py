@@ -120,7 +120,7 @@ def check_execution(chain):
 
 def check_divided():
     """Compares layouts of a model that is large enough to be divided into two shards."""
-    shutil.copy(HERE / "sharded_model.ini", FOLDER)
+    shutil.copy(HERE / "sharded_model.ini", FOLDER / "divided.ini")
     how = [*lagging(2, 1), "--save", "none", "--threads", "1"]
     one = train("divided-one", *how, recipe="divided", rollouts=4)["chain"]
     for name, words in (("two", ["--ranks", "2"]), ("four", ["--ranks", "4"]),
