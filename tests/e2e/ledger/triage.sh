@@ -2,6 +2,8 @@
 # triage.sh INVAR FOLDER - invar triage finds each planted fault in trained runs.
 #
 # Each fault is found while the run trains and afterwards. Control: healthy runs have no finding.
+# The healthy recipes train just long enough that each rule has the steps that it needs; with
+# INVAR_TEST_FULL=1 they train to their end.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 folder=$2
@@ -52,7 +54,10 @@ train happy silent.ini --custom-rm-path 'python3 judge.py 1'
 finds happy zero-signal 'the mean is 1'
 
 # This learning rate is too large: the policy becomes certain of something that is not rewarded.
-train loose "$recipes/bf16.ini" --lr 1 --lr-decay-style constant --num-rollout 40
+small=(--rollout-batch-size 4 --n-samples-per-prompt 4) rollouts=20
+[[ ! ${INVAR_TEST_FULL:-} ]] || small=() rollouts=40
+train loose "$recipes/bf16.ini" --lr 1 --lr-decay-style constant --num-rollout $rollouts \
+    "${small[@]}"
 finds loose entropy-collapse 'at most it was'
 
 # A step was much too large, and the next rollout fails.
@@ -99,15 +104,23 @@ holds test "$(sqlite3 -readonly copy.db 'SELECT count(*) FROM reply')" -eq 0
 expect 0 'replies of plug-ins' help keep-samples
 
 # ---- healthy runs --------------------------------------------------------------------------------
-for recipe in bf16 fp8 int4 lora moe; do
-    train "$recipe" "$recipes/$recipe.ini"
+# Rules need up to 10 steps, and the one with the longest window needs a past of as many. FP8 takes
+# two steps per rollout.
+for recipe in bf16:30:4 fp8:6:8 int4:12:4 lora:12:4 moe:12:4; do
+    IFS=: read -r recipe rollouts batch <<<"$recipe"
+    small=(--num-rollout "$rollouts" --rollout-batch-size "$batch" --n-samples-per-prompt 4)
+    [[ ! ${INVAR_TEST_FULL:-} ]] || small=()
+    train "$recipe" "$recipes/$recipe.ini" "${small[@]}"
     expect 0 'no finding' triage "$recipe"
     lacks warning "$recipe.err"
 done
 
 # A plug-in inserts tokens that the model did not sample and that are not compared.
 guess="python3 $tree/engine/ext/example/guess.py"
-train guess "$recipes/guess.ini" --num-rollout 6 --custom-generate-function-path "$guess"
+small=(--rollout-batch-size 4 --n-samples-per-prompt 4)
+[[ ! ${INVAR_TEST_FULL:-} ]] || small=()
+train guess "$recipes/guess.ini" --num-rollout 6 --custom-generate-function-path "$guess" \
+    "${small[@]}"
 expect 0 'no finding' triage guess
 # Supervised runs have no rewards, and PPO needs no groups as a baseline.
 tiny_recipe 12 | sed '/^rm-type/d; /^n-samples/d; /^rollout-max-response/d' >answers.ini
