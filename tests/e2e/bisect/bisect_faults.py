@@ -4,9 +4,9 @@
 # INVAR_WRONG has a device that is wrong in the op, or in the fused calls of the op, that its
 # environment names (faulty_op_cuda.c). Recording must not change what runs: the chain of a wrong
 # program is the same at every level. Bisect and diff --replay must name the point, the op, and
-# whether only the fused call is wrong. Each fault is given to one of the two commands, and one fault
-# of each statement to both; with INVAR_TEST_FULL=1 all faults are. bisect_self.py does this with
-# compiled commits.
+# whether only the fused call is wrong. Each fault is given to one of the two commands, and one of
+# each statement about the parts to bisect; with INVAR_TEST_FULL=1 both get all faults.
+# bisect_self.py does this with compiled commits.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -41,7 +41,7 @@ FAULTS = {
     "kv.write": ("rollout.layer.0.k.cache", "kv.write", None),
     "sample": ("rollout.token", "sample", None),
 }
-# Bisect and diff get one fault of each statement: a fused call, its op, and an op that is not fused.
+# Bisect gets a fused call, its op, and an op that is not fused.
 BISECTED = FAULTS if FULL else ("linear.fwd:residual", "linear.fwd", "attention.paged")
 DIFFED = [wrong for wrong in FAULTS if FULL or wrong != "attention.paged"]
 failures = []
