@@ -182,7 +182,7 @@ class Record:
 
     def __init__(self):
         self.wrong, self.more = [], collections.defaultdict(collections.Counter)
-        self.ambiguous = self.unsound = 0
+        self.cases = self.ambiguous = self.unsound = 0
 
     def expect(self, case, problems):
         self.wrong += [f"{case.name}: {problem}" for problem in problems]
@@ -190,7 +190,8 @@ class Record:
     def add(self, case, ids):
         ours = ask_invar(case, ids)
         problems = middle(case, ids, ours)
-        if FULL or len(case.parents) < 50:
+        self.cases += 1
+        if FULL or len(case.parents) < 50 and self.cases % 2 == 0:
             beside = ask_invar(case, ids, "--jobs", "3")
             if (beside["verdict"], named(beside)) != (ours["verdict"], named(ours)):
                 problems.append(f"with three at a time {named(beside)}, not {named(ours)}")
@@ -220,7 +221,7 @@ class Record:
 def all_changes(record, rng):
     """--all-changes finds every change of the chain along the first parents, and nothing else."""
     for count in range(3, 6) if FULL else (4,):
-        parents, merges = mainline(rng, 60)
+        parents, merges = mainline(rng, 60 if FULL else 24)
         planted = sorted(rng.sample(merges, count))
         values = [sum(change <= number for change in planted) for number in range(len(parents))]
         case = Case("all changes", parents, set(), set(planted), flags=["--first-parent"],
