@@ -2,7 +2,7 @@
 # files.py INVAR LIBRARY WRITER FOLDER - rollout files and packs from Python.
 #
 # WRITER FILE writes a rollout file with every member of the format. Python must read, write and
-# reject files exactly like the engine.
+# reject files exactly like the engine. INVAR_TEST_FULL=1 adds the largest line and more mutations.
 # SPDX-License-Identifier: Apache-2.0
 """Tests of invar.read_rollout, Rollout.write, invar.pack, invar.read_pack and invar.replay."""
 import array
@@ -12,6 +12,7 @@ import fractions
 import hashlib
 import json
 import math
+import os
 import pathlib
 import random
 import re
@@ -24,6 +25,7 @@ import unittest
 
 import built
 
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 INVAR, WRITER, FOLDER = sys.argv[1], sys.argv[3], pathlib.Path(sys.argv[4])
 TREE = pathlib.Path(__file__).resolve().parents[3]
 built.use(sys.argv[2], INVAR)
@@ -218,6 +220,14 @@ class Rollouts(Files):
         rollout.samples[0].metadata = {key: []}
         line = re.sub(r'"(\\.|[^"\\])*"', "", rollout.encode().splitlines()[1].decode())
         room = (1 << 22) - sum(map(line.count, "[{,"))
+        rollout.samples[0].metadata = {"text": (1 << 22) * ","}
+        self.scratch.write_bytes(rollout.encode())
+        self.assertEqual(invar.read_rollout(self.scratch), rollout)
+        lines = self.all.splitlines(keepends=True)[:-1]
+        many = lines[1].replace(b'"metadata":{', b'"metadata":{"a":[0' + (1 << 22) * b",0" + b"],")
+        self.refused(signed(lines[0], many, *lines[2:]), "more than 4194304 values")
+        if not FULL:  # exactly as many values take ten seconds
+            return
         rollout.samples[0].metadata = {key: room * [0]}
         self.scratch.write_bytes(rollout.encode())
         self.assertEqual(len(invar.read_rollout(self.scratch).samples[0].metadata[key]), room)
@@ -326,17 +336,17 @@ class Rollouts(Files):
         """Flipped bytes are detected; with a valid sum, no exception other than Error occurs."""
         rng = random.Random(23)
         lines, read = self.all.splitlines(keepends=True)[:-1], 0
-        for _ in range(300):
+        for _ in range(300 if FULL else 100):
             data = bytearray(self.all)
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             self.refused(bytes(data))
-        for _ in range(1000):
+        for _ in range(1000 if FULL else 250):
             changed = bytearray(lines[which := rng.randrange(len(lines))])
             for _ in range(rng.choice((1, 1, 1, 2, 8))):
                 changed[rng.randrange(len(changed) - 1)] = rng.choice(
                     (rng.randrange(256), *b'0123456789-+.eE"\\,:[]{}'))
             read += self.stable(signed(*lines[:which], bytes(changed), *lines[which + 1:]))
-        self.assertGreater(read, 50)  # otherwise only rejections were tested
+        self.assertGreater(read, 12)  # otherwise only rejections were tested
 
     def test_wrong_values(self):
         """Values that Python must not write."""
@@ -551,7 +561,7 @@ class Packs(Files):
         with invar.read_pack(self.path) as pack:
             known = pack.members
         start = self.data.rindex(b'{"format":"invar-pack 1"')
-        for i in range(200):
+        for i in range(200 if FULL else 80):
             data = bytearray(self.data)
             at = rng.randrange(start - 512, len(data)) if i % 2 else rng.randrange(len(data))
             data[at] ^= 1 << rng.randrange(8)

@@ -26,7 +26,7 @@ built.use(LIBRARY)
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
 
-LONG = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000000) "
+LONG = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) "
         "SELECT max(i) AS last FROM n")
 
 
@@ -261,7 +261,7 @@ class Threads(unittest.TestCase):
             time.sleep(0.001)
         run.close()
         thread.join()
-        self.assertEqual(found, [{"last": 2000000}])
+        self.assertEqual(found, [{"last": 300000}])
         with self.assertRaisesRegex(invar.Error, "closed"):
             run.steps()
 
