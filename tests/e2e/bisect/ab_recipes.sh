@@ -12,14 +12,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 export XDG_CACHE_HOME=$folder/cache
-expect_verb=(ab --seeds 2)
+seeds=2 # two give an interval; one is enough for equal bits and for refusals
+expect_verb=(ab --seeds 1)
 
 # ab CODE ARGUMENT ...: checks the exit code; the answer is in `out`.
 ab() {
     local code=$1 rc=0
     shift
     checks=$((checks + 1))
-    "$invar" ab --seeds 2 "$@" >out 2>err </dev/null || rc=$?
+    "$invar" ab --seeds "$seeds" "$@" >out 2>err </dev/null || rc=$?
     ((rc == code)) || complain "ab $*: exit code $rc, expected $code" "$(cat out err)"
 }
 
@@ -58,13 +59,16 @@ holds [ "$(field 'all(e["name"].startswith(("eval/", "rollout/raw_reward", "roll
 holds [ "$(field 'sum(e["pinned"] for e in a["effects"] + a["pinned_equal"]) >= 2')" = True ]
 
 # ---- models of other shapes: there is no first differing tensor --------------------------------
-for key in hidden-size=32 num-layers=2 ffn-hidden-size=24; do
-    printf 'include = a.ini\n[model]\n%s = %s\n' "${key%=*}" "${key#*=}" >model.ini
-    ab 1 a.ini model.ini
-    said="different: the models have other shapes.* differ: ${key%=*} 16* -> ${key#*=}"
-    holds grep -q "^$said\$" out
-    holds [ "$(grep -c '^first  ' out)" = 0 ]
+seeds=1
+{
+    printf 'include = a.ini\n[model]\n'
+    printf '%s\n' 'hidden-size = 32' 'num-layers = 2' 'ffn-hidden-size = 24'
+} >model.ini
+ab 1 a.ini model.ini
+for change in 'hidden-size 16 -> 32' 'num-layers 1 -> 2' 'ffn-hidden-size 16 -> 24'; do
+    holds grep -q "^different: the models have other shapes.* differ: .*$change" out
 done
+holds [ "$(grep -c '^first  ' out)" = 0 ]
 ab 1 a.ini model.ini --json --html page.html
 holds [ "$(field 'a["place"]')" = None ]
 holds grep -q 'the models have other shapes' page.html
