@@ -79,7 +79,9 @@ def main():
         [ROOT / "tests/bench/learn.py", invar, folder, "--device", "cpu", "--seeds", "1",
          "--questions", "2", "--replay", "2", "--all", "--dtype fp32 --numerics ieee",
          "--sft", f"{few} --num-rollout 2 --eval-max-response-len 4",
-         "--grpo", f"{few} --num-rollout 4 --n-samples-per-prompt 2 --rollout-max-response-len 4"],
+         # Reading all training stories takes longer than these steps; the SFT run reads all of its.
+         "--grpo", f"{few} --num-rollout 3 --n-samples-per-prompt 2 --rollout-max-response-len 4 "
+                   "--prompt-data data/stories/train.jsonl@[0:8]"],
         stdout=subprocess.PIPE, text=True, check=False)
     print(result.stdout)
     if result.returncode:
