@@ -6,7 +6,8 @@
 # a segmentation fault. Every command must print and record with device = cuda what it does with
 # device = cpu. Control: a run with another seed differs. With `gpu`, INVAR is a build with CUDA and
 # runs on a real GPU, which has no peers of the tests and cannot be lost on request. With
-# INVAR_TEST_FULL=1 devices are lost at more moments, and more ranks and ops are checked.
+# INVAR_TEST_FULL=1 devices are lost at more moments, and more ranks, ops, replays and reports of
+# the command doctor are checked.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
@@ -63,11 +64,10 @@ done
 # Control of the comparison: a run with another seed, which must differ below.
 expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 7
 expect 0 "" diff cpu cuda
-expect 0 "" train tiny.ini --no-report --device cuda --run audited --audit 20
-expect 0 "" diff cpu audited
-# A checkpoint is copied from the device as late as possible, and has the same bytes.
+# A checkpoint is copied from the device as late as possible, and has the same bytes. Steps of the
+# run are audited.
 INVAR_TEST_DELAY=100 expect 0 "" train tiny.ini --no-report --device cuda --run late \
-    --save late/save --save-interval 1
+    --save late/save --save-interval 1 --audit 20
 expect 0 "" diff cpu late
 # Rollouts are sampled during a training step, on a second handle of the device.
 for device in cpu cuda; do
@@ -102,12 +102,12 @@ if [[ -z $gpu ]]; then
     expect 0 "" "${straight[@]}" host --run through --ranks 2
     expect 0 "host memory: distributed-backend = host" ledger sql \
         "SELECT value FROM fact WHERE key = 'transport'" through
-    expect 2 "gpus     bytes between them go by NCCL 1.23.4" doctor --ranks 2
+    [[ ! $full ]] || expect 2 "gpus     bytes between them go by NCCL 1.23.4" doctor --ranks 2
     INVAR_TEST_NCCL=flip expect 2 "bytes that nobody had sent" doctor --ranks 2
-    expect 2 "go through host memory: distributed-backend = host" doctor --ranks 2 tiny.ini \
-        --device cuda --distributed-backend host
+    [[ ! $full ]] || expect 2 "go through host memory: distributed-backend = host" doctor \
+        --ranks 2 tiny.ini --device cuda --distributed-backend host
     # A bit that changes in transit is detected by the ranks themselves.
-    INVAR_TEST_NCCL=flip expect 1 "is out of step" "${straight[@]}" nccl --run flipped --ranks 3
+    INVAR_TEST_NCCL=flip expect 1 "is out of step" "${straight[@]}" nccl --run flipped --ranks 2
     INVAR_TEST_NCCL=move expect 2 'its GPU in phase "gradients of units": code 7' \
         "${straight[@]}" nccl --run moves --ranks 2
     INVAR_TEST_NCCL=open expect 2 'its GPU in phase "start of NCCL": code 5' \
@@ -126,9 +126,11 @@ if [[ -z $gpu ]]; then
         expect 0 "" diff whole "divided-$way"
     done
     export INVAR_MODULES=$folder
-    expect 2 "go through host memory: rank 0 on" doctor --ranks 2
     expect 2 " has no NCCL (invar-nccl.so)" "${straight[@]}" nccl --run none --ranks 2
-    expect 0 "" "${straight[@]}" auto --run none --ranks 2
+    if [[ $full ]]; then
+        expect 2 "go through host memory: rank 0 on" doctor --ranks 2
+        expect 0 "" "${straight[@]}" auto --run none --ranks 2
+    fi
     unset INVAR_MODULES
 fi
 # The module of GPU kernels must be the same on all ranks. The fake GPU never loads it.
@@ -139,7 +141,8 @@ if [[ -z $gpu && -e $mpi ]] && command -v mpirun >/dev/null; then
         mkdir "modules-$side" && cp "$mpi" "modules-$side"
         echo "$side" >"modules-$side/invar-cuda.so"
     done
-    train=("$invar" train tiny.ini --no-report --device cuda --run modules)
+    train=("$invar" train tiny.ini --no-report --device cuda --run modules
+        --num-rollout 1)
     for side in b a; do
         checks=$((checks + 1)) rc=0
         timeout 100 mpirun --oversubscribe -n 1 -x INVAR_MODULES=modules-a "${train[@]}" : \
@@ -174,9 +177,11 @@ cmp -s {offloaded,cpu}/save/iter_0000002/model.exp_avg_sq.safetensors ||
 # Steps that one device recorded are replayed on the other.
 expect 0 identical replay cuda --step 2 --from 1 --device cpu
 expect 0 identical replay cpu --step 2 --from 1 --device cuda --level full
-expect 0 identical replay cuda --step 1
 expect 0 "" pack cuda --step 2 --output step.tar
-expect 0 identical replay step.tar
+if [[ $full ]]; then
+    expect 0 identical replay cuda --step 1
+    expect 0 identical replay step.tar
+fi
 expect 0 identical replay step.tar --device cpu
 
 printf '{"tokens":[1,2,3,4,5,6,7]}\n{"tokens":[9,8,7]}\n' >tokens
@@ -197,7 +202,7 @@ alike eval tiny.ini --load cuda/save --json
 # The bench of a training step has the same gradient norm with the moments on the host and on the
 # device.
 for offload in "" --optimizer-cpu-offload; do
-    timeout 300 "$invar" bench --model tiny --device cuda --only train --repetitions 2 --json \
+    timeout 300 "$invar" bench --model tiny --device cuda --only train --repetitions 1 --json \
         $offload >"bench$offload.json" || complain "bench $offload failed"
 done
 checks=$((checks + 1))
@@ -216,26 +221,21 @@ if [[ $gpu ]]; then
     exit $failed
 fi
 
-# The bench of an op with two peers: one copies, the other copies twice.
+# The bench of an op with two peers: one copies, the other writes twice. It fails with exit code 1
+# if the bits of an op differ from the CPU's.
 plugins=$(dirname "$invar")/plugin
-checks=$((checks + 1))
-timeout 300 "$invar" bench --device cuda --op add --peer "$plugins/peer.so" --json >bench.json
+holds "$invar" bench --device cuda --op kv.write --peer "$plugins/peer.so" --json >bench.json
 python3 - bench.json <<'END' || complain "bench --peer" "$(cat bench.json)"
 import json, sys
 (row,) = json.load(open(sys.argv[1]))["rows"]
 ratios = {peer["name"]: peer["ratio"] for peer in row["peers"]}
 assert list(ratios) == ["copy", "twice"] and ratios["twice"] > 1.2, row
 END
-# The bench fails with exit code 1 if the bits of an op differ from the CPU's.
-ops=moe.route
-[[ ! $full ]] || ops='kv.write moe.route'
-for op in $ops; do
-    expect 0 "$op" bench --device cuda --op "$op" --burst 1
-done
+[[ ! $full ]] || expect 0 moe.route bench --device cuda --op moe.route --burst 1
 expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/not_a_plugin.so"
 
 # The device is lost: the exit code is 2, the ledger verifies, and the run resumes.
-calls='60 1000'
+calls=1000
 [[ ! $full ]] || calls='60 500 1000 1500'
 for call in $calls; do
     INVAR_TEST_DELAY=50 INVAR_TEST_LOSE="$call" expect 2 "the device is lost" train tiny.ini \
