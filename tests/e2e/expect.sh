@@ -45,6 +45,11 @@ lacks() {
     ((rc == 1)) || complain "$2 has lines with '$1' (exit code $rc of grep):" "$found"
 }
 
+# more COMMAND ...: runs a command only in the full variant of a test.
+more() {
+    [[ ! ${INVAR_TEST_FULL:-} ]] || "$@"
+}
+
 # member NAME FILE: prints a top-level member of a JSON file that invar wrote.
 member() {
     sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"
