@@ -3,14 +3,18 @@
 #
 # PLUGINS is the folder of the shared objects of tests/plugin. Bytes, counts, formulas, bits,
 # messages and exit codes are compared with values that this file computes from the shape; times
-# only have to be positive.
+# only have to be positive. With INVAR_TEST_FULL=1 options are also given alone, a model has many
+# layers, and a profile has the complete size.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
 import pathlib
 import subprocess
 import sys
 
 INVAR, PLUGINS = sys.argv[1], pathlib.Path(sys.argv[2])
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
+SMALL = () if FULL else ("--tokens", "2x8", "--batch", "3", "--context", "9")
 LAYERS, HIDDEN, HEADS, KV_HEADS, DIM, WIDE, VOCAB = 2, 128, 4, 2, 64, 256, 512
 LINEAR = LAYERS * HIDDEN * ((2 * HEADS + 2 * KV_HEADS) * DIM + 3 * WIDE)
 NORMS = LAYERS * (2 * HIDDEN + 2 * DIM) + HIDDEN
@@ -37,12 +41,12 @@ def run(*words, code=0):
 
 
 def answer(*words):
-    done = run("tiny", "--json", "--repetitions", "2", *words)
+    done = run("tiny", "--json", "--repetitions", "2" if FULL else "1", *words)
     return json.loads(done.stdout) if done.returncode == 0 else {}
 
 
 def check_bytes(dtype):
-    a = answer("--dtype", dtype, "--threads", "2")
+    a = answer("--dtype", dtype, "--threads", "2", *SMALL)
     others = (4 if dtype == "fp32" else 2) * (PARAMETERS - LINEAR)
     expect(a["parameters"] == PARAMETERS, f"{dtype}: {a['parameters']} parameters")
     expect(a["bytes"]["masters"] == 4 * PARAMETERS, f"{dtype}: bytes of masters")
@@ -69,11 +73,15 @@ def check_train():
     for what in (train, *train["recorded"].values()):
         expect(what["seconds"] > 0, f"{what}")
     # A model with hundreds of parameters: a point may be computed from many tensors.
-    deep = answer("--only", "train", "--tokens", "1x4", "--layers", "30", "--repetitions", "1")
-    expect(deep["train"]["recorded"]["full"]["points"] > 1000, "few points of many layers")
+    if FULL:
+        deep = answer("--only", "train", "--tokens", "1x4", "--layers", "30", "--repetitions", "1")
+        expect(deep["train"]["recorded"]["full"]["points"] > 1000, "few points of many layers")
     rate = train["tokens_per_second"] * train["seconds"]
     expect(abs(rate - 60) < 1e-3, f"a step has {rate} tokens")
-    for words in (("--threads", "2"), ("--micro-batch", "1"), ("--profile",)):
+    ways = [("--threads", "2", "--micro-batch", "1", "--profile")]
+    if FULL:
+        ways = [("--threads", "2"), ("--micro-batch", "1"), ("--profile",)]
+    for words in ways:
         other = answer("--only", "train", "--tokens", "3x20", *words)["train"]
         expect(other["grad_norm"] == train["grad_norm"], f"other bits with {' '.join(words)}")
     pieces = answer("--only", "train", "--tokens", "3x20", "--logical-tp", "8")["train"]
@@ -126,8 +134,9 @@ def check_speculation():
             expect(row["passes"] < none["passes"], f"speculation: {text} saves no pass")
             expect(0 < row["accepted"] <= row["drafted"], "speculation: guesses that held")
     expect(2 * a["table"][2]["passes"] < a["table"][0]["passes"], "speculation: a table repeats")
-    expect("guesses held" in run("tiny", "--only", "speculation", "--batch", "1", "--layers",
-                                  "1").stdout, "speculation: no text")
+    if FULL:
+        text = run("tiny", "--only", "speculation", "--batch", "1", "--layers", "1").stdout
+        expect("guesses held" in text, "speculation: no text")
 
 
 def check_experts():
@@ -154,21 +163,21 @@ def calls_of(profile):
 
 
 def check_profile():
-    calls = calls_of(answer("--only", "train", "--profile")["train"]["profile"])
+    calls = calls_of(answer("--only", "train", "--profile", *SMALL)["train"]["profile"])
     expected = {"attention.fwd": LAYERS, "attention.bwd": LAYERS, "grad.norm": 1}
     for op, count in expected.items():
         expect(calls.get(op) == count, f"{op}: {calls.get(op)} calls, expected {count}")
 
 
 def check_peer():
-    a = answer("--peer", str(PLUGINS / "peer.so"))
+    other = answer("--peer", str(PLUGINS / "peer.so"), "--profile", *SMALL)
+    a = answer("--peer", str(PLUGINS / "peer.so")) if FULL else other
     train = a["train"]
     expect(train["peer_seconds"] > 0 and a["decode"]["peer_seconds"] > 0, "the peer was not timed")
-    other = answer("--peer", str(PLUGINS / "peer.so"), "--profile")
     calls = calls_of(other["train"]["peer_profile"])
     expect(calls.get("attention.bwd") == LAYERS, f"calls of the peer: {calls}")
     expect(train["peer_norm_ratio"] == 1, f"the peer's gradient: {train['peer_norm_ratio']}")
-    done = run("tiny", "--peer", str(PLUGINS / "peer_other.so"), code=1)
+    done = run("tiny", "--peer", str(PLUGINS / "peer_other.so"), *SMALL, code=1)
     expect("it computes something else" in done.stderr, done.stderr)
     done = run("tiny", "--peer", str(PLUGINS / "not_a_plugin.so"), code=129)
     expect("no ops for this device" in done.stderr, done.stderr)
@@ -177,7 +186,7 @@ def check_peer():
 
 
 def check_text():
-    text = run("tiny", "--profile", "--dtype", "mxfp8").stdout
+    text = run("tiny", "--profile", "--dtype", "mxfp8", "--repetitions", "1", *SMALL).stdout
     for part in ("tiny: mxfp8, ieee on cpu, 2 layers", "digests of the step, ledger",
                  "reading the prompts", "attention.bwd", "the host", "  100.0%\n"):
         expect(part in text, f"\"{part}\" is not in:\n{text}")
