@@ -69,11 +69,11 @@ def kill(program, folder, name):
         sys.exit(f"{name}: exit code {code}, and a plug-in should have killed it")
 
 
-def make(program, folder):
-    """Makes all runs. Returns the chains of those that have one."""
+def make(program, folder, names=tuple(RUNS)):
+    """Makes runs with these names. Returns the chains of those that have one."""
     prepare(folder)
     chains = {}
-    for name in RUNS:
+    for name in names:
         if name in KILLED:
             kill(program, folder, name)
         if name == "judge":  # its rewards are random
@@ -83,8 +83,8 @@ def make(program, folder):
         if code:
             sys.exit(f"{name}: exit code {code}: {said}")
         chains[name] = answer["chain"]
-    shutil.rmtree(folder / "unkilled")
-    (folder / "asked").unlink()
+    shutil.rmtree(folder / "unkilled", ignore_errors=True)
+    (folder / "asked").unlink(missing_ok=True)
     return chains
 
 
