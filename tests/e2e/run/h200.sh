@@ -4,9 +4,10 @@
 #
 # tests/golden/h200/MODEL-FORMAT.golden has the chain of MODEL.ini with --dtype FORMAT, recorded on
 # one of the two and repeated to its end on the other (docs/testing.md, records). The first STEPS
-# rollouts are compared; 0 for all. FLAGs go to every run, so that the same script runs on a GPU
-# with --device cuda. With INVAR_RECORD=1 new goldens are written into FOLDER instead. Control: a
-# run with another seed must differ from the golden.
+# rollouts are compared; 0 for all. If not all are, the dense model has one format. FLAGs go to
+# every run, so that the same script runs on a GPU with --device cuda. With INVAR_RECORD=1 new
+# goldens are written into FOLDER instead. Control: a run with another seed must differ from the
+# golden.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 steps=$3
@@ -34,6 +35,8 @@ code=0 count=0
 for model in dense moe; do
     for format in bf16 fp8 mxfp8 int4; do
         name=$model-$format
+        # Products and weights of the dense model are also parts of the model with experts.
+        [[ $model != dense || $format == bf16 || $steps == 0 ]] || continue
         if [[ ${INVAR_RECORD:-} == 1 ]]; then
             train 0 "$name" "$@" --record-golden "$folder/$name.golden"
         elif ! train 0 "$name" "$@" --golden "$goldens/$name.golden" ||
