@@ -3,10 +3,12 @@
 # slow ones.
 #
 # A sink must not change the chain, exit code or pace of the run; undelivered events are counted and
-# reported. Control: a changed value differs from the ledger.
+# reported. Control: a changed value differs from the ledger. With INVAR_TEST_FULL=1 a run with a
+# slow sink is compared with one without a sink.
 # SPDX-License-Identifier: Apache-2.0
 """Sink programs."""
 import json
+import os
 import pathlib
 import signal
 import struct
@@ -182,10 +184,11 @@ def check_flood(s):
            "    time.sleep(0.05)\n" + WRITES
     s.recipe.write_text(s.recipe.read_text().replace(f"num-rollout = {ROLLOUTS}",
                                                      "num-rollout = 500"))
-    s.train("flood-silent", "--save-interval", 1000)
     words = s.sink("flooded", late, "--save-interval", 1000, "--sink-timeout", 1)
     s.expect("lines were dropped: it was too slow" in words, f"flooded: {words}")
-    s.expect(s.chain("flooded") == s.chain("flood-silent"), "flooded: another chain")
+    if os.environ.get("INVAR_TEST_FULL"):
+        s.train("flood-silent", "--save-interval", 1000)
+        s.expect(s.chain("flooded") == s.chain("flood-silent"), "flooded: another chain")
 
 
 def check_loud(s):
