@@ -399,22 +399,16 @@ static invar_status wait(const invar_device *dev)
 
 /*
  * Returns whether a word is an address that is mapped and outside of this memory. Other numbers in
- * arguments are too small to be addresses. AddressSanitizer and ThreadSanitizer map their shadow
- * memory over a wide range of addresses that may contain two adjacent 32-bit numbers, so their
- * builds do not check.
+ * arguments are too small to be addresses.
  */
 static bool is_host_address(uintptr_t word)
 {
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-    (void)word;
-    return false;
-#else
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     unsigned char resident;
 
-    return word >> 40 != 0 && word >> 48 == 0 && !is_device_memory((const void *)word) &&
+    return INVAR_FAKE_GPU_REJECTS_HOST_ADDRESSES && word >> 40 != 0 && word >> 48 == 0 &&
+           !is_device_memory((const void *)word) &&
            mincore((void *)(word / page * page), 1, &resident) == 0;
-#endif
 }
 
 /* Padding between the fields of a struct may contain an address. */

@@ -65,6 +65,17 @@ typedef struct invar_fake_gpu_counts {
 invar_fake_gpu_counts invar_fake_gpu_counted(void);
 
 /*
+ * Whether ops reject addresses of the host. AddressSanitizer and ThreadSanitizer map their shadow
+ * memory over a wide range of addresses that may contain two adjacent 32-bit numbers, so their
+ * builds do not check.
+ */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define INVAR_FAKE_GPU_REJECTS_HOST_ADDRESSES 0
+#else
+#define INVAR_FAKE_GPU_REJECTS_HOST_ADDRESSES 1
+#endif
+
+/*
  * Copies for another device that can reach this memory. Returns false if an end is not in this
  * memory. With `flip`, a bit of the first byte changes.
  */

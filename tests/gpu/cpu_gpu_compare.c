@@ -42,13 +42,23 @@ typedef struct comparison {
 
 /* ---- pointers -------------------------------------------------------------------------------- */
 
+/*
+ * Returns the block that contains p. The end of a block belongs to the block, because an empty
+ * tensor may be there, unless another block begins at the same address.
+ */
 static block_copy *find_copy(comparison *t, const void *p)
 {
+    block_copy *ends = NULL;
+
     for (int i = 0; i < t->count; i++) {
-        const char *begin = t->copies[i].block->data;
-        if ((const char *)p >= begin && (const char *)p <= begin + t->copies[i].block->bytes)
+        const char *begin = t->copies[i].block->data, *end = begin + t->copies[i].block->bytes;
+        if ((const char *)p >= begin && (const char *)p < end)
             return &t->copies[i];
+        if ((const char *)p == end)
+            ends = &t->copies[i];
     }
+    if (ends)
+        return ends;
     fprintf(stderr, "twin: an argument leads to memory that is not the case's\n");
     abort();
 }

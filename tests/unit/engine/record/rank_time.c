@@ -260,10 +260,12 @@ static invar_status run_many_phases(rank_run *run)
     }
     if (status == INVAR_OK)
         status = invar_rank_timer_collect(&all, timer);
-    for (size_t i = 0; i < all.n_rows; i++)
-        out->sent[all.rows[i].rank] += all.rows[i].sent;
-    out->n_intervals_collected[0] += all.n_intervals;
-    out->n_rows[0] += all.n_rows;
+    if (invar_comm_rank(run->comm) == 0) { // the others collect no rows
+        for (size_t i = 0; i < all.n_rows; i++)
+            out->sent[all.rows[i].rank] += all.rows[i].sent;
+        out->n_intervals_collected[0] += all.n_intervals;
+        out->n_rows[0] += all.n_rows;
+    }
     invar_rank_timer_free(timer);
     return status;
 }
