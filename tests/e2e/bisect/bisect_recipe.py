@@ -5,7 +5,7 @@
 # compiled and the planted changes are real changes of bits. Found must be: the commit, step, point
 # and op; a third value; every change; a metric that crosses a bound; a nondeterministic program;
 # trials that need no build or no run; agent recipes by a record. Control: a key without effect
-# gives equal ends. The recipe is a very small one and the histories are short, because a trial costs
+# gives equal ends. The recipe is a very small one and histories are short, because a trial costs
 # about 0.1 s; with INVAR_TEST_FULL=1 the recipe is recipes/moe.ini and the histories are longer.
 # SPDX-License-Identifier: Apache-2.0
 import json
