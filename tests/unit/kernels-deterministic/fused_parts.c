@@ -198,7 +198,7 @@ static void test_parts__have_the_bits_of_the_call(void **state)
     // by default one device of each CPU path; the second one is portable
     for (int i = 0; i < INVAR_TEST_DEVICES; i += (int)invar_test_count(2, 1)) {
         n.dev = &devices[i];
-        for_all_calls(i == 0 ? 16 : 1, compare, &n);
+        for_all_calls(i == 0 ? 16 : (uint64_t)invar_test_count(1, 3), compare, &n);
     }
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
         int count;
