@@ -178,7 +178,7 @@ cmp -s {offloaded,cpu}/save/iter_0000002/model.exp_avg_sq.safetensors ||
 expect 0 identical replay cuda --step 2 --from 1 --device cpu
 expect 0 identical replay cpu --step 2 --from 1 --device cuda --level full
 expect 0 "" pack cuda --step 2 --output step.tar
-if [[ $full ]]; then
+if [[ $full || $gpu ]]; then
     expect 0 identical replay cuda --step 1
     expect 0 identical replay step.tar
 fi
