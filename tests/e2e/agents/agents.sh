@@ -3,10 +3,10 @@
 #
 # Recorded sessions become samples by the rule of branches (checked by branches.py). The noise of a
 # call depends on its prompt and number, not on the order of arrival, so every execution has one
-# chain; an extra call or another seed changes it. The record replays without an agent. A kill loses
-# no finished session. A failing agent ends the run, or is worth 0. With INVAR_TEST_FULL=1
-# further agents, templates, replays and damaged records are tested, and the examples also run with
-# the package openai of PyPI.
+# chain; an extra call changes it. The record replays without an agent. A kill loses no finished
+# session. A failing agent ends the run, or is worth 0. With INVAR_TEST_FULL=1 another seed, further
+# agents, templates, replays and damaged records are tested, and the examples also run with the
+# package openai of PyPI.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 # shellcheck source=tests/e2e/agents/game.sh

@@ -2,8 +2,8 @@
  * run_alloc.c - every allocation of a complete training run fails once, and the run is resumed.
  *
  * After the failure: a clear error, no block left; and the run, started again, must reach the bits
- * of an undisturbed one (run_scenario.h). All allocations fail under full, else two or three of
- * each run, at other places in each. Control: another seed gives another chain.
+ * of an undisturbed one (run_scenario.h). All allocations fail under full, else two of each run,
+ * at other places in each. Control: another seed gives another chain.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -5,7 +5,8 @@
  * INVAR_TOKENIZER_ORACLE names another folder. Token ids must be equal for strings, for every code
  * point in several contexts, and for long mixed text, which both programs generate. Results of the
  * last two are compared by CRC-32. Control: changed ids do not compare equal. By default the
- * functions share the code points, so that each runs on the first block and on every fourth one.
+ * functions share the code points: each runs on the first block, on every fourth one of the first
+ * two planes, and on every 64th one of the others.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -244,7 +245,7 @@ static void check_blocks(const text_function *w, const char *name, const json_t 
     const size_t blocks = json_array_size(list) - first;
 
     assert_true(json_array_size(list) > first && blocks <= 0x110000 / BLOCK);
-    // the reduced test still has the scripts of the basic plane and most of the next plane
+    // by default four functions together have the basic plane and the next one
     for (size_t block = 0; block < blocks; block++)
         if (invar_test_full() || block == 0 ||
             (block < 0x20 ? (block + number) % 4 == 0 : (block + 16 * number) % 64 == 0))
