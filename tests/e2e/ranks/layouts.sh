@@ -3,7 +3,7 @@
 #
 # The models have at least 8 atoms on every axis that a layout cuts, one of them 11; every format,
 # dense and with experts; threads, and processes if there is mpirun. By default the test runs a list
-# that has every kind of layout, format, model, transport and number of ranks, with models of two
+# that has every kind of layout, format, model and transport at least once, with models of two
 # layers unless stages are virtual, and one rollout if units have several token blocks. With
 # INVAR_TEST_FULL=1 it runs all combinations with models of four layers and two rollouts, of which
 # PART (from 0) of PARTS runs its portion, so that parts can run in parallel.
@@ -38,7 +38,7 @@ declare -A flags_of=(
     [critic]="$two_layers --advantage-estimator ppo --use-kl-loss"
     [teacher]="$two_layers --advantage-estimator on_policy_distillation
         --opd-teacher-load dense-bf16/checkpoints"
-    [custom]="--loss-type custom_loss --custom-loss-function-path $here/loss.py
+    [custom]="$one_rollout --loss-type custom_loss --custom-loss-function-path $here/loss.py
         --num-steps-per-rollout 2"
 )
 # Units of several token blocks, whose rows can be divided.
@@ -46,8 +46,12 @@ for model in dense deep experts; do
     flags_of[rows-$model]="${flags_of[$model]} --rollout-batch-size 16 --unit-count 2 $one_rollout"
     flags_of[lora-$model]="${flags_of[rows-$model]} --lora-rank 4"
 done
-# The second rollout samples with adapters that were trained.
-[[ $full ]] || flags_of[lora-experts]="${flags_of[experts]} --lora-rank 4"
+if [[ ! $full ]]; then
+    # Only rows-dense has several units.
+    flags_of[rows-experts]="${flags_of[experts]} --rollout-batch-size 8 --unit-count 1 $one_rollout"
+    # The second rollout samples with adapters that were trained.
+    flags_of[lora-experts]="${flags_of[experts]} --lora-rank 4"
+fi
 
 # start TRANSPORT RANKS MODEL FLAG ...: trains; writes to out and err.
 start() {
@@ -178,26 +182,18 @@ if [[ $full ]]; then
     sweep lora- "$cp"
 else
     # At most 4 ranks are processes, which keep their cores busy while they wait.
-    equal experts fp32 thread 4 "$tp" 4 "$etp" 4
-    equal experts bf16 thread 2
     equal experts bf16 thread 4 "$tp" 2 "$ep" 2
-    equal dense bf16 thread 4 "$ro" 2 "$re" 2 "$tp" 2
-    equal experts fp8 "$over" 4 "$pp" 2 "$tp" 2
-    equal experts mxfp8 thread 4 "$tp" 4 "$etp" 1
     equal experts int4 "$over" 4 "$ro" 2 "$ep" 2
     equal dense int4 thread 8 "$ro" 4 "$re" 4 "$tp" 2 "$pp" 2
 
     equal rows-dense fp32 thread 4 "$ro" 2 "$re" 2 "$tp" 2 "${sp[@]}"
-    equal rows-experts bf16 thread 8 "$tp" 4 "$ep" 2 "${sp[@]}"
-    equal rows-dense fp8 thread 2 "$tp" 2 "${sp[@]}"
-    equal rows-experts mxfp8 "$over" 4 "$pp" 2 "$tp" 2 "${sp[@]}"
+    equal rows-experts mxfp8 "$over" 4 "$pp" 2 "$tp" 2 "$etp" 1 "${sp[@]}"
     equal rows-experts int4 thread 4 "$tp" 2 "$etp" 2 "${sp[@]}"
 
     equal rows-dense fp32 thread 8 "$cp" 4 "$pp" 2
     equal rows-experts bf16 thread 8 "$cp" 2 "$ep" 2 "$tp" 2
-    equal rows-dense fp8 thread 4 "$cp" 2
+    equal rows-dense fp8 "$over" 4 "$cp" 2 "$tp" 2 "${sp[@]}"
     equal rows-experts mxfp8 thread 4 "$cp" 2 "$ep" 2
-    equal rows-experts int4 "$over" 4 "$cp" 2 "$tp" 2
 
     equal lora-dense fp32 thread 4 "$cp" 2 "$tp" 2 "${sp[@]}"
     equal lora-experts fp8 "$over" 2 "$ro" 1
@@ -208,13 +204,14 @@ if ((part > 0)); then # the checks below belong to the first part
     exit "$failed"
 fi
 
-# ---- sequence parallelism ---------------------------------------------------------------------
-format=fp32
-[[ ! $full ]] || format=bf16
-equal rows-deep "$format" thread 8 "$tp" 2 "$pp" 2 "$vp" 2 "${sp[@]}" --recompute-granularity full
-
-# ---- context parallelism ----------------------------------------------------------------------
-equal rows-deep "$format" thread 8 "$cp" 2 "$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full
+# ---- context and sequence parallelism, together with virtual stages ---------------------------
+virtual=("$tp" 2 "$pp" 2 "$vp" 2 --recompute-granularity full)
+if [[ $full ]]; then
+    equal rows-deep bf16 thread 8 "${virtual[@]}" "${sp[@]}"
+    equal rows-deep bf16 thread 8 "${virtual[@]}" "$cp" 2
+else
+    equal rows-deep fp32 thread 8 "${virtual[@]}" "${sp[@]}" "$cp" 2
+fi
 refused "context-parallel-size 3 does not divide the 8 groups of heads" dense 3 "$cp" 3
 refused "does not divide the work of 8 experts, which a rank has" experts 9 "$cp" 9
 refused "a rank has with expert-model-parallel-size 4; it takes 1, 2$" experts 16 "$cp" 4 "$ep" 4
@@ -228,8 +225,9 @@ equal eleven fp8 thread 8 "$tp" 8
 refused 'sizes that fit now: 1, 8' eleven 2 --dtype fp8 "$tp" 2
 
 # ---- pipeline stages, together with other features -------------------------------------------
-equal deep bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full --log-probs-chunk-size 2
-equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3
+[[ ! $full ]] || equal deep bf16 thread 4 "$pp" 2 "$vp" 2 --recompute-granularity full \
+    --log-probs-chunk-size 2
+equal experts bf16 thread 6 "$pp" 2 --micro-batch-size 3 --log-probs-chunk-size 2
 equal critic bf16 thread 4 "$pp" 2 "$tp" 2 "${sp[@]}"
 [[ ! $full ]] || equal critic bf16 thread 4 "$pp" 2
 [[ ! $full ]] || equal critic bf16 thread 2 "$tp" 2 "${sp[@]}"
