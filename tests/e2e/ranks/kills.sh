@@ -23,7 +23,7 @@ RANDOM=$seed
 echo "seed $seed"
 
 # ---- layouts ----------------------------------------------------------------------------------
-kills=3
+kills=2
 [ -z "${INVAR_TEST_FULL:-}" ] || kills=50
 recipe=(small.ini --num-rollout "$((8 + 6 * kills))" --save-interval 2
     --distributed-timeout-minutes 1)
@@ -211,10 +211,12 @@ differ() {
     holds [ ! -e odd ]
 }
 cp "$invar" another && printf '\0' >>another && cp "$(dirname "$invar")/invar-mpi.so" .
-differ 'program is ' ./another train small.ini $tp 2
 differ 'tensor-model-parallel-size is "4", the other.s "2"' "$invar" train small.ini $tp 4 $etp 1
-differ 'tensor-model-parallel-size is "1", the other.s "2"' "$invar" train small.ini $pp 2
-differ 'num-layers is "2"' "$invar" train small.ini $tp 2 --num-layers 2
+if [ -n "${INVAR_TEST_FULL:-}" ]; then # by default, ranks.sh compares the programs
+    differ 'program is ' ./another train small.ini $tp 2
+    differ 'tensor-model-parallel-size is "1", the other.s "2"' "$invar" train small.ini $pp 2
+    differ 'num-layers is "2"' "$invar" train small.ini $tp 2 --num-layers 2
+fi
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"
