@@ -135,7 +135,7 @@ def check_record(name, chain, how, variants, recipe="dense"):
         got = train(f"{name}-{way}", *how, *following(name), *words, recipe=recipe)["chain"]
         expect(got == chain, f"{name}, obeyed {way}: chain {got}, expected {chain}")
         expect(read(f"{name}-{way}") == read(name), f"{name}, obeyed {way}: another record")
-    for step in (0, 3, ROLLOUTS - 1) if FULL else (3,):
+    for step in (0, 3, ROLLOUTS - 1) if FULL else (3,) if name.startswith("clock") else ():
         check_replay(name, step)
 
 
@@ -208,7 +208,8 @@ def check_others():
 def check_pieces(chain):
     """A run that is extended piece by piece follows the record of the complete one."""
     how = [*recorded(2), *following("clock-1")]
-    for rollouts, words in ((1, []), (2, ["--ranks", "2"]), (4, OVERLAP), (ROLLOUTS, [])):
+    pieces = [(1, []), (2, ["--ranks", "2"]), (4, OVERLAP), (ROLLOUTS, [])]
+    for rollouts, words in pieces if FULL else pieces[1:]:
         got = train("pieces", *how, *words, rollouts=rollouts)["chain"]
     expect(got == chain, f"in pieces: chain {got}, expected {chain}")
     train("pieces", *recorded(2), rollouts=ROLLOUTS + 2)  # the further rollouts follow the clock
@@ -230,7 +231,8 @@ def check_kills():
             expect(chain == first, f"{name}: chain {chain}, expected {first}")
         got = train(f"{name}-again", *recorded(2), *following(name))["chain"]
         expect(got == chain and chain, f"{name}: chain {chain}, obeyed without kills {got}")
-        check_replay(name, ROLLOUTS - 1)
+        if FULL or name == "killed":
+            check_replay(name, ROLLOUTS - 1)
     steps = [row for row in read("killed")]
     expect(steps == list(range(ROLLOUTS)), f"the record of a killed run has ticks {steps}")
 
@@ -283,6 +285,8 @@ def check_counts(chain):
     """A token count that is off by one gives another chain or an error."""
     ticks, same, tried = read("clock-0"), 0, 0
     for tick in range(ROLLOUTS - 1):
+        if tried >= 4 and not FULL:
+            break
         trained = {g for later in range(tick, ROLLOUTS) for g in ticks[later]["batch"]}
         used = [i for i in ticks[tick]["drawn"] if i // EACH in trained]
         for index in used[:None if FULL else 1]:
