@@ -218,14 +218,14 @@ static bool has_mpi(void)
 
 static void test_comm_mpi__bytes_are_those_of_threads(void **state)
 {
-    static const int sizes[] = {1, 2, 4, 5};
+    static const int sizes[] = {4, 5, 1, 2}; // by default the first two
     mpirun_result result;
     char line[64];
 
     (void)state;
     if (!has_mpi())
         skip();
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int64_t i = 0; i < invar_test_count(2, sizeof sizes / sizeof *sizes); i++)
         for (int seed = 1; seed <= (int)invar_test_count(1, 10); seed++) {
             // worlds of 4 ranks send messages in pieces of 1000 bytes
             run_mpirun(&result, sizes[i], "exchange", seed, sizes[i] == 4 ? 1000 : 0);
@@ -272,7 +272,8 @@ static void test_comm_mpi__ranks_fail_together(void **state)
     check_failure("other-size", " it calls allgatherv in phase \"weights\" and sends ", 10);
     check_failure("leaves", " has left the run in phase \"weights\"", 10);
     check_failure("aborts", "cannot go on: /run/ledger.db: no space left", 10);
-    check_failure("hangs", " did not come to barrier in phase \"rollout\"", 12);
+    if (invar_test_full()) // by default, a chain of waiting ranks has a hanging rank
+        check_failure("hangs", " did not come to barrier in phase \"rollout\"", 12);
     check_failure("waits", " did not come to sendrecv in phase \"row\": rank 2 has waited", 12);
 }
 
@@ -298,7 +299,7 @@ static void test_comm_mpi__a_halted_world_is_revived(void **state)
         skip();
     (void)snprintf(text, sizeof text, "revived with digest %016llx",
                    (unsigned long long)exchange_threads(4, 0, 0));
-    for (int i = 0; i < 3; i++)
+    for (int64_t i = 0; i < invar_test_count(1, 3); i++)
         check_failure("halts", text, 10);
 }
 
