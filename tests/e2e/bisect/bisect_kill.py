@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # bisect_kill.py INVAR FOLDER - invar bisect is killed at any moment and resumed: same answer.
 #
-# A bisect over 60 commits, two trials at a time, is killed with SIGKILL 3 times (30 times with
-# INVAR_TEST_FULL=1), without its child processes: at its start, in a checkout, in a build, in a
-# run, in the confirmation, at moments drawn with a fixed seed. Resumed, it must give the answer of
-# an undisturbed bisect, repeat only unfinished trials, leave no process behind, and never change
-# the repository. Also: SIGINT and SIGTERM, and a state file that is truncated at any byte or
-# overwritten.
+# A bisect over 16 commits, two trials at a time, is killed with SIGKILL in a checkout, in a run and
+# in the confirmation, without its child processes, and one of a recipe in a run. Resumed, it must
+# give the answer of an undisturbed bisect, repeat only unfinished trials, leave no process behind,
+# and never change the repository. Also: SIGINT, and a state file that is truncated at some bytes or
+# overwritten. With INVAR_TEST_FULL=1 a bisect over 60 commits is killed 30 times, also at its
+# start, in a build and at moments drawn with a fixed seed; also SIGTERM, and more state files.
 # SPDX-License-Identifier: Apache-2.0
 """Bisects that are killed or stopped."""
 import glob
@@ -21,8 +21,8 @@ import time
 import bisect_case
 import bisect_repo
 
-COMMITS, CULPRIT, JOBS = 60, 41, 2
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
+COMMITS, CULPRIT, JOBS = (60, 41, 2) if FULL else (16, 11, 2)
 
 # Processes that a trial starts must end with it, whether it waits for them or not.
 BUILD = 'echo "build $INVAR_COMMIT" >>"{diary}"; sleep {brief}; cp value made'
@@ -31,13 +31,15 @@ TRIAL = ('echo "begin $INVAR_COMMIT" >>"{diary}"; (sleep 300 & sleep 300) & sets
 # The program of a recipe is a script of the tree, which writes to the diary file, too.
 SCRIPT = ('echo "build $INVAR_COMMIT" >>"{diary}"; sed "s|DIARY|{diary}|" invar.sh '
           '>"$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"')
-RECIPE = ["recipes/moe.ini", "--threads", "1"]
+RECIPE = ["recipes/moe.ini", "--threads", "1", *([] if FULL else ["--num-rollout", "2"])]
 
 
 class Bisect:
-    """One bisect: its command, and the diary file that its trials write."""
+    """One bisect: its command, and the diary file that its trials write. A `plain` bisect has
+    by default no build, and its trials only read a file."""
 
-    def __init__(self, case, name, repo, ids, pause="0.1", trial=None):
+    def __init__(self, case, name, repo, ids, pause="0.1", trial=None,
+                 plain=False):
         self.case, self.diary = case, case.path(name + ".diary")
         self.work = case.path(name)
         words = {"diary": self.diary, "pause": pause, "brief": float(pause) / 2}
@@ -45,6 +47,9 @@ class Bisect:
                       *(trial or ["--run", TRIAL.format(**words)]),
                       "--build", (SCRIPT if trial else BUILD).format(**words),
                       "--jobs", str(JOBS), "--work", self.work]
+        if plain and not FULL:
+            self.words = ["bisect", "--good", ids[0], "--bad", ids[-1], "--repo", repo, "--run",
+                          bisect_case.TRIAL, "--jobs", str(JOBS), "--work", self.work]
         self.discard_state()
 
     def discard_state(self):
@@ -178,10 +183,11 @@ def check_end(case, bisect, expected, repeats):
     case.expect(len(bisect.entries("begin ")) == before, "a bisect that has its answer ran again")
 
 
-def check_signals(case, repo, ids, picture):
+def check_signals(case, repo, ids, culprit):
     """A signal ends it with code 2, a hint and no process left; the same command then
     continues."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    picture = case.watch(repo)
+    for number in (signal.SIGINT, signal.SIGTERM) if FULL else (signal.SIGINT,):
         bisect = Bisect(case, f"signal-{number}", repo, ids, pause="0.2")
         process = bisect.start()
         while process.poll() is None and len(bisect.entries("begin ")) < 3:
@@ -198,7 +204,7 @@ def check_signals(case, repo, ids, picture):
         case.nobody_left(what)
         case.unchanged(picture, what)
         before, ended = len(bisect.entries("begin ")), set(bisect.entries("end "))
-        case.finds(ids[CULPRIT], *bisect.words)
+        case.finds(culprit, *bisect.words)
         again = [c for c in bisect.entries("begin ")[before:] if c in ended]
         case.expect(len(again) <= 4, f"{what}: tested again: {again}")
         case.nobody_left(what)
@@ -208,11 +214,11 @@ def state_files(bisect):
     return glob.glob(os.path.join(bisect.work, "bisects", "*", "state"))
 
 
-def check_torn(case, repo, ids):
+def check_torn(case, repo, ids, culprit):
     """The state file is truncated at any length: complete entries are used, and the answer is the
     same."""
-    bisect = Bisect(case, "torn", repo, ids, pause="0")
-    expected = stable_part(case.finds(ids[CULPRIT], *bisect.words))
+    bisect = Bisect(case, "torn", repo, ids, pause="0", plain=True)
+    expected = stable_part(case.finds(culprit, *bisect.words))
     files = state_files(bisect)
     case.expect(len(files) == 1, f"the state: {files}")
     if not files:
@@ -221,26 +227,26 @@ def check_torn(case, repo, ids):
         whole = file.read()
     head = whole.find(b"\n\n") + 2  # the question; the trials follow
     rng = random.Random(6)
-    lengths = {0, 1, head - 1, head, head + 1, len(whole) - 1}
-    while len(lengths) < min(40 if FULL else 8, len(whole)):
+    lengths = {head - 1, head + 1, len(whole) - 1, *([0, 1, head] if FULL else [])}
+    while len(lengths) < min(40 if FULL else 4, len(whole)):
         lengths.add(rng.randrange(len(whole)))
     for length in sorted(lengths):
         with open(files[0], "wb") as file:
             file.write(whole[:length])
-        answer = case.finds(ids[CULPRIT], *bisect.words)
+        answer = case.finds(culprit, *bisect.words)
         case.expect(stable_part(answer) == expected, f"state of {length} bytes: {answer}")
     case.nobody_left("torn states")
     return len(lengths)
 
 
-def check_garbage(case, repo, ids):
+def check_garbage(case, repo, ids, culprit):
     """An invalid state file is reported, and `reset` helps."""
     rng = random.Random(7)
     cases = (("bytes", rng.randbytes(4096)), ("line", b"x" * (1 << 20) + b"\n"),
              ("text", b"nothing of the kind\n" * 9), ("zeros", bytes(4096)))
-    for name, content in cases[:None if FULL else 2]:
-        bisect = Bisect(case, "garbage-" + name, repo, ids, pause="0")
-        case.finds(ids[CULPRIT], *bisect.words)
+    for name, content in cases[:None if FULL else 1]:
+        bisect = Bisect(case, "garbage-" + name, repo, ids, pause="0", plain=True)
+        case.finds(culprit, *bisect.words)
         files = state_files(bisect)
         case.expect(len(files) == 1, f"{name}: the state: {files}")
         for path in files:
@@ -250,7 +256,7 @@ def check_garbage(case, repo, ids):
         place = ["--repo", repo, "--work", bisect.work]
         rc, out, err = case.call("bisect", "reset", *place)
         case.expect(rc == 0, f"{name}: reset: exit code {rc}", out, err)
-        case.finds(ids[CULPRIT], *bisect.words)
+        case.finds(culprit, *bisect.words)
 
 
 def history():
@@ -259,7 +265,7 @@ def history():
     last = result.add([], value="good")
     for number in range(1, COMMITS + 1):
         files = {f"data/{n % 20}/{n}": f"{n} of {number}\n" * 50
-                 for n in range(400 if number % 7 == 1 else 0)}
+                 for n in range((400 if FULL else 100) if number % 7 == 1 else 0)}
         last = result.add([last], value="bad" if number >= CULPRIT else "good", files=files)
     return result
 
@@ -268,7 +274,7 @@ def programs(case):
     """Returns a history with one program per commit; one commit changes the learning rate."""
     result = bisect_repo.History()
     last = []
-    for number in range(12):
+    for number in range(12 if FULL else 8):
         rate = "--lr 0.004" if number >= 5 else ""
         text = f'#!/bin/sh\necho "begin {number}" >>"DIARY"\nexec "{case.invar}" "$@" {rate}'
         last = [result.add(last, files={"invar.sh": text})]
@@ -279,17 +285,22 @@ def main():
     case = bisect_case.Case(sys.argv[1], sys.argv[2])
     repo = case.path("user")
     ids = history().write(repo)
-    picture = case.watch(repo)
     moments = list(MOMENTS) if FULL else ["checkout", "run", "confirmation"]
     check_kills(case, "command", repo, ids[CULPRIT], 30 if FULL else 3, moments,
                 lambda name: Bisect(case, name, repo, ids))
     trees = case.path("programs")
     made = programs(case).write(trees)
-    check_kills(case, "recipe", trees, made[5], 12 if FULL else 2, ["run", "build"],
+    check_kills(case, "recipe", trees, made[5], 12 if FULL else 1, ["run", "build"],
                 lambda name: Bisect(case, name, trees, made, trial=RECIPE))
-    check_signals(case, repo, ids, picture)
-    torn = check_torn(case, repo, ids)
-    check_garbage(case, repo, ids)
+    # By default a repository with few files is enough, because no kill must hit a checkout.
+    culprit = ids[CULPRIT]
+    if not FULL:
+        repo, ids = case.plant("small")
+        culprit = ids[8]
+    picture = case.watch(repo)
+    check_signals(case, repo, ids, culprit)
+    torn = check_torn(case, repo, ids, culprit)
+    check_garbage(case, repo, ids, culprit)
     case.unchanged(picture, "after all of it")
     print(f"{torn} torn states")
     return case.end()
