@@ -3,7 +3,7 @@
 #
 # Responses are compared with `invar generate` and `invar score`, streams with complete responses,
 # and all responses of 64 clients with those of a client alone. Control: another seed or sample must
-# differ.
+# differ. With INVAR_TEST_FULL=1 clients have more requests, and one does not read its stream.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -433,6 +433,7 @@ def slow_words():
 
 LONG = json.dumps({"prompt": "3,7=", "max_tokens": 8000, "min_tokens": 8000})
 SOME = {"prompt": "3,7=", "max_tokens": 400, "min_tokens": 400}
+FEW = SOME if FULL else {"prompt": "3,7=", "max_tokens": 40, "min_tokens": 40}
 
 
 def start_long(server, body=LONG):
@@ -459,7 +460,7 @@ def check_disconnects(server):
     held[1].sock.recv(200)  # the first of its events
     held[1].close()
     expect(wait_for(lambda: server.load() == 0), "requests of clients that have gone run on")
-    again = [server.complete(**SOME) for _ in range(2)]
+    again = [server.complete(**FEW) for _ in range(2)]
     expect(again[0] == again[1], "the server goes on as before")
 
 
@@ -504,13 +505,13 @@ def check_limits(server):
 def check_patience(words):
     """A stream may wait longer for its turn than --client-seconds."""
     server = Server(INVAR, *words, "--client-seconds", "1", "--rollout-concurrency", "1")
-    alone = server.events(TEXT, **SOME)
+    alone = server.events(TEXT, **FEW)
     held = start_long(server)
     expect(wait_for(lambda: server.load() == 1), "a long request runs")
-    threading.Timer(2.5, held.close).start()
     begin = time.monotonic()
-    late = server.events(TEXT, **SOME)
-    expect(time.monotonic() - begin > 2, "control: the stream has waited")
+    threading.Timer(2.5 if FULL else 2, held.close).start()
+    late = server.events(TEXT, **FEW)
+    expect(time.monotonic() - begin > 1.9, "control: the stream has waited")
     expect(joined(late) == joined(alone), "a stream that waited is another one")
     server.stop()
 
@@ -717,7 +718,8 @@ def main():
     check_limits(server)
     server.stop()
     check_patience(slow)
-    check_idlers()
+    if FULL:
+        check_idlers()
     check_end(slow)
     finish()
 
