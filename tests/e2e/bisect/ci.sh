@@ -4,7 +4,8 @@
 #
 # Every verdict and exit code occurs. The programs under test are INVAR itself and scripts that run
 # it with another learning rate, but write the expected identity into the ledger: other bits for the
-# same recipe.
+# same recipe. With INVAR_TEST_FULL=1 more goldens of other lengths are checked, verdicts are
+# checked again after every change, and git bisects more commits.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 source=$PWD
@@ -120,7 +121,7 @@ before=$(hashes)
 CI=true ci 1 "from step 0, point weight.model" check a --cases cases --program ./changed
 holds grep -qF "optimizer, adamw" output
 ci 1 '"pending": false' check a --cases cases --program ./changed --steps 2 --json
-ci 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
+more ci 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
 ci 1 "from step 0" check a --cases cases --program ./parting --no-write
 ci 2 "exit code 1" record a --cases cases --program ./parting --force
 CI=1 ci 2 "CI is set" accept a --cases cases --reason why
@@ -153,7 +154,7 @@ grep -qxF "accepted 1: $who, a higher rate, on purpose" cases/a.golden ||
     complain "no history: $(grep accepted cases/a.golden)"
 finds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
 ci 0 "same" check a --cases cases --program ./changed
-ci 1 "changed" check a --cases cases
+more ci 1 "changed" check a --cases cases
 # A name with blanks: the printed commands can be used as they stand.
 mkdir 'my cases' && cp cases/a.ini 'my cases/a b.ini' && cp cases/a.golden 'my cases/a b.golden'
 ci 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
@@ -169,7 +170,9 @@ rm -rf .git
 before=$(hashes)
 ci 3 "two runs of the same program" check a --cases cases --program ./fickle
 ci 3 "varied  page-size" check a --cases cases --program ./chunky --chaos
-ci 3 "nondeterministic" record a --cases cases --program ./chunky --force
+more ci 3 "nondeterministic" record a --cases cases --program ./chunky --force
+rm -f count
+ci 3 "nondeterministic" record a --cases cases --program ./fickle --force
 ci 0 "same" check a --cases cases --program ./chunky
 [[ $(hashes) == "$before" ]] || complain "nondeterministic bits were written: $(ls cases)"
 
@@ -182,7 +185,7 @@ ci 4 "another identity" check a --cases other
 finds "-s other/a.golden.new" "obsolete"
 ci 0 "obsolete: the golden is of another identity" review a --cases other
 ci 0 "accepted" accept a --cases other --reason 'another rate'
-ci 0 "same" check a --cases other
+more ci 0 "same" check a --cases other
 rm other/a.ini
 ci 4 "remove the golden" check --cases other
 ci 0 "obsolete" status --cases other
@@ -191,18 +194,18 @@ sed 's/^num-rollout = 3/num-rollout = 2/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
 ci 4 "the golden is of another length: it has 3 steps, the run 2" \
     check a --cases other --no-write
-ci 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
+more ci 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
 # A golden with fewer steps than the run is obsolete, even if its steps match.
 sed '/^2 /d' cases/a.golden >other/a.golden
 cp cases/a.ini other/
 ci 0 "same" check a --cases other --steps 2
-ci 4 "it has 2 steps, the run 3" check a --cases other --steps 3
+more ci 4 "it has 2 steps, the run 3" check a --cases other --steps 3
 ci 4 "it has 2 steps, the run 3" check a --cases other
 ci 0 "obsolete: the golden is of another length" review a --cases other
 cp cases/a.golden other/
-ci 0 "same" check a --cases other
+more ci 0 "same" check a --cases other
 sed 's/^num-rollout = 3/num-rollout = 4/' cases/a.ini >other/a.ini
-ci 4 "it has 3 steps, the run 4" check a --cases other --no-write
+more ci 4 "it has 3 steps, the run 4" check a --cases other --no-write
 cp cases/a.ini other/
 printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >other/a.golden
 ci 4 "version 1" check a --cases other --no-write
@@ -216,7 +219,9 @@ ci 2 "a.golden is empty, no golden: record it again ('invar ci record --force')"
     check a --cases other
 ci 0 "recorded" record a --cases other --force
 # Ctrl-C: the case is reported as stopped, without an error.
-for verb in check record; do
+verbs=check commits=6 bad=4 untestable=3
+[[ ! ${INVAR_TEST_FULL:-} ]] || verbs='check record' commits=14 bad=9 untestable=7
+for verb in $verbs; do
     rc=0 checks=$((checks + 1))
     timeout --signal INT 1 "$invar" ci "$verb" a --cases stopped --program ./slow \
         >output 2>errors || rc=$?
@@ -306,29 +311,29 @@ ci 0 "recorded" record a --cases cases --force
 mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
 (
     cd tree && git init -q .
-    for ((i = 1; i <= 14; i++)); do
+    for ((i = 1; i <= commits; i++)); do
         rate=0.002
-        ((i < 9)) || rate=0.003
+        ((i < bad)) || rate=0.003
         printf '#!/bin/sh\n# %s\nexec "%s" "$@" --lr %s\n' "$i" "$invar" "$rate" >program
         # One commit cannot be tested.
-        ((i != 7)) || printf '#!/bin/sh\nexit 3\n' >program
+        ((i != untestable)) || printf '#!/bin/sh\nexit 3\n' >program
         chmod +x program
         git add program && git commit -qm "commit $i"
     done
-    git bisect start HEAD HEAD~13 >/dev/null &&
+    git bisect start HEAD "HEAD~$((commits - 1))" >/dev/null &&
         git bisect run sh -c "'$invar' ci check --bisect --golden ../pinned.golden ../pinned.ini \
             --program ./program --steps 2" >../bisect.log 2>&1
     git log -1 --format=%s refs/bisect/bad >../culprit
 )
-grep -qx "commit 9" culprit || complain "git bisect run found $(<culprit):" "$(<bisect.log)"
+grep -qx "commit $bad" culprit || complain "git bisect run found $(<culprit):" "$(<bisect.log)"
 ci 125 "no numbers today" check --bisect --golden pinned.golden pinned.ini --program ./crashing
 for flag in --bisect --no-write; do
     ci 129 "--golden absent.golden: there is no such file" \
         check "$flag" --golden absent.golden pinned.ini
 done
 ci 125 "nondeterministic" check --bisect --golden pinned.golden pinned.ini --program ./fickle
-ci 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
-ci 0 "same" check --bisect --golden pinned.golden pinned.ini
+more ci 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
+more ci 0 "same" check --bisect --golden pinned.golden pinned.ini
 
 # ---- as a hook ---------------------------------------------------------------------------------
 git init -q --bare remote.git && git init -q pushing
