@@ -519,7 +519,7 @@ def check_patience(words):
 def check_idlers():
     """A client that does not read its stream is disconnected."""
     server = Server(INVAR, *WORDS, "--client-seconds", "1")
-    body = json.dumps({"prompt": "Hello", "n": 256, "max_tokens": 100, "min_tokens": 100,
+    body = json.dumps({"prompt": "Hello", "n": 512, "max_tokens": 100, "min_tokens": 100,
                        "logprobs": 0, "stream": True}).encode()
     ends = []
     for idles in (False, True):
