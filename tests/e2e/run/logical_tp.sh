@@ -57,7 +57,7 @@ for flags in '--logical-tp 1 --logical-etp 8' '--logical-tp 8 --logical-etp 8' \
     [[ " $seen " != *" $chain "* ]] || complain "experts $flags: $chain again"
     seen+=" $chain"
 done
-for format in bf16 fp8; do
+for format in ${full:+bf16} fp8; do
     flags=(--dtype "$format" --logical-tp 8 --logical-etp 4 "${wide[@]}" "${one_rollout[@]}")
     train "experts-$format" experts "${flags[@]}"
     seen=$chain
@@ -66,11 +66,14 @@ for format in bf16 fp8; do
 done
 
 # ---- each free key alone, resumed, replayed ----------------------------------------------------
+# By default, those with a value that free_keys does not have.
+alone=('--rollout-concurrency 1' '--debug-determinism full' '--optimizer-cpu-offload')
+[[ ! $full ]] || alone=('--threads 3' '--micro-batch-size 3' '--recompute-granularity full'
+    '--log-probs-chunk-size 2' '--audit 40' '--rollout-concurrency 1' '--page-size 3'
+    '--debug-determinism full' '--optimizer-cpu-offload')
 train alone dense --logical-tp 8 "${one_rollout[@]}"
 seen=$chain
-for flags in '--threads 3' '--micro-batch-size 3' '--recompute-granularity full' \
-    '--log-probs-chunk-size 2' '--audit 40' '--rollout-concurrency 1' '--page-size 3' \
-    '--debug-determinism full' '--optimizer-cpu-offload'; do
+for flags in "${alone[@]}"; do
     # shellcheck disable=SC2086 # several words
     train "alone${flags//[ -]/}" dense --logical-tp 8 $flags "${one_rollout[@]}"
     [[ $chain == "$seen" ]] || complain "$flags: $chain, not $seen"
