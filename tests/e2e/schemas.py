@@ -4,7 +4,8 @@
 #
 # A small validator of our own knows the keywords of our schemas, and rejects others. If Python's
 # jsonschema is installed, it must agree. Every member of an output must be described. Controls:
-# each missing member, and each of another type, is detected.
+# each missing member, and each of another type, is detected, once per schema; jsonschema must agree
+# on every fourth of them, with INVAR_TEST_FULL=1 on each.
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import functools
@@ -49,6 +50,8 @@ OPTIONAL = {"train": "golden", "eval": r"sets\..*", "plan": r"choices\..*",
             "ledger-query": "parameters"}
 checks = 0
 seen = {}
+controlled = set()  # schemas and changes for which the controls have run
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 
 
 def check(condition, what):
@@ -175,9 +178,13 @@ def holds(name, *words, codes=(0,), controls=True):
         check(not found, f"{words}: " + "; ".join(found[:3]))
         check(agrees(schema(name), value), f"{words}: jsonschema finds a fault")
     for change, wrong in broken(name, values[0]) if controls else ():
+        if (name, change) in controlled and not FULL:
+            continue
+        controlled.add((name, change))
         check(faults(schema(name), wrong, schema(name)), f"{words}: {change} is not noticed")
-        check(jsonschema is None or not agrees(schema(name), wrong),
-              f"{words}: {change} is not noticed by jsonschema")
+        if FULL or len(controlled) % 4 == 0:
+            check(jsonschema is None or not agrees(schema(name), wrong),
+                  f"{words}: {change} is not noticed by jsonschema")
     seen[name][1] += 1
     return values[0]
 
@@ -228,7 +235,7 @@ def run_verbs():
     holds("ledger-import", "ledger", "import", "runs/a", "runs/b", "--into", "all.db")
     holds("triage", "triage", "runs/a", codes=(0, 1))
     holds("bug-report", "bug-report", "runs/a", "--out", "report.tar")
-    holds("ab", "ab", "a.ini", "b.ini", "--seeds", "1", codes=(1,))
+    holds("ab", "ab", "a.ini", "b.ini", "--seeds", "1", "--num-rollout", "1", codes=(1,))
     line = holds("generate", "generate", "a.ini", "--prompt", "12", "--load", "runs/a/checkpoints")
     (FOLDER / "tokens").write_text(json.dumps({"tokens": line["tokens"]}) + "\n")
     holds("score", "score", "a.ini", "--tokens", "tokens")
