@@ -18,6 +18,7 @@
 #include "engine/config/config.h"
 #include "engine/rl/sample.h"
 #include "engine/run/train.h"
+#include "tests/no_sync.h"
 #include "tests/support.h"
 
 typedef struct run_pair {

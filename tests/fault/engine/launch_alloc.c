@@ -11,7 +11,7 @@
 #include "engine/run/launch/launch.h"
 #include "tests/fault/engine/run_scenario.h"
 
-#define START 30 /* the first allocations, up to the start of both ranks, are all tested */
+#define START 30 /* number of the first allocations, up to the start of both ranks */
 
 static const run_pair grpo[] = {{"dtype", "fp32"},
                                 {"threads", "1"},
@@ -72,8 +72,8 @@ static void test_launch_alloc__one_rank_goes_on_after_each_failure(void **state)
     (void)state;
     fail_and_resume(recipe, &undisturbed, &f, 0);
     calls = f.calls;
-    stride = invar_test_full() ? 1 : calls / 12 + 1;
-    for (int n = 1; n <= calls; n += n < START ? 1 : stride)
+    stride = invar_test_full() ? 1 : calls / 6 + 1;
+    for (int n = 1; n <= calls; n += n < START ? (int)invar_test_count(5, 1) : stride)
         fail_and_resume(recipe, &undisturbed, &f, n);
     invar_recipe_free(recipe);
 }

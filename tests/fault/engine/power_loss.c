@@ -232,7 +232,7 @@ static int tear_down(void **state)
  */
 static void test_power_loss__loses_nothing_durable(void **state)
 {
-    const int stride = (int)invar_test_count(17, 1), n_variants = (int)invar_test_count(3, 12);
+    const int stride = (int)invar_test_count(37, 1), n_variants = (int)invar_test_count(3, 12);
     int64_t trials = 0;
 
     (void)state;

@@ -19,6 +19,7 @@
 #include "ledger/ledger.h"
 #include "tests/fault/ledger/ledger_scenario.h"
 #include "tests/ledger.h"
+#include "tests/no_sync.h"
 #include "tests/support.h"
 
 static char folder[] = INVAR_TEST_WORK "/ledger_flip-XXXXXX";
@@ -312,13 +313,13 @@ static int make_ledgers(void **state)
 static void test_ledger_flip__every_changed_bit_is_named(void **state)
 {
     (void)state;
-    flip_bits("whole.db", invar_test_count(40, 4000), 1);
+    flip_bits("whole.db", invar_test_count(16, 4000), 1);
 }
 
 static void test_ledger_flip__in_a_shortened_copy_too(void **state)
 {
     (void)state;
-    flip_bits("short.db", invar_test_count(10, 500), 2);
+    flip_bits("short.db", invar_test_count(6, 500), 2);
 }
 
 static void test_ledger_flip__every_cut_is_named(void **state)

@@ -5,7 +5,8 @@
  * later ones: an I/O error, a full disk, a write of which only a half arrives. For each n a ledger
  * runs through the scenario of ledger_scenario.h. The call that fails must return INVAR_E_IO with
  * the path, nothing acknowledged may be lost, and the ledger must end with the content of an
- * undisturbed one. Control: more than half of the trials must have failed a call.
+ * undisturbed one. Control: every sweep must have failed a call, under `full` in more than half of
+ * its trials.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -331,19 +332,21 @@ static bool fail_and_repeat(fault_kind kind, bool lasting, int64_t n, int64_t *f
 typedef bool (*trial)(fault_kind kind, bool lasting, int64_t n, int64_t *failed);
 
 /*
- * Calls `try` for n = 1, 2, ... until the scenario ends before the n-th call; every n under full,
- * by default in larger steps.
+ * Calls `try` for ascending n until the scenario ends before the n-th call; every n under full, by
+ * default in large steps, and each sweep at other places.
  */
 static void sweep(fault_kind kind, const char *name, trial try)
 {
+    static int64_t sweeps;
+
     for (int lasting = 0; lasting < 2; lasting++) {
-        int64_t trials = 0, failed = 0, n = 1;
+        int64_t trials = 0, failed = 0, n = invar_test_count(1 + 7 * sweeps++, 1);
 
         while (try(kind, lasting, n, &failed)) {
-            n += invar_test_count(1 + n % 131, 1);
+            n += invar_test_count(67 + n % 131, 1);
             trials++;
         }
-        assert_true(failed > trials / 2);
+        assert_true(failed > invar_test_count(0, trials / 2));
         print_message("%s, %s: %d of %d trials failed a call, of %d calls\n", name,
                       lasting ? "lasting" : "once", (int)failed, (int)trials, (int)disk.calls);
     }

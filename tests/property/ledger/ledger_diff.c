@@ -17,6 +17,7 @@
 
 #include "ledger/view/diff/diff.h"
 #include "tests/ledger.h"
+#include "tests/no_sync.h"
 #include "tests/support.h"
 
 static char work[400] = INVAR_TEST_WORK "/ledger_diff-XXXXXX";
@@ -515,7 +516,7 @@ static void check_histories(change_counts *counts, invar_ledger *ledger, int64_t
 static void test_ledger_diff__identical_is_equal_content(void **state)
 {
     enum { PAIRS = 50 };
-    int64_t ledgers = invar_test_count(6, 80);
+    int64_t ledgers = invar_test_count(3, 80);
     change_counts counts = {0};
 
     (void)state;

@@ -22,6 +22,7 @@
 #include "ledger/ledger.h"
 #include "tests/ledger.h"
 #include "tests/lock_holder.h"
+#include "tests/no_sync.h"
 #include "tests/support.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -29,19 +30,6 @@
 #ifndef INVAR_TEST_WORK
 #define INVAR_TEST_WORK "." /* the build defines it, except if this header is compiled alone */
 #endif
-
-/* Replaces fsync, for SQLite too: the tests need no protection against a power loss. */
-__attribute__((visibility("default"))) int fsync(int fd)
-{
-    (void)fd;
-    return 0;
-}
-
-__attribute__((visibility("default"))) int fdatasync(int fd)
-{
-    (void)fd;
-    return 0;
-}
 
 /* ---- files ----------------------------------------------------------------------------------- */
 

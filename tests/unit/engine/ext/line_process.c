@@ -180,7 +180,7 @@ static void test_ext_program__text_travels_exactly(void **state)
 /* Request and reply exceed the capacity of a pipe, and the program floods standard error. */
 static void test_ext_program__large_and_noisy(void **state)
 {
-    const int64_t count = 200000;
+    const int64_t count = invar_test_count(30000, 200000);
     invar_plugin *plugin = open_mode("flood", PATIENT);
     float *values, *dlogp;
     invar_loss_sample loss;
@@ -449,7 +449,7 @@ static void test_ext_program__is_started_again_after_its_death(void **state)
 
     (void)state;
     assert_ok(request_rewards(control, expected));
-    for (int deaths = 0; deaths <= 2; deaths++) {
+    for (int deaths = 0; deaths <= 2; deaths += (int)invar_test_count(2, 1)) {
         assert_ok(request_with_restarts(&plugin, "mortal", deaths, reward));
         assert_memory_equal(reward, expected, sizeof reward);
         assert_int_equal(invar_plugin_restarts(plugin), deaths);
@@ -485,8 +485,9 @@ static void test_ext_program__is_started_again_after_its_death(void **state)
 static void test_ext_program__silences(void **state)
 {
     (void)state;
-    assert_request_fails(SILENT "hang", INVAR_E_IO, "no reply within 1 s (plugin-timeout)",
-                         IMPATIENT);
+    if (invar_test_full()) // else in test_ext_program__wait_callback_runs
+        assert_request_fails(SILENT "hang", INVAR_E_IO, "no reply within 1 s (plugin-timeout)",
+                             IMPATIENT);
     assert_request_fails(SILENT "partial", INVAR_E_IO, "no reply within 1 s", IMPATIENT);
     assert_request_fails(SILENT "flood", INVAR_E_IO, "within 1 s (plugin-timeout): zzz", IMPATIENT);
 }
@@ -592,7 +593,7 @@ static void test_ext_program__children_are_killed_too(void **state)
 
     (void)state;
     close(fd);
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    for (size_t i = invar_test_full() ? 0 : 1; i < sizeof modes / sizeof *modes; i++) {
         snprintf(spec, sizeof spec, SILENT "%s '%s'", modes[i], path);
         assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, IMPATIENT));
         assert_fails(request_rewards(plugin, reward), INVAR_E_IO, "no reply within 1 s");

@@ -4,8 +4,8 @@
  * Every rank has only its layers and their gradients, and must have the results of one rank bit for
  * bit. Ranks are threads, with and without an adversarial message schedule. Control: units added in
  * descending order give other gradients. The training step itself is in tests/train_step_case.h.
- * Every model runs every plan. By default the layouts of a plan are distributed over the models, so
- * that each pair of them runs once; under `full` all models run all of them with both schedules.
+ * By default the layouts are distributed over the plans and the models: each of the layouts runs
+ * once. Under `full` all models run all pairs of a plan and a layout with both schedules.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -98,23 +98,35 @@ static size_t models; /* models that check_plans has checked; MODELS after all t
 /* Plans with 7 units of one sample, 4 units of two samples (the last of one), and one unit. */
 static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 
+/* Returns whether the model being checked runs the layout i with the plan p by default. */
+static bool is_selected(size_t p, size_t i)
+{
+    return i % (sizeof plans / sizeof *plans) == p && i % MODELS == models % MODELS;
+}
+
 static void check_plans(train_step_case *l, bool far)
 {
     stage_run s = {.l = l, .sizes = WHOLE_LAYERS, .far = far};
     outcome expected;
+    size_t selected;
 
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
         l->options = (invar_trainer_options){.plan = plans[p],
                                              .temperature = 0.8f,
                                              .recompute = p == 1,
                                              .head_rows = p == 1 ? 3 : 0};
+        selected = 0;
+        for (size_t i = 0; i < SHAPES; i++)
+            selected += is_selected(p, i);
+        if (!invar_test_full() && selected == 0)
+            continue;
         assert_ok(train_step_case_step(&expected, l, NULL, l->model, &l->near));
         l->expected = &expected;
         for (size_t i = 0; i < SHAPES; i++) {
             size_t pair = SHAPES * p + i;
-            bool scheduled = pair / MODELS % 2 == 1;
+            bool scheduled = i / 2 % 2 == 1;
 
-            if (!invar_test_full() && pair % MODELS != models % MODELS)
+            if (!invar_test_full() && !is_selected(p, i))
                 continue;
             l->bucket = i % 2 ? 4096 : 0;
             if (invar_test_full() || !scheduled)
@@ -189,7 +201,7 @@ static void test_stages__fake_gpu(void **state)
     train_step_case_init(&l, model, &samples, dev);
     assert_ok(invar_fake_gpu_open(&l.far, &l.near));
     check_plans(&l, true);
-    assert_int_equal(models, MODELS); // so every pair of a plan and a layout has run
+    assert_int_equal(models, MODELS); // so every layout has run
     assert_true(invar_fake_gpu_counted().ops > 0);
     assert_int_equal(invar_fake_gpu_counted().live, 0);
     invar_device_close(&l.far);

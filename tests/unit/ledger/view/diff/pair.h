@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "ledger/view/diff/diff.h"
 #include "tests/ledger.h"
+#include "tests/no_sync.h"
 #include "tests/support.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

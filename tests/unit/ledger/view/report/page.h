@@ -14,6 +14,7 @@
 
 #include "ledger/view/report/report.h"
 #include "tests/ledger.h"
+#include "tests/no_sync.h"
 #include "tests/unit/ledger/view/fixture.h"
 
 #define HOSTILE "</script><script>alert(1)</script><!--<script>&amp;\"'"
