@@ -4,8 +4,8 @@
 # Runs of ledger_make are named, listed, shown, queried, verified, sealed, imported, exported,
 # compared and watched. Output is checked as text, JSON and CSV. Damaged, foreign, read-only and
 # hostile files, full disks, time limits and killed writers must end with the right exit code, and
-# change nothing. INVAR_TEST_FULL=1 prints every named query as text too, gives every command every
-# file that is no ledger, and adds larger answers, more columns and more forms of output.
+# change nothing. INVAR_TEST_FULL=1 prints every named query as text too, passes every foreign file
+# to every command, and adds larger answers, more columns and more forms of output.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 make=$2 folder=$3

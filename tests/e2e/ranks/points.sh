@@ -148,7 +148,8 @@ moe_full=("${small[@]}" --dtype fp8 "${moe[@]}" --debug-stats
     --debug-dump 'layer.1.*,grad.*,weight.*')
 same_divided experts_full full 4 "${moe_full[@]}" -- "$ep" 2 "$pp" 2 --recompute-granularity full
 same_divided experts_full full f2 "${moe_full[@]}" -- "$ep" 2
-[[ ! $full_test ]] || same_divided both point 4 "${small[@]}" --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
+[[ ! $full_test ]] ||
+    same_divided both point 4 "${small[@]}" --dtype bf16 "${moe[@]}" -- "$ep" 2 "$tp" 2
 stages=("${full[@]:2}" "${one_rollout[@]}" --dtype bf16 --advantage-estimator ppo --unit-count 3)
 same_divided stages full 6 "${stages[@]}" -- "$pp" 2 "$vp" 2
 [[ ! $full_test ]] || same_divided stages full m2 "${stages[@]}" -- "$pp" 2
