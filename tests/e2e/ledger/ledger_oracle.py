@@ -18,7 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "oracle"))
 import ledger_hashes  # noqa: E402
 
 INVAR, LEDGER_MAKE, FOLDER = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
-EVERY = 1 if os.environ.get("INVAR_TEST_FULL") else 3
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
+EVERY, STEPS, CRASH, RESUME = (1, 12, 8, 4) if FULL else (3, 6, 4, 2)
 FAULTS = ("fault=dirty:0", "fault=nan:8:layer.1.mlp.out", "fault=logp_mismatch:1:2:-0.0")
 failures = []
 
@@ -99,9 +100,9 @@ UPDATE digest SET manifest = manifest + 7;
 def interrupted_and_finer():
     """Runs with the same steps have one content, but other integrity and seals if their histories
     differ."""
-    found = [compare(make("plain", "steps=12")),
-             compare(make("crashed", "steps=12", "crash=8", "resume=4")),
-             compare(make("finer", "steps=12", "finer=1"))]
+    found = [compare(make("plain", f"steps={STEPS}")),
+             compare(make("crashed", f"steps={STEPS}", f"crash={CRASH}", f"resume={RESUME}")),
+             compare(make("finer", f"steps={STEPS}", "finer=1"))]
     for which, count in enumerate((1, 3, 3)):
         expect(len({runs[0][which] for runs in found}) == count, f"hashes of the same run: {found}")
 
