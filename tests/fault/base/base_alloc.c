@@ -1,5 +1,5 @@
 /*
- * base_alloc.c - every allocation of base/ fails once.
+ * base_alloc.c - allocations of base/ fail one at a time.
  *
  * A scenario takes an object from its creation to its release. It runs with the first allocation
  * failing, then with the second, and so on until none fails. Each run must end with INVAR_E_NOMEM

@@ -1,6 +1,6 @@
 /*
- * golden_alloc.c - every allocation of recording, reviewing, accepting and listing goldens fails
- * once.
+ * golden_alloc.c - allocations of recording, reviewing, accepting and listing goldens fail
+ * one at a time.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

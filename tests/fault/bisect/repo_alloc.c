@@ -1,5 +1,5 @@
 /*
- * repo_alloc.c - every allocation of base/ and bisect/ while reading a git repository fails once.
+ * repo_alloc.c - allocations of the reader of git repositories fail one at a time.
  *
  * The repository has a merge, a submodule, a shallow boundary and an untracked file. Each failure
  * must return INVAR_E_NOMEM with a message and leave no block (faulty.h).

@@ -1,5 +1,5 @@
 /*
- * search_alloc.c - every allocation of the search among commits fails once (faulty.h).
+ * search_alloc.c - allocations of the search among commits fail one at a time (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * workspace_alloc.c - every allocation of a build and a run in a bisect workspace fails once.
+ * workspace_alloc.c - allocations of a build and a run in a bisect workspace fail one at a time.
  *
  * After each failure, every build and run in the cache is complete and no temporary file is left.
  * The second sweep repeats this with a full cache.

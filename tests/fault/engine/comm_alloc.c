@@ -1,5 +1,5 @@
 /*
- * comm_alloc.c - every allocation of engine/ranks/comm fails once, on one of the ranks.
+ * comm_alloc.c - allocations of engine/ranks/comm fail one at a time, on one of the ranks.
  *
  * The rank whose allocation fails returns INVAR_E_NOMEM and leaves. The other ranks must return
  * from their calls and leave, too, and no rank leaks a block (faulty.h). The variants are threads,

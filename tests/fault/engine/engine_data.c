@@ -1,5 +1,5 @@
 /*
- * engine_data.c - every allocation of data sets and of lists in recipes fails once.
+ * engine_data.c - allocations of data sets and of lists in recipes fail one at a time.
  *
  * The sources are JSON lines, gzip, Parquet and built-in tasks. Each failure must return
  * INVAR_E_NOMEM with a message and leave no block (faulty.h).

@@ -1,5 +1,5 @@
 /*
- * io_alloc.c - every allocation of reward plug-ins, rollout files and traces fails once.
+ * io_alloc.c - allocations of reward plug-ins, rollout files and traces fail one at a time.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

@@ -1,5 +1,5 @@
 /*
- * model_files.c - every allocation fails once while a model is read and written.
+ * model_files.c - allocations fail one at a time while a model is read and written.
  *
  * Invar's allocations fail first, then those of jansson, which has an allocator of its own. Each
  * failure must return INVAR_E_NOMEM with a message and leave no block.

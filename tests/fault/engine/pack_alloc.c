@@ -1,5 +1,5 @@
 /*
- * pack_alloc.c - every allocation of tar archives and recorded keys fails once.
+ * pack_alloc.c - allocations of tar archives and recorded keys fail one at a time.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

@@ -1,5 +1,5 @@
 /*
- * ranks_alloc.c - every allocation of data-parallel ranks fails once, on one of them.
+ * ranks_alloc.c - allocations of data-parallel ranks fail one at a time, on one of them.
  *
  * Two ranks score, train, step and collect their times. After a failure all ranks return, the
  * failing one with INVAR_E_NOMEM, and leave no block (faulty.h).

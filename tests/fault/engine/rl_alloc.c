@@ -1,5 +1,5 @@
 /*
- * rl_alloc.c - every allocation of engine/rl fails once (faulty.h).
+ * rl_alloc.c - allocations of engine/rl fail one at a time (faulty.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

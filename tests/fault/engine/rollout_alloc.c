@@ -1,5 +1,5 @@
 /*
- * rollout_alloc.c - every allocation of rollouts fails once: batch, stream, draft model, scoring.
+ * rollout_alloc.c - allocations of rollouts fail one by one: batch, stream, draft model, scoring.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

@@ -1,5 +1,5 @@
 /*
- * run_alloc.c - every allocation of a complete training run fails once, and the run is resumed.
+ * run_alloc.c - allocations of a complete training run fail one at a time, and the run is resumed.
  *
  * After the failure: a clear error, no block left; and the run, started again, must reach the bits
  * of an undisturbed one (run_scenario.h). All allocations fail under full, else one of each run, at

@@ -1,5 +1,5 @@
 /*
- * serve_alloc.c - every allocation of a completion request and its response fails once.
+ * serve_alloc.c - allocations of a completion request and its response fail one at a time.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

@@ -1,5 +1,5 @@
 /*
- * sharded_model_alloc.c - every allocation of ranks that share one model fails once.
+ * sharded_model_alloc.c - allocations of ranks that share one model fail one at a time.
  *
  * Two ranks shard a model by tensor, pipeline or context parallelism and initialize, hash, score,
  * step and collect it. After a failure on one rank both return, the failing one with INVAR_E_NOMEM,

@@ -1,5 +1,5 @@
 /*
- * sync_alloc.c - every allocation of a weight sync fails once, on one of the ranks.
+ * sync_alloc.c - allocations of a weight sync fail one at a time, on one of the ranks.
  *
  * One rank trains, two sample as one engine. After a failure all ranks return, the failing
  * one with INVAR_E_NOMEM, and leave no block (faulty.h).

@@ -1,5 +1,5 @@
 /*
- * tokenizer_alloc.c - every allocation of tokenizers and chat templates fails once.
+ * tokenizer_alloc.c - allocations of tokenizers and chat templates fail one at a time.
  *
  * Each failure must return INVAR_E_NOMEM with a message and leave no block (faulty.h).
  *

@@ -3,7 +3,7 @@
  *
  * Runs of a single step with chosen points show which point is named as the origin. Ledgers damaged
  * through plain SQLite must be rejected, or compared without a crash. Text, JSON and HTML must hold
- * the differences and no raw text. Every allocation fails once.
+ * the differences and no raw text. Allocations fail one at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -3,7 +3,7 @@
  *
  * Data is compared with the faults planted in the ledgers and with queries of them. Hostile text
  * must not become markup: a page with it has as many tags as one without. The hashes of the content
- * security policy are computed again. Every allocation fails once.
+ * security policy are computed again. Allocations fail one at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
