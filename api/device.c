@@ -69,7 +69,7 @@ int32_t invar_api_device_open(invar_api_device **out, const char *kind, const ch
     INVAR_TRY(find_word(&way, "numerics", numerics, strlen(numerics), &invar_numerics_choices));
     dev.numerics = (invar_numerics)way;
     INVAR_TRY(read_kind(&dev, kind));
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a device"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "a device"));
     **out = (invar_api_device){.dev = dev};
     status = open_device(*out, threads);
     if (status != INVAR_OK) {

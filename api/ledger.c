@@ -106,7 +106,7 @@ int32_t invar_api_ledger_define(invar_api_ledger *ledger, const invar_api_point 
     invar_status status = INVAR_OK;
 
     INVAR_TRY(check_count(count, "points"));
-    INVAR_TRY(invar_alloc((void **)&own, (size_t)count, sizeof *own, "points"));
+    INVAR_TRY(INVAR_ALLOC(own, (size_t)count, "points"));
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         const invar_api_point *p = &points[i];
         own[i] = (invar_ledger_point){.name = p->name,

@@ -98,7 +98,7 @@ int32_t invar_api_ledger_seal(char **out, invar_api_ledger *ledger, int64_t run)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&line, INVAR_LEDGER_SEAL_SIZE, 1, "a seal"));
+    INVAR_TRY(INVAR_ALLOC(line, INVAR_LEDGER_SEAL_SIZE, "a seal"));
     status = invar_ledger_seal(line, invar_api_own(ledger), run);
     if (status != INVAR_OK) {
         invar_free(line);
@@ -151,7 +151,7 @@ int32_t invar_api_ledger_diff(char **json_out, invar_api_ledger *a, int64_t run_
     invar_diff_free(diff);
     status = sheet_close(&s, status);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)json_out, s.bytes + 1, 1, "a diff");
+        status = INVAR_ALLOC(*json_out, s.bytes + 1, "a diff");
     if (status == INVAR_OK)
         memcpy(*json_out, s.text, s.bytes + 1);
     free(s.text);

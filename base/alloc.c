@@ -1,6 +1,10 @@
 /*
  * alloc.c - memory allocation; all of Invar allocates here.
  *
+ * Every block comes from the current allocator, which tests replace to fail chosen calls. Each
+ * function that returns a block goes through invar_alloc, so that one place checks for overflow and
+ * writes the error.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/alloc.h"
@@ -48,6 +52,20 @@ invar_status invar_alloc(void **out, size_t count, size_t size, const char *what
     return INVAR_OK;
 }
 
+void *invar_alloc_block(size_t count, size_t size, const char *what)
+{
+    void *block;
+
+    return invar_alloc(&block, count, size, what) == INVAR_OK ? block : NULL;
+}
+
+void *invar_alloc_zeros(size_t count, size_t size, const char *what)
+{
+    void *block = invar_alloc_block(count, size, what);
+
+    return block ? memset(block, 0, count * size) : NULL;
+}
+
 invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t max_bytes,
                               const char *what)
 {
@@ -55,7 +73,7 @@ invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t
     char *grown;
 
     more = more <= max_bytes ? more : max_bytes + 1;
-    INVAR_TRY(invar_alloc((void **)&grown, more + 1, 1, what));
+    INVAR_TRY(INVAR_ALLOC(grown, more + 1, what));
     if (used)
         memcpy(grown, *text, used);
     invar_free(*text);
@@ -71,7 +89,7 @@ invar_status invar_alloc_append(char **text, size_t *used, size_t *capacity, con
     char *grown;
 
     if (*capacity - *used <= bytes) {
-        INVAR_TRY(invar_alloc((void **)&grown, half, 2, what));
+        INVAR_TRY(INVAR_ALLOC_SIZED(grown, half, 2, what));
         if (*used)
             memcpy(grown, *text, *used);
         invar_free(*text);

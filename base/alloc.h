@@ -46,6 +46,33 @@ INVAR_EXPORT invar_status invar_alloc(void **out, size_t count, size_t size,
                                       const char *what) INVAR_MUST_USE;
 
 /*
+ * Like invar_alloc, but return the block, or NULL after a failure. invar_alloc_zeros sets its bytes
+ * to 0. Private to the macros below.
+ */
+INVAR_EXPORT void *invar_alloc_block(size_t count, size_t size, const char *what);
+INVAR_EXPORT void *invar_alloc_zeros(size_t count, size_t size, const char *what);
+
+#ifdef __cplusplus
+#define INVAR_ALLOC_ASSIGN(pointer, block) ((pointer) = (__typeof__(pointer))(block))
+#else
+#define INVAR_ALLOC_ASSIGN(pointer, block) ((pointer) = (block))
+#endif
+
+/*
+ * Allocate `count` items of the type that `pointer` points to, which is not void, and assign the
+ * block to `pointer`. The value is an invar_status: INVAR_E_NOMEM, with `pointer` NULL, if memory
+ * is exhausted. The caller frees `pointer` with invar_free. INVAR_ALLOC leaves the content
+ * undefined, INVAR_ALLOC_ZEROED sets it to 0, and INVAR_ALLOC_SIZED takes the bytes of an item.
+ */
+#define INVAR_ALLOC(pointer, count, what) INVAR_ALLOC_SIZED(pointer, count, sizeof *(pointer), what)
+#define INVAR_ALLOC_SIZED(pointer, count, size, what)                                              \
+    (INVAR_ALLOC_ASSIGN(pointer, invar_alloc_block(count, size, what)) ? INVAR_OK : INVAR_E_NOMEM)
+#define INVAR_ALLOC_ZEROED(pointer, count, what)                                                   \
+    (INVAR_ALLOC_ASSIGN(pointer, invar_alloc_zeros(count, sizeof *(pointer), what))                \
+         ? INVAR_OK                                                                                \
+         : INVAR_E_NOMEM)
+
+/*
  * Doubles the capacity *capacity of a buffer for a text of unknown length, and keeps its first
  * `used` bytes. The capacity begins with 64 KiB and is at most max_bytes + 1, so that a text that
  * is too long can be noticed; one more byte is allocated for a NUL. *text is NULL and *capacity 0

@@ -57,7 +57,7 @@ static invar_status arena_grow(invar_arena *arena)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: more than %d pieces", arena->name,
                           arena->n_pushes);
     capacity = arena->capacity ? 2 * arena->capacity : 16;
-    INVAR_TRY(invar_alloc((void **)&larger, (size_t)capacity, sizeof *larger, arena->name));
+    INVAR_TRY(INVAR_ALLOC(larger, (size_t)capacity, arena->name));
     if (arena->n_pushes > 0)
         memcpy(larger, arena->pushes, (size_t)arena->n_pushes * sizeof *larger);
     invar_free(arena->pushes);
@@ -70,7 +70,7 @@ static invar_status arena_grow(invar_arena *arena)
 static invar_status push_debug(char **out, invar_arena *arena, size_t bytes, const char *what)
 {
     INVAR_TRY(arena_grow(arena));
-    INVAR_TRY(invar_alloc((void **)out, bytes, 1, what));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes, what));
     memset(*out, 0xFF, bytes);
     arena->pushes[arena->n_pushes++] = (piece){arena->top, bytes, *out};
     return INVAR_OK;
@@ -93,8 +93,7 @@ static invar_status arena_new(invar_arena **out, const char *name, bool debug)
     invar_arena *arena;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&arena, 1, sizeof *arena, "arena"));
-    memset(arena, 0, sizeof *arena);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(arena, 1, "arena"));
     snprintf(arena->name, sizeof arena->name, "arena %s", name);
     arena->debug = debug;
     *out = arena;
@@ -124,7 +123,7 @@ static invar_status alloc_block(invar_arena *arena)
     if (arena->source.alloc)
         return arena->source.alloc((void **)&arena->block, arena->source.payload, arena->bytes,
                                    arena->name);
-    return invar_alloc((void **)&arena->block, arena->bytes, 1, arena->name);
+    return INVAR_ALLOC(arena->block, arena->bytes, arena->name);
 }
 
 static void free_block(invar_arena *arena)

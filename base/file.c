@@ -231,7 +231,7 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, si
         return io_error(path, "cannot be opened");
     status = check_size(&bytes, fd, path, max_bytes);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&text, bytes + 1, 1, "a file");
+        status = INVAR_ALLOC(text, bytes + 1, "a file");
     if (status == INVAR_OK)
         status = read_exactly(text, bytes, fd, path);
     close(fd);
@@ -300,7 +300,7 @@ invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const 
 
     *bytes_out = 0;
     invar_hasher_init(&hasher);
-    INVAR_TRY(invar_alloc((void **)&piece, PIECE, 1, "a piece of a file"));
+    INVAR_TRY(INVAR_ALLOC(piece, PIECE, "a piece of a file"));
     status = hash_rest(&hasher, bytes_out, fd, path, piece, take, payload);
     invar_free(piece);
     invar_hasher_final(out, &hasher);
@@ -539,7 +539,7 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     if (length + sizeof SUFFIX > INVAR_PATH_SIZE)
         return path_too_long(path);
     INVAR_TRY(invar_path_check_output(path, NULL, 0));
-    INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "a writer"));
+    INVAR_TRY(INVAR_ALLOC(writer, 1, "a writer"));
     writer->committed = false;
     memcpy(writer->path, path, length + 1);
     memcpy(writer->partial, path, length);

@@ -395,8 +395,7 @@ invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int6
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "tree hash: %lld leaves of %llu bytes in %lld shards cannot be",
                           (long long)count, (unsigned long long)bytes, (long long)n_shards);
-    INVAR_TRY(invar_alloc((void **)&inner, (size_t)count / INVAR_TREE_FANOUT + 1, sizeof *inner,
-                          "tree hash"));
+    INVAR_TRY(INVAR_ALLOC(inner, (size_t)count / INVAR_TREE_FANOUT + 1, "tree hash"));
     fold_tree_levels(&top, inner, leaves, count);
     invar_free(inner);
     digest_root(out, &top, bytes, n_shards);

@@ -122,11 +122,9 @@ invar_status invar_pool_new(invar_pool **out, int threads)
     if (threads < 1 || threads > INVAR_POOL_MAX_THREADS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "thread pool: %d threads; expected 1 to %d", threads,
                           INVAR_POOL_MAX_THREADS);
-    INVAR_TRY(invar_alloc((void **)&pool, 1, sizeof *pool, "thread pool"));
-    memset(pool, 0, sizeof *pool);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(pool, 1, "thread pool"));
     pool->threads = threads;
-    status =
-        invar_alloc((void **)&pool->workers, (size_t)threads, sizeof *pool->workers, "thread pool");
+    status = INVAR_ALLOC(pool->workers, (size_t)threads, "thread pool");
     if (status != INVAR_OK) {
         invar_free(pool);
         return status;

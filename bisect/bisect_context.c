@@ -221,7 +221,7 @@ invar_status invar_bisect_context_test(invar_bisect_context *context,
     invar_trial_job *jobs;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&jobs, count, sizeof *jobs, "trials"));
+    INVAR_TRY(INVAR_ALLOC(jobs, count, "trials"));
     status = plan_round(jobs, &planned, context, commits, count, attempt, role);
     for (size_t i = 0; status == INVAR_OK && i < planned && !context->stopped; i += at_a_time)
         status = run_round(&r, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
@@ -303,7 +303,7 @@ invar_status invar_bisect_context_add_change(invar_bisect_context *context,
     invar_bisect_result *answer = context->result;
     invar_bisect_change *grown;
 
-    INVAR_TRY(invar_alloc((void **)&grown, answer->n_changes + 1, sizeof *grown, "a change"));
+    INVAR_TRY(INVAR_ALLOC(grown, answer->n_changes + 1, "a change"));
     if (answer->n_changes)
         memcpy(grown, answer->changes, answer->n_changes * sizeof *grown);
     grown[answer->n_changes++] = *change;

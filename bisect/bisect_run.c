@@ -178,7 +178,7 @@ static invar_status fill_result(invar_bisect_context *context)
     memcpy(a->good, context->what->good, INVAR_OID_SIZE);
     memcpy(a->bad, context->what->bad, INVAR_OID_SIZE);
     invar_criterion_describe(a->question, &context->trial_context.question);
-    INVAR_TRY(invar_alloc((void **)&a->trials, count, sizeof *a->trials, "the trials"));
+    INVAR_TRY(INVAR_ALLOC(a->trials, count, "the trials"));
     for (size_t i = 0; i < count; i++) {
         a->trials[a->n_trials++] = trials[i].trial;
         add_cost(a, &trials[i].trial);
@@ -250,9 +250,9 @@ static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR
     *ids_out = NULL;
     while (what->skip && what->skip[count])
         count++;
-    INVAR_TRY(invar_alloc((void **)list_out, count + 1, sizeof **list_out, "skipped revisions"));
+    INVAR_TRY(INVAR_ALLOC(*list_out, count + 1, "skipped revisions"));
     (*list_out)[count] = NULL;
-    INVAR_TRY(invar_alloc((void **)ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(*ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
     status = count ? invar_repo_open(&repo, what->repo) : INVAR_OK;
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         status = resolve_revision((*ids_out)[i], repo, what->skip[i]);
@@ -297,8 +297,7 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&context.result, 1, sizeof *context.result, "an answer"));
-    memset(context.result, 0, sizeof *context.result);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(context.result, 1, "an answer"));
     context.result->verdict = INVAR_BISECT_FOUND;
     context.result->first_diverging_step = -1;
     context.result->divergence = (invar_divergence){.step = -1, .layer = -1};

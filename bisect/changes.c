@@ -44,8 +44,8 @@ static invar_status read_line(commit_line *out, invar_bisect_context *context, c
 
     *out = (commit_line){.count = 0};
     INVAR_TRY(invar_repo_history(&history, context->repo, &range));
-    status = invar_alloc((void **)&out->commits, (size_t)history->count + 1, INVAR_OID_SIZE,
-                         "a line of commits");
+    status = INVAR_ALLOC_SIZED(out->commits, (size_t)history->count + 1, INVAR_OID_SIZE,
+                               "a line of commits");
     if (status == INVAR_OK) {
         memcpy(out->commits[out->count++], good, INVAR_OID_SIZE);
         for (int32_t i = 0; i < history->count; i++)

@@ -171,7 +171,7 @@ static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *
     const char **flags;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&flags, count + EXTRA + 1, sizeof *flags, "the flags of a run"));
+    INVAR_TRY(INVAR_ALLOC(flags, count + EXTRA + 1, "the flags of a run"));
     for (size_t i = 0; i < count;) {
         size_t overruled = count_overridden_words(request->flags + i, extra);
         if (overruled == 0)

@@ -102,7 +102,7 @@ static invar_status list_suspects(first_bad_search *h)
 
     INVAR_TRY(invar_search_suspects(&suspects, &count, h->search));
     a->all_suspects = count;
-    status = invar_alloc((void **)&a->suspects, SHOWN_SUSPECTS, sizeof *a->suspects, "suspects");
+    status = INVAR_ALLOC(a->suspects, SHOWN_SUSPECTS, "suspects");
     // the newest ones are shown, because the last of them is the first known bad commit
     for (int32_t i = count > SHOWN_SUSPECTS ? count - SHOWN_SUSPECTS : 0;
          i < count && status == INVAR_OK; i++)

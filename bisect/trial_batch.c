@@ -158,8 +158,7 @@ invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
     trial_batch b = {.scene = context, .count = count};
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&b.workers, count, sizeof *b.workers, "trials"));
-    memset(b.workers, 0, count * sizeof *b.workers);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(b.workers, count, "trials"));
     pthread_mutex_init(&b.mutex, NULL);
     make_condition(&b.ended);
     status = collect_results(&b, start_workers(&b, jobs), done, useful, payload);

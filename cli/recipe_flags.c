@@ -300,7 +300,7 @@ invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *o
     int count;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
+    INVAR_TRY(INVAR_ALLOC(words, (size_t)*argc + 1, "flags"));
     status = move_keys(words, &count, options, argc, argv);
     if (status == INVAR_OK)
         status = invar_recipe_flags_keys(&checked, &count, (char **)words); // all of them are keys

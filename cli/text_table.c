@@ -38,7 +38,7 @@ enum { GAP = 2, LEAST = 12 }; // columns between cells; smallest width to which 
 
 invar_status invar_text_table_new(invar_text_table **out, int columns)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "table"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "table"));
     **out = (invar_text_table){.columns = (size_t)columns};
     return INVAR_OK;
 }
@@ -232,7 +232,7 @@ invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int wi
     column_layout *columns;
     bool fits;
 
-    INVAR_TRY(invar_alloc((void **)&columns, t->columns, sizeof *columns, "table"));
+    INVAR_TRY(INVAR_ALLOC(columns, t->columns, "table"));
     measure_columns(columns, t);
     fits = width <= 0 || fit_columns(columns, t->columns, (size_t)width);
     for (size_t i = fits ? 0 : 1; i < rows; i++) {

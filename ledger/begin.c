@@ -171,7 +171,7 @@ invar_status invar_ledger_identity(invar_digest *out, const invar_ledger_pair *i
     const invar_ledger_pair **order = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&order, count, sizeof *order, "an identity"));
+    INVAR_TRY(INVAR_ALLOC(order, count, "an identity"));
     status = check_identity(out, order, identity, count);
     invar_free(order);
     return status;

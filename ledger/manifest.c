@@ -228,7 +228,7 @@ static invar_status point_row_new(point_row **out, const invar_ledger_point *poi
         if (points[i].n_inputs > most && points[i].n_inputs <= i)
             most = points[i].n_inputs;
     size = most * NUMBER_BYTES + 3;
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out + size, "a point"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(*out, 1, sizeof **out + size, "a point"));
     (*out)->inputs_size = size;
     return INVAR_OK;
 }

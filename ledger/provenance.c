@@ -131,7 +131,7 @@ static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_o
 
     *out = NULL;
     INVAR_TRY(open_file(&file, total_out, path));
-    status = invar_alloc((void **)out, limit + 1, 1, path);
+    status = INVAR_ALLOC(*out, limit + 1, path);
     if (status == INVAR_OK)
         status = read_bytes(bytes_out, file, *out, limit, path);
     close(file);
@@ -362,7 +362,7 @@ static invar_status load_system(char **out, const char *path)
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
     invar_error_clear();
-    INVAR_TRY(invar_alloc((void **)out, 1, 1, path));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, path));
     (*out)[0] = '\0';
     return INVAR_OK;
 }
@@ -478,8 +478,7 @@ invar_status invar_provenance_gather(invar_provenance **out, const char *build)
     invar_status status = INVAR_OK;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "provenance"));
-    memset(p, 0, sizeof *p);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(p, 1, "provenance"));
     if (!build)
         find_build(own);
     if (!build || *build) {

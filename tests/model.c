@@ -71,7 +71,7 @@ static void add_random_values(const invar_param *p, uint64_t seed, const invar_d
     size_t bytes = (size_t)p->rows * sizeof(float);
     float *values;
 
-    assert_ok(invar_alloc((void **)&values, bytes, 1, "values"));
+    assert_ok(INVAR_ALLOC_SIZED(values, bytes, 1, "values"));
     assert_ok(invar_device_download(dev, values, p->master.data, bytes));
     for (int64_t j = 0; j < p->rows; j++)
         values[j] += invar_test_normal(seed, (uint64_t)j, 0.2f);
@@ -110,7 +110,7 @@ static void fill_adapter(const invar_param *p, uint64_t seed, int64_t rank, cons
     int64_t count = invar_param_elements(p);
     float *values;
 
-    assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
+    assert_ok(INVAR_ALLOC(values, (size_t)count, "values"));
     for (int64_t j = 0; j < count; j++)
         values[j] = j % p->cols < rank ? invar_test_normal(seed, (uint64_t)j, 0.2f) : 0.0f;
     assert_ok(invar_device_upload(dev, p->master.data, values, (size_t)count * sizeof *values));
@@ -200,8 +200,7 @@ void invar_test_samples(invar_rl_samples *out, int64_t count, int64_t longest, i
         s->group = i / 2;
         s->prompt_tokens = 1 + invar_test_random(seed, n++) % 9;
         s->n_tokens = s->prompt_tokens + 1 + invar_test_random(seed, n++) % longest;
-        assert_ok(
-            invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens, "tokens"));
+        assert_ok(INVAR_ALLOC(s->tokens, (size_t)s->n_tokens, "tokens"));
         for (int64_t j = 0; j < s->n_tokens; j++)
             s->tokens[j] = (int32_t)(invar_test_random(seed, n++) % vocab);
     }

@@ -63,9 +63,9 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->prompt_tokens = 3;
         s->n_tokens = 3 + response;
         s->route_size = i % 2 ? 0 : 2;
-        assert_ok(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, 4, "tokens"));
-        assert_ok(invar_alloc((void **)&s->logp, (size_t)response, 4, "logp"));
-        assert_ok(invar_alloc((void **)&s->mask, (size_t)response, 1, "mask"));
+        assert_ok(INVAR_ALLOC_SIZED(s->tokens, (size_t)s->n_tokens, 4, "tokens"));
+        assert_ok(INVAR_ALLOC_SIZED(s->logp, (size_t)response, 4, "logp"));
+        assert_ok(INVAR_ALLOC(s->mask, (size_t)response, "mask"));
         for (int64_t t = 0; t < s->n_tokens; t++)
             s->tokens[t] = (int32_t)(invar_test_random(seed, (uint64_t)t) % 151936);
         for (int64_t t = 0; t < response; t++) {
@@ -77,12 +77,12 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         }
         if (s->route_size) {
             size_t routes = (size_t)((s->n_tokens - 1) * s->route_size);
-            assert_ok(invar_alloc((void **)&s->routing, routes, 4, "routing"));
+            assert_ok(INVAR_ALLOC_SIZED(s->routing, routes, 4, "routing"));
             for (size_t r = 0; r < routes; r++)
                 s->routing[r] = (int32_t)(invar_test_random(seed + 200, r) & 0xFFFF);
         }
         s->response_bytes = sizeof text - 1;
-        assert_ok(invar_alloc((void **)&s->response, sizeof text, 1, "text"));
+        assert_ok(INVAR_ALLOC(s->response, sizeof text, "text"));
         memcpy(s->response, text, sizeof text);
         s->prompt_text = "3+4=\t";
         s->label = i ? "7" : "";

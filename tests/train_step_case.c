@@ -26,7 +26,7 @@ void train_step_case_route(invar_rl_samples *samples, const invar_model *model)
         invar_rl_sample *s = &samples->items[i];
         int64_t n = invar_micro_batch_rows(s) * route;
 
-        assert_ok(invar_alloc((void **)&s->routing, (size_t)n, sizeof *s->routing, "routing"));
+        assert_ok(INVAR_ALLOC(s->routing, (size_t)n, "routing"));
         for (int64_t j = 0; j < n; j++)
             s->routing[j] = (int32_t)(i + j) % 6;
         s->route_size = route;

@@ -259,8 +259,7 @@ invar_status invar_progress_new(invar_progress **out, const invar_progress_optio
     if (options->total < 0 || options->first < 0 || options->interval_s < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "progress %s: a negative total, start or interval",
                           options->title);
-    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "progress"));
-    memset(p, 0, sizeof *p);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(p, 1, "progress"));
     p->options = *options;
     copy_text(p->title, sizeof p->title, options->title);
     copy_text(p->unit, sizeof p->unit, options->unit ? options->unit : "");

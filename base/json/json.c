@@ -499,7 +499,7 @@ invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value,
 
     *out = NULL;
     if (bytes > 0)
-        INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, what));
+        INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, what));
     // jansson also needs memory for writing, each time
     if (bytes == 0 || json_dumpb(value, *out, bytes, flags) != bytes) {
         invar_free(*out);

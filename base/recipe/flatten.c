@@ -90,7 +90,7 @@ static invar_status set_value(flat *f, key *k, span value)
 {
     char *copy_text;
 
-    INVAR_TRY(invar_alloc((void **)&copy_text, value.length + 1, 1, "recipe"));
+    INVAR_TRY(INVAR_ALLOC(copy_text, value.length + 1, "recipe"));
     memcpy(copy_text, value.start, value.length);
     invar_free(k->value);
     f->bytes += value.length - k->length;
@@ -157,7 +157,7 @@ static invar_status write_text(char **out, size_t *bytes_out, const flat *f)
 {
     char *to;
 
-    INVAR_TRY(invar_alloc((void **)out, f->bytes + 1, 1, "recipe"));
+    INVAR_TRY(INVAR_ALLOC(*out, f->bytes + 1, "recipe"));
     to = *out;
     for (int s = 0; s < f->n_sections; s++) {
         to = append_bytes(to, "[", 1);
@@ -198,7 +198,7 @@ static bool has_include(const char *text, size_t bytes)
 
 static invar_status copy_text(char **out, size_t *bytes_out, const char *text, size_t bytes)
 {
-    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "recipe"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "recipe"));
     *append_bytes(*out, text, bytes) = '\0';
     *bytes_out = bytes;
     return INVAR_OK;
@@ -215,7 +215,7 @@ invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char
     *bytes_out = 0;
     if (!has_include(text, bytes))
         return copy_text(out, bytes_out, text, bytes);
-    INVAR_TRY(invar_alloc((void **)&f, 1, sizeof *f, "recipe"));
+    INVAR_TRY(INVAR_ALLOC(f, 1, "recipe"));
     f->current = f->n_sections = f->n_keys = 0;
     f->bytes = 0;
     status = invar_recipe_read_lines(

@@ -184,14 +184,13 @@ invar_status invar_recipe_new(invar_recipe **out, const invar_recipe_schema *sch
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&recipe, 1, sizeof *recipe, "recipe"));
-    memset(recipe, 0, sizeof *recipe);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(recipe, 1, "recipe"));
     recipe->schema = schema;
-    status = invar_alloc((void **)&recipe->slots, count, sizeof *recipe->slots, "recipe");
+    status = INVAR_ALLOC(recipe->slots, count, "recipe");
     if (status != INVAR_OK)
         goto done;
     memset(recipe->slots, 0, count * sizeof *recipe->slots);
-    status = invar_alloc((void **)&recipe->sections, count, sizeof *recipe->sections, "recipe");
+    status = INVAR_ALLOC(recipe->sections, count, "recipe");
     if (status != INVAR_OK)
         goto done;
     memset(recipe->sections, 0, count * sizeof *recipe->sections);
@@ -321,7 +320,7 @@ static invar_status read_file(invar_recipe *recipe, const char *path, invar_reci
     invar_status status;
 
     invar_path_show(recipe->file, path);
-    INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
+    INVAR_TRY(INVAR_ALLOC(text, INVAR_RECIPE_MAX_BYTES + 1, recipe->file));
     status = load_file(text, &bytes, path, recipe->file);
     if (status == INVAR_OK)
         status = invar_recipe_parse_with_includes(recipe, path, text, bytes, open, NULL);
@@ -469,7 +468,7 @@ invar_status invar_recipe_canonical(char **out, size_t *bytes_out, const invar_r
 {
     size_t bytes = write_canonical(NULL, 0, recipe);
 
-    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "recipe"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "recipe"));
     (*out)[0] = '\0'; // if no value belongs to the identity
     *bytes_out = write_canonical(*out, bytes + 1, recipe);
     return INVAR_OK;

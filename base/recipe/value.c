@@ -180,7 +180,7 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
 
     INVAR_TRY(check_text(text, length, where));
     // the canonical form of a number is written in place and may be longer than the text
-    INVAR_TRY(invar_alloc((void **)&value.text, length + INVAR_NUMBER_SIZE, 1, where));
+    INVAR_TRY(INVAR_ALLOC(value.text, length + INVAR_NUMBER_SIZE, where));
     memcpy(value.text, text, length);
     value.text[length] = '\0';
     status = recipe_value_convert(&value, key, where);

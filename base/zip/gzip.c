@@ -169,7 +169,7 @@ invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data, si
                      Z_DEFAULT_STRATEGY) != Z_OK)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for gzip");
     size_t room = deflateBound(&z, bytes);
-    status = invar_alloc((void **)out, room, 1, "gzip data");
+    status = INVAR_ALLOC(*out, room, "gzip data");
     if (status == INVAR_OK) {
         z.next_in = (z_const Bytef *)data;
         z.avail_in = (unsigned)bytes;

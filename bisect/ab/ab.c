@@ -239,8 +239,7 @@ static invar_status create_pairs(invar_ab_context *context)
                           "the seeds of %" PRId64 " runs would go beyond %" PRId64
                           ": begin lower with --seed or --rollout-seed",
                           context->what->seeds, LARGEST_SEED);
-    INVAR_TRY(invar_alloc((void **)&answer->pairs, count, sizeof *answer->pairs, "pairs of runs"));
-    memset(answer->pairs, 0, count * sizeof *answer->pairs);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(answer->pairs, count, "pairs of runs"));
     answer->n_pairs = count;
     for (size_t i = 0; i < count; i++) {
         answer->pairs[i].seed = seed + (int64_t)i;
@@ -361,7 +360,7 @@ static invar_status run_pairs(invar_ab_context *context)
     invar_status status;
     invar_ab_run_job *jobs;
 
-    INVAR_TRY(invar_alloc((void **)&jobs, 2 * answer->n_pairs, sizeof *jobs, "runs"));
+    INVAR_TRY(INVAR_ALLOC(jobs, 2 * answer->n_pairs, "runs"));
     for (size_t i = 0; i < answer->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
             if (i > 0 || side == INVAR_AB_B) // the A/A check has run side A of the first pair
@@ -495,8 +494,7 @@ invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
 
     *out = NULL;
     INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
-    INVAR_TRY(invar_alloc((void **)&context.result, 1, sizeof *context.result, "an answer"));
-    memset(context.result, 0, sizeof *context.result);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(context.result, 1, "an answer"));
     status = run_experiment(&context);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         invar_free(context.recipes[i]);

@@ -211,7 +211,7 @@ invar_status invar_ab_measure(invar_ab_result *result)
     invar_status status;
     int64_t *numbers;
 
-    INVAR_TRY(invar_alloc((void **)&numbers, 2 * result->n_pairs, sizeof *numbers, "runs"));
+    INVAR_TRY(INVAR_ALLOC(numbers, 2 * result->n_pairs, "runs"));
     status = merge_ledgers(numbers, result);
     if (status == INVAR_OK)
         status = invar_ledger_open(&ledger, result->ledger, &(invar_ledger_options){0});

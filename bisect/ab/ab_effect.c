@@ -146,7 +146,7 @@ static invar_status reserve_effect(metrics_pass *p)
     if (room > INVAR_AB_METRICS)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the runs have more than %d metrics",
                           INVAR_AB_METRICS);
-    INVAR_TRY(invar_alloc((void **)&larger, room, sizeof *larger, "effects"));
+    INVAR_TRY(INVAR_ALLOC(larger, room, "effects"));
     if (p->out->count)
         memcpy(larger, p->out->items, p->out->count * sizeof *larger);
     invar_free(p->out->items);
@@ -305,12 +305,12 @@ static invar_status sort_effects(invar_ab_effects *effects)
     invar_ab_effect *sorted = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&order, effects->count, sizeof *order, "effects"));
+    INVAR_TRY(INVAR_ALLOC(order, effects->count, "effects"));
     for (size_t i = 0; i < effects->count; i++)
         order[i] = &effects->items[i];
     status = invar_sort(order, effects->count, compare_effects);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&sorted, effects->count, sizeof *sorted, "effects");
+        status = INVAR_ALLOC(sorted, effects->count, "effects");
     if (status == INVAR_OK) {
         for (size_t i = 0; i < effects->count; i++)
             memcpy(&sorted[i], order[i], sizeof *sorted);
@@ -347,9 +347,9 @@ invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, 
 
     *out = (invar_ab_effects){.items = NULL};
     INVAR_CHECK(count > 0 && count <= INVAR_AB_SEEDS);
-    status = invar_alloc((void **)&p.seeds, count, sizeof *p.seeds, "seeds");
+    status = INVAR_ALLOC(p.seeds, count, "seeds");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&p.last, 2 * count, sizeof *p.last, "seeds");
+        status = INVAR_ALLOC(p.last, 2 * count, "seeds");
     for (size_t i = 0; status == INVAR_OK && i < count; i++)
         p.seeds[i] = (seed_state){.run = {a[i], b[i]}};
     if (status == INVAR_OK)

@@ -61,7 +61,7 @@ static invar_status build_flags(ab_request *out, const invar_ab_context *context
         settings[n_settings++] = j->free[i];
     while (context->what->flags && context->what->flags[count])
         count++;
-    INVAR_TRY(invar_alloc((void **)&out->flags, count + SETTINGS + 1, sizeof *out->flags, "flags"));
+    INVAR_TRY(INVAR_ALLOC(out->flags, count + SETTINGS + 1, "flags"));
     count = 0;
     for (const char *const *flag = context->what->flags; flag && *flag;) {
         size_t said = count_overridden_words(flag, settings, n_settings);

@@ -42,8 +42,7 @@ static invar_status add_repository(invar_repo *repo, git_repository *module)
         return INVAR_OK;
     }
     if (repo->n_modules % 16 == 0) {
-        invar_status status =
-            invar_alloc((void **)&grown, repo->n_modules + 16, sizeof *grown, "submodules");
+        invar_status status = INVAR_ALLOC(grown, repo->n_modules + 16, "submodules");
         if (status != INVAR_OK) {
             INVAR_GIT(repository_free)(module);
             return status;
@@ -346,8 +345,7 @@ invar_status invar_repo_checkout(invar_repo *repo, const char *commit, const cha
 
     INVAR_TRY(invar_git_oid(&id, commit));
     INVAR_TRY(check_target_folder(repo, folder));
-    INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a checkout"));
-    memset(l, 0, sizeof *l);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(l, 1, "a checkout"));
     l->repo = repo;
     l->files = &files;
     status = list_commit(l, repo->git, &id);

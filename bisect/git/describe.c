@@ -307,7 +307,7 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
 
     *out = NULL;
     *cut_out = false;
-    INVAR_TRY(invar_alloc((void **)&p.text, INVAR_REPO_PATCH + 1, 1, "a patch"));
+    INVAR_TRY(INVAR_ALLOC(p.text, INVAR_REPO_PATCH + 1, "a patch"));
     status = invar_git_commit(&found, repo, commit);
     if (status != INVAR_OK) {
         invar_free(p.text);

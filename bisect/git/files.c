@@ -66,7 +66,7 @@ static invar_status store_path(const char **out, invar_files *files, const char 
     invar_files_names *block = files->names;
 
     if (!block || BLOCK_BYTES - block->used < bytes) {
-        INVAR_TRY(invar_alloc((void **)&block, 1, sizeof *block, "names of files"));
+        INVAR_TRY(INVAR_ALLOC(block, 1, "names of files"));
         block->next = files->names;
         block->used = 0;
         files->names = block;
@@ -86,7 +86,7 @@ static invar_status reserve_entry(invar_files *files)
         return INVAR_OK;
     if (files->count >= MOST_FILES)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a tree of more than %d files", MOST_FILES);
-    INVAR_TRY(invar_alloc((void **)&grown, room, sizeof *grown, "files"));
+    INVAR_TRY(INVAR_ALLOC(grown, room, "files"));
     if (files->count)
         memcpy(grown, files->entries, files->count * sizeof *grown);
     invar_free(files->entries);
@@ -141,9 +141,9 @@ invar_status invar_files_sort(invar_files *files)
 
     if (is_sorted(files))
         return INVAR_OK;
-    status = invar_alloc((void **)&order, count, sizeof *order, "files");
+    status = INVAR_ALLOC(order, count, "files");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&sorted, count, sizeof *sorted, "files");
+        status = INVAR_ALLOC(sorted, count, "files");
     for (size_t i = 0; status == INVAR_OK && i < count; i++)
         order[i] = &files->entries[i];
     if (status == INVAR_OK)
@@ -298,7 +298,7 @@ invar_status invar_files_write(const invar_files *files, const char *path)
     invar_digest digest;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&text, HEAD_BYTES + bytes, 1, "the memory of a folder"));
+    INVAR_TRY(INVAR_ALLOC(text, HEAD_BYTES + bytes, "the memory of a folder"));
     format_records(text + HEAD_BYTES, files);
     invar_hash_bytes(&digest, text + HEAD_BYTES, bytes);
     invar_digest_format(hex, &digest);

@@ -84,7 +84,7 @@ static invar_status reserve_node(invar_git_graph *graph)
 
     if (graph->count < graph->capacity)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&table, (size_t)size, sizeof *table, "commits"));
+    INVAR_TRY(INVAR_ALLOC(table, (size_t)size, "commits"));
     status = grow_array((void **)&graph->nodes, &graph->capacity, graph->count, INITIAL_CAPACITY,
                         sizeof *graph->nodes);
     if (status != INVAR_OK) {

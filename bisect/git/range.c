@@ -234,9 +234,8 @@ static invar_status simplify_history(range_query *r)
     size_t room = (size_t)graph->count;
     int32_t relevant = 0;
 
-    INVAR_TRY(invar_alloc((void **)&r->below, room, sizeof *r->below, "commits"));
-    INVAR_TRY(invar_alloc((void **)&r->known, room, sizeof *r->known, "commits"));
-    memset(r->known, 0, room * sizeof *r->known);
+    INVAR_TRY(INVAR_ALLOC(r->below, room, "commits"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->known, room, "commits"));
     graph->nodes[r->bad].marks |= MARK_FOLLOWED;
     for (int32_t i = r->order.count - 1; i >= 0; i--) {
         int32_t number = r->order.items[i], same;
@@ -270,13 +269,10 @@ static invar_status build_history(invar_history **out, range_query *r)
 
     for (int32_t i = 0; i < count; i++)
         links += parents_of(r, &graph->nodes[r->order.items[i]]);
-    INVAR_TRY(invar_alloc((void **)&history, 1, sizeof *history, "a history"));
-    memset(history, 0, sizeof *history);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(history, 1, "a history"));
     *out = history;
-    INVAR_TRY(invar_alloc((void **)&history->commits, (size_t)count, sizeof *history->commits,
-                          "a history"));
-    INVAR_TRY(invar_alloc((void **)&history->parents, (size_t)links, sizeof *history->parents,
-                          "a history"));
+    INVAR_TRY(INVAR_ALLOC(history->commits, (size_t)count, "a history"));
+    INVAR_TRY(INVAR_ALLOC(history->parents, (size_t)links, "a history"));
     for (int32_t i = 0; i < count; i++) {
         invar_git_node *node = &graph->nodes[r->order.items[i]];
         invar_history_commit *commit = &history->commits[i];
@@ -306,7 +302,7 @@ static invar_status find_range(range_query *r)
     const invar_repo_range *want = r->want;
     int32_t good;
 
-    INVAR_TRY(invar_alloc((void **)&r->paths, want->n_paths, sizeof *r->paths, "paths"));
+    INVAR_TRY(INVAR_ALLOC(r->paths, want->n_paths, "paths"));
     for (size_t i = 0; i < want->n_paths; i++)
         INVAR_TRY(clean_path(r->paths[i], want->paths[i]));
     INVAR_TRY(invar_git_node_of(&r->bad, r->repo, want->bad));

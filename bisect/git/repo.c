@@ -178,12 +178,12 @@ static invar_status parse_shallow(invar_repo *repo, const char *text, size_t byt
     git_oid *ids = NULL;
     const void **order = NULL;
     size_t count = 0;
-    invar_status status = invar_alloc((void **)&ids, most, sizeof *ids, "shallow commits");
+    invar_status status = INVAR_ALLOC(ids, most, "shallow commits");
 
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&order, most, sizeof *order, "shallow commits");
+        status = INVAR_ALLOC(order, most, "shallow commits");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&repo->shallow, most, sizeof *ids, "shallow commits");
+        status = INVAR_ALLOC_SIZED(repo->shallow, most, sizeof *ids, "shallow commits");
     for (const char *at = text; status == INVAR_OK && count < most && *at;) {
         size_t length = strcspn(at, "\n");
         if (length == DIGITS && INVAR_GIT(oid_fromstrn)(&ids[count], at, DIGITS) == 0) {
@@ -225,8 +225,7 @@ invar_status invar_repo_open(invar_repo **out, const char *path)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&repo, 1, sizeof *repo, "a repository"));
-    memset(repo, 0, sizeof *repo);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(repo, 1, "a repository"));
     status = invar_git_open(&repo->git, path, 0);
     if (status == INVAR_OK)
         status = real_path(repo->folder, INVAR_GIT(repository_commondir)(repo->git));

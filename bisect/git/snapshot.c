@@ -399,8 +399,7 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
     invar_files_source source = {put_file, link_file, NULL};
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a snapshot"));
-    memset(t, 0, sizeof *t);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t, 1, "a snapshot"));
     t->files = &files;
     source.payload = t;
     status = resolve_folder(t->path, from);

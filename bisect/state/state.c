@@ -107,7 +107,7 @@ static invar_status keep_trial(invar_bisect_state *s, const invar_bisect_state_t
     if (s->count == s->capacity) {
         size_t capacity = s->capacity ? 2 * s->capacity : 64;
         invar_bisect_state_trial *grown;
-        INVAR_TRY(invar_alloc((void **)&grown, capacity, sizeof *grown, "the trials of a bisect"));
+        INVAR_TRY(INVAR_ALLOC(grown, capacity, "the trials of a bisect"));
         if (s->count)
             memcpy(grown, s->trials, s->count * sizeof *grown);
         invar_free(s->trials);
@@ -173,7 +173,7 @@ static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const ch
     first = (size_t)(end - text) + 1;
     invar_hash_bytes(&digest, text, first + 1);
     invar_digest_format(s->id, &digest);
-    INVAR_TRY(invar_alloc((void **)&s->text, bytes + 1, 1, "the state of a bisect"));
+    INVAR_TRY(INVAR_ALLOC(s->text, bytes + 1, "the state of a bisect"));
     memcpy(s->text, text, bytes + 1);
     s->text[first] = '\0';
     copy = s->text + first + 1; // the lines after the empty line, in the same allocation
@@ -204,8 +204,7 @@ static invar_status read_state(invar_bisect_state *s, size_t *whole_out)
 
 static invar_status new_state(invar_bisect_state **out)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a bisect"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "a bisect"));
     (*out)->fd = -1;
     (*out)->until = -1;
     return INVAR_OK;

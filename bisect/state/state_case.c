@@ -243,8 +243,8 @@ invar_status invar_bisect_state_take_case(invar_bisect_state *s)
     size_t used = 0;
 
     // each list needs room for its terminating NULL
-    INVAR_TRY(invar_alloc((void **)&s->lists, invar_bisect_state_count_lines(s->text) + 8,
-                          sizeof *s->lists, "the lists of a bisect"));
+    INVAR_TRY(INVAR_ALLOC(s->lists, invar_bisect_state_count_lines(s->text) + 8,
+                          "the lists of a bisect"));
     s->what.question = (invar_criterion){.until = -1, .layer = -1};
     for (char *line = s->text + strlen(INVAR_BISECT_STATE_MAGIC), *next; *line; line = next) {
         char *newline = strchr(line, '\n'), *blank;

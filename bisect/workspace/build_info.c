@@ -100,14 +100,14 @@ invar_status invar_workspace_write_build_info(const char *to, const char *progra
     if (snprintf(path, sizeof path, "%s.build", to) >= (int)sizeof path)
         return INVAR_OK;
     if (repo)
-        status = invar_alloc((void **)&about, 1, sizeof *about, "a commit");
+        status = INVAR_ALLOC(about, 1, "a commit");
     if (status == INVAR_OK && repo)
         status = invar_repo_describe(about, repo, commit);
     if (status == INVAR_OK)
         status = read_build_file(&built, &bytes, program);
     size = bytes + sizeof *about + 1024;
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&text, size, 1, "what a program was built from");
+        status = INVAR_ALLOC(text, size, "what a program was built from");
     if (status == INVAR_OK) {
         bytes = format_build_info(text, size, tree, about, built ? built : "");
         status = invar_file_write(path, text, bytes);

@@ -142,7 +142,7 @@ static invar_status log_begin(child_process *c)
     const char *path = c->request->log;
     size_t bytes = BLOCK_BYTES + (path ? HALF_BYTES : 0);
 
-    INVAR_TRY(invar_alloc((void **)&c->block, bytes, 1, "a child's output"));
+    INVAR_TRY(INVAR_ALLOC(c->block, bytes, "a child's output"));
     c->ring = c->block + BLOCK_BYTES;
     if (!path)
         return INVAR_OK;
@@ -184,8 +184,7 @@ static invar_status make_environment(child_process *c)
         count++;
     for (size_t i = 0; extra && extra[i]; i++)
         count++;
-    INVAR_TRY(invar_alloc((void **)&c->environment, count, sizeof *c->environment,
-                          "a child's environment"));
+    INVAR_TRY(INVAR_ALLOC(c->environment, count, "a child's environment"));
     for (char **v = environ; v && *v; v++) {
         if (!is_overridden(*v, extra) && !names_variable(INVAR_PROCESS_TAG_CHILD, *v))
             c->environment[used++] = *v;

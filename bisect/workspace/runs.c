@@ -273,11 +273,11 @@ static invar_status build_command_line(command_line *l, const run_job *r)
     const char *prefix = r->request->prefix ? r->request->prefix : "";
     size_t bytes = strlen(prefix) + 1;
 
-    INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
+    INVAR_TRY(INVAR_ALLOC(l->prefix, bytes, "a command"));
     memcpy(l->prefix, prefix, bytes);
-    INVAR_TRY(invar_alloc((void **)&l->words,
+    INVAR_TRY(INVAR_ALLOC(l->words,
                           bytes / 2 + count_words(r->request->flags) + 2 * N_DISABLED_KEYS + 14,
-                          sizeof *l->words, "a command's words"));
+                          "a command's words"));
     build_words(l, r);
     return INVAR_OK;
 }
@@ -405,8 +405,7 @@ static invar_status execute_run(run_job *r, int lock)
     if (status == INVAR_OK)
         status = build_command_line(&l, r);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&environment, n_common + extra + 1, sizeof *environment,
-                             "a run's environment");
+        status = INVAR_ALLOC(environment, n_common + extra + 1, "a run's environment");
     if (status == INVAR_OK) {
         invar_child_request request = {.words = l.words,
                                        .environment = environment,

@@ -257,7 +257,7 @@ invar_status invar_workspace_open(invar_workspace **out, const char *folder, con
     *out = NULL;
     if (!folder)
         INVAR_TRY(default_location(place, subject));
-    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a workshop"));
+    INVAR_TRY(INVAR_ALLOC(w, 1, "a workshop"));
     status = resolve_path(w->folder, folder ? folder : place);
     for (; status == INVAR_OK && *outside; outside++)
         status = check_outside(w->folder, *outside);

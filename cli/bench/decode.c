@@ -64,7 +64,7 @@ static invar_status make_prompts(invar_rl_sample *samples, int64_t count, int64_
 
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
-        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)tokens, sizeof *s->tokens, "tokens"));
+        INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)tokens, "tokens"));
         s->index = s->group = i;
         s->draw_index = (uint32_t)i;
         s->prompt_tokens = s->n_tokens = tokens;
@@ -124,8 +124,7 @@ static invar_status run_watched(pass_watch *w, invar_bench_decode *d)
     invar_rl_sample *samples = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&samples, (size_t)d->batch, sizeof *samples, "samples"));
-    memset(samples, 0, (size_t)d->batch * sizeof *samples);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(samples, (size_t)d->batch, "samples"));
     status = run_rollout(w, d, samples);
     for (int64_t i = 0; i < d->batch; i++)
         invar_rl_sample_release(&samples[i]);

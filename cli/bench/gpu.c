@@ -45,7 +45,7 @@ static invar_status make_noise(invar_gpu_bench *b)
 {
     uint64_t state = 1;
 
-    INVAR_TRY(invar_alloc((void **)&b->noise, NOISE_BYTES, 1, "noise"));
+    INVAR_TRY(INVAR_ALLOC(b->noise, NOISE_BYTES, "noise"));
     for (size_t i = 0; i < NOISE_BYTES / sizeof *b->noise; i++) {
         invar_tensor at = invar_tensor_1d(&b->noise[i], INVAR_DTYPE_BF16, 1);
         float value = invar_bench_noise(&state);
@@ -189,8 +189,8 @@ static invar_status fetch_rows(row_excerpt *out, const invar_gpu_bench *b, invar
     out->device_rows =
         (char *)t->data + (cut ? (size_t)invar_gpu_row_check_first(all, rows) * row : 0);
     out->bytes = (size_t)t->shape[0] * row;
-    INVAR_TRY(invar_alloc((void **)&out->host_rows, out->bytes, 1, "rows of a benchmark"));
-    INVAR_TRY(invar_alloc((void **)&out->result_rows, out->bytes, 1, "rows of a benchmark"));
+    INVAR_TRY(INVAR_ALLOC(out->host_rows, out->bytes, "rows of a benchmark"));
+    INVAR_TRY(INVAR_ALLOC(out->result_rows, out->bytes, "rows of a benchmark"));
     t->data = out->host_rows;
     return invar_device_download(&b->gpu, out->host_rows, out->device_rows, out->bytes);
 }

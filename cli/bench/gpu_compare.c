@@ -265,7 +265,7 @@ invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *
     bool color = invar_term_has_color(stdout);
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a benchmark"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "a benchmark"));
     **out = (invar_gpu_compare){
         .dev = dev, .burst = 1e-3 * (double)options->burst, .json = options->json};
     status = find_peers(*out, options->peer);

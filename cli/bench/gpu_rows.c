@@ -421,7 +421,7 @@ invar_status invar_gpu_bench_indices(invar_tensor *out, invar_gpu_bench *b, int6
     void *there;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&here, (size_t)count, sizeof *here, "indices"));
+    INVAR_TRY(INVAR_ALLOC(here, (size_t)count, "indices"));
     for (int64_t i = 0; i < count; i++)
         here[i] = (int32_t)(i * step % bound);
     status = invar_gpu_bench_array(&there, b, here, (size_t)count * sizeof *here);

@@ -133,10 +133,10 @@ static invar_status make_noise(noise_block *n, float deviation)
     float *wide = NULL;
     uint16_t *narrow = NULL;
     uint64_t state = 3;
-    invar_status status = invar_alloc((void **)&wide, NOISE_COUNT, sizeof *wide, "noise");
+    invar_status status = INVAR_ALLOC(wide, NOISE_COUNT, "noise");
 
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&narrow, NOISE_COUNT, sizeof *narrow, "noise");
+        status = INVAR_ALLOC(narrow, NOISE_COUNT, "noise");
     for (int64_t i = 0; i < NOISE_COUNT && status == INVAR_OK; i++) {
         wide[i] = invar_bench_noise(&state) * (deviation / INVAR_BENCH_NOISE);
         narrow[i] = invar_bf16_from_f32(wide[i]);
@@ -183,7 +183,7 @@ static invar_status fill_norm(const noise_block *n, const invar_param *p)
     uint16_t *rounded;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&ones, count, sizeof *ones + sizeof *rounded, "ones"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(ones, count, sizeof *ones + sizeof *rounded, "ones"));
     rounded = (uint16_t *)(ones + count);
     for (size_t i = 0; i < count; i++) {
         ones[i] = 1.0f;
@@ -257,7 +257,7 @@ invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_
 {
     const invar_profile_row *rows = invar_profiling_backend_rows(&out->count, profiler);
 
-    INVAR_TRY(invar_alloc((void **)&out->rows, (size_t)out->count, sizeof *rows, "a profile"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(out->rows, (size_t)out->count, sizeof *rows, "a profile"));
     memcpy(out->rows, rows, (size_t)out->count * sizeof *rows);
     out->seconds = invar_profiling_backend_seconds(profiler);
     out->rounds = rounds;

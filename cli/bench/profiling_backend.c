@@ -243,8 +243,7 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     invar_profiling_backend *m = NULL;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
-    memset(m, 0, sizeof *m);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(m, 1, "a meter"));
     m->table = *inner;
     m->table.memory.alloc = profile_alloc;
     m->table.memory.free = profile_free;

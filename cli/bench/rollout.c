@@ -77,7 +77,7 @@ static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rol
         invar_rl_sample *s = &samples[i];
         const invar_rl_sample *first = &samples[i / r->group * r->group];
         int64_t prompt = r->context, all = prompt + rollout_length(r, i);
-        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)all, sizeof *s->tokens, "tokens"));
+        INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)all, "tokens"));
         s->index = i;
         s->group = i / r->group;
         s->draw_index = (uint32_t)i;
@@ -139,8 +139,7 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_s
     invar_rl_sample *samples;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&samples, (size_t)count, sizeof *samples, "samples"));
-    memset(samples, 0, (size_t)count * sizeof *samples);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(samples, (size_t)count, "samples"));
     status = make_samples(samples, r, on->model->spec.vocab);
     if (status == INVAR_OK)
         status = run_watched(r, on, samples);

@@ -82,8 +82,7 @@ static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
 
-        INVAR_TRY(
-            invar_alloc((void **)&s->tokens, MAX_TOKENS, sizeof *s->tokens, "tokens of a text"));
+        INVAR_TRY(INVAR_ALLOC(s->tokens, MAX_TOKENS, "tokens of a text"));
         s->index = s->group = i;
         s->draw_index = (uint32_t)i;
         s->finish = INVAR_FINISH_LENGTH;
@@ -155,7 +154,7 @@ invar_status invar_bench_speculation_run(invar_bench_speculation *s, const invar
     invar_rl_sample *samples;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_alloc((void **)&samples, (size_t)s->batch, sizeof *samples, "samples"));
+    INVAR_TRY(INVAR_ALLOC(samples, (size_t)s->batch, "samples"));
     for (int text = 0; text < INVAR_BENCH_TEXT_COUNT && status == INVAR_OK; text++) {
         memset(samples, 0, (size_t)s->batch * sizeof *samples);
         status = measure_text(s, on, samples, (invar_bench_text)text);

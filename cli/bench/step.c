@@ -310,7 +310,7 @@ static invar_status make_samples(train_bench *l)
     for (int64_t i = 0; i < l->train->samples; i++) {
         invar_rl_sample *s;
         INVAR_TRY(invar_rl_samples_append(&s, &l->samples));
-        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)tokens, sizeof *s->tokens, "tokens"));
+        INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)tokens, "tokens"));
         s->index = s->group = i;
         s->prompt_tokens = 1;
         s->n_tokens = tokens;

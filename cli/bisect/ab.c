@@ -175,7 +175,7 @@ static invar_status check_recipe(const char *path, const char *const *flags)
 
     while (flags[words - 1])
         words++;
-    INVAR_TRY(invar_alloc((void **)&list, (size_t)words + 1, sizeof *list, "flags"));
+    INVAR_TRY(INVAR_ALLOC(list, (size_t)words + 1, "flags"));
     list[0] = (char *)(uintptr_t)path;
     memcpy(list + 1, flags, (size_t)words * sizeof *list); // including the NULL
     status = invar_recipe_flags_recipe(&recipe, &found, &none, &words, list);

@@ -109,7 +109,7 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
     *out = NULL;
     if (words == 0)
         return choose_all(out, count_out, folder, wanted);
-    INVAR_TRY(invar_alloc((void **)&cases, (size_t)words, sizeof *cases, "cases"));
+    INVAR_TRY(INVAR_ALLOC(cases, (size_t)words, "cases"));
     for (int i = 0; i < words && status == INVAR_OK; i++)
         status = invar_ci_case_of(&cases[i], folder, argv[i]);
     if (status == INVAR_OK)

@@ -53,7 +53,7 @@ invar_status invar_bisect_list(const char ***out, char *text)
     *out = NULL;
     if (!text)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)out, strlen(text) + 2, sizeof **out, "a list"));
+    INVAR_TRY(INVAR_ALLOC(*out, strlen(text) + 2, "a list"));
     while (*text) {
         char *comma = strchr(text, ',');
         if (comma)

@@ -538,7 +538,7 @@ static invar_status write_report(report_bundle *b, const settings *s)
     name_archive(b);
     if (s->out)
         (void)snprintf(b->path, sizeof b->path, "%s", s->out);
-    INVAR_TRY(invar_alloc((void **)&b->buffer, PAGE_BYTES, 1, "a member of the archive"));
+    INVAR_TRY(INVAR_ALLOC(b->buffer, PAGE_BYTES, "a member of the archive"));
     INVAR_TRY(invar_tar_writer_open(&b->tar, b->path));
     return write_members(b, s);
 }
@@ -570,7 +570,7 @@ static int cmd_bug_report(int argc, char **argv)
         invar_options_parse_words(&words, bug_report_options(&s), argc, argv, "RUN", 1, 1);
 
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&b, 1, sizeof *b, "a report of a problem");
+        status = INVAR_ALLOC(b, 1, "a report of a problem");
     if (status == INVAR_OK) {
         memset(b, 0, sizeof *b);
         b->word = argv[0];

@@ -52,7 +52,7 @@ static invar_status send_body(invar_http_transaction *transaction, int status, c
 {
     transaction->status = status;
     transaction->type = type;
-    INVAR_TRY(invar_alloc((void **)&transaction->reply, bytes + 1, 1, "a reply"));
+    INVAR_TRY(INVAR_ALLOC(transaction->reply, bytes + 1, "a reply"));
     memcpy(transaction->reply, text, bytes);
     transaction->reply_bytes = bytes;
     return INVAR_OK;
@@ -204,7 +204,7 @@ invar_status invar_live_report_server_open(invar_live_report_server **out, const
 
     *out = NULL;
     INVAR_TRY(invar_server_load(&http, NULL));
-    INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
+    INVAR_TRY(INVAR_ALLOC(b, 1, "a server of a page"));
     *b = (invar_live_report_server){.at = at, .http = http};
     (void)pthread_mutex_init(&b->lock, NULL);
     invar_status status = start_listening(b, port);

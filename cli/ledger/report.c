@@ -120,7 +120,7 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
     invar_output out;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&list, (size_t)count, sizeof *list, "report"));
+    INVAR_TRY(INVAR_ALLOC(list, (size_t)count, "report"));
     for (int i = 0; i < count; i++)
         list[i] = (invar_report_run){.ledger = runs[i].ledger,
                                      .run = runs[i].run.run,
@@ -143,7 +143,7 @@ static invar_status report_runs(int64_t *damaged_out, const settings *s, int wor
 
     if (!s->out)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "report needs --out FILE.html");
-    INVAR_TRY(invar_alloc((void **)&runs, (size_t)count, sizeof *runs, "report"));
+    INVAR_TRY(INVAR_ALLOC(runs, (size_t)count, "report"));
     while (open < count && status == INVAR_OK) {
         status = invar_locate_run(&runs[open], words > 0 ? argv[open] : NULL, s->ledger);
         open += status == INVAR_OK;

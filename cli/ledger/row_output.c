@@ -67,7 +67,7 @@ static invar_status put_text(invar_row_writer *rows, const char *text, size_t by
         size_t part = bytes < room ? bytes : room;
         document_chunk *fresh;
         if (part == 0) {
-            INVAR_TRY(invar_alloc((void **)&fresh, 1, sizeof *fresh, "JSON"));
+            INVAR_TRY(INVAR_ALLOC(fresh, 1, "JSON"));
             fresh->next = NULL;
             fresh->used = 0;
             *(rows->last ? &rows->last->next : &rows->first) = fresh;
@@ -94,7 +94,7 @@ json_t *invar_row_writer_json_text(const char *text, size_t bytes)
     json_t *out = json_stringn(text, bytes);
     char *safe;
 
-    if (out || invar_alloc((void **)&safe, 4 * bytes + 1, 1, "JSON") != INVAR_OK)
+    if (out || INVAR_ALLOC(safe, 4 * bytes + 1, "JSON") != INVAR_OK)
         return out;
     invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes);
     out = json_string(safe);
@@ -128,7 +128,7 @@ static json_t *json_blob(const void *data, size_t bytes)
     json_t *out;
     char *hex;
 
-    if (invar_alloc((void **)&hex, 2 * bytes + 1, 1, "JSON") != INVAR_OK)
+    if (INVAR_ALLOC(hex, 2 * bytes + 1, "JSON") != INVAR_OK)
         return NULL;
     format_hex(hex, data, bytes);
     out = json_stringn_nocheck(hex, 2 * bytes);
@@ -250,7 +250,7 @@ static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
         invar_export_csv_field(out, text, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_alloc((void **)&safe, 4 * bytes + 1, 1, "CSV"));
+    INVAR_TRY(INVAR_ALLOC(safe, 4 * bytes + 1, "CSV"));
     invar_export_csv_field(out, safe, invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes));
     invar_free(safe);
     return INVAR_OK;
@@ -297,7 +297,7 @@ static invar_status add_blob(invar_text_table *table, const invar_ledger_value *
     invar_status status;
     char *hex;
 
-    INVAR_TRY(invar_alloc((void **)&hex, 2 * value->bytes + 1, 1, "table"));
+    INVAR_TRY(INVAR_ALLOC(hex, 2 * value->bytes + 1, "table"));
     format_hex(hex, value->data, value->bytes);
     status = invar_text_table_text(table, hex, 2 * value->bytes);
     invar_free(hex);
@@ -335,7 +335,7 @@ static invar_status add_table_row(invar_row_writer *rows, const char *const *col
 invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
                                   invar_row_writer_format format)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "rows"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "rows"));
     **out = (invar_row_writer){.stream = stream, .format = format};
     return INVAR_OK;
 }

@@ -191,7 +191,7 @@ static invar_status make_samples(invar_rl_samples *out, const invar_model_spec *
     for (uint32_t i = 0; i < SAMPLES; i++) {
         invar_rl_sample *s;
         INVAR_TRY(invar_rl_samples_append(&s, out));
-        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)count, sizeof *s->tokens, "tokens"));
+        INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)count, "tokens"));
         for (uint32_t t = 0; t < count; t++)
             s->tokens[t] = (int32_t)((i * LONGEST + t) * UINT32_C(2654435761) % spec->vocab);
         s->prompt_tokens = 1;
@@ -477,8 +477,8 @@ static invar_status write_checkpoint(const conversion *j)
     invar_checkpoint_tensor *tensors = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)j->model->n_params, sizeof *tensors,
-                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(
+        INVAR_ALLOC(tensors, (size_t)j->model->n_params, "the list of a checkpoint's tensors"));
     for (int64_t i = 0; i < j->model->n_params; i++)
         tensors[i] = (invar_checkpoint_tensor){.set = "model",
                                                .name = j->model->params[i].name,

@@ -47,8 +47,7 @@ static invar_status run_child(invar_child_result *out, const diff_replay_context
 
     while (s->replay->flags[flags])
         flags++;
-    INVAR_TRY(invar_alloc((void **)&words, flags + OWN_WORDS + MORE_WORDS + 1, sizeof *words,
-                          "a command"));
+    INVAR_TRY(INVAR_ALLOC(words, flags + OWN_WORDS + MORE_WORDS + 1, "a command"));
     // a path in the current folder, which is not to be searched in PATH
     if (!strchr(program, '/') && invar_path_exists(program)) {
         snprintf(here, sizeof here, "./%s", program);

@@ -73,7 +73,7 @@ static invar_status print_text(const char *text, size_t bytes)
     size_t size = 4 * bytes + 1;
     char *safe = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&safe, size, 1, "a text to show"));
+    INVAR_TRY(INVAR_ALLOC(safe, size, "a text to show"));
     for (const char *line = text, *end = text + bytes; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         const char *stop = newline ? newline : end;

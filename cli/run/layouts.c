@@ -617,7 +617,7 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     invar_status status;
 
     *fits_out = false;
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "layouts"));
+    INVAR_TRY(INVAR_ALLOC(t, 1, "layouts"));
     *t = (layout_table){.options = options};
     status = invar_memory_planning_open(&t->view, recipe, options->memory);
     if (status == INVAR_OK) {

@@ -157,8 +157,7 @@ static invar_status gather_records(ranks_report *out, const invar_layout *layout
     invar_status status;
 
     out->size = invar_ranks_size(layout);
-    INVAR_TRY(
-        invar_alloc((void **)&out->all, (size_t)out->size, sizeof *out->all, "what ranks tell"));
+    INVAR_TRY(INVAR_ALLOC(out->all, (size_t)out->size, "what ranks tell"));
     status = invar_ranks_all_gather(layout, "doctor", own, sizeof *own, out->all);
     for (int r = 0; r < out->size && status == INVAR_OK; r++) {
         for (int c = 0; c < COLUMNS; c++)
@@ -236,7 +235,7 @@ static invar_status compare_ranks(ranks_report *r)
 {
     invar_digest *digests;
 
-    INVAR_TRY(invar_alloc((void **)&digests, (size_t)r->size, sizeof *digests, "cells of ranks"));
+    INVAR_TRY(INVAR_ALLOC(digests, (size_t)r->size, "cells of ranks"));
     for (int c = 0; c < COLUMNS; c++) {
         invar_rank_outlier found;
 

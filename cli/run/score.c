@@ -89,7 +89,7 @@ static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const 
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: %zu tokens; the model takes %" PRId64 " at most", where, count,
                           spec->max_positions);
-    INVAR_TRY(invar_alloc((void **)&s->tokens, count, sizeof *s->tokens, "tokens"));
+    INVAR_TRY(INVAR_ALLOC(s->tokens, count, "tokens"));
     for (size_t i = 0; i < count; i++)
         INVAR_TRY(read_token(&s->tokens[i], json_array_get(tokens, i), i, where, spec));
     s->prompt_tokens = 1;
@@ -142,12 +142,10 @@ static invar_status read_lines(scored_lines *l, const char *path, const invar_mo
 
 static invar_status alloc_logprobs(scored_lines *l)
 {
-    INVAR_TRY(invar_alloc((void **)&l->logp, (size_t)l->samples.count, sizeof *l->logp,
-                          "log-probabilities"));
-    memset(l->logp, 0, (size_t)l->samples.count * sizeof *l->logp);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(l->logp, (size_t)l->samples.count, "log-probabilities"));
     for (int64_t i = 0; i < l->samples.count; i++)
-        INVAR_TRY(invar_alloc((void **)&l->logp[i], (size_t)l->samples.items[i].n_tokens - 1,
-                              sizeof **l->logp, "log-probabilities"));
+        INVAR_TRY(INVAR_ALLOC_SIZED(l->logp[i], (size_t)l->samples.items[i].n_tokens - 1,
+                                    sizeof **l->logp, "log-probabilities"));
     return INVAR_OK;
 }
 
@@ -174,7 +172,7 @@ static invar_status score_by_training(scored_lines *l, const invar_run_context *
             i++;
             continue;
         }
-        status = invar_alloc((void **)&flat, (size_t)tokens, sizeof *flat, "log-probabilities");
+        status = INVAR_ALLOC(flat, (size_t)tokens, "log-probabilities");
         if (status == INVAR_OK)
             status =
                 invar_trainer_score(trainer, s->actor, l->samples.items + i, count, flat, NULL);
@@ -201,9 +199,9 @@ static invar_status score_by_rollout(scored_lines *l, const invar_run_context *s
 
     limits.concurrency = batch;
     limits.prefill_chunk = chunk;
-    status = invar_alloc((void **)&n, (size_t)count, sizeof *n, "lengths");
+    status = INVAR_ALLOC(n, (size_t)count, "lengths");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&tokens, (size_t)count, sizeof *tokens, "sequences");
+        status = INVAR_ALLOC(tokens, (size_t)count, "sequences");
     if (status == INVAR_OK) {
         for (int64_t i = 0; i < count; i++) {
             n[i] = l->samples.items[i].n_tokens;

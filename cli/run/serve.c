@@ -73,7 +73,7 @@ static invar_status read_key(char **out, const settings *set)
     if (!given || !*given)
         return INVAR_OK;
     bytes = strlen(given) + 1;
-    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a key"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes, "a key"));
     memcpy(*out, given, bytes);
     return check_key(*out, KEY_VARIABLE);
 }

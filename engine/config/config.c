@@ -156,7 +156,7 @@ invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_rec
     }
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, entry.key->name));
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, entry.key->name));
     memcpy(*out, ids, (size_t)count * sizeof *ids);
     *count_out = count;
     return INVAR_OK;
@@ -185,7 +185,7 @@ static invar_status copy_strings(char ***out, int64_t *count_out, const json_t *
     }
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&strings, count * sizeof *strings + bytes, 1, entry->key->name));
+    INVAR_TRY(INVAR_ALLOC_SIZED(strings, count * sizeof *strings + bytes, 1, entry->key->name));
     text = (char *)(strings + count);
     for (size_t i = 0; i < count; i++) {
         size_t length = json_string_length(json_array_get(list, i));

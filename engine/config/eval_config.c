@@ -263,7 +263,7 @@ invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *
     if (!r.path[0])
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, r.path, INVAR_RECIPE_MAX_BYTES));
-    status = invar_alloc((void **)&out->recipes, MAX_SETS, sizeof *out->recipes, "sets");
+    status = INVAR_ALLOC(out->recipes, MAX_SETS, "sets");
     if (status == INVAR_OK)
         status = read_lines(&r, (text_span){text, bytes});
     if (status == INVAR_OK && out->count == 0)

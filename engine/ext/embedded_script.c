@@ -36,7 +36,7 @@ static invar_status make_command(char **out, const invar_embedded *before,
     int first = before ? (int)before->bytes : 0;
     size_t bytes = sizeof COMMAND + (size_t)first + script->bytes;
 
-    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a command"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes, "a command"));
     (void)snprintf(*out, bytes, COMMAND, first, before ? before->text : "", (int)script->bytes,
                    script->text);
     return INVAR_OK;

@@ -116,7 +116,7 @@ static invar_status copy_text(char **out, const char *text)
 {
     size_t bytes = strlen(text) + 1;
 
-    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a program's command"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes, "a program's command"));
     memcpy(*out, text, bytes);
     return INVAR_OK;
 }
@@ -130,8 +130,7 @@ invar_status invar_line_process_open(invar_line_process **out, const char *name,
     *out = NULL;
     if (!(timeout >= 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: a timeout below 0", name);
-    INVAR_TRY(invar_alloc((void **)&program, 1, sizeof *program, "a program"));
-    memset(program, 0, sizeof *program);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(program, 1, "a program"));
     program->name = name;
     program->timeout_ms = (int64_t)((timeout < MAX_TIMEOUT_S ? timeout : MAX_TIMEOUT_S) * 1000);
     program->timeout_ms += timeout > 0 && program->timeout_ms == 0;

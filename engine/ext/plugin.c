@@ -149,8 +149,7 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "a plug-in needs a name of 1 to %d bytes and at least one kind",
                           NAME_BYTES);
-    INVAR_TRY(invar_alloc((void **)&plugin, 1, sizeof *plugin, "a plug-in"));
-    memset(plugin, 0, sizeof *plugin);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(plugin, 1, "a plug-in"));
     memcpy(plugin->name, options->name, bytes);
     plugin->kinds = options->kinds;
     plugin->apart = options->record_only && options->spec;
@@ -479,7 +478,7 @@ static invar_status call_teacher(invar_plugin *plugin, const invar_plugin_call *
     size_t bytes;
     char *data;
 
-    INVAR_TRY(invar_alloc((void **)&questions, call->count, sizeof *questions, "questions"));
+    INVAR_TRY(INVAR_ALLOC(questions, call->count, "questions"));
     for (size_t i = 0; i < call->count; i++) {
         const invar_plugin_sample *s = &call->samples[i];
         questions[i] = (invar_logprob_request){.tokens = s->tokens,
@@ -592,7 +591,7 @@ static invar_status make_sample_views(invar_plugin_sample **out, const invar_plu
 {
     if (count < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: a call without samples", plugin->name);
-    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "samples for a plug-in"));
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, "samples for a plug-in"));
     for (int64_t i = 0; i < count; i++)
         invar_plugin_sample_view(&(*out)[i], &samples[i]);
     return INVAR_OK;

@@ -60,9 +60,8 @@ invar_status invar_plugin_argv_split(invar_plugin_argv *out, const char *name, c
     size_t bytes = strlen(text) + 1;
     int count;
 
-    INVAR_TRY(invar_alloc((void **)&out->text, bytes, 1, "a command"));
-    INVAR_TRY(
-        invar_alloc((void **)&out->words, bytes / 2 + 2, sizeof *out->words, "a command's words"));
+    INVAR_TRY(INVAR_ALLOC(out->text, bytes, "a command"));
+    INVAR_TRY(INVAR_ALLOC(out->words, bytes / 2 + 2, "a command's words"));
     memcpy(out->text, text, bytes);
     count = split_words(out->words, out->text);
     if (count <= 0)

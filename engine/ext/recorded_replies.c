@@ -42,7 +42,7 @@ static invar_status append_reply(void *payload, const invar_ledger_plugin_reply 
     char *block;
 
     INVAR_TRY(reserve_item(stored));
-    INVAR_TRY(invar_alloc((void **)&block, reply->bytes + name, 1, "a stored reply"));
+    INVAR_TRY(INVAR_ALLOC(block, reply->bytes + name, "a stored reply"));
     if (reply->bytes)
         memcpy(block, reply->data, reply->bytes);
     memcpy(block + reply->bytes, reply->plugin, name);

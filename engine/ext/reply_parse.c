@@ -487,7 +487,7 @@ invar_status invar_plugin_call_pack(char **out, size_t *bytes_out, const invar_p
     for (int i = 0; i < count; i++)
         bytes += parts[i].bytes;
     bytes += named;
-    INVAR_TRY(invar_alloc((void **)&data, bytes, 1, "a reply"));
+    INVAR_TRY(INVAR_ALLOC(data, bytes, "a reply"));
     data[0] = named ? 'p' : 'b';
     at = data + 1;
     for (int i = 0; i < count; at += parts[i++].bytes)

@@ -169,8 +169,7 @@ invar_status invar_shared_object_open(invar_shared_object **out, const char *nam
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&object, 1, sizeof *object, "a plug-in"));
-    memset(object, 0, sizeof *object);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(object, 1, "a plug-in"));
     object->name = name;
     status = load_library(object, path);
     if (status == INVAR_OK)
@@ -258,8 +257,7 @@ static invar_status add_parts(invar_shared_object *object, const invar_plugin_ca
 
     if (names == 0)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_alloc((void **)&values, call->count * names, sizeof *values, "parts of rewards"));
+    INVAR_TRY(INVAR_ALLOC(values, call->count * names, "parts of rewards"));
     for (size_t i = 0; i < call->count * names; i++)
         values[i] = (double)NAN; // detects values that were not set
     status = call_parts(object, call, names, values);
@@ -401,8 +399,7 @@ invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_o
     invar_plugin_next *next = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&next, call->count, sizeof *next, "what follows turns"));
-    memset(next, 0, call->count * sizeof *next);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(next, call->count, "what follows turns"));
     status = call_generate(object, call, next);
     if (status == INVAR_OK) {
         invar_turn_actions_write(line_out, next, call->count, object->table.part_names);

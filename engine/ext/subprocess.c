@@ -104,7 +104,7 @@ static invar_status mark_environment(char ***out, char *mark)
 
     while (environ && environ[count])
         count++;
-    INVAR_TRY(invar_alloc((void **)out, count + 2, sizeof **out, "an environment"));
+    INVAR_TRY(INVAR_ALLOC(*out, count + 2, "an environment"));
     (*out)[0] = mark;
     if (count > 0)
         memcpy(*out + 1, environ, count * sizeof **out);

@@ -34,7 +34,7 @@ void invar_turn_action_release(invar_turn_action *next)
 static invar_status read_text(invar_turn_action *out, const json_t *value)
 {
     out->text_bytes = json_string_length(value);
-    INVAR_TRY(invar_alloc((void **)&out->text, out->text_bytes + 1, 1, "text that is inserted"));
+    INVAR_TRY(INVAR_ALLOC(out->text, out->text_bytes + 1, "text that is inserted"));
     memcpy(out->text, json_string_value(value), out->text_bytes + 1);
     return INVAR_OK;
 }
@@ -43,8 +43,7 @@ static invar_status read_tokens(invar_turn_action *out, const json_t *list, cons
 {
     size_t count = json_array_size(list);
 
-    INVAR_TRY(invar_alloc((void **)&out->tokens, count + 1, sizeof *out->tokens,
-                          "tokens that are inserted"));
+    INVAR_TRY(INVAR_ALLOC(out->tokens, count + 1, "tokens that are inserted"));
     for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
         json_int_t id = json_integer_value(value);
@@ -78,7 +77,7 @@ static invar_status read_stop(invar_turn_action *out, const json_t *list, const 
     INVAR_TRY(check_stop(list, where));
     for (size_t i = 0; i < count; i++)
         bytes += json_string_length(json_array_get(list, i)) + 1;
-    INVAR_TRY(invar_alloc((void **)&out->stop, bytes, 1, "strings that end a turn"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(out->stop, bytes, 1, "strings that end a turn"));
     out->stop->count = (int64_t)count;
     out->stop->strings = (const char **)(out->stop + 1);
     at = (char *)(out->stop->strings + count);

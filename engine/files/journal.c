@@ -97,7 +97,7 @@ invar_status invar_journal_create(invar_journal **out, const char *path, const c
     *out = NULL;
     if (strlen(path) >= sizeof j->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s...: the path is too long", path);
-    INVAR_TRY(invar_alloc((void **)&j, 1, sizeof *j, "a journal"));
+    INVAR_TRY(INVAR_ALLOC(j, 1, "a journal"));
     *j = (invar_journal){.fd = -1};
     status = create_file(j, path, lines, bytes);
     if (status != INVAR_OK) {

@@ -250,8 +250,8 @@ static invar_status sort_tensors(invar_safetensors *file)
 {
     size_t count = (size_t)file->count;
 
-    INVAR_TRY(invar_alloc((void **)&file->by_data, count, sizeof *file->by_data, file->shown));
-    INVAR_TRY(invar_alloc((void **)&file->by_name, count, sizeof *file->by_name, file->shown));
+    INVAR_TRY(INVAR_ALLOC(file->by_data, count, file->shown));
+    INVAR_TRY(INVAR_ALLOC(file->by_name, count, file->shown));
     for (size_t i = 0; i < count; i++)
         file->by_data[i] = file->by_name[i] = &file->tensors[i];
     INVAR_TRY(invar_sort((const void **)file->by_data, count, compare_data));
@@ -292,8 +292,7 @@ static invar_status parse_header(invar_safetensors *file, const char *text, size
     if (status == INVAR_E_INVALID) // the writer of the file is to blame, not the caller
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", invar_error_last()->message);
     INVAR_TRY(status);
-    INVAR_TRY(invar_alloc((void **)&file->tensors, json_object_size(file->header),
-                          sizeof *file->tensors, file->shown));
+    INVAR_TRY(INVAR_ALLOC(file->tensors, json_object_size(file->header), file->shown));
     INVAR_TRY(read_tensors(file));
     return sort_tensors(file);
 }
@@ -338,7 +337,7 @@ static invar_status read_header(invar_safetensors *file)
             file->shown, (unsigned long long)(sizeof length + bytes),
             (unsigned long long)file->bytes);
     file->data = sizeof length + bytes;
-    INVAR_TRY(invar_alloc((void **)&text, (size_t)bytes + 1, 1, file->shown));
+    INVAR_TRY(INVAR_ALLOC(text, (size_t)bytes + 1, file->shown));
     status = read_at(file, text, (size_t)bytes, sizeof length);
     if (status == INVAR_OK)
         status = parse_header(file, text, (size_t)bytes);
@@ -366,8 +365,7 @@ invar_status invar_safetensors_open(invar_safetensors **out, const char *path)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&file, 1, sizeof *file, "safetensors"));
-    memset(file, 0, sizeof *file);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(file, 1, "safetensors"));
     invar_path_show(file->shown, path);
     status = open_file(file, path);
     if (status != INVAR_OK) {

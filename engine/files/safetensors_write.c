@@ -184,7 +184,7 @@ invar_status invar_safetensors_create(invar_safetensors_writer **out, const char
     json_t *header;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "safetensors"));
+    INVAR_TRY(INVAR_ALLOC(writer, 1, "safetensors"));
     header = json_object();
     *writer = (invar_safetensors_writer){.tensors = tensors, .count = count};
     invar_path_show(writer->shown, path);

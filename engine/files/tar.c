@@ -184,8 +184,7 @@ invar_status invar_tar_writer_open(invar_tar_writer **out, const char *path)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "an archive"));
-    memset(writer, 0, sizeof *writer);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(writer, 1, "an archive"));
     (void)snprintf(writer->path, sizeof writer->path, "%s", path);
     status = invar_path_check_output(path, MAGIC, AT_MAGIC);
     if (status == INVAR_OK)
@@ -450,7 +449,7 @@ static invar_status open_archive(tar_reader *r)
     if (!S_ISREG(info.st_mode))
         return fail_damaged(r, "it is no regular file");
     r->left = info.st_size;
-    return invar_alloc((void **)&r->piece, PIECE, 1, "a piece of an archive");
+    return INVAR_ALLOC(r->piece, PIECE, "a piece of an archive");
 }
 
 invar_status invar_tar_unpack(invar_tar_list *out, const char *path, const char *folder)

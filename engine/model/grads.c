@@ -84,8 +84,7 @@ static int64_t list_shards(invar_tensor *out, const invar_grads *grads, const in
 static invar_status make_shard_list(invar_grads *grads, const invar_model *model)
 {
     grads->n_pieces = list_shards(NULL, grads, model);
-    INVAR_TRY(invar_alloc((void **)&grads->pieces, (size_t)grads->n_pieces, sizeof *grads->pieces,
-                          "the list of gradients"));
+    INVAR_TRY(INVAR_ALLOC(grads->pieces, (size_t)grads->n_pieces, "the list of gradients"));
     (void)list_shards(grads->pieces, grads, model);
     return INVAR_OK;
 }
@@ -124,13 +123,11 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&grads, 1, sizeof *grads, "gradients"));
+    INVAR_TRY(INVAR_ALLOC(grads, 1, "gradients"));
     *grads = (invar_grads){.bytes = bytes, .dev = model->dev};
-    status = invar_alloc((void **)&grads->tensors, (size_t)model->n_params, sizeof *grads->tensors,
-                         "the list of gradients");
+    status = INVAR_ALLOC(grads->tensors, (size_t)model->n_params, "the list of gradients");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&grads->digests, (size_t)model->n_params,
-                             sizeof *grads->digests, "digests of gradients");
+        status = INVAR_ALLOC(grads->digests, (size_t)model->n_params, "digests of gradients");
     if (status == INVAR_OK)
         status = invar_device_alloc(&grads->dev, &grads->memory, bytes, "gradients");
     if (status == INVAR_OK)
@@ -258,7 +255,7 @@ static invar_status exchange_tied(invar_grads *grads, const invar_model *model,
         invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry_run))
         return INVAR_OK;
     bucket = layout->bucket_bytes < t.bytes ? layout->bucket_bytes : t.bytes;
-    INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(t.room, 2, bucket, "gradients on their way"));
     for (size_t at = 0; at < t.bytes && status == INVAR_OK; at += bucket)
         status = exchange_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
     invar_free(t.room);
@@ -380,8 +377,8 @@ static invar_status gather_ranges(invar_grads *grads, const invar_model *model,
 
     if (part->contexts == 1 && part->experts == 1)
         return INVAR_OK;
-    status = invar_alloc((void **)&g.start, (size_t)(part->contexts + part->experts + 1),
-                         sizeof *g.start, "shares of gradients");
+    status =
+        INVAR_ALLOC(g.start, (size_t)(part->contexts + part->experts + 1), "shares of gradients");
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
         status = gather_param(&g, grads, i);
     if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&

@@ -275,12 +275,9 @@ static invar_status list_params(invar_model *model)
 
     INVAR_TRY(invar_decoder_declare(&count, NULL, spec, model->format));
     count *= spec->lora.rank > 0 ? 3 : 1; // each parameter has at most two of an adapter
-    INVAR_TRY(invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
-                          "the list of parameters"));
-    INVAR_TRY(invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
-                          "the order of parameters"));
-    INVAR_TRY(invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
-                          "the list of layers"));
+    INVAR_TRY(INVAR_ALLOC(model->params, (size_t)count, "the list of parameters"));
+    INVAR_TRY(INVAR_ALLOC(model->order, (size_t)count, "the order of parameters"));
+    INVAR_TRY(INVAR_ALLOC(model->first, (size_t)spec->layers + 1, "the list of layers"));
     INVAR_TRY(invar_decoder_declare(&model->n_params, model->params, spec, model->format));
     model->base = model->params;
     model->n_base = model->n_params;
@@ -328,7 +325,7 @@ static invar_status check_declaration(const invar_model_spec *spec, invar_format
     invar_status status;
 
     INVAR_TRY(invar_model_spec_check(spec));
-    INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
+    INVAR_TRY(INVAR_ALLOC(model, 1, "a model"));
     *model = (invar_model){.spec = *spec, .format = format, .part = *part};
     status = declare_params(model);
     free_lists(model);
@@ -451,7 +448,7 @@ static invar_status create_model(invar_model **out, const invar_model_spec *spec
 
     *out = NULL;
     INVAR_TRY(invar_model_spec_check(spec));
-    INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
+    INVAR_TRY(INVAR_ALLOC(model, 1, "a model"));
     *model = (invar_model){
         .spec = *spec,
         .format = format,

@@ -24,8 +24,7 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&pass, 1, sizeof *pass, "a pass"));
-    memset(pass, 0, sizeof *pass);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(pass, 1, "a pass"));
     pass->options = *options;
     invar_op_runner_init(&pass->op_runner, dev);
     status = invar_op_graph_new(&pass->layers_graph.graph);
@@ -337,8 +336,7 @@ static invar_status ensure_copy_ids(invar_pass *pass)
     invar_free(pass->in_order);
     pass->in_order = NULL;
     pass->in_order_capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&pass->in_order, (size_t)rows, sizeof *pass->in_order,
-                          "the order of rows"));
+    INVAR_TRY(INVAR_ALLOC(pass->in_order, (size_t)rows, "the order of rows"));
     pass->in_order_capacity = rows;
     for (int32_t i = 0; i < rows; i++)
         pass->in_order[i] = i;
@@ -360,8 +358,7 @@ static invar_status list_own_units(invar_pass *pass)
         invar_free(pass->own_units);
         pass->own_units = NULL;
         pass->own_units_capacity = 0;
-        INVAR_TRY(invar_alloc((void **)&pass->own_units, 2 * (size_t)need, sizeof *pass->own_units,
-                              "units of rows"));
+        INVAR_TRY(INVAR_ALLOC(pass->own_units, 2 * (size_t)need, "units of rows"));
         pass->own_units_capacity = 2 * need;
     }
     invar_row_partition_units(pass->own_units, &d->residual, &pass->rows.units);

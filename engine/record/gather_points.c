@@ -173,7 +173,7 @@ static invar_status unpack_stages(invar_recorder *r, const invar_rank_gathered *
     invar_status status = INVAR_OK;
     int64_t last = 0;
 
-    INVAR_TRY(invar_alloc((void **)&rest, (size_t)ranks, sizeof *rest, "what stages have shown"));
+    INVAR_TRY(INVAR_ALLOC(rest, (size_t)ranks, "what stages have shown"));
     for (int i = 0; i < ranks && status == INVAR_OK; i++) {
         rest[i] = (invar_rank_buffer_reader){at, gathered->bytes[i]};
         if (rest[i].bytes > 0)

@@ -56,7 +56,7 @@ static invar_status choose_samples(bool *chosen, const invar_step_report *step, 
 
     if (keep > step->count)
         keep = step->count;
-    INVAR_TRY(invar_alloc((void **)&order, (size_t)step->count, sizeof *order, "samples to keep"));
+    INVAR_TRY(INVAR_ALLOC(order, (size_t)step->count, "samples to keep"));
     for (int64_t i = 0; i < step->count; i++)
         order[i] = &samples[i];
     invar_status status = invar_sort(order, (size_t)step->count, by_reward);
@@ -221,10 +221,8 @@ invar_status invar_kept_samples_make(invar_kept_samples *out, const invar_record
     if (!recorder->ledger || o->n_keep_samples == 0 || !o->tokenizer || step->count == 0 ||
         !invar_kept_samples_wants(step->number, recorder->kept_bytes))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&out->items, (size_t)o->n_keep_samples, sizeof *out->items,
-                          "samples that are kept"));
-    INVAR_TRY(invar_alloc((void **)&chosen, (size_t)step->count, sizeof *chosen,
-                          "samples that are kept"));
+    INVAR_TRY(INVAR_ALLOC(out->items, (size_t)o->n_keep_samples, "samples that are kept"));
+    INVAR_TRY(INVAR_ALLOC(chosen, (size_t)step->count, "samples that are kept"));
     invar_status status = pack_chosen(out, recorder, step, chosen);
     invar_free(chosen);
     return status;

@@ -157,7 +157,7 @@ static invar_status reserve_rows(invar_op_trace *t, size_t count)
     invar_free(t->rows);
     t->rows = NULL;
     t->row_capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&t->rows, count, sizeof *t->rows, "times of ops"));
+    INVAR_TRY(INVAR_ALLOC(t->rows, count, "times of ops"));
     t->row_capacity = count;
     return INVAR_OK;
 }
@@ -215,8 +215,7 @@ static invar_status convert_rows(invar_op_trace_result *out, invar_op_trace *t)
         all += t->gathered_rows.bytes[r] / sizeof *next;
     invar_free(t->ledger_rows);
     t->ledger_rows = NULL;
-    INVAR_TRY(invar_alloc((void **)&t->ledger_rows, all, sizeof *t->ledger_rows,
-                          "times of ops of all ranks"));
+    INVAR_TRY(INVAR_ALLOC(t->ledger_rows, all, "times of ops of all ranks"));
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < t->gathered_rows.bytes[r] / sizeof *next; i++, next++) {
             next->phase[sizeof next->phase - 1] =
@@ -279,7 +278,7 @@ invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_optio
 
     *out = NULL;
     INVAR_TRY(invar_ranks_broadcast(options->layout, COMM_PHASE, 0, &origin, sizeof origin));
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "tracks of ops"));
+    INVAR_TRY(INVAR_ALLOC(t, 1, "tracks of ops"));
     *t = (invar_op_trace){.layout = options->layout,
                           .profiles = {options->device, options->sampler_profile},
                           .first = options->first,

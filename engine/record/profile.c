@@ -122,7 +122,7 @@ static const char *intern_text(invar_profile *p, const char *text)
             return p->texts[at];
     if (p->n_texts == MAX_TEXTS / 2)
         return "";
-    status = invar_alloc((void **)&p->texts[at], bytes, 1, "operands of a profile");
+    status = INVAR_ALLOC(p->texts[at], bytes, "operands of a profile");
     if (status != INVAR_OK) {
         p->texts[at] = NULL;
         keep_failure(p, status);
@@ -141,7 +141,7 @@ static invar_status grow_events(event_list *l)
     size_t capacity = l->capacity ? 2 * l->capacity : 1024;
     invar_profile_event *larger = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&larger, capacity, sizeof *larger, "events of a profile"));
+    INVAR_TRY(INVAR_ALLOC(larger, capacity, "events of a profile"));
     if (l->count)
         memcpy(larger, l->events, l->count * sizeof *larger);
     invar_free(l->events);
@@ -175,7 +175,7 @@ static invar_status find_sum(invar_profile_sum **out, invar_profile *p,
     }
     if (p->n_sums == p->sum_capacity) {
         // grows from empty after each take, which hands out the array
-        INVAR_TRY(invar_alloc((void **)&larger, capacity, sizeof *larger, "sums of a profile"));
+        INVAR_TRY(INVAR_ALLOC(larger, capacity, "sums of a profile"));
         if (p->n_sums)
             memcpy(larger, p->sums, p->n_sums * sizeof *larger);
         invar_free(p->sums);
@@ -397,12 +397,9 @@ invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile
 
 static invar_status alloc_buffers(invar_profile *p)
 {
-    INVAR_TRY(invar_alloc((void **)&p->pending, INVAR_DEVICE_TIMERS_MAX / 2, sizeof *p->pending,
-                          "a profile"));
-    INVAR_TRY(invar_alloc((void **)&p->read_ns, INVAR_DEVICE_TIMERS_MAX, sizeof *p->read_ns,
-                          "a profile"));
-    INVAR_TRY(invar_alloc((void **)&p->texts, MAX_TEXTS, sizeof *p->texts, "a profile"));
-    memset(p->texts, 0, MAX_TEXTS * sizeof *p->texts);
+    INVAR_TRY(INVAR_ALLOC(p->pending, INVAR_DEVICE_TIMERS_MAX / 2, "a profile"));
+    INVAR_TRY(INVAR_ALLOC(p->read_ns, INVAR_DEVICE_TIMERS_MAX, "a profile"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(p->texts, MAX_TEXTS, "a profile"));
     return INVAR_OK;
 }
 
@@ -412,7 +409,7 @@ invar_status invar_profile_new(invar_profile **out)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a profile"));
+    INVAR_TRY(INVAR_ALLOC(p, 1, "a profile"));
     *p = (invar_profile){.meter = {.begin = on_op_begin, .end = on_op_end}, .phase = OUTSIDE};
     p->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - invar_process_clock_ns(CLOCK_MONOTONIC);
     INVAR_CHECK(pthread_mutex_init(&p->lock, NULL) == 0);

@@ -159,10 +159,9 @@ invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *la
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&timer, 1, sizeof *timer, "work of a rank"));
+    INVAR_TRY(INVAR_ALLOC(timer, 1, "work of a rank"));
     *timer = (invar_rank_timer){.layout = layout, .max_slices = (int64_t)most};
-    status =
-        invar_alloc((void **)&timer->rows, 2 * rows, sizeof *timer->rows, "what a rank has done");
+    status = INVAR_ALLOC(timer->rows, 2 * rows, "what a rank has done");
     if (status != INVAR_OK) {
         invar_free(timer);
         return status;
@@ -210,9 +209,8 @@ static invar_status reserve_results(invar_rank_timer *timer, size_t rows)
     timer->slices = NULL;
     timer->ledger_rows = NULL;
     timer->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&timer->ledger_rows, rows, sizeof *timer->ledger_rows,
-                          "work of all ranks"));
-    INVAR_TRY(invar_alloc((void **)&timer->slices, rows, sizeof *timer->slices, "slices of ranks"));
+    INVAR_TRY(INVAR_ALLOC(timer->ledger_rows, rows, "work of all ranks"));
+    INVAR_TRY(INVAR_ALLOC(timer->slices, rows, "slices of ranks"));
     timer->capacity = rows;
     return INVAR_OK;
 }

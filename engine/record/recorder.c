@@ -325,7 +325,7 @@ static invar_status emit_rollout_points(invar_recorder *r)
 
     if (!r->sampled || !invar_rollout_points_any(r->sampled))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&draws, (size_t)s->count, sizeof *draws, "draws of a step"));
+    INVAR_TRY(INVAR_ALLOC(draws, (size_t)s->count, "draws of a step"));
     for (int64_t i = 0; i < s->count; i++)
         draws[i] = s->samples[s->first + i].draw_index;
     status = invar_rollout_points_emit(r->sampled, &view, draws, s->count);

@@ -58,8 +58,8 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     *out = false;
     if (!invar_layout_has_data_parallel(layout) || !r->step)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)layout->data.size, sizeof *all + sizeof *bytes,
-                          "digests of weights"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(all, (size_t)layout->data.size, sizeof *all + sizeof *bytes,
+                                "digests of weights"));
     bytes = (size_t *)(all + layout->data.size);
     own = &all[layout->data.rank];
     for (int i = 0; i < layout->data.size; i++)
@@ -153,11 +153,9 @@ static invar_status make_desync_record(desync_record *out, int others, const dig
     const invar_digest *at = all->rank_digest + all->count;
     size_t count = (size_t)points->count;
 
-    INVAR_TRY(invar_alloc((void **)&out->points, count, sizeof *out->points, "points"));
-    INVAR_TRY(
-        invar_alloc((void **)&out->replicas, (size_t)others, sizeof *out->replicas, "replicas"));
-    INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)others * count, sizeof *out->digests,
-                          "digests of replicas"));
+    INVAR_TRY(INVAR_ALLOC(out->points, count, "points"));
+    INVAR_TRY(INVAR_ALLOC(out->replicas, (size_t)others, "replicas"));
+    INVAR_TRY(INVAR_ALLOC(out->digests, (size_t)others * count, "digests of replicas"));
     memcpy(out->points, points->points, count * sizeof *out->points);
     for (size_t i = 0; i < count; i++)
         out->points[i].replicated = is_compared(&out->points[i]);
@@ -200,12 +198,12 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
     invar_digest *own = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&own, (size_t)points->count, sizeof *own, "digests"));
+    INVAR_TRY(INVAR_ALLOC(own, (size_t)points->count, "digests"));
     for (int64_t i = 0; i < points->count; i++)
         if (is_compared(&points->points[i]))
             own[out->count++] = points->digests[i];
-    status = invar_alloc((void **)&out->rank_digest, ranks * (size_t)out->count, sizeof *own,
-                         "digests of all ranks");
+    status = INVAR_ALLOC_SIZED(out->rank_digest, ranks * (size_t)out->count, sizeof *own,
+                               "digests of all ranks");
     if (status == INVAR_OK)
         status = invar_ranks_all_gather(layout, PHASE " points", own,
                                         (size_t)out->count * sizeof *own, out->rank_digest);

@@ -336,8 +336,8 @@ static invar_status add_rollout_metrics(ledger_entry *e)
     add_staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
         add_numbered_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
-    INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
-    status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
+    INVAR_TRY(INVAR_ALLOC(lengths, (size_t)f->samples, "lengths"));
+    status = INVAR_ALLOC(order, (size_t)f->samples, "lengths in order");
     if (status == INVAR_OK)
         status = add_length_metrics(e, lengths, order);
     invar_free(order);
@@ -389,7 +389,7 @@ static invar_status fill_parts(ledger_entry *e)
         count += (size_t)samples[i].parts.count;
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&e->parts, count, sizeof *e->parts, "parts of rewards"));
+    INVAR_TRY(INVAR_ALLOC(e->parts, count, "parts of rewards"));
     for (int64_t i = 0; i < e->step->count; i++)
         for (int64_t k = 0; k < samples[i].parts.count; k++) {
             const invar_reward_part *part = &samples[i].parts.items[k];
@@ -402,8 +402,7 @@ static invar_status fill_multi_turn(ledger_entry *e)
 {
     const invar_token_arrays *f = e->step->flat;
 
-    INVAR_TRY(invar_alloc((void **)&e->multi_turn, (size_t)e->step->count + 1,
-                          sizeof *e->multi_turn, "turns of samples"));
+    INVAR_TRY(INVAR_ALLOC(e->multi_turn, (size_t)e->step->count + 1, "turns of samples"));
     for (int64_t i = 0; i < e->step->count; i++) {
         int64_t at = e->step->first + i, inserted = 0;
 
@@ -443,8 +442,7 @@ static invar_status add_audit_gauges(ledger_entry *e, const invar_layout *layout
     if (!e->step->audit)
         return INVAR_OK;
     invar_audit_counted(&own[0], &own[1], e->step->audit);
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
-                          "audits of all ranks"));
+    INVAR_TRY(INVAR_ALLOC(all, (size_t)invar_ranks_size(layout), "audits of all ranks"));
     status = invar_ranks_all_gather(layout, "audits", own, sizeof own, all);
     for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++) {
         checked += all[r][0];
@@ -567,14 +565,11 @@ invar_status invar_step_entry_append(invar_recorder *recorder, const invar_step_
     ledger_entry *e = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "an entry of the ledger"));
-    memset(e, 0, sizeof *e);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(e, 1, "an entry of the ledger"));
     e->step = step;
-    status = invar_alloc((void **)&e->samples, (size_t)step->count, sizeof *e->samples,
-                         "samples of an entry");
+    status = INVAR_ALLOC(e->samples, (size_t)step->count, "samples of an entry");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
-                             "coordinates of samples");
+        status = INVAR_ALLOC(e->rng, (size_t)step->count, "coordinates of samples");
     if (status == INVAR_OK)
         status = build_entry(e, recorder->options.layout);
     if (status == INVAR_OK)

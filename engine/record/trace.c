@@ -219,8 +219,7 @@ invar_status invar_trace_open(invar_trace **out, const char *path)
     invar_status status = INVAR_OK;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&trace, 1, sizeof *trace, "a trace"));
-    memset(trace, 0, sizeof *trace);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(trace, 1, "a trace"));
     trace->fd = -1;
     trace->step = -1;
     trace->origin_ns = invar_process_clock_ns(CLOCK_MONOTONIC);

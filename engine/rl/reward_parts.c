@@ -68,8 +68,7 @@ static invar_status insert_part(invar_reward_parts *parts, int64_t at,
     if (parts->count == INVAR_REWARD_PARTS)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: rewards have more than %d named parts", where,
                           INVAR_REWARD_PARTS);
-    INVAR_TRY(
-        invar_alloc((void **)&grown, (size_t)parts->count + 1, sizeof *grown, "parts of a reward"));
+    INVAR_TRY(INVAR_ALLOC(grown, (size_t)parts->count + 1, "parts of a reward"));
     for (int64_t i = 0; i <= parts->count; i++)
         grown[i] = i == at ? *part : parts->items[i < at ? i : i - 1];
     invar_free(parts->items);

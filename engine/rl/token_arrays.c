@@ -179,7 +179,7 @@ static invar_status compute_percentiles(invar_logp_diff *out, float *sizes, int6
     const void **order = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&order, (size_t)count, sizeof *order, "differences"));
+    INVAR_TRY(INVAR_ALLOC(order, (size_t)count, "differences"));
     for (int64_t i = 0; i < count; i++)
         order[i] = &sizes[i];
     status = invar_sort(order, (size_t)count, by_size);
@@ -222,7 +222,7 @@ invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_toke
     *out = invar_token_arrays_max_logp_diff(arrays, first, count, a, b);
     if (out->differ == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
+    INVAR_TRY(INVAR_ALLOC(sizes, (size_t)tokens, "differences"));
     for (int64_t t = begin; t < begin + tokens; t++)
         if (arrays->sampled_mask[t])
             sizes[drawn++] = abs_difference(a[t], b[t]);

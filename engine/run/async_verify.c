@@ -90,7 +90,7 @@ static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
     out[0] = '\0';
     if (fresh->count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
+    INVAR_TRY(INVAR_ALLOC(scored, (size_t)tokens, "log-probabilities"));
     status = invar_trainer_score(trainer, model, fresh->items, fresh->count, scored, NULL);
     if (status == INVAR_OK)
         describe_mismatch(out, loop, fresh->items, fresh->count, scored);

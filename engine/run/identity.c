@@ -586,7 +586,7 @@ static invar_status broadcast_text(char **text, const invar_train_loop *loop, in
     int64_t bytes = (int64_t)own->bytes;
 
     INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", from, &bytes, sizeof bytes));
-    INVAR_TRY(invar_alloc((void **)text, (size_t)bytes + 2, 1, "what a rank is given"));
+    INVAR_TRY(INVAR_ALLOC(*text, (size_t)bytes + 2, "what a rank is given"));
     memset(*text, 0, (size_t)bytes + 2); // ends with two NULs, whatever the other rank sends
     if (invar_comm_rank(loop->world->world) == from)
         memcpy(*text, own->text, own->bytes);
@@ -644,7 +644,7 @@ static invar_status compare_inputs(invar_train_loop *loop, const rank_inputs *ow
 
 static invar_status make_text(rank_inputs *own)
 {
-    return invar_alloc((void **)&own->text, own->bytes, 1, "what ranks are given");
+    return INVAR_ALLOC(own->text, own->bytes, "what ranks are given");
 }
 
 invar_status invar_train_loop_compare_recipes(invar_train_loop *loop)

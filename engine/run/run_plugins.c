@@ -370,7 +370,7 @@ invar_status invar_run_plugins_replies(invar_ledger_plugin_reply **out, size_t *
         }
     if (count == 0 && tick->bytes == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)out, count + 1, sizeof **out, "replies of plug-ins"));
+    INVAR_TRY(INVAR_ALLOC(*out, count + 1, "replies of plug-ins"));
     for (int i = 0; i < INVAR_PLUGINS; i++)
         for (size_t j = 0; j < parts[i].count; j++)
             (*out)[(*count_out)++] = parts[i].items[j];

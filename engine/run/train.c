@@ -644,7 +644,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                                  .last_reward = (double)NAN,
                                  .first_loss = (double)NAN,
                                  .last_loss = (double)NAN};
-    status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
+    status = INVAR_ALLOC(loop, 1, "a run");
     if (status != INVAR_OK) {
         abort_other_ranks(options, false, false);
         return status;
@@ -688,7 +688,7 @@ invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *reci
     invar_status status;
 
     *out = (invar_train_inputs){.threads = 0};
-    status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
+    status = INVAR_ALLOC(loop, 1, "a run");
     if (status == INVAR_OK)
         status = invar_train_loop_read(loop, recipe, options);
     out->differ = loop && loop->all_ranks_failed && status == INVAR_E_STATE;

@@ -224,8 +224,7 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
                           " samples; its optimizer steps need %" PRId64,
                           loop->position.rollout, loop->arrays.samples,
                           loop->settings.global_batch * loop->settings.steps_per_rollout);
-    INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
-                          "the starts of a step's samples"));
+    INVAR_TRY(INVAR_ALLOC(out->start, (size_t)count + 1, "the starts of a step's samples"));
     invar_token_arrays_starts(out->start, &loop->arrays, first, count);
     out->batch = invar_token_arrays_batch(&loop->arrays, first, count, out->start);
     rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->arrays.samples);

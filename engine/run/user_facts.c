@@ -113,7 +113,7 @@ invar_status invar_user_facts_parse(invar_user_facts *out, const char *text, siz
                           bytes, INVAR_USER_FACTS_BYTES);
     if (bytes == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&out->memory, bytes + 1, 1, "facts"));
+    INVAR_TRY(INVAR_ALLOC(out->memory, bytes + 1, "facts"));
     memcpy(out->memory, text, bytes);
     status = parse_lines(out, text, bytes);
     if (status != INVAR_OK)

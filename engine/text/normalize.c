@@ -118,7 +118,7 @@ static invar_status apply_step(char **out, size_t *bytes_out, const invar_normal
         return invar_unicode_normalize(out, bytes_out, step->form, text, bytes);
     if (step->kind == INVAR_NORMAL_REPLACE)
         return invar_replace(out, bytes_out, &step->from, &step->to, text, bytes);
-    INVAR_TRY(invar_alloc((void **)out, bytes + INVAR_LITERAL_MAX, LOWER_MAX_PER_BYTE, "text"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(*out, bytes + INVAR_LITERAL_MAX, LOWER_MAX_PER_BYTE, "text"));
     *bytes_out = write_step(*out, step, text, bytes);
     return INVAR_OK;
 }

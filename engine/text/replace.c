@@ -49,7 +49,7 @@ invar_status invar_replace(char **out, size_t *bytes_out, const invar_literal *f
     if (length > INVAR_TEXT_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text grows to %zu bytes, more than %zu", length,
                           INVAR_TEXT_MAX);
-    INVAR_TRY(invar_alloc((void **)out, length, 1, "text"));
+    INVAR_TRY(INVAR_ALLOC(*out, length, "text"));
     for (size_t at; (at = invar_literal_find(from, text, bytes, begin)) < bytes;
          begin = at + from->bytes) {
         memcpy(*out + used, text + begin, at - begin);

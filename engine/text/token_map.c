@@ -33,11 +33,11 @@ invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t byt
     *out = NULL;
     while (slots < count * 2)
         slots *= 2;
-    INVAR_TRY(invar_alloc((void **)&table, 1, sizeof *table, "words"));
+    INVAR_TRY(INVAR_ALLOC(table, 1, "words"));
     *table = (invar_token_map){.mask = slots - 1};
-    status = invar_alloc((void **)&table->text, bytes, 1, "words");
+    status = INVAR_ALLOC(table->text, bytes, "words");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&table->entries, slots, sizeof *table->entries, "words");
+        status = INVAR_ALLOC(table->entries, slots, "words");
     if (status != INVAR_OK) {
         invar_token_map_free(table);
         return status;

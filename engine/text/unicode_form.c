@@ -188,10 +188,10 @@ invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicod
         return INVAR_OK;
     if (bytes > SIZE_MAX / 256)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes is too long", bytes);
-    INVAR_TRY(invar_alloc((void **)&p.at, 2 * room, sizeof *p.at, "text"));
+    INVAR_TRY(INVAR_ALLOC(p.at, 2 * room, "text"));
     p.scratch = p.at + room;
     convert_text(&p, text, bytes);
-    status = invar_alloc((void **)out, encode_utf8(NULL, &p), 1, "text");
+    status = INVAR_ALLOC(*out, encode_utf8(NULL, &p), "text");
     if (status == INVAR_OK)
         *bytes_out = encode_utf8(*out, &p);
     invar_free(p.at);

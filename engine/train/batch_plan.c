@@ -105,8 +105,7 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(check_batch_plan_options(tokens, samples, options));
-    INVAR_TRY(
-        invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
+    INVAR_TRY(INVAR_ALLOC(block, 3 * ((size_t)samples + 1), "a batch plan"));
     plan.memory = block;
     plan.unit_sample = block; // there are at most as many units as samples
     plan.first_unit = block + samples + 1;

@@ -26,8 +26,7 @@ static invar_status make_chunk_sums(invar_dp_grads *to, const invar_device *dev)
 {
     const invar_layout *layout = to->layout;
 
-    INVAR_TRY(invar_alloc((void **)&to->sums, (size_t)layout->virtual_stages, sizeof *to->sums,
-                          "sums of gradients"));
+    INVAR_TRY(INVAR_ALLOC(to->sums, (size_t)layout->virtual_stages, "sums of gradients"));
     for (int c = 0; c < layout->virtual_stages; c++)
         INVAR_TRY(add_chunk_sum(to, c * layout->pipeline.size + layout->pipeline.rank, dev));
     return INVAR_OK;

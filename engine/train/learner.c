@@ -17,8 +17,7 @@ invar_status invar_learner_open(invar_learner *out, invar_model *model, bool lea
         return INVAR_OK;
     INVAR_TRY(invar_grads_new(&out->grads, model));
     INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->offload_chunk_bytes));
-    return invar_alloc((void **)&out->weight_points, (size_t)model->n_params,
-                       sizeof *out->weight_points, "the points of weights");
+    return INVAR_ALLOC(out->weight_points, (size_t)model->n_params, "the points of weights");
 }
 
 void invar_learner_close(invar_learner *learner)

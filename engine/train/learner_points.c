@@ -239,8 +239,7 @@ static invar_status record_hashed_weights(const invar_learner *l, invar_probe *p
     invar_digest *digests;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
-                          "digests of masters"));
+    INVAR_TRY(INVAR_ALLOC(digests, (size_t)l->model->n_params, "digests of masters"));
     status = combines_digests(l) ? invar_model_digests(digests, l->model, NULL, l->options.dev)
                                  : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++) {
@@ -277,8 +276,7 @@ static invar_status hash_compute_weights(invar_learner *l)
     invar_tensor_hasher hasher;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(
-        invar_alloc((void **)&of, (size_t)l->model->n_params, sizeof *of, "digests of weights"));
+    INVAR_TRY(INVAR_ALLOC(of, (size_t)l->model->n_params, "digests of weights"));
     invar_tensor_hasher_init(&hasher, l->options.dev);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
         if (l->model->params[i].local.experts > 0) {

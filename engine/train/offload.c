@@ -61,7 +61,7 @@ invar_status invar_offload_new(invar_offload **out, const invar_device *dev, siz
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "pieces that visit the device"));
+    INVAR_TRY(INVAR_ALLOC(o, 1, "pieces that visit the device"));
     *o = (invar_offload){
         .dev = dev, .bytes = bytes, .piece = chunk_bytes < bytes ? chunk_bytes : bytes};
     status = init_offload(o);

@@ -80,12 +80,11 @@ static invar_status alloc_optimizer(invar_optimizer *o, const invar_model *model
 {
     size_t count = (size_t)model->n_params;
 
-    INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
-    INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    INVAR_TRY(
-        invar_alloc((void **)&o->offsets, 2 * count, sizeof *o->offsets, "the list of moments"));
+    INVAR_TRY(INVAR_ALLOC(o->m, count, "the list of moments"));
+    INVAR_TRY(INVAR_ALLOC(o->v, count, "the list of moments"));
+    INVAR_TRY(INVAR_ALLOC(o->offsets, 2 * count, "the list of moments"));
     o->full_offsets = o->offsets + count;
-    INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
+    INVAR_TRY(INVAR_ALLOC(o->ends, count, "the ends of masters"));
     compute_offsets(o, model);
     INVAR_TRY(alloc_moments(o, piece));
     set_moment_addresses(o, o->divided ? NULL : o->memory);
@@ -102,7 +101,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
+    INVAR_TRY(INVAR_ALLOC(o, 1, "an optimizer"));
     *o = (invar_optimizer){.params = model->n_params,
                            .dev = model->dev,
                            .divided = invar_zero_partition_is_divided(model)};
@@ -178,7 +177,7 @@ static invar_status collect_moments(invar_optimizer *o, invar_zero_comm *comm)
     char *m = NULL, *v = NULL;
 
     if (comm->plan.rank == 0) {
-        INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->full_bytes, "moments of all ranks"));
+        INVAR_TRY(INVAR_ALLOC_SIZED(o->collected, 2, o->full_bytes, "moments of all ranks"));
         m = o->collected;
         v = o->collected + o->full_bytes;
     }
@@ -418,7 +417,7 @@ invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *o
     invar_digest *ordered;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&ordered, count, sizeof *ordered, "digests of masters"));
+    INVAR_TRY(INVAR_ALLOC(ordered, count, "digests of masters"));
     status = invar_device_download(&optimizer->dev, ordered, optimizer->digests,
                                    count * sizeof *ordered);
     for (int64_t k = 0; k < model->n_params && status == INVAR_OK; k++)

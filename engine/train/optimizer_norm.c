@@ -137,10 +137,9 @@ static invar_status gather_part_squares(float *squares, int64_t pieces, const in
     INVAR_TRY(invar_zero_partition_count(&counts, model, count_parts_in_rows));
     for (int64_t i = 0; i < model->layout->data.size * model->n_params; i++)
         total += counts[i];
-    status = invar_alloc((void **)&parts, (size_t)total + 1, sizeof *parts, "squares of gradients");
+    status = INVAR_ALLOC(parts, (size_t)total + 1, "squares of gradients");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&of_pieces, (size_t)pieces + 1, sizeof *of_pieces,
-                             "squares of gradients");
+        status = INVAR_ALLOC(of_pieces, (size_t)pieces + 1, "squares of gradients");
     if (status == INVAR_OK)
         status = invar_zero_partition_gather(parts, model, "squares of gradients", local,
                                              sizeof *local, counts);
@@ -171,9 +170,8 @@ static invar_status alloc_squares(square_sums *out, const invar_model *model,
         out->n_contributed +=
             invar_logical_shards_is_contributor(model, p) ? invar_logical_shards_here(p) : 0;
     }
-    INVAR_TRY(invar_alloc((void **)&out->all,
-                          (size_t)(out->n_all + out->n_contributed + out->n_local),
-                          sizeof *out->all, "squares of gradients"));
+    INVAR_TRY(INVAR_ALLOC(out->all, (size_t)(out->n_all + out->n_contributed + out->n_local),
+                          "squares of gradients"));
     out->contributed = out->all + out->n_all;
     out->local = out->contributed + out->n_contributed;
     return INVAR_OK;

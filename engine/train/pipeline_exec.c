@@ -61,7 +61,7 @@ static invar_status make_slots(invar_inflight_micro_batches *out, const invar_de
             INVAR_TRY(count_slots(&counts[i], layout, i, pass->train));
         all += counts[i];
     }
-    INVAR_TRY(invar_alloc((void **)&out->items, (size_t)all, sizeof *out->items, "passes"));
+    INVAR_TRY(INVAR_ALLOC(out->items, (size_t)all, "passes"));
     for (int i = 0; i < chunks; i++)
         for (int64_t k = 0; k < counts[i]; k++)
             INVAR_TRY(
@@ -102,8 +102,8 @@ invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *micr
     invar_free(micro_batch->gradient);
     micro_batch->gradient = NULL;
     micro_batch->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&micro_batch->gradient, 2 * (size_t)tokens, sizeof(float),
-                          "gradients of log-probabilities"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(micro_batch->gradient, 2 * (size_t)tokens, sizeof(float),
+                                "gradients of log-probabilities"));
     micro_batch->capacity = tokens;
     return INVAR_OK;
 }

@@ -69,8 +69,7 @@ static invar_status init_channels(invar_trainer *trainer)
     invar_pipeline_channel_init(&trainer->ways.forward, layout, false);
     invar_pipeline_channel_init(&trainer->ways.backward, layout, true);
     ranks = layout->data.size > layout->pipeline.size ? layout->data.size : layout->pipeline.size;
-    return invar_alloc((void **)&trainer->bytes, (size_t)ranks, sizeof *trainer->bytes,
-                       "the bytes of a gather");
+    return INVAR_ALLOC(trainer->bytes, (size_t)ranks, "the bytes of a gather");
 }
 
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
@@ -82,7 +81,7 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&trainer, 1, sizeof *trainer, "a trainer"));
+    INVAR_TRY(INVAR_ALLOC(trainer, 1, "a trainer"));
     *trainer = (invar_trainer){.dev = *dev, .options = *options};
     status = invar_inflight_micro_batches_new(&trainer->learning, dev, &pass, options->layout);
     pass.train = pass.recompute = false;
@@ -238,7 +237,7 @@ static invar_status make_plan(invar_batch_plan *out, const invar_trainer *traine
         options.unit_rows = 1;
     else if (uses_all_ranks(trainer))
         options.micro_batch = 1;
-    INVAR_TRY(invar_alloc((void **)&rows, (size_t)count, sizeof *rows, "rows of samples"));
+    INVAR_TRY(INVAR_ALLOC(rows, (size_t)count, "rows of samples"));
     for (int64_t i = 0; i < count; i++)
         rows[i] = invar_micro_batch_rows(&samples[i]);
     status = invar_batch_plan_make(out, rows, count, &options);
@@ -532,8 +531,7 @@ static invar_status sum_route_counts(const train_call *l, const invar_layout_axi
     int64_t(*routes)[2] = NULL;
     invar_status status;
 
-    INVAR_TRY(
-        invar_alloc((void **)&routes, (size_t)axis->size, sizeof *routes, "choices of experts"));
+    INVAR_TRY(INVAR_ALLOC(routes, (size_t)axis->size, "choices of experts"));
     /* A simulated transport moves no bytes: a dry run must add zeros for the other ranks. */
     memset(routes, 0, (size_t)axis->size * sizeof *routes);
     for (int r = 0; r < axis->size; r++)
@@ -580,8 +578,8 @@ static invar_status precompute_loss(const invar_pipeline_exec *w, train_call *l)
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
     float *entropy = entropies_at(l, w, 0);
 
-    INVAR_TRY(invar_alloc((void **)&l->precomputed, 4 * (size_t)tokens + 1, sizeof *l->precomputed,
-                          "gradients of log-probabilities"));
+    INVAR_TRY(
+        INVAR_ALLOC(l->precomputed, 4 * (size_t)tokens + 1, "gradients of log-probabilities"));
     memset(l->precomputed, 0, 4 * (size_t)tokens * sizeof *l->precomputed);
     INVAR_TRY(invar_trainer_score(l->trainer, w->model, w->samples, w->plan->samples,
                                   l->result->train_logp, entropy));

@@ -49,7 +49,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
+    INVAR_TRY(INVAR_ALLOC(sum, 1, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_op_runner_init(&sum->caller, dev);
     status = alloc_unit_sum(sum, layout, ranges);

@@ -475,7 +475,7 @@ static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
     }
     if (!out)
         return INVAR_OK;
-    invar_status status = invar_alloc((void **)out, 1, sizeof **out, "a graph of ops");
+    invar_status status = INVAR_ALLOC(*out, 1, "a graph of ops");
     if (status == INVAR_OK)
         (*out)->exec = exec;
     else
@@ -630,7 +630,7 @@ static invar_status open_context(invar_device *dev)
     invar_status status;
     invar_cuda *cuda;
 
-    INVAR_TRY(invar_alloc((void **)&cuda, 1, sizeof *cuda, "the CUDA context"));
+    INVAR_TRY(INVAR_ALLOC(cuda, 1, "the CUDA context"));
     *cuda = invar_cuda{};
     dev->context = cuda;
     status = open_stream(dev, cuda);

@@ -12,8 +12,7 @@
 static invar_status ensure_event(invar_cuda *cuda, int64_t at)
 {
     if (!cuda->marks) {
-        INVAR_TRY(invar_alloc((void **)&cuda->marks, INVAR_DEVICE_TIMERS_MAX, sizeof *cuda->marks,
-                              "marks of the profile"));
+        INVAR_TRY(INVAR_ALLOC(cuda->marks, INVAR_DEVICE_TIMERS_MAX, "marks of the profile"));
         for (int64_t i = 0; i < INVAR_DEVICE_TIMERS_MAX; i++)
             cuda->marks[i] = NULL;
     }

@@ -306,7 +306,7 @@ invar_status invar_sql_define(invar_sql *sql, const char *name, int arguments,
 {
     const int flags = SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS;
     function *f;
-    invar_status status = invar_alloc((void **)&f, 1, sizeof *f, "a function of SQL");
+    invar_status status = INVAR_ALLOC(f, 1, "a function of SQL");
 
     INVAR_CHECK(arguments <= MAX_ARGUMENTS);
     if (status != INVAR_OK) {

@@ -58,7 +58,7 @@ static void make_samples(bench *b, int64_t prompt, int64_t n_tokens)
             b->tokens[i][j] = (int32_t)((i * 7919 + j * 104729) % b->model->spec.vocab);
         s->index = s->group = i;
         s->draw_index = (uint32_t)i;
-        DO(invar_alloc((void **)&s->tokens, (size_t)n_tokens, sizeof *s->tokens, "tokens"));
+        DO(INVAR_ALLOC(s->tokens, (size_t)n_tokens, "tokens"));
         memcpy(s->tokens, b->tokens[i], (size_t)n_tokens * sizeof *s->tokens);
         s->prompt_tokens = prompt;
         s->n_tokens = n_tokens;

@@ -185,7 +185,7 @@ static invar_status prepare(const invar_device *dev, size_t bytes)
     if (bytes > copying.image_bytes) {
         invar_free(copying.image);
         copying.image_bytes = 0;
-        INVAR_TRY(invar_alloc((void **)&copying.image, 2 * bytes, 1, "ferry"));
+        INVAR_TRY(INVAR_ALLOC(copying.image, 2 * bytes, "ferry"));
         copying.image_bytes = 2 * bytes;
     }
     return INVAR_OK;

@@ -27,7 +27,7 @@ static inline invar_status invar_counting_allocator_alloc(const invar_device *de
     if (bytes > invar_counting_allocator.limit ||
         invar_counting_allocator.taken > invar_counting_allocator.limit - bytes)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: the test has no more memory", what);
-    INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
+    INVAR_TRY(INVAR_ALLOC(block, bytes + INVAR_ALIGN, what));
     memcpy(block, &bytes, sizeof bytes);
     invar_counting_allocator.taken += bytes;
     if (invar_counting_allocator.taken > invar_counting_allocator.most)

@@ -498,7 +498,7 @@ static invar_status append_to_graph(invar_device_graph *graph, invar_op op, cons
 
     if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE || op == INVAR_OP_ADAMW)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
-    INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
+    INVAR_TRY(INVAR_ALLOC(n, 1, "an op of a graph"));
     *n = (graph_op){.op = op, .scratch = scratch};
     *graph->last = n;
     graph->last = &n->next;
@@ -557,7 +557,7 @@ static invar_status graph_begin(const invar_device *dev)
     invar_device_graph *graph;
 
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
+    INVAR_TRY(INVAR_ALLOC(graph, 1, "a graph"));
     graph->first = NULL;
     graph->last = &graph->first;
     context_of(dev)->graph = graph;

@@ -67,8 +67,7 @@ static void route(invar_rl_samples *samples, int64_t slots)
     for (int64_t i = 0; i < samples->count; i++) {
         invar_rl_sample *s = &samples->items[i];
         int64_t rows = invar_micro_batch_rows(s);
-        assert_ok(invar_alloc((void **)&s->routing, (size_t)(rows * slots), sizeof *s->routing,
-                              "routing"));
+        assert_ok(INVAR_ALLOC(s->routing, (size_t)(rows * slots), "routing"));
         for (int64_t n = 0; n < rows * slots; n++)
             s->routing[n] = (int32_t)(n % 2); // two experts per token
         s->route_size = slots;

@@ -131,7 +131,7 @@ static invar_status upload_case(comparison *t, invar_case *c)
         if (t->count > MOST_BLOCKS)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "twin: more than %d blocks", (int)MOST_BLOCKS);
         *m = (block_copy){.block = b};
-        INVAR_TRY(invar_alloc((void **)&m->host_copy, b->bytes + 1, 1, "a block"));
+        INVAR_TRY(INVAR_ALLOC(m->host_copy, b->bytes + 1, "a block"));
         memcpy(m->host_copy, b->data, b->bytes);
         INVAR_TRY(invar_device_alloc(&t->gpu, (void **)&m->on_gpu, b->bytes + 1, "a block"));
         INVAR_TRY(invar_device_upload(&t->gpu, m->on_gpu, b->data, b->bytes));

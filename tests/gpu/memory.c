@@ -57,7 +57,7 @@ static int round_trip(const invar_device *dev, const invar_device *other, size_t
     void *device_copy;
     int wrong;
 
-    exit_on_error(invar_alloc((void **)&expected, bytes, 1, "what is expected"));
+    exit_on_error(INVAR_ALLOC(expected, bytes, "what is expected"));
     fill_pattern(expected, bytes, (unsigned)bytes);
     memcpy(from, expected, bytes);
     exit_on_error(invar_device_alloc(dev, &device_copy, bytes, "an array"));
@@ -201,7 +201,7 @@ static int check_concurrent_copies(const invar_device *dev, const invar_device *
     pthread_t thread;
     float counted, expected_count = 0.0f;
 
-    exit_on_error(invar_alloc((void **)&expected, c.bytes, 1, "what is expected"));
+    exit_on_error(INVAR_ALLOC(expected, c.bytes, "what is expected"));
     fill_pattern(expected, c.bytes, 7);
     exit_on_error(invar_device_alloc(dev, &device_copy, c.bytes, "an array"));
     exit_on_error(invar_device_alloc(dev, &counter, sizeof start, "a counter"));

@@ -173,10 +173,10 @@ int main(int argc, char **argv)
     }
     exit_on_error(invar_device_open(&gpu));
     exit_on_error(invar_pool_new(&pool, threads > 0 ? (int)threads : 1));
-    exit_on_error(invar_alloc((void **)&r.tiles, count, sizeof *r.tiles, "tiles"));
-    exit_on_error(invar_alloc((void **)&r.wgmma, count, sizeof *r.wgmma, "outputs"));
-    exit_on_error(invar_alloc((void **)&r.mma, count, sizeof *r.mma, "outputs"));
-    exit_on_error(invar_alloc((void **)&r.wrong, count, sizeof *r.wrong, "counts"));
+    exit_on_error(INVAR_ALLOC(r.tiles, count, "tiles"));
+    exit_on_error(INVAR_ALLOC(r.wgmma, count, "outputs"));
+    exit_on_error(INVAR_ALLOC(r.mma, count, "outputs"));
+    exit_on_error(INVAR_ALLOC(r.wrong, count, "counts"));
     to = (records){open_record(argv[1], "step_hashes.txt"),
                    open_record(argv[1], "step_hashes.2048.txt"),
                    open_record(argv[1], "step_vectors.bin")};

@@ -150,7 +150,7 @@ static invar_status copy_words(invar_launch_word **out, int *count_out,
 
     for (int32_t at = list.first; at >= 0; at = shell->words[at].next)
         count++;
-    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "words of a script"));
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, "words of a script"));
     *count_out = count;
     count = 0;
     for (int32_t at = list.first; at >= 0; at = shell->words[at].next) {

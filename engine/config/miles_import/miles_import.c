@@ -60,7 +60,7 @@ static invar_status add_note(importer *im, invar_import_kind kind, const invar_l
     if (o->count == o->capacity) { // at most one note per flag, key and file
         int room = o->script.count + o->script.n_unread + 2 * INVAR_KEY_COUNT;
         INVAR_CHECK(o->capacity == 0);
-        INVAR_TRY(invar_alloc((void **)&o->notes, (size_t)room, sizeof *o->notes, "notes"));
+        INVAR_TRY(INVAR_ALLOC(o->notes, (size_t)room, "notes"));
         o->capacity = room;
     }
     n = &o->notes[o->count++];
@@ -116,7 +116,7 @@ static invar_status join_values(char **out, const flag *f, invar_flag_alias_kind
 
     for (int i = 0; i < count; i++)
         room += 6 * strlen(value_at(f, i)) + 7;
-    INVAR_TRY(invar_alloc((void **)out, room, 1, "value of a flag"));
+    INVAR_TRY(INVAR_ALLOC(*out, room, "value of a flag"));
     if (strings)
         (*out)[used++] = '[';
     for (int i = 0; i < count; i++) {
@@ -166,7 +166,7 @@ static invar_status import_key(importer *im, const flag *f, invar_key key,
     char *text;
 
     if (value_count(f) == 0 && k->type == INVAR_RECIPE_TYPE_BOOL) {
-        INVAR_TRY(invar_alloc((void **)&text, sizeof "true", 1, "value of a flag"));
+        INVAR_TRY(INVAR_ALLOC(text, sizeof "true", "value of a flag"));
         memcpy(text, "true", sizeof "true");
         return set_value(im, key, f, text);
     }
@@ -190,7 +190,7 @@ static invar_status import_plugin(importer *im, const flag *f, const invar_flag_
 
     if (what->key == INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH &&
         invar_text_has_suffix(text, filter)) {
-        INVAR_TRY(invar_alloc((void **)&word, sizeof "nonzero_std", 1, "value of a flag"));
+        INVAR_TRY(INVAR_ALLOC(word, sizeof "nonzero_std", "value of a flag"));
         memcpy(word, "nonzero_std", sizeof "nonzero_std");
         return set_value(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
     }
@@ -298,7 +298,7 @@ static invar_status choose_value(importer *im, invar_key key, const char *text, 
 
     if (v->text)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&v->text, strlen(text) + 1, 1, "value of a key"));
+    INVAR_TRY(INVAR_ALLOC(v->text, strlen(text) + 1, "value of a key"));
     memcpy(v->text, text, strlen(text) + 1);
     (void)snprintf(shown, sizeof shown, "%s = %s", invar_config_schema()->keys[key].name, text);
     return add_note(im, INVAR_IMPORT_CHOSEN, NULL, shown, why);
@@ -550,7 +550,7 @@ static invar_status make_recipe(importer *im)
 static invar_status import(invar_import *out)
 {
     importer *im;
-    invar_status status = invar_alloc((void **)&im, 1, sizeof *im, "import");
+    invar_status status = INVAR_ALLOC(im, 1, "import");
 
     if (status == INVAR_OK) {
         memset(im, 0, sizeof *im);

@@ -132,8 +132,7 @@ invar_status invar_http_open(invar_http **out, const invar_http_options *options
     INVAR_TRY(check_url(options->name, options->url));
     INVAR_TRY(check_key(options->name, key));
     INVAR_TRY(load_module(&client, options->module ? options->module : INVAR_MODULE_HTTP));
-    INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
-    memset(http, 0, sizeof *http);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(http, 1, "a client of a server"));
     memcpy(http->name, options->name, strlen(options->name));
     (void)snprintf(http->url, sizeof http->url, "%s%s", options->url, route);
     invar_text_redact_url(http->shown, sizeof http->shown, http->url);
@@ -279,8 +278,8 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
     call_state *states = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&calls, count + 1, sizeof *calls, "calls of a server"));
-    status = invar_alloc((void **)&states, count + 1, sizeof *states, "answers of a server");
+    INVAR_TRY(INVAR_ALLOC(calls, count + 1, "calls of a server"));
+    status = INVAR_ALLOC(states, count + 1, "answers of a server");
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         states[i] = (call_state){.exchange = &exchanges[i],
                                  .max_bytes = exchanges[i].max_response_bytes

@@ -317,7 +317,7 @@ static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_tea
 {
     size_t bytes = strlen(o->model) + 1;
 
-    INVAR_TRY(invar_alloc((void **)&t->model, bytes, 1, "the name of a teacher"));
+    INVAR_TRY(INVAR_ALLOC(t->model, bytes, "the name of a teacher"));
     memcpy(t->model, o->model, bytes);
     INVAR_TRY(connect_server(t, o));
     return probe_server(t);
@@ -331,8 +331,7 @@ invar_status invar_remote_teacher_open(invar_remote_teacher **out,
 
     *out = NULL;
     INVAR_CHECK(options->words.count > 0);
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a teacher"));
-    memset(t, 0, sizeof *t);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t, 1, "a teacher"));
     (void)snprintf(t->name, sizeof t->name, "%s", options->name);
     t->temperature = options->temperature;
     t->words = options->words;

@@ -61,8 +61,7 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const in
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a writer of checkpoints"));
-    memset(w, 0, sizeof *w);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(w, 1, "a writer of checkpoints"));
     w->dev = dev;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->copied_cond, NULL);

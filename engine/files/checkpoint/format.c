@@ -156,8 +156,7 @@ static invar_status check_unique(const invar_checkpoint_index *index, const char
     const invar_checkpoint_entry **order;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&order, (size_t)index->n_entries, sizeof *order,
-                          "a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(order, (size_t)index->n_entries, "a checkpoint's tensors"));
     for (int64_t i = 0; i < index->n_entries; i++)
         order[i] = &index->entries[i];
     status = invar_sort((const void **)order, (size_t)index->n_entries, compare_by_name);
@@ -538,9 +537,7 @@ static invar_status get_index(invar_checkpoint_index *out, const char *where, co
     INVAR_TRY(get_version(out->json, where));
     INVAR_TRY(get_state(&out->state, out->json, where));
     INVAR_TRY(get_list(&list, out->json, "tensors", where, SIZE_MAX));
-    INVAR_TRY(invar_alloc((void **)&out->entries, json_array_size(list), sizeof *out->entries,
-                          "a checkpoint's tensors"));
-    memset(out->entries, 0, json_array_size(list) * sizeof *out->entries);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(out->entries, json_array_size(list), "a checkpoint's tensors"));
     for (size_t i = 0; i < json_array_size(list); i++)
         INVAR_TRY(get_entry(&out->entries[i], json_array_get(list, i), where));
     out->n_entries = (int64_t)json_array_size(list);

@@ -110,7 +110,7 @@ static invar_status check_files(const invar_checkpoint *c)
     invar_checkpoint_files *needed;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&needed, 1, sizeof *needed, "a checkpoint's files"));
+    INVAR_TRY(INVAR_ALLOC(needed, 1, "a checkpoint's files"));
     status = invar_checkpoint_files_list(needed, &c->index);
     for (int64_t i = 0; status == INVAR_OK && i < needed->count; i++)
         if (!invar_checkpoint_files_find(&c->files, needed->files[i].name))
@@ -182,9 +182,8 @@ static invar_status check_tensor(const invar_checkpoint *c, const invar_safetens
 
     INVAR_TRY(locate_tensor(&t, c, file, e));
     bytes = (size_t)t->elements * invar_safetensors_type_bytes(t->type);
-    INVAR_TRY(invar_alloc((void **)&leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, sizeof *leaves,
-                          "a tensor's leaves"));
-    status = invar_alloc((void **)&piece, PIECE, 1, "a piece of a tensor");
+    INVAR_TRY(INVAR_ALLOC(leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, "a tensor's leaves"));
+    status = INVAR_ALLOC(piece, PIECE, "a piece of a tensor");
     if (status == INVAR_OK) {
         status = hash_tensor(&got, file, t, piece, leaves);
         invar_free(piece);
@@ -308,8 +307,7 @@ static invar_status open_at(invar_checkpoint **out, const char *folder, int64_t 
     invar_checkpoint *c;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&c, 1, sizeof *c, "a checkpoint"));
-    memset(c, 0, sizeof *c);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(c, 1, "a checkpoint"));
     (void)snprintf(c->path, sizeof c->path, "%s", folder);
     invar_path_show(c->shown, c->path);
     status = load_folder(c, step);

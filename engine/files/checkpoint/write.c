@@ -107,8 +107,7 @@ static invar_status hash_device_tensors(write_job *m)
 
     if (!dev)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&digests, (size_t)c->n_tensors, sizeof *digests,
-                          "digests of a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(digests, (size_t)c->n_tensors, "digests of a checkpoint's tensors"));
     status = compute_device_digests(digests, c, dev);
     next = digests;
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++) {
@@ -131,8 +130,7 @@ static invar_status list_content(write_job *m)
                           "or more",
                           (long long)c->n_blobs, (long long)c->n_tensors, INVAR_CHECKPOINT_BLOBS);
     index->state = *c->state;
-    INVAR_TRY(invar_alloc((void **)&index->entries, (size_t)c->n_tensors, sizeof *index->entries,
-                          "a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(index->entries, (size_t)c->n_tensors, "a checkpoint's tensors"));
     for (int64_t i = 0; i < c->n_tensors; i++)
         INVAR_TRY(describe_tensor(&index->entries[i], &c->tensors[i]));
     index->n_entries = c->n_tensors;
@@ -250,8 +248,7 @@ static invar_status call_for_set(write_job *m, const invar_checkpoint_set *set,
     invar_safetensor *tensors;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)set->count, sizeof *tensors,
-                          "a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(tensors, (size_t)set->count, "a checkpoint's tensors"));
     for (int64_t i = 0; i < set->count; i++) {
         const invar_checkpoint_entry *e = &m->index.entries[set->first + i];
         tensors[i] = (invar_safetensor){.name = e->name, .type = e->type, .rank = e->rank};
@@ -429,7 +426,7 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
     invar_status status;
     write_job *m;
 
-    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
+    INVAR_TRY(INVAR_ALLOC(m, 1, "a checkpoint"));
     status = invar_checkpoint_prepare(m, save, content, options);
     if (status == INVAR_OK)
         status = write_and_publish(m, save);
@@ -461,8 +458,7 @@ invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint
     invar_status status;
     write_job *m;
 
-    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
-    memset(m, 0, sizeof *m);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(m, 1, "a checkpoint"));
     m->content = content;
     status = measure_content(m);
     *bytes_out = m->bytes;

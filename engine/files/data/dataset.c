@@ -52,7 +52,7 @@ static invar_status reserve_prompt(invar_dataset *dataset)
         return INVAR_OK;
     if (capacity > MAX_PROMPTS)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "data set: more than %d prompts", MAX_PROMPTS);
-    INVAR_TRY(invar_alloc((void **)&prompts, (size_t)capacity, sizeof *prompts, "data set"));
+    INVAR_TRY(INVAR_ALLOC(prompts, (size_t)capacity, "data set"));
     if (dataset->count > 0)
         memcpy(prompts, dataset->prompts, (size_t)dataset->count * sizeof *prompts);
     invar_free(dataset->prompts);
@@ -83,8 +83,7 @@ static invar_status append_prompt(invar_dataset *dataset, int64_t number,
     char *at;
 
     INVAR_TRY(reserve_prompt(dataset));
-    INVAR_TRY(
-        invar_alloc((void **)&at, tokens + answer + mask + text + label + metadata, 1, "data set"));
+    INVAR_TRY(INVAR_ALLOC(at, tokens + answer + mask + text + label + metadata, "data set"));
     p.tokens = append_to_block(&at, line->tokens, tokens);
     if (line->answer) {
         p.answer = append_to_block(&at, line->answer, answer);
@@ -265,7 +264,7 @@ static invar_status read_task(invar_dataset *dataset, const invar_record_reader 
 
 static invar_status new_dataset(invar_dataset **out)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "data set"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "data set"));
     **out = (invar_dataset){0};
     return INVAR_OK;
 }
@@ -281,8 +280,7 @@ static invar_status finish_dataset(invar_dataset *dataset, const invar_dataset_o
                           "%s: no prompt is left: all %" PRId64 " are longer than allowed (%" PRId64
                           " tokens, rollout-max-prompt-len)",
                           shown, dataset->dropped, options->max_prompt_tokens);
-    return invar_alloc((void **)&dataset->order, (size_t)dataset->count, sizeof *dataset->order,
-                       shown);
+    return INVAR_ALLOC(dataset->order, (size_t)dataset->count, shown);
 }
 
 static invar_status open_chat(invar_chat_template **out, const invar_dataset_options *options)

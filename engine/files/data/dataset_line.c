@@ -47,7 +47,7 @@ static invar_status prefix_error(invar_status status, const char *where)
 
 static invar_status copy_bytes(char **out, const char *text, size_t bytes)
 {
-    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "data set"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "data set"));
     memcpy(*out, text, bytes);
     (*out)[bytes] = '\0';
     return INVAR_OK;
@@ -255,8 +255,7 @@ static invar_status make_plain_answer(invar_dataset_record *line, const invar_re
     int64_t count;
 
     INVAR_TRY(encode_text(&tokens, &count, reader, line->label, where));
-    status =
-        invar_alloc((void **)&line->answer, (size_t)count + 1, sizeof *line->answer, "data set");
+    status = INVAR_ALLOC(line->answer, (size_t)count + 1, "data set");
     if (status == INVAR_OK) {
         if (count > 0)
             memcpy(line->answer, tokens, (size_t)count * sizeof *tokens);
@@ -348,7 +347,7 @@ static invar_status find_overlap(size_t *out, const char *text, const char *rest
         return INVAR_OK;
     }
     most = most < bytes ? most : bytes;
-    INVAR_TRY(invar_alloc((void **)&back, most + 1, sizeof *back, "an answer of a data set"));
+    INVAR_TRY(INVAR_ALLOC(back, most + 1, "an answer of a data set"));
     back[0] = 0;
     for (size_t i = 1; i < most; i++) {
         while (at > 0 && rest[i] != rest[at])
@@ -441,7 +440,7 @@ static invar_status learn_turn(sft_builder *l, size_t k)
 static invar_status learn_turns(sft_builder *l)
 {
     INVAR_TRY(encode_text(&l->tokens, &l->count, l->reader, l->rendered, l->where));
-    INVAR_TRY(invar_alloc((void **)&l->mask, (size_t)l->count, 1, "data set"));
+    INVAR_TRY(INVAR_ALLOC(l->mask, (size_t)l->count, "data set"));
     memset(l->mask, 0, (size_t)l->count);
     for (size_t k = 0; k < json_array_size(l->conversation); k++) {
         bool taken;
@@ -464,7 +463,7 @@ static invar_status fill_sft_record(invar_dataset_record *line, sft_builder *l)
     size_t prompt = (size_t)l->first * sizeof *l->tokens;
 
     INVAR_TRY(copy_bytes(&line->text, l->rendered, l->prompt));
-    INVAR_TRY(invar_alloc((void **)&line->tokens, prompt, 1, "data set"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(line->tokens, prompt, 1, "data set"));
     memcpy(line->tokens, l->tokens, prompt);
     line->n_tokens = l->first;
     line->n_answer = l->end - l->first;

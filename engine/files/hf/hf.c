@@ -285,13 +285,12 @@ static invar_status plan_tensors(loader *l)
 {
     const invar_model *m = l->model;
 
-    INVAR_TRY(invar_alloc((void **)&l->first, (size_t)m->n_base, sizeof *l->first, "a loader"));
+    INVAR_TRY(INVAR_ALLOC(l->first, (size_t)m->n_base, "a loader"));
     for (int64_t i = 0; i < m->n_base; i++) {
         l->first[i] = l->pieces;
         l->pieces += m->base[i].stack;
     }
-    INVAR_TRY(invar_alloc((void **)&l->seen, (size_t)l->pieces, sizeof *l->seen, "a loader"));
-    memset(l->seen, 0, (size_t)l->pieces * sizeof *l->seen);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(l->seen, (size_t)l->pieces, "a loader"));
     return INVAR_OK;
 }
 
@@ -605,7 +604,7 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     loader *l;
 
     INVAR_TRY(invar_hf_check_weights(dir));
-    INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
+    INVAR_TRY(INVAR_ALLOC(l, 1, "a loader"));
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_param_loader_init(&l->fill, model, dev);
     invar_path_show(l->shown, dir);

@@ -325,8 +325,7 @@ static invar_status read_expert(float *out, adapter_reader *r, const invar_param
     if (!t)
         return bad_tensor(r, name, "is missing: target-modules must be those of the folder");
     INVAR_TRY(invar_safetensors_expect(r->file, t, t->type, 2, (const int64_t[]){e.rows, e.cols}));
-    INVAR_TRY(invar_alloc((void **)&r->values, (size_t)t->elements, sizeof *r->values,
-                          "an adapter's values"));
+    INVAR_TRY(INVAR_ALLOC(r->values, (size_t)t->elements, "an adapter's values"));
     INVAR_TRY(invar_safetensors_read_f32(r->values, r->file, t, 0, t->elements));
     for (int64_t i = 0; i < e.rows; i++)
         memcpy(out + i * p->cols, r->values + i * e.cols, (size_t)e.cols * sizeof *out);
@@ -342,8 +341,7 @@ static invar_status read_param(adapter_reader *r, const invar_param *p)
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&r->whole, (size_t)all, sizeof *r->whole, "an adapter"));
-    memset(r->whole, 0, (size_t)all * sizeof *r->whole);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->whole, (size_t)all, "an adapter"));
     for (int64_t e = 0; e < p->stack; e++)
         INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
     INVAR_TRY(invar_param_loader_buffer_all(&near, &r->fill, p));
@@ -446,8 +444,8 @@ static invar_status list_tensors(adapter_writer *w)
 
     for (int64_t i = 0; i < m->n_params; i++)
         w->count += m->params[i].stack;
-    INVAR_TRY(invar_alloc((void **)&w->names, (size_t)w->count, sizeof *w->names, "a list"));
-    INVAR_TRY(invar_alloc((void **)&w->tensors, (size_t)w->count, sizeof *w->tensors, "a list"));
+    INVAR_TRY(INVAR_ALLOC(w->names, (size_t)w->count, "a list"));
+    INVAR_TRY(INVAR_ALLOC(w->tensors, (size_t)w->count, "a list"));
     for (int64_t i = 0; i < m->n_params; i++)
         for (int64_t e = 0; e < m->params[i].stack; e++, next++) {
             extents x = extents_of(&m->params[i]);

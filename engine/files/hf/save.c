@@ -92,8 +92,8 @@ static invar_status plan_tensors(hf_saver *s, int64_t max_bytes)
 {
     for (int64_t i = 0; i < s->model->n_params; i++)
         s->count += s->model->params[i].stack;
-    INVAR_TRY(invar_alloc((void **)&s->pieces, (size_t)s->count, sizeof *s->pieces, "a list"));
-    INVAR_TRY(invar_alloc((void **)&s->tensors, (size_t)s->count, sizeof *s->tensors, "a list"));
+    INVAR_TRY(INVAR_ALLOC(s->pieces, (size_t)s->count, "a list"));
+    INVAR_TRY(INVAR_ALLOC(s->tensors, (size_t)s->count, "a list"));
     list_tensors(s);
     assign_shards(s, max_bytes);
     return INVAR_OK;

@@ -55,8 +55,7 @@ invar_status invar_audit_new(invar_audit **out, const invar_device *dev,
     invar_audit *audit = NULL;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&audit, 1, sizeof *audit, "an audit"));
-    memset(audit, 0, sizeof *audit);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(audit, 1, "an audit"));
     audit->options = *options;
     audit->dev = *dev;
     audit->step = -1;

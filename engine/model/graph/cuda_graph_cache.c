@@ -64,8 +64,7 @@ invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out, const inva
     *out = NULL;
     if (!dev->backend->graphs.begin)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&cache, 1, sizeof *cache, "the calls of decoding"));
-    memset(cache, 0, sizeof *cache);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(cache, 1, "the calls of decoding"));
     cache->dev = *dev;
     *out = cache;
     return INVAR_OK;
@@ -124,8 +123,7 @@ static invar_status add_part(invar_cuda_graph_cache *cache, track *t)
     part *larger = NULL;
 
     if (t->count == t->room) {
-        INVAR_TRY(
-            invar_alloc((void **)&larger, (size_t)room, sizeof *larger, "the calls of decoding"));
+        INVAR_TRY(INVAR_ALLOC(larger, (size_t)room, "the calls of decoding"));
         if (t->count > 0)
             memcpy(larger, t->parts, (size_t)t->count * sizeof *larger);
         invar_free(t->parts);
@@ -175,7 +173,7 @@ static invar_status ensure_call_room(part *p)
 
     if (p->room - p->used >= most)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&larger, room, 1, "the calls of decoding"));
+    INVAR_TRY(INVAR_ALLOC(larger, room, "the calls of decoding"));
     if (p->used > 0)
         memcpy(larger, p->calls, p->used);
     invar_free(p->calls);

@@ -128,15 +128,13 @@ invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_gra
     invar_dataflow_tracker *w = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
+    INVAR_TRY(INVAR_ALLOC(w, 1, "what calls read"));
     *w = (invar_dataflow_tracker){.program = graph, .run = run};
-    status =
-        invar_alloc((void **)&w->contents,
-                    (size_t)(graph->n_address_offsets + graph->n_points + graph->n_transfers) + 1,
-                    sizeof *w->contents, "what calls read");
+    status = INVAR_ALLOC(
+        w->contents, (size_t)(graph->n_address_offsets + graph->n_points + graph->n_transfers) + 1,
+        "what calls read");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&w->rooms, (size_t)graph->n_buffers + 1, sizeof *w->rooms,
-                             "what calls read");
+        status = INVAR_ALLOC(w->rooms, (size_t)graph->n_buffers + 1, "what calls read");
     if (status != INVAR_OK) {
         invar_dataflow_free(w);
         return status;

@@ -33,11 +33,9 @@ static invar_status ensure_buffers(invar_transfer_runner *runner, const invar_de
     void *memory = NULL;
 
     if (!runner->send_bytes)
-        INVAR_TRY(invar_alloc((void **)&runner->send_bytes, ranks, sizeof *runner->send_bytes,
-                              "the bytes of a move"));
+        INVAR_TRY(INVAR_ALLOC(runner->send_bytes, ranks, "the bytes of a move"));
     if (!runner->recv_bytes)
-        INVAR_TRY(invar_alloc((void **)&runner->recv_bytes, ranks, sizeof *runner->recv_bytes,
-                              "the bytes of a move"));
+        INVAR_TRY(INVAR_ALLOC(runner->recv_bytes, ranks, "the bytes of a move"));
     if (!invar_device_is_local(dev) || bytes <= runner->bytes)
         return INVAR_OK;
     if (runner->host)
@@ -88,8 +86,7 @@ static invar_status expert_starts(const int64_t **out, invar_transfer_runner *ru
     if (runner->experts < experts->count) {
         invar_free(runner->start);
         runner->start = NULL;
-        INVAR_TRY(
-            invar_alloc((void **)&runner->start, count, sizeof *runner->start, "rows of experts"));
+        INVAR_TRY(INVAR_ALLOC(runner->start, count, "rows of experts"));
         runner->experts = experts->count;
     }
     *out = runner->start;

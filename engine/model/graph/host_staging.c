@@ -123,7 +123,7 @@ static invar_status ensure_upload_buffer(invar_upload_buffer *staging, const inv
     if (need <= staging->bytes)
         return INVAR_OK;
     invar_upload_buffer_release(staging, dev);
-    INVAR_TRY(invar_alloc((void **)&staging->host, bytes, 1, "arrays on their way to the device"));
+    INVAR_TRY(INVAR_ALLOC(staging->host, bytes, "arrays on their way to the device"));
     INVAR_TRY(invar_device_alloc(dev, &staging->device, bytes, "arrays from the host"));
     staging->bytes = bytes;
     return INVAR_OK;

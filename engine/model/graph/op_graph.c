@@ -48,8 +48,7 @@ size_t invar_op_graph_offset_of(const void *name)
 
 invar_status invar_op_graph_new(invar_op_graph **out)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a list of calls"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "a list of calls"));
     invar_op_graph_clear(*out);
     return INVAR_OK;
 }

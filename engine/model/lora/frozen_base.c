@@ -188,7 +188,7 @@ static invar_status alloc_buffers(weight_assembly *j)
         size_t bytes = bytes_of(model, &whole);
         j->bytes = bytes > j->bytes ? bytes : j->bytes;
     }
-    INVAR_TRY(invar_alloc((void **)&j->whole, 2, j->bytes, what));
+    INVAR_TRY(INVAR_ALLOC_SIZED(j->whole, 2, j->bytes, what));
     j->came = j->whole + j->bytes;
     memset(j->whole, 0, j->bytes); // padding is never written
     return INVAR_OK;
@@ -236,7 +236,7 @@ invar_status invar_base_hash(invar_digest *out, const invar_model *model, const 
     invar_digest *of = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&of, (size_t)model->n_base, sizeof *of, "digests of a base"));
+    INVAR_TRY(INVAR_ALLOC(of, (size_t)model->n_base, "digests of a base"));
     status = invar_model_is_divided(model) ? hash_divided(of, &j) : hash_local(of, model, dev);
     if (status == INVAR_OK)
         invar_hash_bytes(out, of, (size_t)model->n_base * sizeof *of);

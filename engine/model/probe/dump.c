@@ -60,7 +60,7 @@ invar_status invar_dump_new(invar_dump **out, const char *folder, const char *po
                           strlen(folder));
     if (folder)
         INVAR_TRY(invar_held_folder_make(folder));
-    INVAR_TRY(invar_alloc((void **)&dump, 1, sizeof *dump + bytes, "a dump"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(dump, 1, sizeof *dump + bytes, "a dump"));
     memset(dump, 0, sizeof *dump);
     dump->keeps = !folder;
     if (folder)
@@ -459,7 +459,7 @@ static invar_status write_array(const invar_dump *dump, const char *name, const 
     invar_status status;
 
     INVAR_TRY(path_of(path, dump, name, suffix));
-    INVAR_TRY(invar_alloc((void **)&block, HEADER + bytes, 1, "a dump"));
+    INVAR_TRY(INVAR_ALLOC(block, HEADER + bytes, "a dump"));
     make_header(block, type, &count, 1);
     if (bytes > 0)
         memcpy(block + HEADER, data, bytes);

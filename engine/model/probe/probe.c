@@ -27,8 +27,7 @@
 invar_status invar_probe_new(invar_probe **out, const invar_probe_options *options)
 {
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a probe"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "a probe"));
     (*out)->options = *options;
     (*out)->window.dev = options->dev;
     if (options->dev) {
@@ -192,7 +191,7 @@ static invar_status copy_point(invar_ledger_point *out, const invar_ledger_point
         strlen(point->phase) + strlen(point->op) + strlen(point->kind) + strlen(point->dtype) + 4;
     char *at;
 
-    INVAR_TRY(invar_alloc((void **)&at, name + numbers + texts, 1, "a probe's point"));
+    INVAR_TRY(INVAR_ALLOC(at, name + numbers + texts, "a probe's point"));
     *out = *point;
     copy_text(at, &out->name);
     at = copy_array(at + name, &out->shape, out->dims); // aligned, because `name` was rounded up
@@ -368,8 +367,7 @@ static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const inv
     invar_status status;
     int64_t count = 0;
 
-    INVAR_TRY(invar_alloc((void **)&shards, 2 * (size_t)parts->count, sizeof *shards,
-                          "a probe's shards"));
+    INVAR_TRY(INVAR_ALLOC(shards, 2 * (size_t)parts->count, "a probe's shards"));
     for (int64_t i = 0; i < parts->count; i++)
         count += row_shards(shards + count, tensor, parts->offsets[i], parts->offsets[i + 1]);
     in = (invar_tree_input){shards, count};
@@ -446,7 +444,7 @@ static invar_status add_complete_tensor(invar_probe *probe, int64_t point,
 
     INVAR_TRY(check_open(probe, point, true));
     INVAR_TRY(check_tensor(&probe->points[point], tensor));
-    INVAR_TRY(invar_alloc((void **)&start, (size_t)shards + 1, sizeof *start, "a probe's shards"));
+    INVAR_TRY(INVAR_ALLOC(start, (size_t)shards + 1, "a probe's shards"));
     for (int64_t i = 0; i <= shards; i++)
         start[i] = (i * n + shards - 1) / shards;
     status = add_rows(probe, v, tensor, &(invar_row_offsets){start, shards});
@@ -624,7 +622,7 @@ static invar_status read_digests(invar_probe *probe)
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&read, (size_t)count, sizeof *read, "a probe's digests"));
+    INVAR_TRY(INVAR_ALLOC(read, (size_t)count, "a probe's digests"));
     status = invar_tensor_hasher_read(read, &probe->digesting);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         probe->digests[probe->awaited[i]] = read[i];

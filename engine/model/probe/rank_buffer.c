@@ -24,7 +24,7 @@ invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *buffer, size_t
     char *data;
 
     if (needed > buffer->capacity) {
-        INVAR_TRY(invar_alloc((void **)&data, 2, needed, "what is shown to another rank"));
+        INVAR_TRY(INVAR_ALLOC_SIZED(data, 2, needed, "what is shown to another rank"));
         if (buffer->bytes)
             memcpy(data, buffer->data, buffer->bytes);
         invar_free(buffer->data);

@@ -62,8 +62,7 @@ invar_status invar_rollout_points_new(invar_rollout_points **out,
                                       const invar_probe_options *options)
 {
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "the points of a rollout"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "the points of a rollout"));
     (*out)->options = *options;
     (*out)->window.dev = options->dev;
     invar_leaf_hasher_init(&(*out)->leaves, options->dev);
@@ -185,7 +184,7 @@ static invar_status ensure_row_offsets(invar_rollout_points *s, int64_t rows)
     invar_device_free(dev, s->ramp);
     s->ramp = NULL;
     s->ramp_rows = 0;
-    INVAR_TRY(invar_alloc((void **)&numbers, (size_t)larger + 1, sizeof *numbers, "rows to hash"));
+    INVAR_TRY(INVAR_ALLOC(numbers, (size_t)larger + 1, "rows to hash"));
     for (int64_t i = 0; i <= larger; i++)
         numbers[i] = i;
     status = invar_device_alloc(dev, (void **)&s->ramp, ((size_t)larger + 1) * sizeof *s->ramp,

@@ -26,10 +26,9 @@ static invar_status ensure_buffers(invar_full_param_reader *reader, int64_t elem
     if (elements <= reader->capacity)
         return INVAR_OK;
     invar_full_param_reader_release(reader);
-    INVAR_TRY(invar_alloc((void **)&reader->values, (size_t)elements, sizeof *reader->values,
-                          "a parameter of all ranks"));
-    INVAR_TRY(invar_alloc((void **)&reader->recv_shard, (size_t)elements,
-                          sizeof *reader->recv_shard, "what another rank has of a parameter"));
+    INVAR_TRY(INVAR_ALLOC(reader->values, (size_t)elements, "a parameter of all ranks"));
+    INVAR_TRY(
+        INVAR_ALLOC(reader->recv_shard, (size_t)elements, "what another rank has of a parameter"));
     reader->capacity = elements;
     return INVAR_OK;
 }

@@ -240,8 +240,7 @@ static invar_status gather_along_axis(const shard_gather *g, const invar_layout_
 
     if (axis->size == 1)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_alloc((void **)&parts, (size_t)axis->size, sizeof *parts, "the bytes of a move"));
+    INVAR_TRY(INVAR_ALLOC(parts, (size_t)axis->size, "the bytes of a move"));
     for (int r = 0; r < axis->size; r++) {
         parts[r] = 0;
         for (int n = 0; n < width; n++)
@@ -269,9 +268,7 @@ static invar_status gather_shards(shard_gather *g, void *out, const char *phase,
     bool dry = g->model->dev.backend->memory.dry_run;
     size_t total;
 
-    INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)ranks, sizeof *g->bytes,
-                          "the bytes of a move"));
-    memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(g->bytes, 2 * (size_t)ranks, "the bytes of a move"));
     g->at = g->bytes + ranks;
     total = walk_shards(g, NULL);
     if (dry && out) // nothing was computed
@@ -282,7 +279,7 @@ static invar_status gather_shards(shard_gather *g, void *out, const char *phase,
         return INVAR_OK;
     for (int r = 1; r < ranks; r++)
         g->at[r] = g->at[r - 1] + g->bytes[r - 1];
-    INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
+    INVAR_TRY(INVAR_ALLOC(g->all, total, "what ranks know of their pieces"));
     if (g->bytes[self] > 0 && !dry)
         memcpy(g->all + g->at[self], own, g->bytes[self]);
     INVAR_TRY(gather_along_all_axes(g, phase));

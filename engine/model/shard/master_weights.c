@@ -56,10 +56,9 @@ static invar_status collect_masters(invar_full_masters *out, const invar_model *
 
     for (int64_t i = 0; i < comm->owned.size; i++)
         bytes += comm->owned.bytes[i];
-    INVAR_TRY(invar_alloc((void **)&out->tensors, (size_t)model->n_params, sizeof *out->tensors,
-                          "masters of all ranks"));
+    INVAR_TRY(INVAR_ALLOC(out->tensors, (size_t)model->n_params, "masters of all ranks"));
     if (comm->plan.rank == 0)
-        INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
+        INVAR_TRY(INVAR_ALLOC(out->memory, bytes, "masters of all ranks"));
     set_tensors(out->tensors, model, out->memory);
     return invar_zero_comm_collect(comm, "masters", out->memory, model->masters, true);
 }
@@ -96,8 +95,7 @@ static invar_status gather_rows(float *out, const invar_model *model, int64_t pa
     size_t *bytes = NULL;
     invar_status status;
 
-    INVAR_TRY(
-        invar_alloc((void **)&bytes, (size_t)data->size, sizeof *bytes, "the bytes of a move"));
+    INVAR_TRY(INVAR_ALLOC(bytes, (size_t)data->size, "the bytes of a move"));
     for (int r = 0; r < data->size; r++)
         bytes[r] = (size_t)invar_zero_partition_rows(model, param, r).count * each;
     status = invar_layout_gather(model->layout, data, "masters", out, bytes);

@@ -140,12 +140,10 @@ static invar_status alloc_hash_buffers(shard_hasher *h)
 
     for (int64_t i = 0; i < model->n_params; i++)
         pieces += invar_logical_shards_of(&model->params[i]);
-    INVAR_TRY(invar_alloc((void **)&h->counts, (size_t)pieces, sizeof *h->counts, "leaf counts"));
-    INVAR_TRY(invar_alloc((void **)&h->starts, (size_t)starts + 1, sizeof *h->starts,
-                          "the rows of pieces"));
+    INVAR_TRY(INVAR_ALLOC(h->counts, (size_t)pieces, "leaf counts"));
+    INVAR_TRY(INVAR_ALLOC(h->starts, (size_t)starts + 1, "the rows of pieces"));
     count_leaves(h);
-    INVAR_TRY(invar_alloc((void **)&h->came, (size_t)(2 * h->own + h->given + h->all),
-                          sizeof *h->came, "digests of leaves"));
+    INVAR_TRY(INVAR_ALLOC(h->came, (size_t)(2 * h->own + h->given + h->all), "digests of leaves"));
     INVAR_TRY(invar_device_alloc(&h->caller.dev, (void **)&h->there,
                                  (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
     (void)list_row_offsets(h->starts, h);
@@ -327,7 +325,7 @@ invar_status invar_model_hash(invar_digest *out, const invar_model *model, const
     invar_digest *of = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&of, (size_t)model->n_params, sizeof *of, "digests of weights"));
+    INVAR_TRY(INVAR_ALLOC(of, (size_t)model->n_params, "digests of weights"));
     status = invar_model_digests(of, model, NULL, dev);
     if (status == INVAR_OK)
         invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);

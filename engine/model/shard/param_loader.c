@@ -54,7 +54,7 @@ static invar_status ensure_host_buffer(invar_param_loader *loader, size_t bytes)
     invar_free(loader->host_buffer);
     loader->host_buffer = NULL;
     loader->host_buffer_bytes = 0;
-    INVAR_TRY(invar_alloc((void **)&loader->host_buffer, bytes, 1, what));
+    INVAR_TRY(INVAR_ALLOC_SIZED(loader->host_buffer, bytes, 1, what));
     loader->host_buffer_bytes = bytes;
     return INVAR_OK;
 }

@@ -103,9 +103,9 @@ invar_status invar_zero_partition_make(invar_model *model)
 {
     if (!invar_layout_has_data_parallel(model->layout))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&model->zero_rows,
+    INVAR_TRY(INVAR_ALLOC(model->zero_rows,
                           (size_t)(model->n_params * (model->layout->data.size + 1)),
-                          sizeof *model->zero_rows, "the owners of parameters"));
+                          "the owners of parameters"));
     divide_params(model, model->layout->data.size);
     return INVAR_OK;
 }
@@ -137,8 +137,8 @@ invar_status invar_zero_partition_count(int64_t **out, const invar_model *model,
 {
     int ranks = model->layout->data.size;
 
-    INVAR_TRY(invar_alloc((void **)out, (size_t)(ranks * model->n_params), sizeof **out,
-                          "what ranks know of their rows"));
+    INVAR_TRY(
+        INVAR_ALLOC(*out, (size_t)(ranks * model->n_params), "what ranks know of their rows"));
     for (int64_t i = 0; i < model->n_params; i++) {
         bool given = invar_logical_shards_is_contributor(model, &model->params[i]);
 
@@ -196,15 +196,14 @@ static invar_status gather_rows(void *out, row_gather *g, const char *phase, con
     int rank = layout->data.rank;
     size_t total;
 
-    INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)layout->data.size, sizeof *g->bytes,
-                          "the bytes of a move"));
+    INVAR_TRY(INVAR_ALLOC(g->bytes, 2 * (size_t)layout->data.size, "the bytes of a move"));
     g->at = g->bytes + layout->data.size;
     total = count_bytes(g);
     if (dry && out) // nothing was computed
         memset(out, 0, total);
     if (invar_layout_skips_transfers(layout, dry))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&g->all, total + 1, 1, "what ranks know of their rows"));
+    INVAR_TRY(INVAR_ALLOC(g->all, total + 1, "what ranks know of their rows"));
     if (g->bytes[rank] > 0 && !dry)
         memcpy(g->all + g->at[rank], own, g->bytes[rank]);
     INVAR_TRY(invar_layout_gather(layout, &layout->data, phase, g->all, g->bytes));

@@ -19,10 +19,8 @@
 invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size)
 {
     *out = (invar_zero_ranges){.size = size};
-    INVAR_TRY(
-        invar_alloc((void **)&out->end, (size_t)size, sizeof *out->end, "the ranges of ranks"));
-    INVAR_TRY(
-        invar_alloc((void **)&out->bytes, (size_t)size, sizeof *out->bytes, "the ranges of ranks"));
+    INVAR_TRY(INVAR_ALLOC(out->end, (size_t)size, "the ranges of ranks"));
+    INVAR_TRY(INVAR_ALLOC(out->bytes, (size_t)size, "the ranges of ranks"));
     memset(out->end, 0, (size_t)size * sizeof *out->end);
     memset(out->bytes, 0, (size_t)size * sizeof *out->bytes);
     return INVAR_OK;
@@ -43,7 +41,7 @@ static invar_status grow_ranges(invar_zero_ranges *o)
 
     if (o->count < o->capacity)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&wider, (size_t)capacity, sizeof *wider, "the ranges of ranks"));
+    INVAR_TRY(INVAR_ALLOC(wider, (size_t)capacity, "the ranges of ranks"));
     if (o->count > 0)
         memcpy(wider, o->ranges, (size_t)o->count * sizeof *wider);
     invar_free(o->ranges);

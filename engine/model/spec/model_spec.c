@@ -336,7 +336,7 @@ invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_mo
     *out = NULL;
     *bytes_out = 0;
     INVAR_TRY(invar_model_spec_check(spec));
-    INVAR_TRY(invar_alloc((void **)&t.at, JSON_SIZE, 1, "config.json"));
+    INVAR_TRY(INVAR_ALLOC(t.at, JSON_SIZE, "config.json"));
     status = put_config(&t, spec, torch_dtype);
     if (status != INVAR_OK) {
         invar_free(t.at);

@@ -235,10 +235,9 @@ static invar_status request_new(invar_comm_request **out, int size)
     invar_comm_request *request;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&request, 1, sizeof *request, "a call between ranks"));
-    memset(request, 0, sizeof *request);
-    status = invar_alloc((void **)&request->messages, 2 * (size_t)size, sizeof *request->messages,
-                         "the messages of a call between ranks");
+    INVAR_TRY(INVAR_ALLOC_ZEROED(request, 1, "a call between ranks"));
+    status =
+        INVAR_ALLOC(request->messages, 2 * (size_t)size, "the messages of a call between ranks");
     if (status != INVAR_OK) {
         invar_free(request);
         return status;
@@ -504,9 +503,8 @@ invar_status invar_comm_new(invar_comm **out, invar_world *world, int size)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&comm, 1, sizeof *comm, "a group of ranks"));
-    memset(comm, 0, sizeof *comm);
-    status = invar_alloc((void **)&comm->posted, (size_t)size, each, "the ranks of a group");
+    INVAR_TRY(INVAR_ALLOC_ZEROED(comm, 1, "a group of ranks"));
+    status = INVAR_ALLOC_SIZED(comm->posted, (size_t)size, each, "the ranks of a group");
     if (status != INVAR_OK) {
         invar_free(comm);
         return status;

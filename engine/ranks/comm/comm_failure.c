@@ -36,13 +36,11 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&world, 1, sizeof *world, "a rank's world"));
-    memset(world, 0, sizeof *world);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(world, 1, "a rank's world"));
     world->rank = rank;
     world->size = size;
     world->next_context = INVAR_COMM_CONTEXT_FREE;
-    status = invar_alloc((void **)&world->hosts, (size_t)size, sizeof *world->hosts,
-                         "the names of hosts");
+    status = INVAR_ALLOC(world->hosts, (size_t)size, "the names of hosts");
     if (status == INVAR_OK)
         status = invar_comm_new(out, world, size);
     if (status != INVAR_OK) {

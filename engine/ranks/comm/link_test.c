@@ -230,13 +230,13 @@ invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm,
         status = invar_device_alloc(dev, &device_buffers, 2 * s.room, "bytes between GPUs");
     s.device_buffers = device_buffers;
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
+        status = INVAR_ALLOC(s.in, s.room, "bytes to send");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&s.out, s.room, 1, "bytes to receive");
+        status = INVAR_ALLOC(s.out, s.room, "bytes to receive");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&s.in_bytes, (size_t)s.size, sizeof *s.in_bytes, "pieces");
+        status = INVAR_ALLOC(s.in_bytes, (size_t)s.size, "pieces");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&s.out_bytes, (size_t)s.size, sizeof *s.out_bytes, "pieces");
+        status = INVAR_ALLOC(s.out_bytes, (size_t)s.size, "pieces");
     if (status == INVAR_OK)
         status = run_calls(&s);
     invar_free(s.out_bytes);

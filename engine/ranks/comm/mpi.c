@@ -504,7 +504,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
     size_t *bytes;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&bytes, (size_t)world->size, sizeof *bytes, "names of hosts"));
+    INVAR_TRY(INVAR_ALLOC(bytes, (size_t)world->size, "names of hosts"));
     for (int r = 0; r < world->size; r++)
         bytes[r] = sizeof *world->hosts;
     transfer.out_bytes = bytes;
@@ -526,10 +526,9 @@ static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int siz
 
     status = invar_world_new(out, rank, size);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&me->left, (size_t)size, sizeof *me->left, "ranks that left");
+        status = INVAR_ALLOC(me->left, (size_t)size, "ranks that left");
     if (status == INVAR_OK)
-        status =
-            invar_alloc((void **)&me->notes, 2 * (size_t)size, sizeof *me->notes, "notes to ranks");
+        status = INVAR_ALLOC(me->notes, 2 * (size_t)size, "notes to ranks");
     if (status != INVAR_OK)
         return status;
     memset(me->left, 0, (size_t)size * sizeof *me->left);
@@ -552,8 +551,7 @@ invar_status invar_comm_mpi(invar_comm **out, const invar_comm_mpi_options *opti
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&me, 1, sizeof *me, "a rank of MPI"));
-    memset(me, 0, sizeof *me);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(me, 1, "a rank of MPI"));
     me->seconds = options->seconds;
     me->piece = options->piece && options->piece < PIECE ? options->piece : PIECE;
     fegetenv(&rounding); // loaded libraries may change the rounding mode

@@ -231,12 +231,11 @@ static invar_status join_group(void *like, invar_comm *comm, double seconds)
     nccl_rank *me;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&me, 1, sizeof *me, "a rank of NCCL"));
+    INVAR_TRY(INVAR_ALLOC(me, 1, "a rank of NCCL"));
     *me = *(const nccl_rank *)like;
     me->comm = comm;
     memset(&me->group, 0, sizeof me->group);
-    status = invar_alloc((void **)&me->pieces, 2 * (size_t)comm->size, sizeof *me->pieces,
-                         "pieces of a move");
+    status = INVAR_ALLOC(me->pieces, 2 * (size_t)comm->size, "pieces of a move");
     if (status == INVAR_OK)
         status = connect_ranks(me, seconds);
     if (status != INVAR_OK) {

@@ -58,7 +58,7 @@ static invar_status gather_keys(split_key *wishes, invar_comm *comm, const split
     size_t *bytes;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&bytes, (size_t)comm->size, sizeof *bytes, "a group's split"));
+    INVAR_TRY(INVAR_ALLOC(bytes, (size_t)comm->size, "a group's split"));
     for (int i = 0; i < comm->size; i++)
         bytes[i] = sizeof *wishes;
     transfer.out_bytes = bytes;
@@ -77,7 +77,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t color,
 
     *out = NULL;
     INVAR_CHECK(!world->simulated); // simulated peers have no color
-    INVAR_TRY(invar_alloc((void **)&wishes, (size_t)comm->size, sizeof *wishes, "a group's split"));
+    INVAR_TRY(INVAR_ALLOC(wishes, (size_t)comm->size, "a group's split"));
     // before the gather: no rank may fail after it
     status = invar_comm_new(&child, world, comm->size);
     if (status == INVAR_OK)

@@ -327,10 +327,8 @@ static invar_status threads_new(threads **out, int size)
     threads *all;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&all, 1, sizeof *all, "ranks that are threads"));
-    memset(all, 0, sizeof *all);
-    status =
-        invar_alloc((void **)&all->boxes, (size_t)size, sizeof *all->boxes, "inboxes of ranks");
+    INVAR_TRY(INVAR_ALLOC_ZEROED(all, 1, "ranks that are threads"));
+    status = INVAR_ALLOC(all->boxes, (size_t)size, "inboxes of ranks");
     if (status != INVAR_OK) {
         invar_free(all);
         return status;
@@ -395,7 +393,7 @@ static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&me, 1, sizeof *me, "a rank that is a thread"));
+    INVAR_TRY(INVAR_ALLOC(me, 1, "a rank that is a thread"));
     status = invar_world_new(out, rank, all->size);
     if (status != INVAR_OK) {
         invar_free(me);

@@ -17,8 +17,7 @@ invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes,
     size_t piece = (leaves ? leaves : 1) * INVAR_TREE_LEAF_BYTES;
 
     *out = (invar_bucket_plan){.bucket_bytes = piece, .size = size, .rank = rank};
-    INVAR_TRY(invar_alloc((void **)&out->owned_bytes, 3 * (size_t)size, sizeof *out->owned_bytes,
-                          "the bytes of a move"));
+    INVAR_TRY(INVAR_ALLOC(out->owned_bytes, 3 * (size_t)size, "the bytes of a move"));
     out->send_bytes = out->owned_bytes + size;
     out->recv_bytes = out->send_bytes + size;
     for (int r = 0; r < size; r++) {

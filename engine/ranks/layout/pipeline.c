@@ -53,8 +53,7 @@ invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stag
     int64_t warmup = back ? warmup_of(stages, chunks, stage) : all;
 
     *out = (invar_pipeline_schedule){NULL, 0};
-    INVAR_TRY(invar_alloc((void **)&out->tasks, (size_t)(2 * all) + 1, sizeof *out->tasks,
-                          "the tasks of a stage"));
+    INVAR_TRY(INVAR_ALLOC(out->tasks, (size_t)(2 * all) + 1, "the tasks of a stage"));
     warmup = warmup < all ? warmup : all;
     for (int64_t i = 0; i < all + (back ? warmup : 0); i++) {
         invar_pipeline_task forth = task_at(stages, chunks, stage, i, false);

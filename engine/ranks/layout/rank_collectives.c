@@ -73,7 +73,7 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
         memcpy(out, own, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
+    INVAR_TRY(INVAR_ALLOC(each, (size_t)size, "what ranks gather"));
     for (int r = 0; r < size; r++)
         each[r] = bytes;
     transfer.timeout_s = layout->timeout_s;
@@ -89,7 +89,7 @@ static invar_status prepare_gather(invar_rank_gathered *out, const invar_layout 
 {
     size_t size = (size_t)invar_ranks_size(layout), all = 0;
 
-    INVAR_TRY(invar_alloc((void **)&out->bytes, size, sizeof *out->bytes, "what ranks collect"));
+    INVAR_TRY(INVAR_ALLOC(out->bytes, size, "what ranks collect"));
     INVAR_TRY(invar_ranks_all_gather(layout, phase, &bytes, sizeof bytes, out->bytes));
     for (size_t r = 0; r < size; r++) {
         if (!invar_ranks_is_leader(layout))
@@ -100,7 +100,7 @@ static invar_status prepare_gather(invar_rank_gathered *out, const invar_layout 
                               out->bytes[r], r);
         all += out->bytes[r];
     }
-    return invar_alloc((void **)&out->data, all + 1, 1, "what ranks collect");
+    return INVAR_ALLOC(out->data, all + 1, "what ranks collect");
 }
 
 invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
@@ -117,9 +117,7 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
             memcpy(out->data, own, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_alloc((void **)&give, (size_t)invar_ranks_size(layout), sizeof *give,
-                          "what ranks collect"));
-    memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(give, (size_t)invar_ranks_size(layout), "what ranks collect"));
     give[0] = bytes;
     transfer.timeout_s = layout->timeout_s;
     transfer.out = out->data;
@@ -147,8 +145,7 @@ static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const
     *out = own;
     if (!layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
-                          "a number of each rank"));
+    INVAR_TRY(INVAR_ALLOC(all, (size_t)invar_ranks_size(layout), "a number of each rank"));
     status = invar_ranks_all_gather(layout, phase, &own, sizeof own, all);
     for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++)
         *out = r == 0 ? all[0] : fold(*out, all[r]);
@@ -216,7 +213,7 @@ invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_la
     *out = (invar_rank_outlier){.differing_rank = -1, .n_same = 1};
     if (!layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
+    INVAR_TRY(INVAR_ALLOC(all, (size_t)size, "a digest of each rank"));
     status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
     if (status == INVAR_OK) {
         *out = invar_ranks_find_outlier(all, size);

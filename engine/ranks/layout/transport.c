@@ -172,7 +172,7 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
     invar_status status;
 
     *out = (invar_layout_transport){.rank = layout ? invar_comm_rank(layout->world) : 0};
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)s.size, sizeof *all, "what ranks tell"));
+    INVAR_TRY(INVAR_ALLOC(all, (size_t)s.size, "what ranks tell"));
     describe_rank(&own, dev, wanted);
     format_version(out->nccl_version, own.version);
     s.all = all;

@@ -60,7 +60,7 @@ static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar
         g->capacity = room;
     }
     to = &g->items[g->count];
-    INVAR_TRY(invar_alloc((void **)&to->name, scalar->name_bytes + 1, 1, "a name"));
+    INVAR_TRY(INVAR_ALLOC(to->name, scalar->name_bytes + 1, "a name"));
     memcpy(to->name, scalar->name, scalar->name_bytes);
     to->name[scalar->name_bytes] = '\0';
     to->value = scalar->value;

@@ -143,7 +143,7 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
     *out = NULL;
     status = invar_plugin_argv_split(&words, NAME, command);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&s, 1, sizeof *s, "a sink");
+        status = INVAR_ALLOC(s, 1, "a sink");
     if (status == INVAR_OK) {
         s->child = (invar_subprocess){0};
         s->log = NULL;

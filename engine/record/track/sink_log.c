@@ -167,7 +167,7 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char 
 
     *out = NULL;
     *end_out = -1;
-    INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a sink's log"));
+    INVAR_TRY(INVAR_ALLOC(log, 1, "a sink's log"));
     log->output_fd = log->stop[0] = log->stop[1] = -1;
     log->bytes = 0;
     atomic_init(&log->over, 0);

@@ -486,7 +486,7 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     if (prometheus_file(run->recipe)[0])
         INVAR_TRY(invar_error_of_key(
             check_prometheus_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "who is told about a run"));
+    INVAR_TRY(INVAR_ALLOC(t, 1, "who is told about a run"));
     *t = (invar_track){
         .run = *run, .reported = run->last_step, .file = prometheus_file(run->recipe)};
     status = open_events(t);

@@ -268,7 +268,7 @@ static invar_status compare_copy(const invar_run_context *s)
     invar_digest *of = NULL;
     invar_tensor_hasher hasher;
 
-    INVAR_TRY(invar_alloc((void **)&of, (size_t)(2 * count), sizeof *of, "digests of weights"));
+    INVAR_TRY(INVAR_ALLOC(of, (size_t)(2 * count), "digests of weights"));
     invar_tensor_hasher_init(&hasher, &s->dev);
     for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
         status = invar_tensor_hasher_add(

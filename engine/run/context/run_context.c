@@ -153,8 +153,7 @@ static invar_status read_stops(invar_run_context *s)
     invar_status status;
 
     INVAR_TRY(invar_config_ids(&given_ids, &count, s->recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
-    status = invar_alloc((void **)&s->stop_ids, (size_t)(count + s->spec.n_eos + 1),
-                         sizeof *s->stop_ids, "stop ids");
+    status = INVAR_ALLOC(s->stop_ids, (size_t)(count + s->spec.n_eos + 1), "stop ids");
     if (status == INVAR_OK) {
         for (int64_t i = 0; i < s->spec.n_eos; i++)
             add_stop(s, s->spec.eos[i]);

@@ -66,7 +66,7 @@ invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks)
     if (processes <= 1 && ranks <= 1)
         return INVAR_OK;
     out->count = processes > 1 ? 1 : (int)ranks;
-    INVAR_TRY(invar_alloc((void **)&out->comms, (size_t)out->count, sizeof *out->comms, "ranks"));
+    INVAR_TRY(INVAR_ALLOC(out->comms, (size_t)out->count, "ranks"));
     status = processes > 1
                  ? invar_comm_mpi(out->comms, &(invar_comm_mpi_options){.seconds = seconds})
                  : invar_comm_threads(out->comms, out->count, 0);
@@ -170,7 +170,7 @@ invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work, voi
 
     if (launch->count == 1)
         return work(payload, launch->comms ? launch->comms[0] : NULL, 1);
-    INVAR_TRY(invar_alloc((void **)&ranks, (size_t)launch->count, sizeof *ranks, "ranks of a run"));
+    INVAR_TRY(INVAR_ALLOC(ranks, (size_t)launch->count, "ranks of a run"));
     for (int r = 0; r < launch->count; r++)
         ranks[r] = (thread_rank){
             .work = work, .payload = payload, .comm = launch->comms[r], .threads = launch->count};

@@ -291,7 +291,7 @@ invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_w
     invar_status status;
 
     INVAR_TRY(check_pages(workload));
-    INVAR_TRY(invar_alloc((void **)&models, 1, sizeof *models, "the plan of memory"));
+    INVAR_TRY(INVAR_ALLOC(models, 1, "the plan of memory"));
     *models = (invar_dry_models){0};
     status = invar_dry_models_make(models, out, workload);
     out->available = available;

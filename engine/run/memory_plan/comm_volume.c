@@ -166,7 +166,7 @@ static invar_status make_plan(invar_batch_plan *out, const step_context *s)
     int64_t *rows = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&rows, (size_t)s->count, sizeof *rows, "rows of samples"));
+    INVAR_TRY(INVAR_ALLOC(rows, (size_t)s->count, "rows of samples"));
     for (int64_t i = 0; i < s->count; i++)
         rows[i] = invar_micro_batch_rows(&s->samples[i]);
     status = invar_batch_plan_make(out, rows, s->count, &s->options.plan);
@@ -224,8 +224,7 @@ static invar_status fill_samples(invar_rl_sample *to, int32_t **tokens, const st
 
     for (int64_t i = 0; i < s->count; i++)
         longest = s->samples[i].n_tokens > longest ? s->samples[i].n_tokens : longest;
-    INVAR_TRY(invar_alloc((void **)tokens, (size_t)longest, sizeof **tokens, "a sample"));
-    memset(*tokens, 0, (size_t)longest * sizeof **tokens);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*tokens, (size_t)longest, "a sample"));
     for (int64_t i = 0; i < s->count; i++)
         to[i] = (invar_rl_sample){.tokens = *tokens,
                                   .n_tokens = s->samples[i].n_tokens,
@@ -332,10 +331,9 @@ static invar_status count_step(invar_comm_volume *out, step_context *s, bool equ
     invar_status status;
 
     s->tokens = invar_trainer_tokens(s->samples, s->count);
-    INVAR_TRY(invar_alloc((void **)&s->now, 2 * (size_t)s->tokens + 1, sizeof *s->now,
-                          "log-probabilities"));
+    INVAR_TRY(INVAR_ALLOC(s->now, 2 * (size_t)s->tokens + 1, "log-probabilities"));
     memset(s->now, 0, 2 * (size_t)s->tokens * sizeof *s->now);
-    status = invar_alloc((void **)&samples, (size_t)s->count, sizeof *samples, "samples");
+    status = INVAR_ALLOC(samples, (size_t)s->count, "samples");
     if (status == INVAR_OK)
         status = fill_samples(samples, &tokens, s);
     s->samples = samples;
@@ -358,7 +356,7 @@ static invar_status make_all(invar_comm_volume *out, step_context *s,
 
     *out = (invar_comm_volume){.count = 0};
     INVAR_CHECK(workload->learns && workload->layout && workload->layout->simulated_peers);
-    INVAR_TRY(invar_alloc((void **)&s->cast, 1, sizeof *s->cast, "the plan of a step"));
+    INVAR_TRY(INVAR_ALLOC(s->cast, 1, "the plan of a step"));
     *s->cast = (invar_dry_models){0};
     status = invar_dry_models_make(s->cast, &plan, workload);
     s->options = invar_dry_models_options(s->cast, choice);
@@ -390,7 +388,7 @@ invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
 
     if (response >= longest)
         response = longest - 1;
-    INVAR_TRY(invar_alloc((void **)&samples, (size_t)s.count, sizeof *samples, "samples"));
+    INVAR_TRY(INVAR_ALLOC(samples, (size_t)s.count, "samples"));
     for (int64_t i = 0; i < s.count; i++)
         samples[i] = (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - response};
     s.samples = samples;

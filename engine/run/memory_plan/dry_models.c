@@ -185,7 +185,7 @@ static invar_status dry_models_hash(const invar_dry_models *models)
     if (status == INVAR_OK)
         status = list_all(&hasher, &models->critic_learner);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&of, (size_t)hasher.count + 1, sizeof *of, "digests");
+        status = INVAR_ALLOC(of, (size_t)hasher.count + 1, "digests");
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(of, &hasher);
     invar_tensor_hasher_release(&hasher);

@@ -26,8 +26,7 @@ invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_devic
         bool samples = i == INVAR_MEMORY_PLAN_SAMPLING || i == INVAR_MEMORY_PLAN_CHECKING;
         char *memory = out->memory;
 
-        status = invar_alloc((void **)&out->stages[i], 1, sizeof *out->stages[i],
-                             "a stage of the device's memory");
+        status = INVAR_ALLOC(out->stages[i], 1, "a stage of the device's memory");
         if (status != INVAR_OK)
             break;
         invar_phase_arena_init(out->stages[i], samples ? sampler : dev, 0);

@@ -70,7 +70,7 @@ static invar_status add_name(file_names *out, const char *name, const char *dir)
         invar_path_show(shown, dir);
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than %d files", shown, MAX_FILES);
     }
-    INVAR_TRY(invar_alloc((void **)&out->items[out->count], strlen(name) + 1, 1, "a file's name"));
+    INVAR_TRY(INVAR_ALLOC(out->items[out->count], strlen(name) + 1, "a file's name"));
     memcpy(out->items[out->count++], name, strlen(name) + 1);
     return INVAR_OK;
 }
@@ -358,8 +358,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     invar_status status;
 
     *out = (invar_pack_result){.checkpoint_step = -1};
-    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a pack"));
-    memset(p, 0, sizeof *p);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(p, 1, "a pack"));
     p->replay = replay;
     p->result = out;
     // first of all, so that a bad file name does not fail after hours

@@ -105,7 +105,7 @@ invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key ke
     char *copy = NULL;
 
     if (value && !(fallback && strcmp(fallback, value) == 0)) {
-        INVAR_TRY(invar_alloc((void **)&copy, strlen(value) + 1, 1, "the value of a key"));
+        INVAR_TRY(INVAR_ALLOC(copy, strlen(value) + 1, "the value of a key"));
         memcpy(copy, value, strlen(value) + 1);
     }
     invar_free(recorded->value[key]);

@@ -94,8 +94,7 @@ static void add_sets(model_shapes *s, const invar_recipe *r)
 static invar_status list_tensors(model_shapes *s, const invar_run_context *session)
 {
     INVAR_TRY(make_models(s, session));
-    INVAR_TRY(invar_alloc((void **)&s->tensors, (size_t)s->most, sizeof *s->tensors,
-                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(s->tensors, (size_t)s->most, "the list of a checkpoint's tensors"));
     add_sets(s, session->recipe);
     return INVAR_OK;
 }
@@ -130,8 +129,7 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *inp
     model_shapes *s = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "the shapes of a checkpoint"));
-    memset(s, 0, sizeof *s);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(s, 1, "the shapes of a checkpoint"));
     status = inputs->bare ? INVAR_OK : list_tensors(s, inputs->session);
     if (status == INVAR_OK)
         status = measure_listed(bytes_out, s, inputs);

@@ -40,8 +40,7 @@ static invar_status load_moments(invar_checkpoint *c, const invar_checkpoint_par
     for (int64_t i = 0; i < p->model->n_params && status == INVAR_OK; i++) {
         const invar_param *of = &p->model->params[i];
         float *near;
-        INVAR_TRY(invar_alloc((void **)&near, (size_t)invar_param_elements(of), sizeof *near,
-                              "moments of a checkpoint"));
+        INVAR_TRY(INVAR_ALLOC(near, (size_t)invar_param_elements(of), "moments of a checkpoint"));
         status = invar_run_context_load_own(near, of, c, set);
         if (status == INVAR_OK)
             status = invar_optimizer_load(p->optimizer, p->model, i, second, near);
@@ -208,7 +207,7 @@ invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar
 {
     INVAR_TRY(invar_ranks_broadcast(loop->world, what, 0, bytes, sizeof *bytes));
     if (!invar_ranks_is_leader(loop->world))
-        INVAR_TRY(invar_alloc((void **)text, *bytes + 1, 1, what));
+        INVAR_TRY(INVAR_ALLOC(*text, *bytes + 1, what));
     return *bytes ? invar_ranks_broadcast(loop->world, what, 0, *text, *bytes) : INVAR_OK;
 }
 

@@ -149,7 +149,7 @@ static invar_status keep_recipe(invar_train_loop *loop)
 
     INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, RECIPE));
     append_recipe(&s, loop);
-    INVAR_TRY(invar_alloc((void **)&s.at, s.used + 1, 1, RECIPE));
+    INVAR_TRY(INVAR_ALLOC(s.at, s.used + 1, RECIPE));
     s.used = 0;
     append_recipe(&s, loop);
     status = check_existing(&stays, loop, path, &s);

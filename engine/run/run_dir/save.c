@@ -109,10 +109,8 @@ static invar_status list_tensors(tensor_listing *out, const invar_train_loop *lo
     *out = (tensor_listing){.divided = invar_model_is_divided(loop->session.actor)};
     for (int i = 0; i < n; i++)
         most += 3 * (size_t)parts[i].model->n_params;
-    INVAR_TRY(invar_alloc((void **)&out->tensors, most, sizeof *out->tensors,
-                          "the list of a checkpoint's tensors"));
-    INVAR_TRY(invar_alloc((void **)&out->sources, most, sizeof *out->sources,
-                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(out->tensors, most, "the list of a checkpoint's tensors"));
+    INVAR_TRY(INVAR_ALLOC(out->sources, most, "the list of a checkpoint's tensors"));
     for (int i = 0; i < n; i++)
         add_part(out, &parts[i], &loop->store.masters[i], moments);
     return INVAR_OK;
@@ -508,7 +506,7 @@ static invar_status can_rescue(bool *out, const invar_train_loop *loop, const re
     invar_status status;
 
     *out = false;
-    INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
+    INVAR_TRY(INVAR_ALLOC(all, size, "what ranks have"));
     status = invar_ranks_all_gather(loop->world, "rescue", own, sizeof *own, all);
     if (status == INVAR_OK)
         *out = all[0].step > all[0].next;

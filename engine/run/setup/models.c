@@ -83,8 +83,7 @@ static invar_status sum_checksums(invar_train_loop *loop)
 
     if (!invar_layout_has_data_parallel(ranks) || loop->roles.is_rollout_rank)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(ranks), sizeof *all,
-                          "what ranks have read"));
+    INVAR_TRY(INVAR_ALLOC(all, (size_t)invar_ranks_size(ranks), "what ranks have read"));
     status = invar_ranks_all_gather(ranks, "identity", &own, sizeof own, all);
     for (int r = 0; status == INVAR_OK && r < invar_ranks_size(ranks); r++)
         if (invar_rank_coords_of(ranks, r).data == ranks->data.rank)

@@ -34,7 +34,7 @@ struct invar_agents {
 
 invar_status invar_agents_new(invar_agents **out, const invar_agents_options *options)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "agents"));
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "agents"));
     **out = (invar_agents){.options = *options};
     return INVAR_OK;
 }
@@ -94,13 +94,12 @@ static invar_status alloc_batch_run(batch_run *r)
 {
     size_t count = (size_t)r->count;
 
-    INVAR_TRY(invar_alloc((void **)&r->sessions, count, sizeof *r->sessions, "sessions"));
-    memset(r->sessions, 0, count * sizeof *r->sessions);
-    INVAR_TRY(invar_alloc((void **)&r->slots, count, sizeof *r->slots, "records of sessions"));
-    INVAR_TRY(invar_alloc((void **)&r->found, count, sizeof *r->found, "records of sessions"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->sessions, count, "sessions"));
+    INVAR_TRY(INVAR_ALLOC(r->slots, count, "records of sessions"));
+    INVAR_TRY(INVAR_ALLOC(r->found, count, "records of sessions"));
     for (size_t i = 0; i < count; i++)
         r->found[i] = NULL;
-    return invar_alloc((void **)&r->tasks, count, sizeof *r->tasks, "tasks for agents");
+    return INVAR_ALLOC(r->tasks, count, "tasks for agents");
 }
 
 static invar_agent_limits record_limits(const invar_agents *a)
@@ -214,8 +213,7 @@ static invar_status submit_replayed_call(replayed_call *out, const batch_run *r,
     out->sampling.seed = invar_agent_call_seed(call, out->sampling.seed);
     out->sampling.max_response = call->n_response;
     out->sampling.n_stop = out->sampling.n_stop_ids = 0;
-    INVAR_TRY(invar_alloc((void **)&out->sample.tokens, (size_t)call->n_prompt,
-                          sizeof *out->sample.tokens, "tokens of a prompt"));
+    INVAR_TRY(INVAR_ALLOC(out->sample.tokens, (size_t)call->n_prompt, "tokens of a prompt"));
     memcpy(out->sample.tokens, call->prompt, (size_t)call->n_prompt * sizeof *call->prompt);
     return invar_rollout_add(r->agents->options.server.rollout, &out->sample, 1, &out->sampling);
 }
@@ -281,7 +279,7 @@ static invar_status replay_recorded_calls(const batch_run *r)
         count += r->found[i] ? r->sessions[i].n_calls : 0;
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&calls, (size_t)count, sizeof *calls, "recorded calls"));
+    INVAR_TRY(INVAR_ALLOC(calls, (size_t)count, "recorded calls"));
     status = invar_rollout_open_stream(o->rollout, o->chat.context);
     if (status == INVAR_OK) {
         status = replay_calls(calls, &begun, r);

@@ -340,7 +340,7 @@ static invar_status report_progress(void *payload)
 static invar_status init_live_sessions(invar_live_session **out, const invar_agent_task *tasks,
                                        int64_t count)
 {
-    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "sessions"));
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, "sessions"));
     for (int64_t i = 0; i < count; i++) {
         (*out)[i] = (invar_live_session){.task = tasks[i]};
         INVAR_TRY(invar_session_key_new((*out)[i].key));
@@ -409,8 +409,7 @@ static invar_status open_services(invar_agent_server *server)
     invar_server_session_hooks gate = invar_session_table_hooks;
 
     gate.payload = &server->live_sessions;
-    INVAR_TRY(invar_alloc((void **)&server->threads, (size_t)o->max_processes,
-                          sizeof *server->threads, "threads for agents"));
+    INVAR_TRY(INVAR_ALLOC(server->threads, (size_t)o->max_processes, "threads for agents"));
     INVAR_TRY(invar_prompt_encoder_new(&server->prompter, &o->chat));
     INVAR_TRY(invar_inference_engine_new(
         &server->dispatch,
@@ -448,8 +447,7 @@ invar_status invar_agent_server_open(invar_agent_server **out,
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&server, 1, sizeof *server, "a door for agents"));
-    memset(server, 0, sizeof *server);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(server, 1, "a door for agents"));
     server->options = *options;
     server->options.server_info.started = unix_time();
     server->live_sessions.options = &server->options;

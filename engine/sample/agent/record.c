@@ -59,7 +59,7 @@ static invar_status read_ids(int32_t **out, int64_t *count_out, const json_t *ob
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: \"%s\" of a call is no list of 1 to %" PRId64 " tokens", where, key,
                           limits->context);
-    INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "tokens of a call"));
+    INVAR_TRY(INVAR_ALLOC(*out, count, "tokens of a call"));
     json_array_foreach(list, i, item)
     {
         if (!json_is_integer(item) || json_integer_value(item) < 0 ||

@@ -95,9 +95,9 @@ invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_sess
     invar_status status;
 
     INVAR_TRY(reserve_call(s));
-    INVAR_TRY(invar_alloc((void **)&call, 1, sizeof *call, "a call of an agent"));
+    INVAR_TRY(INVAR_ALLOC(call, 1, "a call of an agent"));
     *call = (invar_agent_call){.numbered = number >= 0, .n_prompt = n_prompt};
-    status = invar_alloc((void **)&call->prompt, (size_t)n_prompt, sizeof *prompt, "a prompt");
+    status = INVAR_ALLOC_SIZED(call->prompt, (size_t)n_prompt, sizeof *prompt, "a prompt");
     if (status != INVAR_OK) {
         invar_agent_call_free(call);
         return status;
@@ -159,7 +159,7 @@ void invar_agent_session_remove(invar_agent_session *s, const invar_agent_call *
 
 static invar_status copy_text(char **out, const char *text, size_t bytes)
 {
-    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "the end of a session"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "the end of a session"));
     memcpy(*out, text, bytes);
     (*out)[bytes] = '\0';
     return INVAR_OK;

@@ -358,8 +358,7 @@ invar_status invar_session_journal_open(invar_session_journal **out, const char 
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&journal, 1, sizeof *journal, "a log of sessions"));
-    memset(journal, 0, sizeof *journal);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(journal, 1, "a log of sessions"));
     journal->rollout = *rollout;
     status = strlen(path) < sizeof journal->path
                  ? INVAR_OK

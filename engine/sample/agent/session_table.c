@@ -228,7 +228,7 @@ static invar_status begin_request(void **visit_out, void *payload, const char *k
     agent_request *v = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
+    INVAR_TRY(INVAR_ALLOC(v, 1, "a request of a session"));
     *v = (agent_request){.table = d};
     (void)pthread_mutex_lock(&d->lock);
     status = register_request(v, key, request, generation);

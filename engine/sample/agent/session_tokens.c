@@ -86,9 +86,9 @@ static invar_status build_branches(branch_builder *out, const invar_agent_sessio
     size_t count = (size_t)s->n_calls;
 
     *out = (branch_builder){.n_calls = s->n_calls};
-    INVAR_TRY(invar_alloc((void **)&out->order, count, sizeof *out->order, "calls in order"));
-    INVAR_TRY(invar_alloc((void **)&out->last, count, sizeof *out->last, "branches"));
-    INVAR_TRY(invar_alloc((void **)&out->branch_of, count, sizeof *out->branch_of, "branches"));
+    INVAR_TRY(INVAR_ALLOC(out->order, count, "calls in order"));
+    INVAR_TRY(INVAR_ALLOC(out->last, count, "branches"));
+    INVAR_TRY(INVAR_ALLOC(out->branch_of, count, "branches"));
     for (size_t i = 0; i < count; i++)
         out->order[i] = s->calls[i];
     INVAR_TRY(invar_sort((const void **)out->order, count, compare_calls));
@@ -119,18 +119,17 @@ static invar_status alloc_sample_arrays(invar_rl_sample *s, int64_t tokens, int6
     size_t response = (size_t)(tokens - prompt);
     int32_t *ids = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&ids, (size_t)tokens, sizeof *ids, "tokens of a sample"));
+    INVAR_TRY(INVAR_ALLOC(ids, (size_t)tokens, "tokens of a sample"));
     memcpy(ids, s->tokens, (size_t)invar_min_i64(s->prompt_tokens, tokens) * sizeof *ids);
     invar_free(s->tokens);
     s->tokens = ids;
     s->n_tokens = tokens;
     s->prompt_tokens = s->current_version_from = prompt;
-    INVAR_TRY(invar_alloc((void **)&s->logp, response, sizeof *s->logp, "log-probs of a sample"));
-    INVAR_TRY(invar_alloc((void **)&s->mask, response, 1, "the mask of a sample"));
+    INVAR_TRY(INVAR_ALLOC(s->logp, response, "log-probs of a sample"));
+    INVAR_TRY(INVAR_ALLOC(s->mask, response, "the mask of a sample"));
     memset(s->logp, 0, response * sizeof *s->logp);
     memset(s->mask, 0, response);
-    INVAR_TRY(invar_alloc((void **)&s->branch_starts, (size_t)cuts, sizeof *s->branch_starts,
-                          "branches"));
+    INVAR_TRY(INVAR_ALLOC(s->branch_starts, (size_t)cuts, "branches"));
     s->n_branch_starts = cuts;
     return INVAR_OK;
 }

@@ -66,12 +66,9 @@ static invar_status alloc_memory(invar_kv_cache *cache)
     const invar_kv_cache_shape *s = &cache->shape;
     size_t pages = (size_t)s->pages, bytes;
 
-    INVAR_TRY(invar_alloc((void **)&cache->layers, (size_t)s->layers, sizeof *cache->layers,
-                          "the layers of the KV cache"));
-    INVAR_TRY(invar_alloc((void **)&cache->ref_count, pages, sizeof *cache->ref_count,
-                          "the holders of pages"));
-    INVAR_TRY(invar_alloc((void **)&cache->free_pages, pages, sizeof *cache->free_pages,
-                          "the free pages"));
+    INVAR_TRY(INVAR_ALLOC(cache->layers, (size_t)s->layers, "the layers of the KV cache"));
+    INVAR_TRY(INVAR_ALLOC(cache->ref_count, pages, "the holders of pages"));
+    INVAR_TRY(INVAR_ALLOC(cache->free_pages, pages, "the free pages"));
     if (__builtin_mul_overflow(pages, (size_t)invar_kv_cache_page_bytes(s), &bytes))
         bytes = SIZE_MAX; // makes the allocation fail
     return invar_device_alloc(&cache->dev, &cache->memory, bytes, "the KV cache");
@@ -84,8 +81,7 @@ invar_status invar_kv_cache_new(invar_kv_cache **out, const invar_kv_cache_shape
     invar_status status;
 
     INVAR_TRY(check_shape(shape));
-    INVAR_TRY(invar_alloc((void **)&cache, 1, sizeof *cache, "the KV cache"));
-    memset(cache, 0, sizeof *cache);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(cache, 1, "the KV cache"));
     cache->shape = *shape;
     cache->dev = *dev;
     cache->dev.scratch = NULL; // the caller's scratch is replaced when it grows

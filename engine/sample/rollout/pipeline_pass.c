@@ -179,9 +179,8 @@ static invar_status merge_stage_routing(invar_rollout *r, const invar_packed_row
     size_t *bytes = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&packed, (size_t)(rows->count * route) + 1, sizeof *packed,
-                          "choices of experts"));
-    status = invar_alloc((void **)&bytes, (size_t)part->stages, sizeof *bytes, "a gather");
+    INVAR_TRY(INVAR_ALLOC(packed, (size_t)(rows->count * route) + 1, "choices of experts"));
+    status = INVAR_ALLOC(bytes, (size_t)part->stages, "a gather");
     at = packed;
     for (int s = 0; s < part->stages && status == INVAR_OK; s++) {
         int32_t *begin = at;

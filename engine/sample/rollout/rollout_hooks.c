@@ -25,8 +25,7 @@ invar_status invar_row_ownership_pass(invar_row_ownership *row_owners, int64_t r
     invar_free(row_owners->owners);
     row_owners->owners = NULL;
     row_owners->capacity = 0;
-    INVAR_TRY(invar_alloc((void **)&row_owners->owners, (size_t)rows, sizeof *row_owners->owners,
-                          "the owners of rows"));
+    INVAR_TRY(INVAR_ALLOC(row_owners->owners, (size_t)rows, "the owners of rows"));
     row_owners->capacity = rows;
     return INVAR_OK;
 }

@@ -96,8 +96,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     INVAR_TRY(check_limit("page size", limits->page_size, MAX_ROWS));
     INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
     INVAR_TRY(check_speculation(&limits->speculation, model));
-    INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
-    memset(rollout, 0, sizeof *rollout);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(rollout, 1, "rollout"));
     rollout->model = model;
     rollout->tokenizer = tokenizer;
     rollout->limits = *limits;

@@ -71,7 +71,7 @@ invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tok
     invar_status status;
     int32_t *ids;
 
-    INVAR_TRY(invar_alloc((void **)&ids, (size_t)n, sizeof *ids, "tokens of a response"));
+    INVAR_TRY(INVAR_ALLOC(ids, (size_t)n, "tokens of a response"));
     for (int64_t i = 0; i < n; i++)
         if (s->mask[i])
             ids[own++] = s->tokens[s->prompt_tokens + i];
@@ -451,8 +451,7 @@ static invar_status copy_prompt(invar_rl_sample *out, const invar_rollout *r,
                              .draw_index = given->draw_index,
                              .prompt_tokens = given->prompt_tokens,
                              .n_tokens = given->prompt_tokens};
-    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)out->n_tokens, sizeof *out->tokens,
-                          "tokens of a prompt"));
+    INVAR_TRY(INVAR_ALLOC(out->tokens, (size_t)out->n_tokens, "tokens of a prompt"));
     memcpy(out->tokens, given->tokens, (size_t)out->n_tokens * sizeof *out->tokens);
     return INVAR_OK;
 }

@@ -273,8 +273,7 @@ static invar_status begin_hooks(invar_running_batch *run)
 {
     const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->row_owners);
 
-    INVAR_TRY(invar_alloc((void **)&run->draw_indexes, (size_t)run->count,
-                          sizeof *run->draw_indexes, "the draws of samples"));
+    INVAR_TRY(INVAR_ALLOC(run->draw_indexes, (size_t)run->count, "the draws of samples"));
     for (int64_t i = 0; i < run->count; i++)
         run->draw_indexes[i] = run->states[i].sample->draw_index;
     run->row_owners = &run->rollout->row_owners;
@@ -360,8 +359,8 @@ invar_status invar_running_batch_init_runner(invar_running_batch *run, int64_t s
                                       run->n_seqs));
     run->runner.steady = true;
     run->runner.row_owners = run->sampler.row_owners = run->row_owners;
-    INVAR_TRY(invar_alloc((void **)&run->draft_requests, (size_t)run->runner.scheduler.concurrency,
-                          sizeof *run->draft_requests, "the guesses of a pass"));
+    INVAR_TRY(INVAR_ALLOC(run->draft_requests, (size_t)run->runner.scheduler.concurrency,
+                          "the guesses of a pass"));
     return invar_running_batch_make_draws(run, run->capacity);
 }
 

@@ -83,10 +83,8 @@ invar_status invar_scheduler_init(invar_scheduler *s, invar_kv_cache *cache, inv
     s->chunk = chunk;
     invar_kv_cache_reset(cache);
     INVAR_TRY(invar_scheduler_add(s, seqs, n_seqs));
-    INVAR_TRY(invar_alloc((void **)&s->active, (size_t)s->concurrency, sizeof *s->active,
-                          "the sequences of a pass"));
-    return invar_alloc((void **)&s->slices, (size_t)s->concurrency, sizeof *s->slices,
-                       "the rows of a pass");
+    INVAR_TRY(INVAR_ALLOC(s->active, (size_t)s->concurrency, "the sequences of a pass"));
+    return INVAR_ALLOC(s->slices, (size_t)s->concurrency, "the rows of a pass");
 }
 
 void invar_scheduler_release(invar_scheduler *s)
@@ -293,8 +291,7 @@ static invar_status admit_sequence(bool *admitted_out, invar_scheduler *s, int64
     *admitted_out = known - shared + pages_for_growth(s) <= s->cache->n_free;
     if (!*admitted_out)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&seq->pages, (size_t)total, sizeof *seq->pages,
-                          "the page table of a sequence"));
+    INVAR_TRY(INVAR_ALLOC(seq->pages, (size_t)total, "the page table of a sequence"));
     seq->n_pages = known;
     seq->n_shared = shared;
     if (shared > 0) {

@@ -54,8 +54,7 @@ static invar_status score_run_init(score_run *s)
     invar_rollout_exec_options limits;
     size_t rows;
 
-    INVAR_TRY(
-        invar_alloc((void **)&s->jobs, (size_t)s->count, sizeof *s->jobs, "the jobs of scoring"));
+    INVAR_TRY(INVAR_ALLOC(s->jobs, (size_t)s->count, "the jobs of scoring"));
     for (int64_t i = 0; i < s->count; i++) {
         int64_t n = s->n[i] - 1;
 
@@ -75,11 +74,11 @@ static invar_status score_run_init(score_run *s)
         &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->max_rows}, s->jobs,
         s->n_jobs));
     rows = (size_t)(s->feed.scheduler.concurrency + s->feed.scheduler.chunk);
-    INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
+    INVAR_TRY(INVAR_ALLOC(s->row, rows + 1, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
         s->row[i] = (int64_t)i;
-    INVAR_TRY(invar_alloc((void **)&s->targets, rows, sizeof *s->targets, "tokens to score"));
-    return invar_alloc((void **)&s->logp, rows, sizeof *s->logp, "scores");
+    INVAR_TRY(INVAR_ALLOC(s->targets, rows, "tokens to score"));
+    return INVAR_ALLOC(s->logp, rows, "scores");
 }
 
 static void score_run_release(score_run *s)

@@ -27,7 +27,7 @@ invar_status invar_rollout_open_stream(invar_rollout *r, int64_t context)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: a context of %" PRId64 " tokens; expected 2 to %" PRId64,
                           context, r->model->spec.max_positions);
-    INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
+    INVAR_TRY(INVAR_ALLOC(run, 1, "a rollout"));
     *run = (invar_running_batch){.rollout = r};
     r->stream = run;
     status = invar_running_batch_reserve(run, INITIAL_CAPACITY);
@@ -58,8 +58,7 @@ static invar_status compact_batch(invar_running_batch *run)
 {
     int64_t *places = NULL, *numbers, kept = 0;
 
-    INVAR_TRY(invar_alloc((void **)&places, (size_t)(run->n_seqs + run->count), sizeof *places,
-                          "the order of samples"));
+    INVAR_TRY(INVAR_ALLOC(places, (size_t)(run->n_seqs + run->count), "the order of samples"));
     numbers = places + run->n_seqs;
     invar_scheduler_compact(places, &run->runner.scheduler);
     run->n_seqs = run->runner.scheduler.n_seqs;

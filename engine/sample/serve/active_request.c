@@ -285,8 +285,7 @@ invar_status invar_active_request_new(invar_active_request **out,
                                       const invar_server_options *options,
                                       const invar_serve_table *http, const void *connection)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a request"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "a request"));
     (*out)->options = options;
     (*out)->http = http;
     (*out)->connection = connection;

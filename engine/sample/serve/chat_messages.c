@@ -43,7 +43,7 @@ static invar_status join_parts(char **out, size_t *bytes, const json_t *parts, s
                               index, i);
         total += json_string_length(text) + 1;
     }
-    INVAR_TRY(invar_alloc((void **)out, total + 1, 1, "the parts of a message"));
+    INVAR_TRY(INVAR_ALLOC(*out, total + 1, "the parts of a message"));
     json_array_foreach(parts, i, part)
     {
         const json_t *text = json_object_get(part, "text");

@@ -224,8 +224,7 @@ static invar_status read_stops(invar_completion_request *request)
     if (count > INVAR_COMPLETION_REQUEST_MAX_STOPS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "stop has %zu strings; at most %d are taken", count,
                           INVAR_COMPLETION_REQUEST_MAX_STOPS);
-    INVAR_TRY(invar_alloc((void **)&request->stop, (size_t)before + count, sizeof *request->stop,
-                          "stops"));
+    INVAR_TRY(INVAR_ALLOC(request->stop, (size_t)before + count, "stops"));
     for (int64_t i = 0; i < before; i++)
         request->stop[i] = request->sampling.stop[i];
     for (size_t i = 0; i < count; i++) {
@@ -266,8 +265,7 @@ static invar_status read_stop_ids(invar_completion_request *request)
     if (value && (!json_is_array(value) || count > INVAR_COMPLETION_REQUEST_MAX_STOPS))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "stop_token_ids is no list of at most %d tokens",
                           INVAR_COMPLETION_REQUEST_MAX_STOPS);
-    INVAR_TRY(invar_alloc((void **)&request->stop_ids, before + count, sizeof *request->stop_ids,
-                          "stops"));
+    INVAR_TRY(INVAR_ALLOC(request->stop_ids, before + count, "stops"));
     if (before > 0)
         memcpy(request->stop_ids, request->sampling.stop_ids, before * sizeof *request->stop_ids);
     INVAR_TRY(read_ids(request->stop_ids + before, value, "stop_token_ids"));
@@ -345,7 +343,7 @@ static invar_status read_response_options(invar_completion_request *request)
 static invar_status read_prompt_ids(invar_completion_prompt *out, const json_t *list)
 {
     out->n_ids = (int64_t)json_array_size(list);
-    INVAR_TRY(invar_alloc((void **)&out->ids, (size_t)out->n_ids, sizeof *out->ids, "a prompt"));
+    INVAR_TRY(INVAR_ALLOC(out->ids, (size_t)out->n_ids, "a prompt"));
     return read_ids(out->ids, list, "prompt");
 }
 
@@ -376,8 +374,7 @@ static invar_status read_prompts(invar_completion_request *request)
     if (count == 0 || count > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt is a list of %zu; 1 to %d are taken", count,
                           INVAR_COMPLETION_REQUEST_MAX_CHOICES);
-    INVAR_TRY(invar_alloc((void **)&request->prompts, count, sizeof *request->prompts, "prompts"));
-    memset(request->prompts, 0, count * sizeof *request->prompts);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(request->prompts, count, "prompts"));
     if (!several)
         return add_prompt(request, value);
     json_array_foreach(value, i, item) INVAR_TRY(add_prompt(request, item));

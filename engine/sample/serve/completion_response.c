@@ -63,8 +63,7 @@ invar_status invar_completion_response_init(invar_completion_response *r,
                                      .generation = generation,
                                      .server_info = server_info,
                                      .tokenizer = tokenizer};
-    INVAR_TRY(invar_alloc((void **)&r->choices, (size_t)count, sizeof *r->choices, "choices"));
-    memset(r->choices, 0, (size_t)count * sizeof *r->choices);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->choices, (size_t)count, "choices"));
     r->n_choices = count;
     return make_id(r);
 }
@@ -282,7 +281,7 @@ static void put_bytes_as_text(invar_json_text *out, const char *bytes, size_t co
     uint32_t point;
 
     if (out->status == INVAR_OK)
-        out->status = invar_alloc((void **)&text, 3 * count + 1, 1, "a token's text");
+        out->status = INVAR_ALLOC(text, 3 * count + 1, "a token's text");
     for (size_t i = 0; text && i < count;) {
         size_t length = invar_text_utf8(&point, bytes + i, count - i);
 
@@ -497,7 +496,7 @@ static invar_status prompt_text(char **out, size_t *bytes, const invar_completio
     if (!p->text)
         return invar_tokenizer_decode(out, bytes, r->tokenizer, p->ids, p->n_ids, false);
     *bytes = p->text_bytes;
-    INVAR_TRY(invar_alloc((void **)out, *bytes + 1, 1, "the text of a prompt"));
+    INVAR_TRY(INVAR_ALLOC(*out, *bytes + 1, "the text of a prompt"));
     memcpy(*out, p->text, *bytes + 1);
     return INVAR_OK;
 }
@@ -512,7 +511,7 @@ static invar_status put_whole_text(invar_json_text *out, const invar_completion_
     invar_status status = prompt_text(&echo, &bytes, r, index / r->generation->n);
 
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&text, bytes + voice->end + 1, 1, "the text of a choice");
+        status = INVAR_ALLOC(text, bytes + voice->end + 1, "the text of a choice");
     if (status == INVAR_OK) {
         if (bytes > 0)
             memcpy(text, echo, bytes);

@@ -338,8 +338,7 @@ static invar_status init_sample(invar_rl_sample *s, const invar_generation_reque
                            .draw_index = t->draw_index + choice,
                            .prompt_tokens = prompt->count,
                            .n_tokens = prompt->count};
-    INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens,
-                          "tokens of a prompt"));
+    INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)s->n_tokens, "tokens of a prompt"));
     memcpy(s->tokens, prompt->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     return INVAR_OK;
 }
@@ -451,7 +450,7 @@ static invar_status add_to_score_batch(score_batch *out, invar_generation_reques
         invar_generation_prompt *p = &t->prompts[i];
 
         if (!p->logp) // a request of a failed batch already has its buffer
-            INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
+            INVAR_TRY(INVAR_ALLOC(p->logp, (size_t)p->count, "scores"));
         out->tokens[out->count] = p->tokens;
         out->n[out->count] = p->count;
         out->logp[out->count++] = p->logp;
@@ -557,8 +556,8 @@ static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sa
     while (room < count)
         room *= 2;
     if (room > c->capacity) {
-        INVAR_TRY(invar_alloc((void **)&tokens, (size_t)room, sizeof *tokens, "tokens"));
-        if (invar_alloc((void **)&logp, (size_t)room, sizeof *logp, "log-probs") != INVAR_OK) {
+        INVAR_TRY(INVAR_ALLOC(tokens, (size_t)room, "tokens"));
+        if (INVAR_ALLOC(logp, (size_t)room, "log-probs") != INVAR_OK) {
             invar_free(tokens);
             return invar_error_last()->status;
         }

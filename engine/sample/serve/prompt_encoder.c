@@ -45,8 +45,7 @@ invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
 {
     invar_prompt_encoder *p = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a prompter"));
-    memset(p, 0, sizeof *p);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(p, 1, "a prompter"));
     p->options = *options;
     (void)pthread_mutex_init(&p->lock, NULL);
     if (open_template(p) != INVAR_OK) { // texts can be completed without a chat template
@@ -192,8 +191,7 @@ static invar_status encode_chat(invar_prompt_encoder *p, invar_completion_reques
     request->param = "messages";
     if (p->no_chat_reason[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "this model takes no chats: %s", p->no_chat_reason);
-    INVAR_TRY(invar_alloc((void **)&request->prompts, 1, sizeof *request->prompts, "a prompt"));
-    memset(request->prompts, 0, sizeof *request->prompts);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(request->prompts, 1, "a prompt"));
     request->n_prompts = 1;
     status = render_chat(&text, &bytes, p, request);
     if (status == INVAR_OK)

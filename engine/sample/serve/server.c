@@ -660,8 +660,7 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
                           "the key in INVAR_API_KEY",
                           options->host);
     INVAR_TRY(invar_server_load(&http, options->module));
-    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server"));
-    memset(s, 0, sizeof *s);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(s, 1, "a server"));
     s->options = *options;
     s->http = http;
     (void)pthread_mutex_init(&s->lock, NULL);

@@ -114,8 +114,7 @@ invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_ge
     int rc;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&a, 1, sizeof *a, "a thread that samples"));
-    memset(a, 0, sizeof *a);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(a, 1, "a thread that samples"));
     a->how = *how;
     a->how.tick = on_pass;
     a->how.payload = a;

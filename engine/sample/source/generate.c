@@ -117,7 +117,7 @@ static invar_status pack_all(char **out, int64_t *bytes_out, invar_rl_sample *sa
         const sample_header h = make_header(&samples[i]);
         bytes += packed_bytes(&samples[i], &h);
     }
-    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "samples for other ranks"));
+    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "samples for other ranks"));
     at = *out;
     for (int64_t i = 0; i < count; i++)
         at = pack_sample(at, &samples[i]);
@@ -270,8 +270,8 @@ static invar_status exchange_bytes(received_samples *out, const invar_generate_a
     const invar_layout_axis *axis = exchange_axis(how);
     size_t ranks = (size_t)axis->size, all = 0;
 
-    INVAR_TRY(invar_alloc((void **)&out->sizes, ranks, sizeof *out->sizes, "sizes of samples"));
-    INVAR_TRY(invar_alloc((void **)&out->bytes, ranks, sizeof *out->bytes, "sizes of samples"));
+    INVAR_TRY(INVAR_ALLOC(out->sizes, ranks, "sizes of samples"));
+    INVAR_TRY(INVAR_ALLOC(out->bytes, ranks, "sizes of samples"));
     for (size_t r = 0; r < ranks; r++)
         out->bytes[r] = sizeof bytes;
     out->sizes[axis->rank] = bytes;
@@ -282,7 +282,7 @@ static invar_status exchange_bytes(received_samples *out, const invar_generate_a
         out->bytes[r] = (size_t)out->sizes[r];
         all += out->bytes[r];
     }
-    INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
+    INVAR_TRY(INVAR_ALLOC(out->data, all + 1, "samples of all ranks"));
     return invar_comm_run(axis->comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                              .phase = PHASE,
                                                              .timeout_s = layout->timeout_s,
@@ -356,7 +356,7 @@ static invar_status broadcast_parts(const invar_generate_args *how, invar_rl_sam
         total += (size_t)verdicts[i].parts;
     if (total == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, total, sizeof *all, "parts of rewards"));
+    INVAR_TRY(INVAR_ALLOC(all, total, "parts of rewards"));
     at = all;
     for (int64_t i = 0; gives && i < count; at += verdicts[i++].parts)
         append_bytes((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
@@ -383,7 +383,7 @@ static invar_status broadcast_rewards(const invar_generate_args *how, invar_rl_s
 
     if (!how->layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
+    INVAR_TRY(INVAR_ALLOC(verdicts, (size_t)count, "rewards"));
     for (int64_t i = 0; i < count; i++)
         verdicts[i] =
             (sent_reward){samples[i].reward, samples[i].parts.count, samples[i].has_plugin_reward};
@@ -490,8 +490,8 @@ static invar_status reward_undecided(const invar_generate_args *how, invar_rl_sa
     int64_t *places = NULL, n = 0;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&moved, (size_t)count, sizeof *moved, "samples of agents"));
-    status = invar_alloc((void **)&places, (size_t)count, sizeof *places, "samples of agents");
+    INVAR_TRY(INVAR_ALLOC(moved, (size_t)count, "samples of agents"));
+    status = INVAR_ALLOC(places, (size_t)count, "samples of agents");
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         if (invar_generate_needs_reward(how, samples, count, i))
             places[n++] = i;
@@ -552,8 +552,8 @@ static invar_status broadcast_led(const invar_generate_args *how, invar_rl_sampl
         INVAR_TRY(pack_all(&packed, &bytes, samples, count));
     status = invar_ranks_broadcast(how->layout, PHASE, 0, &bytes, sizeof bytes);
     if (status == INVAR_OK && !gives)
-        status = bytes > 0 ? invar_alloc((void **)&packed, (size_t)bytes, 1, "samples of rank 0")
-                           : fail_corrupt();
+        status =
+            bytes > 0 ? INVAR_ALLOC(packed, (size_t)bytes, "samples of rank 0") : fail_corrupt();
     if (status == INVAR_OK)
         status = invar_ranks_broadcast(how->layout, PHASE, 0, packed, (size_t)bytes);
     if (status == INVAR_OK && !gives)

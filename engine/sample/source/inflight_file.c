@@ -43,13 +43,13 @@ static invar_status list_by_index(invar_rl_sample **out, int64_t *count_out,
 
     for (int64_t r = 0; r < flight->count; r++)
         count += flight->started[r].count;
-    INVAR_TRY(invar_alloc((void **)&order, (size_t)count + 1, sizeof *order, "order of samples"));
+    INVAR_TRY(INVAR_ALLOC(order, (size_t)count + 1, "order of samples"));
     end = append_pointers(order, &flight->surplus);
     for (int64_t r = 0; r < flight->count; r++)
         end = append_pointers(end, &flight->started[r]);
     status = invar_sort(order, (size_t)count, by_index);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)out, (size_t)count + 1, sizeof **out, "samples in flight");
+        status = INVAR_ALLOC(*out, (size_t)count + 1, "samples in flight");
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         memcpy(&(*out)[i], order[i], sizeof **out);
     invar_free(order);

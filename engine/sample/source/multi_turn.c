@@ -110,14 +110,13 @@ static invar_status alloc_run(multi_turn_run *d)
 {
     size_t count = (size_t)d->count;
 
-    INVAR_TRY(invar_alloc((void **)&d->states, count, sizeof *d->states, "turns of samples"));
+    INVAR_TRY(INVAR_ALLOC(d->states, count, "turns of samples"));
     for (size_t i = 0; i < count; i++)
         d->states[i] = (turn_state){.longest = d->how->turns->max_turn_tokens};
-    INVAR_TRY(invar_alloc((void **)&d->next, count, sizeof *d->next, "what follows turns"));
-    memset(d->next, 0, count * sizeof *d->next);
-    INVAR_TRY(invar_alloc((void **)&d->asked, count, sizeof *d->asked, "samples with turns"));
-    INVAR_TRY(invar_alloc((void **)&d->moved, count, sizeof *d->moved, "samples with turns"));
-    return invar_alloc((void **)&d->turns, count, sizeof *d->turns, "turns for a plug-in");
+    INVAR_TRY(INVAR_ALLOC_ZEROED(d->next, count, "what follows turns"));
+    INVAR_TRY(INVAR_ALLOC(d->asked, count, "samples with turns"));
+    INVAR_TRY(INVAR_ALLOC(d->moved, count, "samples with turns"));
+    return INVAR_ALLOC(d->turns, count, "turns for a plug-in");
 }
 
 static void release_turn_state(turn_state *t)
@@ -371,7 +370,7 @@ static invar_status query_plugin(multi_turn_run *d)
     if (!d->how->layout)
         return INVAR_OK;
     INVAR_TRY(invar_ranks_broadcast(d->how->layout, PHASE, 0, &bytes, sizeof bytes));
-    INVAR_TRY(invar_alloc((void **)&reply, (size_t)bytes, 1, "a reply of a plug-in"));
+    INVAR_TRY(INVAR_ALLOC(reply, (size_t)bytes, "a reply of a plug-in"));
     if (own)
         memcpy(reply, own, (size_t)bytes);
     status = broadcast_reply(d, reply, bytes);
@@ -384,7 +383,7 @@ static invar_status extend_array(void **array, int64_t used, int64_t more, size_
 {
     char *longer = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&longer, (size_t)(used + more), size, "a sample"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(longer, (size_t)(used + more), size, "a sample"));
     if (used > 0)
         memcpy(longer, *array, (size_t)used * size);
     memset(longer + (size_t)used * size, 0, (size_t)more * size);

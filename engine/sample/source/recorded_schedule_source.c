@@ -281,7 +281,7 @@ static invar_status move_batch(invar_sample_source *source)
     int64_t *groups = NULL, count = 0;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&groups, (size_t)o->prompts, sizeof *groups, "a batch"));
+    INVAR_TRY(INVAR_ALLOC(groups, (size_t)o->prompts, "a batch"));
     status = INVAR_OK;
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
         status = move_groups(source, &flight->started[r], groups, &count);
@@ -356,7 +356,7 @@ static invar_status record_unfinished(invar_sample_source *source)
 
     for (int64_t r = 0; r < flight->count; r++)
         count += flight->started[r].count;
-    INVAR_TRY(invar_alloc((void **)&left, (size_t)count + 1, sizeof *left, "samples in flight"));
+    INVAR_TRY(INVAR_ALLOC(left, (size_t)count + 1, "samples in flight"));
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++) {
             const invar_rl_sample *s = &flight->started[r].items[i];

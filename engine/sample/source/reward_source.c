@@ -193,8 +193,8 @@ static invar_status query_plugin(invar_plugin *plugin, invar_rl_sample *samples,
     double *rewards = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)count, sizeof *rewards, "rewards"));
-    status = invar_alloc((void **)&parts, (size_t)count, sizeof *parts, "parts of rewards");
+    INVAR_TRY(INVAR_ALLOC(rewards, (size_t)count, "rewards"));
+    status = INVAR_ALLOC(parts, (size_t)count, "parts of rewards");
     if (status == INVAR_OK) {
         memset(parts, 0, (size_t)count * sizeof *parts);
         status = invar_plugin_reward(plugin, samples, count, rewards, parts);

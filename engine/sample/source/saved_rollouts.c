@@ -27,8 +27,7 @@ static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
     invar_digest *files;
 
     if ((n & (n - 1)) == 0) { // full: 0, 1, 2, 4, ...
-        INVAR_TRY(invar_alloc((void **)&files, (size_t)(n ? 2 * n : 1), sizeof *files,
-                              "hashes of rollouts"));
+        INVAR_TRY(INVAR_ALLOC(files, (size_t)(n ? 2 * n : 1), "hashes of rollouts"));
         if (n)
             memcpy(files, saved->files, (size_t)n * sizeof *files);
         invar_free(saved->files);
@@ -336,16 +335,15 @@ static invar_status recompute_sample(invar_rl_sample *want, const invar_sample_s
     int64_t n = invar_rl_sample_response(s);
     int32_t *tokens;
 
-    INVAR_TRY(invar_alloc((void **)&tokens, (size_t)(want->prompt_tokens + n), sizeof *tokens,
-                          "tokens of a sample"));
+    INVAR_TRY(INVAR_ALLOC(tokens, (size_t)(want->prompt_tokens + n), "tokens of a sample"));
     memcpy(tokens, want->tokens, (size_t)want->prompt_tokens * sizeof *tokens);
     memcpy(tokens + want->prompt_tokens, s->tokens + s->prompt_tokens, (size_t)n * sizeof *tokens);
     invar_free(want->tokens);
     want->tokens = tokens;
     want->n_tokens = want->prompt_tokens + n;
-    INVAR_TRY(invar_alloc((void **)&want->mask, (size_t)n, 1, "a loss mask"));
+    INVAR_TRY(INVAR_ALLOC(want->mask, (size_t)n, "a loss mask"));
     memset(want->mask, 1, (size_t)n);
-    INVAR_TRY(invar_alloc((void **)&want->logp, (size_t)n, sizeof *want->logp, "log-probs"));
+    INVAR_TRY(INVAR_ALLOC(want->logp, (size_t)n, "log-probs"));
     INVAR_TRY(invar_tokenizer_decode(&want->response, &want->response_bytes, o->tokenizer,
                                      tokens + want->prompt_tokens, n, sampling->skip_special));
     want->finish = invar_sampling_is_stop_id(sampling, tokens[want->n_tokens - 1]) ||

@@ -256,7 +256,7 @@ static invar_status parse_batch(invar_schedule_log *to, int64_t tick, const json
     int64_t *groups = NULL;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_alloc((void **)&groups, count + 1, sizeof *groups, "groups of a line"));
+    INVAR_TRY(INVAR_ALLOC(groups, count + 1, "groups of a line"));
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         const json_t *item = json_array_get(list, i);
 
@@ -278,7 +278,7 @@ static invar_status parse_drawn(invar_schedule_log *to, int64_t tick, const json
     invar_unfinished_sample *left = NULL;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_alloc((void **)&left, count + 1, sizeof *left, "samples of a line"));
+    INVAR_TRY(INVAR_ALLOC(left, count + 1, "samples of a line"));
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         const json_t *pair = json_array_get(list, i);
         const json_t *sample = json_array_get(pair, 0), *tokens = json_array_get(pair, 1);

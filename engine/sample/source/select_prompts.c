@@ -56,13 +56,13 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
     int64_t *lines = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "prompts of a rollout"));
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, "prompts of a rollout"));
     if (!source->options.prompt_selector.enabled) {
         for (int64_t i = 0; i < count; i++)
             (*out)[i] = invar_sample_source_next(source);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_alloc((void **)&lines, (size_t)count, sizeof *lines, "lines of prompt-data"));
+    INVAR_TRY(INVAR_ALLOC(lines, (size_t)count, "lines of prompt-data"));
     status = select_lines(*out, source, lines, rollout, count);
     invar_free(lines);
     return status;
@@ -78,7 +78,7 @@ static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_sou
     int64_t *since = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&since, (size_t)waiting->count, sizeof *since, "rollouts"));
+    INVAR_TRY(INVAR_ALLOC(since, (size_t)waiting->count, "rollouts"));
     for (int64_t i = 0; i < waiting->count; i++)
         since[i] = waiting->items[i].rollout;
     buffer.since = since;
@@ -119,7 +119,7 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source)
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&verdict, count, 1, "verdicts on groups that wait"));
+    INVAR_TRY(INVAR_ALLOC(verdict, count, "verdicts on groups that wait"));
     memset(verdict, INVAR_PLUGIN_TAKE, count);
     if (o->buffer.plugin)
         status = query_buffer_filter(verdict, source);

@@ -79,8 +79,7 @@ invar_status invar_sample_source_init_sample(invar_rl_sample *out, const invar_p
     out->prompt_text = p->text;
     out->label = p->label;
     out->metadata = p->metadata;
-    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)(p->n_tokens + p->n_answer),
-                          sizeof *out->tokens, "tokens of a prompt"));
+    INVAR_TRY(INVAR_ALLOC(out->tokens, (size_t)(p->n_tokens + p->n_answer), "tokens of a prompt"));
     memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
     out->prompt_tokens = out->n_tokens = p->n_tokens;
     return INVAR_OK;
@@ -216,8 +215,8 @@ static invar_status filter_groups(bool *keep_out, const invar_sample_source_opti
     float *rewards = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)n, sizeof *rewards, "rewards of a group"));
-    status = invar_alloc((void **)&verdict, (size_t)(2 * count), 1, "verdicts of filters");
+    INVAR_TRY(INVAR_ALLOC(rewards, (size_t)n, "rewards of a group"));
+    status = INVAR_ALLOC(verdict, (size_t)(2 * count), "verdicts of filters");
     if (status == INVAR_OK)
         status = ask_filter(verdict, &o->groups, o->layout, samples, count);
     if (status == INVAR_OK)
@@ -263,8 +262,8 @@ static invar_status select_groups(invar_sample_source *source, invar_rl_samples 
     bool *keep = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&fates, (size_t)groups, sizeof *fates, "fates of groups"));
-    status = invar_alloc((void **)&keep, (size_t)groups, sizeof *keep, "groups to keep");
+    INVAR_TRY(INVAR_ALLOC(fates, (size_t)groups, "fates of groups"));
+    status = INVAR_ALLOC(keep, (size_t)groups, "groups to keep");
     if (status == INVAR_OK)
         status = filter_groups(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
@@ -597,7 +596,7 @@ invar_status invar_sample_source_fill_answer(invar_rl_sample *s, const invar_pro
     s->finish = INVAR_FINISH_STOP;
     s->n_tokens += p->n_answer;
     memcpy(s->tokens + p->n_tokens, p->answer, (size_t)p->n_answer * sizeof *s->tokens);
-    INVAR_TRY(invar_alloc((void **)&s->mask, (size_t)p->n_answer, 1, "a loss mask"));
+    INVAR_TRY(INVAR_ALLOC(s->mask, (size_t)p->n_answer, "a loss mask"));
     memcpy(s->mask, p->answer_mask, (size_t)p->n_answer);
     return INVAR_OK;
 }

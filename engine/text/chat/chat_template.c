@@ -257,7 +257,7 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
     *out = NULL;
     status = prepare_source(&b, hf_dir, path, kwargs);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
+        status = INVAR_ALLOC(chat, 1, "a chat template");
     if (status == INVAR_OK) {
         memset(chat, 0, sizeof *chat);
         status = invar_embedded_script_open(&chat->program, NAME, "chat_template.py", seconds);
@@ -337,7 +337,7 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
     if (!json_is_string(text)) {
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");
     } else {
-        status = invar_alloc((void **)out, json_string_length(text) + 1, 1, "text");
+        status = INVAR_ALLOC(*out, json_string_length(text) + 1, "text");
     }
     if (status == INVAR_OK) {
         *bytes_out = json_string_length(text);

@@ -31,8 +31,7 @@ struct invar_added_tokens {
 
 invar_status invar_added_tokens_new(invar_added_tokens **out)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "added tokens"));
-    memset(*out, 0, sizeof **out);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(*out, 1, "added tokens"));
     (*out)->count = 1;
     return INVAR_OK;
 }
@@ -75,7 +74,7 @@ static invar_status reserve_nodes(invar_added_tokens *added, size_t more)
         capacity *= 2;
     if (capacity == added->capacity)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&nodes, (size_t)capacity, sizeof *nodes, "added tokens"));
+    INVAR_TRY(INVAR_ALLOC(nodes, (size_t)capacity, "added tokens"));
     if (added->nodes)
         memcpy(nodes, added->nodes, (size_t)added->count * sizeof *nodes);
     invar_free(added->nodes);

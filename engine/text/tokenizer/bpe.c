@@ -54,8 +54,8 @@ invar_status invar_bpe_new(invar_bpe **out, size_t merges)
     *out = NULL;
     while (slots < merges * 2)
         slots *= 2;
-    INVAR_TRY(invar_alloc((void **)&bpe, 1, sizeof *bpe, "merges"));
-    status = invar_alloc((void **)&bpe->rules, slots, sizeof *bpe->rules, "merges");
+    INVAR_TRY(INVAR_ALLOC(bpe, 1, "merges"));
+    status = INVAR_ALLOC(bpe->rules, slots, "merges");
     if (status != INVAR_OK) {
         invar_free(bpe);
         return status;

@@ -229,7 +229,7 @@ static invar_status decode_byte_chars(char **text, size_t *bytes, const invar_by
     size_t length;
     char *spelt;
 
-    INVAR_TRY(invar_alloc((void **)&spelt, *bytes, 1, "a token"));
+    INVAR_TRY(INVAR_ALLOC(spelt, *bytes, "a token"));
     if (!invar_byte_chars_read(spelt, &length, map, *text, *bytes)) {
         invar_free(spelt);
         return INVAR_OK;
@@ -249,7 +249,7 @@ invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_
 
     *byte_out = false;
     *bytes_out = strlen(name);
-    INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a token"));
+    INVAR_TRY(INVAR_ALLOC(*out, *bytes_out, "a token"));
     memcpy(*out, name, *bytes_out);
     for (size_t i = 0; i < decoder->n_steps && status == INVAR_OK; i++)
         status = apply_token_step(out, bytes_out, &decoder->steps[i]);

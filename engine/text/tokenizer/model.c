@@ -147,7 +147,7 @@ static invar_status fill_merges(reader *r)
     size_t i;
 
     INVAR_TRY(invar_bpe_new(&r->t->bpe, json_array_size(r->merges)));
-    INVAR_TRY(invar_alloc((void **)&room, 2 * INVAR_TOKEN_MAX_BYTES + 1, 1, "a merge"));
+    INVAR_TRY(INVAR_ALLOC(room, 2 * INVAR_TOKEN_MAX_BYTES + 1, "a merge"));
     json_array_foreach(r->merges, i, item)
     {
         status = add_merge(r, i, item, room);
@@ -224,7 +224,7 @@ static invar_status fill_words(reader *r)
     char *room;
 
     INVAR_TRY(invar_token_map_new(&r->t->words, json_object_size(r->vocab), r->name_bytes));
-    INVAR_TRY(invar_alloc((void **)&room, INVAR_TOKEN_MAX_BYTES, 1, "a word"));
+    INVAR_TRY(INVAR_ALLOC(room, INVAR_TOKEN_MAX_BYTES, "a word"));
     json_object_foreach((json_t *)r->vocab, name, id)
     {
         const char *word = name;

@@ -109,8 +109,7 @@ static invar_status name_ids(reader *r)
     const json_t *value;
     size_t i;
 
-    INVAR_TRY(invar_alloc((void **)&r->names, (size_t)r->size, sizeof *r->names, "tokens"));
-    memset(r->names, 0, (size_t)r->size * sizeof *r->names);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->names, (size_t)r->size, "tokens"));
     json_object_foreach((json_t *)r->vocab, name, value)
         INVAR_TRY(set_name(r, name, json_integer_value(value)));
     json_array_foreach(r->added, i, value)
@@ -130,7 +129,7 @@ static invar_status append_text(reader *r, int64_t id, const char *text, size_t 
     while (room < used + bytes)
         room *= 2;
     if (room != r->text_capacity) {
-        INVAR_TRY(invar_alloc((void **)&grown, room, 1, "tokens"));
+        INVAR_TRY(INVAR_ALLOC(grown, room, "tokens"));
         if (t->text)
             memcpy(grown, t->text, used);
         invar_free(t->text);
@@ -222,7 +221,7 @@ static invar_status normalize_token(char **out, const reader *r, const char *con
         invar_free(normal);
         return INVAR_OK;
     }
-    if (invar_alloc((void **)out, bytes + 1, 1, "a token") == INVAR_OK) {
+    if (INVAR_ALLOC(*out, bytes + 1, "a token") == INVAR_OK) {
         memcpy(*out, normal, bytes);
         (*out)[bytes] = '\0';
     }
@@ -292,8 +291,7 @@ static invar_status fill_added_tokens(reader *r)
     const json_t *item;
     size_t i;
 
-    INVAR_TRY(invar_alloc((void **)&r->normal, (size_t)r->size, sizeof *r->normal, "tokens"));
-    memset(r->normal, 0, (size_t)r->size * sizeof *r->normal);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(r->normal, (size_t)r->size, "tokens"));
     INVAR_TRY(invar_added_tokens_new(&r->t->raw));
     INVAR_TRY(invar_added_tokens_new(&r->t->normalized));
     json_array_foreach(r->added, i, item) INVAR_TRY(add_token(r, item));

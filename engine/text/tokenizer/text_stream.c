@@ -325,7 +325,7 @@ invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_t
         return status;
     }
     *bytes_out = stream.bytes;
-    status = invar_alloc((void **)out, stream.bytes + 1, 1, "text");
+    status = INVAR_ALLOC(*out, stream.bytes + 1, "text");
     if (status == INVAR_OK)
         memcpy(*out, stream.text, stream.bytes + 1);
     invar_text_stream_release(&stream);

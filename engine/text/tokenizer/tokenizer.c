@@ -26,13 +26,12 @@ invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size)
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a tokenizer"));
-    memset(t, 0, sizeof *t);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t, 1, "a tokenizer"));
     t->size = size;
     t->eos = -1;
-    status = invar_alloc((void **)&t->begins, (size_t)size + 1, sizeof *t->begins, "tokens");
+    status = INVAR_ALLOC(t->begins, (size_t)size + 1, "tokens");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&t->flags, (size_t)size, 1, "tokens");
+        status = INVAR_ALLOC(t->flags, (size_t)size, "tokens");
     if (status != INVAR_OK) {
         invar_tokenizer_free(t);
         return status;
@@ -62,7 +61,7 @@ static invar_status fill_alphabet(invar_tokenizer *t, const char *alphabet)
 {
     size_t length = (size_t)t->size - 1;
 
-    INVAR_TRY(invar_alloc((void **)&t->text, length, 1, "tokens"));
+    INVAR_TRY(INVAR_ALLOC(t->text, length, "tokens"));
     memset(t->flags, INVAR_TOKEN_IS_THERE, (size_t)t->size);
     memset(t->letters, -1, sizeof t->letters);
     for (size_t i = 0; i < length; i++) {
@@ -160,7 +159,7 @@ static invar_status reserve_ids(encoder *e, size_t more)
         capacity *= 2;
     if (capacity == e->capacity)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&ids, capacity, sizeof *ids, "token ids"));
+    INVAR_TRY(INVAR_ALLOC(ids, capacity, "token ids"));
     if (e->ids)
         memcpy(ids, e->ids, e->count * sizeof *ids);
     invar_free(e->ids);
@@ -195,7 +194,7 @@ static invar_status encode_prefixed(encoder *e, size_t step, const invar_literal
     invar_status status;
     char *prefixed;
 
-    INVAR_TRY(invar_alloc((void **)&prefixed, prefix->bytes + bytes, 1, "text"));
+    INVAR_TRY(INVAR_ALLOC(prefixed, prefix->bytes + bytes, "text"));
     memcpy(prefixed, prefix->text, prefix->bytes);
     memcpy(prefixed + prefix->bytes, text, bytes);
     status = encode_piece(e, step, prefixed, prefix->bytes + bytes);
@@ -343,7 +342,7 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
                             : encode_letters(&e, text, bytes);
     invar_bpe_scratch_release(&e.work);
     if (status == INVAR_OK) // the scratch array may be many times larger than needed
-        status = invar_alloc((void **)out, e.count, sizeof *e.ids, "token ids");
+        status = INVAR_ALLOC_SIZED(*out, e.count, sizeof *e.ids, "token ids");
     if (status == INVAR_OK) {
         memcpy(*out, e.ids, e.count * sizeof *e.ids);
         *count_out = (int64_t)e.count;

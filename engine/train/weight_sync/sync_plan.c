@@ -33,7 +33,7 @@ static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int 
     if (plan->count == p->room) {
         int64_t room = p->room ? 2 * p->room : 64;
         invar_weight_sync_item *grown = NULL;
-        INVAR_TRY(invar_alloc((void **)&grown, (size_t)room, sizeof *grown, "weights that travel"));
+        INVAR_TRY(INVAR_ALLOC(grown, (size_t)room, "weights that travel"));
         if (plan->count)
             memcpy(grown, plan->items, (size_t)plan->count * sizeof *grown);
         invar_free(plan->items);
@@ -113,8 +113,7 @@ static invar_status sort_by_peer(invar_weight_sync_plan *plan, int peers)
     invar_weight_sync_item *grouped = NULL;
     int64_t count = 0;
 
-    INVAR_TRY(invar_alloc((void **)&grouped, (size_t)plan->count + 1, sizeof *grouped,
-                          "weights that travel"));
+    INVAR_TRY(INVAR_ALLOC(grouped, (size_t)plan->count + 1, "weights that travel"));
     for (int peer = 0; peer < peers; peer++)
         for (int64_t i = 0; i < plan->count; i++)
             if (plan->items[i].peer == peer)

@@ -110,7 +110,7 @@ static invar_status gather_digests(invar_weight_digests *digests)
     invar_digest *all = NULL, *given;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&all, 2 * count, sizeof *all, PHASE));
+    INVAR_TRY(INVAR_ALLOC(all, 2 * count, PHASE));
     given = all + count;
     copy_contributed(given, digests->digests, digests->model);
     status = invar_logical_shards_gather(all, digests->model, PHASE, given, sizeof *given, NULL);
@@ -126,7 +126,7 @@ invar_status invar_weight_digests_make(invar_weight_digests *out, const invar_mo
                                        const invar_device *dev)
 {
     *out = (invar_weight_digests){.model = model, .count = count_shards(model)};
-    INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)out->count, sizeof *out->digests, PHASE));
+    INVAR_TRY(INVAR_ALLOC(out->digests, (size_t)out->count, PHASE));
     INVAR_TRY(hash_local_shards(out->digests, model, dev));
     return invar_model_is_divided(model) ? gather_digests(out) : INVAR_OK;
 }
@@ -192,7 +192,7 @@ static invar_status find_differing_shard(int64_t *out, const invar_weight_digest
     int64_t *firsts = NULL, first = own->count;
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&known, bytes + size * sizeof *firsts, 1, PHASE));
+    INVAR_TRY(INVAR_ALLOC_SIZED(known, bytes + size * sizeof *firsts, 1, PHASE));
     firsts = (int64_t *)(void *)(known + own->count);
     memcpy(known, own->digests, bytes);
     status = invar_ranks_broadcast(world, PHASE, usual, known, bytes);
@@ -227,8 +227,8 @@ static invar_status find_differing_rank(invar_rank_outlier *out, const invar_wei
     invar_status status;
     int *ranks;
 
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)size,
-                          sizeof *all + sizeof *digests + sizeof *ranks, PHASE));
+    INVAR_TRY(
+        INVAR_ALLOC_SIZED(all, (size_t)size, sizeof *all + sizeof *digests + sizeof *ranks, PHASE));
     digests = (invar_digest *)(void *)(all + size);
     ranks = (int *)(void *)(digests + size);
     status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
@@ -300,8 +300,8 @@ invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
 
     invar_hash_bytes(&mine.hash, own->digests, (size_t)own->count * sizeof *own->digests);
     out->hash = mine.hash;
-    INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, PHASE));
-    status = invar_alloc((void **)&hashes, size, sizeof *hashes, PHASE);
+    INVAR_TRY(INVAR_ALLOC(all, size, PHASE));
+    status = INVAR_ALLOC(hashes, size, PHASE);
     if (status == INVAR_OK)
         status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
     if (status == INVAR_OK)

@@ -83,7 +83,7 @@ invar_status invar_weight_sync_new(invar_weight_sync **out,
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&sync, 1, sizeof *sync, "weights on their way"));
+    INVAR_TRY(INVAR_ALLOC(sync, 1, "weights on their way"));
     *sync = (invar_weight_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
     status = invar_weight_sync_plan_make(&sync->plan, options->roles, options->model,
                                          invar_comm_rank(options->roles->world.world));

@@ -164,7 +164,7 @@ static invar_status compute_tiles(tile_buffers *w, uint32_t (*out)[INVAR_TILE_OU
                                   const invar_device *dev, invar_tile_form form, invar_mma_kind by,
                                   const invar_step_tile *tiles, size_t count)
 {
-    INVAR_TRY(invar_alloc((void **)&w->packed, count, sizeof *w->packed, "tiles of the probe"));
+    INVAR_TRY(INVAR_ALLOC(w->packed, count, "tiles of the probe"));
     INVAR_TRY(invar_device_alloc(dev, (void **)&w->tiles, count * sizeof *w->tiles,
                                  "tiles of the probe"));
     INVAR_TRY(
@@ -255,8 +255,8 @@ invar_status invar_hardware_check_step(int64_t *outputs_out, int64_t *difference
     invar_status status;
 
     *outputs_out = *differences_out = 0;
-    INVAR_TRY(invar_alloc((void **)&made, tiles, sizeof *made, "tiles of the probe"));
-    status = invar_alloc((void **)&got, tiles, sizeof *got, "outputs of the probe");
+    INVAR_TRY(INVAR_ALLOC(made, tiles, "tiles of the probe"));
+    status = INVAR_ALLOC(got, tiles, "outputs of the probe");
     if (status == INVAR_OK)
         status = check_families(outputs_out, differences_out, dev, made, got, tiles);
     invar_free(got);

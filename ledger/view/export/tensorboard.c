@@ -344,7 +344,7 @@ invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const
     int fd = -1;
 
     *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "events of a run"));
+    INVAR_TRY(INVAR_ALLOC(e, 1, "events of a run"));
     *e = (invar_tensorboard_writer){.ledger = ledger, .run = run, .told = after};
     e->to.path = e->at.path;
     status = make_paths(&e->at, folder, ledger, run, true);

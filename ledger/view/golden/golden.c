@@ -195,8 +195,7 @@ static invar_status parse_golden(void *value, const char *where, const char *tex
     invar_golden_lines lines;
 
     INVAR_TRY(invar_golden_lines_open(&lines, &g->memory, &format, where, text, bytes));
-    INVAR_TRY(
-        invar_alloc((void **)&g->steps, bytes / MIN_STEP_BYTES + 1, sizeof *g->steps, format.what));
+    INVAR_TRY(INVAR_ALLOC(g->steps, bytes / MIN_STEP_BYTES + 1, format.what));
     return parse_lines(g, &lines);
 }
 

@@ -242,8 +242,8 @@ static invar_status parse_golden_points(void *value, const char *where, const ch
 
     INVAR_TRY(invar_golden_lines_open(&lines, &p->memory, &format, where, text, bytes));
     points = points < MAX_POINTS ? points : MAX_POINTS;
-    INVAR_TRY(invar_alloc((void **)&p->points, points, sizeof *p->points, format.what));
-    INVAR_TRY(invar_alloc((void **)&p->values, steps, sizeof *p->values, "their values"));
+    INVAR_TRY(INVAR_ALLOC(p->points, points, format.what));
+    INVAR_TRY(INVAR_ALLOC(p->values, steps, "their values"));
     INVAR_TRY(parse_lines(p, &lines));
     return check_names(p, &lines);
 }

@@ -416,7 +416,7 @@ invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text, 
     if (secret.bytes == 0)
         return INVAR_OK;
     // a secret and the text by which it is recognized have at least 3 bytes together
-    INVAR_TRY(invar_alloc((void **)&copy, bytes + 1, strlen(MASK), "a text"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(copy, bytes + 1, strlen(MASK), "a text"));
     for (; secret.bytes > 0; secret = find_secret(rest)) {
         size_t before = (size_t)(secret.text - rest.text);
         memcpy(copy + used, rest.text, before);

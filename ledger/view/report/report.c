@@ -76,7 +76,7 @@ json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
         if (plain)
             return plain;
     }
-    if (invar_alloc((void **)&copy, kept + 1, strlen(broken) + strlen(more), "a text") != INVAR_OK)
+    if (INVAR_ALLOC_SIZED(copy, kept + 1, strlen(broken) + strlen(more), "a text") != INVAR_OK)
         return NULL;
     for (size_t i = 0, step; i < kept; i += step) {
         size_t valid = invar_text_char(text + i, kept - i);

@@ -72,7 +72,7 @@ static invar_status curve_reserve(curve *c)
 
     if (c->used + INVAR_REPORT_BITS_DIGITS < c->room)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&larger, room, 1, "a series"));
+    INVAR_TRY(INVAR_ALLOC(larger, room, "a series"));
     if (c->used > 0)
         memcpy(larger, c->bits, c->used);
     invar_free(c->bits);
@@ -234,8 +234,7 @@ static invar_status read_side_by_side(sheet *s, const char *text)
 static invar_status add_side_by_side(sheet *s, const char *kind, const char *text)
 {
     INVAR_TRY(invar_report_series_count(&s->room, s->run));
-    INVAR_TRY(invar_alloc((void **)&s->curves, (size_t)s->room, sizeof *s->curves, "series"));
-    memset(s->curves, 0, (size_t)s->room * sizeof *s->curves);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(s->curves, (size_t)s->room, "series"));
     s->count = 0;
     s->kind = kind;
     invar_status status = read_side_by_side(s, text);

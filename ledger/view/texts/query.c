@@ -48,7 +48,7 @@ static invar_status join_response(newest *n)
     {
         total += json_string_length(piece);
     }
-    INVAR_TRY(invar_alloc((void **)&n->response, total + 1, 1, "a response"));
+    INVAR_TRY(INVAR_ALLOC(n->response, total + 1, "a response"));
     json_array_foreach(pieces, i, piece)
     {
         memcpy(n->response + used, json_string_value(piece), json_string_length(piece));
@@ -145,7 +145,7 @@ invar_status invar_texts_add(invar_ledger *ledger)
 {
     newest *n;
 
-    INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "a function of SQL"));
+    INVAR_TRY(INVAR_ALLOC(n, 1, "a function of SQL"));
     *n = (newest){0};
     INVAR_TRY(invar_sql_define(ledger->sql, "sample_text", 2, sample_text, n, free_newest));
     return invar_sql_create_temp(ledger->sql, view);

@@ -58,7 +58,7 @@ static void damage_file(const char *path, size_t stride)
     char *good, *bad;
 
     assert_ok(invar_file_read(&good, &bytes, path, 1 << 20));
-    assert_ok(invar_alloc((void **)&bad, bytes + 1, 1, "a copy"));
+    assert_ok(INVAR_ALLOC(bad, bytes + 1, "a copy"));
     memcpy(bad, good, bytes);
     for (size_t offset = 0; offset < bytes; offset += stride) {
         bad[offset] = (char)(good[offset] ^ 1 << offset % 8);

@@ -43,7 +43,7 @@ static invar_status fill_choices(invar_completion_request *request,
     int64_t count;
 
     if (request->kind == INVAR_COMPLETION_REQUEST_CHAT) {
-        INVAR_TRY(invar_alloc((void **)&request->prompts, 1, sizeof *request->prompts, "a prompt"));
+        INVAR_TRY(INVAR_ALLOC(request->prompts, 1, "a prompt"));
         *request->prompts = (invar_completion_prompt){.text = "ab"};
         request->n_prompts = 1;
     }
@@ -55,16 +55,14 @@ static invar_status fill_choices(invar_completion_request *request,
     for (int64_t i = 0; i < request->n_prompts; i++) {
         generation->prompts[i].tokens = request->prompts[i].ids;
         generation->prompts[i].count = 2;
-        INVAR_TRY(
-            invar_alloc((void **)&generation->prompts[i].logp, 1, sizeof(float), "log-probs"));
+        INVAR_TRY(INVAR_ALLOC_SIZED(generation->prompts[i].logp, 1, sizeof(float), "log-probs"));
         generation->prompts[i].logp[0] = -1.0f;
     }
     for (int64_t i = 0; i < request->n_prompts * request->n; i++) {
         invar_generation_choice *c = &generation->choices[i];
         INVAR_TRY(
             invar_tokenizer_encode(&c->tokens, &count, tokenizer, TOOL_CALL, strlen(TOOL_CALL)));
-        INVAR_TRY(invar_alloc((void **)&c->logp, (size_t)count, sizeof *c->logp, "log-probs"));
-        memset(c->logp, 0, (size_t)count * sizeof *c->logp);
+        INVAR_TRY(INVAR_ALLOC_ZEROED(c->logp, (size_t)count, "log-probs"));
         c->count = count;
         c->finish = INVAR_FINISH_STOP;
     }

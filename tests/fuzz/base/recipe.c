@@ -154,7 +154,7 @@ static invar_status open_part(char **out, size_t *bytes_out, void *payload, cons
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is none", path);
     file_part(&part, payload, path[0] - '0');
     *bytes_out = (size_t)(part.end - part.at);
-    INVAR_TRY(invar_alloc((void **)out, *bytes_out + 1, 1, "a file"));
+    INVAR_TRY(INVAR_ALLOC(*out, *bytes_out + 1, "a file"));
     memcpy(*out, part.at, *bytes_out);
     (*out)[*bytes_out] = '\0';
     return INVAR_OK;

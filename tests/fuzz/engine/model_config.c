@@ -53,7 +53,7 @@ static void check_other_type(const uint8_t *data, size_t size)
     char *from, *to;
     size_t bytes;
 
-    INVAR_CHECK(invar_alloc((void **)&from, size + 1, 1, "a text") == INVAR_OK);
+    INVAR_CHECK(INVAR_ALLOC(from, size + 1, "a text") == INVAR_OK);
     memcpy(from, data, size);
     from[size] = '\0';
     if (invar_hf_config(&to, &bytes, from, size, INVAR_DTYPE_BF16) == INVAR_OK) {

@@ -22,8 +22,7 @@ static inline char *rollout_text(size_t *bytes_out, const uint8_t *data, size_t 
     int64_t lines = 0;
     char *text;
 
-    INVAR_CHECK(invar_alloc((void **)&text, size + 1 + INVAR_ROLLOUT_FILE_TRAILER_SIZE, 1,
-                            "text") == INVAR_OK);
+    INVAR_CHECK(INVAR_ALLOC(text, size + 1 + INVAR_ROLLOUT_FILE_TRAILER_SIZE, "text") == INVAR_OK);
     if (size > 0)
         memcpy(text, data, size);
     if (size > 0 && text[size - 1] != '\n')

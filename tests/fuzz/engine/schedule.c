@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     invar_schedule_log ticks = {0};
     char *text;
 
-    INVAR_CHECK(invar_alloc((void **)&text, sizeof head + size, 1, "fuzz") == INVAR_OK);
+    INVAR_CHECK(INVAR_ALLOC(text, sizeof head + size, "fuzz") == INVAR_OK);
     memcpy(text, head, sizeof head - 1);
     if (size)
         memcpy(text + sizeof head - 1, data, size);

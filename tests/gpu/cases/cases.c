@@ -55,7 +55,7 @@ void *invar_case_alloc(invar_case *c, size_t bytes)
 {
     invar_case_block *block = NULL;
 
-    abort_on_error(invar_alloc((void **)&block, 1, sizeof *block, "a block of a case"));
+    abort_on_error(INVAR_ALLOC(block, 1, "a block of a case"));
     abort_on_error(invar_alloc(&block->data, bytes > 0 ? bytes : 1, 1, "memory of a case"));
     memset(block->data, 0xFF, bytes > 0 ? bytes : 1);
     block->bytes = bytes;

@@ -38,7 +38,7 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
     char *values = NULL;
 
     INVAR_TRY(invar_fake_gpu_backend()->ops[wrong_op].run(dev, args, workspace));
-    INVAR_TRY(invar_alloc((void **)&values, row, 1, "a wrong row"));
+    INVAR_TRY(INVAR_ALLOC(values, row, "a wrong row"));
     for (int64_t i = 0; i < t->shape[0]; i++) {
         char *at = (char *)t->data + (size_t)(i * t->row_stride) * size;
 

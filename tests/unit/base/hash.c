@@ -44,7 +44,7 @@ static int set_up(void **state)
         print_error("%s cannot be created\n", folder);
         return -1;
     }
-    if (invar_alloc((void **)&noise, NOISE_BYTES, 1, "noise") != INVAR_OK)
+    if (INVAR_ALLOC(noise, NOISE_BYTES, "noise") != INVAR_OK)
         return -1;
     for (size_t i = 0; i < NOISE_BYTES; i++)
         noise[i] = (uint8_t)((i * UINT64_C(0x9E3779B97F4A7C15)) >> 40);
@@ -108,9 +108,9 @@ static void oracle_root(invar_digest *out, const invar_digest *leaves, int64_t c
     blob *blobs;
     uint8_t head[32];
 
-    assert_ok(invar_alloc((void **)&level, (size_t)count + 1, sizeof *level, "level"));
-    assert_ok(invar_alloc((void **)&next, (size_t)count + 1, sizeof *next, "level"));
-    assert_ok(invar_alloc((void **)&blobs, (size_t)count + 1, sizeof *blobs, "level"));
+    assert_ok(INVAR_ALLOC(level, (size_t)count + 1, "level"));
+    assert_ok(INVAR_ALLOC(next, (size_t)count + 1, "level"));
+    assert_ok(INVAR_ALLOC(blobs, (size_t)count + 1, "level"));
     memcpy(level, leaves, (size_t)count * sizeof *level);
     if (count == 0)
         oracle_hash(level, &(blob){NULL, 0}, 1);
@@ -143,8 +143,8 @@ static int64_t oracle_leaves(invar_digest **out, const blob *shards, int64_t n_s
 
     for (int64_t i = 0; i < n_shards; i++)
         count += (int64_t)((shards[i].bytes + LEAF - 1) / LEAF);
-    assert_ok(invar_alloc((void **)out, (size_t)count, sizeof **out, "leaves"));
-    assert_ok(invar_alloc((void **)&blobs, (size_t)count, sizeof *blobs, "leaves"));
+    assert_ok(INVAR_ALLOC(*out, (size_t)count, "leaves"));
+    assert_ok(INVAR_ALLOC(blobs, (size_t)count, "leaves"));
     for (int64_t i = 0; i < n_shards; i++) {
         for (size_t begin = 0; begin < shards[i].bytes; begin += LEAF) {
             size_t left = shards[i].bytes - begin;
@@ -201,7 +201,7 @@ static void check_tree(const blob *blobs, int64_t n_shards)
     count = oracle_leaves(&leaves, blobs, n_shards);
     assert_ok(invar_tree_leaf_count(&got_count, &in));
     assert_int_equal(got_count, count);
-    assert_ok(invar_alloc((void **)&got_leaves, (size_t)count, sizeof *got_leaves, "leaves"));
+    assert_ok(INVAR_ALLOC(got_leaves, (size_t)count, "leaves"));
     assert_ok(invar_tree_leaves(got_leaves, count, NULL, &in));
     for (int64_t i = 0; i < count; i++)
         assert_digest(&got_leaves[i], &leaves[i], "leaf");
@@ -367,8 +367,8 @@ static void test_base_hash__deep_tree_matches_xxhsum(void **state)
         blobs[i] = (blob){&bytes[i], 1};
     }
     oracle_hash(bytes_digest, blobs, 256);
-    assert_ok(invar_alloc((void **)&shards, (size_t)count, sizeof *shards, "shards"));
-    assert_ok(invar_alloc((void **)&leaves, (size_t)count, sizeof *leaves, "leaves"));
+    assert_ok(INVAR_ALLOC(shards, (size_t)count, "shards"));
+    assert_ok(INVAR_ALLOC(leaves, (size_t)count, "leaves"));
     for (int64_t i = 0; i < count; i++) {
         shards[i] = contiguous(&bytes[noise[i]], 1);
         leaves[i] = bytes_digest[noise[i]];
@@ -400,7 +400,7 @@ static void test_base_hash__padding_between_rows_is_not_hashed(void **state)
         for (size_t padding = 0; padding < 300; padding += 149) {
             size_t stride = row_bytes + padding;
             // no padding after the last row, so that AddressSanitizer detects a read past it
-            assert_ok(invar_alloc((void **)&padded, (rows - 1) * stride + row_bytes, 1, "padded"));
+            assert_ok(INVAR_ALLOC(padded, (rows - 1) * stride + row_bytes, "padded"));
             memset(padded, (int)(padding & 255), (rows - 1) * stride + row_bytes);
             for (size_t row = 0; row < rows; row++)
                 memcpy(padded + row * stride, noise + row * row_bytes, row_bytes);
@@ -426,8 +426,8 @@ static void test_base_hash__tree_is_invariant_to_threads(void **state)
     (void)state;
     tree_of(&expected, NULL, shards, 4);
     assert_ok(invar_tree_leaf_count(&count, &in));
-    assert_ok(invar_alloc((void **)&leaves, (size_t)count, sizeof *leaves, "leaves"));
-    assert_ok(invar_alloc((void **)&got_leaves, (size_t)count, sizeof *leaves, "leaves"));
+    assert_ok(INVAR_ALLOC(leaves, (size_t)count, "leaves"));
+    assert_ok(INVAR_ALLOC_SIZED(got_leaves, (size_t)count, sizeof *leaves, "leaves"));
     assert_ok(invar_tree_leaves(leaves, count, NULL, &in));
     for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++) {
         invar_pool *pool;

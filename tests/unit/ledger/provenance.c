@@ -266,7 +266,7 @@ static void test_ledger_provenance__hostile_files(void **state)
     }
     write_bytes(build_path, "[build]\nsubject = a\0b\n", 22);
     assert_unknown(build_path, "control character");
-    assert_ok(invar_alloc((void **)&data, HUGE_BYTES, 1, "data"));
+    assert_ok(INVAR_ALLOC(data, HUGE_BYTES, "data"));
     for (size_t i = 0; i < HUGE_BYTES; i++)
         data[i] = (uint8_t)(i * UINT64_C(0x9E3779B97F4A7C15) >> 56);
     write_bytes(build_path, data, 4096);

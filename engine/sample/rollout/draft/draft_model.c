@@ -39,8 +39,7 @@ invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *m
     invar_status status;
 
     INVAR_CHECK(model->part.stages == 1);
-    INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a draft model"));
-    memset(d, 0, sizeof *d);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(d, 1, "a draft model"));
     status = invar_rollout_new(&d->own, model, NULL, dev, &plain);
     if (status != INVAR_OK) {
         invar_free(d);
@@ -96,8 +95,8 @@ invar_status invar_draft_model_begin(invar_draft_model *d, const invar_sampling_
     INVAR_TRY(create_cache(d, first->scheduler.cache));
     d->view.shape = d->own->cache->shape;
     INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->op_runner, sampling));
-    INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
-    INVAR_TRY(invar_alloc((void **)&d->draws, sequences, sizeof *d->draws, "draws of a draft"));
+    INVAR_TRY(INVAR_ALLOC(d->turns, sequences, "turns of a draft"));
+    INVAR_TRY(INVAR_ALLOC(d->draws, sequences, "draws of a draft"));
     return invar_model_runner_init_draft(&d->feed, d->own, first, &d->view);
 }
 

@@ -47,10 +47,8 @@ static invar_status alloc_index(invar_ngram_proposer *g, int64_t count)
 {
     size_t chains = (size_t)1 << g->bits;
 
-    INVAR_TRY(invar_alloc((void **)&g->n_indexed, (size_t)count, sizeof *g->n_indexed,
-                          "what was learned of samples"));
-    INVAR_TRY(
-        invar_alloc((void **)&g->newest, chains, sizeof *g->newest, "the chains of a look-up"));
+    INVAR_TRY(INVAR_ALLOC(g->n_indexed, (size_t)count, "what was learned of samples"));
+    INVAR_TRY(INVAR_ALLOC(g->newest, chains, "the chains of a look-up"));
     memset(g->newest, 0xFF, chains * sizeof *g->newest);
     // a prompt is indexed once, with the first sample of its group
     for (int64_t i = 0; i < count; i++) {
@@ -68,8 +66,7 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
     invar_status status;
 
     INVAR_CHECK(window->min_n >= 1 && window->max_n >= window->min_n && count <= INT32_MAX);
-    INVAR_TRY(invar_alloc((void **)&g, 1, sizeof *g, "a look-up of tokens"));
-    memset(g, 0, sizeof *g);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(g, 1, "a look-up of tokens"));
     g->samples = samples;
     g->users = count;
     g->window = *window;
@@ -105,7 +102,7 @@ static invar_status grow_entries(invar_ngram_proposer *g)
     int64_t room = g->room ? 2 * g->room : 1024;
     ngram_entry *larger = NULL;
 
-    INVAR_TRY(invar_alloc((void **)&larger, (size_t)room, sizeof *larger, "places of tokens"));
+    INVAR_TRY(INVAR_ALLOC(larger, (size_t)room, "places of tokens"));
     if (g->n_entries > 0)
         memcpy(larger, g->entries, (size_t)g->n_entries * sizeof *larger);
     invar_free(g->entries);

@@ -142,7 +142,7 @@ static invar_status read_ints(int32_t **out, int64_t *count_out, file_line *l, c
     if (!list)
         return wrong_value(l, key, 0);
     count = json_array_size(list);
-    INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "token ids"));
+    INVAR_TRY(INVAR_ALLOC(*out, count, "token ids"));
     *count_out = (int64_t)count;
     for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
@@ -163,7 +163,7 @@ static invar_status read_logprobs(invar_rl_sample *s, file_line *l)
     if (!list)
         return INVAR_OK;
     INVAR_TRY(check_length(l, "logprobs", list, count));
-    INVAR_TRY(invar_alloc((void **)&s->logp, (size_t)count, sizeof *s->logp, "log-probs"));
+    INVAR_TRY(INVAR_ALLOC(s->logp, (size_t)count, "log-probs"));
     for (size_t i = 0; i < (size_t)count; i++) {
         const json_t *value = json_array_get(list, i);
         s->logp[i] = (float)json_number_value(value);
@@ -182,7 +182,7 @@ static invar_status read_mask(invar_rl_sample *s, file_line *l)
     if (!list)
         return INVAR_OK;
     INVAR_TRY(check_length(l, "mask", list, count));
-    INVAR_TRY(invar_alloc((void **)&s->mask, (size_t)count, 1, "a mask"));
+    INVAR_TRY(INVAR_ALLOC(s->mask, (size_t)count, "a mask"));
     for (size_t i = 0; i < (size_t)count; i++) {
         const json_t *value = json_array_get(list, i);
         json_int_t bit = json_integer_value(value);
@@ -214,7 +214,7 @@ static invar_status read_routing(invar_rl_sample *s, file_line *l)
     if (strlen(hex) != 4 * count)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"routing\" has %zu digits, expected %zu",
                           l->where, strlen(hex), 4 * count);
-    INVAR_TRY(invar_alloc((void **)&s->routing, count, sizeof *s->routing, "routing"));
+    INVAR_TRY(INVAR_ALLOC(s->routing, count, "routing"));
     for (size_t i = 0; i < count; i++) {
         s->routing[i] = 0;
         for (int j = 0; j < 4; j++) {
@@ -294,7 +294,7 @@ static invar_status read_response(invar_rl_sample *s, file_line *l)
     if (!json_is_string(value))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"response\" is no text", l->where);
     s->response_bytes = json_string_length(value);
-    INVAR_TRY(invar_alloc((void **)&s->response, s->response_bytes + 1, 1, "a response"));
+    INVAR_TRY(INVAR_ALLOC(s->response, s->response_bytes + 1, "a response"));
     memcpy(s->response, json_string_value(value), s->response_bytes + 1);
     return INVAR_OK;
 }

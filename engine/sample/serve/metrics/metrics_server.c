@@ -37,7 +37,7 @@ static void set_text_response(invar_http_transaction *transaction, int status, c
 {
     transaction->status = status;
     transaction->type = type;
-    if (invar_alloc((void **)&transaction->reply, bytes + 1, 1, "a reply") != INVAR_OK) {
+    if (INVAR_ALLOC(transaction->reply, bytes + 1, "a reply") != INVAR_OK) {
         invar_error_clear();
         transaction->status = 503;
         return;
@@ -106,7 +106,7 @@ invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port)
 
     *out = NULL;
     INVAR_TRY(invar_server_load(&http, NULL));
-    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
+    INVAR_TRY(INVAR_ALLOC(s, 1, "a server of metrics"));
     *s = (invar_metrics_server){.http = http};
     (void)pthread_mutex_init(&s->lock, NULL);
     status = start_listener(s, port);
@@ -122,7 +122,7 @@ invar_status invar_metrics_server_set(invar_metrics_server *s, const char *text,
 {
     char *copy, *before;
 
-    INVAR_TRY(invar_alloc((void **)&copy, bytes + 1, 1, "metrics"));
+    INVAR_TRY(INVAR_ALLOC(copy, bytes + 1, "metrics"));
     if (bytes)
         memcpy(copy, text, bytes);
     (void)pthread_mutex_lock(&s->lock);

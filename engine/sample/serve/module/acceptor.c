@@ -413,16 +413,14 @@ invar_acceptor *invar_acceptor_open(uint16_t *port_out, const invar_acceptor_opt
     invar_acceptor *a = NULL;
 
     errno = ENOMEM;
-    if (invar_alloc((void **)&a, 1, sizeof *a, "an acceptor") != INVAR_OK)
+    if (INVAR_ALLOC(a, 1, "an acceptor") != INVAR_OK)
         return NULL;
     memset(a, 0, sizeof *a);
     a->options = *options;
     a->listener = a->event = -1;
     (void)pthread_mutex_init(&a->lock, NULL);
-    if (invar_alloc((void **)&a->table, options->max_connections, sizeof *a->table,
-                    "connections") != INVAR_OK ||
-        invar_alloc((void **)&a->polls, (size_t)options->max_connections + 2, sizeof *a->polls,
-                    "connections") != INVAR_OK ||
+    if (INVAR_ALLOC(a->table, options->max_connections, "connections") != INVAR_OK ||
+        INVAR_ALLOC(a->polls, (size_t)options->max_connections + 2, "connections") != INVAR_OK ||
         !open_listener(a, port_out) || (a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
         free_acceptor(a);
         return NULL;

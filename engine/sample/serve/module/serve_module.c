@@ -103,8 +103,7 @@ static client_connection *add_connection(server *s, int fd, bool keyed)
     client_connection *v = NULL;
     ino_t inode;
 
-    if (!find_inode(&inode, fd) ||
-        invar_alloc((void **)&v, 1, sizeof *v, "a connection") != INVAR_OK)
+    if (!find_inode(&inode, fd) || INVAR_ALLOC(v, 1, "a connection") != INVAR_OK)
         return NULL;
     (void)pthread_mutex_lock(&s->lock);
     *v = (client_connection){.next = s->client_connections,
@@ -366,7 +365,7 @@ static pending_request *begin_request(server *s, struct MHD_Connection *connecti
     const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
     pending_request *q = NULL;
 
-    if (invar_alloc((void **)&q, 1, sizeof *q, "a request") != INVAR_OK)
+    if (INVAR_ALLOC(q, 1, "a request") != INVAR_OK)
         return NULL;
     memset(q, 0, sizeof *q);
     q->owner = s;
@@ -430,7 +429,7 @@ static bool grow_body(pending_request *q, size_t room)
         q->room = 0;
         return false;
     }
-    if (invar_alloc((void **)&larger, room, 1, "the body of a request") != INVAR_OK)
+    if (INVAR_ALLOC(larger, room, "the body of a request") != INVAR_OK)
         return false;
     if (q->exchange.bytes > 0)
         memcpy(larger, q->body, q->exchange.bytes);
@@ -626,7 +625,7 @@ static void *start_server(const invar_serve_settings *settings, uint16_t *port_o
                        "it is no number of an address, as 127.0.0.1 is");
         return NULL;
     }
-    if (invar_alloc((void **)&s, 1, sizeof *s, "an HTTP server") != INVAR_OK) {
+    if (INVAR_ALLOC(s, 1, "an HTTP server") != INVAR_OK) {
         (void)snprintf(why, INVAR_SERVE_REASON_SIZE, "there is no memory");
         return NULL;
     }

@@ -434,7 +434,7 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
     norm_result result;
     int64_t *table;
 
-    INVAR_TRY(invar_alloc((void **)&table, 1, table_bytes(a), invar_op_name(op)));
+    INVAR_TRY(INVAR_ALLOC_SIZED(table, 1, table_bytes(a), invar_op_name(op)));
     fill_table(table, a, count_levels(a));
     invar_status status = launch_norm(dev, a, table, scratch);
     invar_free(table);
@@ -619,8 +619,8 @@ static invar_status make_lists(adamw_lists *out, const invar_adamw_args *a)
 {
     const char *what = invar_op_name(INVAR_OP_ADAMW);
 
-    INVAR_TRY(invar_alloc((void **)&out->x, (size_t)a->tensors, sizeof *out->x, what));
-    INVAR_TRY(invar_alloc((void **)&out->table, 1, table_bytes(a), what));
+    INVAR_TRY(INVAR_ALLOC(out->x, (size_t)a->tensors, what));
+    INVAR_TRY(INVAR_ALLOC_SIZED(out->table, 1, table_bytes(a), what));
     int64_t *begin = out->table, *leaf = begin + a->tensors + 1;
     begin[0] = leaf[0] = 0;
     for (int64_t i = 0; i < a->tensors; i++) {

@@ -258,7 +258,7 @@ static void test_state__damage_is_refused(void **unused)
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char *longer;
-        assert_ok(invar_alloc((void **)&longer, bytes + 64, 1, "a test"));
+        assert_ok(INVAR_ALLOC(longer, bytes + 64, "a test"));
         memcpy(longer, text, bytes);
         (void)snprintf(longer + bytes, 64, "%s", wrong[i]);
         assert_ok(invar_file_write(path, longer, strlen(longer)));

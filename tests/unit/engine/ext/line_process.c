@@ -132,9 +132,9 @@ static void test_ext_program__floats_travel_exactly(void **state)
     invar_loss_sample loss;
 
     (void)state;
-    assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
-    assert_ok(invar_alloc((void **)&dlogp, (size_t)count, sizeof *dlogp, "values"));
-    assert_ok(invar_alloc((void **)&out, (size_t)count, sizeof *out, "values"));
+    assert_ok(INVAR_ALLOC(values, (size_t)count, "values"));
+    assert_ok(INVAR_ALLOC(dlogp, (size_t)count, "values"));
+    assert_ok(INVAR_ALLOC(out, (size_t)count, "values"));
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits = invar_test_random(11, (uint64_t)i);
         bits &= (bits >> 23 & 255) == 255 ? ~UINT32_C(0x00800000) : ~UINT32_C(0); // finite
@@ -163,7 +163,7 @@ static void test_ext_program__text_travels_exactly(void **state)
     (void)state;
     make_samples(&samples);
     invar_free(samples.items[0].response);
-    assert_ok(invar_alloc((void **)&samples.items[0].response, sizeof response, 1, "text"));
+    assert_ok(INVAR_ALLOC(samples.items[0].response, sizeof response, "text"));
     memcpy(samples.items[0].response, response, sizeof response);
     samples.items[0].response_bytes = sizeof response - 1;
     samples.items[0].metadata = "{\"a\":[1,{\"b\":null}]}";
@@ -186,8 +186,8 @@ static void test_ext_program__large_and_noisy(void **state)
     invar_loss_sample loss;
 
     (void)state;
-    assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
-    assert_ok(invar_alloc((void **)&dlogp, (size_t)count, sizeof *dlogp, "values"));
+    assert_ok(INVAR_ALLOC(values, (size_t)count, "values"));
+    assert_ok(INVAR_ALLOC(dlogp, (size_t)count, "values"));
     for (int64_t i = 0; i < count; i++)
         values[i] = (float)i;
     loss = (invar_loss_sample){.tokens = count, .logp = values, .old_logp = values};
@@ -572,7 +572,7 @@ static void test_ext_program__early_reply(void **state)
     invar_loss_sample loss;
 
     (void)state;
-    assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
+    assert_ok(INVAR_ALLOC(values, (size_t)count, "values"));
     memset(values, 0, (size_t)count * sizeof *values);
     loss = (invar_loss_sample){.tokens = count, .logp = values, .old_logp = values};
     assert_fails(invar_plugin_loss(values, values, &loss, plugin), INVAR_E_CORRUPT,

@@ -31,11 +31,11 @@ static inline void make_samples(invar_rl_samples *out)
         s->group = 50 + i / 2;
         s->prompt_tokens = 2;
         s->n_tokens = 2 + 3 - i % 3;
-        assert_ok(invar_alloc((void **)&s->tokens, 8, sizeof *s->tokens, "tokens"));
+        assert_ok(INVAR_ALLOC(s->tokens, 8, "tokens"));
         for (int t = 0; t < 8; t++)
             s->tokens[t] = 10 * i + t;
         s->response_bytes = strlen(response);
-        assert_ok(invar_alloc((void **)&s->response, s->response_bytes + 1, 1, "text"));
+        assert_ok(INVAR_ALLOC(s->response, s->response_bytes + 1, "text"));
         memcpy(s->response, response, s->response_bytes + 1);
         s->prompt_text = "3+4=";
         s->label = "7";

@@ -143,7 +143,7 @@ static invar_status extract_shard(float **out, size_t *bytes_out, const invar_pa
                                   const float *reference)
 {
     *bytes_out = (size_t)invar_param_elements(p) * sizeof **out;
-    INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a part of a parameter"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(*out, *bytes_out, 1, "a part of a parameter"));
     invar_param_shard_extract(*out, p, &p->local, reference);
     return INVAR_OK;
 }
@@ -157,7 +157,7 @@ static invar_status compare_gradient(const train_case *tc, const invar_model *mo
     size_t bytes;
 
     INVAR_TRY(extract_shard(&expected, &bytes, p, tc->grads->tensors[i].data));
-    status = invar_alloc((void **)&actual, bytes, 1, "a gradient");
+    status = INVAR_ALLOC_SIZED(actual, bytes, 1, "a gradient");
     if (status == INVAR_OK)
         status = invar_device_download(&model->dev, actual, grads->tensors[i].data, bytes);
     if (status == INVAR_OK && memcmp(expected, actual, bytes) != 0)

@@ -127,7 +127,7 @@ static void test_engine_trace__loads_after_a_cut_at_any_line(void **state)
     run_steps(trace);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20)); // read before the trace is closed
     invar_trace_close(trace);
-    assert_ok(invar_alloc((void **)&prefix, bytes + 1, 1, "a part"));
+    assert_ok(INVAR_ALLOC(prefix, bytes + 1, "a part"));
     for (size_t i = 0; i < bytes; i++) {
         json_t *events;
         if (text[i] != '\n')

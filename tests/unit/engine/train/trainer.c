@@ -296,7 +296,7 @@ static void record_routing(invar_rl_samples *samples, const invar_model *model,
         assert_ok(invar_micro_batch_fill(
             &batch, samples->items, &(invar_micro_batch_plan){i, 1, unit, 1, 1.0f, route, false}));
         assert_ok(invar_pass_run(pass, model, &batch.rows));
-        assert_ok(invar_alloc((void **)&s->routing, bytes, 1, "routing"));
+        assert_ok(INVAR_ALLOC_SIZED(s->routing, bytes, 1, "routing"));
         memcpy(s->routing, batch.routing, bytes);
         s->route_size = route;
         invar_micro_batch_release(&batch);

@@ -100,7 +100,7 @@ static void test_peft__takes_other_masters(void **state)
     invar_tensor *masters = NULL;
 
     (void)state;
-    assert_ok(invar_alloc((void **)&masters, (size_t)model->n_params, sizeof *masters, "a list"));
+    assert_ok(INVAR_ALLOC(masters, (size_t)model->n_params, "a list"));
     for (int64_t i = 0; i < model->n_params; i++)
         masters[i] = model->params[i].master;
     assert_ok(invar_peft_save(other, masters, in_work("others"), ""));

@@ -72,7 +72,7 @@ static float run_sums(const sums *s, const invar_device *dev, bool poison)
 
     for (int i = 0; i < WIDTH; i++)
         one[i] = 1;
-    assert_ok(invar_alloc((void **)&block, s->graph->block, 1, "a block"));
+    assert_ok(INVAR_ALLOC_SIZED(block, s->graph->block, 1, "a block"));
     for (size_t i = 0; i < s->graph->block / sizeof *block; i++)
         block[i] = NAN;
     exec_args.block = block;

@@ -136,7 +136,7 @@ static void test_rollout_points__a_pass_may_be_large(void **state)
     fixture s;
 
     open_fixture(&s, *state, INVAR_PROBE_FULL, false);
-    assert_ok(invar_alloc((void **)&owners, MANY, sizeof *owners, "owners"));
+    assert_ok(INVAR_ALLOC(owners, MANY, "owners"));
     for (int32_t i = 0; i < MANY; i++) {
         ((int32_t *)x.data)[i] = i;
         owners[i] = (invar_row_samples){draws + i % 2, 1};

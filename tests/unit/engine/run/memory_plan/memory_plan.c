@@ -87,7 +87,7 @@ static void fill_samples(invar_rl_samples *out, int64_t vocab)
     for (int64_t i = 0; i < out->count; i++) {
         invar_rl_sample *s = &out->items[i];
         invar_free(s->tokens);
-        assert_ok(invar_alloc((void **)&s->tokens, TOKENS, sizeof *s->tokens, "tokens"));
+        assert_ok(INVAR_ALLOC(s->tokens, TOKENS, "tokens"));
         for (int t = 0; t < TOKENS; t++)
             s->tokens[t] = (int32_t)(t % vocab);
         s->prompt_tokens = PROMPT;

@@ -32,8 +32,8 @@ static invar_agent_call *add_call(invar_agent_session *s, const char *prompt, co
     assert_ok(invar_agent_session_add(&call, s, ids, n, number));
     if (m == 0)
         return call;
-    assert_ok(invar_alloc((void **)&call->response, (size_t)m, sizeof *call->response, "test"));
-    assert_ok(invar_alloc((void **)&call->logp, (size_t)m, sizeof *call->logp, "test"));
+    assert_ok(INVAR_ALLOC(call->response, (size_t)m, "test"));
+    assert_ok(INVAR_ALLOC(call->logp, (size_t)m, "test"));
     for (int64_t i = 0; i < m; i++) {
         call->response[i] = response[i] - '0';
         call->logp[i] = -(float)(i + 1);
@@ -138,7 +138,7 @@ static invar_rl_sample new_sample(void)
 {
     invar_rl_sample s = {.prompt_tokens = 1, .n_tokens = 1};
 
-    assert_ok(invar_alloc((void **)&s.tokens, 1, sizeof *s.tokens, "test"));
+    assert_ok(INVAR_ALLOC(s.tokens, 1, "test"));
     s.tokens[0] = 7;
     return s;
 }
@@ -256,7 +256,7 @@ static void test_session__keeps_its_record_small(void **state)
     int32_t *ids;
 
     (void)state;
-    assert_ok(invar_alloc((void **)&ids, TOKENS, sizeof *ids, "test"));
+    assert_ok(INVAR_ALLOC(ids, TOKENS, "test"));
     for (int i = 0; i < TOKENS; i++)
         ids[i] = ID;
     for (int i = 0; i < 3; i++)

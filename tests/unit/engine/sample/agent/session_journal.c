@@ -40,7 +40,7 @@ static void log_session(invar_session_journal *journal, int64_t sample, int32_t 
     invar_agent_call *call;
 
     assert_ok(invar_agent_session_add(&call, &s, (int32_t[]){1}, 1, -1));
-    assert_ok(invar_alloc((void **)&call->response, 1, sizeof *call->response, "test"));
+    assert_ok(INVAR_ALLOC(call->response, 1, "test"));
     call->response[0] = token;
     call->n_response = 1;
     call->finish = INVAR_FINISH_LENGTH;

@@ -75,7 +75,7 @@ static void test_session_table__a_record_has_a_limit(void **state)
 
     (void)state;
     init_fixture(&s);
-    assert_ok(invar_alloc((void **)&prompt, LONG, sizeof *prompt, "a prompt"));
+    assert_ok(INVAR_ALLOC(prompt, LONG, "a prompt"));
     for (int64_t i = 0; i < LONG; i++)
         prompt[i] = LARGE_TOKEN;
     for (int64_t calls = 0; calls < 4; calls++) { // 10 MiB each: a fourth fits

@@ -263,8 +263,7 @@ static char *replace_and_sign(size_t *bytes_out, const char *text, size_t bytes,
         end--;
     head = (size_t)(at - text);
     tail = (size_t)(end - at) - strlen(from);
-    assert_ok(invar_alloc((void **)&out, bytes + strlen(to) + INVAR_ROLLOUT_FILE_TRAILER_SIZE, 1,
-                          "text"));
+    assert_ok(INVAR_ALLOC(out, bytes + strlen(to) + INVAR_ROLLOUT_FILE_TRAILER_SIZE, "text"));
     memcpy(out, text, head);
     memcpy(out + head, to, strlen(to));
     memcpy(out + head + strlen(to), at + strlen(from), tail);

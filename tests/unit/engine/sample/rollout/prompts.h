@@ -32,7 +32,7 @@ static inline invar_status prompts_add(invar_rl_samples *out, const int32_t *pro
     s->group = group;
     s->draw_index = draw;
     s->rollout = 7;
-    INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)n, sizeof *s->tokens, "a prompt"));
+    INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)n, "a prompt"));
     memcpy(s->tokens, prompt, (size_t)n * sizeof *prompt);
     s->prompt_tokens = s->n_tokens = n;
     return INVAR_OK;

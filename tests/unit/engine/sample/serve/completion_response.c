@@ -40,8 +40,7 @@ static void open_fixture(response_fixture *s, invar_completion_kind kind, const 
     assert_ok(
         invar_completion_request_read(&s->request, kind, body, strlen(body), &sampling, NULL));
     if (kind == INVAR_COMPLETION_REQUEST_CHAT) { // like prompt_encoder.h
-        assert_ok(
-            invar_alloc((void **)&s->request.prompts, 1, sizeof *s->request.prompts, "a prompt"));
+        assert_ok(INVAR_ALLOC(s->request.prompts, 1, "a prompt"));
         s->request.n_prompts = 1;
         s->request.prompts[0] = (invar_completion_prompt){.text = "ab"};
     }
@@ -55,7 +54,7 @@ static void open_fixture(response_fixture *s, invar_completion_kind kind, const 
         generations[i]->prompts[0].count = 2;
         c = &generations[i]->choices[0];
         assert_ok(invar_tokenizer_encode(&c->tokens, &count, s->tokenizer, text, strlen(text)));
-        assert_ok(invar_alloc((void **)&c->logp, (size_t)count + 1, sizeof *c->logp, "log-probs"));
+        assert_ok(INVAR_ALLOC(c->logp, (size_t)count + 1, "log-probs"));
         for (int64_t n = 0; n < count; n++)
             c->logp[n] = -0.25f * (float)n;
         c->count = i == 0 ? count : 0;

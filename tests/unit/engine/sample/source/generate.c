@@ -89,7 +89,7 @@ static invar_status receive_sample(const invar_layout *layout)
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
     invar_status status;
 
-    INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
+    INVAR_TRY(INVAR_ALLOC(s.tokens, PROMPT, "a prompt"));
     memcpy(s.tokens, prompt, sizeof prompt);
     status = invar_generate(&args, &s, 1);
     if (status == INVAR_OK && !is_expected(&s))
@@ -174,7 +174,7 @@ static invar_status sample_slowly(rank_run *run)
         args.rollout = run->payload;
         args.tick = sleep_in_pass;
     }
-    INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
+    INVAR_TRY(INVAR_ALLOC(s.tokens, PROMPT, "a prompt"));
     memcpy(s.tokens, prompt, sizeof prompt);
     status = invar_generate(&args, &s, 1);
     if (status == INVAR_OK && s.n_tokens != PROMPT + PASSES)

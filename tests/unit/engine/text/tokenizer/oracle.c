@@ -113,7 +113,7 @@ static int64_t list_words(int32_t **out, const text_function *w, const char *tex
     size_t begin, end, at = 0;
     int64_t count = 0;
 
-    assert_ok(invar_alloc((void **)out, bytes, sizeof **out, "words"));
+    assert_ok(INVAR_ALLOC(*out, bytes, "words"));
     while (invar_split_next(&begin, &end, &at, &splitter, text, bytes)) {
         assert_true(begin < end && end <= bytes);
         (*out)[count++] = (int32_t)(end - begin);
@@ -128,7 +128,7 @@ static int64_t list_normal(int32_t **out, const text_function *w, const char *te
     size_t count;
 
     assert_ok(invar_normalize(&normal, &count, &normalizer, text, bytes));
-    assert_ok(invar_alloc((void **)out, count, sizeof **out, "bytes"));
+    assert_ok(INVAR_ALLOC(*out, count, "bytes"));
     for (size_t i = 0; i < count; i++)
         (*out)[i] = (unsigned char)(normal ? normal : text)[i];
     invar_free(normal);
@@ -318,7 +318,7 @@ static size_t make_mixed_text(char **out, uint64_t seed, int chars)
     uint64_t x = seed * 2654435761u % (1ull << 32) + 1;
     size_t used = 0;
 
-    assert_ok(invar_alloc((void **)out, (size_t)chars, 16, "text"));
+    assert_ok(INVAR_ALLOC_SIZED(*out, (size_t)chars, 16, "text"));
     for (int i = 0; i < chars; i++) {
         unsigned kind;
         const char *piece;

@@ -560,7 +560,7 @@ static double encode_long(const invar_tokenizer *t, const char *piece, size_t by
     int32_t *ids;
     char *text;
 
-    assert_ok(invar_alloc((void **)&text, total + strlen(rest), 1, "text"));
+    assert_ok(INVAR_ALLOC(text, total + strlen(rest), "text"));
     for (size_t i = 0; i < total; i++)
         text[i] = piece[i % length];
     memcpy(text + total, rest, strlen(rest));

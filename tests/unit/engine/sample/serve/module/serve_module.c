@@ -44,7 +44,7 @@ static bool admit(void *payload, invar_http_transaction *e)
 static void answer(void *payload, invar_http_transaction *e)
 {
     (void)payload;
-    assert_ok(invar_alloc((void **)&e->reply, 2, 1, "test"));
+    assert_ok(INVAR_ALLOC(e->reply, 2, "test"));
     memcpy(e->reply, "ok", 2);
     e->reply_bytes = 2;
     e->status = 200;
