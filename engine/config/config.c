@@ -1,8 +1,8 @@
 /*
- * config.c - builds the recipe schema from keys.def, and parses list values.
+ * config.c - builds the recipe schema from keys.def, reads recipes, and parses list values.
  *
- * keys.def is included twice: for the schema, and for the flags of Miles. Removed keys stay in the
- * schema with the keys that replace them, so that old recipes get a helpful error.
+ * keys.def is included for the schema, for the flags of Miles and for the fields. Removed keys stay
+ * in the schema with the keys that replace them, so that old recipes get a helpful error.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,7 +31,7 @@
 #define WORDS(TYPE) .choices = &TYPE##_choices
 
 static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
-#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...)                   \
+#define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...)            \
     {.section = (SECTION),                                                                         \
      .name = (NAME),                                                                               \
      .type = INVAR_RECIPE_TYPE_##TYPE,                                                             \
@@ -44,7 +44,7 @@ static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
 };
 
 static const char *const miles[INVAR_KEY_COUNT] = {
-#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...) MILES,
+#define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, ...) MILES,
 #include "engine/config/keys.def"
 #undef INVAR_KEY
 };
@@ -72,6 +72,35 @@ size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT])
 const char *invar_config_miles(invar_key key)
 {
     return miles[key];
+}
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+#undef WORDS
+#define READ_BOOL(key, ...) invar_recipe_bool(recipe, key)
+#define READ_INT(key, ...) invar_recipe_int(recipe, key)
+#define READ_FLOAT(key, ...) invar_recipe_float(recipe, key)
+#define READ_STRING(key, ...) invar_recipe_string(recipe, key)
+#define READ_ENUM(key, limits)                                                                     \
+    (INVAR_CONFIG_##limits) invar_recipe_enum(recipe, key, keys[key].choices)
+
+static bool has_value(const invar_recipe *recipe, invar_key key)
+{
+    invar_recipe_entry e;
+
+    invar_recipe_entry_get(&e, recipe, key);
+    return e.source != INVAR_RECIPE_SOURCE_NONE;
+}
+
+const invar_config *invar_config_read(invar_config *out, const invar_recipe *recipe)
+{
+    *out = (invar_config){.recipe = recipe};
+#define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, ...)                   \
+    if (has_value(recipe, INVAR_KEY_##ID))                                                         \
+        out->FIELD = READ_##TYPE(INVAR_KEY_##ID, LIMITS);
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+    return out;
 }
 
 /* ---- derived values -------------------------------------------------------------------------- */

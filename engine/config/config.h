@@ -1,10 +1,10 @@
 /*
- * config.h - recipe of a run: all keys with group, default and effect on bits, and their checks.
+ * config.h - configuration of a run: every key of a recipe as a typed field, and the checks.
  *
- * The table is keys.def, one entry per key, which is included to build the enum and the schema;
- * invar_pages writes docs/keys.md from it. The checks reject impossible combinations and settings
- * without effect, and name key, file and line. Read values with the getters of
- * base/recipe/recipe.h: invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
+ * The table is keys.def, one entry per key, which is included to build the enum, the schema and
+ * invar_config; invar_pages writes docs/keys.md from it. The text of a recipe is read once
+ * (invar_config_read), and everything else reads fields: config->rollout_batch_size. The checks
+ * reject impossible combinations and settings without effect, and name key, file and line.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +12,11 @@
 #define INVAR_ENGINE_CONFIG_CONFIG_H
 
 #include "base/recipe/recipe.h"
+#include "engine/config/choices.h"
+#include "engine/model/format.h"
+#include "engine/model/spec/spec.h"
+#include "engine/rl/loss.h"
+#include "kernels-deterministic/device.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -25,6 +30,29 @@ typedef enum invar_key {
 #undef INVAR_KEY
     INVAR_KEY_COUNT
 } invar_key;
+
+/* C types of the fields, by the type of the key; that of a word is the enum of its limits. */
+#define INVAR_CONFIG_BOOL(LIMITS) bool
+#define INVAR_CONFIG_INT(LIMITS) int64_t
+#define INVAR_CONFIG_FLOAT(LIMITS) double
+#define INVAR_CONFIG_STRING(LIMITS) const char *
+#define INVAR_CONFIG_ENUM(LIMITS) INVAR_CONFIG_##LIMITS
+#define INVAR_CONFIG_WORDS(TYPE) TYPE
+
+/* Values of all keys. Immutable; texts are those of the recipe, which must outlive it. */
+typedef struct invar_config {
+    const invar_recipe *recipe; /* origins of the values, for messages and identities */
+#define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, ...)                   \
+    INVAR_CONFIG_##TYPE(LIMITS) FIELD;
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+} invar_config;
+
+/*
+ * Reads all keys of a recipe, and returns `out`. A required key without a value, in a recipe that
+ * has not been checked, is 0.
+ */
+const invar_config *invar_config_read(invar_config *out, const invar_recipe *recipe);
 
 /* Returns the schema of recipes; static. */
 const invar_recipe_schema *invar_config_schema(void);

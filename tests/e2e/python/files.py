@@ -542,7 +542,8 @@ class Packs(Files):
         listed = re.search(r"invar_key paths\[\] = \{(.*?)\}", text, re.S).group(1)
         schema = (TREE / "engine/config/keys.def").read_text("utf-8")
         for key in re.findall(r"INVAR_KEY_(\w+)", listed):
-            section, name = re.search(rf'INVAR_KEY\({key}, "(.*?)", "(.*?)"', schema).groups()
+            row = re.search(rf'INVAR_KEY\({key}, \w+,\s+"(.*?)", "(.*?)"', schema)
+            section, name = row.groups()
             for value in ("/etc/passwd", "../x", "a/../../x"):
                 good[1] = ("recipe.ini", f"[{section}]\n{name} = {value}\n".encode(), {})
                 refused("path out of the pack")
