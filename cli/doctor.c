@@ -238,16 +238,16 @@ static int cmd_doctor_ranks(int argc, char **argv)
 {
     settings s = {.ranks = 1};
     invar_doctor_ranks_options options = {.ranks = 1};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     int code, words = argc;
     invar_status status =
-        invar_recipe_flags_recipe(&recipe, &options.path, doctor_options(&s), &argc, argv);
+        invar_recipe_flags_recipe(&config, &options.path, doctor_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(doctor_options(&s), argc, argv);
     if (status == INVAR_OK && argc < words) {
-        options.recipe = recipe;
-        status = invar_config_check(recipe);
+        options.config = &config;
+        status = invar_config_check(&config);
     }
     if (status == INVAR_OK) {
         options.ranks = s.ranks;
@@ -258,7 +258,7 @@ static int cmd_doctor_ranks(int argc, char **argv)
         invar_open_ranks_queue();
         code = invar_report_error();
     }
-    invar_recipe_free(recipe);
+    invar_recipe_free(config.recipe);
     return code;
 }
 #endif

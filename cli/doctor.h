@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_DOCTOR_H
 #define INVAR_CLI_DOCTOR_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "kernels-deterministic/device.h"
 
 #ifdef __cplusplus
@@ -38,7 +38,7 @@ int invar_doctor_code(const invar_doctor_findings *found);
 
 typedef struct invar_doctor_ranks_options {
     int64_t ranks;              /* number of ranks as threads; 1 to use the ranks of the launcher */
-    const invar_recipe *recipe; /* recipe whose run is checked, or NULL */
+    const invar_config *config; /* recipe whose run is checked, or NULL */
     const char *path;           /* path of the recipe; may be NULL */
     double seconds;             /* seconds that a rank waits for another; 0 for the recipe's value
                                    or 60 */

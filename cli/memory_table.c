@@ -103,8 +103,8 @@ invar_status invar_memory_table_check_data(const invar_memory_planning *planning
         invar_interactive_print(NULL, planning->unread);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_run_paths_find(&at, s->recipe, path));
-    invar_train_settings_read(&settings, s->recipe, s->data ? invar_dataset_size(s->data) : 0, -1);
+    INVAR_TRY(invar_run_paths_find(&at, s->config, path));
+    invar_train_settings_read(&settings, s->config, s->data ? invar_dataset_size(s->data) : 0, -1);
     prompts.forked = invar_path_exists(at.ledger);
     return invar_admission_check_prompts(&prompts);
 }
@@ -114,21 +114,20 @@ invar_status invar_memory_table_check_data(const invar_memory_planning *planning
 invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *planning,
                                      const char *path)
 {
-    const invar_recipe *r = planning->session.recipe;
-    const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    const invar_config *c = planning->session.config;
+    const char *hf = c->hf_checkpoint;
     invar_hf_files files = {.count = 0};
     invar_disk_inputs inputs = {.session = &planning->session,
                                 .settings = &planning->settings,
                                 .files = &files,
-                                .bare = planning->settings.rollout_only};
+                                .bare = planning->session.config->debug_rollout_only};
     invar_run_paths at;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_run_paths_find(&at, r, path));
+    INVAR_TRY(invar_run_paths_find(&at, c, path));
     inputs.save = at.save;
     if (hf[0])
-        status =
-            invar_hf_files_read(&files, hf, invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH));
+        status = invar_hf_files_read(&files, hf, c->chat_template_path);
     if (status == INVAR_OK)
         status = invar_disk_plan(out, &inputs);
     invar_hf_files_release(&files);

@@ -199,12 +199,12 @@ static void warn_of_comments(const invar_recipe *recipe)
     }
 }
 
-static invar_status make_recipe(invar_recipe **out, const char *path, int *argc, char **argv)
+static invar_status make_recipe(invar_config *out, const char *path, int *argc, char **argv)
 {
     invar_recipe *recipe = NULL;
     invar_status status;
 
-    *out = NULL;
+    out->recipe = NULL;
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = path ? invar_recipe_read_with_includes(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
@@ -215,27 +215,27 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
         return status;
     }
     warn_of_comments(recipe);
-    *out = recipe;
+    invar_config_read(out, recipe);
     return INVAR_OK;
 }
 
-invar_status invar_recipe_flags_keys(invar_recipe **out, int *argc, char **argv)
+invar_status invar_recipe_flags_keys(invar_config *out, int *argc, char **argv)
 {
     return make_recipe(out, NULL, argc, argv);
 }
 
-static invar_status read_recipe(invar_recipe **out, const char **path_out,
+static invar_status read_recipe(invar_config *out, const char **path_out,
                                 const invar_option *options, int *argc, char **argv)
 {
-    *out = NULL;
+    out->recipe = NULL;
     INVAR_TRY(take_path(path_out, options, argc, argv));
     return make_recipe(out, *path_out, argc, argv);
 }
 
-invar_status invar_recipe_flags_recipe(invar_recipe **out, const char **path_out,
+invar_status invar_recipe_flags_recipe(invar_config *out, const char **path_out,
                                        const invar_option *options, int *argc, char **argv)
 {
-    *out = NULL;
+    out->recipe = NULL;
     if (*argc == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "which recipe? Give a file, such as recipes/quickstart.ini, or its keys "
@@ -243,24 +243,17 @@ invar_status invar_recipe_flags_recipe(invar_recipe **out, const char **path_out
     return read_recipe(out, path_out, options, argc, argv);
 }
 
-invar_status invar_recipe_flags_model(invar_recipe **out, const char **path_out,
+invar_status invar_recipe_flags_model(invar_config *out, const char **path_out,
                                       const invar_option *options, int *argc, char **argv)
 {
     invar_recipe_entry numerics;
-    invar_recipe *recipe;
-    invar_status status;
 
-    *out = NULL;
-    INVAR_TRY(read_recipe(&recipe, path_out, options, argc, argv));
-    invar_recipe_entry_get(&numerics, recipe, INVAR_KEY_NUMERICS);
-    status = numerics.source == INVAR_RECIPE_SOURCE_NONE
-                 ? invar_recipe_set(recipe, "numerics", "ieee", "default")
-                 : INVAR_OK;
-    if (status != INVAR_OK) {
-        invar_recipe_free(recipe);
-        return status;
-    }
-    *out = recipe;
+    INVAR_TRY(read_recipe(out, path_out, options, argc, argv));
+    invar_recipe_entry_get(&numerics, out->recipe, INVAR_KEY_NUMERICS);
+    if (numerics.source != INVAR_RECIPE_SOURCE_NONE)
+        return INVAR_OK;
+    INVAR_TRY(invar_recipe_set(out->recipe, "numerics", "ieee", "default"));
+    invar_config_read(out, out->recipe);
     return INVAR_OK;
 }
 
@@ -294,7 +287,7 @@ static invar_status move_keys(const char **words, int *count_out, const invar_op
 invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *options, int *argc,
                                         char **argv)
 {
-    invar_recipe *checked = NULL;
+    invar_config checked = {.recipe = NULL};
     const char **words;
     invar_status status;
     int count;
@@ -304,7 +297,7 @@ invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *o
     status = move_keys(words, &count, options, argc, argv);
     if (status == INVAR_OK)
         status = invar_recipe_flags_keys(&checked, &count, (char **)words); // all of them are keys
-    invar_recipe_free(checked);
+    invar_recipe_free(checked.recipe);
     if (status == INVAR_OK)
         *out = words;
     else

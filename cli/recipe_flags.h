@@ -6,29 +6,29 @@
 #ifndef INVAR_CLI_RECIPE_FLAGS_H
 #define INVAR_CLI_RECIPE_FLAGS_H
 
-#include "base/recipe/recipe.h"
 #include "cli/command.h"
+#include "engine/config/config.h"
 
 /*
  * Takes `--key value`, `--key=value` and, for a boolean key, `--key` out of argv and sets the keys.
  * Words that are not recipe keys stay in argv, in order, for invar_options_parse, and *argc is
  * their number. Names of Miles, Megatron-LM and SGLang are accepted (flag_aliases.h).
  */
-invar_status invar_recipe_flags_keys(invar_recipe **out, int *argc, char **argv) INVAR_MUST_USE;
+invar_status invar_recipe_flags_keys(invar_config *out, int *argc, char **argv) INVAR_MUST_USE;
 
 /*
  * Like invar_recipe_flags_keys, for commands with a recipe file: the first word that is neither a
  * flag nor the value of one. `options` are the command's own options. *path_out is borrowed from
  * argv; NULL if there is no file, and keys without a flag have their defaults.
  */
-invar_status invar_recipe_flags_recipe(invar_recipe **out, const char **path_out,
+invar_status invar_recipe_flags_recipe(invar_config *out, const char **path_out,
                                        const invar_option *options, int *argc,
                                        char **argv) INVAR_MUST_USE;
 
 /*
  * Like invar_recipe_flags_recipe, for commands that need only a model: numerics defaults to ieee.
  */
-invar_status invar_recipe_flags_model(invar_recipe **out, const char **path_out,
+invar_status invar_recipe_flags_model(invar_config *out, const char **path_out,
                                       const invar_option *options, int *argc,
                                       char **argv) INVAR_MUST_USE;
 

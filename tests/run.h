@@ -20,6 +20,7 @@
 #include "engine/run/train.h"
 #include "tests/no_sync.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 
 typedef struct run_pair {
     const char *key, *value;
@@ -67,15 +68,15 @@ static inline invar_recipe *run_recipe(const char *folder, const run_pair *own,
         for (const run_pair *p = layers[i]; p && p->key; p++)
             if (!run_has(i < 1 ? own : NULL, p->key) && !run_has(i < 2 ? more : NULL, p->key))
                 assert_ok(invar_recipe_set(recipe, p->key, p->value, "test"));
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     return recipe;
 }
 
-static inline invar_status run_train(const invar_recipe *recipe)
+static inline invar_status run_train(invar_recipe *recipe)
 {
     invar_train_summary summary;
 
-    return invar_train(&summary, recipe, &(invar_train_options){.until = -1});
+    return invar_train(&summary, config_of(recipe), &(invar_train_options){.until = -1});
 }
 
 /* Digests that identify the steps of a run and everything that it computed. */

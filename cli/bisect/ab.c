@@ -166,7 +166,7 @@ static invar_status check_settings(const settings *s, const char *path)
 static invar_status check_recipe(const char *path, const char *const *flags)
 {
     const invar_option none = {.name = NULL};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     int words = 1;
     const char *found;
     invar_error why;
@@ -178,11 +178,11 @@ static invar_status check_recipe(const char *path, const char *const *flags)
     INVAR_TRY(INVAR_ALLOC(list, (size_t)words + 1, "flags"));
     list[0] = (char *)(uintptr_t)path;
     memcpy(list + 1, flags, (size_t)words * sizeof *list); // including the NULL
-    status = invar_recipe_flags_recipe(&recipe, &found, &none, &words, list);
+    status = invar_recipe_flags_recipe(&config, &found, &none, &words, list);
     invar_free(list);
     if (status == INVAR_OK)
-        status = invar_config_check(recipe);
-    invar_recipe_free(recipe);
+        status = invar_config_check(&config);
+    invar_recipe_free(config.recipe);
     if (status == INVAR_OK)
         return status;
     invar_error_take(&why);

@@ -90,7 +90,7 @@ enum {
 
 /* Context shared by the recipes of all pairs. */
 typedef struct pairs_context {
-    invar_recipe *recipe;                /* recipe of the current pair */
+    invar_config config;                 /* recipe of the current pair, and the last model's keys */
     invar_run_context sessions[FOLDERS]; /* models of all folders */
     int count;                           /* number of open sessions */
 } pairs_context;
@@ -195,22 +195,22 @@ static invar_status write_features(recipe_draft *d, const feature *const parts[P
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-static invar_status open_model(invar_run_context *out, invar_recipe *recipe, const char *keys)
+static invar_status open_model(invar_run_context *out, invar_config *config, const char *keys)
 {
-    recipe_draft d = {.recipe = recipe};
+    recipe_draft d = {.recipe = config->recipe};
 
-    INVAR_TRY(invar_recipe_reset(recipe));
+    INVAR_TRY(invar_recipe_reset(d.recipe));
     INVAR_TRY(set_keys(&d, keys));
     INVAR_TRY(set_entries(&d, bases, BASES, ""));
-    return invar_run_context_open(out, recipe,
+    return invar_run_context_open(out, invar_config_read(config, d.recipe),
                                   INVAR_RUN_CONTEXT_NO_WEIGHTS | INVAR_RUN_CONTEXT_ANY_DEVICE);
 }
 
 static invar_status open_context(pairs_context *out)
 {
-    INVAR_TRY(invar_recipe_new(&out->recipe, invar_config_schema()));
+    INVAR_TRY(invar_recipe_new(&out->config.recipe, invar_config_schema()));
     for (; out->count < FOLDERS; out->count++)
-        INVAR_TRY(open_model(&out->sessions[out->count], out->recipe, folders[out->count].keys));
+        INVAR_TRY(open_model(&out->sessions[out->count], &out->config, folders[out->count].keys));
     return INVAR_OK;
 }
 
@@ -218,15 +218,14 @@ static void close_context(pairs_context *s)
 {
     while (s->count > 0)
         invar_run_context_close(&s->sessions[--s->count]);
-    invar_recipe_free(s->recipe);
+    invar_recipe_free(s->config.recipe);
 }
 
-/* Returns the model of the folder that a key names, or NULL if it names none of them. */
-static const invar_model_spec *find_model(const pairs_context *s, const invar_recipe *recipe,
-                                          invar_key key)
+/* Returns the model of a folder, or NULL if it is none of them. */
+static const invar_model_spec *find_model(const pairs_context *s, const char *path)
 {
     for (int i = 0; i < FOLDERS; i++)
-        if (strcmp(invar_recipe_string(recipe, key), folders[i].word) == 0)
+        if (strcmp(path, folders[i].word) == 0)
             return &s->sessions[i].spec;
     return NULL;
 }
@@ -235,13 +234,12 @@ static const invar_model_spec *find_model(const pairs_context *s, const invar_re
  * Returns the model of the actor. For a model without a folder this is a folder's model with or
  * without experts, because the rules distinguish nothing else.
  */
-static const invar_model_spec *find_actor(const pairs_context *s, const invar_recipe *recipe)
+static const invar_model_spec *find_actor(const pairs_context *s, const invar_config *config)
 {
-    const invar_model_spec *named = find_model(s, recipe, INVAR_KEY_HF_CHECKPOINT);
+    const invar_model_spec *named = find_model(s, config->hf_checkpoint);
     int i = 0;
 
-    while (!named && (s->sessions[i].spec.experts > 0) !=
-                         (invar_recipe_int(recipe, INVAR_KEY_NUM_EXPERTS) > 0))
+    while (!named && (s->sessions[i].spec.experts > 0) != (config->num_experts > 0))
         i++;
     return named ? named : &s->sessions[i].spec;
 }
@@ -249,12 +247,12 @@ static const invar_model_spec *find_actor(const pairs_context *s, const invar_re
 /* ---- the decision ---------------------------------------------------------------------------- */
 
 /* Returns the smallest number of ranks of the layout. Contradictory layouts are rejected later. */
-static int count_ranks(const recipe_draft *d)
+static int count_ranks(const recipe_draft *d, const invar_config *config)
 {
     invar_rank_role_sizes sides;
     int least;
 
-    if (invar_train_settings_roles(&sides, d->recipe) != INVAR_OK) {
+    if (invar_train_settings_roles(&sides, config) != INVAR_OK) {
         invar_error_clear();
         return 0;
     }
@@ -266,38 +264,40 @@ static int count_ranks(const recipe_draft *d)
  * Returns a further model if the recipe names one with another shape than the actor; *out holds its
  * spec.
  */
-static const invar_model_spec *find_second_model(invar_model_spec *out, const recipe_draft *d,
-                                                 const pairs_context *s, invar_key key)
+static const invar_model_spec *find_second_model(invar_model_spec *out, const invar_config *config,
+                                                 const pairs_context *s, const char *path)
 {
-    const invar_model_spec *named = find_model(s, d->recipe, key);
+    const invar_model_spec *named = find_model(s, path);
 
-    if (!named || named == find_actor(s, d->recipe))
+    if (!named || named == find_actor(s, config))
         return NULL;
     *out = *named;
-    out->logical_tp = invar_recipe_int(d->recipe, INVAR_KEY_LOGICAL_TP);
-    out->logical_etp = invar_recipe_int(d->recipe, INVAR_KEY_LOGICAL_ETP);
+    out->logical_tp = config->logical_tp;
+    out->logical_etp = config->logical_etp;
     return out;
 }
 
 static invar_status check_admission(const recipe_draft *d, const pairs_context *s)
 {
-    invar_model_spec actor = *find_actor(s, d->recipe), reference, teacher, critic;
-    const invar_admission facts = {
-        .recipe = d->recipe,
-        .ranks = count_ranks(d),
-        .actor = &actor,
-        .reference = find_second_model(&reference, d, s, INVAR_KEY_REF_LOAD),
-        .teacher = find_second_model(&teacher, d, s, INVAR_KEY_OPD_TEACHER_LOAD),
-        .critic = find_second_model(&critic, d, s, INVAR_KEY_CRITIC_LOAD)};
+    invar_config config;
+    const invar_config *c = invar_config_read(&config, d->recipe);
+    invar_model_spec actor = *find_actor(s, c), reference, teacher, critic;
+    const invar_admission facts = {.config = c,
+                                   .ranks = count_ranks(d, c),
+                                   .actor = &actor,
+                                   .reference = find_second_model(&reference, c, s, c->ref_load),
+                                   .teacher =
+                                       find_second_model(&teacher, c, s, c->opd_teacher_load),
+                                   .critic = find_second_model(&critic, c, s, c->critic_load)};
 
-    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = d->recipe}));
-    INVAR_TRY(invar_run_context_complete_spec(&actor, d->recipe));
+    INVAR_TRY(invar_admission_check(&(invar_admission){.config = c}));
+    INVAR_TRY(invar_run_context_complete_spec(&actor, c));
     return invar_admission_check(&facts);
 }
 
 static invar_status try_recipe(const pairs_context *s, const feature *const parts[PARTS])
 {
-    recipe_draft d = {.recipe = s->recipe};
+    recipe_draft d = {.recipe = s->config.recipe};
 
     INVAR_TRY(invar_recipe_reset(d.recipe));
     INVAR_TRY(write_features(&d, parts));
@@ -318,7 +318,7 @@ static bool same_key(const feature *a, const feature *b)
 static invar_status find_need(bool *out, const pairs_context *s, const feature *of, const char *key)
 {
     int index = invar_recipe_find(invar_config_schema(), key);
-    recipe_draft d = {.recipe = s->recipe};
+    recipe_draft d = {.recipe = s->config.recipe};
 
     INVAR_TRY(invar_recipe_reset(d.recipe));
     set_kind(&d, of->needs);

@@ -29,14 +29,14 @@ static bool is_changed(const invar_recipe_entry *e)
 }
 
 /* Prints the keys that differ from their defaults, or all others, in the format of a recipe. */
-static void print_keys(const invar_recipe *recipe, bool changed)
+static void print_keys(const invar_config *config, bool changed)
 {
     const char *section = "";
     invar_recipe_entry e;
 
     printf("# %s\n", changed ? "keys that differ from their defaults" : "all other keys");
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
-        invar_recipe_entry_get(&e, recipe, i);
+        invar_recipe_entry_get(&e, config->recipe, i);
         if (is_changed(&e) != changed)
             continue;
         if (strcmp(section, e.key->section) != 0)
@@ -52,17 +52,17 @@ static void print_keys(const invar_recipe *recipe, bool changed)
 /*
  * Plans the memory. With several ranks the plan is that of the training rank with the largest need.
  */
-static invar_status plan_memory(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
+static invar_status plan_memory(invar_memory_planning *out, const invar_config *config, int ranks)
 {
     invar_rank_role_sizes sides;
     invar_memory_plan most = {.need = 0};
     int train;
 
     if (ranks == 1)
-        return invar_memory_planning_run(out, recipe, 0);
-    INVAR_TRY(invar_train_settings_roles(&sides, recipe));
+        return invar_memory_planning_run(out, config, 0);
+    INVAR_TRY(invar_train_settings_roles(&sides, config));
     train = ranks - sides.rollout_ranks;
-    INVAR_TRY(invar_memory_planning_open(out, recipe, 0));
+    INVAR_TRY(invar_memory_planning_open(out, config, 0));
     invar_memory_planning_set_roles(out, sides.rollout_ranks ? &sides : NULL, ranks);
     for (int stage = 0; stage < sides.train.pipeline; stage++) {
         INVAR_TRY(invar_memory_planning_plan_stage(out, &sides.train, train, stage));
@@ -73,10 +73,10 @@ static invar_status plan_memory(invar_memory_planning *out, const invar_recipe *
     return INVAR_OK;
 }
 
-static invar_status print_memory(const invar_recipe *recipe, const char *path, int ranks)
+static invar_status print_memory(const invar_config *config, const char *path, int ranks)
 {
     invar_memory_planning view = {.world = 0};
-    invar_status status = plan_memory(&view, recipe, ranks);
+    invar_status status = plan_memory(&view, config, ranks);
     invar_disk disk;
 
     if (status == INVAR_OK)
@@ -104,7 +104,7 @@ static void print_digest(const char *what, const invar_digest *digest)
 }
 
 typedef struct dry_run_context {
-    const invar_recipe *recipe;
+    const invar_config *config;
     const char *path;
     invar_train_inputs given; /* inputs of rank 0 */
 } dry_run_context;
@@ -120,23 +120,23 @@ static invar_status check_rank(void *payload, invar_comm *comm, int threads)
                                          .say = leads ? invar_interactive_print : NULL};
     invar_train_inputs given;
 
-    return invar_train_check(leads ? &s->given : &given, s->recipe, &options);
+    return invar_train_check(leads ? &s->given : &given, s->config, &options);
 }
 
-invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, const char *path)
+invar_status invar_dry_run(invar_launch *launch, const invar_config *config, const char *path)
 {
     const int ranks = launch->comms ? invar_comm_size(launch->comms[0]) : 1;
     const bool leads = invar_launch_has_rank0(launch);
-    dry_run_context s = {.recipe = recipe, .path = path};
+    dry_run_context s = {.config = config, .path = path};
     invar_train_inputs given;
     invar_run_paths at;
 
-    INVAR_TRY(invar_run_paths_find(&at, recipe, path));
-    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe, .ranks = ranks}));
+    INVAR_TRY(invar_run_paths_find(&at, config, path));
+    INVAR_TRY(invar_admission_check(&(invar_admission){.config = config, .ranks = ranks}));
     if (leads) {
-        print_keys(recipe, true);
-        print_keys(recipe, false);
-        INVAR_TRY(print_memory(recipe, path, ranks));
+        print_keys(config, true);
+        print_keys(config, false);
+        INVAR_TRY(print_memory(config, path, ranks));
     }
     INVAR_TRY(invar_launch_run(launch, check_rank, &s));
     if (!leads)

@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_RUN_DRY_RUN_H
 #define INVAR_CLI_RUN_DRY_RUN_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/run/launch/launch.h"
 
 /*
@@ -15,7 +15,7 @@
  * is its file or NULL. Every rank reads its share and compares with the others; the memory is that
  * of the rank with the largest need. Collective over the ranks of the launch.
  */
-invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe,
+invar_status invar_dry_run(invar_launch *launch, const invar_config *config,
                            const char *path) INVAR_MUST_USE;
 
 #endif

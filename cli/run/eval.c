@@ -96,18 +96,18 @@ static invar_status evaluate_sets(eval_results *r, const settings *set, invar_ru
 }
 
 static invar_status evaluate_with_plugins(eval_results *r, const settings *set,
-                                          const invar_recipe *recipe)
+                                          const invar_config *config)
 {
     invar_plugin *reward = NULL, *turns = NULL;
     invar_run_context session;
     invar_status status;
 
-    INVAR_TRY(invar_run_context_open(&session, recipe, 0));
+    INVAR_TRY(invar_run_context_open(&session, config, 0));
     status = invar_evaluate_read_sets(&session);
     if (status == INVAR_OK)
-        status = invar_reward_source_attach(&reward, recipe, false);
+        status = invar_reward_source_attach(&reward, config, false);
     if (status == INVAR_OK)
-        status = invar_multi_turn_attach(&turns, recipe, false);
+        status = invar_multi_turn_attach(&turns, config, false);
     if (status == INVAR_OK)
         status = evaluate_sets(r, set, &session, reward, turns);
     invar_plugin_close(turns);
@@ -116,13 +116,13 @@ static invar_status evaluate_with_plugins(eval_results *r, const settings *set,
     return status;
 }
 
-static invar_status run_eval(const settings *set, const invar_recipe *recipe)
+static invar_status run_eval(const settings *set, const invar_config *config)
 {
     eval_results r = {.exact = set->exact};
     invar_status status;
 
-    INVAR_TRY(invar_config_check(recipe));
-    if (!invar_config_evaluates(recipe))
+    INVAR_TRY(invar_config_check(config));
+    if (!invar_config_evaluates(config))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "there is nothing to evaluate: the recipe has neither eval-prompt-data "
                           "nor eval-config");
@@ -135,7 +135,7 @@ static invar_status run_eval(const settings *set, const invar_recipe *recipe)
     if (status == INVAR_OK)
         status = invar_text_table_string(r.table, "value");
     if (status == INVAR_OK)
-        status = evaluate_with_plugins(&r, set, recipe);
+        status = evaluate_with_plugins(&r, set, config);
     invar_text_table_free(r.table);
     json_decref(r.sets);
     return status;
@@ -163,20 +163,20 @@ static const invar_option *eval_options(settings *s)
 static int cmd_eval(int argc, char **argv)
 {
     settings s = {.rollout = -1};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     const char *path = NULL;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, eval_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&config, &path, eval_options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(eval_options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = invar_weights_choose(recipe);
+        status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_eval(&s, recipe);
+        status = run_eval(&s, &config);
     if (status == INVAR_OK)
-        invar_weights_hint(recipe, path);
-    invar_recipe_free(recipe);
+        invar_weights_hint(&config, path);
+    invar_recipe_free(config.recipe);
     return invar_exit(status);
 }
 

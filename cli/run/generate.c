@@ -278,7 +278,7 @@ static invar_status complete_prompts(const settings *set, invar_run_context *ses
         .set = set,
         .session = session,
         .sampling = invar_run_context_sampling(session),
-        .turns = invar_multi_turn_read(session->recipe, leader, &session->spec, session->tokenizer),
+        .turns = invar_multi_turn_read(session->config, leader, &session->spec, session->tokenizer),
         .n = set->n ? set->n : 1};
     invar_dataset *data = NULL;
     invar_status status;
@@ -374,10 +374,10 @@ static invar_status query_sample(comparison *c, const invar_rl_sample *s, const 
 
 /* Compares the sample with the ledger of the run or the ledger that the recipe names, if any. */
 static invar_status compare_with_ledger(comparison *out, const invar_rl_sample *s,
-                                        const settings *set, const invar_recipe *recipe)
+                                        const settings *set, const invar_config *config)
 {
-    const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
-    const char *ledger = invar_recipe_string(recipe, INVAR_KEY_LEDGER);
+    const char *folder = config->run;
+    const char *ledger = config->ledger;
     char path[INVAR_LOCATE_PATH_SIZE];
 
     *out = (comparison){.found = VERDICT_NONE};
@@ -430,7 +430,7 @@ static invar_status regenerate_sample(int *code_out, const settings *set,
     INVAR_TRY(invar_rng_coords_parse(&coords, set->sample));
     status = invar_regenerate(&samples, session, &coords);
     if (status == INVAR_OK)
-        status = compare_with_ledger(&found, samples.items, set, session->recipe);
+        status = compare_with_ledger(&found, samples.items, set, session->config);
     if (status == INVAR_OK) {
         *code_out = exit_code(found.found);
         status = set->json ? print_json(samples.items, coords.seed, &found)
@@ -449,13 +449,13 @@ static invar_status complete_with_plugin(const settings *set, invar_run_context 
     invar_plugin *leader;
     invar_status status;
 
-    INVAR_TRY(invar_multi_turn_attach(&leader, session->recipe, false));
+    INVAR_TRY(invar_multi_turn_attach(&leader, session->config, false));
     status = complete_prompts(set, session, leader);
     invar_plugin_close(leader);
     return status;
 }
 
-static invar_status run_generate(int *code_out, const settings *set, const invar_recipe *recipe)
+static invar_status run_generate(int *code_out, const settings *set, const invar_config *config)
 {
     invar_run_context session;
     invar_status status;
@@ -467,10 +467,10 @@ static invar_status run_generate(int *code_out, const settings *set, const invar
     if (set->sample && set->n)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--n would be ignored: --sample makes the one sample that COORDS name");
-    if (set->sample && invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP) >= 0)
+    if (set->sample && config->ckpt_step >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ckpt-step would be ignored: COORDS of --sample say which weights");
-    INVAR_TRY(invar_run_context_open(&session, recipe, set->sample ? INVAR_RUN_CONTEXT_DATA : 0));
+    INVAR_TRY(invar_run_context_open(&session, config, set->sample ? INVAR_RUN_CONTEXT_DATA : 0));
     status = set->sample ? regenerate_sample(code_out, set, &session)
                          : complete_with_plugin(set, &session);
     invar_run_context_close(&session);
@@ -513,21 +513,21 @@ static const invar_option *generate_options(settings *s)
 static int cmd_generate(int argc, char **argv)
 {
     settings s = {0};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
     invar_status status =
-        invar_recipe_flags_model(&recipe, &path, generate_options(&s), &argc, argv);
+        invar_recipe_flags_model(&config, &path, generate_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(generate_options(&s), argc, argv);
     if (status == INVAR_OK && !s.sample) // with --sample, the coordinates select the weights
-        status = invar_weights_choose(recipe);
+        status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_generate(&code, &s, recipe);
+        status = run_generate(&code, &s, &config);
     if (status == INVAR_OK && !s.sample && path)
-        invar_weights_hint(recipe, path);
-    invar_recipe_free(recipe);
+        invar_weights_hint(&config, path);
+    invar_recipe_free(config.recipe);
     return status == INVAR_OK ? code : invar_report_error();
 }
 

@@ -198,7 +198,7 @@ static invar_status plan_separate_roles(layout_row *out, layout_table *t,
 
 static invar_status add_recipe_layout(layout_table *t, int gpus)
 {
-    const invar_admission facts = {.recipe = t->view.session.recipe, .ranks = gpus};
+    const invar_admission facts = {.config = t->view.session.config, .ranks = gpus};
     invar_rank_role_sizes sizes = t->recipe;
     layout_row *next = &t->rows[t->count++];
 
@@ -247,7 +247,7 @@ static bool is_supported(const layout_table *t, const invar_rank_role_sizes *s)
 {
     const invar_lora_spec *lora = &t->view.workload.spec->lora;
 
-    if (t->view.settings.overlap &&
+    if (t->view.session.config->rollout_overlap &&
         (s->rollout_ranks > 0 || invar_layout_model_ranks(&s->train) > 1))
         return false;
     return lora->rank == 0 || s->train.context <= invar_lora_rows(lora);
@@ -372,12 +372,12 @@ static int compare_layouts(const void *a, const void *b)
 }
 
 /* Parses a list such as "8,64,512" and plans the layouts of each number. */
-static invar_status plan_layouts(layout_table *t, const invar_recipe *recipe)
+static invar_status plan_layouts(layout_table *t, const invar_config *config)
 {
     const char *next = t->options->gpus;
     char *end;
 
-    INVAR_TRY(invar_train_settings_roles(&t->recipe, recipe));
+    INVAR_TRY(invar_train_settings_roles(&t->recipe, config));
     t->view.workload.must_fit = t->options->all;
 
     for (;; next = end + 1) {
@@ -594,13 +594,13 @@ static invar_status print_json(const layout_table *t)
 
 /* ---- entry point ----------------------------------------------------------------------------- */
 
-static invar_status show_layouts(bool *fits_out, layout_table *t, const invar_recipe *recipe)
+static invar_status show_layouts(bool *fits_out, layout_table *t, const invar_config *config)
 {
     if (!t->view.workload.learns)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--gpus plans training steps, and this recipe only generates: leave out "
                           "debug-rollout-only");
-    INVAR_TRY(plan_layouts(t, recipe));
+    INVAR_TRY(plan_layouts(t, config));
     *fits_out = t->count > 0;
     for (int i = 0; i < t->count; i++) {
         *fits_out = *fits_out && t->rows[i].fits;
@@ -610,7 +610,7 @@ static invar_status show_layouts(bool *fits_out, layout_table *t, const invar_re
     return t->options->json ? print_json(t) : print_text(t);
 }
 
-invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
+invar_status invar_layouts_show(bool *fits_out, const invar_config *config,
                                 const invar_layouts_options *options)
 {
     layout_table *t = NULL;
@@ -619,11 +619,11 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     *fits_out = false;
     INVAR_TRY(INVAR_ALLOC(t, 1, "layouts"));
     *t = (layout_table){.options = options};
-    status = invar_memory_planning_open(&t->view, recipe, options->memory);
+    status = invar_memory_planning_open(&t->view, config, options->memory);
     if (status == INVAR_OK) {
         status = invar_memory_table_check_data(&t->view, options->path);
         if (status == INVAR_OK)
-            status = show_layouts(fits_out, t, recipe);
+            status = show_layouts(fits_out, t, config);
         invar_memory_planning_release(&t->view);
     }
     invar_free(t);

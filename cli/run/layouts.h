@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,7 +33,7 @@ typedef struct invar_layouts_options {
  * Plans and prints the layouts. *fits_out is true if at least one layout fits; for the recipe's
  * layout, if it fits for every number of GPUs.
  */
-invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
+invar_status invar_layouts_show(bool *fits_out, const invar_config *config,
                                 const invar_layouts_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus

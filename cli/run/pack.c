@@ -42,7 +42,7 @@ static void print_pack(const invar_replay_context *context, const invar_pack_res
     invar_print_next(stdout, "replay", path, NULL, NULL);
 }
 
-static invar_status pack_step(const settings *s, const char *word, const invar_recipe *flags)
+static invar_status pack_step(const settings *s, const char *word, const invar_config *flags)
 {
     invar_replay_context context = {.kept = false};
     char path[INVAR_PATH_SIZE];
@@ -88,15 +88,15 @@ static const invar_option *pack_options(settings *s)
 static int cmd_pack(int argc, char **argv)
 {
     settings s = {.step = -1};
-    invar_recipe *flags = NULL;
+    invar_config flags = {.recipe = NULL};
     int words;
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, pack_options(&s), argc, argv, "RUN", 1, 1);
     if (status == INVAR_OK)
-        status = pack_step(&s, argv[0], flags);
-    invar_recipe_free(flags);
+        status = pack_step(&s, argv[0], &flags);
+    invar_recipe_free(flags.recipe);
     return invar_replay_exit(status, INVAR_EXIT_OK);
 }
 

@@ -247,7 +247,7 @@ static invar_status print_json(const invar_memory_planning *planning, const inva
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status plan_layouts(int *code_out, const settings *s, const invar_recipe *recipe,
+static invar_status plan_layouts(int *code_out, const settings *s, const invar_config *config,
                                  const char *path, size_t memory)
 {
     invar_layouts_options o = s->layouts;
@@ -256,7 +256,7 @@ static invar_status plan_layouts(int *code_out, const settings *s, const invar_r
     o.json = s->json;
     o.memory = memory;
     o.path = path;
-    INVAR_TRY(invar_layouts_show(&fits, recipe, &o));
+    INVAR_TRY(invar_layouts_show(&fits, config, &o));
     *code_out = fits ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
     return INVAR_OK;
 }
@@ -278,17 +278,17 @@ static invar_status turn_into_warning(invar_status status)
  * Checks plug-ins and folders. Missing files are only warnings, because the run may be on another
  * machine.
  */
-static invar_status check_surroundings(const invar_recipe *recipe, const char *path)
+static invar_status check_surroundings(const invar_config *config, const char *path)
 {
-    const invar_status located = invar_run_plugins_locate(recipe);
+    const invar_status located = invar_run_plugins_locate(config);
     invar_run_paths at;
 
     INVAR_TRY(located == INVAR_E_IO ? turn_into_warning(located) : located);
-    INVAR_TRY(invar_run_paths_find(&at, recipe, path));
-    return turn_into_warning(invar_run_paths_check(&at, recipe, false));
+    INVAR_TRY(invar_run_paths_find(&at, config, path));
+    return turn_into_warning(invar_run_paths_check(&at, config, false));
 }
 
-static invar_status plan_run(int *code_out, const settings *s, const invar_recipe *recipe,
+static invar_status plan_run(int *code_out, const settings *s, const invar_config *config,
                              const char *path)
 {
     invar_memory_planning view;
@@ -296,16 +296,16 @@ static invar_status plan_run(int *code_out, const settings *s, const invar_recip
     size_t memory = 0;
     invar_status status;
 
-    INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe}));
-    INVAR_TRY(check_surroundings(recipe, path));
+    INVAR_TRY(invar_admission_check(&(invar_admission){.config = config}));
+    INVAR_TRY(check_surroundings(config, path));
     if (s->memory)
         INVAR_TRY(read_size(&memory, s->memory));
     if (s->layouts.gpus)
-        return plan_layouts(code_out, s, recipe, path, memory);
+        return plan_layouts(code_out, s, config, path, memory);
     if (s->layouts.all)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
-    INVAR_TRY(invar_memory_planning_run(&view, recipe, memory));
+    INVAR_TRY(invar_memory_planning_run(&view, config, memory));
     status = invar_memory_table_check_data(&view, path);
     if (status == INVAR_OK)
         status = invar_memory_table_disk(&disk, &view, path);
@@ -365,17 +365,17 @@ static const invar_option *plan_options(settings *s)
 static int cmd_plan(int argc, char **argv)
 {
     settings s = default_settings();
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     const char *path = NULL;
     int code = INVAR_EXIT_OK, failure;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, plan_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&config, &path, plan_options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(plan_options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = plan_run(&code, &s, recipe, path);
-    invar_recipe_free(recipe);
+        status = plan_run(&code, &s, &config, path);
+    invar_recipe_free(config.recipe);
     failure = invar_exit(status);
     return code ? code : failure;
 }

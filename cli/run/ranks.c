@@ -141,9 +141,9 @@ static invar_status check_recipe(invar_train_inputs *out, char *why, const ranks
 
     *out = (invar_train_inputs){.threads = 0};
     why[0] = '\0';
-    if (!s->ask->recipe)
+    if (!s->ask->config)
         return INVAR_OK;
-    status = invar_train_check(out, s->ask->recipe, options);
+    status = invar_train_check(out, s->ask->config, options);
     if (status == INVAR_OK || !out->differ)
         return status;
     (void)snprintf(why, INVAR_ERROR_MESSAGE_SIZE, "%s", invar_error_last()->message);
@@ -192,7 +192,7 @@ static invar_status examine_rank(ranks_report *out, const ranks_context *s,
     format_digest(own.cell[IDENTITY], &given.identity);
     if (layout) {
         INVAR_TRY(invar_link_test_run(&out->trial, layout->world, s->seconds));
-        INVAR_TRY(invar_doctor_gpu_ranks_test(&out->gpus, layout, found.present, s->ask->recipe));
+        INVAR_TRY(invar_doctor_gpu_ranks_test(&out->gpus, layout, found.present, s->ask->config));
         (void)snprintf(own.cell[NCCL], CELL, "%s", out->gpus.transport.nccl_version);
     }
     add_link_test(&own, &out->trial);
@@ -532,7 +532,7 @@ static invar_status run_ranks(ranks_report *out, invar_launch *launch,
 {
     ranks_context s = {.ask = options,
                        .seconds = options->seconds > 0.0 ? options->seconds
-                                  : options->recipe      ? invar_launch_timeout(options->recipe)
+                                  : options->config      ? invar_launch_timeout(options->config)
                                                          : DEFAULT_TIMEOUT_S,
                        .out = out};
 

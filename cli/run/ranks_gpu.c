@@ -27,11 +27,10 @@ static invar_status try_transport(invar_doctor_gpu_ranks *out, invar_layout *lay
 }
 
 invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
-                                         bool present, const invar_recipe *recipe)
+                                         bool present, const invar_config *config)
 {
     invar_distributed_backend wanted =
-        recipe ? INVAR_RECIPE_ENUM(invar_distributed_backend, recipe, INVAR_KEY_DISTRIBUTED_BACKEND)
-               : INVAR_DISTRIBUTED_BACKEND_AUTO;
+        config ? config->distributed_backend : INVAR_DISTRIBUTED_BACKEND_AUTO;
     invar_device dev = {.backend = invar_backend_cpu(), .ordinal = invar_ranks_local_rank(layout)};
     invar_layout own = *layout;
     invar_status status = INVAR_OK;

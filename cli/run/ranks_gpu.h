@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_RUN_RANKS_GPU_H
 #define INVAR_CLI_RUN_RANKS_GPU_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/ranks/comm/link_test.h"
 #include "engine/ranks/layout/transport.h"
 
@@ -25,7 +25,7 @@ typedef struct invar_doctor_gpu_ranks {
  * rank can open its GPU. The recipe may be NULL.
  */
 invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
-                                         bool present, const invar_recipe *recipe) INVAR_MUST_USE;
+                                         bool present, const invar_config *config) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -35,7 +35,7 @@ typedef struct settings {
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 static invar_status open_pack(invar_replay_context *context, const settings *s, const char *word,
-                              const invar_recipe *flags)
+                              const invar_config *flags)
 {
     char folder[INVAR_PATH_SIZE];
     invar_pack pack;
@@ -57,7 +57,7 @@ static invar_status open_pack(invar_replay_context *context, const settings *s, 
 }
 
 static invar_status prepare_context(invar_replay_context *context, const settings *s,
-                                    const char *word, const invar_recipe *flags)
+                                    const char *word, const invar_config *flags)
 {
     INVAR_TRY(invar_replay_context_open(context, s->keep));
     if (invar_tar_is_archive(word))
@@ -172,7 +172,7 @@ static invar_status report_result(int *code_out, invar_replay_context *context, 
 }
 
 static invar_status replay_steps(int *code_out, const settings *s, const char *word,
-                                 const invar_recipe *flags)
+                                 const invar_config *flags)
 {
     invar_replay_context context = {.kept = false};
     invar_replay_result result;
@@ -222,7 +222,7 @@ static const invar_option *replay_options(settings *s)
 static int cmd_replay(int argc, char **argv)
 {
     settings s = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
-    invar_recipe *flags = NULL;
+    invar_config flags = {.recipe = NULL};
     int words, code = INVAR_EXIT_TROUBLE;
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
@@ -230,8 +230,8 @@ static int cmd_replay(int argc, char **argv)
         status = invar_options_parse_words(&words, replay_options(&s), argc, argv, "RUN or a pack",
                                            1, 1);
     if (status == INVAR_OK)
-        status = replay_steps(&code, &s, argv[0], flags);
-    invar_recipe_free(flags);
+        status = replay_steps(&code, &s, argv[0], &flags);
+    invar_recipe_free(flags.recipe);
     return invar_replay_exit(status, code);
 }
 

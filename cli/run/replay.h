@@ -8,6 +8,7 @@
 
 #include "base/console/progress.h"
 #include "cli/ledger/locate.h"
+#include "engine/config/config.h"
 #include "engine/run/replay/replay.h"
 
 #ifdef __cplusplus
@@ -48,13 +49,13 @@ invar_status invar_replay_context_open(invar_replay_context *context,
  * Locates the run that `word` names, reads the keys of its `step` and overrides them with `flags`.
  */
 invar_status invar_replay_context_run(invar_replay_context *context, const char *word,
-                                      const invar_recipe *flags, int64_t step) INVAR_MUST_USE;
+                                      const invar_config *flags, int64_t step) INVAR_MUST_USE;
 
 /*
  * Like invar_replay_context_run, if run and keys are known already: applies the flags and fills
  * context->replay. Installs the handlers of invar_interactive_catch_signals.
  */
-invar_status invar_replay_context_set(invar_replay_context *context, const invar_recipe *flags,
+invar_status invar_replay_context_set(invar_replay_context *context, const invar_config *flags,
                                       int64_t step) INVAR_MUST_USE;
 
 /*

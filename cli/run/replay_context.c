@@ -118,10 +118,10 @@ void invar_replay_context_close(invar_replay_context *context)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-invar_status invar_replay_context_set(invar_replay_context *context, const invar_recipe *flags,
+invar_status invar_replay_context_set(invar_replay_context *context, const invar_config *flags,
                                       int64_t step)
 {
-    INVAR_TRY(invar_recorded_keys_override(&context->keys, flags));
+    INVAR_TRY(invar_recorded_keys_override(&context->keys, flags->recipe));
     context->replay = (invar_replay){
         .ledger = context->located.ledger,
         .run = &context->located.run,
@@ -137,9 +137,9 @@ invar_status invar_replay_context_set(invar_replay_context *context, const invar
 }
 
 invar_status invar_replay_context_run(invar_replay_context *context, const char *word,
-                                      const invar_recipe *flags, int64_t step)
+                                      const invar_config *flags, int64_t step)
 {
-    const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
+    const char *ledger = flags->ledger;
 
     INVAR_TRY(invar_locate_run(&context->located, word, ledger[0] ? ledger : NULL));
     if (step < 0)

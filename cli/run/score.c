@@ -219,7 +219,7 @@ static invar_status score_by_rollout(scored_lines *l, const invar_run_context *s
 
 static invar_status score_lines(scored_lines *l, const invar_run_context *s, const settings *set)
 {
-    float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
+    float temperature = (float)s->config->rollout_temperature;
 
     if (set->mode.value == MODE_TRAIN)
         return score_by_training(l, s, set->batch_size ? set->batch_size : 1, temperature);
@@ -266,7 +266,7 @@ static void print_table(const scored_lines *l, const invar_run_context *s)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static invar_status run_score(const settings *set, const invar_recipe *recipe)
+static invar_status run_score(const settings *set, const invar_config *config)
 {
     invar_run_context session;
     scored_lines l = {0};
@@ -274,7 +274,7 @@ static invar_status run_score(const settings *set, const invar_recipe *recipe)
 
     if (!set->tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--tokens FILE is missing");
-    INVAR_TRY(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_NO_TOKENIZER));
+    INVAR_TRY(invar_run_context_open(&session, config, INVAR_RUN_CONTEXT_NO_TOKENIZER));
     status = invar_run_context_load_newest(&session);
     if (status == INVAR_OK)
         status = read_lines(&l, set->tokens, &session.spec);
@@ -327,19 +327,19 @@ static const invar_option *score_options(settings *s)
 static int cmd_score(int argc, char **argv)
 {
     settings s = {.mode = {&modes, MODE_TRAIN}};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&recipe, &path, score_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&config, &path, score_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(score_options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = invar_weights_choose(recipe);
+        status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_score(&s, recipe);
+        status = run_score(&s, &config);
     if (status == INVAR_OK && path)
-        invar_weights_hint(recipe, path);
-    invar_recipe_free(recipe);
+        invar_weights_hint(&config, path);
+    invar_recipe_free(config.recipe);
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 

@@ -83,7 +83,7 @@ static invar_status read_key(char **out, const settings *set)
 /* Sets the model name: the option, the last component of the folder, or "invar". */
 static void set_name(serve_context *s, const settings *set)
 {
-    const char *dir = invar_recipe_string(s->session.recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = s->session.config->hf_checkpoint;
     size_t end = strlen(dir), first;
 
     while (end > 0 && dir[end - 1] == '/')
@@ -95,18 +95,18 @@ static void set_name(serve_context *s, const settings *set)
 }
 
 /* Rejects keys of a recipe that make no sense for a server. */
-static invar_status check_recipe(const invar_recipe *recipe)
+static invar_status check_recipe(const invar_config *config)
 {
-    double temperature = invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
+    double temperature = config->rollout_temperature;
 
     if (temperature > 0 && temperature < INVAR_COMPLETION_REQUEST_MIN_TEMPERATURE)
-        return invar_config_fail(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
+        return invar_config_fail(config, INVAR_KEY_ROLLOUT_TEMPERATURE,
                                  "is too near 0 to serve: give 0, or at least 0.001");
-    if (invar_config_is_nonempty(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
-        return invar_config_fail(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
+    if (config->custom_generate_function_path[0])
+        return invar_config_fail(config, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
                                  "leads no samples of a server: leave it out");
-    if (invar_config_is_nonempty(recipe, INVAR_KEY_CUSTOM_AGENT_PATH))
-        return invar_config_fail(recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
+    if (config->custom_agent_path[0])
+        return invar_config_fail(config, INVAR_KEY_CUSTOM_AGENT_PATH,
                                  "leads samples of training alone: leave it out, and let agents "
                                  "ask the server");
     return INVAR_OK;
@@ -138,15 +138,14 @@ static void set_server_info(serve_context *s, const settings *set)
 static invar_status open_server(serve_context *s, const settings *set)
 {
     const invar_run_context *session = &s->session;
-    const invar_recipe *r = session->recipe;
+    const invar_config *c = session->config;
     invar_rollout_exec_options limits = invar_run_context_limits(session);
-    const invar_prompt_encoder_options prompts = {
-        .tokenizer = session->tokenizer,
-        .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
-        .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
-        .template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
-        .vocab = session->spec.vocab,
-        .context = s->facts.context};
+    const invar_prompt_encoder_options prompts = {.tokenizer = session->tokenizer,
+                                                  .hf_dir = c->hf_checkpoint,
+                                                  .template_path = c->chat_template_path,
+                                                  .template_kwargs = c->apply_chat_template_kwargs,
+                                                  .vocab = session->spec.vocab,
+                                                  .context = s->facts.context};
 
     INVAR_TRY(invar_prompt_encoder_new(&s->prompter, &prompts));
     INVAR_TRY(invar_inference_engine_new(
@@ -216,13 +215,13 @@ static invar_status serve_requests(serve_context *s, const settings *set)
     return invar_inference_engine_run(s->dispatch, caught);
 }
 
-static invar_status run_serve(const settings *set, const invar_recipe *recipe)
+static invar_status run_serve(const settings *set, const invar_config *config)
 {
     serve_context s = {0};
     invar_status status;
     invar_error error;
 
-    INVAR_TRY(invar_run_context_open(&s.session, recipe, 0));
+    INVAR_TRY(invar_run_context_open(&s.session, config, 0));
     status = serve_requests(&s, set);
     invar_error_take(&error);
     close_server(&s);
@@ -315,9 +314,9 @@ static settings default_settings(void)
 static int cmd_serve(int argc, char **argv)
 {
     settings s = default_settings();
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&recipe, &path, serve_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&config, &path, serve_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(serve_options(&s), argc, argv);
@@ -326,14 +325,14 @@ static int cmd_serve(int argc, char **argv)
                             "--served-model-name: the name is empty; give one, or leave the option "
                             "out for that of the folder");
     if (status == INVAR_OK)
-        status = check_recipe(recipe);
+        status = check_recipe(&config);
     if (status == INVAR_OK)
-        status = invar_weights_choose(recipe);
+        status = invar_weights_choose(&config);
     if (status == INVAR_OK && path)
-        invar_weights_hint(recipe, path);
+        invar_weights_hint(&config, path);
     if (status == INVAR_OK)
-        status = run_serve(&s, recipe);
-    invar_recipe_free(recipe);
+        status = run_serve(&s, &config);
+    invar_recipe_free(config.recipe);
     return status != INVAR_OK ? invar_report_error()
                               : invar_process_stop_code(invar_interactive_caught());
 }

@@ -464,13 +464,12 @@ static invar_status read_golden(invar_golden **out, const settings *s)
  * Rejects goldens for a schedule that depends on the clock, which `ab`, `bisect` and `ci` reject
  * too.
  */
-static invar_status check_clock(const invar_recipe *recipe, const settings *s)
+static invar_status check_clock(const invar_config *config, const settings *s)
 {
-    const invar_rollout_schedule schedule =
-        INVAR_RECIPE_ENUM(invar_rollout_schedule, recipe, INVAR_KEY_ROLLOUT_SCHEDULE);
+    const invar_rollout_schedule schedule = config->rollout_schedule;
 
     if ((!s->golden && !s->record) || schedule != INVAR_ROLLOUT_SCHEDULE_RECORDED ||
-        invar_recipe_string(recipe, INVAR_KEY_ROLLOUT_RECORD)[0])
+        config->rollout_record[0])
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s: with rollout-schedule = recorded a golden is of one record: set "
@@ -479,12 +478,12 @@ static invar_status check_clock(const invar_recipe *recipe, const settings *s)
 }
 
 /* Finds the folders of the run and checks that a report may be written there. */
-static invar_status find_folders(invar_run_paths *out, const invar_recipe *recipe, const char *path,
+static invar_status find_folders(invar_run_paths *out, const invar_config *config, const char *path,
                                  const settings *s)
 {
     char report[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_run_paths_find(out, recipe, path));
+    INVAR_TRY(invar_run_paths_find(out, config, path));
     if (s->no_report || s->fresh) // with --fresh the existing folder is renamed
         return INVAR_OK;
     INVAR_TRY(invar_path_join(report, sizeof report, out->run, REPORT));
@@ -494,7 +493,7 @@ static invar_status find_folders(invar_run_paths *out, const invar_recipe *recip
 /* Runs the training. Only rank 0 prints results. */
 static invar_status run_training(int *code_out, invar_launch *launch, const char *path,
                                  const settings *s, const invar_golden *golden,
-                                 const invar_recipe *recipe)
+                                 const invar_config *config)
 {
     train_screen shown = {.set = s, .golden = golden};
     invar_run_paths at;
@@ -511,14 +510,14 @@ static invar_status run_training(int *code_out, invar_launch *launch, const char
     invar_status status;
     bool leads;
 
-    INVAR_TRY(find_folders(&at, recipe, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(recipe), s->ranks));
+    INVAR_TRY(find_folders(&at, config, path, s));
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(config), s->ranks));
     leads = invar_launch_has_rank0(launch);
     options.stop = invar_interactive_catch_signals(
         !leads       ? NULL
         : at.save[0] ? "stopping after the current rollout, with a checkpoint"
                      : "stopping after the current rollout, without a checkpoint (save = none)");
-    status = invar_launch_train(&run, launch, recipe, &options);
+    status = invar_launch_train(&run, launch, config, &options);
     invar_progress_free(shown.progress);
     if (status != INVAR_OK)
         invar_interactive_release(); // a signal of the launcher may now end this rank at once
@@ -528,13 +527,13 @@ static invar_status run_training(int *code_out, invar_launch *launch, const char
 }
 
 static invar_status run_dry(invar_launch *launch, const char *path, const settings *s,
-                            const invar_recipe *recipe)
+                            const invar_config *config)
 {
     invar_run_paths at;
 
-    INVAR_TRY(find_folders(&at, recipe, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(recipe), s->ranks));
-    return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
+    INVAR_TRY(find_folders(&at, config, path, s));
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(config), s->ranks));
+    return invar_launch_end(launch, invar_dry_run(launch, config, path));
 }
 
 static const invar_option *train_options(settings *s)
@@ -603,14 +602,14 @@ static int cmd_train(int argc, char **argv)
 {
     settings s = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
     invar_launch launch = {.count = 1};
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     invar_golden *golden = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
     bool missing = false;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, train_options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&config, &path, train_options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(train_options(&s), argc, argv);
     if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
@@ -626,19 +625,19 @@ static int cmd_train(int argc, char **argv)
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--dry-run goes with a recipe, its keys and --ranks alone");
     if (status == INVAR_OK)
-        status = invar_admission_check(&(invar_admission){.recipe = recipe});
+        status = invar_admission_check(&(invar_admission){.config = &config});
     if (status == INVAR_OK)
-        status = check_clock(recipe, &s);
+        status = check_clock(&config, &s);
     if (status == INVAR_OK) {
         status = read_golden(&golden, &s);
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
     if (status == INVAR_OK && s.dry)
-        status = run_dry(&launch, path, &s, recipe);
+        status = run_dry(&launch, path, &s, &config);
     else if (status == INVAR_OK)
-        status = run_training(&code, &launch, path, &s, golden, recipe);
+        status = run_training(&code, &launch, path, &s, golden, &config);
     invar_golden_free(golden);
-    invar_recipe_free(recipe);
+    invar_recipe_free(config.recipe);
     if (status == INVAR_OK)
         return code;
     if (!launch.comms) // without communication every rank reports the error

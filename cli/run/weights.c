@@ -14,25 +14,25 @@
 
 #include "base/invar_banned.h"
 
-static bool load_is_given(const invar_recipe *recipe)
+static bool load_is_given(const invar_config *config)
 {
     invar_recipe_entry load;
 
-    invar_recipe_entry_get(&load, recipe, INVAR_KEY_LOAD);
+    invar_recipe_entry_get(&load, config->recipe, INVAR_KEY_LOAD);
     return load.source > INVAR_RECIPE_SOURCE_DEFAULT;
 }
 
-invar_status invar_weights_choose(invar_recipe *recipe)
+invar_status invar_weights_choose(invar_config *config)
 {
-    const int64_t wanted = invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP);
+    const int64_t wanted = config->ckpt_step;
     char shown[INVAR_PATH_SHOWN_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE],
         ledger[INVAR_PATH_SIZE];
     invar_run_paths at;
     int64_t step;
 
-    if (load_is_given(recipe) || !invar_recipe_string(recipe, INVAR_KEY_RUN)[0])
+    if (load_is_given(config) || !config->run[0])
         return INVAR_OK;
-    INVAR_TRY(invar_run_paths_find(&at, recipe, NULL));
+    INVAR_TRY(invar_run_paths_find(&at, config, NULL));
     invar_path_show(shown, at.run);
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, at.run, "ledger.db"));
     if (invar_path_exists(ledger) || !at.save[0] ||
@@ -48,7 +48,9 @@ invar_status invar_weights_choose(invar_recipe *recipe)
                           "(--load= is the initial ones)",
                           shown);
     }
-    return invar_recipe_set(recipe, "load", at.save, "--run");
+    INVAR_TRY(invar_recipe_set(config->recipe, "load", at.save, "--run"));
+    invar_config_read(config, config->recipe);
+    return INVAR_OK;
 }
 
 void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_context *session)
@@ -60,15 +62,15 @@ void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_conte
                        session->weights_from);
 }
 
-void invar_weights_hint(const invar_recipe *recipe, const char *path)
+void invar_weights_hint(const invar_config *config, const char *path)
 {
     char line[2 * INVAR_PATH_SHOWN_SIZE + 128], shown[INVAR_PATH_SHOWN_SIZE];
     invar_run_paths at;
     int64_t step;
 
-    if (load_is_given(recipe))
+    if (load_is_given(config))
         return;
-    if (invar_run_paths_find(&at, recipe, path) != INVAR_OK || !at.save[0] ||
+    if (invar_run_paths_find(&at, config, path) != INVAR_OK || !at.save[0] ||
         invar_checkpoint_latest(&step, at.save) != INVAR_OK) {
         invar_error_clear();
         return;

@@ -6,6 +6,7 @@
 #ifndef INVAR_CLI_RUN_WEIGHTS_H
 #define INVAR_CLI_RUN_WEIGHTS_H
 
+#include "engine/config/config.h"
 #include "engine/run/context/run_context.h"
 
 #ifdef __cplusplus
@@ -16,7 +17,7 @@ extern "C" {
  * If `run` is given and `load` is not, sets `load` to the newest checkpoints of that run. Returns
  * INVAR_E_NOTFOUND if the run has none.
  */
-invar_status invar_weights_choose(invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_weights_choose(invar_config *config) INVAR_MUST_USE;
 
 #define INVAR_WEIGHTS_FROM_SIZE (INVAR_PATH_SIZE + 32)
 
@@ -30,7 +31,7 @@ void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_conte
  * Prints a hint to stderr if no weights were selected although the run of this recipe has trained
  * ones. `path` is the recipe file, or NULL.
  */
-void invar_weights_hint(const invar_recipe *recipe, const char *path);
+void invar_weights_hint(const invar_config *config, const char *path);
 
 #ifdef __cplusplus
 }

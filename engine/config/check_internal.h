@@ -16,7 +16,7 @@ extern "C" {
 
 /* Properties of a recipe that several checks use, computed once. */
 typedef struct invar_config_derived {
-    const invar_recipe *recipe;
+    const invar_config *config;
     const invar_loss_traits *loss;
     const invar_estimator_traits *estimator; /* all zero for a loss without advantages */
     bool sft;
@@ -34,23 +34,20 @@ typedef struct invar_config_derived {
  * Returns true if the key was given and differs from its default; spelling out a default is
  * allowed.
  */
-bool invar_config_set(const invar_recipe *recipe, invar_key key);
+bool invar_config_set(const invar_config *config, invar_key key);
 
-/* Returns true if the string is not empty. */
-bool invar_config_is_nonempty(const invar_recipe *recipe, invar_key key);
-
-/* Returns true if the plug-in of this key is a shared object, not a program. */
-bool invar_config_is_object(const invar_recipe *recipe, invar_key key);
+/* Returns true if the text names a shared object, not a program. */
+bool invar_config_is_object(const char *text);
 
 /* Returns true for a valid name of an evaluation set: letters, digits, '-', '_', '.'. */
 bool invar_config_is_set_name(const char *text, size_t bytes);
 
 /* Fails with the origin of the key, its name, and `why`. */
-invar_status invar_config_fail(const invar_recipe *recipe, invar_key key,
+invar_status invar_config_fail(const invar_config *config, invar_key key,
                                const char *why) INVAR_MUST_USE;
 
 /* Returns true if rollout-schedule = recorded. */
-bool invar_config_is_recorded_schedule(const invar_recipe *recipe);
+bool invar_config_is_recorded_schedule(const invar_config *config);
 
 #define INVAR_CONFIG_MAX_LAG 64 /* largest rollout-lag + rollout-max-delay, in rollouts */
 

@@ -25,15 +25,15 @@ typedef struct key_use {
 
 static invar_status check_uses(const invar_config_derived *f, const key_use *uses, size_t count)
 {
-    const invar_recipe *recipe = f->recipe;
+    const invar_config *config = f->config;
     char why[NEEDS_SIZE + 40];
 
     for (size_t i = 0; i < count; i++) {
-        if (uses[i].used || !invar_config_set(recipe, uses[i].key))
+        if (uses[i].used || !invar_config_set(config, uses[i].key))
             continue;
         *f->unused = uses[i].key;
         snprintf(why, sizeof why, "would be ignored: it needs %s", uses[i].needs);
-        return invar_config_fail(recipe, uses[i].key, why);
+        return invar_config_fail(config, uses[i].key, why);
     }
     return INVAR_OK;
 }
@@ -90,8 +90,8 @@ static invar_status check_model_uses(const invar_config_derived *f)
     static const char own[] = "a model without files (hf-checkpoint empty)";
     static const char experts[] = "num-experts above 0";
     static const char adapters[] = "lora-rank above 0";
-    const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
-    const bool lora = invar_recipe_int(f->recipe, INVAR_KEY_LORA_RANK) > 0;
+    const bool moe = f->config->num_experts > 0;
+    const bool lora = f->config->lora_rank > 0;
     const key_use uses[] = {
         {INVAR_KEY_HF_IGNORE_KEYS, f->hf, "hf-checkpoint"},
         {INVAR_KEY_MODEL_TYPE, !f->hf, own},
@@ -113,8 +113,7 @@ static invar_status check_model_uses(const invar_config_derived *f)
         {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, !f->hf, own},
         {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, moe, experts},
         {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
-        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY,
-         !f->sft || invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, !f->sft || f->config->load_debug_rollout_data[0],
          "samples with recorded routing, and sft_loss trains on answers of the data"},
         {INVAR_KEY_LORA_ALPHA, lora, adapters},
         {INVAR_KEY_USE_RSLORA, lora, adapters},
@@ -129,14 +128,13 @@ static invar_status check_model_uses(const invar_config_derived *f)
 
 static invar_status check_ckpt_uses(const invar_config_derived *f)
 {
-    const bool save = strcmp(invar_recipe_string(f->recipe, INVAR_KEY_SAVE), "none") != 0;
-    const bool export = invar_config_is_nonempty(f->recipe, INVAR_KEY_SAVE_HF);
-    const bool load = invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD) || save;
+    const bool save = strcmp(f->config->save, "none") != 0;
+    const bool export = f->config->save_hf[0];
+    const bool load = f->config->load[0] || save;
     char critic[NEEDS_SIZE];
     const key_use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
-        {INVAR_KEY_SAVE_INTERVAL_MINUTES,
-         save || invar_recipe_float(f->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES) == 0.0,
+        {INVAR_KEY_SAVE_INTERVAL_MINUTES, save || f->config->save_interval_minutes == 0.0,
          "a save that is not none"},
         {INVAR_KEY_NO_SAVE_OPTIM, save, "a save that is not none"},
         {INVAR_KEY_ASYNC_SAVE, save, "a save that is not none"},
@@ -146,17 +144,15 @@ static invar_status check_ckpt_uses(const invar_config_derived *f)
         {INVAR_KEY_CRITIC_LOAD, f->estimator->critic, critic},
         {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
         {INVAR_KEY_OPD_TEACHER_URL, f->distills, "use-opd = true"},
-        {INVAR_KEY_OPD_TEACHER_NAME, invar_config_is_nonempty(f->recipe, INVAR_KEY_OPD_TEACHER_URL),
-         "opd-teacher-url"},
+        {INVAR_KEY_OPD_TEACHER_NAME, f->config->opd_teacher_url[0], "opd-teacher-url"},
     };
 
     format_estimators(critic, has_critic, "");
     return CHECK_USES(f, uses);
 }
 
-static invar_reward reward_of(const invar_recipe *r, invar_key key)
+static invar_reward reward_of(const char *word)
 {
-    const char *word = invar_recipe_string(r, key);
     invar_reward reward = INVAR_REWARD_NONE;
     bool boxed, known = !word[0] || invar_reward_parse(&reward, &boxed, word) == INVAR_OK;
 
@@ -165,40 +161,30 @@ static invar_reward reward_of(const invar_recipe *r, invar_key key)
 }
 
 /* Returns true if rewards may have parts: those of plug-ins, and of some built-in rewards. */
-static bool has_parts(const invar_recipe *r, invar_key rule)
+static bool has_parts(const invar_config *c, const char *rule)
 {
-    return invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
-           invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
-           invar_reward_has_parts(reward_of(r, rule));
+    return c->custom_generate_function_path[0] || c->custom_agent_path[0] ||
+           invar_reward_has_parts(reward_of(rule));
 }
 
 /* Returns true if groups may be dropped and other prompts sampled instead. */
-static bool filters_groups(const invar_recipe *r)
+static bool filters_groups(const invar_config *c)
 {
-    return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
-               INVAR_GROUP_FILTER_NONE ||
-           invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
+    return c->dynamic_sampling_filter != INVAR_GROUP_FILTER_NONE ||
+           c->dynamic_sampling_filter_path[0];
 }
 
 /* Returns true if samples of older weights may be trained on. */
-static bool trains_late(const invar_recipe *r)
+static bool trains_late(const invar_config *c)
 {
-    return invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
-           invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS) ||
-           invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    return c->rollout_lag > 0 || c->over_sampling_keep_surplus || c->load_debug_rollout_data[0];
 }
 
 /* Returns true if several ranks compute one model together. */
-static bool divides_model(const invar_recipe *r)
+static bool divides_model(const invar_config *c)
 {
-    static const invar_key sizes[] = {
-        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
-        INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE};
-
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (invar_recipe_int(r, (int)sizes[i]) > 1)
-            return true;
-    return false;
+    return c->tensor_model_parallel_size > 1 || c->context_parallel_size > 1 ||
+           c->expert_model_parallel_size > 1 || c->pipeline_model_parallel_size > 1;
 }
 
 static invar_status check_rollout_uses(const invar_config_derived *f)
@@ -216,16 +202,15 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         "rewards with parts: custom-rm-path, custom-generate-function-path, custom-agent-path, or "
         "rm-type = dapo, "
         "ifeval or remote_rm";
-    const invar_recipe *r = f->recipe;
-    const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
+    const invar_config *c = f->config;
+    const bool chat = c->apply_chat_template;
     const bool read = !f->task || f->eval;
-    const bool multi_turn = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
-    const bool agents = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH);
-    const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
-    const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
-    const bool loads = invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
-    const bool tasks = f->task || invar_config_is_nonempty(r, INVAR_KEY_EVAL_CONFIG) ||
-                       strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
+    const bool multi_turn = c->custom_generate_function_path[0];
+    const bool agents = c->custom_agent_path[0];
+    const bool apart = c->rollout_num_gpus > 0;
+    const bool chosen = c->data_source_path[0];
+    const bool loads = c->load_debug_rollout_data[0];
+    const bool tasks = f->task || c->eval_config[0] || strstr(c->eval_prompt_data, "task:");
     const key_use uses[] = {
         {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
         {INVAR_KEY_INPUT_KEY, read, files},
@@ -242,29 +227,25 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         {INVAR_KEY_ROLLOUT_DTYPE, !f->sft, "another loss-type"},
         {INVAR_KEY_ROLLOUT_LAG, !f->sft, "another loss-type"},
         {INVAR_KEY_ROLLOUT_LAG, !loads, sampled},
-        {INVAR_KEY_ROLLOUT_LAG, !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY),
+        {INVAR_KEY_ROLLOUT_LAG, !c->debug_rollout_only,
          "training, which debug-rollout-only leaves out"},
-        {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
-         "a rollout-lag above 0"},
-        {INVAR_KEY_ROLLOUT_SCHEDULE, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
-         "a rollout-lag above 0"},
-        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_is_recorded_schedule(r), recorded},
-        {INVAR_KEY_ROLLOUT_RECORD, invar_config_is_recorded_schedule(r), recorded},
+        {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, c->rollout_lag > 0, "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_SCHEDULE, c->rollout_lag > 0, "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_is_recorded_schedule(c), recorded},
+        {INVAR_KEY_ROLLOUT_RECORD, invar_config_is_recorded_schedule(c), recorded},
         {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
         {INVAR_KEY_RM_TYPE, f->sampled, generation},
-        {INVAR_KEY_RM_TYPE, !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
-         "an empty custom-rm-path"},
+        {INVAR_KEY_RM_TYPE, !c->custom_rm_path[0], "an empty custom-rm-path"},
         {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, !loads,
          "samples that are generated, not those of load-debug-rollout-data"},
         {INVAR_KEY_CUSTOM_AGENT_PATH, !f->sft, "another loss-type"},
-        {INVAR_KEY_CUSTOM_AGENT_PATH,
-         !invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !c->load_debug_rollout_data[0],
          "samples that are generated, not those of load-debug-rollout-data"},
-        {INVAR_KEY_CUSTOM_AGENT_PATH, !divides_model(r) && !apart,
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !divides_model(c) && !apart,
          "ranks that each have the whole model and train: rank 0 draws what agents ask for"},
         {INVAR_KEY_AGENT_CONCURRENCY, agents, agent},
         {INVAR_KEY_AGENT_MAX_CALLS, agents, agent},
@@ -276,30 +257,25 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
-        {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
-         "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, c->rollout_lag > 0, "a rollout-lag above 0"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !multi_turn,
          "an empty custom-generate-function-path: all ranks ask it together"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
          "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},
-        {INVAR_KEY_ROLLOUT_OVERLAP, !divides_model(r),
+        {INVAR_KEY_ROLLOUT_OVERLAP, !divides_model(c),
          "ranks that sample by themselves, and here several compute a model together; let other "
          "ranks sample (rollout-num-gpus)"},
-        {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_AUDIT) == 0,
+        {INVAR_KEY_ROLLOUT_OVERLAP, c->audit == 0,
          "audit = 0, which looks at one phase at a time; 'invar replay --audit' audits the run"},
-        {INVAR_KEY_GROUP_RM, invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
-         "custom-rm-path"},
-        {INVAR_KEY_RM_URL, reward_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
-         "rm-type = remote_rm"},
-        {INVAR_KEY_REWARD_KEY,
-         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
-         parts},
+        {INVAR_KEY_GROUP_RM, c->custom_rm_path[0], "custom-rm-path"},
+        {INVAR_KEY_RM_URL, reward_of(c->rm_type) == INVAR_REWARD_REMOTE_RM, "rm-type = remote_rm"},
+        {INVAR_KEY_REWARD_KEY, c->custom_rm_path[0] || has_parts(c, c->rm_type), parts},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, !f->sft, "another loss-type"},
-        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE, filters_groups(r), filter},
-        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, filters_groups(r), filter},
+        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE, filters_groups(c), filter},
+        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, filters_groups(c), filter},
         {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, !loads, sampled},
-        {INVAR_KEY_BUFFER_FILTER_PATH, invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
+        {INVAR_KEY_BUFFER_FILTER_PATH, c->over_sampling_keep_surplus,
          "over-sampling-keep-surplus = true"},
         {INVAR_KEY_DATA_SOURCE_PATH, !loads, sampled},
         {INVAR_KEY_ROLLOUT_SHUFFLE, !chosen, "an empty data-source-path, which chooses prompts"},
@@ -309,7 +285,7 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
         {INVAR_KEY_MAX_RESTARTS, f->restarts,
          "a plug-in that is a program and no agent; for agents there is agent-failure = zero"},
-        {INVAR_KEY_SINK_TIMEOUT, invar_config_is_nonempty(r, INVAR_KEY_SINK), "sink"},
+        {INVAR_KEY_SINK_TIMEOUT, c->sink[0], "sink"},
     };
 
     return CHECK_USES(f, uses);
@@ -318,9 +294,8 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
 static invar_status check_speculation_uses(const invar_config_derived *f)
 {
     static const char of_ngram[] = "speculative-algorithm = ngram";
-    const invar_recipe *r = f->recipe;
-    const invar_speculative_algorithm algorithm =
-        INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM);
+    const invar_config *c = f->config;
+    const invar_speculative_algorithm algorithm = c->speculative_algorithm;
     const bool ngram = algorithm == INVAR_SPECULATIVE_ALGORITHM_NGRAM;
     const key_use uses[] = {
         {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE,
@@ -337,11 +312,11 @@ static invar_status check_speculation_uses(const invar_config_derived *f)
 static invar_status check_eval_uses(const invar_config_derived *f)
 {
     static const char data[] = "eval-prompt-data or eval-config";
-    const invar_recipe *r = f->recipe;
-    const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
-    const bool own = invar_config_is_nonempty(r, INVAR_KEY_EVAL_RM_TYPE);
+    const invar_config *c = f->config;
+    const bool sampler = !c->debug_train_only;
+    const bool own = c->eval_rm_type[0];
     const key_use uses[] = {
-        {INVAR_KEY_EVAL_CONFIG, !invar_config_is_nonempty(r, INVAR_KEY_EVAL_PROMPT_DATA),
+        {INVAR_KEY_EVAL_CONFIG, !c->eval_prompt_data[0],
          "an empty eval-prompt-data: it names the sets itself"},
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
         {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
@@ -355,18 +330,13 @@ static invar_status check_eval_uses(const invar_config_derived *f)
         {INVAR_KEY_EVAL_RM_TYPE, f->eval, data},
         {INVAR_KEY_EVAL_REWARD_KEY, f->eval, data},
         {INVAR_KEY_EVAL_REWARD_KEY,
-         own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
-             : invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) ||
-                   has_parts(r, INVAR_KEY_RM_TYPE),
+         own ? has_parts(c, c->eval_rm_type) : c->custom_rm_path[0] || has_parts(c, c->rm_type),
          "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
         {INVAR_KEY_EVAL_TURNS, f->eval, data},
         {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, f->eval, data},
-        {INVAR_KEY_EVAL_TURNS,
-         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
-             invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH),
+        {INVAR_KEY_EVAL_TURNS, c->custom_generate_function_path[0] || c->custom_agent_path[0],
          "custom-generate-function-path or custom-agent-path"},
-        {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
-         "eval-interval"},
+        {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, f->config->eval_interval > 0, "eval-interval"},
         {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},
     };
 
@@ -376,9 +346,9 @@ static invar_status check_eval_uses(const invar_config_derived *f)
 static invar_status check_advantage_uses(const invar_config_derived *f)
 {
     static const char rl[] = "another loss-type than sft_loss";
-    const invar_recipe *r = f->recipe;
+    const invar_config *c = f->config;
     const invar_estimator_traits *e = f->estimator;
-    const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
+    const bool raw = c->disable_rewards_normalization;
     char critic[NEEDS_SIZE], discount[NEEDS_SIZE], penalty[NEEDS_SIZE], grouped[NEEDS_SIZE],
         scaled[NEEDS_SIZE];
     const key_use uses[] = {
@@ -408,10 +378,10 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
 static invar_status check_loss_uses(const invar_config_derived *f)
 {
     static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
-    const invar_recipe *r = f->recipe;
+    const invar_config *c = f->config;
     const bool policy = f->loss->policy;
-    const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
-    const bool reference = kl || invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0;
+    const bool kl = c->use_kl_loss;
+    const bool reference = kl || c->kl_coef > 0;
     const key_use uses[] = {
         {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss->plugin, "loss-type = custom_loss"},
         {INVAR_KEY_EPS_CLIP, policy, pol},
@@ -425,10 +395,10 @@ static invar_status check_loss_uses(const invar_config_derived *f)
         {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
         {INVAR_KEY_USE_OPSM, policy, pol},
-        {INVAR_KEY_USE_OPSM, invar_config_steps_per_rollout(r) > 1 || trains_late(r),
+        {INVAR_KEY_USE_OPSM, invar_config_steps_per_rollout(c) > 1 || trains_late(c),
          "num-steps-per-rollout above 1 or rollout-lag: else the first step is on the policy that "
          "sampled"},
-        {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
+        {INVAR_KEY_OPSM_DELTA, c->use_opsm, "use-opsm = true"},
     };
 
     return CHECK_USES(f, uses);
@@ -440,14 +410,14 @@ static invar_status check_importance_uses(const invar_config_derived *f)
     static const char differing[] =
         "rollout-dtype, rollout-lag, over-sampling-keep-surplus or load-debug-rollout-data: "
         "log-probs of rollout and training are equal otherwise";
-    const invar_recipe *r = f->recipe;
+    const invar_config *c = f->config;
     const bool policy = f->loss->policy;
-    const bool formats = invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_DTYPE);
-    const bool differ = formats || trains_late(r);
-    const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
-    const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
-    const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
-    const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
+    const bool formats = c->rollout_dtype[0];
+    const bool differ = formats || trains_late(c);
+    const bool copied = c->use_rollout_logprobs;
+    const bool tis = c->use_tis;
+    const bool mis = c->use_mis;
+    const bool rs = c->use_rs;
     const key_use uses[] = {
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, !f->sft, "another loss-type"},
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, differ, differing},
@@ -464,8 +434,7 @@ static invar_status check_importance_uses(const invar_config_derived *f)
         {INVAR_KEY_USE_MIS, differ, differing},
         {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
         {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
-        {INVAR_KEY_MIS_LOWER_BOUND,
-         mis && INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE) != INVAR_MIS_MODE_TRUNCATE,
+        {INVAR_KEY_MIS_LOWER_BOUND, mis && c->mis_mode != INVAR_MIS_MODE_TRUNCATE,
          "use-mis = true and mis-mode clip or mask"},
         {INVAR_KEY_MIS_UPPER_BOUND, mis, "use-mis = true"},
         {INVAR_KEY_MIS_BATCH_NORMALIZE, mis, "use-mis = true"},
@@ -481,18 +450,16 @@ static invar_status check_importance_uses(const invar_config_derived *f)
 
 static invar_status check_step_uses(const invar_config_derived *f)
 {
-    const invar_recipe *r = f->recipe;
-    const bool decays =
-        INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_DECAY_CONSTANT;
-    const bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
+    const invar_config *c = f->config;
+    const bool decays = c->lr_decay_style != INVAR_DECAY_CONSTANT;
+    const bool dynamic = c->use_dynamic_batch_size;
     const key_use uses[] = {
         {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},
         {INVAR_KEY_LR_DECAY_ITERS, decays, "lr-decay-style linear or cosine"},
-        {INVAR_KEY_LR_WARMUP_INIT, invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS) > 0,
-         "lr-warmup-iters"},
+        {INVAR_KEY_LR_WARMUP_INIT, c->lr_warmup_iters > 0, "lr-warmup-iters"},
         {INVAR_KEY_MICRO_BATCH_SIZE, !dynamic, "use-dynamic-batch-size = false"},
         {INVAR_KEY_MAX_TOKENS_PER_GPU, dynamic, "use-dynamic-batch-size = true"},
-        {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_is_nonempty(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
+        {INVAR_KEY_DEBUG_DUMP_DIR, c->debug_dump[0], "debug-dump"},
     };
 
     return CHECK_USES(f, uses);

@@ -92,7 +92,7 @@ static bool has_value(const invar_recipe *recipe, invar_key key)
     return e.source != INVAR_RECIPE_SOURCE_NONE;
 }
 
-const invar_config *invar_config_read(invar_config *out, const invar_recipe *recipe)
+const invar_config *invar_config_read(invar_config *out, invar_recipe *recipe)
 {
     *out = (invar_config){.recipe = recipe};
 #define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, ...)                   \
@@ -105,31 +105,29 @@ const invar_config *invar_config_read(invar_config *out, const invar_recipe *rec
 
 /* ---- derived values -------------------------------------------------------------------------- */
 
-static int64_t samples_of_rollout(const invar_recipe *recipe)
+static int64_t samples_of_rollout(const invar_config *config)
 {
-    return invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE) *
-           invar_recipe_int(recipe, INVAR_KEY_N_SAMPLES_PER_PROMPT);
+    return config->rollout_batch_size * config->n_samples_per_prompt;
 }
 
-int64_t invar_config_steps_per_rollout(const invar_recipe *recipe)
+int64_t invar_config_steps_per_rollout(const invar_config *config)
 {
-    int64_t steps = invar_recipe_int(recipe, INVAR_KEY_NUM_STEPS_PER_ROLLOUT);
-    int64_t batch = invar_recipe_int(recipe, INVAR_KEY_GLOBAL_BATCH_SIZE);
+    int64_t steps = config->num_steps_per_rollout;
+    int64_t batch = config->global_batch_size;
 
     if (steps > 0)
         return steps;
-    return batch > 0 ? samples_of_rollout(recipe) / batch : 1;
+    return batch > 0 ? samples_of_rollout(config) / batch : 1;
 }
 
-int64_t invar_config_global_batch_size(const invar_recipe *recipe)
+int64_t invar_config_global_batch_size(const invar_config *config)
 {
-    return samples_of_rollout(recipe) / invar_config_steps_per_rollout(recipe);
+    return samples_of_rollout(config) / invar_config_steps_per_rollout(config);
 }
 
-bool invar_config_evaluates(const invar_recipe *recipe)
+bool invar_config_evaluates(const invar_config *config)
 {
-    return invar_recipe_string(recipe, INVAR_KEY_EVAL_PROMPT_DATA)[0] ||
-           invar_recipe_string(recipe, INVAR_KEY_EVAL_CONFIG)[0];
+    return config->eval_prompt_data[0] || config->eval_config[0];
 }
 
 /* ---- lists in a value ------------------------------------------------------------------------ */
@@ -157,10 +155,10 @@ static bool parse_id(int32_t *out, const char *text, size_t bytes)
     return value <= INT32_MAX;
 }
 
-invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_recipe *recipe,
+invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_config *config,
                               invar_key key)
 {
-    const char *cursor = invar_recipe_string(recipe, key), *item;
+    const char *cursor, *item;
     invar_recipe_entry entry;
     int32_t ids[MAX_ITEMS];
     size_t bytes;
@@ -168,7 +166,8 @@ invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_rec
 
     *out = NULL;
     *count_out = 0;
-    invar_recipe_entry_get(&entry, recipe, key);
+    invar_recipe_entry_get(&entry, config->recipe, key);
+    cursor = entry.text;
     while (invar_config_list(&item, &bytes, &cursor)) {
         char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -227,7 +226,7 @@ static invar_status copy_strings(char ***out, int64_t *count_out, const json_t *
     return INVAR_OK;
 }
 
-invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_recipe *recipe,
+invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_config *config,
                                   invar_key key)
 {
     invar_recipe_entry entry;
@@ -236,7 +235,7 @@ invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_r
 
     *out = NULL;
     *count_out = 0;
-    invar_recipe_entry_get(&entry, recipe, key);
+    invar_recipe_entry_get(&entry, config->recipe, key);
     if (entry.text[0] == '\0')
         return INVAR_OK;
     INVAR_TRY(invar_json_parse(&list, entry.origin, entry.text, strlen(entry.text)));

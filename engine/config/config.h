@@ -39,9 +39,9 @@ typedef enum invar_key {
 #define INVAR_CONFIG_ENUM(LIMITS) INVAR_CONFIG_##LIMITS
 #define INVAR_CONFIG_WORDS(TYPE) TYPE
 
-/* Values of all keys. Immutable; texts are those of the recipe, which must outlive it. */
+/* Values of all keys. Immutable, once read; texts are those of the recipe. */
 typedef struct invar_config {
-    const invar_recipe *recipe; /* origins of the values, for messages and identities */
+    invar_recipe *recipe; /* text and origin of the values; who made it frees it */
 #define INVAR_KEY(ID, FIELD, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, ...)                   \
     INVAR_CONFIG_##TYPE(LIMITS) FIELD;
 #include "engine/config/keys.def"
@@ -52,7 +52,7 @@ typedef struct invar_config {
  * Reads all keys of a recipe, and returns `out`. A required key without a value, in a recipe that
  * has not been checked, is 0.
  */
-const invar_config *invar_config_read(invar_config *out, const invar_recipe *recipe);
+const invar_config *invar_config_read(invar_config *out, invar_recipe *recipe);
 
 /* Returns the schema of recipes; static. */
 const invar_recipe_schema *invar_config_schema(void);
@@ -70,17 +70,24 @@ const char *invar_config_miles(invar_key key);
  * Checks a complete recipe: each value (invar_recipe_check), then the combinations. Call after all
  * flags were set.
  */
-invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_config_check(const invar_config *config) INVAR_MUST_USE;
 
 /*
  * Checks only whether each key has an effect. Fails for the first key without one, which
  * *unused_out names; it is INVAR_KEY_NONE if all have an effect, or after another failure.
  */
 invar_status invar_config_check_unused(invar_key *unused_out,
-                                       const invar_recipe *recipe) INVAR_MUST_USE;
+                                       const invar_config *config) INVAR_MUST_USE;
 
-/* Keys that name a plug-in (a shared object or a command); static. */
-const invar_key *invar_config_plugins(size_t *count_out);
+/* A key whose value is a text, and its value. */
+typedef struct invar_config_text {
+    invar_key key;
+    const char *text;
+} invar_config_text;
+
+/* Sets `out` to the keys that name a plug-in (a shared object or a command). */
+#define INVAR_CONFIG_PLUGINS 13
+void invar_config_plugins(invar_config_text out[INVAR_CONFIG_PLUGINS], const invar_config *config);
 
 /* ---- derived values -------------------------------------------------------------------------- */
 
@@ -88,11 +95,11 @@ const invar_key *invar_config_plugins(size_t *count_out);
  * Values of global-batch-size and num-steps-per-rollout in a checked recipe. If one of the keys is
  * 0, its value follows from the other; if both are, a rollout is one step.
  */
-int64_t invar_config_global_batch_size(const invar_recipe *recipe);
-int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
+int64_t invar_config_global_batch_size(const invar_config *config);
+int64_t invar_config_steps_per_rollout(const invar_config *config);
 
 /* Returns true if the recipe has evaluation sets. */
-bool invar_config_evaluates(const invar_recipe *recipe);
+bool invar_config_evaluates(const invar_config *config);
 
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
@@ -112,14 +119,14 @@ bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor
  * Parses "7,19" as token ids. *out is NULL if the list is empty; the caller frees it with
  * invar_free.
  */
-invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_recipe *recipe,
+invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_config *config,
                               invar_key key) INVAR_MUST_USE;
 
 /*
  * Parses a JSON list of non-empty strings, ["a", "b"]. *out is one allocation with pointers and
  * texts, which the caller frees with invar_free; NULL if the list or the value is empty.
  */
-invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_recipe *recipe,
+invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_config *config,
                                   invar_key key) INVAR_MUST_USE;
 
 #ifdef __cplusplus

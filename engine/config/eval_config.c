@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "engine/config/check_internal.h"
-#include "engine/config/config.h"
 
 #include "base/invar_banned.h"
 
@@ -134,23 +133,24 @@ static invar_status fill_recipe(invar_recipe *to, const eval_reader *r)
     for (int i = 0; i < SETTINGS; i++)
         if (r->values[i].text)
             INVAR_TRY(set_value(to, r, settings[i].key, r->values[i], r->lines[i]));
-    return invar_config_check(to);
+    return INVAR_OK;
 }
 
 static bool is_duplicate(const eval_reader *r)
 {
     for (size_t i = 0; i < r->out->count; i++) {
-        const char *data = invar_recipe_string(r->out->recipes[i], INVAR_KEY_EVAL_PROMPT_DATA);
+        const char *data = r->out->sets[i].eval_prompt_data;
         if (strncmp(data, r->name.text, r->name.bytes) == 0 && data[r->name.bytes] == ' ')
             return true;
     }
     return false;
 }
 
-/* Makes a recipe from the section that ends. */
+/* Makes a set from the section that ends. */
 static invar_status end_section(eval_reader *r)
 {
     invar_eval_config *out = r->out;
+    invar_recipe *recipe;
 
     if (!r->name.text)
         return INVAR_OK;
@@ -158,8 +158,10 @@ static invar_status end_section(eval_reader *r)
         return fail_at(r, r->section, "is there twice", r->name);
     if (out->count == MAX_SETS)
         return fail_at(r, r->section, "is one set too many", r->name);
-    INVAR_TRY(invar_recipe_new(&out->recipes[out->count], invar_config_schema()));
-    return fill_recipe(out->recipes[out->count++], r);
+    INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
+    out->sets[out->count++].recipe = recipe;
+    INVAR_TRY(fill_recipe(recipe, r));
+    return invar_config_check(invar_config_read(&out->sets[out->count - 1], recipe));
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -251,10 +253,9 @@ static invar_status read_lines(eval_reader *r, text_span text)
 
 /* ---- file ------------------------------------------------------------------------------------ */
 
-invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *recipe)
+invar_status invar_eval_config_read(invar_eval_config *out, const invar_config *config)
 {
-    eval_reader r = {
-        .path = invar_recipe_string(recipe, INVAR_KEY_EVAL_CONFIG), .recipe = recipe, .out = out};
+    eval_reader r = {.path = config->eval_config, .recipe = config->recipe, .out = out};
     invar_status status;
     char *text = NULL;
     size_t bytes;
@@ -263,7 +264,7 @@ invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *
     if (!r.path[0])
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, r.path, INVAR_RECIPE_MAX_BYTES));
-    status = INVAR_ALLOC(out->recipes, MAX_SETS, "sets");
+    status = INVAR_ALLOC(out->sets, MAX_SETS, "sets");
     if (status == INVAR_OK)
         status = read_lines(&r, (text_span){text, bytes});
     if (status == INVAR_OK && out->count == 0)
@@ -279,17 +280,17 @@ invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *
 void invar_eval_config_release(invar_eval_config *evals)
 {
     for (size_t i = 0; i < evals->count; i++)
-        invar_recipe_free(evals->recipes[i]);
-    invar_free(evals->recipes);
+        invar_recipe_free(evals->sets[i].recipe);
+    invar_free(evals->sets);
     *evals = (invar_eval_config){NULL, 0};
 }
 
-void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe)
+void invar_eval_config_hash(invar_hasher *hasher, const invar_config *config)
 {
     for (int i = 0; i < SETTINGS; i++) {
         invar_recipe_entry e;
 
-        invar_recipe_entry_get(&e, recipe, (int)settings[i].key);
+        invar_recipe_entry_get(&e, config->recipe, (int)settings[i].key);
         if (!settings[i].hash_if_set || invar_recipe_entry_identifies(&e))
             invar_hasher_update(hasher, e.text, strlen(e.text) + 1);
     }

@@ -18,7 +18,7 @@
 #include <stddef.h>
 
 #include "base/hash.h"
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,20 +26,20 @@ extern "C" {
 
 /* Evaluation sets. Zero-initialize before use; release with invar_eval_config_release. */
 typedef struct invar_eval_config {
-    invar_recipe **recipes; /* (count) checked recipes, in file order */
+    invar_config *sets; /* (count) checked, in file order; their recipes are owned */
     size_t count;
 } invar_eval_config;
 
-/* Reads the sets of a checked recipe; *out is empty if there is no eval-config. */
+/* Reads the sets of a checked configuration; *out is empty if there is no eval-config. */
 invar_status invar_eval_config_read(invar_eval_config *out,
-                                    const invar_recipe *recipe) INVAR_MUST_USE;
+                                    const invar_config *config) INVAR_MUST_USE;
 void invar_eval_config_release(invar_eval_config *evals);
 
 /*
- * Adds the values of the settings that a section can have to a hash, from the recipe of a set. A
- * setting that is newer than recorded sets is added only if it is not its default.
+ * Adds the values of the settings that a section can have to a hash, from the configuration of a
+ * set. A setting that is newer than recorded sets is added only if it is not its default.
  */
-void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe);
+void invar_eval_config_hash(invar_hasher *hasher, const invar_config *config);
 
 #ifdef __cplusplus
 }

@@ -49,25 +49,25 @@ static bool names_whole_points(const char *points)
 }
 
 /* Fails if audits, dumps or fine points need complete values that no rank has. */
-static invar_status check_probes(const invar_recipe *r, const invar_rank_role_sizes *sizes)
+static invar_status check_probes(const invar_config *c, const invar_rank_role_sizes *sizes)
 {
     bool apart = sizes->rollout_ranks > 0;
 
-    if (apart && invar_recipe_int(r, INVAR_KEY_AUDIT) > 0)
+    if (apart && c->audit > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "audit needs ranks that train on what they sample, and here some ranks "
                           "only sample: leave out rollout-num-gpus, or replay the run on one rank, "
                           "which has the same bits");
     if (!divides_values(&sizes->train) && !(apart && divides_values(&sizes->rollout)))
         return INVAR_OK;
-    if (!names_whole_points(invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP)))
+    if (!names_whole_points(c->debug_dump))
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "debug-dump: here ranks divide layers or rows: name points that begin with "
             "grad., weight., batch., rollout., train., score., ref., teacher., "
             "critic.grad. or critic.weight., or replay the run on one rank, which "
             "has the same bits");
-    if (INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) > INVAR_PROBE_POINT)
+    if (c->debug_determinism > INVAR_PROBE_POINT)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "debug-determinism: finer points than those of \"point\" need whole "
                           "values, and here ranks divide layers or rows: replay the run on one "
@@ -99,16 +99,15 @@ static invar_status check_one_rank(const invar_admission *a, const invar_rank_ro
 static invar_status check_several_ranks(const invar_admission *a,
                                         const invar_rank_role_sizes *sizes)
 {
-    const invar_recipe *r = a->recipe;
+    const invar_config *c = a->config;
 
-    if (invar_config_is_recorded_schedule(r) &&
-        !invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD))
-        return invar_config_fail(r, INVAR_KEY_ROLLOUT_SCHEDULE,
+    if (invar_config_is_recorded_schedule(c) && !c->rollout_record[0])
+        return invar_config_fail(c, INVAR_KEY_ROLLOUT_SCHEDULE,
                                  "= recorded needs a run of one rank, whose clock decides; "
                                  "several obey a record: give rollout-record");
-    INVAR_TRY(check_probes(r, sizes));
-    if (sizes->rollout_ranks > 0 && invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
-        return invar_config_fail(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
+    INVAR_TRY(check_probes(c, sizes));
+    if (sizes->rollout_ranks > 0 && c->load_debug_rollout_data[0])
+        return invar_config_fail(c, INVAR_KEY_ROLLOUT_NUM_GPUS,
                                  "is 0 where rollouts come from files: leave out one of them");
     return INVAR_OK;
 }
@@ -136,8 +135,8 @@ static invar_status check_other_models(const invar_admission *a, invar_format fo
 /* Checks the actor with the layout of the ranks that train, and with that of those that sample. */
 static invar_status check_divided_models(const invar_admission *a, const invar_rank_roles *sides)
 {
-    const invar_format format = INVAR_RECIPE_ENUM(invar_format, a->recipe, INVAR_KEY_DTYPE);
-    const invar_format sampled = invar_train_settings_rollout_format(a->recipe);
+    const invar_format format = a->config->dtype;
+    const invar_format sampled = invar_train_settings_rollout_format(a->config);
     const bool apart = sides->first_rollout_rank < a->ranks;
 
     INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
@@ -151,9 +150,9 @@ static invar_status check_models(const invar_admission *a)
 {
     if (!a->actor)
         return INVAR_OK;
-    INVAR_TRY(invar_run_context_check_actor(a->recipe, a->actor));
-    if (a->reference && invar_train_settings_reference_moves(a->recipe))
-        return invar_config_fail(a->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
+    INVAR_TRY(invar_run_context_check_actor(a->config, a->actor));
+    if (a->reference && a->config->ref_update_interval > 0)
+        return invar_config_fail(a->config, INVAR_KEY_REF_UPDATE_INTERVAL,
                                  "would copy the actor into a reference of another shape "
                                  "(ref-load)");
     return INVAR_OK;
@@ -165,7 +164,7 @@ static invar_status check_layout(const invar_admission *a)
     invar_rank_role_sizes sizes;
     invar_rank_roles sides;
 
-    INVAR_TRY(invar_train_settings_roles(&sizes, a->recipe));
+    INVAR_TRY(invar_train_settings_roles(&sizes, a->config));
     if (a->ranks == 0)
         return INVAR_OK;
     INVAR_TRY(a->ranks == 1 ? check_one_rank(a, &sizes) : check_several_ranks(a, &sizes));
@@ -183,13 +182,13 @@ static invar_status check_data(const invar_admission *a)
 
     if (!a->data_known)
         return INVAR_OK;
-    invar_train_settings_read(&set, a->recipe, a->prompts, -1);
+    invar_train_settings_read(&set, a->config, a->prompts, -1);
     if (set.run_schedule.rollouts == 0)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "num-epoch: all epochs together have fewer prompts than one rollout, %" PRId64
             " (rollout-batch-size); give num-rollout",
-            set.prompts);
+            a->config->rollout_batch_size);
     return INVAR_OK;
 }
 
@@ -199,13 +198,12 @@ static invar_status check_data(const invar_admission *a)
  */
 static invar_status check_recorded_schedule(const invar_admission *a)
 {
-    const invar_recipe *r = a->recipe;
+    const invar_config *c = a->config;
 
-    if (!invar_config_is_recorded_schedule(r) ||
-        invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD) ||
-        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
+    if (!invar_config_is_recorded_schedule(c) || c->rollout_record[0] ||
+        c->debug_determinism <= INVAR_PROBE_STEP)
         return INVAR_OK;
-    return invar_config_fail(r, INVAR_KEY_DEBUG_DETERMINISM,
+    return invar_config_fail(c, INVAR_KEY_DEBUG_DETERMINISM,
                              "shows samples of a batch alone, and the clock does not say which "
                              "these are: give rollout-record, or replay the run");
 }
@@ -229,10 +227,9 @@ void invar_admission_take_models(invar_admission *admission, const invar_run_con
 invar_status invar_admission_check(const invar_admission *admission)
 {
     if (!admission->replay) { // the recipe of a record was checked when it was read
-        INVAR_TRY(invar_config_check(admission->recipe));
+        INVAR_TRY(invar_config_check(admission->config));
         INVAR_TRY(check_recorded_schedule(admission));
-        INVAR_TRY(invar_recorder_check_dump(
-            invar_recipe_string(admission->recipe, INVAR_KEY_DEBUG_DUMP), layers_of(admission)));
+        INVAR_TRY(invar_recorder_check_dump(admission->config->debug_dump, layers_of(admission)));
     }
     INVAR_TRY(check_models(admission));
     INVAR_TRY(check_layout(admission));
@@ -245,7 +242,7 @@ invar_status invar_admission_check(const invar_admission *admission)
 /* Number of rollouts of a process that begins with the first one; 0 if it is not known yet. */
 static int64_t count_rollouts(const invar_train_settings *set)
 {
-    const int64_t steps = set->rollout_only ? 1 : set->steps_per_rollout;
+    const int64_t steps = set->steps_per_rollout;
     const invar_run_progress start = {.rollout = 0};
 
     return set->run_schedule.rollouts == 0
@@ -254,18 +251,16 @@ static int64_t count_rollouts(const invar_train_settings *set)
 }
 
 /* Number of prompts of `rollouts` rollouts, at most `size`. */
-static int64_t count_prompts(const invar_train_settings *set, int64_t rollouts, int64_t size)
+static int64_t count_prompts(const invar_config *c, int64_t rollouts, int64_t size)
 {
-    return rollouts > size / set->prompts ? size : rollouts * set->prompts;
+    return rollouts > size / c->rollout_batch_size ? size : rollouts * c->rollout_batch_size;
 }
 
 /* True if groups may be dropped, so that more prompts are sampled than a rollout needs. */
-static bool drops_groups(const invar_recipe *r)
+static bool drops_groups(const invar_config *c)
 {
-    return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
-               INVAR_GROUP_FILTER_NONE ||
-           invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH) ||
-           invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH);
+    return c->dynamic_sampling_filter != INVAR_GROUP_FILTER_NONE ||
+           c->dynamic_sampling_filter_path[0] || c->rollout_sample_filter_path[0];
 }
 
 /*
@@ -275,21 +270,21 @@ static bool drops_groups(const invar_recipe *r)
 static invar_status check_training(const invar_admission_prompts *p,
                                    invar_reward_source_reach reach)
 {
-    const invar_recipe *r = p->session->recipe;
+    const invar_config *c = p->session->config;
     const invar_train_settings *set = p->settings;
     const int64_t size = invar_dataset_size(p->session->data);
-    const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
-    const bool ordered = !chosen && !invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE);
+    const bool chosen = c->data_source_path[0];
+    const bool ordered = !chosen && !c->rollout_shuffle;
 
     reach.what = "the data set";
-    reach.path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
+    reach.path = c->prompt_data;
     reach.possible = size;
-    reach.certain = count_prompts(set, count_rollouts(set), size);
+    reach.certain = count_prompts(c, count_rollouts(set), size);
     if (p->forked || set->recorded || chosen || (!ordered && reach.certain < size))
         reach.certain = 0;
-    if (ordered && !p->forked && !set->recorded && !drops_groups(r))
-        reach.possible = count_prompts(set, set->run_schedule.rollouts, size);
-    return invar_reward_source_check_data(r, p->session->data, &reach);
+    if (ordered && !p->forked && !set->recorded && !drops_groups(c))
+        reach.possible = count_prompts(c, set->run_schedule.rollouts, size);
+    return invar_reward_source_check_data(c, p->session->data, &reach);
 }
 
 static invar_status check_evaluation(const invar_admission_prompts *p,
@@ -298,7 +293,7 @@ static invar_status check_evaluation(const invar_admission_prompts *p,
     const int64_t interval = p->settings->run_schedule.eval_interval;
 
     if (interval == 0 || interval > p->settings->run_schedule.rollouts ||
-        !invar_config_evaluates(p->session->recipe))
+        !invar_config_evaluates(p->session->config))
         return INVAR_OK;
     reach.eval = true;
     reach.possible = INT64_MAX;
@@ -310,9 +305,7 @@ invar_status invar_admission_check_prompts(const invar_admission_prompts *p)
 {
     const invar_reward_source_reach reach = {.on_warning = p->say, .payload = p->payload};
     // rollout files have rewards, or got them by the same rules
-    const bool judges =
-        !p->settings->sft &&
-        !invar_config_is_nonempty(p->session->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool judges = !p->settings->sft && !p->session->config->load_debug_rollout_data[0];
 
     if (!p->session->tokenizer)
         return INVAR_OK;

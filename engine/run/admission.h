@@ -11,7 +11,7 @@
 #ifndef INVAR_ENGINE_RUN_ADMISSION_H
 #define INVAR_ENGINE_RUN_ADMISSION_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/model/model.h"
 
 #ifdef __cplusplus
@@ -24,7 +24,7 @@ struct invar_disk;
 
 /* Known facts about a run. Rules about a fact that is not known yet are skipped. */
 typedef struct invar_admission {
-    const invar_recipe *recipe;        /* borrowed */
+    const invar_config *config;        /* borrowed */
     int ranks;                         /* number of ranks; 0 if unknown */
     const invar_model_spec *actor;     /* model that is trained, borrowed; NULL if unknown */
     const invar_model_spec *reference; /* spec if it differs from the actor's, borrowed; else

@@ -100,7 +100,7 @@ invar_status invar_train_loop_report_findings(invar_train_loop *loop)
     bool any;
 
     INVAR_TRY(invar_train_loop_gather_findings(&any, loop));
-    if (!any || !loop->settings.stop_on_mismatch)
+    if (!any || loop->config->on_mismatch != INVAR_ON_MISMATCH_STOP)
         return INVAR_OK;
     loop->all_ranks_failed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->position.step,
@@ -109,7 +109,7 @@ invar_status invar_train_loop_report_findings(invar_train_loop *loop)
 
 invar_status invar_train_loop_attach_audit(invar_train_loop *loop)
 {
-    int64_t elements = invar_recipe_int(loop->recipe, INVAR_KEY_AUDIT);
+    int64_t elements = loop->config->audit;
     int ranks = invar_ranks_size(loop->ranks);
     int rank = loop->ranks ? invar_comm_rank(loop->ranks->world) : 0;
     const invar_audit_options o = {.elements = invar_layout_range_of(elements, ranks, rank).count,

@@ -61,7 +61,7 @@ static invar_status for_each_recipe(for_recipe_fn *visitor, void *payload,
     if (evals->count == 0)
         return visitor(payload, session);
     for (size_t i = 0; i < evals->count; i++) {
-        own.recipe = evals->recipes[i];
+        own.config = &evals->sets[i];
         INVAR_TRY(visitor(payload, &own));
     }
     return INVAR_OK;
@@ -72,12 +72,12 @@ static invar_status for_each_recipe(for_recipe_fn *visitor, void *payload,
  */
 static invar_sampling_params sampling_of(const invar_run_context *session)
 {
-    const invar_recipe *r = session->recipe;
+    const invar_config *c = session->config;
     invar_sampling_params s = invar_run_context_sampling(session);
-    double temperature = invar_recipe_float(r, INVAR_KEY_EVAL_TEMPERATURE);
-    double top_p = invar_recipe_float(r, INVAR_KEY_EVAL_TOP_P);
-    int64_t top_k = invar_recipe_int(r, INVAR_KEY_EVAL_TOP_K);
-    int64_t longest = invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN);
+    double temperature = c->eval_temperature;
+    double top_p = c->eval_top_p;
+    int64_t top_k = c->eval_top_k;
+    int64_t longest = c->eval_max_response_len;
 
     s.purpose = INVAR_PURPOSE_EVAL;
     if (temperature >= 0.0)
@@ -94,7 +94,7 @@ static invar_sampling_params sampling_of(const invar_run_context *session)
 static invar_status check_sampling(void *payload, const invar_run_context *session)
 {
     const invar_sampling_params sampling = sampling_of(session);
-    const bool own = invar_recipe_int(session->recipe, INVAR_KEY_EVAL_MAX_RESPONSE_LEN) > 0;
+    const bool own = session->config->eval_max_response_len > 0;
 
     (void)payload;
     return invar_run_context_check_sampling(
@@ -105,7 +105,7 @@ static invar_status check_sampling(void *payload, const invar_run_context *sessi
 invar_status invar_evaluate_read_sets(invar_run_context *session)
 {
     invar_eval_config_release(&session->evals);
-    INVAR_TRY(invar_eval_config_read(&session->evals, session->recipe));
+    INVAR_TRY(invar_eval_config_read(&session->evals, session->config));
     return for_each_recipe(check_sampling, NULL, session);
 }
 
@@ -120,8 +120,7 @@ static invar_status measure_set(void *payload, const invar_run_context *session)
     invar_sampling_params *most = &seen->sampling, own = sampling_of(session);
     bool first = seen->per_prompt == 0;
 
-    seen->per_prompt = max_of(
-        seen->per_prompt, invar_recipe_int(session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT));
+    seen->per_prompt = max_of(seen->per_prompt, session->config->n_samples_per_eval_prompt);
     seen->response = max_of(seen->response, own.max_response);
     if (first)
         *most = own;
@@ -240,39 +239,37 @@ typedef struct recipe_sets {
 } recipe_sets;
 
 /* True if samples of an evaluation are led by the agents that lead those of training. */
-static bool has_agents(const invar_recipe *r)
+static bool has_agents(const invar_config *c)
 {
-    return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] &&
-           invar_recipe_bool(r, INVAR_KEY_EVAL_TURNS);
+    return c->custom_agent_path[0] && c->eval_turns;
 }
 
 static invar_status run_set(const recipe_sets *r, const test_set *set, const invar_dataset *data,
                             invar_rl_samples *samples)
 {
     const invar_evaluation *e = r->evaluation;
-    int64_t per_prompt = invar_recipe_int(r->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
+    int64_t per_prompt = r->session->config->n_samples_per_eval_prompt;
     const invar_run_context *s = r->session;
     invar_sampling_params sampling = sampling_of(s);
     const invar_multi_turn turns =
-        invar_multi_turn_read(s->recipe, e->turns, &s->spec, s->tokenizer);
-    const invar_generate_args how = {
-        .layout = e->layout,
-        .rollout = e->rollout,
-        .sampling = &sampling,
-        .reward_source = &r->judge,
-        .turns =
-            turns.enabled && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
-        .agents_lead = has_agents(s->recipe),
-        .agents = e->agents,
-        .needs_reward = turns.needs_reward,
-        .evaluation = true,
-        .per_prompt = per_prompt};
+        invar_multi_turn_read(s->config, e->turns, &s->spec, s->tokenizer);
+    const invar_generate_args how = {.layout = e->layout,
+                                     .rollout = e->rollout,
+                                     .sampling = &sampling,
+                                     .reward_source = &r->judge,
+                                     .turns =
+                                         turns.enabled && s->config->eval_turns ? &turns : NULL,
+                                     .agents_lead = has_agents(s->config),
+                                     .agents = e->agents,
+                                     .needs_reward = turns.needs_reward,
+                                     .evaluation = true,
+                                     .per_prompt = per_prompt};
     set_results found;
 
     if (how.agents_lead && e->no_agents)
         return INVAR_OK;
     if (how.agents_lead && invar_ranks_is_leader(e->layout) && !e->agents)
-        return invar_config_fail(s->recipe, INVAR_KEY_EVAL_TURNS,
+        return invar_config_fail(s->config, INVAR_KEY_EVAL_TURNS,
                                  "= true: agents lead evaluations of a training run alone; with "
                                  "false each is one response, without custom-agent-path");
     INVAR_TRY(add_prompts(samples, e, data, per_prompt));
@@ -286,10 +283,10 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
 static invar_status run_sets(void *payload, const invar_run_context *session)
 {
     recipe_sets r = {.evaluation = payload, .session = session};
-    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    const char *cursor = session->config->eval_prompt_data;
     test_set set;
 
-    INVAR_TRY(invar_reward_source_read(&r.judge, session->recipe, r.evaluation->plugin, true));
+    INVAR_TRY(invar_reward_source_read(&r.judge, session->config, r.evaluation->plugin, true));
     while (next_set(&set, &cursor)) {
         invar_dataset *data = NULL;
         invar_rl_samples samples = {0};
@@ -319,7 +316,7 @@ typedef struct hash_state {
 
 static invar_status hash_sets(void *payload, const invar_run_context *session)
 {
-    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    const char *cursor = session->config->eval_prompt_data;
     hash_state *a = payload;
     test_set set;
 
@@ -335,15 +332,14 @@ static invar_status hash_sets(void *payload, const invar_run_context *session)
         invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);
     }
     if (a->settings)
-        invar_eval_config_hash(&a->hasher, session->recipe);
+        invar_eval_config_hash(&a->hasher, session->config);
     return INVAR_OK;
 }
 
 invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
                                  const invar_run_context *session)
 {
-    hash_state a = {.seen = seen,
-                    .settings = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_CONFIG)[0]};
+    hash_state a = {.seen = seen, .settings = session->config->eval_config[0]};
 
     invar_hasher_init(&a.hasher);
     INVAR_TRY(for_each_recipe(hash_sets, &a, session));
@@ -355,7 +351,7 @@ invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
 
 static invar_status check_sets(void *payload, const invar_run_context *session)
 {
-    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    const char *cursor = session->config->eval_prompt_data;
     invar_reward_source_reach reach = *(const invar_reward_source_reach *)payload;
     test_set set;
 
@@ -368,7 +364,7 @@ static invar_status check_sets(void *payload, const invar_run_context *session)
         reach.what = what;
         reach.path = set.path;
         INVAR_TRY(invar_run_context_data(&data, session, set.path, true));
-        status = invar_reward_source_check_data(session->recipe, data, &reach);
+        status = invar_reward_source_check_data(session->config, data, &reach);
         invar_dataset_close(data);
         INVAR_TRY(status);
     }

@@ -64,7 +64,7 @@ static invar_status gather_identity(identity *id, const invar_train_loop *loop)
     id->count = id->n_hex = 0;
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->recipe, i);
+        invar_recipe_entry_get(&e, loop->config->recipe, i);
         if (invar_recipe_entry_identifies(&e))
             id->pairs[id->count++] =
                 (invar_ledger_pair){e.key->name, recorded_text(id, i, e.text ? e.text : "")};
@@ -87,9 +87,9 @@ static invar_status gather_identity(identity *id, const invar_train_loop *loop)
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     if (s->spec.lora.rank > 0)
         add_digest(id, "base hash", &s->base_weights);
-    if (invar_train_settings_teacher(loop->recipe))
+    if (invar_train_settings_teacher(loop->config))
         add_digest(id, "teacher hash", &s->teacher_weights);
-    if (invar_train_settings_critic(loop->recipe))
+    if (invar_train_settings_critic(loop->config))
         add_digest(id, "critic hash", &s->critic_weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
@@ -144,14 +144,13 @@ static invar_status recall_files(invar_train_loop *loop)
 
 invar_status invar_train_loop_read_sets(invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
     invar_data_lengths *data = &loop->identity.data;
 
     invar_data_lengths_add(data, loop->session.data, false);
     if (loop->options->replay) // a replay does not evaluate
         return INVAR_OK;
-    data->evaluates = loop->identity.evaluates =
-        invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    data->evaluates = loop->identity.evaluates = invar_config_evaluates(c) && c->eval_interval > 0;
     if (!data->evaluates)
         return INVAR_OK;
     INVAR_TRY(invar_evaluate_read_sets(&loop->session));
@@ -161,7 +160,7 @@ invar_status invar_train_loop_read_sets(invar_train_loop *loop)
 
 static invar_status find_saved_rollouts(invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
     invar_digest own;
     identity id;
 
@@ -170,7 +169,7 @@ static invar_status find_saved_rollouts(invar_train_loop *loop)
         return recall_files(loop);
     INVAR_TRY(gather_identity(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
-    return invar_saved_rollouts_find(&loop->identity.saved, r, &own);
+    return invar_saved_rollouts_find(&loop->identity.saved, c, &own);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
@@ -245,7 +244,7 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
     add_model(f, &loop->session);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->recipe, i);
+        invar_recipe_entry_get(&e, loop->config->recipe, i);
         if (i == INVAR_KEY_SAVE && loop->dirs.paths.save[0] && !loop->dirs.paths.default_save_dir)
             // the environment variable INVAR_SAVE may have named the folder
             e.text = loop->dirs.paths.save;
@@ -354,7 +353,8 @@ static void find_only_here(first_other *other)
  */
 static bool can_fork(const invar_train_loop *loop, const first_other *other, int index)
 {
-    return loop->settings.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
+    return loop->config->debug_rollout_only ? !other->weights
+                                            : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
 }
 
 /* Writes the advice to fork the run; "" if a fork cannot have another value of the key. */
@@ -529,7 +529,7 @@ static void add_recipe(rank_inputs *to, const files *own, const invar_train_loop
     add_text(to, loop->dirs.paths.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->recipe, i);
+        invar_recipe_entry_get(&e, loop->config->recipe, i);
         add_text(to, e.key->name);
         add_text(to, e.text ? e.text : "");
     }

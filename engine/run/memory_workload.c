@@ -28,36 +28,35 @@
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 /* Returns the tokens of the longest prompt that the recipe admits. */
-static int64_t longest_prompt(const invar_recipe *r, int64_t context)
+static int64_t longest_prompt(const invar_config *c, int64_t context)
 {
-    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    int64_t longest = c->rollout_max_prompt_len;
 
     return longest ? invar_min_i64(longest, context - 1) : context - 1;
 }
 
 /* Returns the largest number of tokens of prompt and response together. */
-static int64_t longest_context(const invar_memory_workload *workload, const invar_recipe *r)
+static int64_t longest_context(const invar_memory_workload *workload, const invar_config *c)
 {
-    int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+    int64_t context = c->rollout_max_context_len;
 
     return context ? context : workload->spec->max_positions;
 }
 
-static bool has_agents(const invar_recipe *r)
+static bool has_agents(const invar_config *c)
 {
-    return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
+    return c->custom_agent_path[0] != '\0';
 }
 
-static void read_lengths(invar_memory_workload *workload, const invar_recipe *r,
+static void read_lengths(invar_memory_workload *workload, const invar_config *c,
                          const invar_train_settings *set, const invar_data_lengths *data)
 {
-    workload->context = longest_context(workload, r);
-    workload->prompt = data->prompt ? data->prompt : longest_prompt(r, workload->context);
-    workload->response =
-        invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), workload->context);
-    if (has_agents(r)) { // agents choose their prompts
+    workload->context = longest_context(workload, c);
+    workload->prompt = data->prompt ? data->prompt : longest_prompt(c, workload->context);
+    workload->response = invar_min_i64(c->rollout_max_response_len, workload->context);
+    if (has_agents(c)) { // agents choose their prompts
         workload->prompt = workload->context - 1;
-        workload->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
+        workload->branches = c->agent_max_branches;
     }
     if (!set->sft)
         return;
@@ -67,37 +66,36 @@ static void read_lengths(invar_memory_workload *workload, const invar_recipe *r,
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static void read_rollouts(invar_memory_workload *workload, const invar_recipe *r,
+static void read_rollouts(invar_memory_workload *workload, const invar_config *c,
                           const invar_train_settings *set, const invar_data_lengths *data)
 {
-    bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
-    bool follows =
-        workload->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
-    bool turns = invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] != '\0';
-    int64_t context = longest_context(workload, r);
+    bool loads = c->load_debug_rollout_data[0] != '\0';
+    bool follows = workload->level > INVAR_PROBE_STEP && !c->debug_train_only;
+    bool turns = c->custom_generate_function_path[0] != '\0';
+    int64_t context = longest_context(workload, c);
 
     if (!set->sft && (!loads || follows)) // loaded rollouts are not sampled
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
             (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
-                                  set->per_prompt,
+                                  set->config->n_samples_per_prompt,
                                   workload->prompt,
                                   workload->response,
                                   context,
                                   data->prompt > 0,
                                   turns || set->lag.rollouts > 0};
-    if (has_agents(r)) // agents may run any number of samples at a time
+    if (has_agents(c)) // agents may run any number of samples at a time
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
             MOST_PROMPTS, 1, workload->context - 1, workload->response, context, false, true};
     if (data->evaluates)
         workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
             (invar_rollout_shape){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
                                   data->per_prompt,
-                                  data->eval ? data->eval : longest_prompt(r, context),
+                                  data->eval ? data->eval : longest_prompt(c, context),
                                   data->response,
                                   context,
                                   data->eval > 0,
                                   turns};
-    if (data->evaluates && has_agents(r))
+    if (data->evaluates && has_agents(c))
         workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
             MOST_PROMPTS, data->per_prompt, workload->context - 1, data->response, context, false,
             true};
@@ -110,67 +108,65 @@ static int64_t max_scored(const invar_train_settings *set)
 {
     int64_t ahead = set->round * (1 + set->lag.rollouts);
 
-    if (!set->off_policy || !set->check_logprobs)
+    if (!set->off_policy || !set->config->check_logprobs)
         ahead = 0;
-    else if (set->rollout_logprobs)
-        ahead += set->prompts;
-    return invar_max_i64(set->prompts, ahead) * set->per_prompt;
+    else if (set->config->use_rollout_logprobs)
+        ahead += set->config->rollout_batch_size;
+    return invar_max_i64(set->config->rollout_batch_size, ahead) *
+           set->config->n_samples_per_prompt;
 }
 
 invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
                                                      const invar_train_settings *set,
                                                      const invar_data_lengths *data)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
     bool far = invar_device_is_local(&s->dev);
-    bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
-    int64_t micro_batch = invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE);
+    bool dynamic = c->use_dynamic_batch_size;
+    int64_t micro_batch = c->micro_batch_size;
     invar_memory_workload workload = {
         .dev = &s->dev,
         .spec = &s->spec,
         .format = s->format,
         .two_formats = s->rollout_format != s->format,
         .rollout_format = s->rollout_format,
-        .overlap = set->overlap,
+        .overlap = set->config->rollout_overlap,
         .verify_inflight = set->sampler_verifies,
-        .max_inflight = set->round * set->per_prompt * set->lag.rollouts,
-        .reference = invar_train_settings_reference(r),
-        .reference_moves = invar_train_settings_reference_moves(r),
+        .max_inflight = set->round * set->config->n_samples_per_prompt * set->lag.rollouts,
+        .reference = invar_train_settings_reference(c),
+        .reference_moves = c->ref_update_interval > 0,
         .reference_spec = s->ref_has_own_spec ? &s->ref_spec : NULL,
-        .teacher = invar_train_settings_teacher(r),
+        .teacher = invar_train_settings_teacher(c),
         .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
         .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
-        .critic = invar_train_settings_critic(r),
+        .critic = invar_train_settings_critic(c),
         .draft = invar_run_context_drafts(s) ? &s->draft_spec : NULL,
         .draft_format = invar_run_context_draft_format(s),
-        .learns = !set->rollout_only,
+        .learns = !set->config->debug_rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
         .loss_on_rank0 = invar_loss_traits_of(set->rl.loss)->plugin,
-        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
-        .replay = set->replay_routing,
+        .level = c->debug_determinism,
+        .replay = set->config->use_rollout_routing_replay,
         .adamw = set->adamw,
-        .offload_chunk_bytes = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
-                                   ? INVAR_OPTIMIZER_CHUNK_BYTES
-                                   : 0,
-        .bucket_bytes = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
-        .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
-                 .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
+        .offload_chunk_bytes = far && c->optimizer_cpu_offload ? INVAR_OPTIMIZER_CHUNK_BYTES : 0,
+        .bucket_bytes = (size_t)c->update_weight_buffer_size,
+        .plan = {.unit_rows = c->unit_rows,
+                 .unit_count = c->unit_count,
                  .micro_batch = dynamic ? 0 : micro_batch,
-                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU)
+                 .max_tokens = dynamic            ? c->max_tokens_per_gpu
                                : micro_batch == 0 ? OPEN_TOKENS
                                                   : 0},
         .dynamic = dynamic || micro_batch == 0,
         .micro_batch_unset = !dynamic && micro_batch == 0,
-        .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
-                     INVAR_RECOMPUTE_FULL,
-        .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
+        .recompute = c->recompute_granularity == INVAR_RECOMPUTE_FULL,
+        .head_rows = c->log_probs_chunk_size,
         .step_samples = set->global_batch,
         .samples = max_scored(set),
         .limits = invar_run_context_limits(s),
         .sampling = {invar_run_context_sampling(s), data->sampling}};
 
-    read_lengths(&workload, r, set, data);
-    read_rollouts(&workload, r, set, data);
+    read_lengths(&workload, c, set, data);
+    read_rollouts(&workload, c, set, data);
     return workload;
 }
 
@@ -237,12 +233,11 @@ static invar_status warn_if_missing(invar_memory_planning *planning, invar_statu
 
 static invar_status read_data(invar_memory_planning *planning)
 {
-    const invar_recipe *r = planning->session.recipe;
-    const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
+    const invar_config *c = planning->session.config;
+    const char *path = c->prompt_data;
     invar_digest digest;
 
-    planning->data.evaluates =
-        invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    planning->data.evaluates = invar_config_evaluates(c) && c->eval_interval > 0;
     if (planning->data.evaluates) {
         INVAR_TRY(invar_evaluate_read_sets(&planning->session));
         INVAR_TRY(invar_evaluate_measure(&planning->data, &planning->session));
@@ -264,18 +259,20 @@ static invar_status read_data(invar_memory_planning *planning)
  * Fails if a folder of weights does not exist, although the weights are not read: it was
  * misspelled.
  */
-static invar_status check_folders(const invar_recipe *r)
+static invar_status check_folders(const invar_config *c)
 {
-    static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
-                                     INVAR_KEY_OPD_TEACHER_LOAD, INVAR_KEY_LORA_ADAPTER_PATH};
+    const invar_config_text folders[] = {{INVAR_KEY_LOAD, c->load},
+                                         {INVAR_KEY_REF_LOAD, c->ref_load},
+                                         {INVAR_KEY_CRITIC_LOAD, c->critic_load},
+                                         {INVAR_KEY_OPD_TEACHER_LOAD, c->opd_teacher_load},
+                                         {INVAR_KEY_LORA_ADAPTER_PATH, c->lora_adapter_path}};
 
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *path = invar_recipe_string(r, (int)keys[i]);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const char *path = folders[i].text;
         // `load` may name the folder in which this run will save
-        if (!path[0] || (keys[i] == INVAR_KEY_LOAD &&
-                         strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0))
+        if (!path[0] || (folders[i].key == INVAR_KEY_LOAD && strcmp(path, c->save) == 0))
             continue;
-        INVAR_TRY(invar_hf_check_folder(invar_config_schema()->keys[keys[i]].name, path));
+        INVAR_TRY(invar_hf_check_folder(invar_config_schema()->keys[folders[i].key].name, path));
     }
     return INVAR_OK;
 }
@@ -283,7 +280,7 @@ static invar_status check_folders(const invar_recipe *r)
 static invar_status check_admission(const invar_memory_planning *planning)
 {
     const invar_run_context *s = &planning->session;
-    invar_admission facts = {.recipe = s->recipe,
+    invar_admission facts = {.config = s->config,
                              .data_known = s->data,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0};
 
@@ -293,11 +290,11 @@ static invar_status check_admission(const invar_memory_planning *planning)
 
 static invar_status read_workload(invar_memory_planning *planning, size_t memory)
 {
-    INVAR_TRY(check_folders(planning->session.recipe));
+    INVAR_TRY(check_folders(planning->session.config));
     INVAR_TRY(invar_run_context_check_rollouts(&planning->session));
     INVAR_TRY(read_data(planning));
     INVAR_TRY(check_admission(planning));
-    invar_train_settings_read(&planning->settings, planning->session.recipe, 0, -1);
+    invar_train_settings_read(&planning->settings, planning->session.config, 0, -1);
     planning->workload =
         invar_memory_planning_workload(&planning->session, &planning->settings, &planning->data);
     if (memory == 0 && planning->session.imagined)
@@ -308,13 +305,13 @@ static invar_status read_workload(invar_memory_planning *planning, size_t memory
     return INVAR_OK;
 }
 
-invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_recipe *recipe,
+invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_config *config,
                                         size_t memory)
 {
     invar_status status;
 
     *out = (invar_memory_planning){.settings = {.global_batch = 0}};
-    INVAR_TRY(invar_run_context_open(&out->session, recipe,
+    INVAR_TRY(invar_run_context_open(&out->session, config,
                                      INVAR_RUN_CONTEXT_NO_TOKENIZER | INVAR_RUN_CONTEXT_NO_WEIGHTS |
                                          INVAR_RUN_CONTEXT_ANY_DEVICE));
     status = read_workload(out, memory);
@@ -323,12 +320,12 @@ invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_
     return status;
 }
 
-invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_recipe *recipe,
+invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_config *config,
                                        size_t memory)
 {
     invar_status status;
 
-    INVAR_TRY(invar_memory_planning_open(out, recipe, memory));
+    INVAR_TRY(invar_memory_planning_open(out, config, memory));
     status = invar_memory_plan_make(&out->plan, &out->workload, out->available);
     if (status != INVAR_OK)
         invar_memory_planning_release(out);

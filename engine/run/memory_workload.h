@@ -10,6 +10,7 @@
 #ifndef INVAR_ENGINE_RUN_MEMORY_WORKLOAD_H
 #define INVAR_ENGINE_RUN_MEMORY_WORKLOAD_H
 
+#include "engine/config/config.h"
 #include "engine/run/context/data_lengths.h"
 #include "engine/run/context/run_context.h"
 #include "engine/run/memory_plan/memory_plan.h"
@@ -53,14 +54,14 @@ typedef struct invar_memory_planning {
  * Plans the recipe on one rank. If data or tokenizer do not exist, the recipe's bounds are used.
  * `memory` is the device memory in bytes; 0 for the free memory of the device.
  */
-invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_recipe *recipe,
+invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_config *config,
                                        size_t memory) INVAR_MUST_USE;
 
 /*
  * invar_memory_planning_open does the same without a plan. After it,
  * invar_memory_planning_plan_rank plans one rank of `ranks`, for any number of layouts.
  */
-invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_recipe *recipe,
+invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_config *config,
                                         size_t memory) INVAR_MUST_USE;
 invar_status invar_memory_planning_plan_rank(invar_memory_planning *planning,
                                              const invar_layout_sizes *sizes, int ranks,

@@ -18,7 +18,7 @@
  */
 static double peak_flops(const invar_train_loop *loop)
 {
-    double stated = invar_recipe_float(loop->recipe, INVAR_KEY_MFU_PEAK_TFLOPS) * 1e12;
+    double stated = loop->config->mfu_peak_tflops * 1e12;
     const invar_run_context *s = &loop->session;
 
     return stated > 0.0 ? stated : invar_throughput_peak(&s->dev, s->format);
@@ -27,7 +27,7 @@ static double peak_flops(const invar_train_loop *loop)
 void invar_train_loop_start_pace(invar_train_loop *loop)
 {
     const invar_run_progress now = {loop->position.rollout, loop->position.step, 0};
-    const int64_t per = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    const int64_t per = loop->settings.steps_per_rollout;
     const invar_throughput_options options = {
         .peak = peak_flops(loop),
         .devices = invar_ranks_size(loop->ranks),
@@ -40,7 +40,7 @@ void invar_train_loop_start_pace(invar_train_loop *loop)
 
 invar_status invar_train_loop_open_track(invar_train_loop *loop)
 {
-    const invar_track_run run = {.recipe = loop->recipe,
+    const invar_track_run run = {.config = loop->config,
                                  .ledger = loop->recorder.ledger,
                                  .run = loop->recorder.run,
                                  .name = loop->dirs.paths.name,
@@ -134,7 +134,7 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
     invar_train_summary *sum = loop->summary;
     // each token was compared while the weights that sampled it existed
     const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
-    const bool before = lagged && loop->settings.check_logprobs;
+    const bool before = lagged && loop->config->check_logprobs;
     invar_train_progress p = {.rollout = loop->position.rollout,
                               .rollouts = loop->settings.run_schedule.rollouts,
                               .step = loop->position.step,
@@ -175,7 +175,7 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
 
 void invar_train_loop_show_sample(const invar_train_loop *loop)
 {
-    int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
+    int64_t every = loop->config->debug_rollout_print_every;
     const invar_rl_sample *s = loop->batch.samples.items;
     char reward[48] = "";
 

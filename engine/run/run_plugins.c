@@ -29,21 +29,17 @@
 
 #define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
 
-static invar_status attach_plugin(invar_plugin **out, const invar_recipe *recipe, invar_key key,
-                                  uint32_t kinds, bool replay)
+static invar_status attach_plugin(invar_plugin **out, const invar_config *config,
+                                  invar_config_text plugin, uint32_t kinds, bool replay)
 {
-    invar_recipe_entry e;
-    invar_plugin_options o = {.kinds = kinds,
-                              .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
-                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
-                              .log_fd = 2};
+    const invar_plugin_options o = {.name = invar_config_schema()->keys[plugin.key].name,
+                                    .spec = replay ? NULL : plugin.text,
+                                    .kinds = kinds,
+                                    .timeout = (double)config->plugin_timeout,
+                                    .restarts = config->max_restarts,
+                                    .log_fd = 2};
 
-    invar_recipe_entry_get(&e, recipe, (int)key);
-    if (!e.text || !e.text[0])
-        return INVAR_OK;
-    o.name = e.key->name;
-    o.spec = replay ? NULL : e.text;
-    return invar_plugin_open(out, &o);
+    return plugin.text[0] ? invar_plugin_open(out, &o) : INVAR_OK;
 }
 
 static const char *token_text(size_t *bytes_out, const void *tokenizer, int32_t token)
@@ -51,22 +47,20 @@ static const char *token_text(size_t *bytes_out, const void *tokenizer, int32_t 
     return invar_tokenizer_bytes(bytes_out, tokenizer, token);
 }
 
-static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recipe,
+static invar_status attach_teacher(invar_plugin **out, const invar_config *config,
                                    const invar_tokenizer *tokenizer, bool replay)
 {
-    invar_recipe_entry url;
-    invar_remote_teacher_options o = {
-        .model = invar_recipe_string(recipe, INVAR_KEY_OPD_TEACHER_NAME),
+    const invar_remote_teacher_options o = {
+        .name = invar_config_schema()->keys[INVAR_KEY_OPD_TEACHER_URL].name,
+        .url = config->opd_teacher_url,
+        .model = config->opd_teacher_name,
         .key = getenv(TEACHER_KEY_VARIABLE),
-        .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
-        .temperature = (double)(float)invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .timeout = (double)config->plugin_timeout,
+        .temperature = (double)(float)config->rollout_temperature,
         .words = {token_text, tokenizer, invar_tokenizer_size(tokenizer)}};
 
-    invar_recipe_entry_get(&url, recipe, INVAR_KEY_OPD_TEACHER_URL);
-    if (!url.text || !url.text[0])
+    if (!o.url[0])
         return INVAR_OK;
-    o.name = url.key->name;
-    o.url = url.text;
     return invar_plugin_open(out, &(invar_plugin_options){.name = o.name,
                                                           .kinds = INVAR_PLUGIN_KIND_TEACHER,
                                                           .teacher = replay ? NULL : &o});
@@ -137,10 +131,10 @@ static invar_status open_record(invar_run_plugins *out, const char *path, const 
 }
 
 /* Attaches the role that records and replays agents; engine/sample/agent starts them. */
-static invar_status attach_agents(invar_run_plugins *out, const invar_recipe *recipe, bool replay)
+static invar_status attach_agents(invar_run_plugins *out, const invar_config *config, bool replay)
 {
-    const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH);
-    const char *record = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD);
+    const char *spec = config->custom_agent_path;
+    const char *record = config->agent_record;
     const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
                                     .spec = replay || record[0] ? NULL : spec,
                                     .record_only = true,
@@ -153,51 +147,59 @@ static invar_status attach_agents(invar_run_plugins *out, const invar_recipe *re
     return invar_plugin_open(&out->by_role[INVAR_RUN_PLUGINS_AGENTS], &o);
 }
 
-invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *recipe,
+invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_config *c,
                                     const invar_tokenizer *tokenizer, bool replay)
 {
-    static const struct {
-        invar_key key;
+    const struct {
+        invar_config_text plugin;
         uint32_t kinds;
     } roles[] = {
-        [INVAR_RUN_PLUGINS_GROUPS] = {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
+        [INVAR_RUN_PLUGINS_GROUPS] = {{INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
+                                       c->dynamic_sampling_filter_path},
                                       INVAR_PLUGIN_KIND_FILTER},
-        [INVAR_RUN_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
+        [INVAR_RUN_PLUGINS_FILTER] = {{INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
+                                       c->rollout_sample_filter_path},
                                       INVAR_PLUGIN_KIND_FILTER},
-        [INVAR_RUN_PLUGINS_BUFFER] = {INVAR_KEY_BUFFER_FILTER_PATH,
+        [INVAR_RUN_PLUGINS_BUFFER] = {{INVAR_KEY_BUFFER_FILTER_PATH, c->buffer_filter_path},
                                       INVAR_PLUGIN_KIND_BUFFER_FILTER},
-        [INVAR_RUN_PLUGINS_PROMPTS] = {INVAR_KEY_DATA_SOURCE_PATH, INVAR_PLUGIN_KIND_PROMPTS},
-        [INVAR_RUN_PLUGINS_LOSS] = {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, INVAR_PLUGIN_KIND_LOSS},
-        [INVAR_RUN_PLUGINS_HOOKS] = {INVAR_KEY_CUSTOM_INIT_PATH, INVAR_PLUGIN_KIND_HOOK},
-        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
-        {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
-        {INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
-        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
+        [INVAR_RUN_PLUGINS_PROMPTS] = {{INVAR_KEY_DATA_SOURCE_PATH, c->data_source_path},
+                                       INVAR_PLUGIN_KIND_PROMPTS},
+        [INVAR_RUN_PLUGINS_LOSS] = {{INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
+                                     c->custom_loss_function_path},
+                                    INVAR_PLUGIN_KIND_LOSS},
+        [INVAR_RUN_PLUGINS_HOOKS] = {{INVAR_KEY_CUSTOM_INIT_PATH, c->custom_init_path},
+                                     INVAR_PLUGIN_KIND_HOOK},
+        {{INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, c->custom_before_log_prob_hook_path},
+         INVAR_PLUGIN_KIND_HOOK},
+        {{INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, c->custom_before_train_step_hook_path},
+         INVAR_PLUGIN_KIND_HOOK},
+        {{INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, c->custom_rollout_log_function_path},
+         INVAR_PLUGIN_KIND_HOOK},
+        {{INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH,
+          c->custom_eval_rollout_log_function_path},
+         INVAR_PLUGIN_KIND_HOOK},
     };
 
     *out = (invar_run_plugins){.replay = replay};
-    INVAR_TRY(invar_reward_source_attach(&out->by_role[INVAR_RUN_PLUGINS_REWARD], recipe, replay));
-    INVAR_TRY(invar_multi_turn_attach(&out->by_role[INVAR_RUN_PLUGINS_TURNS], recipe, replay));
-    INVAR_TRY(attach_teacher(&out->by_role[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
-    INVAR_TRY(attach_agents(out, recipe, replay));
+    INVAR_TRY(invar_reward_source_attach(&out->by_role[INVAR_RUN_PLUGINS_REWARD], c, replay));
+    INVAR_TRY(invar_multi_turn_attach(&out->by_role[INVAR_RUN_PLUGINS_TURNS], c, replay));
+    INVAR_TRY(attach_teacher(&out->by_role[INVAR_RUN_PLUGINS_TEACHER], c, tokenizer, replay));
+    INVAR_TRY(attach_agents(out, c, replay));
     for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
-        INVAR_TRY(attach_plugin(&out->by_role[i], recipe, roles[i].key, roles[i].kinds, replay));
+        INVAR_TRY(attach_plugin(&out->by_role[i], c, roles[i].plugin, roles[i].kinds, replay));
     return INVAR_OK;
 }
 
-invar_status invar_run_plugins_locate(const invar_recipe *recipe)
+invar_status invar_run_plugins_locate(const invar_config *config)
 {
-    const bool replaced = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
-    size_t count;
-    const invar_key *keys = invar_config_plugins(&count);
+    const bool replaced = config->agent_record[0] != '\0';
+    invar_config_text plugins[INVAR_CONFIG_PLUGINS];
 
-    for (size_t i = 0; i < count; i++) {
-        invar_recipe_entry e;
-
-        invar_recipe_entry_get(&e, recipe, (int)keys[i]);
-        if (e.text[0] && !(replaced && keys[i] == INVAR_KEY_CUSTOM_AGENT_PATH))
-            INVAR_TRY(invar_plugin_argv_locate(e.key->name, e.text));
-    }
+    invar_config_plugins(plugins, config);
+    for (int i = 0; i < INVAR_CONFIG_PLUGINS; i++)
+        if (plugins[i].text[0] && !(replaced && plugins[i].key == INVAR_KEY_CUSTOM_AGENT_PATH))
+            INVAR_TRY(invar_plugin_argv_locate(invar_config_schema()->keys[plugins[i].key].name,
+                                               plugins[i].text));
     return INVAR_OK;
 }
 

@@ -9,7 +9,7 @@
 #ifndef INVAR_ENGINE_RUN_RUN_PLUGINS_H
 #define INVAR_ENGINE_RUN_RUN_PLUGINS_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/ext/recorded_replies.h"
 #include "engine/record/recorder.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -48,7 +48,7 @@ typedef struct invar_run_plugins {
 } invar_run_plugins;
 
 /* Attaches the plug-ins of the recipe. `tokenizer` must outlive them. */
-invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *recipe,
+invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_config *config,
                                     const invar_tokenizer *tokenizer, bool replay) INVAR_MUST_USE;
 void invar_run_plugins_close(invar_run_plugins *plugins);
 
@@ -56,7 +56,7 @@ void invar_run_plugins_close(invar_run_plugins *plugins);
  * Returns what invar_run_plugins_open would fail with if a shared object or a program of the recipe
  * does not exist. Nothing is loaded or started.
  */
-invar_status invar_run_plugins_locate(const invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_run_plugins_locate(const invar_config *config) INVAR_MUST_USE;
 
 /*
  * Prints and records an event for each plug-in that has changed since `step` was executed. Returns

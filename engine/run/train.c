@@ -189,7 +189,7 @@ static invar_status record_rollout_step(invar_train_loop *loop)
 
 static invar_status collect_batch(invar_train_loop *loop, void *payload)
 {
-    const char *to = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
+    const char *to = loop->config->save_debug_rollout_data;
     invar_rollout_request order = {.rollout = loop->position.rollout,
                                    .weights = loop->position.weights};
     bool ready = false;
@@ -282,7 +282,7 @@ static invar_status score_rollout(invar_train_loop *loop, void *payload)
 
 static invar_status reset_optimizers(invar_train_loop *loop)
 {
-    if (!loop->settings.reset_optimizer)
+    if (!loop->config->reset_optimizer_states)
         return INVAR_OK;
     invar_train_loop_before_change(loop);
     INVAR_TRY(invar_learner_reset(&loop->actor));
@@ -298,7 +298,7 @@ static invar_status move_reference(invar_train_loop *loop)
 /* On a sampling rank: reports its times for each training step made from its samples. */
 static invar_status report_sampling_times(invar_train_loop *loop)
 {
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
     const invar_ledger_rank_time *work;
     const invar_ledger_op_time *ops;
     size_t count;
@@ -324,7 +324,7 @@ static invar_status run_rollout(invar_train_loop *loop)
         return report_sampling_times(loop);
     invar_train_loop_show_sample(loop);
     INVAR_TRY(run_phase(loop, "score", INVAR_AUDIT_SCORE, score_rollout, NULL));
-    if (loop->settings.rollout_only)
+    if (loop->config->debug_rollout_only)
         return record_rollout_step(loop);
     invar_train_loop_warn_equal_rewards(loop);
     for (int64_t i = 0; i < loop->settings.steps_per_rollout; i++)
@@ -348,8 +348,7 @@ static invar_status save_traced(invar_train_loop *loop, invar_train_loop_saving 
 /* Saves what the schedule or the clock asks for, on the ranks that have something to save. */
 static invar_status save_if_due(invar_train_loop *loop, const invar_run_actions *turn, bool by_time)
 {
-    bool saves =
-        loop->dirs.paths.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    bool saves = loop->dirs.paths.save[0] || loop->config->save_hf[0];
 
     if (!saves || loop->roles.is_rollout_rank)
         return INVAR_OK;
@@ -399,7 +398,7 @@ static invar_status run_evaluation(invar_train_loop *loop)
     e.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD];
     e.turns = loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS];
     e.agents = loop->agents;
-    e.no_agents = invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
+    e.no_agents = loop->config->agent_record[0] != '\0';
     if (loop->source.options.agents_lead)
         INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
     // the ledger keeps no replies of an evaluation
@@ -460,7 +459,7 @@ static invar_status run_loop(invar_train_loop *loop)
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     INVAR_TRY(invar_train_loop_keep_fork(loop));
     if (loop->position.step == 0 && loop->settings.run_schedule.eval_interval > 0 &&
-        !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
+        !loop->config->skip_eval_before_train)
         INVAR_TRY(run_evaluation(loop));
     invar_track_report_steps(loop->track, loop->position.step - 1);
     invar_train_loop_start_pace(loop);
@@ -610,7 +609,7 @@ static void check_trace(const invar_train_loop *loop)
 /* Prints a line if the run ended before profile-step-start, since the profile is then empty. */
 static void check_profile_window(const invar_train_loop *loop)
 {
-    int64_t first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START);
+    int64_t first = loop->config->profile_step_start;
 
     if (loop->session.profile && loop->position.step <= first)
         invar_recorder_print(&loop->recorder,
@@ -631,7 +630,7 @@ static void fill_summary(invar_train_summary *out, const invar_train_loop *loop)
     out->mfu = invar_throughput_mean_mfu(&loop->recorder.throughput);
 }
 
-invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
+invar_status invar_train(invar_train_summary *out, const invar_config *config,
                          const invar_train_options *options)
 {
     invar_train_loop *loop = NULL;
@@ -649,7 +648,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
         abort_other_ranks(options, false, false);
         return status;
     }
-    status = invar_train_loop_open(loop, recipe, options, out);
+    status = invar_train_loop_open(loop, config, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run_loop(loop);
     if (status != INVAR_OK) {
@@ -681,7 +680,7 @@ static void describe_inputs(invar_train_inputs *out, const invar_train_loop *loo
         invar_dataset_hash(&out->data, loop->session.data);
 }
 
-invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *recipe,
+invar_status invar_train_check(invar_train_inputs *out, const invar_config *config,
                                const invar_train_options *options)
 {
     invar_train_loop *loop = NULL;
@@ -690,7 +689,7 @@ invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *reci
     *out = (invar_train_inputs){.threads = 0};
     status = INVAR_ALLOC(loop, 1, "a run");
     if (status == INVAR_OK)
-        status = invar_train_loop_read(loop, recipe, options);
+        status = invar_train_loop_read(loop, config, options);
     out->differ = loop && loop->all_ranks_failed && status == INVAR_E_STATE;
     if (status == INVAR_OK || out->differ)
         describe_inputs(out, loop);

@@ -9,7 +9,7 @@
 #ifndef INVAR_ENGINE_RUN_TRAIN_H
 #define INVAR_ENGINE_RUN_TRAIN_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/run/train_options.h"
 
 #ifdef __cplusplus
@@ -24,7 +24,7 @@ extern "C" {
  * Collective. Rank 0 alone writes, and on other ranks `out` has no chain. If one rank fails, all
  * end.
  */
-invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
+invar_status invar_train(invar_train_summary *out, const invar_config *config,
                          const invar_train_options *options) INVAR_MUST_USE;
 
 /* Inputs of the run on this rank, as invar_train_check found them. */
@@ -41,7 +41,7 @@ typedef struct invar_train_inputs {
  * the message names the rank and the difference. Any other failure of one rank ends all.
  * Collective.
  */
-invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *recipe,
+invar_status invar_train_check(invar_train_inputs *out, const invar_config *config,
                                const invar_train_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus

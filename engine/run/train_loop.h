@@ -19,6 +19,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "engine/config/config.h"
 #include "engine/files/checkpoint/checkpoint.h"
 #include "engine/files/hf/aux_files.h"
 #include "engine/model/audit/audit.h"
@@ -138,7 +139,7 @@ typedef struct invar_train_log {
 
 typedef struct invar_train_loop {
     const invar_train_options *options;
-    const invar_recipe *recipe;
+    const invar_config *config;
     invar_train_summary *summary;
     invar_train_settings settings;
     invar_layout layout;       /* layout of the ranks with this rank's role, train or sample */
@@ -192,10 +193,10 @@ typedef struct invar_train_loop {
 
 /*
  * Opens everything that the run needs, from the recipe to the loaded checkpoint, and begins the run
- * in its ledger. Sets summary->finished if nothing is left to do. `recipe`, `options` and `summary`
+ * in its ledger. Sets summary->finished if nothing is left to do. `config`, `options` and `summary`
  * must outlive the loop. Call invar_train_loop_close afterwards, also after a failure. Collective.
  */
-invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
+invar_status invar_train_loop_open(invar_train_loop *loop, const invar_config *config,
                                    const invar_train_options *options,
                                    invar_train_summary *summary) INVAR_MUST_USE;
 
@@ -203,7 +204,7 @@ invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *r
  * Like invar_train_loop_open, but only reads: opens the inputs, loads the models and compares the
  * ranks. Writes nothing and starts no plug-in.
  */
-invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *recipe,
+invar_status invar_train_loop_read(invar_train_loop *loop, const invar_config *config,
                                    const invar_train_options *options) INVAR_MUST_USE;
 /* Releases everything that the loop owns. */
 void invar_train_loop_close(invar_train_loop *loop);

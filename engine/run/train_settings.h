@@ -1,12 +1,12 @@
 /*
- * train_settings.h - training settings derived from the recipe, read once when a run begins.
+ * train_settings.h - training settings derived from several keys, once when a run begins.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_RUN_TRAIN_SETTINGS_H
 #define INVAR_ENGINE_RUN_TRAIN_SETTINGS_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/model/model.h"
 #include "engine/ranks/layout/rank_roles.h"
 #include "engine/rl/loss.h"
@@ -20,73 +20,61 @@ extern "C" {
 #endif
 
 typedef struct invar_train_settings {
+    const invar_config *config; /* borrowed */
     invar_rl_options rl;
     invar_adamw_options adamw;
     invar_lr_schedule schedule;
     invar_lr_schedule critic_schedule;
     invar_run_schedule run_schedule; /* intervals and limits of the run */
-    int64_t prompts;                 /* prompts per rollout */
-    int64_t per_prompt;              /* samples per prompt */
     int64_t round;                   /* prompts per sampling round */
     invar_lag lag;                   /* how far sampling runs ahead of training */
     bool recorded;                   /* rollout-schedule = recorded: groups are trained on as soon
                                   as they are complete, or as a record says */
-    int64_t max_delay;               /* rollouts by which a group may be late, with `recorded` */
-    bool surplus;                    /* groups beyond the batch are kept for the next rollout */
     bool off_policy;                 /* samples of older weights are trained on, because of lag or
                                   surplus */
     int64_t global_batch;            /* samples per optimizer step */
-    int64_t steps_per_rollout;       /* optimizer steps per rollout */
-    int64_t critic_only;   /* number of first rollouts in which only the critic is trained */
-    bool overlap;          /* later rollouts are sampled while the current one is trained on */
-    bool checks_flight;    /* in-flight samples are scored before the weights change */
-    bool sampler_verifies; /* the sampler scores its own in-flight samples; else the
-                                  trainer does */
-    bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
-    float max_logp_diff;  /* bound for rollout against scoring, if they may differ; 0 for no
-                             bound */
-    bool skip_updates;    /* no weights are updated */
-    bool reset_optimizer; /* optimizer state is reset before each rollout */
+    int64_t steps_per_rollout; /* optimizer steps per rollout; 1 with debug-rollout-only, which has
+                                  an entry in the ledger per rollout */
+    bool checks_flight;        /* in-flight samples are scored before the weights change */
+    bool sampler_verifies;     /* the sampler scores its own in-flight samples; else the trainer
+                                  does */
+    bool sft;
 } invar_train_settings;
 
 /*
  * Reads the settings. `data` is the number of prompts, which num-epoch counts; 0 if unknown.
  * `until` is that of invar_run_schedule.
  */
-void invar_train_settings_read(invar_train_settings *out, const invar_recipe *recipe, int64_t data,
+void invar_train_settings_read(invar_train_settings *out, const invar_config *config, int64_t data,
                                int64_t until);
 
 /* True for supervised training: the answers come from the data and nothing is sampled. */
-bool invar_train_settings_supervised(const invar_recipe *recipe);
+bool invar_train_settings_supervised(const invar_config *config);
 
 /*
  * *out = how the recipe divides the model over ranks. Returns INVAR_E_INVALID if its keys
  * contradict each other.
  */
 invar_status invar_train_settings_sizes(invar_layout_sizes *out,
-                                        const invar_recipe *recipe) INVAR_MUST_USE;
+                                        const invar_config *config) INVAR_MUST_USE;
 
 /*
  * Like invar_train_settings_sizes, and also for ranks that only sample: out->rollout_ranks of them,
  * 0 if all ranks sample.
  */
 invar_status invar_train_settings_roles(invar_rank_role_sizes *out,
-                                        const invar_recipe *recipe) INVAR_MUST_USE;
+                                        const invar_config *config) INVAR_MUST_USE;
 
 /* Returns the format of sampling: rollout-dtype, or dtype if it is empty. */
-invar_format invar_train_settings_rollout_format(const invar_recipe *recipe);
+invar_format invar_train_settings_rollout_format(const invar_config *config);
 
 /* True if there is a teacher: a model of this run, or one behind a server. */
-bool invar_train_settings_distills(const invar_recipe *recipe);
+bool invar_train_settings_distills(const invar_config *config);
 
-/*
- * True if the run has this model besides the actor; _reference_moves is true if the reference is
- * updated to the actor's weights.
- */
-bool invar_train_settings_reference(const invar_recipe *recipe);
-bool invar_train_settings_reference_moves(const invar_recipe *recipe);
-bool invar_train_settings_teacher(const invar_recipe *recipe);
-bool invar_train_settings_critic(const invar_recipe *recipe);
+/* True if the run has this model besides the actor. */
+bool invar_train_settings_reference(const invar_config *config);
+bool invar_train_settings_teacher(const invar_config *config);
+bool invar_train_settings_critic(const invar_config *config);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind,
     bool found;
 
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->position.step, "error", kind, text));
-    if (!loop->settings.stop_on_mismatch)
+    if (loop->config->on_mismatch != INVAR_ON_MISMATCH_STOP)
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // an audit finding may be the cause
     // every rank finds the same mismatch: no rank may end before rank 0 has recorded the event
@@ -62,7 +62,7 @@ static invar_status compare_logprobs(invar_train_loop *loop, const char *what, i
 static invar_status check_bound(invar_train_loop *loop)
 {
     const invar_token_arrays *f = &loop->arrays;
-    const float bound = loop->settings.max_logp_diff;
+    const float bound = (float)loop->config->max_logp_diff;
     invar_logp_diff gap =
         invar_token_arrays_max_logp_diff(f, 0, f->samples, f->rollout_logp, f->score_logp);
     char text[INVAR_ERROR_MESSAGE_SIZE];
@@ -108,8 +108,8 @@ static invar_status score_actor(invar_train_loop *loop)
     f->sampled = has_logp(&loop->batch.samples);
     f->copied = loop->identity.saved.on_policy && !invar_run_context_two_formats(&loop->session) &&
                         !loop->settings.off_policy
-                    ? !loop->settings.check_logprobs
-                    : loop->settings.rollout_logprobs;
+                    ? !loop->config->check_logprobs
+                    : loop->config->use_rollout_logprobs;
     if (f->sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -186,7 +186,7 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
     invar_token_array_flags wants = {
-        s->reference != NULL, invar_train_settings_distills(loop->recipe), s->critic != NULL};
+        s->reference != NULL, invar_train_settings_distills(loop->config), s->critic != NULL};
     invar_rl_batch all;
 
     invar_token_arrays_release(&loop->arrays);
@@ -216,7 +216,7 @@ static int64_t sampling_version(const invar_train_loop *loop, int64_t first)
 invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,
                                         int64_t first, int64_t count)
 {
-    bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE), rewarded;
+    bool passes = loop->config->log_passrate, rewarded;
 
     if (first + count > loop->arrays.samples)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -228,27 +228,26 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
     invar_token_arrays_starts(out->start, &loop->arrays, first, count);
     out->batch = invar_token_arrays_batch(&loop->arrays, first, count, out->start);
     rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->arrays.samples);
-    out->report = (invar_step_report){
-        .number = loop->position.step,
-        .samples = loop->batch.samples.items,
-        .flat = &loop->arrays,
-        .first = first,
-        .count = count,
-        .start = out->start,
-        .weights = sampling_version(loop, first),
-        .own_weights = loop->batch.on_policy,
-        .other_format = invar_run_context_two_formats(&loop->session),
-        .filtered_groups = loop->batch.filtered_groups,
-        .steps_per_rollout = loop->settings.steps_per_rollout,
-        .recorded_schedule = loop->settings.recorded,
-        .supervised = loop->settings.sft,
-        .unrewarded = !rewarded,
-        .keeps_surplus = loop->settings.surplus,
-        .reused_groups = loop->batch.reused_groups,
-        .surplus_groups = loop->batch.surplus_groups,
-        .passes = passes ? loop->settings.per_prompt : 0,
-        .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
-        .audit = loop->audit};
+    out->report = (invar_step_report){.number = loop->position.step,
+                                      .samples = loop->batch.samples.items,
+                                      .flat = &loop->arrays,
+                                      .first = first,
+                                      .count = count,
+                                      .start = out->start,
+                                      .weights = sampling_version(loop, first),
+                                      .own_weights = loop->batch.on_policy,
+                                      .other_format = invar_run_context_two_formats(&loop->session),
+                                      .filtered_groups = loop->batch.filtered_groups,
+                                      .steps_per_rollout = loop->settings.steps_per_rollout,
+                                      .recorded_schedule = loop->settings.recorded,
+                                      .supervised = loop->settings.sft,
+                                      .unrewarded = !rewarded,
+                                      .keeps_surplus = loop->config->over_sampling_keep_surplus,
+                                      .reused_groups = loop->batch.reused_groups,
+                                      .surplus_groups = loop->batch.surplus_groups,
+                                      .passes = passes ? loop->config->n_samples_per_prompt : 0,
+                                      .seed = (uint32_t)loop->config->rollout_seed,
+                                      .audit = loop->audit};
     return INVAR_OK;
 }
 
@@ -369,14 +368,16 @@ static invar_status train_critic(invar_train_step *step, invar_train_loop *loop)
 
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
     INVAR_TRY(compute_gradients(step, loop, 1, &result, true));
-    if (!loop->settings.skip_updates)
+    if (!loop->config->debug_disable_optimizer)
         invar_train_loop_before_change(loop);
-    return invar_learner_step(&loop->critic, loop->position.step, loop->settings.skip_updates);
+    return invar_learner_step(&loop->critic, loop->position.step,
+                              loop->config->debug_disable_optimizer);
 }
 
 bool invar_train_loop_skips_actor(const invar_train_loop *loop)
 {
-    return loop->settings.skip_updates || loop->position.rollout < loop->settings.critic_only;
+    return loop->config->debug_disable_optimizer ||
+           loop->position.rollout < loop->config->num_critic_only_steps;
 }
 
 static invar_status update_actor(invar_train_loop *loop)
@@ -393,8 +394,7 @@ static invar_status update_actor(invar_train_loop *loop)
 /* *out is the loss factor that the hook returned on rank 0; 1 without a hook. */
 static invar_status broadcast_loss_factor(float *out, const invar_train_loop *loop)
 {
-    const char *path =
-        invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH);
+    const char *path = loop->config->custom_before_train_step_hook_path;
 
     *out = path[0] ? (float)loop->plugins.factor : 1.0f;
     return path[0] ? invar_ranks_broadcast(loop->ranks, "loss factor", 0, out, sizeof *out)

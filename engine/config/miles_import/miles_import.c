@@ -504,6 +504,7 @@ static invar_status set_keys(importer *im, invar_recipe *recipe)
 static invar_status try_recipe(invar_key *unused_out, importer *im)
 {
     invar_import *o = im->out;
+    invar_config config;
     invar_error reason;
     invar_status status;
 
@@ -513,9 +514,10 @@ static invar_status try_recipe(invar_key *unused_out, importer *im)
     o->error[0] = '\0';
     INVAR_TRY(invar_recipe_new(&o->recipe, invar_config_schema()));
     INVAR_TRY(set_keys(im, o->recipe));
-    status = invar_config_check_unused(unused_out, o->recipe);
+    invar_config_read(&config, o->recipe);
+    status = invar_config_check_unused(unused_out, &config);
     if (*unused_out == INVAR_KEY_NONE)
-        status = invar_config_check(o->recipe);
+        status = invar_config_check(&config);
     if (status != INVAR_E_INVALID)
         return status;
     invar_error_take(&reason);

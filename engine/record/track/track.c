@@ -79,14 +79,9 @@ static void print_failure(const invar_track *t, const char *key)
 
 /* ---- TensorBoard ----------------------------------------------------------------------------- */
 
-static const char *events_folder(const invar_recipe *recipe)
-{
-    return invar_recipe_string(recipe, INVAR_KEY_TENSORBOARD_DIR);
-}
-
 static invar_status open_events(invar_track *t)
 {
-    const char *folder = events_folder(t->run.recipe);
+    const char *folder = t->run.config->tensorboard_dir;
 
     if (!folder[0])
         return INVAR_OK;
@@ -105,16 +100,6 @@ static void report_to_tensorboard(invar_track *t, int64_t step)
 }
 
 /* ---- Prometheus ------------------------------------------------------------------------------ */
-
-static int64_t port_of(const invar_recipe *recipe)
-{
-    return invar_recipe_int(recipe, INVAR_KEY_PROMETHEUS_PORT);
-}
-
-static const char *prometheus_file(const invar_recipe *recipe)
-{
-    return invar_recipe_string(recipe, INVAR_KEY_PROMETHEUS_FILE);
-}
 
 /*
  * Checks that the file can be written, is not another program's and is not locked by another run.
@@ -154,9 +139,9 @@ static invar_status publish_gauges(invar_track *t)
 
 static invar_status open_gauges(invar_track *t)
 {
-    if (port_of(t->run.recipe))
-        INVAR_TRY(invar_error_of_key(invar_metrics_server_open(&t->scrape, port_of(t->run.recipe)),
-                                     PORT_KEY));
+    if (t->run.config->prometheus_port)
+        INVAR_TRY(invar_error_of_key(
+            invar_metrics_server_open(&t->scrape, t->run.config->prometheus_port), PORT_KEY));
     if (t->file[0])
         INVAR_TRY(invar_error_of_key(invar_lock_file_acquire(&t->file_lock, t->file), FILE_KEY));
     return t->scrape || t->file[0]
@@ -313,11 +298,6 @@ static invar_status put_recipe(invar_track *t)
     return INVAR_OK;
 }
 
-static const char *sink_command(const invar_recipe *recipe)
-{
-    return invar_recipe_string(recipe, INVAR_KEY_SINK);
-}
-
 static invar_status check_sink(const char *command, const char *folder)
 {
     char log[INVAR_PATH_SIZE];
@@ -328,7 +308,7 @@ static invar_status check_sink(const char *command, const char *folder)
 
 static invar_status open_sink(invar_track *t)
 {
-    const char *command = sink_command(t->run.recipe);
+    const char *command = t->run.config->sink;
     char log[INVAR_PATH_SIZE];
 
     if (!command[0])
@@ -382,7 +362,7 @@ static int pending_signal(const invar_track *t)
  */
 static bool wait_for_sink(const invar_track *t)
 {
-    const int64_t seconds = invar_recipe_int(t->run.recipe, INVAR_KEY_SINK_TIMEOUT);
+    const int64_t seconds = t->run.config->sink_timeout;
     const int64_t begin = invar_process_clock_ms(), end = begin + 1000 * seconds;
     const int before = pending_signal(t);
     char line[128];
@@ -455,8 +435,8 @@ static void export_values(invar_track *t, int64_t step)
 
 invar_status invar_track_check(const invar_track_plan *plan)
 {
-    const char *events = events_folder(plan->recipe), *file = prometheus_file(plan->recipe);
-    const char *sink = sink_command(plan->recipe);
+    const char *events = plan->config->tensorboard_dir, *file = plan->config->prometheus_file;
+    const char *sink = plan->config->sink;
 
     if (events[0])
         INVAR_TRY(invar_error_of_key(
@@ -465,14 +445,15 @@ invar_status invar_track_check(const invar_track_plan *plan)
         INVAR_TRY(invar_error_of_key(check_prometheus_file(file, plan->folder), FILE_KEY));
     if (sink[0])
         INVAR_TRY(check_sink(sink, plan->folder));
-    return port_of(plan->recipe) ? invar_error_of_key(check_port(port_of(plan->recipe)), PORT_KEY)
-                                 : INVAR_OK;
+    return plan->config->prometheus_port
+               ? invar_error_of_key(check_port(plan->config->prometheus_port), PORT_KEY)
+               : INVAR_OK;
 }
 
-static bool has_trackers(const invar_recipe *recipe)
+static bool has_trackers(const invar_config *config)
 {
-    return events_folder(recipe)[0] || port_of(recipe) || prometheus_file(recipe)[0] ||
-           sink_command(recipe)[0];
+    return config->tensorboard_dir[0] || config->prometheus_port || config->prometheus_file[0] ||
+           config->sink[0];
 }
 
 invar_status invar_track_open(invar_track **out, const invar_track_run *run)
@@ -481,14 +462,14 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     invar_status status;
 
     *out = NULL;
-    if (!has_trackers(run->recipe))
+    if (!has_trackers(run->config))
         return INVAR_OK;
-    if (prometheus_file(run->recipe)[0])
+    if (run->config->prometheus_file[0])
         INVAR_TRY(invar_error_of_key(
-            check_prometheus_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
+            check_prometheus_file(run->config->prometheus_file, run->folder), FILE_KEY));
     INVAR_TRY(INVAR_ALLOC(t, 1, "who is told about a run"));
     *t = (invar_track){
-        .run = *run, .reported = run->last_step, .file = prometheus_file(run->recipe)};
+        .run = *run, .reported = run->last_step, .file = run->config->prometheus_file};
     status = open_events(t);
     if (status == INVAR_OK)
         status = open_gauges(t);

@@ -17,7 +17,7 @@
 #include <signal.h>
 #include <stdbool.h>
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -31,7 +31,7 @@ extern "C" {
 enum { INVAR_TRACK_BEFORE = -1, INVAR_TRACK_NOTHING = -2 };
 
 typedef struct invar_track_run {
-    const invar_recipe *recipe; /* borrowed, like all other pointers */
+    const invar_config *config; /* borrowed, like all other pointers */
     invar_ledger *ledger;
     int64_t run; /* number of the run in the ledger */
     const char *name, *uuid, *folder;
@@ -46,7 +46,7 @@ typedef struct invar_track invar_track;
 
 /* Run that is about to begin or to continue. */
 typedef struct invar_track_plan {
-    const invar_recipe *recipe;
+    const invar_config *config;
     const char *name, *folder; /* the folder need not exist */
     bool begins;               /* the run is new: nothing was reported before */
 } invar_track_plan;

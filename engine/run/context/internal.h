@@ -39,10 +39,10 @@ invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_mode
                                            const char *path, unsigned how,
                                            const invar_device *dev) INVAR_MUST_USE;
 
-/* Loads the newest weights that the key names. Fails if they are not of this model. */
+/* Loads the newest weights of a key, at its path. Fails if they are not of this model. */
 invar_status invar_run_context_load_named(invar_weights_origin *out,
                                           const invar_run_context *session, invar_model *model,
-                                          int key) INVAR_MUST_USE;
+                                          invar_config_text weights) INVAR_MUST_USE;
 
 /* Returns INVAR_E_INVALID if the weights are adapters of another base than the actor's. */
 invar_status invar_run_context_check_base(const invar_run_context *session,

@@ -30,7 +30,7 @@
 /* True if the actor begins with the weights of ref-load, unless that is another model. */
 static bool begins_at_reference(const invar_run_context *s)
 {
-    return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_has_own_spec;
+    return s->config->ref_load[0] && !s->ref_has_own_spec;
 }
 
 /* Fails if a named model folder has no weights: they are never initialized at random instead. */
@@ -47,7 +47,7 @@ static invar_status check_named_weights(const char *dir)
 /* Loads or initializes the adapters of the actor. */
 static invar_status init_adapters(invar_run_context *s, uint32_t seed)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
+    const char *dir = s->config->lora_adapter_path;
 
     if (!dir[0])
         return invar_model_init_adapters(s->actor, seed, &s->dev);
@@ -57,7 +57,7 @@ static invar_status init_adapters(invar_run_context *s, uint32_t seed)
 
 static invar_status init_base(invar_run_context *s, uint32_t seed)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = s->config->hf_checkpoint;
     invar_weights_origin origin;
 
     s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
@@ -65,7 +65,7 @@ static invar_status init_base(invar_run_context *s, uint32_t seed)
         return invar_model_init_base(s->actor, seed, &s->dev);
     INVAR_TRY(invar_run_context_load_folder(&origin, s->actor, dir, 0, &s->dev));
     if (origin.adapters)
-        return invar_config_fail(s->recipe, INVAR_KEY_HF_CHECKPOINT,
+        return invar_config_fail(s->config, INVAR_KEY_HF_CHECKPOINT,
                                  "has adapters alone: name their base here, and them with "
                                  "ref-load");
     return INVAR_OK;
@@ -76,9 +76,10 @@ static invar_status init_base(invar_run_context *s, uint32_t seed)
  */
 static invar_status load_named_actor(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
 {
-    INVAR_TRY(invar_run_context_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
-    if (out->adapters && invar_config_is_nonempty(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
-        return invar_config_fail(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+    INVAR_TRY(invar_run_context_load_named(
+        out, s, s->actor, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
+    if (out->adapters && s->config->lora_adapter_path[0])
+        return invar_config_fail(s->config, INVAR_KEY_LORA_ADAPTER_PATH,
                                  "would be ignored: ref-load names adapters, too");
     if (out->adapters)
         INVAR_TRY(init_base(s, seed));
@@ -102,17 +103,18 @@ static invar_status read_actor(invar_run_context *s, uint32_t seed)
 
 static uint32_t seed_of(const invar_run_context *s)
 {
-    return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
+    return (uint32_t)s->config->seed;
 }
 
 /* Loads the base of the actor's adapters, or a complete model, into another model. */
 static invar_status load_base_again(invar_run_context *s, invar_model *model)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = s->config->hf_checkpoint;
     invar_weights_origin from;
 
     if (s->base_named)
-        return invar_run_context_load_named(&from, s, model, INVAR_KEY_REF_LOAD);
+        return invar_run_context_load_named(
+            &from, s, model, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load});
     if (dir[0])
         return invar_run_context_load_folder(&from, model, dir, INVAR_LOAD_BODY, &s->dev);
     return invar_model_init_base(model, seed_of(s), &s->dev);
@@ -120,7 +122,7 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
 
 static invar_status make_actor(invar_run_context *s)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *dir = s->config->hf_checkpoint;
 
     if (dir[0] && !begins_at_reference(s))
         INVAR_TRY(check_named_weights(dir)); // fail before memory is allocated
@@ -200,7 +202,7 @@ static invar_status alloc_reference(invar_run_context *s)
 {
     if (invar_model_is_adapted(s->actor))
         return invar_model_new_sharing_base(&s->reference, s->actor, &s->dev);
-    if (!invar_train_settings_reference_moves(s->recipe))
+    if (s->config->ref_update_interval == 0)
         return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
 }
@@ -215,7 +217,8 @@ static invar_status make_reference(invar_run_context *s)
         return invar_model_copy(s->reference, s->actor);
     }
     INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(invar_run_context_load_named(&from, s, s->reference, INVAR_KEY_REF_LOAD));
+    INVAR_TRY(invar_run_context_load_named(
+        &from, s, s->reference, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
     return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
 }
 
@@ -227,7 +230,9 @@ static invar_status read_teacher(invar_run_context *s, invar_model *whole)
 {
     invar_weights_origin from;
 
-    INVAR_TRY(invar_run_context_load_named(&from, s, whole, INVAR_KEY_OPD_TEACHER_LOAD));
+    INVAR_TRY(invar_run_context_load_named(
+        &from, s, whole,
+        (invar_config_text){INVAR_KEY_OPD_TEACHER_LOAD, s->config->opd_teacher_load}));
     INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
     INVAR_TRY(
         invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
@@ -330,15 +335,17 @@ static invar_status make_sampler(invar_run_context *s)
 
 static invar_status make_other_models(invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
     invar_weights_origin from;
 
-    if (invar_train_settings_reference(r))
+    if (invar_train_settings_reference(c))
         INVAR_TRY(make_reference(s));
-    if (invar_train_settings_critic(r)) {
+    if (invar_train_settings_critic(c)) {
         INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(invar_config_is_nonempty(r, INVAR_KEY_CRITIC_LOAD)
-                      ? invar_run_context_load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
+        INVAR_TRY(c->critic_load[0]
+                      ? invar_run_context_load_named(
+                            &from, s, s->critic,
+                            (invar_config_text){INVAR_KEY_CRITIC_LOAD, s->config->critic_load})
                       : critic_from_actor(s));
         INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
     }
@@ -348,11 +355,10 @@ static invar_status make_other_models(invar_run_context *s)
 /* Loads the draft model. Training ranks do not need it if other ranks sample. */
 static invar_status load_draft(invar_run_context *s, bool samples)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    const char *dir = s->config->speculative_draft_model_path;
     invar_weights_origin origin;
 
-    if (!invar_run_context_drafts(s) ||
-        (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
+    if (!invar_run_context_drafts(s) || (s->layout && !samples && s->config->rollout_num_gpus > 0))
         return INVAR_OK;
     INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_run_context_draft_format(s),
@@ -362,7 +368,7 @@ static invar_status load_draft(invar_run_context *s, bool samples)
 
 invar_status invar_run_context_make_models(invar_run_context *s, unsigned wants)
 {
-    if ((wants & INVAR_RUN_CONTEXT_LEARN) && invar_train_settings_teacher(s->recipe))
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) && invar_train_settings_teacher(s->config))
         INVAR_TRY(make_teacher(s));
     INVAR_TRY(load_draft(s, (wants & INVAR_RUN_CONTEXT_SAMPLE) != 0));
     if (wants & INVAR_RUN_CONTEXT_SAMPLE)

@@ -40,7 +40,7 @@ static int64_t default_threads(const invar_model_spec *spec, const invar_local_r
 
 static int64_t count_threads(const invar_run_context *s, const invar_local_ranks *crowd)
 {
-    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+    int64_t threads = s->config->threads;
 
     if (threads == 0)
         return default_threads(&s->spec, crowd);
@@ -72,16 +72,14 @@ static const invar_backend *simulated_gpu(void)
 static invar_status open_device(invar_run_context *s, bool any, bool profiled,
                                 const invar_local_ranks *crowd)
 {
-    invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
+    invar_device_kind kind = s->config->device;
     int64_t threads = count_threads(s, crowd);
     invar_status status;
 
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
-    s->dev =
-        (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
-                       .pool = s->pool,
-                       .ordinal = crowd->local_rank};
+    s->dev = (invar_device){
+        .numerics = s->config->numerics, .pool = s->pool, .ordinal = crowd->local_rank};
     if (profiled)
         INVAR_TRY(invar_profile_new(&s->profile));
     s->dev.profiler = invar_profile_meter(s->profile);
@@ -115,8 +113,8 @@ static invar_status open_beside(invar_run_context *s)
 
 static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
-    const char *data = invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA);
+    const char *dir = s->config->hf_checkpoint;
+    const char *data = s->config->prompt_data;
     const char *alphabet;
     char path[INVAR_PATH_SIZE];
 
@@ -152,7 +150,7 @@ static invar_status read_stops(invar_run_context *s)
     int64_t count = 0;
     invar_status status;
 
-    INVAR_TRY(invar_config_ids(&given_ids, &count, s->recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    INVAR_TRY(invar_config_ids(&given_ids, &count, s->config, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
     status = INVAR_ALLOC(s->stop_ids, (size_t)(count + s->spec.n_eos + 1), "stop ids");
     if (status == INVAR_OK) {
         for (int64_t i = 0; i < s->spec.n_eos; i++)
@@ -164,7 +162,7 @@ static invar_status read_stops(invar_run_context *s)
     }
     invar_free(given_ids);
     if (status == INVAR_OK)
-        status = invar_config_strings(&s->stop, &s->n_stop, s->recipe, INVAR_KEY_ROLLOUT_STOP);
+        status = invar_config_strings(&s->stop, &s->n_stop, s->config, INVAR_KEY_ROLLOUT_STOP);
     return status;
 }
 
@@ -172,30 +170,30 @@ static invar_status read_stops(invar_run_context *s)
 
 static invar_dataset_options data_options(const invar_run_context *s, const char *path, bool eval)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
     int64_t context = invar_run_context_context(s);
-    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    int64_t longest = c->rollout_max_prompt_len;
     invar_dataset_options o = {
         .path = path,
-        .input_key = invar_recipe_string(r, INVAR_KEY_INPUT_KEY),
-        .label_key = invar_recipe_string(r, INVAR_KEY_LABEL_KEY),
-        .metadata_key = invar_recipe_string(r, INVAR_KEY_METADATA_KEY),
-        .tool_key = invar_recipe_string(r, INVAR_KEY_TOOL_KEY),
-        .apply_chat_template = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE),
-        .chat_template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
-        .chat_template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
-        .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+        .input_key = c->input_key,
+        .label_key = c->label_key,
+        .metadata_key = c->metadata_key,
+        .tool_key = c->tool_key,
+        .apply_chat_template = c->apply_chat_template,
+        .chat_template_path = c->chat_template_path,
+        .chat_template_kwargs = c->apply_chat_template_kwargs,
+        .hf_dir = c->hf_checkpoint,
         .max_prompt_tokens = longest ? longest : context - 1,
         .max_total_tokens = context,
-        .sft = invar_train_settings_supervised(r) && !eval,
+        .sft = invar_train_settings_supervised(c) && !eval,
         // a built-in task is evaluated on other prompts than it is trained on
-        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
-        .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
+        .seed = (uint32_t)c->rollout_seed + (eval ? 1 : 0),
+        .task_size = c->task_size};
 
-    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_INPUT_KEY))
-        o.input_key = invar_recipe_string(r, INVAR_KEY_EVAL_INPUT_KEY);
-    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_LABEL_KEY))
-        o.label_key = invar_recipe_string(r, INVAR_KEY_EVAL_LABEL_KEY);
+    if (eval && c->eval_input_key[0])
+        o.input_key = c->eval_input_key;
+    if (eval && c->eval_label_key[0])
+        o.label_key = c->eval_label_key;
     return o;
 }
 
@@ -229,50 +227,46 @@ invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_conte
 
 invar_sampling_params invar_run_context_sampling(const invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
-    int64_t top_k = invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K);
+    const invar_config *c = s->config;
+    int64_t top_k = c->rollout_top_k;
 
-    return (invar_sampling_params){
-        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
-        .purpose = INVAR_PURPOSE_TRAIN,
-        .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .top_k = top_k > 0 ? (int32_t)top_k : 0,
-        .top_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TOP_P),
-        .min_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_MIN_P),
-        .max_response = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN),
-        .max_context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
-        .stop_ids = s->stop_ids,
-        .n_stop_ids = s->n_stop_ids,
-        .stop = (const char *const *)s->stop,
-        .n_stop = s->n_stop,
-        .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
+    return (invar_sampling_params){.seed = (uint32_t)c->rollout_seed,
+                                   .purpose = INVAR_PURPOSE_TRAIN,
+                                   .temperature = (float)c->rollout_temperature,
+                                   .top_k = top_k > 0 ? (int32_t)top_k : 0,
+                                   .top_p = (float)c->rollout_top_p,
+                                   .min_p = (float)c->rollout_min_p,
+                                   .max_response = c->rollout_max_response_len,
+                                   .max_context = c->rollout_max_context_len,
+                                   .stop_ids = s->stop_ids,
+                                   .n_stop_ids = s->n_stop_ids,
+                                   .stop = (const char *const *)s->stop,
+                                   .n_stop = s->n_stop,
+                                   .skip_special = c->rollout_skip_special_tokens};
 }
 
 static invar_speculation speculation_of(const invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
 
-    return (invar_speculation){
-        .model = s->draft,
-        .algorithm =
-            INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM),
-        .tokens = invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS),
-        .window = {invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE),
-                   invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE)}};
+    return (invar_speculation){.model = s->draft,
+                               .algorithm = c->speculative_algorithm,
+                               .tokens = c->speculative_num_draft_tokens,
+                               .window = {c->speculative_ngram_min_match_window_size,
+                                          c->speculative_ngram_max_match_window_size}};
 }
 
 invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
 
-    return (invar_rollout_exec_options){
-        .concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
-        .prefill_chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
-        .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
-        .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
-        .no_prefix_sharing = invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
-        .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
-        .speculation = speculation_of(s)};
+    return (invar_rollout_exec_options){.concurrency = c->rollout_concurrency,
+                                        .prefill_chunk = c->chunked_prefill_size,
+                                        .page_size = c->page_size,
+                                        .pages = c->kv_pages,
+                                        .no_prefix_sharing = c->disable_prefix_sharing,
+                                        .no_graphs = c->disable_cuda_graph,
+                                        .speculation = speculation_of(s)};
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -280,8 +274,8 @@ invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 /* Reports a folder that has no model, before a missing file in it is reported. */
 static invar_status find_models(const invar_run_context *s)
 {
-    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
-    const char *draft = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    const char *dir = s->config->hf_checkpoint;
+    const char *draft = s->config->speculative_draft_model_path;
 
     if (dir[0])
         INVAR_TRY(invar_hf_check_model("hf-checkpoint", dir));
@@ -296,37 +290,33 @@ static invar_status open_all(invar_run_context *s, unsigned wants, const invar_l
     INVAR_TRY(invar_run_context_read_specs(s, wants));
     INVAR_TRY(open_device(s, (wants & INVAR_RUN_CONTEXT_ANY_DEVICE) != 0,
                           (wants & (INVAR_RUN_CONTEXT_LEARN | INVAR_RUN_CONTEXT_SAMPLE)) &&
-                              invar_recipe_int(s->recipe, INVAR_KEY_PROFILE_STEP_END) > 0,
+                              s->config->profile_step_end > 0,
                           crowd));
-    if ((wants & INVAR_RUN_CONTEXT_LEARN) &&
-        invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) && s->config->rollout_overlap)
         INVAR_TRY(open_beside(s));
     INVAR_TRY(read_stops(s));
-    if ((wants & INVAR_RUN_CONTEXT_DATA) &&
-        invar_config_is_nonempty(s->recipe, INVAR_KEY_PROMPT_DATA))
-        INVAR_TRY(invar_run_context_data(
-            &s->data, s, invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false));
+    if ((wants & INVAR_RUN_CONTEXT_DATA) && s->config->prompt_data[0])
+        INVAR_TRY(invar_run_context_data(&s->data, s, s->config->prompt_data, false));
     return wants & INVAR_RUN_CONTEXT_NO_WEIGHTS ? INVAR_OK
                                                 : invar_run_context_make_models(s, wants);
 }
 
-invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
+invar_status invar_run_context_open(invar_run_context *session, const invar_config *config,
                                     unsigned wants)
 {
-    return invar_run_context_open_rank(session, recipe, wants,
+    return invar_run_context_open_rank(session, config, wants,
                                        &(invar_local_ranks){.process_ranks = 1, .host_ranks = 1});
 }
 
-invar_status invar_run_context_open_rank(invar_run_context *session, const invar_recipe *recipe,
+invar_status invar_run_context_open_rank(invar_run_context *session, const invar_config *config,
                                          unsigned wants, const invar_local_ranks *local_ranks)
 {
     invar_status status;
 
-    *session =
-        (invar_run_context){.recipe = recipe,
-                            .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
-                            .rollout_format = invar_train_settings_rollout_format(recipe),
-                            .layout = local_ranks->layout};
+    *session = (invar_run_context){.config = config,
+                                   .format = config->dtype,
+                                   .rollout_format = invar_train_settings_rollout_format(config),
+                                   .layout = local_ranks->layout};
     status = open_all(session, wants, local_ranks);
     if (status != INVAR_OK)
         invar_run_context_close(session);

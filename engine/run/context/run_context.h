@@ -38,7 +38,7 @@ typedef struct invar_weights_origin {
 } invar_weights_origin;
 
 typedef struct invar_run_context {
-    const invar_recipe *recipe; /* borrowed, checked */
+    const invar_config *config; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
     bool imagined; /* the device is a simulated GPU, since this host has no GPU; its ops have
@@ -100,17 +100,17 @@ enum {
 
 /* Sets what the recipe decides about the actor: the arithmetic of its sums, and its adapters. */
 invar_status invar_run_context_complete_spec(invar_model_spec *spec,
-                                             const invar_recipe *recipe) INVAR_MUST_USE;
+                                             const invar_config *config) INVAR_MUST_USE;
 
 /* Fails if a key is about experts and the actor has no experts. */
-invar_status invar_run_context_check_actor(const invar_recipe *recipe,
+invar_status invar_run_context_check_actor(const invar_config *config,
                                            const invar_model_spec *spec) INVAR_MUST_USE;
 
 /*
  * Opens a run context for a single rank. `session` may be uninitialized; it is empty after a
- * failure. Close with invar_run_context_close. `recipe` must outlive it.
+ * failure. Close with invar_run_context_close. `config` and its recipe must outlive it.
  */
-invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
+invar_status invar_run_context_open(invar_run_context *session, const invar_config *config,
                                     unsigned wants) INVAR_MUST_USE;
 
 /* Number of ranks in the process and on the host, and the index of this rank there. */
@@ -123,7 +123,7 @@ typedef struct invar_local_ranks {
 } invar_local_ranks;
 
 /* Like invar_run_context_open, for one of several ranks. */
-invar_status invar_run_context_open_rank(invar_run_context *session, const invar_recipe *recipe,
+invar_status invar_run_context_open_rank(invar_run_context *session, const invar_config *config,
                                          unsigned wants,
                                          const invar_local_ranks *local_ranks) INVAR_MUST_USE;
 void invar_run_context_close(invar_run_context *session);
@@ -165,7 +165,7 @@ invar_status invar_run_context_policy(invar_rollout_policy *out,
  * beyond its vocabulary. `key` is that of the response length: rollout-max-response-len or
  * eval-max-response-len.
  */
-invar_status invar_run_context_check_sampling(const invar_run_context *session, int key,
+invar_status invar_run_context_check_sampling(const invar_run_context *session, invar_key key,
                                               const invar_sampling_params *sampling) INVAR_MUST_USE;
 
 /*

@@ -27,14 +27,13 @@ static int64_t value_or(int64_t value, int64_t fallback)
     return value ? value : fallback;
 }
 
-static void read_experts(invar_model_spec *spec, const invar_recipe *r)
+static void read_experts(invar_model_spec *spec, const invar_config *c)
 {
-    spec->experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
+    spec->experts = c->num_experts;
     if (!spec->experts)
         return;
-    spec->experts_per_token = invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK);
-    spec->expert_intermediate =
-        value_or(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
+    spec->experts_per_token = c->moe_router_topk;
+    spec->expert_intermediate = value_or(c->moe_ffn_hidden_size, spec->intermediate);
     spec->normalize_experts = true;
     for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
         spec->sparse[i] = true;
@@ -42,84 +41,79 @@ static void read_experts(invar_model_spec *spec, const invar_recipe *r)
 
 static invar_status spec_from_recipe(invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
+    const invar_config *c = s->config;
     invar_model_spec *spec = &s->spec;
     int32_t eos = invar_tokenizer_eos(s->tokenizer);
 
-    *spec = (invar_model_spec){
-        .family = INVAR_RECIPE_ENUM(invar_family, r, INVAR_KEY_MODEL_TYPE),
-        .vocab =
-            value_or(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
-        .hidden = invar_recipe_int(r, INVAR_KEY_HIDDEN_SIZE),
-        .layers = invar_recipe_int(r, INVAR_KEY_NUM_LAYERS),
-        .heads = invar_recipe_int(r, INVAR_KEY_NUM_ATTENTION_HEADS),
-        .intermediate = invar_recipe_int(r, INVAR_KEY_FFN_HIDDEN_SIZE),
-        .max_positions = invar_recipe_int(r, INVAR_KEY_MAX_POSITION_EMBEDDINGS),
-        .norm_eps = (float)invar_recipe_float(r, INVAR_KEY_NORM_EPSILON),
-        .init_std = (float)invar_recipe_float(r, INVAR_KEY_INIT_METHOD_STD),
-        .tied = !invar_recipe_bool(r, INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS),
-        .rope = {.theta = invar_recipe_float(r, INVAR_KEY_ROTARY_BASE)}};
-    spec->kv_heads = value_or(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
-    spec->head_dim = value_or(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
-                              spec->heads ? spec->hidden / spec->heads : 0);
+    *spec = (invar_model_spec){.family = c->model_type,
+                               .vocab = value_or(c->vocab_size, invar_tokenizer_size(s->tokenizer)),
+                               .hidden = c->hidden_size,
+                               .layers = c->num_layers,
+                               .heads = c->num_attention_heads,
+                               .intermediate = c->ffn_hidden_size,
+                               .max_positions = c->max_position_embeddings,
+                               .norm_eps = (float)c->norm_epsilon,
+                               .init_std = (float)c->init_method_std,
+                               .tied = !c->untie_embeddings_and_output_weights,
+                               .rope = {.theta = c->rotary_base}};
+    spec->kv_heads = value_or(c->num_query_groups, spec->heads);
+    spec->head_dim = value_or(c->kv_channels, spec->heads ? spec->hidden / spec->heads : 0);
     spec->qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
     spec->qk_norm = invar_family_traits_of(spec->family)->qk_norm;
     if (eos >= 0) {
         spec->eos[0] = eos;
         spec->n_eos = 1;
     }
-    read_experts(spec, r);
+    read_experts(spec, c);
     return invar_model_spec_check(spec);
 }
 
-static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
+static invar_status read_lora(invar_lora_spec *out, const invar_config *c)
 {
-    *out = (invar_lora_spec){.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
+    *out = (invar_lora_spec){.rank = c->lora_rank};
     if (out->rank == 0)
         return INVAR_OK;
-    out->alpha = (float)invar_recipe_float(r, INVAR_KEY_LORA_ALPHA);
-    out->rslora = invar_recipe_bool(r, INVAR_KEY_USE_RSLORA);
-    INVAR_TRY(invar_lora_patterns(out, invar_recipe_string(r, INVAR_KEY_RANK_PATTERN),
-                                  invar_recipe_string(r, INVAR_KEY_ALPHA_PATTERN)));
-    return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
+    out->alpha = (float)c->lora_alpha;
+    out->rslora = c->use_rslora;
+    INVAR_TRY(invar_lora_patterns(out, c->rank_pattern, c->alpha_pattern));
+    return invar_lora_targets(&out->targets, c->target_modules);
 }
 
 /* Sets the arithmetic, which the recipe decides for every model. */
-static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
+static void set_arithmetic(invar_model_spec *spec, const invar_config *c)
 {
-    spec->kv_span = invar_recipe_int(r, INVAR_KEY_KV_SPAN);
-    spec->q_span = invar_recipe_int(r, INVAR_KEY_Q_SPAN);
-    spec->logical_tp = invar_recipe_int(r, INVAR_KEY_LOGICAL_TP);
-    spec->logical_etp = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP);
+    spec->kv_span = c->kv_span;
+    spec->q_span = c->q_span;
+    spec->logical_tp = c->logical_tp;
+    spec->logical_etp = c->logical_etp;
 }
 
-invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar_recipe *recipe)
+invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar_config *config)
 {
-    set_arithmetic(spec, recipe);
-    return read_lora(&spec->lora, recipe);
+    set_arithmetic(spec, config);
+    return read_lora(&spec->lora, config);
 }
 
-invar_status invar_run_context_check_actor(const invar_recipe *recipe, const invar_model_spec *spec)
+invar_status invar_run_context_check_actor(const invar_config *config, const invar_model_spec *spec)
 {
-    if (invar_recipe_int(recipe, INVAR_KEY_LOGICAL_ETP) > 1 && spec->experts == 0)
-        return invar_config_fail(recipe, INVAR_KEY_LOGICAL_ETP,
+    if (config->logical_etp > 1 && spec->experts == 0)
+        return invar_config_fail(config, INVAR_KEY_LOGICAL_ETP,
                                  "cuts experts, and the model has none");
-    if (invar_recipe_int(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 && spec->experts == 0)
-        return invar_config_fail(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
+    if (config->expert_tensor_parallel_size > 0 && spec->experts == 0)
+        return invar_config_fail(config, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
                                  "divides experts, and the model has none");
     return INVAR_OK;
 }
 
 static invar_status read_spec(invar_run_context *s)
 {
-    if (invar_config_is_nonempty(s->recipe, INVAR_KEY_HF_CHECKPOINT))
-        INVAR_TRY(invar_model_spec_read(&s->spec,
-                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT),
-                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
+    if (s->config->hf_checkpoint[0])
+        INVAR_TRY(
+            invar_model_spec_read(&s->spec, s->config->hf_checkpoint, s->config->hf_ignore_keys));
     else
         INVAR_TRY(spec_from_recipe(s));
-    INVAR_TRY(invar_run_context_complete_spec(&s->spec, s->recipe));
-    INVAR_TRY(invar_run_context_check_actor(s->recipe, &s->spec));
+    INVAR_TRY(invar_run_context_complete_spec(&s->spec, s->config));
+    INVAR_TRY(invar_run_context_check_actor(s->config, &s->spec));
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
@@ -145,7 +139,7 @@ static invar_status check_tokenizer(const invar_run_context *s, const char *dir,
     invar_tokenizer_hash(&other, tokenizer);
     invar_tokenizer_free(tokenizer);
     if (!invar_digest_equal(&own, &other))
-        return invar_config_fail(s->recipe, key,
+        return invar_config_fail(s->config, key,
                                  "has another tokenizer than the model: give a model of its "
                                  "family");
     return INVAR_OK;
@@ -153,8 +147,7 @@ static invar_status check_tokenizer(const invar_run_context *s, const char *dir,
 
 bool invar_run_context_drafts(const invar_run_context *s)
 {
-    return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
-                             INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
+    return s->config->speculative_algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
 }
 
 invar_format invar_run_context_draft_format(const invar_run_context *s)
@@ -165,7 +158,7 @@ invar_format invar_run_context_draft_format(const invar_run_context *s)
 static invar_status read_draft(invar_run_context *s)
 {
     const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;
-    const char *dir = invar_recipe_string(s->recipe, key);
+    const char *dir = s->config->speculative_draft_model_path;
 
     if (!invar_run_context_drafts(s))
         return INVAR_OK;
@@ -174,7 +167,7 @@ static invar_status read_draft(invar_run_context *s)
     s->draft_spec.q_span = s->spec.q_span;
     s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
     if (s->draft_spec.vocab != s->spec.vocab)
-        return invar_config_fail(s->recipe, key,
+        return invar_config_fail(s->config, key,
                                  "has another vocabulary than the model: give a model of its "
                                  "family");
     return check_tokenizer(s, dir, key);
@@ -200,17 +193,18 @@ static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
 
 int64_t invar_run_context_context(const invar_run_context *s)
 {
-    return value_or(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
-                    s->spec.max_positions);
+    return value_or(s->config->rollout_max_context_len, s->spec.max_positions);
 }
 
 /* Fails if the longest prompt and response of the recipe exceed the positions of the model. */
-static invar_status check_lengths(const invar_run_context *s, int key)
+static invar_status check_lengths(const invar_run_context *s, invar_key key)
 {
-    const invar_recipe *r = s->recipe;
-    const long long response = (long long)invar_recipe_int(r, key);
-    const long long prompt = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
-    const long long context = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+    const invar_config *c = s->config;
+    const long long response =
+        (long long)(key == INVAR_KEY_EVAL_MAX_RESPONSE_LEN ? c->eval_max_response_len
+                                                           : c->rollout_max_response_len);
+    const long long prompt = (long long)c->rollout_max_prompt_len;
+    const long long context = (long long)c->rollout_max_context_len;
     const long long positions = (long long)s->spec.max_positions;
     char why[240];
 
@@ -218,14 +212,14 @@ static invar_status check_lengths(const invar_run_context *s, int key)
         (void)snprintf(why, sizeof why,
                        "= %lld is above max_position_embeddings = %lld of the model; lower it",
                        context, positions);
-        return invar_config_fail(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
+        return invar_config_fail(c, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
     }
     if (response >= positions) {
         (void)snprintf(why, sizeof why,
                        "= %lld leaves no room for a prompt in max_position_embeddings = %lld of "
                        "the model; lower it",
                        response, positions);
-        return invar_config_fail(r, (invar_key)key, why);
+        return invar_config_fail(c, key, why);
     }
     if (context > 0 || prompt + response <= positions)
         return INVAR_OK;
@@ -234,11 +228,11 @@ static invar_status check_lengths(const invar_run_context *s, int key)
                    "of the model: lower one of them, or give rollout-max-context-len, at which "
                    "responses end",
                    response, prompt, positions);
-    return invar_config_fail(r, (invar_key)key, why);
+    return invar_config_fail(c, key, why);
 }
 
 /* Stop strings need a tokenizer, which a plan may not have. */
-invar_status invar_run_context_check_sampling(const invar_run_context *s, int key,
+invar_status invar_run_context_check_sampling(const invar_run_context *s, invar_key key,
                                               const invar_sampling_params *sampling)
 {
     INVAR_TRY(check_lengths(s, key));
@@ -249,7 +243,7 @@ invar_status invar_run_context_check_rollouts(const invar_run_context *s)
 {
     const invar_sampling_params sampling = invar_run_context_sampling(s);
 
-    if (invar_train_settings_supervised(s->recipe))
+    if (invar_train_settings_supervised(s->config))
         return INVAR_OK;
     return invar_run_context_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
 }
@@ -265,13 +259,13 @@ static invar_status check_scoring_model(const invar_run_context *s, const invar_
     char why[160];
 
     if (spec->vocab < s->spec.vocab)
-        return invar_config_fail(s->recipe, key,
+        return invar_config_fail(s->config, key,
                                  "has fewer tokens than the model: give one that knows them all");
     (void)snprintf(why, sizeof why,
                    "takes %lld tokens, and samples may have %lld: lower rollout-max-context-len",
                    (long long)spec->max_positions, (long long)context);
     if (spec->max_positions < context)
-        return invar_config_fail(s->recipe, key, why);
+        return invar_config_fail(s->config, key, why);
     return check_tokenizer(s, dir, key);
 }
 
@@ -290,9 +284,9 @@ static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
  * the folder agrees with it.
  */
 static invar_status read_other_spec(invar_model_spec *out, bool *apart, const invar_run_context *s,
-                                    invar_key key)
+                                    invar_config_text from)
 {
-    const char *path = invar_recipe_string(s->recipe, key);
+    const char *path = from.text;
     invar_model_spec found;
     char dir[INVAR_PATH_SIZE];
 
@@ -304,19 +298,19 @@ static invar_status read_other_spec(invar_model_spec *out, bool *apart, const in
     invar_error_clear();
     INVAR_TRY(invar_model_spec_read(&found, dir, ""));
     // equal shapes, but other settings: the actor could not begin with these weights
-    if (key == INVAR_KEY_REF_LOAD && same_shapes(&found, out))
+    if (from.key == INVAR_KEY_REF_LOAD && same_shapes(&found, out))
         return invar_model_spec_compare(out, dir);
     *apart = true;
     *out = found;
-    set_arithmetic(out, s->recipe);
-    return check_scoring_model(s, out, dir, key);
+    set_arithmetic(out, s->config);
+    return check_scoring_model(s, out, dir, from.key);
 }
 
 static invar_status check_language(const invar_run_context *s, const invar_model_spec *spec,
                                    invar_key key)
 {
     if (spec->value_head)
-        return invar_config_fail(s->recipe, key, "has a critic, not a language model");
+        return invar_config_fail(s->config, key, "has a critic, not a language model");
     return INVAR_OK;
 }
 
@@ -325,25 +319,27 @@ static invar_status read_reference(invar_run_context *s)
 {
     s->ref_spec = s->spec;
     s->ref_spec.lora = (invar_lora_spec){0};
-    if (!invar_train_settings_reference(s->recipe))
+    if (!invar_train_settings_reference(s->config))
         return INVAR_OK;
-    INVAR_TRY(read_other_spec(&s->ref_spec, &s->ref_has_own_spec, s, INVAR_KEY_REF_LOAD));
+    INVAR_TRY(read_other_spec(&s->ref_spec, &s->ref_has_own_spec, s,
+                              (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
     return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
 }
 
 static invar_status read_others(invar_run_context *s)
 {
-    const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
+    const invar_config_text teacher = {INVAR_KEY_OPD_TEACHER_LOAD, s->config->opd_teacher_load};
+    const invar_config_text critic = {INVAR_KEY_CRITIC_LOAD, s->config->critic_load};
 
     s->teacher_spec = s->critic_spec = s->spec;
     s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
-    if (invar_train_settings_teacher(s->recipe))
+    if (invar_train_settings_teacher(s->config))
         INVAR_TRY(read_other_spec(&s->teacher_spec, &s->teacher_apart, s, teacher));
-    if (invar_train_settings_critic(s->recipe))
-        INVAR_TRY(read_other_spec(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
+    if (invar_train_settings_critic(s->config))
+        INVAR_TRY(read_other_spec(&s->critic_spec, &s->critic_apart, s, critic));
     s->critic_spec.value_head = true;
     s->critic_spec.tied = false;
-    return check_language(s, &s->teacher_spec, teacher);
+    return check_language(s, &s->teacher_spec, teacher.key);
 }
 
 invar_status invar_run_context_read_specs(invar_run_context *s, unsigned wants)

@@ -282,14 +282,15 @@ invar_status invar_run_context_load(invar_model *model, const char *path, int64_
 }
 
 invar_status invar_run_context_load_named(invar_weights_origin *out, const invar_run_context *s,
-                                          invar_model *model, int key)
+                                          invar_model *model, invar_config_text weights)
 {
     const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
 
-    unsigned how = INVAR_LOAD_COMPARED | (key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
+    unsigned how =
+        INVAR_LOAD_COMPARED | (weights.key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
 
-    return load_weights(out, model, invar_config_schema()->keys[key].name,
-                        invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
+    return load_weights(out, model, invar_config_schema()->keys[weights.key].name, weights.text,
+                        &newest, how, &s->dev);
 }
 
 /*
@@ -334,18 +335,18 @@ invar_status invar_run_context_check_adapters(const invar_run_context *session,
 
 invar_status invar_run_context_load_newest(invar_run_context *s)
 {
-    const invar_recipe *r = s->recipe;
-    invar_checkpoint_open_options choice = {
-        .step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
-        .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
-        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
+    const invar_config *c = s->config;
+    invar_checkpoint_open_options choice = {.step = c->ckpt_step,
+                                            .skip_damaged = c->skip_damaged,
+                                            .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                        INVAR_CHECKPOINT_SKIP_DAMAGED};
 
-    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD) && choice.step >= 0)
+    if (!c->load[0] && choice.step >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
-    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD))
+    if (!c->load[0])
         return INVAR_OK;
-    INVAR_TRY(load_weights(&s->loaded, s->actor, "load", invar_recipe_string(r, INVAR_KEY_LOAD),
-                           &choice, INVAR_LOAD_COMPARED, &s->dev));
+    INVAR_TRY(
+        load_weights(&s->loaded, s->actor, "load", c->load, &choice, INVAR_LOAD_COMPARED, &s->dev));
     INVAR_TRY(invar_run_context_check_base(s, &s->loaded));
     INVAR_TRY(invar_run_context_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);

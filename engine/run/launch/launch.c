@@ -46,9 +46,9 @@ invar_status invar_launch_processes(int64_t *out)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-double invar_launch_timeout(const invar_recipe *recipe)
+double invar_launch_timeout(const invar_config *config)
 {
-    return 60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES);
+    return 60.0 * (double)config->distributed_timeout_minutes;
 }
 
 invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks)
@@ -182,7 +182,7 @@ invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work, voi
 /* ---- training -------------------------------------------------------------------------------- */
 
 typedef struct train_args {
-    const invar_recipe *recipe;
+    const invar_config *config;
     const invar_train_options *options;
     invar_train_summary *out;
     const invar_comm *first; /* first communicator of this process */
@@ -202,13 +202,13 @@ static invar_status train_rank(void *payload, invar_comm *comm, int threads)
         own.identified = NULL;
         own.say = NULL;
     }
-    return invar_train(comm == t->first ? t->out : &summary, t->recipe, &own);
+    return invar_train(comm == t->first ? t->out : &summary, t->config, &own);
 }
 
 invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
-                                const invar_recipe *recipe, const invar_train_options *options)
+                                const invar_config *config, const invar_train_options *options)
 {
-    train_args t = {recipe, options, out, launch->comms ? launch->comms[0] : NULL};
+    train_args t = {config, options, out, launch->comms ? launch->comms[0] : NULL};
 
     return invar_launch_run(launch, train_rank, &t);
 }

@@ -15,6 +15,7 @@
 #ifndef INVAR_ENGINE_RUN_LAUNCH_LAUNCH_H
 #define INVAR_ENGINE_RUN_LAUNCH_LAUNCH_H
 
+#include "engine/config/config.h"
 #include "engine/run/train.h"
 
 #ifdef __cplusplus
@@ -35,7 +36,7 @@ typedef struct invar_launch {
 invar_status invar_launch_processes(int64_t *out) INVAR_MUST_USE;
 
 /* Returns the seconds that a rank waits for another, by the recipe. */
-double invar_launch_timeout(const invar_recipe *recipe);
+double invar_launch_timeout(const invar_config *config);
 
 /*
  * Opens the communicators: `ranks` threads of this process or, if `ranks` is 0 or 1, the processes
@@ -82,7 +83,7 @@ invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work,
  * 0's.
  */
 invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
-                                const invar_recipe *recipe,
+                                const invar_config *config,
                                 const invar_train_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -128,14 +128,12 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
                          keys->value[INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH];
     const bool surplus = keys->value[INVAR_KEY_OVER_SAMPLING_BATCH_SIZE] ||
                          keys->value[INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS];
-    invar_recipe *recipe;
+    invar_config config;
     content_search s = {-1, what};
     invar_status status;
 
-    INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
-    const bool judged = invar_estimator_traits_of(INVAR_RECIPE_ENUM(invar_estimator, recipe,
-                                                                    INVAR_KEY_ADVANTAGE_ESTIMATOR))
-                            ->needs_reward;
+    INVAR_TRY(invar_recorded_keys_to_config(&config, keys));
+    const bool judged = invar_estimator_traits_of(config.advantage_estimator)->needs_reward;
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
         bool_argument("sft", sft),
@@ -143,8 +141,8 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
         bool_argument("absent", sft || loads),
         bool_argument("groups",
                       loads || (filters && surplus) || keys->value[INVAR_KEY_BUFFER_FILTER_PATH]),
-        bool_argument("versions", clock && invar_config_steps_per_rollout(recipe) > 1)};
-    invar_recipe_free(recipe);
+        bool_argument("versions", clock && invar_config_steps_per_rollout(&config) > 1)};
+    invar_recipe_free(config.recipe);
     status = invar_ledger_select(
         ledger, &(invar_ledger_select_request){.sql = sql,
                                                .arguments = arguments,

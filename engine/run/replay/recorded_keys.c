@@ -369,13 +369,13 @@ invar_status invar_recorded_keys_override(invar_recorded_keys *recorded, const i
     return INVAR_OK;
 }
 
-invar_status invar_recorded_keys_to_recipe(invar_recipe **out, const invar_recorded_keys *recorded)
+invar_status invar_recorded_keys_to_config(invar_config *out, const invar_recorded_keys *recorded)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     invar_recipe *recipe = NULL;
     invar_status status;
 
-    *out = NULL;
+    out->recipe = NULL;
     INVAR_TRY(invar_recipe_new(&recipe, schema));
     status = INVAR_OK;
     for (int i = 0; i < schema->count && status == INVAR_OK; i++) {
@@ -385,13 +385,12 @@ invar_status invar_recorded_keys_to_recipe(invar_recipe **out, const invar_recor
             status = invar_recipe_set(recipe, schema->keys[i].name, recorded->value[i], origin);
     }
     if (status == INVAR_OK)
-        status = invar_config_check(recipe);
+        status = invar_config_check(invar_config_read(out, recipe));
     if (status != INVAR_OK) {
         invar_recipe_free(recipe);
-        return status;
+        out->recipe = NULL;
     }
-    *out = recipe;
-    return INVAR_OK;
+    return status;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */

@@ -56,8 +56,8 @@ const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_k
 invar_status invar_recorded_keys_override(invar_recorded_keys *recorded,
                                           const invar_recipe *flags) INVAR_MUST_USE;
 
-/* Makes a checked recipe of the keys. The caller frees *out with invar_recipe_free. */
-invar_status invar_recorded_keys_to_recipe(invar_recipe **out,
+/* Makes a checked configuration of the keys. The caller frees out->recipe. */
+invar_status invar_recorded_keys_to_config(invar_config *out,
                                            const invar_recorded_keys *recorded) INVAR_MUST_USE;
 
 /* ---- files ----------------------------------------------------------------------------------- */

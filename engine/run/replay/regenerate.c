@@ -68,7 +68,7 @@ static invar_status try_folder(bool *found, int64_t *tried, invar_run_context *s
 
 static invar_status find_weights(invar_run_context *s, const invar_digest *wanted)
 {
-    const char *load = invar_recipe_string(s->recipe, INVAR_KEY_LOAD);
+    const char *load = s->config->load;
     invar_run_paths at;
     char hex[INVAR_DIGEST_HEX_SIZE], first[INVAR_DIGEST_HEX_SIZE];
     bool found = invar_digest_equal(&s->weights, wanted);
@@ -77,9 +77,8 @@ static invar_status find_weights(invar_run_context *s, const invar_digest *wante
     if (found)
         return INVAR_OK;
     invar_digest_format(first, &s->weights);
-    INVAR_TRY(invar_run_paths_find(&at, s->recipe, NULL));
-    if (!invar_recipe_string(s->recipe, INVAR_KEY_SAVE)[0] &&
-        !invar_recipe_string(s->recipe, INVAR_KEY_RUN)[0])
+    INVAR_TRY(invar_run_paths_find(&at, s->config, NULL));
+    if (!s->config->save[0] && !s->config->run[0])
         at.save[0] = '\0'; // no run is named, so the default folder means nothing
     INVAR_TRY(try_folder(&found, &tried, s, load, wanted));
     if (!found && strcmp(load, at.save) != 0)
@@ -112,22 +111,22 @@ static invar_status find_prompt(const invar_prompt **out, const invar_run_contex
 
 static invar_status check_coords(const invar_run_context *s, const invar_rng_coords *c)
 {
-    int64_t seed = invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_SEED);
+    int64_t seed = s->config->rollout_seed;
 
     if (c->purpose != INVAR_PURPOSE_TRAIN)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "purpose=%" PRIu32 ": only samples of training (purpose=0) are in the "
                           "ledger; evaluations are done again as a whole, by invar eval",
                           c->purpose);
-    if (invar_train_settings_supervised(s->recipe))
+    if (invar_train_settings_supervised(s->config))
         return INVAR_FAIL(
             INVAR_E_UNSUPPORTED, 0,
             "loss-type = sft_loss: the answers come from the data, nothing is sampled");
-    if (invar_recipe_string(s->recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0])
+    if (s->config->custom_generate_function_path[0])
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "custom-generate-function-path: a plug-in led the sample, whose replies "
                           "are in the ledger; invar replay does its step again with them");
-    if (invar_recipe_string(s->recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+    if (s->config->custom_agent_path[0])
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "custom-agent-path: an agent led the sample, whose session is in the "
                           "ledger; invar replay does its step again with it");

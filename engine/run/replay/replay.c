@@ -121,14 +121,12 @@ invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *repl
 invar_status invar_replay_rollout(int64_t *first_out, int64_t *rollout_out,
                                   const invar_recorded_keys *keys, int64_t step)
 {
-    invar_recipe *recipe;
+    invar_config config;
     int64_t each;
 
-    INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
-    each = invar_recipe_bool(recipe, INVAR_KEY_DEBUG_ROLLOUT_ONLY)
-               ? 1
-               : invar_config_steps_per_rollout(recipe);
-    invar_recipe_free(recipe);
+    INVAR_TRY(invar_recorded_keys_to_config(&config, keys));
+    each = config.debug_rollout_only ? 1 : invar_config_steps_per_rollout(&config);
+    invar_recipe_free(config.recipe);
     *rollout_out = step / each;
     *first_out = *rollout_out * each;
     return INVAR_OK;
@@ -197,7 +195,7 @@ static invar_status copy_keys(invar_recorded_keys *out, const invar_recorded_key
     return INVAR_OK;
 }
 
-static invar_status make_recipe(invar_recipe **out, const invar_replay *replay, int64_t after)
+static invar_status make_config(invar_config *out, const invar_replay *replay, int64_t after)
 {
     invar_recorded_keys keys;
     invar_status status = copy_keys(&keys, replay->keys);
@@ -205,7 +203,7 @@ static invar_status make_recipe(invar_recipe **out, const invar_replay *replay, 
     if (status == INVAR_OK)
         status = set_folders(&keys, replay, after);
     if (status == INVAR_OK)
-        status = invar_recorded_keys_to_recipe(out, &keys);
+        status = invar_recorded_keys_to_config(out, &keys);
     invar_recorded_keys_release(&keys);
     return status;
 }
@@ -220,12 +218,12 @@ static invar_status execute_steps(const invar_replay *replay, int64_t after)
                                    .say = replay->say,
                                    .payload = replay->payload};
     invar_train_summary summary;
-    invar_recipe *recipe = NULL;
+    invar_config config;
     invar_status status;
 
-    INVAR_TRY(make_recipe(&recipe, replay, after));
-    status = invar_train(&summary, recipe, &options);
-    invar_recipe_free(recipe);
+    INVAR_TRY(make_config(&config, replay, after));
+    status = invar_train(&summary, &config, &options);
+    invar_recipe_free(config.recipe);
     if (status == INVAR_OK && summary.last_step < replay->step)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s after step %" PRId64 ", before step %" PRId64 " was executed again",

@@ -24,7 +24,7 @@ static int64_t now_ms(const invar_train_loop *loop)
 
 static double minutes_of(const invar_train_loop *loop)
 {
-    return invar_recipe_float(loop->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES);
+    return loop->config->save_interval_minutes;
 }
 
 static bool is_enabled(const invar_train_loop *loop)

@@ -50,7 +50,7 @@ static invar_status make_models(model_shapes *s, const invar_run_context *sessio
     s->stage.backend.memory.exact_size = false;
     INVAR_TRY(invar_model_new(&s->actor, &session->spec, session->format, NULL, &s->stage.dev));
     s->most = 4 * s->actor->n_params;
-    if (!invar_train_settings_critic(session->recipe))
+    if (!invar_train_settings_critic(session->config))
         return INVAR_OK;
     critic.value_head = true;
     critic.tied = false;
@@ -69,10 +69,9 @@ static void add_set(model_shapes *s, const char *set, const invar_model *model)
 }
 
 /* Adds the sets that invar_train_loop_parts has. */
-static void add_sets(model_shapes *s, const invar_recipe *r)
+static void add_sets(model_shapes *s, const invar_config *c)
 {
-    bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM) &&
-                   !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
+    bool moments = !c->no_save_optim && !c->debug_rollout_only;
     bool adapted = invar_model_is_adapted(s->actor);
 
     add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS : "model", s->actor);
@@ -87,7 +86,7 @@ static void add_sets(model_shapes *s, const invar_recipe *r)
         add_set(s, "critic.exp_avg", s->critic);
         add_set(s, "critic.exp_avg_sq", s->critic);
     }
-    if (invar_train_settings_reference(r) && invar_train_settings_reference_moves(r))
+    if (invar_train_settings_reference(c) && c->ref_update_interval > 0)
         add_set(s, "reference", s->actor);
 }
 
@@ -95,7 +94,7 @@ static invar_status list_tensors(model_shapes *s, const invar_run_context *sessi
 {
     INVAR_TRY(make_models(s, session));
     INVAR_TRY(INVAR_ALLOC(s->tensors, (size_t)s->most, "the list of a checkpoint's tensors"));
-    add_sets(s, session->recipe);
+    add_sets(s, session->config);
     return INVAR_OK;
 }
 
@@ -139,23 +138,18 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *inp
 
 /* ---- number of checkpoints ------------------------------------------------------------------- */
 
-static int64_t steps_of(const invar_train_settings *set)
-{
-    return set->rollout_only ? 1 : set->steps_per_rollout;
-}
-
 /* Returns the number of rollouts from `first` on that save-interval saves, and 1 for the last. */
 static int64_t count_saves(const invar_train_settings *set, int64_t first)
 {
     const invar_run_schedule *course = &set->run_schedule;
-    const invar_run_progress at = {.rollout = first, .step = first * steps_of(set)};
+    const invar_run_progress at = {.rollout = first, .step = first * set->steps_per_rollout};
     int64_t interval = course->save_interval, end;
 
     if (course->rollouts == 0) // num-epoch with data that were not read
         return 1;
     if (invar_run_schedule_ended(course, &at))
         return 0;
-    end = invar_run_schedule_steps(course, &at, steps_of(set)) / steps_of(set);
+    end = invar_run_schedule_steps(course, &at, set->steps_per_rollout) / set->steps_per_rollout;
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
@@ -179,15 +173,15 @@ static int64_t next_rollout(const invar_disk_inputs *inputs)
     int64_t step;
 
     if (invar_checkpoint_latest(&step, inputs->save) == INVAR_OK)
-        return (step + 1) / steps_of(inputs->settings);
+        return (step + 1) / inputs->settings->steps_per_rollout;
     invar_error_clear();
     return 0;
 }
 
 static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *inputs)
 {
-    const invar_recipe *r = inputs->session->recipe;
-    int64_t keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS);
+    const invar_config *c = inputs->session->config;
+    int64_t keep = c->keep_checkpoints;
     int64_t all = count_saves(inputs->settings, 0), others = 0, first = 0;
 
     if (!inputs->fresh) {
@@ -201,7 +195,7 @@ static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *
     }
     out->keep = keep;
     out->n_required = keep > 0 ? out->n_remaining : invar_min_i64(out->n_remaining, 1);
-    if (invar_recipe_float(r, INVAR_KEY_SAVE_INTERVAL_MINUTES) > 0.0)
+    if (c->save_interval_minutes > 0.0)
         out->by_time = INVAR_CHECKPOINT_KEPT_BY_TIME;
     out->max_checkpoints = all + out->by_time;
     return INVAR_OK;

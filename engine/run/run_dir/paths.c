@@ -59,17 +59,16 @@ static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name,
  * Sets the name of the run: that of its folder, if the recipe has no name or only --run is on the
  * command line; else the recipe's name.
  */
-static void name_run(invar_run_paths *out, const invar_recipe *recipe)
+static void name_run(invar_run_paths *out, const invar_config *config)
 {
-    const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
+    const char *folder = config->run;
     invar_recipe_entry name, run;
     bool moved;
 
-    invar_recipe_entry_get(&name, recipe, INVAR_KEY_NAME);
-    invar_recipe_entry_get(&run, recipe, INVAR_KEY_RUN);
+    invar_recipe_entry_get(&name, config->recipe, INVAR_KEY_NAME);
+    invar_recipe_entry_get(&run, config->recipe, INVAR_KEY_RUN);
     moved = run.source == INVAR_RECIPE_SOURCE_FLAG && name.source != INVAR_RECIPE_SOURCE_FLAG;
-    if (folder[0] && (moved || !invar_recipe_string(recipe, INVAR_KEY_NAME)[0]) &&
-        name_folder(out->name, folder))
+    if (folder[0] && (moved || !config->name[0]) && name_folder(out->name, folder))
         return;
     memcpy(out->name, out->recipe_name, sizeof out->name);
 }
@@ -97,22 +96,21 @@ static invar_status choose_path(char out[INVAR_PATH_SIZE], const char *given, co
     return INVAR_OK;
 }
 
-invar_status invar_run_paths_find(invar_run_paths *out, const invar_recipe *recipe,
+invar_status invar_run_paths_find(invar_run_paths *out, const invar_config *config,
                                   const char *path)
 {
-    const char *save = invar_recipe_string(recipe, INVAR_KEY_SAVE);
+    const char *save = config->save;
     const char *usual = getenv("INVAR_SAVE");
 
     if (!save[0] && usual)
         save = usual;
     out->default_save_dir = !save[0];
-    if (!invar_recipe_string(recipe, INVAR_KEY_RUN)[0]) // otherwise the name is only a name
-        INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
-    name_recipe(out->recipe_name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
-    name_run(out, recipe);
-    INVAR_TRY(choose_path(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
-    INVAR_TRY(choose_path(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run,
-                          "ledger.db"));
+    if (!config->run[0]) // otherwise the name is only a name
+        INVAR_TRY(check_name(config->name));
+    name_recipe(out->recipe_name, config->name, path);
+    name_run(out, config);
+    INVAR_TRY(choose_path(out->run, config->run, "runs", out->name));
+    INVAR_TRY(choose_path(out->ledger, config->ledger, out->run, "ledger.db"));
     out->save[0] = '\0';
     if (strcmp(save, "none") == 0)
         return INVAR_OK;
@@ -126,35 +124,34 @@ static invar_status check_folder(const char *path, const char *key)
     return path[0] ? invar_error_of_key(invar_path_check_folder(path), key) : INVAR_OK;
 }
 
-static invar_status check_file(const invar_run_paths *at, const invar_recipe *recipe, invar_key key)
+static invar_status check_file(const invar_run_paths *at, invar_config_text file)
 {
-    const char *path = invar_recipe_string(recipe, key);
-
-    if (!path[0] || invar_path_exists(path)) // an existing file is checked when it is replaced
+    if (!file.text[0] ||
+        invar_path_exists(file.text)) // an existing file is checked when it is replaced
         return INVAR_OK;
-    return invar_error_of_key(invar_path_check_writable_in(path, at->run),
-                              invar_config_schema()->keys[key].name);
+    return invar_error_of_key(invar_path_check_writable_in(file.text, at->run),
+                              invar_config_schema()->keys[file.key].name);
 }
 
-invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_recipe *recipe,
+invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_config *config,
                                    bool fresh)
 {
     // in a path with {rollout_id}, only the folders above that part can exist
-    static const invar_key folders[] = {INVAR_KEY_TENSORBOARD_DIR, INVAR_KEY_SAVE_HF,
-                                        INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
-                                        INVAR_KEY_DEBUG_DUMP_DIR};
-    static const invar_key files[] = {INVAR_KEY_TRACE, INVAR_KEY_PROMETHEUS_FILE};
+    const invar_config_text folders[] = {
+        {INVAR_KEY_TENSORBOARD_DIR, config->tensorboard_dir},
+        {INVAR_KEY_SAVE_HF, config->save_hf},
+        {INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, config->save_debug_rollout_data},
+        {INVAR_KEY_DEBUG_DUMP_DIR, config->debug_dump_dir}};
 
     INVAR_TRY(check_folder(paths->run, "run"));
     if (!fresh)
         INVAR_TRY(invar_ledger_check_output(paths->ledger, paths->run));
     INVAR_TRY(check_folder(paths->save, "save"));
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-        INVAR_TRY(check_folder(invar_recipe_string(recipe, folders[i]),
-                               invar_config_schema()->keys[folders[i]].name));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        INVAR_TRY(check_file(paths, recipe, files[i]));
-    return INVAR_OK;
+        INVAR_TRY(check_folder(folders[i].text, invar_config_schema()->keys[folders[i].key].name));
+    INVAR_TRY(check_file(paths, (invar_config_text){INVAR_KEY_TRACE, config->trace}));
+    return check_file(paths,
+                      (invar_config_text){INVAR_KEY_PROMETHEUS_FILE, config->prometheus_file});
 }
 
 /* ---- the checkpoints of a run ---------------------------------------------------------------- */

@@ -12,7 +12,7 @@
 #define INVAR_ENGINE_RUN_RUN_DIR_PATHS_H
 
 #include "base/file.h"
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -36,14 +36,14 @@ typedef struct invar_run_paths {
  * Sets the paths of a run. `path`, the recipe's, names the run if neither the key `name` nor `run`
  * does; it may be NULL.
  */
-invar_status invar_run_paths_find(invar_run_paths *out, const invar_recipe *recipe,
+invar_status invar_run_paths_find(invar_run_paths *out, const invar_config *config,
                                   const char *path) INVAR_MUST_USE;
 
 /*
  * Fails if the run could not write an output: part of its path is not a folder, or is not writable.
  * The message names the key. Nothing is created. Set `fresh` if an existing run is renamed first.
  */
-invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_recipe *recipe,
+invar_status invar_run_paths_check(const invar_run_paths *paths, const invar_config *config,
                                    bool fresh) INVAR_MUST_USE;
 
 /*

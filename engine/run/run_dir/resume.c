@@ -150,7 +150,7 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
  */
 static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
 {
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
     int64_t done =
         loop->position.rollout - (loop->fork.step + 1) / steps; // rollouts since the fork
 
@@ -193,7 +193,7 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
         source->inflight.surplus.count > 0) { // possibly only a parent's
         loop->settings.off_policy = true;
         loop->settings.checks_flight =
-            loop->settings.check_logprobs && !invar_run_context_two_formats(&loop->session);
+            loop->config->check_logprobs && !invar_run_context_two_formats(&loop->session);
     }
     if (is_valid_inflight_count(loop, source->inflight.count))
         return INVAR_OK;
@@ -238,12 +238,12 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *lo
                                     const char *folder, bool own)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
-    invar_checkpoint_open_options choice = {
-        .step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
-        .skip_damaged = invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
-        .skipped = skipped,
-        .payload = loop,
-        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
+    invar_checkpoint_open_options choice = {.step = loop->config->ckpt_step,
+                                            .skip_damaged = loop->config->skip_damaged,
+                                            .skipped = skipped,
+                                            .payload = loop,
+                                            .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                        INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_status status;
 
     *out = NULL;
@@ -280,7 +280,7 @@ static invar_status check_identity(const invar_train_loop *loop, const invar_che
 /* Checks the rollout files from `rollout` on, so that none turns out to be missing after hours. */
 static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
 {
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
     invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
 
     if (!loop->source.options.load[0] || loop->options->replay)
@@ -372,7 +372,7 @@ static invar_status check_first_weights(const invar_train_loop *loop)
  */
 static invar_status check_content(const invar_train_loop *loop, const invar_checkpoint *c)
 {
-    if (!invar_checkpoint_is_bare(c) || !loop->settings.rollout_only)
+    if (!invar_checkpoint_is_bare(c) || !loop->config->debug_rollout_only)
         return invar_run_context_check_adapters(&loop->session, c);
     return INVAR_OK;
 }
@@ -381,7 +381,7 @@ static invar_status check_content(const invar_train_loop *loop, const invar_chec
 static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
     INVAR_TRY(check_content(loop, c));
@@ -403,7 +403,7 @@ static invar_status check_fork(const invar_train_loop *loop, const invar_checkpo
 
 invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
 {
-    const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    const char *load = loop->config->load;
     bool known = invar_path_exists(loop->dirs.paths.ledger) && !loop->options->fresh;
 
     if (loop->fork.starting)

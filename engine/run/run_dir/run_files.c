@@ -76,7 +76,7 @@ static void append_recipe(text_buffer *s, const invar_train_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
 
-        invar_recipe_entry_get(&e, loop->recipe, i);
+        invar_recipe_entry_get(&e, loop->config->recipe, i);
         if (!e.text)
             continue;
         if (strcmp(section, e.key->section) != 0) {

@@ -43,14 +43,14 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
     if (s->critic)
         out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
                                            s->critic, loop->critic.optimizer};
-    if (s->reference && invar_train_settings_reference_moves(loop->recipe))
+    if (s->reference && loop->config->ref_update_interval > 0)
         out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, s->reference, NULL};
     return n;
 }
 
 bool invar_train_loop_keeps_weights_fixed(const invar_train_loop *loop)
 {
-    return loop->settings.rollout_only && loop->fork.step < 0;
+    return loop->config->debug_rollout_only && loop->fork.step < 0;
 }
 
 /* Like invar_train_loop_parts, for the next checkpoint, which may have no weights. */
@@ -101,7 +101,7 @@ static void add_part(tensor_listing *l, const invar_checkpoint_part *p,
 
 static invar_status list_tensors(tensor_listing *out, const invar_train_loop *loop)
 {
-    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
+    bool moments = !loop->config->no_save_optim;
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     int n = kept_parts(parts, loop);
     size_t most = 0;
@@ -156,7 +156,7 @@ static void describe_optimizer(invar_checkpoint_optimizer *out, const invar_opti
 
 static void describe_state(invar_checkpoint_state *out, const invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
 
     *out = (invar_checkpoint_state){.step = loop->position.step - 1,
                                     .rollout = loop->position.rollout,
@@ -170,8 +170,7 @@ static void describe_state(invar_checkpoint_state *out, const invar_train_loop *
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
     (void)snprintf(out->name, sizeof out->name, "%s", loop->dirs.paths.recipe_name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
-    (void)snprintf(out->numerics, sizeof out->numerics, "%s",
-                   invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
+    (void)snprintf(out->numerics, sizeof out->numerics, "%s", invar_numerics_name(c->numerics));
     if (invar_model_is_adapted(loop->session.actor))
         invar_run_context_describe_adapters(&out->adapters, &loop->session);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
@@ -219,8 +218,7 @@ static invar_status decide_copy(bool *out, const invar_train_loop *loop,
     int64_t bytes;
 
     *out = kind != INVAR_TRAIN_LOOP_SAVE_LAST && !content->fetch &&
-           invar_device_is_local(&loop->session.dev) &&
-           invar_recipe_bool(loop->recipe, INVAR_KEY_ASYNC_SAVE);
+           invar_device_is_local(&loop->session.dev) && loop->config->async_save;
     if (!*out || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || loop->store.writer)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_measure(&bytes, content));
@@ -248,9 +246,9 @@ static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
 static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
                                   invar_train_loop_saving kind)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
     invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
-                                        .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
+                                        .keep = c->keep_checkpoints,
                                         .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
                                         .is_last = is_done(loop, kind),
                                         .pool = loop->session.pool,
@@ -326,7 +324,7 @@ static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
 static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
     bool empty;
 
     if ((rollout + 1) * steps <= loop->recorder.last_recorded_step + 1)
@@ -344,8 +342,8 @@ static invar_status check_export(const invar_train_loop *loop, const char *patte
 
 invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
 {
-    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
-    int64_t interval = invar_recipe_int(loop->recipe, INVAR_KEY_SAVE_INTERVAL);
+    const char *pattern = loop->config->save_hf;
+    int64_t interval = loop->config->save_interval;
 
     if (!pattern[0] || loop->options->replay)
         return INVAR_OK;
@@ -357,7 +355,7 @@ invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
 
 static invar_status export_hf(invar_train_loop *loop)
 {
-    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    const char *pattern = loop->config->save_hf;
     char path[INVAR_PATH_SIZE];
 
     if (!pattern[0])
@@ -369,7 +367,7 @@ static invar_status export_hf(invar_train_loop *loop)
         INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
     if (invar_model_is_adapted(loop->session.actor))
         return invar_peft_save(loop->session.actor, loop->store.masters[0].tensors, path,
-                               invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
+                               loop->config->hf_checkpoint);
     return invar_hf_save(loop->session.actor, loop->store.masters[0].tensors, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
                                                                    : INVAR_DTYPE_BF16,
@@ -424,7 +422,7 @@ static invar_status collect_masters(invar_train_loop *loop)
     INVAR_TRY(invar_train_loop_finish_save(loop));
     for (int i = 0; i < n; i++) {
         INVAR_TRY(invar_full_masters_collect(&loop->store.masters[i], parts[i].model));
-        if (parts[i].optimizer && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM))
+        if (parts[i].optimizer && !loop->config->no_save_optim)
             INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
     }
     return INVAR_OK;

@@ -79,7 +79,7 @@ static invar_status check_ticks(const invar_train_loop *loop, const char *shown)
 /* Fails if the ledger has steps of a tick that the file lacks: lines were lost. */
 static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
 {
-    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t steps = loop->settings.steps_per_rollout;
     int64_t last = loop->recorder.last_recorded_step, tick = last < 0 ? -1 : last / steps;
     const invar_schedule_tick *found =
         invar_schedule_log_find(&loop->recorded_schedule.own_log, tick);
@@ -211,19 +211,19 @@ static invar_status check_record(const invar_train_loop *loop)
         return INVAR_OK; // rank 0 checks for all
     for (; tick < set->run_schedule.rollouts; tick++) {
         INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->recorded_schedule, tick));
-        if (found.n_groups != set->prompts)
+        if (found.n_groups != loop->config->rollout_batch_size)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "rollout-record: tick %" PRId64 " has a batch of %" PRId64
                               " groups, and rollout-batch-size is %" PRId64
                               ": the record is damaged, or of a run with other keys",
-                              tick, found.n_groups, set->prompts);
+                              tick, found.n_groups, loop->config->rollout_batch_size);
     }
     return INVAR_OK;
 }
 
 invar_status invar_train_loop_read_record(invar_train_loop *loop)
 {
-    const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
+    const char *record = loop->config->rollout_record;
     invar_schedule_log_head head;
 
     if (!loop->settings.recorded || loop->options->replay || !record[0])
@@ -242,7 +242,7 @@ static void compare_identities(const invar_train_loop *loop)
         invar_recorder_print(&loop->recorder,
                              "rollout-record: %s is of a run with another identity, whose samples "
                              "may have ended elsewhere",
-                             invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD));
+                             loop->config->rollout_record);
 }
 
 /* ---- a replay -------------------------------------------------------------------------------- */

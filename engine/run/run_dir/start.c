@@ -117,7 +117,7 @@ static invar_status check_idle(const invar_train_loop *loop)
     const char *ledger = loop->dirs.paths.ledger;
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
-    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
+    if (loop->config->ledger[0] && invar_path_exists(ledger))
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fresh: the ledger %.1000s lies outside of the run's folder and has the "
@@ -232,8 +232,7 @@ static invar_status check_save_folder(const invar_train_loop *loop)
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
 
-    if (loop->fork.starting || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
-        has_checkpoint(loop->dirs.paths.save))
+    if (loop->fork.starting || loop->config->load[0] || has_checkpoint(loop->dirs.paths.save))
         return INVAR_OK;
     // a run without checkpoints starts over anyway
     if (invar_run_paths_checkpoints(folder, warning, loop->dirs.paths.run, -1) != INVAR_OK ||
@@ -360,14 +359,14 @@ static invar_status read_recorded_fork(bool *run_out, invar_train_loop *loop)
 /* Checks keys that --fork excludes or needs. */
 static invar_status check_fork_keys(const invar_train_loop *loop)
 {
-    bool step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP) >= 0;
+    bool step = loop->config->ckpt_step >= 0;
 
-    if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0])
+    if (loop->config->load[0])
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fork names what the run continues from, and so does 'load': leave one of "
             "them out");
-    if (step || invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED))
+    if (step || loop->config->skip_damaged)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: '%s' is about a run's own checkpoints; choose one of the parent "
                           "with --fork-step, or leave out --fork to resume a fork",
@@ -500,13 +499,12 @@ static bool is_about_folders(int key)
  */
 static int rollouts_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
 {
-    const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
+    const int64_t rollouts = loop->config->num_rollout;
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
 
     if (rollouts_done < loop->settings.run_schedule.rollouts)
         return INVAR_KEY_COUNT;
-    *value_out = rollouts > 0 ? rollouts_done + rollouts
-                              : 2 * invar_recipe_int(loop->recipe, INVAR_KEY_NUM_EPOCH);
+    *value_out = rollouts > 0 ? rollouts_done + rollouts : 2 * loop->config->num_epoch;
     return key;
 }
 
@@ -524,17 +522,15 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
     }
     fputs(" --fork ", out);
     // the ledger in the run folder names the weights of a checkpoint without any
-    invar_text_print_shell_word(out, !loop->settings.rollout_only &&
-                                             invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
-                                         ? at->save
-                                         : at->run);
+    invar_text_print_shell_word(
+        out, !loop->config->debug_rollout_only && loop->config->save[0] ? at->save : at->run);
     fputs(" --run ", out);
     invar_text_print_shell_word(out, folder);
     if (loop->options->threads_for > 1)
         fprintf(out, " --ranks %d", loop->options->threads_for);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->recipe, i);
+        invar_recipe_entry_get(&e, loop->config->recipe, i);
         if (i == longer)
             fprintf(out, " --%s %" PRId64, e.key->name, most);
         if (i == longer || e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
@@ -564,9 +560,7 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
     if (!text)
         return;
     setbuf(text, NULL); // unbuffered, so that ferror reports a command that is too long
-    print_fork_command(text, loop, folder,
-                       (step + 1) /
-                           (loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout));
+    print_fork_command(text, loop, folder, (step + 1) / loop->settings.steps_per_rollout);
     if (ferror(text))
         out[0] = '\0';
     (void)fclose(text);
@@ -588,7 +582,7 @@ invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
     invar_recorder_print(&loop->recorder, "the run was moved, and continues in %s",
                          loop->dirs.folder.path);
     memcpy(loop->dirs.paths.run, loop->dirs.folder.path, sizeof loop->dirs.paths.run);
-    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
+    if (loop->config->ledger[0])
         return INVAR_OK;
     return invar_path_join(loop->dirs.paths.ledger, sizeof loop->dirs.paths.ledger,
                            loop->dirs.paths.run, "ledger.db");

@@ -108,12 +108,11 @@ static invar_trainer_options trainer_options(const invar_train_loop *loop, const
 {
     const invar_memory_workload *workload = &loop->workload;
 
-    return (invar_trainer_options){
-        .plan = workload->plan,
-        .recompute = workload->recompute,
-        .head_rows = workload->head_rows,
-        .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .replay = workload->replay ? model : NULL};
+    return (invar_trainer_options){.plan = workload->plan,
+                                   .recompute = workload->recompute,
+                                   .head_rows = workload->head_rows,
+                                   .temperature = (float)loop->config->rollout_temperature,
+                                   .replay = workload->replay ? model : NULL};
 }
 
 /* Sends a heartbeat while the trainer computes, so that other ranks do not time out. */
@@ -154,7 +153,7 @@ static invar_status make_async_verifier(invar_train_loop *loop)
 static invar_status make_learners(invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
-    bool learns = !loop->settings.rollout_only;
+    bool learns = !loop->config->debug_rollout_only;
     invar_learner_options o = {.dev = &s->dev,
                                .prefix = "",
                                .schedule = loop->settings.schedule,

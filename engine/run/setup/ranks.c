@@ -49,13 +49,13 @@ static invar_status open_roles(invar_train_loop *loop, const invar_rank_role_siz
 
 static invar_status divide_model(invar_train_loop *loop)
 {
-    const invar_admission facts = {.recipe = loop->recipe,
+    const invar_admission facts = {.config = loop->config,
                                    .ranks = invar_ranks_size(loop->world),
                                    .replay = loop->options->replay};
     invar_rank_role_sizes sizes;
 
     INVAR_TRY(invar_admission_check(&facts));
-    INVAR_TRY(invar_train_settings_roles(&sizes, loop->recipe));
+    INVAR_TRY(invar_train_settings_roles(&sizes, loop->config));
     if (!loop->world)
         return INVAR_OK;
     if (sizes.rollout_ranks > 0)
@@ -70,9 +70,8 @@ static void join_world(invar_train_loop *loop)
 
     if (!comm || invar_comm_size(comm) == 1)
         return;
-    invar_layout_init(
-        &loop->layout, comm,
-        60.0 * (double)invar_recipe_int(loop->recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES));
+    invar_layout_init(&loop->layout, comm,
+                      60.0 * (double)loop->config->distributed_timeout_minutes);
     loop->world = loop->ranks = &loop->layout;
 }
 

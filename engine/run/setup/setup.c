@@ -19,21 +19,20 @@
 
 static invar_status open_recorder(invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
-    invar_recorder_options o = {
-        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
-        .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
-        .dump = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP),
-        .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
-        .pool = loop->session.pool,
-        .dev = &loop->session.dev,
-        .sampler = invar_run_context_sampler_dev(&loop->session),
-        .layout = loop->roles.is_rollout_rank ? loop->world : loop->ranks,
-        .n_keep_samples = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
-        .tokenizer = loop->session.tokenizer,
-        .replay = loop->options->replay,
-        .print_line = invar_train_loop_print,
-        .payload = loop};
+    const invar_config *c = loop->config;
+    invar_recorder_options o = {.level = c->debug_determinism,
+                                .stats = c->debug_stats,
+                                .dump = c->debug_dump,
+                                .dump_dir = c->debug_dump_dir,
+                                .pool = loop->session.pool,
+                                .dev = &loop->session.dev,
+                                .sampler = invar_run_context_sampler_dev(&loop->session),
+                                .layout = loop->roles.is_rollout_rank ? loop->world : loop->ranks,
+                                .n_keep_samples = loop->options->replay ? 0 : c->keep_samples,
+                                .tokenizer = loop->session.tokenizer,
+                                .replay = loop->options->replay,
+                                .print_line = invar_train_loop_print,
+                                .payload = loop};
 
     return invar_recorder_open(&loop->recorder, &o);
 }
@@ -60,9 +59,7 @@ static void print_reference(const invar_train_loop *loop)
         invar_recorder_print(&loop->recorder,
                              "ref-load: another model than the actor; it is the reference, and the "
                              "actor begins with the weights of %s",
-                             invar_config_is_nonempty(s->recipe, INVAR_KEY_HF_CHECKPOINT)
-                                 ? "hf-checkpoint"
-                                 : "its seed");
+                             s->config->hf_checkpoint[0] ? "hf-checkpoint" : "its seed");
 }
 
 static void print_left_out(const invar_train_loop *loop)
@@ -76,12 +73,11 @@ static void print_left_out(const invar_train_loop *loop)
 
 static invar_status open_profile(invar_train_loop *loop)
 {
-    const invar_op_trace_options options = {
-        .layout = loop->world,
-        .device = loop->session.profile,
-        .sampler_profile = loop->session.sampler_profile,
-        .first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START),
-        .end = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_END)};
+    const invar_op_trace_options options = {.layout = loop->world,
+                                            .device = loop->session.profile,
+                                            .sampler_profile = loop->session.sampler_profile,
+                                            .first = loop->config->profile_step_start,
+                                            .end = loop->config->profile_step_end};
 
     return invar_trace_profile(loop->recorder.trace, &options);
 }
@@ -89,7 +85,7 @@ static invar_status open_profile(invar_train_loop *loop)
 /* Opens the trace and the rank timer. `path` is "" on ranks other than 0. */
 static invar_status open_trace(invar_train_loop *loop, const char *path)
 {
-    bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
+    bool slices = loop->config->trace[0] != '\0';
     invar_rank_timer *timer;
 
     INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
@@ -113,7 +109,7 @@ static void send_heartbeat(void *payload)
 
 static invar_status open_plugins(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_run_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
+    INVAR_TRY(invar_run_plugins_open(&loop->plugins, loop->config, loop->session.tokenizer,
                                      loop->options->replay));
     for (int i = 0; i < INVAR_PLUGINS; i++)
         invar_plugin_set_wait_callback(loop->plugins.by_role[i], send_heartbeat, loop);
@@ -123,16 +119,16 @@ static invar_status open_plugins(invar_train_loop *loop)
 /* Checks the output paths that the user has given. Creates nothing. */
 static invar_status check_outputs(const invar_train_loop *loop)
 {
-    const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
-    const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
-    const invar_track_plan plan = {.recipe = loop->recipe,
+    const char *trace = loop->config->trace;
+    const char *rollouts = loop->config->save_debug_rollout_data;
+    const invar_track_plan plan = {.config = loop->config,
                                    .name = loop->dirs.paths.name,
                                    .folder = loop->dirs.paths.run,
                                    .begins = loop->options->fresh ||
                                              !invar_path_exists(loop->dirs.paths.ledger)};
 
     if (!loop->options->replay) {
-        INVAR_TRY(invar_run_paths_check(&loop->dirs.paths, loop->recipe, loop->options->fresh));
+        INVAR_TRY(invar_run_paths_check(&loop->dirs.paths, loop->config, loop->options->fresh));
         INVAR_TRY(invar_train_loop_check_home(loop));
     }
     if (trace[0])
@@ -152,7 +148,7 @@ static invar_status check_outputs(const invar_train_loop *loop)
  */
 static invar_status check_files(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_run_plugins_locate(loop->recipe));
+    INVAR_TRY(invar_run_plugins_locate(loop->config));
     INVAR_TRY(invar_setup_open_source(loop));
     INVAR_TRY(check_outputs(loop));
     INVAR_TRY(invar_train_loop_find_checkpoint(loop));
@@ -163,7 +159,7 @@ static invar_status check_files(invar_train_loop *loop)
 /* Opens plug-ins, folders, ledger, trace and trackers, which only rank 0 has. */
 static invar_status open_outputs(invar_train_loop *loop)
 {
-    const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
+    const char *trace = loop->config->trace;
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
     // before the ledger has a run with a wrong plug-in or folder
@@ -190,8 +186,7 @@ static invar_status open_outputs(invar_train_loop *loop)
 static invar_status connect_devices(invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
-    invar_distributed_backend wanted =
-        INVAR_RECIPE_ENUM(invar_distributed_backend, loop->recipe, INVAR_KEY_DISTRIBUTED_BACKEND);
+    invar_distributed_backend wanted = loop->config->distributed_backend;
 
     if (!loop->world)
         return INVAR_OK;
@@ -219,7 +214,7 @@ static void warn_disk(const invar_train_loop *loop, const invar_disk *disk)
 /* Repeats the admission check with the disk space, on rank 0. */
 static invar_status check_disk(const invar_train_loop *loop)
 {
-    invar_admission facts = {.recipe = loop->recipe, .replay = loop->options->replay};
+    invar_admission facts = {.config = loop->config, .replay = loop->options->replay};
     invar_disk disk;
 
     if (facts.replay || !invar_ranks_is_leader(loop->world))
@@ -235,7 +230,7 @@ static invar_status check_disk(const invar_train_loop *loop)
 static invar_status check_admission(const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
-    invar_admission facts = {.recipe = loop->recipe,
+    invar_admission facts = {.config = loop->config,
                              .ranks = invar_ranks_size(loop->world),
                              .data_known = true,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0,
@@ -262,12 +257,12 @@ static invar_status check_prompts(invar_train_loop *loop)
 /* Opens everything that is read, except weights, and plans the memory. */
 static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
 {
-    const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *hf = loop->config->hf_checkpoint;
     const invar_local_ranks crowd = invar_setup_local_ranks(loop);
     invar_status status;
 
     status =
-        invar_run_context_open_rank(&loop->session, loop->recipe,
+        invar_run_context_open_rank(&loop->session, loop->config,
                                     invar_setup_wants(loop) | INVAR_RUN_CONTEXT_NO_WEIGHTS, &crowd);
     if (status == INVAR_OK)
         status = check_admission(loop);
@@ -277,13 +272,11 @@ static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
     INVAR_TRY(invar_setup_find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
     if (hf[0]) { // an export gets the template that the model was trained with
-        INVAR_TRY(
-            invar_hf_files_read(&loop->store.hf_files, hf,
-                                invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
+        INVAR_TRY(invar_hf_files_read(&loop->store.hf_files, hf, loop->config->chat_template_path));
         INVAR_TRY(invar_hf_files_read_config(&loop->store.hf_files, hf));
     }
     INVAR_TRY(open_recorder(loop));
-    invar_train_settings_read(&loop->settings, loop->recipe,
+    invar_train_settings_read(&loop->settings, loop->config,
                               loop->session.data ? invar_dataset_size(loop->session.data) : 0,
                               loop->options->until);
     INVAR_TRY(invar_train_loop_read_record(loop));
@@ -323,30 +316,30 @@ static invar_status open_parts(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status prepare_loop(invar_train_loop *loop, const invar_recipe *recipe,
+static invar_status prepare_loop(invar_train_loop *loop, const invar_config *config,
                                  const invar_train_options *options, invar_train_summary *summary)
 {
-    *loop = (invar_train_loop){.recipe = recipe, .options = options, .summary = summary};
-    INVAR_TRY(invar_run_paths_find(&loop->dirs.paths, recipe, options->recipe_path));
+    *loop = (invar_train_loop){.config = config, .options = options, .summary = summary};
+    INVAR_TRY(invar_run_paths_find(&loop->dirs.paths, config, options->recipe_path));
     INVAR_TRY(invar_setup_open_layout(loop));
     INVAR_TRY(invar_train_loop_find_fork(loop));
     return options->replay ? INVAR_OK // a replay keeps the facts of the recorded run
                            : invar_user_facts_read(&loop->identity.facts);
 }
 
-invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
+invar_status invar_train_loop_open(invar_train_loop *loop, const invar_config *config,
                                    const invar_train_options *options, invar_train_summary *summary)
 {
-    INVAR_TRY(prepare_loop(loop, recipe, options, summary));
+    INVAR_TRY(prepare_loop(loop, config, options, summary));
     return open_parts(loop);
 }
 
-invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *recipe,
+invar_status invar_train_loop_read(invar_train_loop *loop, const invar_config *config,
                                    const invar_train_options *options)
 {
     invar_memory_plan plan;
 
-    INVAR_TRY(prepare_loop(loop, recipe, options, NULL));
+    INVAR_TRY(prepare_loop(loop, config, options, NULL));
     INVAR_TRY(open_inputs(&plan, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
     if (!invar_ranks_is_leader(loop->world))

@@ -18,14 +18,14 @@
 static bool recomputes_points(const invar_train_loop *loop)
 {
     return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.on_policy &&
-           !loop->settings.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
-           invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
+           !loop->settings.sft && !loop->config->debug_train_only &&
+           loop->config->load_debug_rollout_data[0];
 }
 
 invar_status invar_setup_make_rollout(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
-    const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const char *loads = loop->config->load_debug_rollout_data;
 
     if (loop->roles.first_rollout_rank > 0 && !loop->roles.is_rollout_rank)
         return INVAR_OK;
@@ -63,8 +63,9 @@ static bool samples_during_training(const invar_train_loop *loop)
 {
     const invar_train_settings *set = &loop->settings;
 
-    return set->overlap || (loop->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
-                            (!set->checks_flight || set->sampler_verifies));
+    return loop->config->rollout_overlap ||
+           (loop->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
+            (!set->checks_flight || set->sampler_verifies));
 }
 
 /* Records an event of the agents, at the step that trains on the rollout. */
@@ -79,25 +80,23 @@ static invar_status record_agent_event(void *payload, const char *kind, const ch
 
 static invar_agent_server_options agent_server_options(invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
     const invar_run_context *s = &loop->session;
     invar_sampling_params sampling = invar_run_context_sampling(s);
     int64_t context = sampling.max_context ? sampling.max_context : s->spec.max_positions;
 
     return (invar_agent_server_options){
-        .command = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH),
-        .session_timeout_s = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
-        .max_processes = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
-        .max_calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
-        .max_branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
-        .zero_reward_on_failure =
-            INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
-            INVAR_AGENT_FAILURE_ZERO,
+        .command = c->custom_agent_path,
+        .session_timeout_s = (double)c->plugin_timeout,
+        .max_processes = c->agent_concurrency,
+        .max_calls = c->agent_max_calls,
+        .max_branches = c->agent_max_branches,
+        .zero_reward_on_failure = c->agent_failure == INVAR_AGENT_FAILURE_ZERO,
         .rollout = loop->rollout,
         .chat = {.tokenizer = s->tokenizer,
-                 .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
-                 .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
-                 .template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+                 .hf_dir = c->hf_checkpoint,
+                 .template_path = c->chat_template_path,
+                 .template_kwargs = c->apply_chat_template_kwargs,
                  .vocab = s->spec.vocab,
                  .context = context,
                  .cut_responses = true},
@@ -113,7 +112,7 @@ static invar_agent_server_options agent_server_options(invar_train_loop *loop)
 static invar_status make_agents(invar_train_loop *loop)
 {
     bool replay = loop->options->replay;
-    bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
+    bool recorded = !replay && loop->config->agent_record[0];
     const invar_agents_options o = {.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_AGENTS],
                                     .server = agent_server_options(loop),
                                     .recorded = recorded,
@@ -128,12 +127,11 @@ static invar_status make_agents(invar_train_loop *loop)
 
 invar_status invar_setup_open_source(invar_train_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
+    const invar_config *c = loop->config;
     const invar_run_context *s = &loop->session;
     const invar_train_settings *set = &loop->settings;
     // the calls that a plug-in gets must not depend on probes or checkpoints
-    const bool multi_turn =
-        set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
+    const bool multi_turn = set->lag.rollouts > 0 && c->custom_generate_function_path[0];
     invar_sample_source_options o = {
         .layout = loop->world,
         .data = s->data,
@@ -141,53 +139,50 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .spec = &s->spec,
         .rollout = loop->rollout,
         .sampling = invar_run_context_sampling(s),
-        .groups = {invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0],
+        .groups = {c->dynamic_sampling_filter_path[0],
                    loop->plugins.by_role[INVAR_RUN_PLUGINS_GROUPS]},
-        .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
+        .samples = {c->rollout_sample_filter_path[0],
                     loop->plugins.by_role[INVAR_RUN_PLUGINS_FILTER]},
-        .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
-                   loop->plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
-        .prompt_selector = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
+        .buffer = {c->buffer_filter_path[0], loop->plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
+        .prompt_selector = {c->data_source_path[0],
                             loop->plugins.by_role[INVAR_RUN_PLUGINS_PROMPTS]},
-        .drop_zero_std =
-            INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
-            INVAR_GROUP_FILTER_NONZERO_STD,
-        .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
+        .drop_zero_std = c->dynamic_sampling_filter == INVAR_GROUP_FILTER_NONZERO_STD,
+        .shuffle = c->rollout_shuffle,
         .use_data_answers = set->sft,
-        .prompts = set->prompts,
-        .per_prompt = set->per_prompt,
+        .prompts = c->rollout_batch_size,
+        .per_prompt = c->n_samples_per_prompt,
         .round = set->round,
-        .keep_surplus = set->surplus,
+        .keep_surplus = c->over_sampling_keep_surplus,
         .lag = set->lag,
         .recorded_schedule = set->recorded ? &loop->recorded_schedule : NULL,
-        .max_delay = set->max_delay,
+        .max_delay = c->rollout_max_delay,
         .separate_async_phase = loop->recorder.options.level > INVAR_PROBE_STEP ||
                                 samples_during_training(loop) || multi_turn,
         .async = samples_during_training(loop),
-        .use_thread = loop->settings.overlap,
-        .verify = {loop->settings.overlap || loop->async_verifier ? invar_train_loop_verify_async
-                                                                  : NULL,
+        .use_thread = c->rollout_overlap,
+        .verify = {c->rollout_overlap || loop->async_verifier ? invar_train_loop_verify_async
+                                                              : NULL,
                    loop},
         .stop_rollout = loop->dirs.paths.save[0] || multi_turn || set->recorded
                             ? 0
                             : set->run_schedule.rollouts,
         .tick = report_progress,
         .payload = loop,
-        .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        .load = c->load_debug_rollout_data,
         .saved = &loop->identity.saved,
         .run = loop->identity.digest,
         .replay = loop->options->replay,
         .recompute_points = recomputes_points(loop),
-        .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
-        .needs_routing = set->replay_routing};
+        .needs_logp = c->use_tis || c->use_mis || c->use_rollout_logprobs,
+        .needs_routing = c->use_rollout_routing_replay};
 
-    o.turns = invar_multi_turn_read(r, loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS], &s->spec,
+    o.turns = invar_multi_turn_read(c, loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS], &s->spec,
                                     s->tokenizer);
-    INVAR_TRY(invar_reward_source_read(&o.reward_source, r,
+    INVAR_TRY(invar_reward_source_read(&o.reward_source, c,
                                        loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD], false));
     INVAR_TRY(invar_run_context_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
-    o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
+    o.agents_lead = c->custom_agent_path[0];
     o.agents = loop->agents;
     o.needs_reward = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
     invar_sample_source_open(&loop->source, &o);

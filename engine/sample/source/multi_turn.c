@@ -27,36 +27,33 @@
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
+invar_status invar_multi_turn_attach(invar_plugin **out, const invar_config *config, bool stored)
 {
-    const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
+    const char *spec = config->custom_generate_function_path;
     const invar_plugin_options o = {.name = NAME,
                                     .spec = stored ? NULL : spec,
                                     .kinds = INVAR_PLUGIN_KIND_GENERATE,
-                                    .timeout =
-                                        (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
-                                    .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
+                                    .timeout = (double)config->plugin_timeout,
+                                    .restarts = config->max_restarts,
                                     .log_fd = 2};
 
     *out = NULL;
     return spec[0] ? invar_plugin_open(out, &o) : INVAR_OK;
 }
 
-invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin *plugin,
+invar_multi_turn invar_multi_turn_read(const invar_config *config, invar_plugin *plugin,
                                        const invar_model_spec *spec,
                                        const invar_tokenizer *tokenizer)
 {
-    const invar_estimator estimator =
-        INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
+    const invar_estimator estimator = config->advantage_estimator;
 
-    return (invar_multi_turn){
-        .enabled = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0],
-        .plugin = plugin,
-        .max_turns = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURNS),
-        .max_turn_tokens = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURN_LEN),
-        .needs_reward = invar_estimator_traits_of(estimator)->needs_reward,
-        .positions = spec->max_positions,
-        .tokenizer = tokenizer};
+    return (invar_multi_turn){.enabled = config->custom_generate_function_path[0],
+                              .plugin = plugin,
+                              .max_turns = config->rollout_max_turns,
+                              .max_turn_tokens = config->rollout_max_turn_len,
+                              .needs_reward = invar_estimator_traits_of(estimator)->needs_reward,
+                              .positions = spec->max_positions,
+                              .tokenizer = tokenizer};
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #ifndef INVAR_ENGINE_SAMPLE_SOURCE_MULTI_TURN_H
 #define INVAR_ENGINE_SAMPLE_SOURCE_MULTI_TURN_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/ext/plugin.h"
 #include "engine/sample/rollout/rollout.h"
 
@@ -40,11 +40,11 @@ typedef struct invar_multi_turn {
  * is not started, because its replies come from the ledger. The caller closes *out with
  * invar_plugin_close.
  */
-invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe,
+invar_status invar_multi_turn_attach(invar_plugin **out, const invar_config *config,
                                      bool stored) INVAR_MUST_USE;
 
 /* Returns the settings of the recipe. */
-invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin *plugin,
+invar_multi_turn invar_multi_turn_read(const invar_config *config, invar_plugin *plugin,
                                        const invar_model_spec *spec,
                                        const invar_tokenizer *tokenizer);
 

@@ -30,15 +30,14 @@ static invar_status parse_rule(invar_reward *out, bool *boxed_out, const char *w
     return word[0] ? invar_reward_parse(out, boxed_out, word) : INVAR_OK;
 }
 
-bool invar_reward_source_is_plugin(const invar_recipe *recipe)
+bool invar_reward_source_is_plugin(const invar_config *config)
 {
     invar_reward rule;
     bool boxed;
-    invar_status status = parse_rule(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
+    invar_status status = parse_rule(&rule, &boxed, config->rm_type);
 
     INVAR_CHECK(status == INVAR_OK); // the recipe is checked
-    return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] ||
-           invar_reward_is_external(rule);
+    return config->custom_rm_path[0] || invar_reward_is_external(rule);
 }
 
 /* Opens the embedded script that computes rewards with the Python package math-verify. */
@@ -55,19 +54,19 @@ static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
     return status;
 }
 
-invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
+invar_status invar_reward_source_attach(invar_plugin **out, const invar_config *config, bool stored)
 {
-    const char *path = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH);
-    const char *url = invar_recipe_string(recipe, INVAR_KEY_RM_URL);
-    bool groups = invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
+    const char *path = config->custom_rm_path;
+    const char *url = config->rm_url;
+    bool groups = config->group_rm;
     invar_plugin_options o = {.kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
                                               : INVAR_PLUGIN_KIND_REWARD,
-                              .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
-                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
+                              .timeout = (double)config->plugin_timeout,
+                              .restarts = config->max_restarts,
                               .log_fd = 2};
 
     *out = NULL;
-    if (!invar_reward_source_is_plugin(recipe))
+    if (!invar_reward_source_is_plugin(config))
         return INVAR_OK;
     o.name = path[0] ? "custom-rm-path" : url[0] ? "rm-url" : "math_verify";
     if (stored)
@@ -77,19 +76,19 @@ invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *
     return path[0] || url[0] ? invar_plugin_open(out, &o) : open_script(out, &o);
 }
 
-invar_status invar_reward_source_read(invar_reward_source *out, const invar_recipe *recipe,
+invar_status invar_reward_source_read(invar_reward_source *out, const invar_config *config,
                                       invar_plugin *plugin, bool eval)
 {
-    const char *own = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_RM_TYPE) : "";
-    const char *rule = own[0] ? own : invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
-    const char *key = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_REWARD_KEY) : "";
+    const char *own = eval ? config->eval_rm_type : "";
+    const char *rule = own[0] ? own : config->rm_type;
+    const char *key = eval ? config->eval_reward_key : "";
 
-    key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
+    key = key[0] || own[0] ? key : config->reward_key;
     *out = (invar_reward_source){.key = key[0] ? key : NULL};
     INVAR_TRY(parse_rule(&out->reward, &out->boxed, rule));
     out->is_plugin =
-        own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_is_plugin(recipe);
-    out->groups = out->is_plugin && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
+        own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_is_plugin(config);
+    out->groups = out->is_plugin && config->group_rm;
     out->plugin = out->is_plugin ? plugin : NULL;
     return INVAR_OK;
 }
@@ -152,7 +151,7 @@ static void print_warning(const invar_reward_source_reach *reach)
     reach->on_warning(reach->payload, line);
 }
 
-invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
+invar_status invar_reward_source_check_data(const invar_config *config, const invar_dataset *data,
                                             const invar_reward_source_reach *reach)
 {
     const int64_t end = invar_min_i64(invar_dataset_size(data), reach->possible);
@@ -160,10 +159,8 @@ invar_status invar_reward_source_check_data(const invar_recipe *recipe, const in
     invar_reward_source judge;
     int64_t i = 0;
 
-    INVAR_TRY(invar_reward_source_read(&judge, recipe, NULL, reach->eval));
-    if (judge.is_plugin ||
-        invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
-        invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+    INVAR_TRY(invar_reward_source_read(&judge, config, NULL, reach->eval));
+    if (judge.is_plugin || config->custom_generate_function_path[0] || config->custom_agent_path[0])
         return INVAR_OK;
     for (; i < end && status == INVAR_OK; i++)
         status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach);

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_SAMPLE_SOURCE_REWARD_SOURCE_H
 #define INVAR_ENGINE_SAMPLE_SOURCE_REWARD_SOURCE_H
 
-#include "base/recipe/recipe.h"
+#include "engine/config/config.h"
 #include "engine/ext/plugin.h"
 #include "engine/files/data/dataset.h"
 #include "engine/rl/reward/reward.h"
@@ -27,21 +27,21 @@ typedef struct invar_reward_source {
 } invar_reward_source;
 
 /* Returns true if training rewards come from a plug-in: custom-rm-path, a server or a script. */
-bool invar_reward_source_is_plugin(const invar_recipe *recipe);
+bool invar_reward_source_is_plugin(const invar_config *config);
 
 /*
  * Opens the reward plug-in that the recipe names; *out = NULL if it names none. With `stored` the
  * plug-in is not started, because its replies come from the ledger. The caller closes *out with
  * invar_plugin_close.
  */
-invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *recipe,
+invar_status invar_reward_source_attach(invar_plugin **out, const invar_config *config,
                                         bool stored) INVAR_MUST_USE;
 
 /*
  * Reads the reward source of training, or with `eval` that of evaluation, which may have other
  * keys.
  */
-invar_status invar_reward_source_read(invar_reward_source *out, const invar_recipe *recipe,
+invar_status invar_reward_source_read(invar_reward_source *out, const invar_config *config,
                                       invar_plugin *plugin, bool eval) INVAR_MUST_USE;
 
 /* *out = true if the sample has a plug-in reward, or gets a reward from a plug-in or a rule. */
@@ -71,7 +71,7 @@ typedef struct invar_reward_source_reach {
  * prompt in [0, certain) makes its rule fail for any response; prints a warning for the first such
  * prompt in [certain, possible). Checks nothing if a plug-in or agent may give the rewards.
  */
-invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
+invar_status invar_reward_source_check_data(const invar_config *config, const invar_dataset *data,
                                             const invar_reward_source_reach *reach) INVAR_MUST_USE;
 
 /* Sets reward and reward parts of all samples without a plug-in reward. */

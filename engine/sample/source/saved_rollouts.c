@@ -56,35 +56,34 @@ static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
 /*
  * Returns true if a plug-in decides rewards or filters, which cannot be recomputed from the recipe.
  */
-static bool is_decided_by_plugin(const invar_recipe *r)
+static bool is_decided_by_plugin(const invar_config *c)
 {
-    return invar_reward_source_is_plugin(r) ||
-           invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
-           invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
+    return invar_reward_source_is_plugin(c) || c->dynamic_sampling_filter_path[0] ||
+           c->rollout_sample_filter_path[0];
 }
 
-static invar_status reject_idle_keys(const invar_recipe *r, const char *path)
+static invar_status reject_idle_keys(const invar_config *c, const char *path)
 {
-    static const invar_key keys[] = {INVAR_KEY_USE_ROLLOUT_LOGPROBS, INVAR_KEY_USE_TIS,
-                                     INVAR_KEY_USE_MIS};
+    const invar_key idle = c->use_rollout_logprobs ? INVAR_KEY_USE_ROLLOUT_LOGPROBS
+                           : c->use_tis            ? INVAR_KEY_USE_TIS
+                           : c->use_mis            ? INVAR_KEY_USE_MIS
+                                                   : INVAR_KEY_NONE;
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
-        return INVAR_OK; // log-probs of sampling differ from those of training
+    // with rollout-dtype, log-probs of sampling differ from those of training
+    if (c->rollout_dtype[0] || idle == INVAR_KEY_NONE)
+        return INVAR_OK;
     invar_path_show(shown, path);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (invar_recipe_bool(r, (int)keys[i]))
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "'%s' would be ignored: %s is this run's own rollout, whose "
-                              "log-probabilities are those of training",
-                              invar_config_schema()->keys[keys[i]].name, shown);
-    return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "'%s' would be ignored: %s is this run's own rollout, whose "
+                      "log-probabilities are those of training",
+                      invar_config_schema()->keys[idle].name, shown);
 }
 
-invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
+invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_config *config,
                                        const invar_digest *own)
 {
-    const char *pattern = invar_recipe_string(recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const char *pattern = config->load_debug_rollout_data;
     invar_rollout_file first;
     char path[INVAR_PATH_SIZE];
     int64_t samples;
@@ -96,9 +95,9 @@ invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_re
     if (!invar_path_exists(path)) // the run resumes at a later rollout, or check_file rejects it
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
-    out->on_policy = invar_digest_equal(&first.header.run, own) && !is_decided_by_plugin(recipe);
+    out->on_policy = invar_digest_equal(&first.header.run, own) && !is_decided_by_plugin(config);
     invar_rollout_file_release(&first);
-    return out->on_policy ? reject_idle_keys(recipe, path) : hash_files(out, pattern);
+    return out->on_policy ? reject_idle_keys(config, path) : hash_files(out, pattern);
 }
 
 void invar_saved_rollouts_release(invar_saved_rollouts *saved)

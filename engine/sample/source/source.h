@@ -14,6 +14,7 @@
 #ifndef INVAR_ENGINE_SAMPLE_SOURCE_SOURCE_H
 #define INVAR_ENGINE_SAMPLE_SOURCE_SOURCE_H
 
+#include "engine/config/config.h"
 #include "engine/files/data/dataset.h"
 #include "engine/ranks/layout/layout.h"
 #include "engine/sample/agent/agent_runner.h"
@@ -50,7 +51,7 @@ typedef struct invar_saved_rollouts {
  * plug-in computes rewards or filters. Returns INVAR_E_INVALID for keys that would have no effect
  * on own rollouts.
  */
-invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
+invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_config *config,
                                        const invar_digest *own) INVAR_MUST_USE;
 void invar_saved_rollouts_release(invar_saved_rollouts *saved);
 

@@ -201,11 +201,13 @@ class Checksrc(unittest.TestCase):
         for call in ("malloc(8)", "free (p)", "exit(1)", "printf(x)", "sscanf(x)", "strcpy(a, b)",
                      "expf(x)", "pow(x, y)", "qsort(a, n)", "time(NULL)", "rand()", "MPI_Reduce(a)",
                      "MPI_Iallreduce(a)", "MPI_Reduce_scatter_block(a)", "MPI_Exscan(a)",
-                     "ncclReduce(a)", "ncclAllReduce(a)", "ncclReduceScatter(a)"):
+                     "ncclReduce(a)", "ncclAllReduce(a)", "ncclReduceScatter(a)",
+                     "invar_recipe_int(r, INVAR_KEY_LR)", "INVAR_RECIPE_ENUM(t, r, 1)"):
             self.refuses_body("banned", f"    {call};\n")
         self.refuses_body("banned", "x = __expf(x);\n", "kernels-deterministic/cuda/sample.cu")
         for fine in ("/* malloc(8) */", 'x = "printf(";', "a->free(p);", "invar_exp(x);",
-                     "snprintf(b, n, f);", "// exit(1)", "MPI_Isend(a);", "ncclAllGather(a);"):
+                     "snprintf(b, n, f);", "// exit(1)", "MPI_Isend(a);", "ncclAllGather(a);",
+                     "invar_recipe_entry_get(&e, r, 1);"):
             self.accepts("engine/sample.c", c_file("sample.c", f"    {fine}\n"))
         self.accepts("tests/unit/sample.c", c_file("sample.c", "expf(x); malloc(1);\n", ""))
         self.accepts("base/alloc.c", c_file("alloc.c", "free(block);\n"))

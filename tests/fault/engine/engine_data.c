@@ -16,6 +16,7 @@
 #include "engine/config/config.h"
 #include "engine/files/data/parquet.h"
 #include "tests/fault/faulty.h"
+#include "tests/unit/engine/config/config_of.h"
 #include "tests/unit/engine/files/data/options.h"
 
 static invar_status read_dataset(bool sft)
@@ -110,9 +111,10 @@ static invar_status exercise_lists(void)
     if (status == INVAR_OK)
         status = invar_recipe_set(recipe, "rollout-stop-token-ids", "1,2", "--ids");
     if (status == INVAR_OK)
-        status = invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP);
+        status = invar_config_strings(&strings, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP);
     if (status == INVAR_OK)
-        status = invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS);
+        status =
+            invar_config_ids(&ids, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS);
     invar_free(strings);
     invar_free(ids);
     invar_recipe_free(recipe);

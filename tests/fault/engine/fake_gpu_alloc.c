@@ -36,7 +36,7 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {NULL, NULL}};
 
 /* Lets the n-th allocation of device memory fail. Blocks of the heap are counted as well. */
-static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, int n)
+static void fail_and_resume(invar_recipe *recipe, const run_digests *undisturbed, int n)
 {
     invar_fake_gpu_counts counts;
     invar_status status;

@@ -28,8 +28,8 @@ static const run_pair ppo[] = {{"device", "cuda"},
                                {"debug-determinism", "full"},
                                {NULL, NULL}};
 
-static void lose_and_resume(const invar_recipe *recipe, const run_digests *undisturbed,
-                            int64_t call, bool late)
+static void lose_and_resume(invar_recipe *recipe, const run_digests *undisturbed, int64_t call,
+                            bool late)
 {
     invar_fake_gpu_counts counts;
     invar_status status;

@@ -10,6 +10,7 @@
 #include "base/process/process.h"
 #include "engine/run/launch/launch.h"
 #include "tests/fault/engine/run_scenario.h"
+#include "tests/unit/engine/config/config_of.h"
 
 #define START 30 /* number of the first allocations, up to the start of both ranks */
 
@@ -23,21 +24,20 @@ static const run_pair grpo[] = {{"dtype", "fp32"},
                                 {"distributed-timeout-minutes", "1"},
                                 {NULL, NULL}};
 
-static invar_status train_on_two(const invar_recipe *recipe)
+static invar_status train_on_two(invar_recipe *recipe)
 {
     invar_train_options options = {.until = -1};
     invar_train_summary summary;
     invar_launch launch;
     invar_status status;
 
-    INVAR_TRY(invar_launch_open(&launch, invar_launch_timeout(recipe), 2));
-    status = invar_launch_train(&summary, &launch, recipe, &options);
+    INVAR_TRY(invar_launch_open(&launch, invar_launch_timeout(config_of(recipe)), 2));
+    status = invar_launch_train(&summary, &launch, config_of(recipe), &options);
     invar_launch_close(&launch);
     return status;
 }
 
-static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, faulty *f,
-                            int n)
+static void fail_and_resume(invar_recipe *recipe, const run_digests *undisturbed, faulty *f, int n)
 {
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;

@@ -70,16 +70,16 @@ static const char text[] = "[model]\n"
 static invar_status use_keys(void)
 {
     invar_recorded_keys keys;
-    invar_recipe *recipe = NULL;
+    invar_config config = {.recipe = NULL};
     invar_status status;
 
     INVAR_TRY(invar_recorded_keys_load(&keys, path));
     status = invar_recorded_keys_put(&keys, INVAR_KEY_THREADS, "3");
     if (status == INVAR_OK)
-        status = invar_recorded_keys_to_recipe(&recipe, &keys);
+        status = invar_recorded_keys_to_config(&config, &keys);
     if (status == INVAR_OK)
         status = invar_recorded_keys_write(&keys, out);
-    invar_recipe_free(recipe);
+    invar_recipe_free(config.recipe);
     invar_recorded_keys_release(&keys);
     return status;
 }

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/fault/engine/run_scenario.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static const run_pair grpo[] = {{"dtype", "fp32"},
                                 {"threads", "2"},
@@ -70,8 +71,7 @@ static const run_pair asynchronous[] = {{"dtype", "bf16"},
                                         {"rollout-overlap", "true"},
                                         {NULL, NULL}};
 
-static void fail_and_resume(const invar_recipe *recipe, const run_digests *undisturbed, faulty *f,
-                            int n)
+static void fail_and_resume(invar_recipe *recipe, const run_digests *undisturbed, faulty *f, int n)
 {
     invar_status status = scenario_disturbed(f, recipe, n);
     char disturbance[40];
@@ -83,7 +83,7 @@ static void fail_and_resume(const invar_recipe *recipe, const run_digests *undis
     if (status != INVAR_OK)
         invar_assert_message("no memory for", __FILE__, __LINE__);
     // The message must not blame the device's memory.
-    if (INVAR_RECIPE_ENUM(invar_device_kind, recipe, INVAR_KEY_DEVICE) != INVAR_DEVICE_CPU) {
+    if (config_of(recipe)->device != INVAR_DEVICE_CPU) {
         assert_null(strstr(invar_error_last()->message, "lower "));
         assert_null(strstr(invar_error_last()->message, "too large"));
     }

@@ -42,7 +42,7 @@ static inline invar_recipe *scenario_recipe(const run_pair *keys)
 }
 
 /* Trains the run from its beginning without a fault, and returns what it recorded. */
-static inline run_digests scenario_whole(const invar_recipe *recipe)
+static inline run_digests scenario_whole(invar_recipe *recipe)
 {
     assert_ok(invar_held_folder_remove(run_path(SCENARIO_RUN)));
     invar_fake_gpu_begin(0);
@@ -54,7 +54,7 @@ static inline run_digests scenario_whole(const invar_recipe *recipe)
  * Trains the run from its beginning. Its fail_at-th allocation fails (0 for none), and the fake GPU
  * fails as configured before the call. *f then holds the counts of the heap.
  */
-static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *recipe, int fail_at)
+static inline invar_status scenario_disturbed(faulty *f, invar_recipe *recipe, int fail_at)
 {
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;
@@ -72,7 +72,7 @@ static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *rec
  * Starts the disturbed run again. It must reach the bits of the undisturbed one. `disturbance` is
  * used in messages only.
  */
-static inline void scenario_check_resume(const invar_recipe *recipe, const run_digests *undisturbed,
+static inline void scenario_check_resume(invar_recipe *recipe, const run_digests *undisturbed,
                                          const char *disturbance)
 {
     run_digests after;

@@ -13,8 +13,9 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
+#include "tests/unit/engine/config/config_of.h"
 
-static void check_same(const invar_recipe *a, const invar_recipe *b)
+static void check_same(invar_recipe *a, invar_recipe *b)
 {
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry x, y;
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     INVAR_CHECK(invar_recipe_new(&reread, invar_config_schema()) == INVAR_OK);
     INVAR_CHECK(invar_recipe_parse(reread, "made.ini", text, bytes) == INVAR_OK);
     check_same(import.recipe, reread);
-    INVAR_CHECK((invar_config_check(reread) == INVAR_OK) == (import.error[0] == '\0'));
+    INVAR_CHECK((invar_config_check(config_of(reread)) == INVAR_OK) == (import.error[0] == '\0'));
     invar_recipe_free(reread);
     free(text);
     invar_import_release(&import);

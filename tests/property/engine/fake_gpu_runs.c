@@ -18,6 +18,7 @@
 #include "engine/model/model.h"
 #include "tests/device/fake_gpu.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 const invar_backend *invar_backend_cuda(void)
 {
@@ -581,7 +582,7 @@ static void test_fake_gpu_runs__async_checkpoints_fail_like_others(void **state)
         run_digests memory;
 
         invar_fake_gpu_begin(0);
-        status = invar_train(&summary, recipe, &options);
+        status = invar_train(&summary, config_of(recipe), &options);
         assert_int_equal(status, INVAR_E_INVALID);
         invar_error_take(&errors[i]);
         assert_int_equal(invar_fake_gpu_counted().live, 0);

@@ -13,6 +13,7 @@
 #include "engine/rl/estimator.h"
 #include "engine/rl/reward/reward.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static invar_recipe *recipe_of(const char *estimator, const char *const (*flags)[2], size_t count)
 {
@@ -41,15 +42,15 @@ static void test_toy_rows__recipes_choose_them(void **state)
     invar_recipe *recipe = recipe_of("toy", valid, 2);
 
     (void)state;
-    assert_ok(invar_config_check(recipe));
-    assert_int_equal(INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR),
-                     INVAR_ESTIMATOR_TOY);
+    assert_ok(invar_config_check(config_of(recipe)));
+    assert_int_equal(config_of(recipe)->advantage_estimator, INVAR_ESTIMATOR_TOY);
     invar_recipe_free(recipe);
     recipe = recipe_of("toy", single_sample, 1); // the estimator compares samples within a group
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "the mean of its own group");
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID,
+                 "the mean of its own group");
     invar_recipe_free(recipe);
     recipe = recipe_of("toy", unscaled, 2); // the estimator does not divide by a standard deviation
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID,
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID,
                  "advantage-estimator = grpo, gspo or toy_wrong");
     invar_recipe_free(recipe);
 }
@@ -62,7 +63,8 @@ static void test_toy_rows__messages_list_them(void **state)
     bool boxed;
 
     (void)state;
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "advantage-estimator = ppo");
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID,
+                 "advantage-estimator = ppo");
     invar_recipe_free(recipe);
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_fails(invar_recipe_set(recipe, "advantage-estimator", "tpo", "--x"), INVAR_E_INVALID,
@@ -118,13 +120,14 @@ static void test_toy_rows__other_traits_change_results(void **state)
     float advantage[5];
 
     (void)state;
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     invar_recipe_free(recipe);
     recipe = recipe_of("toy_wrong", unscaled, 2);
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     invar_recipe_free(recipe);
     recipe = recipe_of("toy_wrong", discounted, 2);
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "reinforce_plus_plus, ppo or toy");
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID,
+                 "reinforce_plus_plus, ppo or toy");
     invar_recipe_free(recipe);
     compute_advantages(advantage, INVAR_ESTIMATOR_TOY_WRONG);
     assert_memory_equal(advantage, expected, sizeof expected);

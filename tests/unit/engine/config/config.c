@@ -18,6 +18,7 @@
 #include "engine/rl/loss.h"
 #include "engine/train/lr_schedule.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 #include "tests/unit/engine/config/valid_recipe.h"
 
 static const char valid_recipe[] = INVAR_TEST_GOOD_RECIPE;
@@ -56,14 +57,14 @@ static void assert_accepted(const char *flags)
 {
     invar_recipe *recipe = recipe_with(flags);
 
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     invar_recipe_free(recipe);
 }
 
 static void assert_rejected(const char *flags, const char *message)
 {
     invar_recipe *recipe = recipe_with(flags);
-    invar_status status = invar_config_check(recipe);
+    invar_status status = invar_config_check(config_of(recipe));
 
     if (status != INVAR_E_INVALID)
         print_error("not refused: %s\n", flags);
@@ -574,12 +575,13 @@ static void test_config__names_file_and_line(void **state)
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_parse(recipe, "a/b.ini", text, sizeof text - 1));
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "a/b.ini:8: 'rollout-temperature'");
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID,
+                 "a/b.ini:8: 'rollout-temperature'");
     invar_recipe_free(recipe);
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_parse(recipe, "b.ini", "[engine]\n", 9));
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "'rollout-batch-size'");
+    assert_fails(invar_config_check(config_of(recipe)), INVAR_E_INVALID, "'rollout-batch-size'");
     invar_recipe_free(recipe);
 }
 
@@ -600,9 +602,9 @@ static void test_config__derives_steps(void **state)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_recipe *recipe = recipe_with(cases[i].flags);
-        assert_ok(invar_config_check(recipe));
-        assert_int_equal(invar_config_steps_per_rollout(recipe), cases[i].steps);
-        assert_int_equal(invar_config_global_batch_size(recipe), cases[i].batch);
+        assert_ok(invar_config_check(config_of(recipe)));
+        assert_int_equal(invar_config_steps_per_rollout(config_of(recipe)), cases[i].steps);
+        assert_int_equal(invar_config_global_batch_size(config_of(recipe)), cases[i].batch);
         invar_recipe_free(recipe);
     }
 }
@@ -631,11 +633,11 @@ static void test_config__lists(void **state)
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 2 && *item == '"');
     assert_false(invar_config_words(&item, &bytes, &words));
 
-    assert_ok(invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    assert_ok(invar_config_ids(&ids, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
     assert_int_equal(count, 3);
     assert_true(ids[0] == 7 && ids[1] == 19 && ids[2] == 0);
     invar_free(ids);
-    assert_ok(invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP));
+    assert_ok(invar_config_strings(&strings, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP));
     assert_int_equal(count, 2);
     assert_string_equal(strings[0], "\n");
     assert_string_equal(strings[1], "ab");
@@ -643,9 +645,9 @@ static void test_config__lists(void **state)
     invar_recipe_free(recipe);
 
     recipe = recipe_with("");
-    assert_ok(invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    assert_ok(invar_config_ids(&ids, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
     assert_true(count == 0 && !ids);
-    assert_ok(invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP));
+    assert_ok(invar_config_strings(&strings, &count, config_of(recipe), INVAR_KEY_ROLLOUT_STOP));
     assert_true(count == 0 && !strings);
     invar_recipe_free(recipe);
 }

@@ -16,6 +16,7 @@
 
 #include "engine/config/config.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 #include "tests/unit/engine/config/valid_recipe.h"
 
 static const char recipe_text[] = INVAR_TEST_GOOD_RECIPE "[eval]\n"
@@ -31,7 +32,7 @@ static invar_recipe *make_recipe(void)
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_parse(recipe, "good.ini", recipe_text, sizeof recipe_text - 1));
     assert_ok(invar_recipe_set(recipe, "eval-config", path, "--eval-config"));
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     return recipe;
 }
 
@@ -59,28 +60,27 @@ static const char two_sets[] = "# two sets\r\n"
 static void test_eval_config__sets_inherit(void **state)
 {
     invar_recipe *recipe = make_recipe();
-    const invar_recipe *first_set, *second_set;
+    const invar_config *first_set, *second_set;
     invar_digest first_hash, second_hash;
     invar_hasher hasher;
     invar_eval_config evals;
 
     (void)state;
     write_file(two_sets, sizeof two_sets - 1);
-    assert_ok(invar_eval_config_read(&evals, recipe));
+    assert_ok(invar_eval_config_read(&evals, config_of(recipe)));
     assert_int_equal(evals.count, 2);
-    first_set = evals.recipes[0];
-    second_set = evals.recipes[1];
-    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_PROMPT_DATA),
-                        "aime-24 \"data/a b.jsonl\"");
-    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_LABEL_KEY), "answer");
-    assert_int_equal(invar_recipe_int(first_set, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 16);
-    assert_int_equal(invar_recipe_int(second_set, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT), 3);
-    assert_true(invar_recipe_float(first_set, INVAR_KEY_EVAL_TEMPERATURE) == 0.0);
-    assert_true(invar_recipe_float(second_set, INVAR_KEY_EVAL_TEMPERATURE) == 0.5);
-    assert_string_equal(invar_recipe_string(first_set, INVAR_KEY_EVAL_RM_TYPE), "");
-    assert_string_equal(invar_recipe_string(second_set, INVAR_KEY_EVAL_REWARD_KEY), "acc");
-    assert_string_equal(invar_recipe_string(second_set, INVAR_KEY_EVAL_CONFIG), "");
-    assert_int_equal(invar_recipe_int(second_set, INVAR_KEY_HIDDEN_SIZE), 64);
+    first_set = &evals.sets[0];
+    second_set = &evals.sets[1];
+    assert_string_equal(first_set->eval_prompt_data, "aime-24 \"data/a b.jsonl\"");
+    assert_string_equal(first_set->eval_label_key, "answer");
+    assert_int_equal(first_set->n_samples_per_eval_prompt, 16);
+    assert_int_equal(second_set->n_samples_per_eval_prompt, 3);
+    assert_true(first_set->eval_temperature == 0.0);
+    assert_true(second_set->eval_temperature == 0.5);
+    assert_string_equal(first_set->eval_rm_type, "");
+    assert_string_equal(second_set->eval_reward_key, "acc");
+    assert_string_equal(second_set->eval_config, "");
+    assert_int_equal(second_set->hidden_size, 64);
     invar_hasher_init(&hasher);
     invar_eval_config_hash(&hasher, first_set);
     invar_hasher_final(&first_hash, &hasher);
@@ -113,11 +113,11 @@ static void test_eval_config__task_size_is_for_tasks(void **state)
     assert_ok(invar_recipe_set(recipe, "task-size", "9", "--task-size"));
     assert_ok(invar_recipe_set(recipe, "hf-checkpoint", "model", "--hf-checkpoint"));
     assert_ok(invar_recipe_set(recipe, "eval-config", path, "--eval-config"));
-    assert_ok(invar_config_check(recipe));
+    assert_ok(invar_config_check(config_of(recipe)));
     write_file(sets, sizeof sets - 1);
-    assert_ok(invar_eval_config_read(&evals, recipe));
+    assert_ok(invar_eval_config_read(&evals, config_of(recipe)));
     assert_int_equal(evals.count, 2);
-    assert_int_equal(invar_recipe_int(evals.recipes[1], INVAR_KEY_TASK_SIZE), 9);
+    assert_int_equal(evals.sets[1].task_size, 9);
     invar_eval_config_release(&evals);
     invar_recipe_free(recipe);
 }
@@ -156,14 +156,15 @@ static void test_eval_config__refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file(cases[i].text, strlen(cases[i].text));
-        assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID, cases[i].error);
-        assert_null(evals.recipes);
+        assert_fails(invar_eval_config_read(&evals, config_of(recipe)), INVAR_E_INVALID,
+                     cases[i].error);
+        assert_null(evals.sets);
     }
     write_file(with_nul, sizeof with_nul - 1);
-    assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID,
+    assert_fails(invar_eval_config_read(&evals, config_of(recipe)), INVAR_E_INVALID,
                  ":3: \"temperature = 0.5?junk");
     unlink(path);
-    assert_int_equal(invar_eval_config_read(&evals, recipe), INVAR_E_NOTFOUND);
+    assert_int_equal(invar_eval_config_read(&evals, config_of(recipe)), INVAR_E_NOTFOUND);
     invar_recipe_free(recipe);
 }
 
@@ -198,15 +199,14 @@ static const struct {
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
-static const char *text_of(invar_recipe_entry *e, const invar_recipe *recipe, invar_key key)
+static const char *text_of(invar_recipe_entry *e, invar_recipe *recipe, invar_key key)
 {
     invar_recipe_entry_get(e, recipe, key);
     return e->text ? e->text : "";
 }
 
 /* Asserts that the settings that a section does not set are those of the run. */
-static void assert_inherits(const invar_recipe *set, const invar_recipe *run,
-                            const bool own[SETTINGS])
+static void assert_inherits(invar_recipe *set, invar_recipe *run, const bool own[SETTINGS])
 {
     invar_recipe_entry a, b;
 
@@ -217,7 +217,7 @@ static void assert_inherits(const invar_recipe *set, const invar_recipe *run,
 }
 
 /* Asserts that a setting of a set has the value that its line gives; returns its index. */
-static int assert_setting(const invar_recipe *set, text_span name, text_span value)
+static int assert_setting(invar_recipe *set, text_span name, text_span value)
 {
     invar_recipe_entry e;
     char text[64];
@@ -241,11 +241,11 @@ static int assert_setting(const invar_recipe *set, text_span name, text_span val
 }
 
 /* Asserts that the sets of an accepted file are what its lines say. */
-static void assert_sets(const invar_eval_config *evals, const invar_recipe *run, const char *text,
+static void assert_sets(const invar_eval_config *evals, invar_recipe *run, const char *text,
                         size_t bytes)
 {
     const char *file_end = text + bytes;
-    const invar_recipe *set = NULL;
+    const invar_config *set = NULL;
     bool own[SETTINGS] = {false};
     size_t count = 0, paths = 0;
     text_span name = {NULL, 0};
@@ -262,10 +262,10 @@ static void assert_sets(const invar_eval_config *evals, const invar_recipe *run,
             continue;
         if (line.text[0] == '[') {
             if (set)
-                assert_inherits(set, run, own);
+                assert_inherits(set->recipe, run, own);
             memset(own, 0, sizeof own);
             assert_true(count < evals->count && line.text[line.bytes - 1] == ']');
-            set = evals->recipes[count++];
+            set = &evals->sets[count++];
             name = (text_span){line.text + 1, line.bytes - 2};
             continue;
         }
@@ -277,14 +277,14 @@ static void assert_sets(const invar_eval_config *evals, const invar_recipe *run,
         if (key.bytes == 4 && memcmp(key.text, "path", 4) == 0) {
             (void)snprintf(data, sizeof data, "%.*s \"%.*s\"", (int)name.bytes, name.text,
                            (int)value.bytes, value.text);
-            assert_string_equal(invar_recipe_string(set, INVAR_KEY_EVAL_PROMPT_DATA), data);
+            assert_string_equal(set->eval_prompt_data, data);
             paths++;
         } else {
-            own[assert_setting(set, key, value)] = true;
+            own[assert_setting(set->recipe, key, value)] = true;
         }
     }
     assert_non_null(set);
-    assert_inherits(set, run, own);
+    assert_inherits(set->recipe, run, own);
     assert_int_equal(count, evals->count);
     assert_int_equal(paths, evals->count);
 }
@@ -311,7 +311,7 @@ static void test_eval_config__damaged_files(void **state)
             text[bits % (sizeof two_sets - 1)] = byte;
         }
         write_file(text, sizeof two_sets - 1);
-        if (invar_eval_config_read(&evals, recipe) == INVAR_OK) {
+        if (invar_eval_config_read(&evals, config_of(recipe)) == INVAR_OK) {
             assert_sets(&evals, recipe, text, sizeof two_sets - 1);
             accepted++;
         } else {

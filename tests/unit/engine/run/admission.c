@@ -11,6 +11,7 @@
 #include "engine/config/config.h"
 #include "engine/run/run_dir/disk.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 
 typedef struct key_value {
     const char *key, *value;
@@ -63,7 +64,7 @@ static void assert_refused_by(const key_value *keys, invar_admission before, inv
 {
     invar_recipe *recipe = recipe_of(keys);
 
-    before.recipe = facts.recipe = recipe;
+    before.config = facts.config = config_of(recipe);
     assert_ok(invar_admission_check(&before));
     assert_fails(invar_admission_check(&facts), INVAR_E_INVALID, why);
     invar_recipe_free(recipe);
@@ -75,8 +76,8 @@ static void test_admission__refuses_recipe_alone(void **state)
     invar_recipe *recipe = recipe_of(keys);
 
     (void)state;
-    assert_fails(invar_admission_check(&(invar_admission){.recipe = recipe}), INVAR_E_INVALID,
-                 "give one");
+    assert_fails(invar_admission_check(&(invar_admission){.config = config_of(recipe)}),
+                 INVAR_E_INVALID, "give one");
     invar_recipe_free(recipe);
 }
 
@@ -94,14 +95,15 @@ static void test_admission__refuses_points_of_no_step(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const key_value keys[] = {{"num-rollout", "2"}, {"debug-dump", bad[i]}, {NULL, NULL}};
         invar_recipe *recipe = recipe_of(keys);
-        assert_fails(invar_admission_check(&(invar_admission){.recipe = recipe}), INVAR_E_INVALID,
-                     "debug-dump: no point of the step is called");
+        assert_fails(invar_admission_check(&(invar_admission){.config = config_of(recipe)}),
+                     INVAR_E_INVALID, "debug-dump: no point of the step is called");
         invar_recipe_free(recipe);
     }
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         const key_value keys[] = {{"num-rollout", "2"}, {"debug-dump", good[i]}, {NULL, NULL}};
         invar_recipe *recipe = recipe_of(keys);
-        assert_ok(invar_admission_check(&(invar_admission){.recipe = recipe, .actor = &dense}));
+        assert_ok(invar_admission_check(
+            &(invar_admission){.config = config_of(recipe), .actor = &dense}));
         invar_recipe_free(recipe);
     }
     for (int i = 0; i < 2; i++) {
@@ -179,7 +181,7 @@ static void test_admission__refuses_by_disk(void **state)
                        .n_required = 4,
                        .keep = 3};
     invar_recipe *recipe = recipe_of(keys);
-    invar_admission facts = {.recipe = recipe, .disk = &disk};
+    invar_admission facts = {.config = config_of(recipe), .disk = &disk};
 
     (void)state;
     assert_int_equal(invar_disk_bytes(&disk, disk.n_remaining), 12 << 20);
@@ -216,7 +218,7 @@ static void test_admission__the_first_checkpoint_is_enough(void **state)
                        .n_required = 1,
                        .free = 3 << 20};
     invar_recipe *recipe = recipe_of(keys);
-    invar_admission facts = {.recipe = recipe, .disk = &disk};
+    invar_admission facts = {.config = config_of(recipe), .disk = &disk};
 
     (void)state;
     assert_ok(invar_admission_check(&facts));

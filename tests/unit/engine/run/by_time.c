@@ -21,6 +21,7 @@
 #include "engine/run/launch/launch.h"
 #include "engine/run/train_loop.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 enum { HOUR = 3600000, ROLLOUTS = 5, KILLED = 9 };
 
@@ -95,9 +96,9 @@ static invar_status train(invar_train_summary *summary, const char *name, int ra
     invar_status status;
 
     the_clock.output[0] = '\0';
-    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), ranks));
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(config_of(recipe)), ranks));
     status = invar_launch_train(
-        summary, &launch, recipe,
+        summary, &launch, config_of(recipe),
         &(invar_train_options){.until = until, .clock_ms = read_clock, .say = store_line});
     status = invar_launch_end(&launch, status);
     invar_launch_close(&launch); // a failed launch is still open for its message

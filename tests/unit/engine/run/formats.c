@@ -10,6 +10,7 @@
 #include "engine/run/memory_workload.h"
 #include "engine/run/replay/regenerate.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 /* A model that every format supports, with weights that each format rounds differently. */
 #define WIDE                                                                                       \
@@ -165,7 +166,7 @@ static void test_formats__rollouts_use_the_current_weights(void **state)
     assert_ok(run_train(recipe));
     run_select("kept", "SELECT rng, idx FROM samples WHERE step = 2 AND idx = 1", parse_coords,
                &coords);
-    assert_ok(invar_run_context_open(&context, recipe, INVAR_RUN_CONTEXT_DATA));
+    assert_ok(invar_run_context_open(&context, config_of(recipe), INVAR_RUN_CONTEXT_DATA));
     assert_ok(invar_regenerate(&samples, &context, &coords));
     invar_hash_bytes(&logp, samples.items[0].logp,
                      (size_t)invar_rl_sample_response(samples.items) * sizeof(float));
@@ -238,7 +239,7 @@ static void test_formats__memory_has_the_second_weights(void **state)
     size_t bytes = 0;
 
     (void)state;
-    assert_ok(invar_memory_planning_run(&planning, recipe, 0));
+    assert_ok(invar_memory_planning_run(&planning, config_of(recipe), 0));
     for (int i = 0; i < planning.plan.n_items; i++)
         if (strcmp(planning.plan.items[i].name, "rollout: weights") == 0)
             bytes = planning.plan.items[i].bytes;

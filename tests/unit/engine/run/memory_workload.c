@@ -10,6 +10,7 @@
 #include "engine/run/memory_workload.h"
 
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static const run_pair base_recipe[] = {{"num-layers", "5"},
                                        {"hidden-size", "64"},
@@ -68,8 +69,8 @@ static int compare_needs(int ranks, const run_pair *overrides)
     invar_memory_planning planning;
     size_t max_need, first;
 
-    assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, config_of(recipe)));
+    assert_ok(invar_memory_planning_open(&planning, config_of(recipe), (size_t)1 << 40));
     max_need = max_need_of_ranks(&first, &planning, &sizes, ranks);
     assert_int_equal(max_need_of_stages(&planning, &sizes, ranks), max_need);
     invar_memory_planning_release(&planning);

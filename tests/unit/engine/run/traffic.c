@@ -15,6 +15,7 @@
 #include "engine/train/batch_plan.h"
 #include "engine/train/micro_batch.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 enum { SAMPLES = 8, STEPS = 3, ROWS = 2000, MAX_RANKS = 9 };
 
@@ -236,14 +237,14 @@ static void plan_zero_ranges(plan *out, const invar_run_context *context,
     invar_model_free(model);
 }
 
-static void plan_model(plan *out, const invar_recipe *recipe)
+static void plan_model(plan *out, invar_recipe *recipe)
 {
     const invar_layout_sizes undivided = {
         .tensor = 1, .expert_tensor = 1, .pipeline = 1, .virtual_stages = 1, .expert = 1};
     invar_run_context context;
     invar_layout layout;
 
-    assert_ok(invar_run_context_open(&context, recipe, 0));
+    assert_ok(invar_run_context_open(&context, config_of(recipe), 0));
     out->experts = invar_model_sparse_layers(context.actor) > 0;
     assert_ok(invar_layout_simulate(&layout, &undivided, out->ranks, 0));
     if (out->ranks > 1)
@@ -259,10 +260,11 @@ static void train_and_read(plan *out, const char *name, int ranks, const run_pai
     invar_launch launch;
 
     *out = (plan){.ranks = ranks,
-                  .units = {.unit_rows = invar_recipe_int(recipe, INVAR_KEY_UNIT_ROWS),
-                            .unit_count = invar_recipe_int(recipe, INVAR_KEY_UNIT_COUNT)}};
-    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), ranks));
-    assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
+                  .units = {.unit_rows = config_of(recipe)->unit_rows,
+                            .unit_count = config_of(recipe)->unit_count}};
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(config_of(recipe)), ranks));
+    assert_ok(invar_launch_train(&summary, &launch, config_of(recipe),
+                                 &(invar_train_options){.until = -1}));
     invar_launch_close(&launch);
     plan_model(out, recipe);
     invar_recipe_free(recipe);

@@ -15,6 +15,7 @@
 #include "engine/files/checkpoint/checkpoint.h"
 #include "engine/run/context/run_context.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static int setup(void **state)
 {
@@ -222,7 +223,8 @@ static void test_train__a_teacher_has_no_masters(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++)
-        assert_ok(invar_run_context_open(&contexts[i], recipes[i], INVAR_RUN_CONTEXT_LEARN));
+        assert_ok(
+            invar_run_context_open(&contexts[i], config_of(recipes[i]), INVAR_RUN_CONTEXT_LEARN));
     assert_true(contexts[0].teacher->no_masters);
     assert_false(contexts[1].actor->no_masters);
     assert_true(invar_digest_equal(&contexts[0].teacher_weights, &contexts[1].weights));

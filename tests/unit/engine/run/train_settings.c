@@ -9,6 +9,7 @@
 
 #include "engine/config/config.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 
 typedef struct key_value {
     const char *key, *value;
@@ -24,7 +25,7 @@ static invar_train_settings settings_of(const key_value *pairs, int64_t data, in
         invar_recipe_set(recipe, "rollout-batch-size", "4", "test")); // this key has no default
     for (; pairs->key; pairs++)
         assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
-    invar_train_settings_read(&set, recipe, data, until);
+    invar_train_settings_read(&set, config_of(recipe), data, until);
     invar_recipe_free(recipe);
     return set;
 }
@@ -110,9 +111,9 @@ static void test_train_settings__models(void **state)
         if (cases[i].key_value.key)
             assert_ok(
                 invar_recipe_set(recipe, cases[i].key_value.key, cases[i].key_value.value, "test"));
-        assert_int_equal(invar_train_settings_reference(recipe), cases[i].reference);
-        assert_int_equal(invar_train_settings_teacher(recipe), cases[i].teacher);
-        assert_int_equal(invar_train_settings_critic(recipe), cases[i].critic);
+        assert_int_equal(invar_train_settings_reference(config_of(recipe)), cases[i].reference);
+        assert_int_equal(invar_train_settings_teacher(config_of(recipe)), cases[i].teacher);
+        assert_int_equal(invar_train_settings_critic(config_of(recipe)), cases[i].critic);
         invar_recipe_free(recipe);
     }
 }

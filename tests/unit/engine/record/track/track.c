@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json/json.h"
 #include "engine/config/config.h"
+#include "tests/unit/engine/config/config_of.h"
 #include "tests/unit/ledger/raw_ledger.h"
 
 enum { STEPS = 6, DAMAGED = 3 };
@@ -65,7 +66,7 @@ static sink_output report_to_sink(const char *path)
     (void)unlink(raw_path("sink.log"));
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_set(recipe, "sink", "cat", "test"));
-    assert_ok(invar_track_open(&track, &(invar_track_run){.recipe = recipe,
+    assert_ok(invar_track_open(&track, &(invar_track_run){.config = config_of(recipe),
                                                           .ledger = ledger,
                                                           .run = 1,
                                                           .name = "told",

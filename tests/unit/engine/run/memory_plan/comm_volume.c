@@ -13,6 +13,7 @@
 #include "engine/run/launch/launch.h"
 #include "engine/run/memory_workload.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 enum { SAMPLES = 8, STEPS = 2, ROWS = 2000, MAX_RANKS = 8 };
 
@@ -67,13 +68,14 @@ static const run_pair base_recipe[] = {
         "logical-etp", "4"                                                                         \
     }
 
-static void train_ranks(volume_fixture *out, const char *name, const invar_recipe *recipe)
+static void train_ranks(volume_fixture *out, const char *name, invar_recipe *recipe)
 {
     invar_train_summary summary;
     invar_launch launch;
 
-    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), out->ranks));
-    assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(config_of(recipe)), out->ranks));
+    assert_ok(invar_launch_train(&summary, &launch, config_of(recipe),
+                                 &(invar_train_options){.until = -1}));
     invar_launch_close(&launch);
     n_rows = 0;
     run_select(name,
@@ -83,13 +85,13 @@ static void train_ranks(volume_fixture *out, const char *name, const invar_recip
     run_lengths(out->samples[0], name, SAMPLES);
 }
 
-static void make_plans(volume_fixture *out, const invar_recipe *recipe)
+static void make_plans(volume_fixture *out, invar_recipe *recipe)
 {
     invar_layout_sizes sizes;
     invar_memory_planning planning;
 
-    assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, config_of(recipe)));
+    assert_ok(invar_memory_planning_open(&planning, config_of(recipe), (size_t)1 << 40));
     for (int r = 0; r < out->ranks; r++) {
         assert_ok(invar_memory_planning_plan_rank(&planning, &sizes, out->ranks, r));
         for (int s = 0; s < STEPS; s++)
@@ -307,14 +309,14 @@ static void test_comm_volume__sequence_parallel(void **state)
 }
 
 /* Returns the bytes that the first of `ranks` ranks needs for training. */
-static size_t training_bytes(const invar_recipe *recipe, int ranks)
+static size_t training_bytes(invar_recipe *recipe, int ranks)
 {
     invar_layout_sizes sizes;
     invar_memory_planning planning;
     size_t bytes;
 
-    assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, config_of(recipe)));
+    assert_ok(invar_memory_planning_open(&planning, config_of(recipe), (size_t)1 << 40));
     assert_ok(invar_memory_planning_plan_rank(&planning, &sizes, ranks, 0));
     bytes = planning.plan.learning;
     invar_memory_planning_release(&planning);

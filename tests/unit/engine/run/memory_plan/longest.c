@@ -10,6 +10,7 @@
 #include "engine/run/memory_plan/comm_volume.h"
 #include "engine/run/memory_workload.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 enum { MAX_SAMPLES = 64 };
 
@@ -74,8 +75,8 @@ static void compare_volumes(int ranks, const run_pair *overrides)
     invar_memory_planning planning;
     invar_comm_volume fast, expected;
 
-    assert_ok(invar_train_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_planning_open(&planning, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, config_of(recipe)));
+    assert_ok(invar_memory_planning_open(&planning, config_of(recipe), (size_t)1 << 40));
     for (int r = 0; r < ranks; r += ranks - 1) {
         assert_ok(invar_memory_planning_plan_rank(&planning, &sizes, ranks, r));
         assert_ok(invar_comm_volume_make_longest(&fast, &planning.workload, &planning.plan.choice));

@@ -17,6 +17,7 @@
 #include "engine/run/context/run_context.h"
 #include "engine/run/replay/pack.h"
 #include "tests/support.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static char folder[] = INVAR_TEST_WORK "/replay-XXXXXX";
 
@@ -64,8 +65,8 @@ static void train_run(void)
     assert_ok(invar_recipe_parse(recipe, "a.ini", recipe_text, sizeof recipe_text - 1));
     assert_ok(invar_recipe_set(recipe, "run", path_below(run, "run"), "--run"));
     assert_ok(invar_recipe_set(recipe, "save", path_below(save, "save"), "--save"));
-    assert_ok(invar_config_check(recipe));
-    assert_ok(invar_train(&summary, recipe, &options));
+    assert_ok(invar_config_check(config_of(recipe)));
+    assert_ok(invar_train(&summary, config_of(recipe), &options));
     assert_int_equal(summary.last_step, 3);
     invar_recipe_free(recipe);
 }
@@ -155,13 +156,13 @@ static void write_changed_checkpoint(const char *to, const char *set, float by)
     invar_checkpoint_content content = {0};
     invar_run_context context;
     invar_checkpoint *c;
-    invar_recipe *recipe;
-    path_text path, config;
+    invar_config config;
+    path_text path, target;
     replay_fixture s;
 
     open_fixture(&s, path_below(path, "run/ledger.db"), NULL, 3);
-    assert_ok(invar_recorded_keys_to_recipe(&recipe, &s.keys));
-    assert_ok(invar_run_context_open(&context, recipe, INVAR_RUN_CONTEXT_DATA));
+    assert_ok(invar_recorded_keys_to_config(&config, &s.keys));
+    assert_ok(invar_run_context_open(&context, &config, INVAR_RUN_CONTEXT_DATA));
     assert_ok(invar_checkpoint_open(&c, path_below(path, "save"),
                                     &(invar_checkpoint_open_options){.step = 1}));
     t.count = 0;
@@ -175,13 +176,13 @@ static void write_changed_checkpoint(const char *to, const char *set, float by)
     content.state = invar_checkpoint_state_of(c);
     content.tensors = t.items;
     content.n_tensors = t.count;
-    assert_ok(invar_checkpoint_write(NULL, path_below(config, to), &content,
+    assert_ok(invar_checkpoint_write(NULL, path_below(target, to), &content,
                                      &(invar_checkpoint_options){0}));
     for (int64_t i = 0; i < t.count; i++)
         free(t.items[i].tensor.data);
     invar_checkpoint_close(c);
     invar_run_context_close(&context);
-    invar_recipe_free(recipe);
+    invar_recipe_free(config.recipe);
     close_fixture(&s);
 }
 

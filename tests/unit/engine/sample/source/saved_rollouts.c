@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "engine/sample/rollout/file/rollout_file.h"
 #include "tests/run.h"
+#include "tests/unit/engine/config/config_of.h"
 
 static int setup(void **state)
 {
@@ -608,7 +609,7 @@ static void test_saved_rollouts__what_was_not_compared_is_absent(void **state)
     assert_true(run_query_number("checked", "SELECT count(*) FROM samples WHERE diff = 0") == 8.0);
     assert_true(run_query_number("unchecked", "SELECT count(*) FROM samples WHERE diff = 0") ==
                 4.0);
-    assert_ok(invar_train(&summary, recipe, &(invar_train_options){.until = -1}));
+    assert_ok(invar_train(&summary, config_of(recipe), &(invar_train_options){.until = -1}));
     assert_int_equal(summary.steps, 2);
     assert_int_equal(summary.compared, 0);
     invar_recipe_free(recipe);
