@@ -221,7 +221,7 @@ static void close_context(pairs_context *s)
     invar_recipe_free(s->config.recipe);
 }
 
-/* Returns the model of a folder, or NULL if it is none of them. */
+/* Returns the model of a folder, or NULL for any other path. */
 static const invar_model_spec *find_model(const pairs_context *s, const char *path)
 {
     for (int i = 0; i < FOLDERS; i++)
