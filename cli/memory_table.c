@@ -115,7 +115,6 @@ invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_plannin
                                      const char *path)
 {
     const invar_config *c = planning->session.config;
-    const char *hf = c->hf_checkpoint;
     invar_hf_files files = {.count = 0};
     invar_disk_inputs inputs = {.session = &planning->session,
                                 .settings = &planning->settings,
@@ -126,8 +125,8 @@ invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_plannin
 
     INVAR_TRY(invar_run_paths_find(&at, c, path));
     inputs.save = at.save;
-    if (hf[0])
-        status = invar_hf_files_read(&files, hf, c->chat_template_path);
+    if (c->hf_checkpoint[0])
+        status = invar_hf_files_read(&files, c->hf_checkpoint, c->chat_template_path);
     if (status == INVAR_OK)
         status = invar_disk_plan(out, &inputs);
     invar_hf_files_release(&files);

@@ -376,14 +376,12 @@ static invar_status query_sample(comparison *c, const invar_rl_sample *s, const 
 static invar_status compare_with_ledger(comparison *out, const invar_rl_sample *s,
                                         const settings *set, const invar_config *config)
 {
-    const char *folder = config->run;
-    const char *ledger = config->ledger;
     char path[INVAR_LOCATE_PATH_SIZE];
 
     *out = (comparison){.found = VERDICT_NONE};
-    if (!folder[0] && !ledger[0])
+    if (!config->run[0] && !config->ledger[0])
         return INVAR_OK;
-    INVAR_TRY(invar_locate_file(path, ledger[0] ? ledger : folder));
+    INVAR_TRY(invar_locate_file(path, config->ledger[0] ? config->ledger : config->run));
     return query_sample(out, s, set->sample, path);
 }
 

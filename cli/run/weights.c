@@ -24,7 +24,6 @@ static bool load_is_given(const invar_config *config)
 
 invar_status invar_weights_choose(invar_config *config)
 {
-    const int64_t wanted = config->ckpt_step;
     char shown[INVAR_PATH_SHOWN_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE],
         ledger[INVAR_PATH_SIZE];
     invar_run_paths at;
@@ -37,7 +36,7 @@ invar_status invar_weights_choose(invar_config *config)
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, at.run, "ledger.db"));
     if (invar_path_exists(ledger) || !at.save[0] ||
         invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
-        INVAR_TRY(invar_run_paths_checkpoints(at.save, warning, at.run, wanted));
+        INVAR_TRY(invar_run_paths_checkpoints(at.save, warning, at.run, config->ckpt_step));
         if (warning[0])
             invar_interactive_print(NULL, warning);
     }

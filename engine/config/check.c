@@ -62,11 +62,10 @@ static invar_status fail_word(const invar_config *config, invar_key key, const c
 /* Returns true if rewards are computed outside of the process. Unknown words are rejected later. */
 static bool uses_external_reward(const invar_config *config)
 {
-    const char *word = config->rm_type;
     invar_reward reward = INVAR_REWARD_NONE;
     bool boxed;
 
-    if (invar_reward_parse(&reward, &boxed, word) != INVAR_OK)
+    if (invar_reward_parse(&reward, &boxed, config->rm_type) != INVAR_OK)
         invar_error_clear();
     return invar_reward_is_external(reward);
 }
@@ -116,12 +115,11 @@ static void find_plugins(invar_config_derived *f, const invar_config *c)
 static void derive_config(invar_config_derived *f, const invar_config *config)
 {
     static const invar_estimator_traits none;
-    const invar_estimator estimator = config->advantage_estimator;
 
     *f = (invar_config_derived){.config = config};
     f->loss = invar_loss_traits_of(config->loss_type);
     f->sft = f->loss->supervised;
-    f->estimator = f->sft ? &none : invar_estimator_traits_of(estimator);
+    f->estimator = f->sft ? &none : invar_estimator_traits_of(config->advantage_estimator);
     f->hf = config->hf_checkpoint[0];
     f->task = strncmp(config->prompt_data, "task:", 5) == 0;
     f->eval = invar_config_evaluates(config);
@@ -156,9 +154,7 @@ static invar_status check_model(const invar_config_derived *f)
     } sizes[] = {{INVAR_KEY_NUM_LAYERS, c->num_layers},
                  {INVAR_KEY_HIDDEN_SIZE, c->hidden_size},
                  {INVAR_KEY_NUM_ATTENTION_HEADS, c->num_attention_heads}};
-    const int64_t experts = c->num_experts;
-    const invar_family family = c->model_type;
-    const bool sparse = invar_family_traits_of(family)->sparse != NULL;
+    const bool sparse = invar_family_traits_of(c->model_type)->sparse != NULL;
 
     if (f->hf)
         return INVAR_OK;
@@ -170,11 +166,11 @@ static invar_status check_model(const invar_config_derived *f)
     if (c->ffn_hidden_size == 0 && (!sparse || c->moe_ffn_hidden_size == 0))
         return invar_config_fail(c, INVAR_KEY_FFN_HIDDEN_SIZE,
                                  "is missing: a model without hf-checkpoint needs its sizes");
-    if (sparse && experts == 0)
+    if (sparse && c->num_experts == 0)
         return fail_word(c, INVAR_KEY_MODEL_TYPE, "needs num-experts");
-    if (!sparse && experts > 0)
+    if (!sparse && c->num_experts > 0)
         return fail_experts(c);
-    if (sparse && c->moe_router_topk > experts)
+    if (sparse && c->moe_router_topk > c->num_experts)
         return invar_config_fail(c, INVAR_KEY_MOE_ROUTER_TOPK, "is larger than num-experts");
     if (!f->task && c->prompt_data[0])
         return invar_config_fail(
@@ -208,18 +204,16 @@ static invar_status check_lora(const invar_config_derived *f)
 static invar_status check_batch(const invar_config *c)
 {
     const int64_t prompts = c->rollout_batch_size;
-    const int64_t each = c->n_samples_per_prompt;
     const int64_t batch = c->global_batch_size;
     const int64_t steps = c->num_steps_per_rollout;
-    const int64_t over = c->over_sampling_batch_size;
-    const int64_t samples = prompts * each;
+    const int64_t samples = prompts * c->n_samples_per_prompt;
     char why[200];
 
     if (batch > 0 && (samples % batch != 0 || (steps > 0 && batch * steps != samples))) {
         snprintf(why, sizeof why,
                  "= %" PRId64 ": rollout-batch-size * n-samples-per-prompt = %" PRId64 " * %" PRId64
                  " must be global-batch-size * num-steps-per-rollout",
-                 batch, prompts, each);
+                 batch, prompts, c->n_samples_per_prompt);
         return invar_config_fail(c, INVAR_KEY_GLOBAL_BATCH_SIZE, why);
     }
     if (steps > 0 && samples % steps != 0) {
@@ -227,10 +221,10 @@ static invar_status check_batch(const invar_config *c)
                  "= %" PRId64
                  " does not divide rollout-batch-size * n-samples-per-prompt = %" PRId64
                  " * %" PRId64,
-                 steps, prompts, each);
+                 steps, prompts, c->n_samples_per_prompt);
         return invar_config_fail(c, INVAR_KEY_NUM_STEPS_PER_ROLLOUT, why);
     }
-    if (over > 0 && over < prompts)
+    if (c->over_sampling_batch_size > 0 && c->over_sampling_batch_size < prompts)
         return invar_config_fail(c, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
                                  "is less than rollout-batch-size");
     if (c->use_dynamic_batch_size && c->max_tokens_per_gpu == 0)
@@ -255,11 +249,10 @@ static invar_status fail_no_duration(const invar_config *c)
 static invar_status check_data(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    const bool loads = c->load_debug_rollout_data[0];
     const bool rollouts = c->num_rollout > 0;
     const bool epochs = c->num_epoch > 0;
 
-    if (!c->prompt_data[0] && !loads)
+    if (!c->prompt_data[0] && !c->load_debug_rollout_data[0])
         return invar_config_fail(c, INVAR_KEY_PROMPT_DATA, "is missing");
     if (rollouts && epochs)
         return invar_config_fail(c, INVAR_KEY_NUM_EPOCH,
@@ -275,7 +268,6 @@ static invar_status check_lengths(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
     const int64_t response = c->rollout_max_response_len;
-    const int64_t prompt = c->rollout_max_prompt_len;
     const int64_t context = c->rollout_max_context_len;
 
     if (f->sampled && response == 0 && (!f->sft || c->eval_max_response_len == 0))
@@ -286,7 +278,7 @@ static invar_status check_lengths(const invar_config_derived *f)
     if (context > 0 && c->eval_max_response_len >= context)
         return invar_config_fail(c, INVAR_KEY_EVAL_MAX_RESPONSE_LEN,
                                  "leaves no room for a prompt in rollout-max-context-len");
-    if (context > 0 && prompt >= context)
+    if (context > 0 && c->rollout_max_prompt_len >= context)
         return invar_config_fail(c, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN,
                                  "leaves no room for a response in rollout-max-context-len");
     if (!f->hf && context > c->max_position_embeddings)
@@ -331,7 +323,6 @@ static invar_status check_formats(const invar_config_derived *f)
 static invar_status check_sampling(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    const double eval = c->eval_temperature;
     char **strings;
     int32_t *ids;
     int64_t count;
@@ -348,7 +339,7 @@ static invar_status check_sampling(const invar_config_derived *f)
     if (c->speculative_ngram_min_match_window_size > c->speculative_ngram_max_match_window_size)
         return invar_config_fail(c, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE,
                                  "is above speculative-ngram-max-match-window-size");
-    if (eval < 0 && eval != -1)
+    if (c->eval_temperature < 0 && c->eval_temperature != -1)
         return invar_config_fail(c, INVAR_KEY_EVAL_TEMPERATURE, "is negative; -1 is as rollout");
     INVAR_TRY(invar_config_strings(&strings, &count, c, INVAR_KEY_ROLLOUT_STOP));
     invar_free(strings);
@@ -391,7 +382,6 @@ static invar_status check_labels(const invar_config_derived *f, invar_reward rew
                                  invar_reward eval)
 {
     const invar_config *c = f->config;
-    const bool own = c->eval_rm_type[0];
     const bool trains = !f->sft && !f->task && c->prompt_data[0] && !c->load_debug_rollout_data[0];
 
     if (c->label_key[0])
@@ -401,8 +391,8 @@ static invar_status check_labels(const invar_config_derived *f, invar_reward rew
                                  "compares with a label: name the member of prompt-data that "
                                  "is the label with label-key");
     if (evaluates_files(c) && !c->eval_label_key[0] &&
-        invar_reward_needs_label(own ? eval : reward))
-        return invar_config_fail(c, own ? INVAR_KEY_EVAL_RM_TYPE : INVAR_KEY_RM_TYPE,
+        invar_reward_needs_label(c->eval_rm_type[0] ? eval : reward))
+        return invar_config_fail(c, c->eval_rm_type[0] ? INVAR_KEY_EVAL_RM_TYPE : INVAR_KEY_RM_TYPE,
                                  "compares with a label: name the member of eval-prompt-data "
                                  "that is the label with label-key or eval-label-key");
     return INVAR_OK;
@@ -457,7 +447,6 @@ static invar_status check_rewards(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
     const bool single = c->n_samples_per_prompt == 1;
-    const bool raw = c->disable_rewards_normalization;
     invar_reward reward, eval;
 
     INVAR_TRY(read_reward(&eval, c, INVAR_KEY_EVAL_RM_TYPE, c->eval_rm_type));
@@ -476,7 +465,7 @@ static invar_status check_rewards(const invar_config_derived *f)
         !c->custom_rm_path[0])
         return invar_config_fail(c, INVAR_KEY_EVAL_TURNS,
                                  "= false: nobody judges evaluations then; give eval-rm-type");
-    if (f->estimator->grouped && single && !raw)
+    if (f->estimator->grouped && single && !c->disable_rewards_normalization)
         return invar_config_fail(
             c, INVAR_KEY_N_SAMPLES_PER_PROMPT,
             "= 1: a reward minus the mean of its own group is 0 and trains nothing; "
@@ -492,19 +481,17 @@ static invar_status check_rewards(const invar_config_derived *f)
 static invar_status check_kl(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    const double in_reward = c->kl_coef;
-    const double in_loss = c->kl_loss_coef;
     invar_recipe_entry estimator;
     char why[160];
 
-    if (in_reward > 0 && in_loss > 0)
+    if (c->kl_coef > 0 && c->kl_loss_coef > 0)
         return invar_config_fail(c, INVAR_KEY_KL_COEF, "and kl-loss-coef exclude each other");
-    if (f->estimator->critic && in_reward > 0) {
+    if (f->estimator->critic && c->kl_coef > 0) {
         invar_recipe_entry_get(&estimator, c->recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
         snprintf(why, sizeof why, "must be 0 with %s; use kl-loss-coef", estimator.text);
         return invar_config_fail(c, INVAR_KEY_KL_COEF, why);
     }
-    if (in_loss > 0 && invar_kl_traits_of(c->kl_loss_type)->flat)
+    if (c->kl_loss_coef > 0 && invar_kl_traits_of(c->kl_loss_type)->flat)
         return fail_word(
             c, INVAR_KEY_KL_LOSS_TYPE,
             "has no useful gradient as a loss; use low_var_kl, or kl-loss-coef = 0 to monitor it");
@@ -542,17 +529,15 @@ static bool is_not_base_url(const char *url)
 static invar_status check_teacher(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    bool load = c->opd_teacher_load[0];
-    bool url = c->opd_teacher_url[0];
 
-    if (f->distills && !load && !url)
+    if (f->distills && !c->opd_teacher_load[0] && !c->opd_teacher_url[0])
         return invar_config_fail(
             c, f->estimator->teacher ? INVAR_KEY_ADVANTAGE_ESTIMATOR : INVAR_KEY_USE_OPD,
             "needs opd-teacher-load, or opd-teacher-url");
-    if (load && url)
+    if (c->opd_teacher_load[0] && c->opd_teacher_url[0])
         return invar_config_fail(c, INVAR_KEY_OPD_TEACHER_URL,
                                  "and opd-teacher-load exclude each other");
-    if (url && is_not_base_url(c->opd_teacher_url))
+    if (c->opd_teacher_url[0] && is_not_base_url(c->opd_teacher_url))
         return invar_config_fail(c, INVAR_KEY_OPD_TEACHER_URL,
                                  "ends with a slash, or has a query: give the address that "
                                  "/completions is put behind, such as http://HOST:8000/v1");
@@ -562,17 +547,15 @@ static invar_status check_teacher(const invar_config_derived *f)
 static invar_status check_algorithm(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    const double high = c->eps_clip_high;
-    const double dual = c->eps_clip_c;
 
     if (f->loss->plugin && !c->custom_loss_function_path[0])
         return fail_word(c, INVAR_KEY_LOSS_TYPE, "needs custom-loss-function-path");
     if (f->estimator->whitened && !c->normalize_advantages)
         return fail_word(c, INVAR_KEY_ADVANTAGE_ESTIMATOR, "needs normalize-advantages = true");
     INVAR_TRY(check_teacher(f));
-    if (high < 0 && high != -1)
+    if (c->eps_clip_high < 0 && c->eps_clip_high != -1)
         return invar_config_fail(c, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
-    if (dual > 0 && dual <= 1)
+    if (c->eps_clip_c > 0 && c->eps_clip_c <= 1)
         return invar_config_fail(c, INVAR_KEY_EPS_CLIP_C, "must be above 1 (or 0: off)");
     if (c->use_rollout_logprobs && (c->use_tis || c->use_mis))
         return invar_config_fail(c, INVAR_KEY_USE_ROLLOUT_LOGPROBS,
@@ -594,17 +577,14 @@ static invar_status check_algorithm(const invar_config_derived *f)
 
 static invar_status check_optimizer(const invar_config *c)
 {
-    const int64_t warmup = c->lr_warmup_iters;
-    const int64_t decay = c->lr_decay_iters;
-
     INVAR_TRY(check_order(c, (bound){INVAR_KEY_MIN_LR, c->min_lr}, (bound){INVAR_KEY_LR, c->lr}));
     INVAR_TRY(check_order(c, (bound){INVAR_KEY_LR_WARMUP_INIT, c->lr_warmup_init},
                           (bound){INVAR_KEY_LR, c->lr}));
     if (c->lr_decay_style == INVAR_DECAY_CONSTANT)
         return INVAR_OK;
-    if (decay == 0)
+    if (c->lr_decay_iters == 0)
         return invar_config_fail(c, INVAR_KEY_LR_DECAY_STYLE, "needs lr-decay-iters");
-    if (decay <= warmup)
+    if (c->lr_decay_iters <= c->lr_warmup_iters)
         return invar_config_fail(c, INVAR_KEY_LR_DECAY_ITERS, "must be above lr-warmup-iters");
     return INVAR_OK;
 }
@@ -628,21 +608,19 @@ static invar_status check_debug(const invar_config_derived *f)
         {INVAR_KEY_SAVE_HF, c->save_hf},
         {INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, c->save_debug_rollout_data},
         {INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA, c->load_debug_rollout_data}};
-    const bool only = c->debug_rollout_only;
-    const bool loads = c->load_debug_rollout_data[0];
 
-    if (only && loads)
+    if (c->debug_rollout_only && c->load_debug_rollout_data[0])
         return invar_config_fail(c, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA,
                                  "trains from files, but debug-rollout-only does not train");
-    if (only && c->debug_train_only)
+    if (c->debug_rollout_only && c->debug_train_only)
         return invar_config_fail(c, INVAR_KEY_DEBUG_TRAIN_ONLY,
                                  "and debug-rollout-only exclude each other");
-    if (only && f->sft)
+    if (c->debug_rollout_only && f->sft)
         return invar_config_fail(c, INVAR_KEY_DEBUG_ROLLOUT_ONLY,
                                  "leaves nothing to do with sft_loss");
-    if (c->debug_train_only && !loads)
+    if (c->debug_train_only && !c->load_debug_rollout_data[0])
         return invar_config_fail(c, INVAR_KEY_DEBUG_TRAIN_ONLY, "needs load-debug-rollout-data");
-    if (loads && c->save_debug_rollout_data[0])
+    if (c->load_debug_rollout_data[0] && c->save_debug_rollout_data[0])
         return invar_config_fail(c, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
                                  "would only copy load-debug-rollout-data");
     for (size_t i = 0; i < sizeof numbered / sizeof *numbered; i++) {
@@ -658,9 +636,7 @@ static invar_status check_debug(const invar_config_derived *f)
 
 static invar_status check_dashboards(const invar_config *c)
 {
-    const char *file = c->prometheus_file;
-
-    return file[0] && !invar_text_has_suffix(file, ".prom")
+    return c->prometheus_file[0] && !invar_text_has_suffix(c->prometheus_file, ".prom")
                ? invar_config_fail(c, INVAR_KEY_PROMETHEUS_FILE,
                                    "must end in .prom: node_exporter reads no other file")
                : INVAR_OK;

@@ -72,11 +72,10 @@ static invar_status check_recorded(const invar_config_derived *f)
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, c->rollout_sample_filter_path[0]},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, c->custom_generate_function_path[0]},
     };
-    int64_t lag = c->rollout_lag;
 
     if (!invar_config_is_recorded_schedule(c))
         return INVAR_OK;
-    if (lag + c->rollout_max_delay > INVAR_CONFIG_MAX_LAG)
+    if (c->rollout_lag + c->rollout_max_delay > INVAR_CONFIG_MAX_LAG)
         return invar_config_fail(c, INVAR_KEY_ROLLOUT_MAX_DELAY,
                                  "and rollout-lag are more than 64 together");
     return fail_any(c, others, sizeof others / sizeof *others, offered);

@@ -205,7 +205,6 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
     const invar_config *c = f->config;
     const bool chat = c->apply_chat_template;
     const bool read = !f->task || f->eval;
-    const bool multi_turn = c->custom_generate_function_path[0];
     const bool agents = c->custom_agent_path[0];
     const bool apart = c->rollout_num_gpus > 0;
     const bool chosen = c->data_source_path[0];
@@ -252,13 +251,13 @@ static invar_status check_rollout_uses(const invar_config_derived *f)
         {INVAR_KEY_AGENT_MAX_BRANCHES, agents, agent},
         {INVAR_KEY_AGENT_FAILURE, agents, agent},
         {INVAR_KEY_AGENT_RECORD, agents, agent},
-        {INVAR_KEY_ROLLOUT_MAX_TURNS, multi_turn, leader},
-        {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, multi_turn, leader},
+        {INVAR_KEY_ROLLOUT_MAX_TURNS, c->custom_generate_function_path[0], leader},
+        {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, c->custom_generate_function_path[0], leader},
         {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
         {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
         {INVAR_KEY_ROLLOUT_OVERLAP, c->rollout_lag > 0, "a rollout-lag above 0"},
-        {INVAR_KEY_ROLLOUT_OVERLAP, !multi_turn,
+        {INVAR_KEY_ROLLOUT_OVERLAP, !c->custom_generate_function_path[0],
          "an empty custom-generate-function-path: all ranks ask it together"},
         {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
          "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},
@@ -380,8 +379,7 @@ static invar_status check_loss_uses(const invar_config_derived *f)
     static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
     const invar_config *c = f->config;
     const bool policy = f->loss->policy;
-    const bool kl = c->use_kl_loss;
-    const bool reference = kl || c->kl_coef > 0;
+    const bool reference = c->use_kl_loss || c->kl_coef > 0;
     const key_use uses[] = {
         {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss->plugin, "loss-type = custom_loss"},
         {INVAR_KEY_EPS_CLIP, policy, pol},
@@ -389,8 +387,8 @@ static invar_status check_loss_uses(const invar_config_derived *f)
         {INVAR_KEY_EPS_CLIP_C, policy, pol},
         {INVAR_KEY_ENTROPY_COEF, !f->sft, rl},
         {INVAR_KEY_USE_KL_LOSS, !f->sft, rl},
-        {INVAR_KEY_KL_LOSS_COEF, kl, "use-kl-loss = true"},
-        {INVAR_KEY_USE_UNBIASED_KL, kl, "use-kl-loss = true"},
+        {INVAR_KEY_KL_LOSS_COEF, c->use_kl_loss, "use-kl-loss = true"},
+        {INVAR_KEY_USE_UNBIASED_KL, c->use_kl_loss, "use-kl-loss = true"},
         {INVAR_KEY_KL_LOSS_TYPE, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
@@ -412,8 +410,7 @@ static invar_status check_importance_uses(const invar_config_derived *f)
         "log-probs of rollout and training are equal otherwise";
     const invar_config *c = f->config;
     const bool policy = f->loss->policy;
-    const bool formats = c->rollout_dtype[0];
-    const bool differ = formats || trains_late(c);
+    const bool differ = c->rollout_dtype[0] || trains_late(c);
     const bool copied = c->use_rollout_logprobs;
     const bool tis = c->use_tis;
     const bool mis = c->use_mis;
@@ -423,7 +420,7 @@ static invar_status check_importance_uses(const invar_config_derived *f)
         {INVAR_KEY_USE_ROLLOUT_LOGPROBS, differ, differing},
         {INVAR_KEY_MAX_LOGP_DIFF, differ, differing},
         {INVAR_KEY_MAX_LOGP_DIFF, !copied, "use-rollout-logprobs = false, to have both"},
-        {INVAR_KEY_CHECK_LOGPROBS, !formats,
+        {INVAR_KEY_CHECK_LOGPROBS, !c->rollout_dtype[0],
          "rollouts in dtype; with rollout-dtype, use-rollout-logprobs = true leaves scoring out"},
         {INVAR_KEY_USE_TIS, policy, pol},
         {INVAR_KEY_USE_TIS, differ, differing},
@@ -452,13 +449,12 @@ static invar_status check_step_uses(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
     const bool decays = c->lr_decay_style != INVAR_DECAY_CONSTANT;
-    const bool dynamic = c->use_dynamic_batch_size;
     const key_use uses[] = {
         {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},
         {INVAR_KEY_LR_DECAY_ITERS, decays, "lr-decay-style linear or cosine"},
         {INVAR_KEY_LR_WARMUP_INIT, c->lr_warmup_iters > 0, "lr-warmup-iters"},
-        {INVAR_KEY_MICRO_BATCH_SIZE, !dynamic, "use-dynamic-batch-size = false"},
-        {INVAR_KEY_MAX_TOKENS_PER_GPU, dynamic, "use-dynamic-batch-size = true"},
+        {INVAR_KEY_MICRO_BATCH_SIZE, !c->use_dynamic_batch_size, "use-dynamic-batch-size = false"},
+        {INVAR_KEY_MAX_TOKENS_PER_GPU, c->use_dynamic_batch_size, "use-dynamic-batch-size = true"},
         {INVAR_KEY_DEBUG_DUMP_DIR, c->debug_dump[0], "debug-dump"},
     };
 

@@ -273,14 +273,13 @@ static invar_status check_training(const invar_admission_prompts *p,
     const invar_config *c = p->session->config;
     const invar_train_settings *set = p->settings;
     const int64_t size = invar_dataset_size(p->session->data);
-    const bool chosen = c->data_source_path[0];
-    const bool ordered = !chosen && !c->rollout_shuffle;
+    const bool ordered = !c->data_source_path[0] && !c->rollout_shuffle;
 
     reach.what = "the data set";
     reach.path = c->prompt_data;
     reach.possible = size;
     reach.certain = count_prompts(c, count_rollouts(set), size);
-    if (p->forked || set->recorded || chosen || (!ordered && reach.certain < size))
+    if (p->forked || set->recorded || c->data_source_path[0] || (!ordered && reach.certain < size))
         reach.certain = 0;
     if (ordered && !p->forked && !set->recorded && !drops_groups(c))
         reach.possible = count_prompts(c, set->run_schedule.rollouts, size);

@@ -74,20 +74,16 @@ static invar_sampling_params sampling_of(const invar_run_context *session)
 {
     const invar_config *c = session->config;
     invar_sampling_params s = invar_run_context_sampling(session);
-    double temperature = c->eval_temperature;
-    double top_p = c->eval_top_p;
-    int64_t top_k = c->eval_top_k;
-    int64_t longest = c->eval_max_response_len;
 
     s.purpose = INVAR_PURPOSE_EVAL;
-    if (temperature >= 0.0)
-        s.temperature = (float)temperature;
-    if (top_p > 0.0)
-        s.top_p = (float)top_p;
-    if (top_k != 0)
-        s.top_k = top_k > 0 ? (int32_t)top_k : 0;
-    if (longest > 0)
-        s.max_response = longest;
+    if (c->eval_temperature >= 0.0)
+        s.temperature = (float)c->eval_temperature;
+    if (c->eval_top_p > 0.0)
+        s.top_p = (float)c->eval_top_p;
+    if (c->eval_top_k != 0)
+        s.top_k = c->eval_top_k > 0 ? (int32_t)c->eval_top_k : 0;
+    if (c->eval_max_response_len > 0)
+        s.max_response = c->eval_max_response_len;
     return s;
 }
 

@@ -38,9 +38,7 @@ static int64_t longest_prompt(const invar_config *c, int64_t context)
 /* Returns the largest number of tokens of prompt and response together. */
 static int64_t longest_context(const invar_memory_workload *workload, const invar_config *c)
 {
-    int64_t context = c->rollout_max_context_len;
-
-    return context ? context : workload->spec->max_positions;
+    return c->rollout_max_context_len ? c->rollout_max_context_len : workload->spec->max_positions;
 }
 
 static bool has_agents(const invar_config *c)
@@ -234,7 +232,6 @@ static invar_status warn_if_missing(invar_memory_planning *planning, invar_statu
 static invar_status read_data(invar_memory_planning *planning)
 {
     const invar_config *c = planning->session.config;
-    const char *path = c->prompt_data;
     invar_digest digest;
 
     planning->data.evaluates = invar_config_evaluates(c) && c->eval_interval > 0;
@@ -244,10 +241,10 @@ static invar_status read_data(invar_memory_planning *planning)
     }
     if (!planning->session.tokenizer)
         return INVAR_OK;
-    if (path[0])
-        INVAR_TRY(
-            warn_if_missing(planning, invar_run_context_data(&planning->session.data,
-                                                             &planning->session, path, false)));
+    if (c->prompt_data[0])
+        INVAR_TRY(warn_if_missing(planning, invar_run_context_data(&planning->session.data,
+                                                                   &planning->session,
+                                                                   c->prompt_data, false)));
     invar_data_lengths_add(&planning->data, planning->session.data, false);
     if (!planning->data.evaluates)
         return INVAR_OK;

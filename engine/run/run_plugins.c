@@ -133,17 +133,16 @@ static invar_status open_record(invar_run_plugins *out, const char *path, const 
 /* Attaches the role that records and replays agents; engine/sample/agent starts them. */
 static invar_status attach_agents(invar_run_plugins *out, const invar_config *config, bool replay)
 {
-    const char *spec = config->custom_agent_path;
     const char *record = config->agent_record;
     const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
-                                    .spec = replay || record[0] ? NULL : spec,
+                                    .spec = replay || record[0] ? NULL : config->custom_agent_path,
                                     .record_only = true,
                                     .kinds = INVAR_PLUGIN_KIND_AGENT};
 
-    if (!spec[0])
+    if (!config->custom_agent_path[0])
         return INVAR_OK;
     if (record[0] && !replay)
-        INVAR_TRY(open_record(out, record, spec));
+        INVAR_TRY(open_record(out, record, config->custom_agent_path));
     return invar_plugin_open(&out->by_role[INVAR_RUN_PLUGINS_AGENTS], &o);
 }
 

@@ -67,8 +67,6 @@ static void read_rl(invar_rl_options *o, const invar_config *c)
 
 static void read_schedules(invar_train_settings *set, const invar_config *c)
 {
-    double critic_lr = c->critic_lr;
-
     set->schedule = (invar_lr_schedule){.style = c->lr_decay_style,
                                         .lr = c->lr,
                                         .min_lr = c->min_lr,
@@ -77,8 +75,8 @@ static void read_schedules(invar_train_settings *set, const invar_config *c)
                                         .decay_steps = c->lr_decay_iters};
     set->critic_schedule = set->schedule;
     set->critic_schedule.warmup_steps = c->critic_lr_warmup_iters;
-    if (critic_lr > 0.0)
-        set->critic_schedule.lr = critic_lr;
+    if (c->critic_lr > 0.0)
+        set->critic_schedule.lr = c->critic_lr;
     set->adamw = (invar_adamw_options){.beta1 = (float)c->adam_beta1,
                                        .beta2 = (float)c->adam_beta2,
                                        .eps = (float)c->adam_eps,
@@ -91,12 +89,9 @@ static void read_schedules(invar_train_settings *set, const invar_config *c)
  */
 static int64_t count_rollouts(const invar_config *c, int64_t data)
 {
-    int64_t rollouts = c->num_rollout;
-    int64_t epochs = c->num_epoch;
-
-    if (rollouts || !data)
-        return rollouts;
-    return epochs * data / c->rollout_batch_size;
+    if (c->num_rollout || !data)
+        return c->num_rollout;
+    return c->num_epoch * data / c->rollout_batch_size;
 }
 
 static invar_run_schedule read_schedule(const invar_config *c, int64_t data, int64_t until)
@@ -126,18 +121,16 @@ static void read_checks(invar_train_settings *out, const invar_config *c)
 void invar_train_settings_read(invar_train_settings *out, const invar_config *c, int64_t data,
                                int64_t until)
 {
-    int64_t over = c->over_sampling_batch_size;
-
-    *out = (invar_train_settings){.config = c,
-                                  .run_schedule = read_schedule(c, data, until),
-                                  .round = over ? over : c->rollout_batch_size,
-                                  .lag = {c->rollout_lag, c->rollout_segment_tokens},
-                                  .recorded = invar_config_is_recorded_schedule(c),
-                                  .off_policy = c->rollout_lag > 0 || c->over_sampling_keep_surplus,
-                                  .global_batch = invar_config_global_batch_size(c),
-                                  .steps_per_rollout =
-                                      c->debug_rollout_only ? 1 : invar_config_steps_per_rollout(c),
-                                  .sft = invar_train_settings_supervised(c)};
+    *out = (invar_train_settings){
+        .config = c,
+        .run_schedule = read_schedule(c, data, until),
+        .round = c->over_sampling_batch_size ? c->over_sampling_batch_size : c->rollout_batch_size,
+        .lag = {c->rollout_lag, c->rollout_segment_tokens},
+        .recorded = invar_config_is_recorded_schedule(c),
+        .off_policy = c->rollout_lag > 0 || c->over_sampling_keep_surplus,
+        .global_batch = invar_config_global_batch_size(c),
+        .steps_per_rollout = c->debug_rollout_only ? 1 : invar_config_steps_per_rollout(c),
+        .sft = invar_train_settings_supervised(c)};
     read_checks(out, c);
     read_rl(&out->rl, c);
     read_schedules(out, c);
@@ -161,19 +154,18 @@ static int64_t expert_tensors(const invar_config *c, int64_t tensor)
 
 invar_status invar_train_settings_sizes(invar_layout_sizes *out, const invar_config *c)
 {
-    int64_t tensor = c->tensor_model_parallel_size;
     int64_t expert = c->expert_tensor_parallel_size;
 
     if (expert == 0)
-        expert = expert_tensors(c, tensor);
-    *out = (invar_layout_sizes){.tensor = (int)tensor,
+        expert = expert_tensors(c, c->tensor_model_parallel_size);
+    *out = (invar_layout_sizes){.tensor = (int)c->tensor_model_parallel_size,
                                 .expert_tensor = (int)expert,
                                 .expert = (int)c->expert_model_parallel_size,
                                 .context = (int)c->context_parallel_size,
                                 .pipeline = (int)c->pipeline_model_parallel_size,
                                 .virtual_stages = (int)c->num_virtual_stages_per_pipeline_rank,
                                 .sequence = c->sequence_parallel};
-    if (expert != 1 && expert != tensor)
+    if (expert != 1 && expert != c->tensor_model_parallel_size)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-tensor-parallel-size %d: it is 1 or that of "
                           "tensor-model-parallel-size, %d",

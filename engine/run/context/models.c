@@ -47,12 +47,10 @@ static invar_status check_named_weights(const char *dir)
 /* Loads or initializes the adapters of the actor. */
 static invar_status init_adapters(invar_run_context *s, uint32_t seed)
 {
-    const char *dir = s->config->lora_adapter_path;
-
-    if (!dir[0])
+    if (!s->config->lora_adapter_path[0])
         return invar_model_init_adapters(s->actor, seed, &s->dev);
-    INVAR_TRY(invar_hf_check_folder("lora-adapter-path", dir));
-    return invar_peft_load(s->actor, dir, &s->dev);
+    INVAR_TRY(invar_hf_check_folder("lora-adapter-path", s->config->lora_adapter_path));
+    return invar_peft_load(s->actor, s->config->lora_adapter_path, &s->dev);
 }
 
 static invar_status init_base(invar_run_context *s, uint32_t seed)
@@ -122,10 +120,8 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
 
 static invar_status make_actor(invar_run_context *s)
 {
-    const char *dir = s->config->hf_checkpoint;
-
-    if (dir[0] && !begins_at_reference(s))
-        INVAR_TRY(check_named_weights(dir)); // fail before memory is allocated
+    if (s->config->hf_checkpoint[0] && !begins_at_reference(s))
+        INVAR_TRY(check_named_weights(s->config->hf_checkpoint)); // fail before memory is allocated
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
     INVAR_TRY(init_adapters(s, seed_of(s)));
     INVAR_TRY(read_actor(s, seed_of(s)));

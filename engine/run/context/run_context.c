@@ -72,7 +72,6 @@ static const invar_backend *simulated_gpu(void)
 static invar_status open_device(invar_run_context *s, bool any, bool profiled,
                                 const invar_local_ranks *crowd)
 {
-    invar_device_kind kind = s->config->device;
     int64_t threads = count_threads(s, crowd);
     invar_status status;
 
@@ -83,10 +82,10 @@ static invar_status open_device(invar_run_context *s, bool any, bool profiled,
     if (profiled)
         INVAR_TRY(invar_profile_new(&s->profile));
     s->dev.profiler = invar_profile_meter(s->profile);
-    status = invar_backend_find(&s->dev.backend, kind);
+    status = invar_backend_find(&s->dev.backend, s->config->device);
     if (status == INVAR_OK)
         status = invar_device_open(&s->dev);
-    if (status != INVAR_E_NODEVICE || !any || kind == INVAR_DEVICE_CPU)
+    if (status != INVAR_E_NODEVICE || !any || s->config->device == INVAR_DEVICE_CPU)
         return status;
     invar_error_clear();
     s->imagined = true;
@@ -113,24 +112,22 @@ static invar_status open_beside(invar_run_context *s)
 
 static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
 {
-    const char *dir = s->config->hf_checkpoint;
-    const char *data = s->config->prompt_data;
     const char *alphabet;
     char path[INVAR_PATH_SIZE];
 
-    if (dir[0]) {
-        INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+    if (s->config->hf_checkpoint[0]) {
+        INVAR_TRY(invar_path_join(path, sizeof path, s->config->hf_checkpoint, "tokenizer.json"));
         if ((wants & INVAR_RUN_CONTEXT_NO_TOKENIZER) && !invar_path_exists(path))
             return INVAR_OK;
-        return invar_tokenizer_read(&s->tokenizer, dir);
+        return invar_tokenizer_read(&s->tokenizer, s->config->hf_checkpoint);
     }
-    if (strncmp(data, TASK_PREFIX, strlen(TASK_PREFIX)) != 0)
+    if (strncmp(s->config->prompt_data, TASK_PREFIX, strlen(TASK_PREFIX)) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "no tokenizer: give hf-checkpoint, or a built-in task as prompt-data");
-    alphabet = invar_builtin_task_alphabet(data + strlen(TASK_PREFIX));
+    alphabet = invar_builtin_task_alphabet(s->config->prompt_data + strlen(TASK_PREFIX));
     if (!alphabet)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt-data: there is no task \"%.60s\"",
-                          data + strlen(TASK_PREFIX));
+                          s->config->prompt_data + strlen(TASK_PREFIX));
     return invar_tokenizer_alphabet(&s->tokenizer, alphabet);
 }
 
@@ -172,7 +169,6 @@ static invar_dataset_options data_options(const invar_run_context *s, const char
 {
     const invar_config *c = s->config;
     int64_t context = invar_run_context_context(s);
-    int64_t longest = c->rollout_max_prompt_len;
     invar_dataset_options o = {
         .path = path,
         .input_key = c->input_key,
@@ -183,7 +179,7 @@ static invar_dataset_options data_options(const invar_run_context *s, const char
         .chat_template_path = c->chat_template_path,
         .chat_template_kwargs = c->apply_chat_template_kwargs,
         .hf_dir = c->hf_checkpoint,
-        .max_prompt_tokens = longest ? longest : context - 1,
+        .max_prompt_tokens = c->rollout_max_prompt_len ? c->rollout_max_prompt_len : context - 1,
         .max_total_tokens = context,
         .sft = invar_train_settings_supervised(c) && !eval,
         // a built-in task is evaluated on other prompts than it is trained on
@@ -228,12 +224,11 @@ invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_conte
 invar_sampling_params invar_run_context_sampling(const invar_run_context *s)
 {
     const invar_config *c = s->config;
-    int64_t top_k = c->rollout_top_k;
 
     return (invar_sampling_params){.seed = (uint32_t)c->rollout_seed,
                                    .purpose = INVAR_PURPOSE_TRAIN,
                                    .temperature = (float)c->rollout_temperature,
-                                   .top_k = top_k > 0 ? (int32_t)top_k : 0,
+                                   .top_k = c->rollout_top_k > 0 ? (int32_t)c->rollout_top_k : 0,
                                    .top_p = (float)c->rollout_top_p,
                                    .min_p = (float)c->rollout_min_p,
                                    .max_response = c->rollout_max_response_len,
@@ -274,11 +269,10 @@ invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 /* Reports a folder that has no model, before a missing file in it is reported. */
 static invar_status find_models(const invar_run_context *s)
 {
-    const char *dir = s->config->hf_checkpoint;
     const char *draft = s->config->speculative_draft_model_path;
 
-    if (dir[0])
-        INVAR_TRY(invar_hf_check_model("hf-checkpoint", dir));
+    if (s->config->hf_checkpoint[0])
+        INVAR_TRY(invar_hf_check_model("hf-checkpoint", s->config->hf_checkpoint));
     return invar_run_context_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
                                        : INVAR_OK;
 }

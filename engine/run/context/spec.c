@@ -158,11 +158,10 @@ invar_format invar_run_context_draft_format(const invar_run_context *s)
 static invar_status read_draft(invar_run_context *s)
 {
     const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;
-    const char *dir = s->config->speculative_draft_model_path;
 
     if (!invar_run_context_drafts(s))
         return INVAR_OK;
-    INVAR_TRY(invar_model_spec_read(&s->draft_spec, dir, ""));
+    INVAR_TRY(invar_model_spec_read(&s->draft_spec, s->config->speculative_draft_model_path, ""));
     s->draft_spec.kv_span = s->spec.kv_span;
     s->draft_spec.q_span = s->spec.q_span;
     s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
@@ -170,7 +169,7 @@ static invar_status read_draft(invar_run_context *s)
         return invar_config_fail(s->config, key,
                                  "has another vocabulary than the model: give a model of its "
                                  "family");
-    return check_tokenizer(s, dir, key);
+    return check_tokenizer(s, s->config->speculative_draft_model_path, key);
 }
 
 /*

@@ -61,14 +61,13 @@ static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name,
  */
 static void name_run(invar_run_paths *out, const invar_config *config)
 {
-    const char *folder = config->run;
     invar_recipe_entry name, run;
     bool moved;
 
     invar_recipe_entry_get(&name, config->recipe, INVAR_KEY_NAME);
     invar_recipe_entry_get(&run, config->recipe, INVAR_KEY_RUN);
     moved = run.source == INVAR_RECIPE_SOURCE_FLAG && name.source != INVAR_RECIPE_SOURCE_FLAG;
-    if (folder[0] && (moved || !config->name[0]) && name_folder(out->name, folder))
+    if (config->run[0] && (moved || !config->name[0]) && name_folder(out->name, config->run))
         return;
     memcpy(out->name, out->recipe_name, sizeof out->name);
 }

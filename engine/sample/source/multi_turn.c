@@ -29,16 +29,15 @@
 
 invar_status invar_multi_turn_attach(invar_plugin **out, const invar_config *config, bool stored)
 {
-    const char *spec = config->custom_generate_function_path;
     const invar_plugin_options o = {.name = NAME,
-                                    .spec = stored ? NULL : spec,
+                                    .spec = stored ? NULL : config->custom_generate_function_path,
                                     .kinds = INVAR_PLUGIN_KIND_GENERATE,
                                     .timeout = (double)config->plugin_timeout,
                                     .restarts = config->max_restarts,
                                     .log_fd = 2};
 
     *out = NULL;
-    return spec[0] ? invar_plugin_open(out, &o) : INVAR_OK;
+    return config->custom_generate_function_path[0] ? invar_plugin_open(out, &o) : INVAR_OK;
 }
 
 invar_multi_turn invar_multi_turn_read(const invar_config *config, invar_plugin *plugin,

@@ -58,9 +58,8 @@ invar_status invar_reward_source_attach(invar_plugin **out, const invar_config *
 {
     const char *path = config->custom_rm_path;
     const char *url = config->rm_url;
-    bool groups = config->group_rm;
-    invar_plugin_options o = {.kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
-                                              : INVAR_PLUGIN_KIND_REWARD,
+    invar_plugin_options o = {.kinds = config->group_rm ? INVAR_PLUGIN_KIND_GROUP_REWARD
+                                                        : INVAR_PLUGIN_KIND_REWARD,
                               .timeout = (double)config->plugin_timeout,
                               .restarts = config->max_restarts,
                               .log_fd = 2};
