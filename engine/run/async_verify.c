@@ -40,15 +40,14 @@ static int64_t first_mismatch(const invar_rl_sample *s, const float *scored)
 }
 
 /* Describes the first mismatch in the samples; `out` is empty if all log-probs are equal. */
-static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
-                              const invar_train_loop *loop, const invar_rl_sample *samples,
-                              int64_t count, const float *scored)
+static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE], const invar_run_flow *flow,
+                              const invar_rl_sample *samples, int64_t count, const float *scored)
 {
     out[0] = '\0';
     for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
         const invar_rl_sample *s = &samples[i];
         int64_t odd =
-            s->last_version == loop->source.request.weights ? first_mismatch(s, scored) : -1;
+            s->last_version == flow->source.request.weights ? first_mismatch(s, scored) : -1;
 
         if (odd < 0)
             continue;
@@ -62,25 +61,26 @@ static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
     }
 }
 
-static invar_status report_mismatch(invar_train_loop *loop, const char *odd)
+static invar_status report_mismatch(invar_run_storage *storage, const char *odd)
 {
-    return odd[0] ? invar_train_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
+    return odd[0] ? invar_run_mismatch(storage, "logp-mismatch", odd) : INVAR_OK;
 }
 
-invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_rl_sample *samples,
-                                            int64_t count, const float *scored)
+invar_status invar_run_compare_fresh(invar_run_storage *storage, invar_run_flow *flow,
+                                     const invar_rl_sample *samples, int64_t count,
+                                     const float *scored)
 {
     char odd[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
 
-    describe_mismatch(odd, loop, samples, count, scored);
-    return report_mismatch(loop, odd);
+    describe_mismatch(odd, flow, samples, count, scored);
+    return report_mismatch(storage, odd);
 }
 
 /*
  * Like describe_mismatch, but first scores the samples with `model`, which has the current weights.
  */
 static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
-                                      const invar_train_loop *loop, invar_trainer *trainer,
+                                      const invar_run_flow *flow, invar_trainer *trainer,
                                       const invar_model *model, const invar_rl_samples *fresh)
 {
     int64_t tokens = invar_trainer_tokens(fresh->items, fresh->count);
@@ -93,20 +93,20 @@ static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE],
     INVAR_TRY(INVAR_ALLOC(scored, (size_t)tokens, "log-probabilities"));
     status = invar_trainer_score(trainer, model, fresh->items, fresh->count, scored, NULL);
     if (status == INVAR_OK)
-        describe_mismatch(out, loop, fresh->items, fresh->count, scored);
+        describe_mismatch(out, flow, fresh->items, fresh->count, scored);
     invar_free(scored);
     return status;
 }
 
 /* Appends shallow copies of the samples that have tokens of the current weights. */
-static invar_status append_current_version(invar_rl_samples *out, const invar_train_loop *loop,
+static invar_status append_current_version(invar_rl_samples *out, const invar_run_flow *flow,
                                            const invar_rl_sample *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         const invar_rl_sample *s = &samples[i];
         invar_rl_sample *to;
 
-        if (s->last_version != loop->source.request.weights ||
+        if (s->last_version != flow->source.request.weights ||
             s->current_version_from == s->n_tokens)
             continue;
         INVAR_TRY(invar_rl_samples_append(&to, out));
@@ -117,32 +117,34 @@ static invar_status append_current_version(invar_rl_samples *out, const invar_tr
 
 invar_status invar_train_loop_check_flight(invar_train_loop *loop)
 {
-    const invar_inflight *flight = &loop->source.inflight;
-    const invar_rl_samples *batch = &loop->batch.samples;
+    const invar_inflight *flight = &loop->flow.source.inflight;
+    const invar_rl_samples *batch = &loop->flow.batch.samples;
     invar_rl_samples fresh = {0};
     char odd[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
     invar_status status = INVAR_OK;
 
-    if (!loop->settings.checks_flight)
+    if (!loop->job.settings.checks_flight)
         return INVAR_OK;
-    if (loop->arrays.copied)
-        status = append_current_version(&fresh, loop, batch->items, batch->count);
+    if (loop->flow.arrays.copied)
+        status = append_current_version(&fresh, &loop->flow, batch->items, batch->count);
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = append_current_version(&fresh, loop, flight->started[r].items,
+        status = append_current_version(&fresh, &loop->flow, flight->started[r].items,
                                         flight->started[r].count);
     if (status == INVAR_OK)
-        status = append_current_version(&fresh, loop, flight->surplus.items, flight->surplus.count);
+        status = append_current_version(&fresh, &loop->flow, flight->surplus.items,
+                                        flight->surplus.count);
     if (status == INVAR_OK)
-        status = score_and_compare(odd, loop, loop->trainer, loop->session.actor, &fresh);
+        status = score_and_compare(odd, &loop->flow, loop->models.trainer,
+                                   loop->models.context.actor, &fresh);
     invar_free(fresh.items);
-    return status == INVAR_OK ? report_mismatch(loop, odd) : status;
+    return status == INVAR_OK ? report_mismatch(&loop->storage, odd) : status;
 }
 
 /* ---- beside training ------------------------------------------------------------------------- */
 
-invar_status invar_train_loop_async_progress(void *payload)
+invar_status invar_run_async_progress(void *payload)
 {
-    const invar_progress_callback *tick = &((const invar_train_loop *)payload)->async_status.tick;
+    const invar_progress_callback *tick = &((const invar_run_flow *)payload)->async_status.tick;
 
     return tick->run ? tick->run(tick->payload) : INVAR_OK; // no callback before there are samples
 }
@@ -154,47 +156,48 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
     invar_rl_samples fresh = {0};
     invar_status status = INVAR_OK;
 
-    loop->async_status.tick = *tick;
-    if (loop->async_verifier) {
-        status = append_current_version(&fresh, loop, samples, count);
+    loop->flow.async_status.tick = *tick;
+    if (loop->models.async_verifier) {
+        status = append_current_version(&fresh, &loop->flow, samples, count);
         if (status == INVAR_OK)
-            status = score_and_compare(loop->async_status.mismatch_text, loop, loop->async_verifier,
-                                       invar_run_context_sampler(&loop->session), &fresh);
+            status = score_and_compare(loop->flow.async_status.mismatch_text, &loop->flow,
+                                       loop->models.async_verifier,
+                                       invar_run_context_sampler(&loop->models.context), &fresh);
         invar_free(fresh.items);
     }
-    loop->async_status.end_ns = invar_trace_clock();
+    loop->flow.async_status.end_ns = invar_trace_clock();
     return status;
 }
 
 /* Broadcasts the mismatch text of the first rank that has one. Collective. */
-static invar_status broadcast_mismatch(invar_train_loop *loop)
+static invar_status broadcast_mismatch(invar_run_flow *flow)
 {
-    char *odd = loop->async_status.mismatch_text;
+    char *odd = flow->async_status.mismatch_text;
     int64_t own = 0, first;
 
     if (odd[0])
-        own = 1 + (loop->world ? invar_comm_rank(loop->world->world) : 0);
-    INVAR_TRY(invar_ranks_first_nonzero(&first, loop->world, "samples ahead", own));
-    return first ? invar_ranks_broadcast(loop->world, "samples ahead", (int)first - 1, odd,
+        own = 1 + (flow->world->all ? invar_comm_rank(flow->world->all->world) : 0);
+    INVAR_TRY(invar_ranks_first_nonzero(&first, flow->world->all, "samples ahead", own));
+    return first ? invar_ranks_broadcast(flow->world->all, "samples ahead", (int)first - 1, odd,
                                          INVAR_TRAIN_LOOP_MISMATCH_SIZE)
                  : INVAR_OK;
 }
 
-invar_status invar_train_loop_join_async(invar_train_loop *loop)
+invar_status invar_run_join_async(invar_run_storage *storage, invar_run_flow *flow)
 {
     invar_status status;
 
-    if (!loop->settings.sampler_verifies && !loop->source.options.use_thread)
-        return invar_sample_source_join(&loop->source);
-    invar_trace_begin(loop->recorder.trace, "rollout"); // only the time of waiting
-    status = invar_sample_source_join(&loop->source);
-    invar_trace_end(loop->recorder.trace);
+    if (!storage->job->settings.sampler_verifies && !flow->source.options.use_thread)
+        return invar_sample_source_join(&flow->source);
+    invar_trace_begin(storage->recorder.trace, "rollout"); // only the time of waiting
+    status = invar_sample_source_join(&flow->source);
+    invar_trace_end(storage->recorder.trace);
     INVAR_TRY(status);
-    if (loop->source.options.use_thread && loop->async_status.end_ns > 0)
-        invar_trace_add_phase(loop->recorder.trace, "ahead", loop->async_status.begin_ns,
-                              loop->async_status.end_ns);
-    INVAR_TRY(broadcast_mismatch(loop));
-    status = report_mismatch(loop, loop->async_status.mismatch_text);
-    loop->async_status = (invar_async_status){.end_ns = 0};
+    if (flow->source.options.use_thread && flow->async_status.end_ns > 0)
+        invar_trace_add_phase(storage->recorder.trace, "ahead", flow->async_status.begin_ns,
+                              flow->async_status.end_ns);
+    INVAR_TRY(broadcast_mismatch(flow));
+    status = report_mismatch(storage, flow->async_status.mismatch_text);
+    flow->async_status = (invar_async_status){.end_ns = 0};
     return status;
 }

@@ -9,63 +9,63 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "engine/run/train_loop.h"
+#include "engine/run/run_storage.h"
 
 #include "base/invar_banned.h"
 
 /*
  * Returns the peak FLOP/s for MFU: mfu-peak-tflops if it is set, else the known peak of the device.
  */
-static double peak_flops(const invar_train_loop *loop)
+static double peak_flops(const invar_run_models *models)
 {
-    double stated = loop->config->mfu_peak_tflops * 1e12;
-    const invar_run_context *s = &loop->session;
+    double stated = models->job->config->mfu_peak_tflops * 1e12;
+    const invar_run_context *s = &models->context;
 
     return stated > 0.0 ? stated : invar_throughput_peak(&s->dev, s->format);
 }
 
-void invar_train_loop_start_pace(invar_train_loop *loop)
+void invar_run_start_pace(invar_run_storage *storage, invar_run_models *models)
 {
-    const invar_run_progress now = {loop->position.rollout, loop->position.step, 0};
-    const int64_t per = loop->settings.steps_per_rollout;
+    const invar_run_progress now = {storage->position.rollout, storage->position.step, 0};
+    const int64_t per = storage->job->settings.steps_per_rollout;
     const invar_throughput_options options = {
-        .peak = peak_flops(loop),
-        .devices = invar_ranks_size(loop->ranks),
-        .steps = invar_run_schedule_steps(&loop->settings.run_schedule, &now, per),
+        .peak = peak_flops(models),
+        .devices = invar_ranks_size(storage->world->ranks),
+        .steps = invar_run_schedule_steps(&storage->job->settings.run_schedule, &now, per),
         .per_rollout = per,
     };
 
-    invar_throughput_begin(&loop->recorder.throughput, &options);
+    invar_throughput_begin(&storage->recorder.throughput, &options);
 }
 
-invar_status invar_train_loop_open_track(invar_train_loop *loop)
+invar_status invar_run_open_track(invar_run_storage *storage)
 {
-    const invar_track_run run = {.config = loop->config,
-                                 .ledger = loop->recorder.ledger,
-                                 .run = loop->recorder.run,
-                                 .name = loop->dirs.paths.name,
-                                 .uuid = loop->recorder.uuid,
-                                 .folder = loop->dirs.paths.run,
+    const invar_track_run run = {.config = storage->job->config,
+                                 .ledger = storage->recorder.ledger,
+                                 .run = storage->recorder.run,
+                                 .name = storage->dirs.paths.name,
+                                 .uuid = storage->recorder.uuid,
+                                 .folder = storage->dirs.paths.run,
                                  // from the start, evaluations before the first step are repeated
-                                 .last_step = loop->position.step ? loop->position.step - 1
-                                                                  : INVAR_TRACK_NOTHING,
-                                 .stop = loop->options->stop,
-                                 .say = invar_train_loop_print,
-                                 .payload = loop};
+                                 .last_step = storage->position.step ? storage->position.step - 1
+                                                                     : INVAR_TRACK_NOTHING,
+                                 .stop = storage->job->options->stop,
+                                 .say = invar_run_print,
+                                 .payload = storage};
 
-    return loop->options->replay ? INVAR_OK : invar_track_open(&loop->track, &run);
+    return storage->job->options->replay ? INVAR_OK : invar_track_open(&storage->track, &run);
 }
 
-void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish)
+void invar_run_close_track(invar_run_storage *storage, invar_status finish)
 {
     invar_error first;
 
     invar_error_take(&first);
-    invar_track_report_steps(loop->track, loop->position.step - 1);
-    invar_track_close(loop->track, finish != INVAR_OK       ? "failed"
-                                   : loop->summary->stopped ? "stopped"
-                                                            : "done");
-    loop->track = NULL;
+    invar_track_report_steps(storage->track, storage->position.step - 1);
+    invar_track_close(storage->track, finish != INVAR_OK          ? "failed"
+                                      : storage->summary->stopped ? "stopped"
+                                                                  : "done");
+    storage->track = NULL;
     invar_error_put(&first);
 }
 
@@ -85,20 +85,20 @@ static double actor_loss(const invar_step_report *step)
 }
 
 /* Warns once if a step that was executed again has the same bits but different content. */
-static void warn_other_content(invar_train_loop *loop)
+static void warn_other_content(invar_run_storage *storage)
 {
-    invar_train_summary *sum = loop->summary;
+    invar_train_summary *sum = storage->summary;
     char ledger[INVAR_PATH_SHOWN_SIZE];
     const char *note;
     int64_t before = sum->other_content;
 
-    if (!loop->recorder.ledger)
+    if (!storage->recorder.ledger)
         return;
-    sum->other_content = invar_ledger_other_content(&note, loop->recorder.ledger);
+    sum->other_content = invar_ledger_other_content(&note, storage->recorder.ledger);
     if (before > 0 || sum->other_content == 0)
         return;
-    invar_path_show(ledger, loop->dirs.paths.ledger);
-    invar_recorder_print(&loop->recorder,
+    invar_path_show(ledger, storage->dirs.paths.ledger);
+    invar_recorder_print(&storage->recorder,
                          "warning: step %" PRId64 " was %s; the bits are the same, but another "
                          "program, plug-in or file has given other metrics, samples or replies: "
                          "'invar diff %s %s' compares the executions",
@@ -114,40 +114,41 @@ void invar_train_format_result(char *out, size_t size, const invar_train_progres
         (void)snprintf(out, size, "loss %.3f  ", p->loss);
 }
 
-bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_sample *samples,
-                               int64_t count)
+bool invar_run_rewarded(const invar_run_flow *flow, const invar_rl_sample *samples, int64_t count)
 {
     bool rewarded = false;
 
-    if (loop->settings.sft)
+    if (flow->job->settings.sft)
         return false;
-    if (loop->source.options.needs_reward)
+    if (flow->source.options.needs_reward)
         return true;
-    if (invar_reward_source_has_all_rewards(&rewarded, &loop->source.options.reward_source, samples,
+    if (invar_reward_source_has_all_rewards(&rewarded, &flow->source.options.reward_source, samples,
                                             count) != INVAR_OK)
         invar_error_clear();
     return rewarded;
 }
 
-void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report *step)
+void invar_run_show_step(invar_run_storage *storage, invar_run_models *models,
+                         const invar_step_report *step)
 {
-    invar_train_summary *sum = loop->summary;
+    invar_train_summary *sum = storage->summary;
     // each token was compared while the weights that sampled it existed
-    const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
-    const bool before = lagged && loop->config->check_logprobs;
-    invar_train_progress p = {.rollout = loop->position.rollout,
-                              .rollouts = loop->settings.run_schedule.rollouts,
-                              .step = loop->position.step,
+    const bool lagged =
+        storage->job->settings.off_policy && !step->own_weights && !step->other_format;
+    const bool before = lagged && storage->job->config->check_logprobs;
+    invar_train_progress p = {.rollout = storage->position.rollout,
+                              .rollouts = storage->job->settings.run_schedule.rollouts,
+                              .step = storage->position.step,
                               .phase = "train",
                               .measured = true,
-                              .supervised = loop->settings.sft,
+                              .supervised = storage->job->settings.sft,
                               .loss = actor_loss(step),
-                              .grad_norm = (double)loop->actor.norm,
+                              .grad_norm = (double)models->actor.norm,
                               .compared = before || (step->compared && step->own_weights),
                               .logp_diff_max = before ? 0.0 : (double)step->logp_diff.max,
-                              .tokens_per_s = loop->recorder.throughput.tokens_per_s,
-                              .mfu = loop->recorder.throughput.mfu,
-                              .eta = loop->recorder.throughput.eta,
+                              .tokens_per_s = storage->recorder.throughput.tokens_per_s,
+                              .mfu = storage->recorder.throughput.mfu,
+                              .eta = storage->recorder.throughput.eta,
                               .chain = &sum->chain};
 
     for (int64_t i = step->first; i < step->first + step->count; i++) {
@@ -167,37 +168,37 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
     sum->off_policy = sum->off_policy || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
-    warn_other_content(loop);
-    invar_train_loop_log_step(loop, &p);
-    if (loop->options->progress)
-        loop->options->progress(loop->options->payload, &p);
+    warn_other_content(storage);
+    invar_run_log_step(storage, &p);
+    if (storage->job->options->progress)
+        storage->job->options->progress(storage->job->options->payload, &p);
 }
 
-void invar_train_loop_show_sample(const invar_train_loop *loop)
+void invar_run_show_sample(const invar_run_storage *storage, const invar_run_flow *flow)
 {
-    int64_t every = loop->config->debug_rollout_print_every;
-    const invar_rl_sample *s = loop->batch.samples.items;
+    int64_t every = storage->job->config->debug_rollout_print_every;
+    const invar_rl_sample *s = flow->batch.samples.items;
     char reward[48] = "";
 
-    if (!every || loop->position.rollout % every || !loop->options->say ||
-        !loop->batch.samples.count)
+    if (!every || storage->position.rollout % every || !storage->job->options->say ||
+        !flow->batch.samples.count)
         return;
-    if (invar_train_loop_rewarded(loop, s, 1))
+    if (invar_run_rewarded(flow, s, 1))
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
-    invar_recorder_print(&loop->recorder,
+    invar_recorder_print(&storage->recorder,
                          "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
-                         loop->position.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                         storage->position.rollout, s->index, s->prompt_text ? s->prompt_text : "",
                          s->response ? s->response : "", reward);
 }
 
-void invar_train_loop_warn_equal_rewards(invar_train_loop *loop)
+void invar_run_warn_equal_rewards(invar_run_storage *storage, invar_run_flow *flow)
 {
-    const invar_token_arrays *f = &loop->arrays;
+    const invar_token_arrays *f = &flow->arrays;
 
-    if (loop->warned_equal_rewards ||
-        !invar_train_loop_rewarded(loop, loop->batch.samples.items, f->samples) || f->samples < 2 ||
-        f->reward[0] > 0.0f || loop->options->replay || loop->settings.rl.entropy_coef != 0.0f ||
-        loop->settings.rl.use_kl_loss)
+    if (flow->warned_equal_rewards ||
+        !invar_run_rewarded(flow, flow->batch.samples.items, f->samples) || f->samples < 2 ||
+        f->reward[0] > 0.0f || storage->job->options->replay ||
+        storage->job->settings.rl.entropy_coef != 0.0f || storage->job->settings.rl.use_kl_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])
@@ -206,10 +207,10 @@ void invar_train_loop_warn_equal_rewards(invar_train_loop *loop)
         if (f->advantage[t] != 0.0f)
             return;
     invar_recorder_print(
-        &loop->recorder,
+        &storage->recorder,
         "all rewards of rollout %" PRId64
         " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
         "(debug-rollout-print-every = 1), at rm-type and at label-key",
-        loop->position.rollout, (double)f->reward[0]);
-    loop->warned_equal_rewards = true;
+        storage->position.rollout, (double)f->reward[0]);
+    flow->warned_equal_rewards = true;
 }

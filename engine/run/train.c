@@ -1,26 +1,16 @@
 /*
- * train.c - the training loop: rollouts, the optimizer steps of each, and what happens between
- * them.
+ * train.c - the training loop: one rollout and its optimizer steps, and what follows each.
  *
- * A rollout is sampled, scored, and trained on in steps_per_rollout optimizer steps. Each step is
- * in the ledger before the next begins. Between rollouts the run joins asynchronous sampling,
- * evaluates, saves and checks for signals.
+ * The sections follow the life of a rollout: sample, score, learn, record, then evaluate and save;
+ * run_step, run_rollout and invar_train_loop_run at their ends put them in order. Each step is in
+ * the ledger before the next begins.
  *
  * Invariants: all ranks take the same decisions, so whatever only one rank can know (a signal, the
  * clock, a failure) is exchanged before it is acted on. can_save_previous is true only while no
- * state has changed since the last step: a failure then still leaves a checkpoint of that step. The
- * first failure is the one that is reported.
+ * state has changed since the last step: a failure then still leaves a checkpoint of that step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/train.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/alloc.h"
 #include "base/process/process.h"
 #include "engine/record/gather_points.h"
 #include "engine/run/evaluate.h"
@@ -28,140 +18,298 @@
 
 #include "base/invar_banned.h"
 
-/* ---- one rollout ----------------------------------------------------------------------------- */
-
-/*
- * Returns the signal that asks the run to end; 0 if there was none. A signal handler sets the flag,
- * and several ranks of one process read it in their threads, hence the atomic load.
- */
-static int signal_of(const invar_train_loop *loop)
+/* Begins a phase of the loop in the trace and the audit. Call end_phase with its status. */
+static void begin_phase(const invar_run_storage *storage, const char *name, invar_audit_part part)
 {
-    const volatile sig_atomic_t *stop = loop->options->stop;
-
-    return stop ? __atomic_load_n(stop, __ATOMIC_ACQUIRE) : 0;
+    invar_trace_step(storage->recorder.trace, storage->position.step);
+    invar_trace_begin(storage->recorder.trace, name);
+    invar_audit_begin(storage->audit, storage->position.step, part);
 }
 
-/* *out is the signal that any rank has received, or 0. Collective. */
-static invar_status gather_signal(int *out, const invar_train_loop *loop)
+static invar_status end_phase(invar_run_storage *storage, invar_status status)
 {
-    int64_t number;
+    invar_audit_end(storage->audit);
+    if (status == INVAR_OK)
+        status = invar_run_report_findings(storage);
+    invar_trace_end(storage->recorder.trace);
+    return status;
+}
 
-    INVAR_TRY(invar_ranks_first_nonzero(&number, loop->world, "signals", signal_of(loop)));
-    *out = (int)number;
+/* ---- sample ---------------------------------------------------------------------------------- */
+
+/* Sends the weights to the ranks that only sample, and compares them on all ranks. */
+static invar_status transfer_weights(invar_run_storage *storage, invar_run_models *models)
+{
+    invar_recorder_sync done = {.version = storage->position.weights};
+    invar_weight_sync_result result;
+    int64_t begin = invar_process_clock_ms();
+    invar_status status;
+
+    INVAR_TRY(invar_weight_sync_transfer(models->weight_sync));
+    status = invar_weight_sync_compare(&result, models->weight_sync);
+    storage->world->all_failed = result.differ;
+    INVAR_TRY(status);
+    done.bytes = result.bytes;
+    done.seconds = (double)(invar_process_clock_ms() - begin) / 1e3;
+    done.hash = result.hash;
+    return invar_recorder_record_weight_sync(&storage->recorder, storage->position.step, &done);
+}
+
+/* Brings the sampling weights up to date, once per rollout. Call before anything is sampled. */
+static invar_status sync_weights(invar_run_storage *storage, invar_run_models *models)
+{
+    invar_status status;
+
+    if ((!models->weight_sync && !models->context.sampler_model) ||
+        models->synced == storage->position.rollout)
+        return INVAR_OK;
+    invar_trace_begin(storage->recorder.trace, "sync");
+    status = invar_run_context_refresh_sampler(&models->context);
+    if (status == INVAR_OK && models->weight_sync)
+        status = transfer_weights(storage, models);
+    invar_trace_end(storage->recorder.trace);
+    models->synced = storage->position.rollout;
+    return status;
+}
+
+/* Draws the samples of the rollout, with their rewards, into loop->flow.batch. */
+static invar_status collect_batch(invar_train_loop *loop)
+{
+    const char *to = loop->job.config->save_debug_rollout_data;
+    invar_rollout_request order = {.rollout = loop->storage.position.rollout,
+                                   .weights = loop->storage.position.weights};
+    bool ready = false;
+
+    // the training ranks set the digest on samples of sampling ranks
+    if (!loop->world.roles.is_rollout_rank)
+        INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->models.actor));
+    for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
+        INVAR_TRY(invar_run_plugins_begin(&loop->flow.plugins, i, &loop->storage.recorder,
+                                          loop->storage.position.step));
+    invar_rl_samples_reset(&loop->flow.batch.samples);
+    INVAR_TRY(invar_sample_source_start(&loop->flow.source, &order));
+    while (!ready)
+        INVAR_TRY(invar_sample_source_poll(&ready, &loop->flow.source));
+    invar_sample_source_take(&loop->flow.batch, &loop->flow.source);
+    INVAR_TRY(invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_AFTER_ROLLOUT,
+                             &loop->flow.batch.samples));
+    INVAR_TRY(invar_gather_points_rollout(&loop->storage.recorder, loop->world.all));
+    if (!to[0] || !invar_ranks_is_leader(loop->world.all))
+        return INVAR_OK;
+    return invar_sample_source_save(&loop->flow.source, &loop->flow.batch, to);
+}
+
+static invar_status sample_rollout(invar_train_loop *loop)
+{
+    invar_run_storage *storage = &loop->storage;
+    invar_status status;
+
+    INVAR_TRY(sync_weights(storage, &loop->models));
+    invar_recorder_watch_rollout(&storage->recorder, loop->models.rollout, true);
+    begin_phase(storage, "rollout", INVAR_AUDIT_ROLLOUT);
+    status = end_phase(storage, collect_batch(loop));
+    if (status != INVAR_OK)
+        status = invar_recorder_fail(&storage->recorder, storage->position.step, status);
+    invar_recorder_watch_rollout(&storage->recorder, loop->models.rollout, false);
+    return status;
+}
+
+/* Samples later rollouts, unless they are sampled together with the current one. */
+static invar_status sample_later_rollouts(invar_run_storage *storage, invar_run_flow *flow)
+{
+    if (!flow->source.options.separate_async_phase || flow->source.inflight.count == 0)
+        return INVAR_OK;
+    flow->async_status.begin_ns = invar_trace_clock();
+    begin_phase(storage, "rollout", INVAR_AUDIT_ROLLOUT);
+    return end_phase(storage, invar_sample_source_prefetch(&flow->source));
+}
+
+/* On a sampling rank: reports its times for each training step made from its samples. */
+static invar_status report_sampling_times(invar_run_storage *storage)
+{
+    int64_t steps = storage->job->settings.steps_per_rollout;
+    const invar_ledger_rank_time *work;
+    const invar_ledger_op_time *ops;
+    size_t count;
+
+    for (int64_t i = 0; i < steps; i++) {
+        invar_trace_step(storage->recorder.trace, storage->position.step);
+        INVAR_TRY(invar_trace_collect_rank_times(&work, &count, storage->recorder.trace));
+        INVAR_TRY(invar_trace_collect_op_times(&ops, &count, storage->recorder.trace));
+        storage->position.step++;
+        storage->position.weights += !invar_run_skips_actor(storage);
+    }
     return INVAR_OK;
 }
 
-/*
- * Finishes a background checkpoint as soon as its files are written, instead of when the next one
- * begins.
- */
-static invar_status poll_async_save(invar_train_loop *loop)
+/* ---- score ----------------------------------------------------------------------------------- */
+
+/* Computes log-probs and values of all samples with every model, and then the advantages. */
+static invar_status score_rollout(invar_train_loop *loop)
 {
-    if (!loop->store.writer || !invar_checkpoint_writer_ready(loop->store.writer))
-        return INVAR_OK;
-    return invar_train_loop_finish_save(loop);
+    invar_status status;
+
+    begin_phase(&loop->storage, "score", INVAR_AUDIT_SCORE);
+    status = invar_train_loop_score(loop);
+    if (status == INVAR_OK)
+        status = invar_run_compute_advantages(&loop->flow);
+    return end_phase(&loop->storage, status);
 }
 
-static invar_status record_restarts(invar_train_loop *loop)
+/* ---- learn ----------------------------------------------------------------------------------- */
+
+/* Asks the hook before the step, and sets the factor of the loss that it returned on rank 0. */
+static invar_status call_step_hook(invar_step_report *report, invar_run_storage *storage,
+                                   invar_run_flow *flow)
 {
-    return invar_run_plugins_report_restarts(&loop->plugins, &loop->recorder, loop->position.step);
+    const int roles[] = {INVAR_RUN_PLUGINS_LOSS,
+                         INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP};
+
+    for (int i = 0; i < 2; i++)
+        INVAR_TRY(invar_run_plugins_begin(&flow->plugins, roles[i], &storage->recorder,
+                                          storage->position.step));
+    INVAR_TRY(invar_run_hook(storage, flow, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
+    INVAR_TRY(invar_run_broadcast_loss_factor(&report->factor, flow));
+    report->has_loss_factor = report->factor != 1.0f;
+    return INVAR_OK;
+}
+
+/* Updates the critic with its gradients: norm, clipping, AdamW. */
+static invar_status update_critic(invar_run_storage *storage, invar_run_models *models)
+{
+    bool skip = storage->job->config->debug_disable_optimizer;
+
+    if (!skip)
+        invar_run_before_change(storage);
+    return invar_learner_step(&models->critic, storage->position.step, skip);
+}
+
+/* Like update_critic, for the actor, whose weights get a new version. */
+static invar_status update_actor(invar_run_storage *storage, invar_run_models *models)
+{
+    bool skip = invar_run_skips_actor(storage);
+
+    if (!skip) {
+        storage->position.weights++;
+        invar_run_before_change(storage);
+    }
+    return invar_learner_step(&models->actor, storage->position.step, skip);
+}
+
+/* Runs forward, loss, backward and the update, of the actor and of the critic if there is one. */
+static invar_status learn_from_step(invar_train_step *step, invar_train_loop *loop)
+{
+    INVAR_TRY(call_step_hook(&step->report, &loop->storage, &loop->flow));
+    INVAR_TRY(invar_train_loop_policy_gradients(step, loop));
+    // fail while a checkpoint of the previous step is still possible
+    INVAR_TRY(invar_sample_source_poll_error(&loop->flow.source));
+    if (loop->models.critic.model) {
+        INVAR_TRY(invar_train_loop_value_gradients(step, loop));
+        INVAR_TRY(update_critic(&loop->storage, &loop->models));
+    }
+    return update_actor(&loop->storage, &loop->models);
+}
+
+/* ---- record ---------------------------------------------------------------------------------- */
+
+invar_status invar_run_record_restarts(invar_run_storage *storage, invar_run_flow *flow)
+{
+    return invar_run_plugins_report_restarts(&flow->plugins, &storage->recorder,
+                                             storage->position.step);
 }
 
 /*
  * Writes the step to the ledger, with the replies of plug-ins and the tick of the recorded
  * schedule, which a replay needs.
  */
-static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
+static invar_status write_step(invar_run_storage *storage, invar_run_flow *flow,
+                               invar_step_report *step)
 {
     invar_json_text tick = {0};
     invar_ledger_plugin_reply *replies = NULL;
     invar_status status = INVAR_OK;
 
     if (step->first == 0)
-        status = invar_train_loop_write_tick(&tick, loop);
+        status = invar_run_write_tick(&tick, storage, flow);
     if (status == INVAR_OK)
-        status = invar_run_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
+        status = invar_run_plugins_replies(&replies, &step->n_replies, &flow->plugins, &tick,
                                            step->first == 0);
     if (status == INVAR_OK)
-        status = record_restarts(loop);
+        status = invar_run_record_restarts(storage, flow);
     if (status == INVAR_OK) {
         step->replies = replies;
-        step->measures = loop->plugins.measures;
+        step->measures = flow->plugins.measures;
         step->n_measures = INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS;
-        status = invar_recorder_end(&loop->recorder);
+        status = invar_recorder_end(&storage->recorder);
     }
     invar_free(replies);
     invar_json_text_release(&tick);
     return status;
 }
 
-static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
+/*
+ * Finishes a background checkpoint as soon as its files are written, instead of when the next one
+ * begins.
+ */
+static invar_status poll_async_save(invar_run_storage *storage)
+{
+    if (!storage->checkpoints.writer || !invar_checkpoint_writer_ready(storage->checkpoints.writer))
+        return INVAR_OK;
+    return invar_run_finish_save(storage);
+}
+
+/* Writes the step to the ledger and reports it. The next step may begin afterwards. */
+static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_status status;
 
-    loop->can_save_previous = false; // the ledger may contain the step from here on
-    status = record_step(loop, step);
-    invar_run_plugins_clear_metrics(&loop->plugins);
+    loop->storage.can_save_previous = false; // the ledger may contain the step from here on
+    status = write_step(&loop->storage, &loop->flow, step);
+    invar_run_plugins_clear_metrics(&loop->flow.plugins);
     INVAR_TRY(status);
-    INVAR_TRY(
-        invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
-    loop->position.step++;
+    INVAR_TRY(invar_recorder_chain(&loop->storage.summary->last_step, &loop->storage.summary->chain,
+                                   &loop->storage.recorder));
+    loop->storage.position.step++;
     // an evaluation of the newest step may still follow
-    invar_track_report_steps(loop->track, loop->position.step - 2);
-    invar_train_loop_show_step(loop, step);
-    return poll_async_save(loop);
+    invar_track_report_steps(loop->storage.track, loop->storage.position.step - 2);
+    invar_run_show_step(&loop->storage, &loop->models, step);
+    return poll_async_save(&loop->storage);
 }
 
-/* Runs a phase of the loop, with tracing and audit. */
-static invar_status run_phase(invar_train_loop *loop, const char *name, invar_audit_part part,
-                              invar_status (*run)(invar_train_loop *loop, void *payload),
-                              void *payload)
-{
-    invar_status status;
+/* ---- one rollout ----------------------------------------------------------------------------- */
 
-    invar_trace_step(loop->recorder.trace, loop->position.step);
-    invar_trace_begin(loop->recorder.trace, name);
-    invar_audit_begin(loop->audit, loop->position.step, part);
-    status = run(loop, payload);
-    invar_audit_end(loop->audit);
-    if (status == INVAR_OK)
-        status = invar_train_loop_report_findings(loop);
-    invar_trace_end(loop->recorder.trace);
-    return status;
+/* Prepares optimizer step `number` of the rollout with its samples, and begins to record it. */
+static invar_status begin_step(invar_train_step *out, invar_train_loop *loop, int64_t number)
+{
+    const int64_t count = loop->job.settings.global_batch;
+    invar_step_report *report = &out->report;
+
+    INVAR_TRY(invar_train_loop_step_make(out, loop, number * count, count));
+    report->on_policy = number == 0 && report->own_weights && !report->other_format;
+    report->learners[report->n_learners++].learner = &loop->models.actor;
+    if (loop->models.critic.model)
+        report->learners[report->n_learners++].learner = &loop->models.critic;
+    return invar_recorder_begin(&loop->storage.recorder, report, loop->storage.dirs.paths.run);
 }
 
-static invar_status run_train_step(invar_train_loop *loop, void *step)
+/* One optimizer step: learns from its samples and records the result. */
+static invar_status run_step(invar_train_loop *loop, int64_t number)
 {
-    invar_status status;
-
-    invar_recorder_watch(&loop->recorder, loop->trainer, loop->actor.options.prefix);
-    status = invar_train_loop_learn(step, loop);
-    invar_recorder_watch(&loop->recorder, loop->trainer, NULL);
-    return status;
-}
-
-static invar_status run_step(invar_train_step *step, invar_train_loop *loop, int64_t number)
-{
-    invar_step_report *is = &step->report;
-
-    INVAR_TRY(invar_train_loop_step_make(step, loop, number * loop->settings.global_batch,
-                                         loop->settings.global_batch));
-    is->on_policy = number == 0 && is->own_weights && !is->other_format;
-    is->learners[is->n_learners++].learner = &loop->actor;
-    if (loop->critic.model)
-        is->learners[is->n_learners++].learner = &loop->critic;
-    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run));
-    INVAR_TRY(run_phase(loop, "train", INVAR_AUDIT_TRAIN, run_train_step, step));
-    return end_step(loop, is);
-}
-
-static invar_status run_and_release_step(invar_train_loop *loop, int64_t number)
-{
+    invar_recorder *recorder = &loop->storage.recorder;
     invar_train_step step = {0};
-    invar_status status = run_step(&step, loop, number);
+    invar_status status = begin_step(&step, loop, number);
 
+    if (status == INVAR_OK) {
+        begin_phase(&loop->storage, "train", INVAR_AUDIT_TRAIN);
+        invar_recorder_watch(recorder, loop->models.trainer, loop->models.actor.options.prefix);
+        status = learn_from_step(&step, loop);
+        invar_recorder_watch(recorder, loop->models.trainer, NULL);
+        status = end_phase(&loop->storage, status);
+    }
+    if (status == INVAR_OK)
+        status = record_step(loop, &step.report);
     if (status != INVAR_OK)
-        status = invar_recorder_fail(&loop->recorder, loop->position.step, status);
+        status = invar_recorder_fail(recorder, loop->storage.position.step, status);
     invar_train_loop_step_release(&step);
     return status;
 }
@@ -169,7 +317,7 @@ static invar_status run_and_release_step(invar_train_loop *loop, int64_t number)
 /* Records a rollout as one step of the ledger, if nothing is trained. */
 static invar_status record_rollout_step(invar_train_loop *loop)
 {
-    const invar_token_arrays *f = &loop->arrays;
+    const invar_token_arrays *f = &loop->flow.arrays;
     invar_train_step step = {0};
     invar_step_report *is = &step.report;
     invar_status status = invar_train_loop_step_make(&step, loop, 0, f->samples);
@@ -180,189 +328,48 @@ static invar_status record_rollout_step(invar_train_loop *loop)
         status = invar_token_arrays_logp_diff(&is->logp_diff, f, 0, f->samples, f->rollout_logp,
                                               f->score_logp);
     if (status == INVAR_OK)
-        status = invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run);
+        status = invar_recorder_begin(&loop->storage.recorder, is, loop->storage.dirs.paths.run);
     if (status == INVAR_OK)
-        status = end_step(loop, is);
+        status = record_step(loop, is);
     invar_train_loop_step_release(&step);
     return status;
 }
 
-static invar_status collect_batch(invar_train_loop *loop, void *payload)
+static invar_status reset_optimizers(invar_run_storage *storage, invar_run_models *models)
 {
-    const char *to = loop->config->save_debug_rollout_data;
-    invar_rollout_request order = {.rollout = loop->position.rollout,
-                                   .weights = loop->position.weights};
-    bool ready = false;
-
-    (void)payload;
-    // the training ranks set the digest on samples of sampling ranks
-    if (!loop->roles.is_rollout_rank)
-        INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
-    for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
-        INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->position.step));
-    invar_rl_samples_reset(&loop->batch.samples);
-    INVAR_TRY(invar_sample_source_start(&loop->source, &order));
-    while (!ready)
-        INVAR_TRY(invar_sample_source_poll(&ready, &loop->source));
-    invar_sample_source_take(&loop->batch, &loop->source);
-    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_AFTER_ROLLOUT, &loop->batch.samples));
-    INVAR_TRY(invar_gather_points_rollout(&loop->recorder, loop->world));
-    if (!to[0] || !invar_ranks_is_leader(loop->world))
+    if (!storage->job->config->reset_optimizer_states)
         return INVAR_OK;
-    return invar_sample_source_save(&loop->source, &loop->batch, to);
+    invar_run_before_change(storage);
+    INVAR_TRY(invar_learner_reset(&models->actor));
+    return invar_learner_reset(&models->critic);
 }
 
-/* Sends the weights to the ranks that only sample, and compares them on all ranks. */
-static invar_status transfer_weights(invar_train_loop *loop)
-{
-    invar_recorder_sync done = {.version = loop->position.weights};
-    invar_weight_sync_result result;
-    int64_t begin = invar_process_clock_ms();
-    invar_status status;
-
-    INVAR_TRY(invar_weight_sync_transfer(loop->sync));
-    status = invar_weight_sync_compare(&result, loop->sync);
-    loop->all_ranks_failed = result.differ;
-    INVAR_TRY(status);
-    done.bytes = result.bytes;
-    done.seconds = (double)(invar_process_clock_ms() - begin) / 1e3;
-    done.hash = result.hash;
-    return invar_recorder_record_weight_sync(&loop->recorder, loop->position.step, &done);
-}
-
-/* Brings the sampling weights up to date, once per rollout. Call before anything is sampled. */
-static invar_status sync_weights(invar_train_loop *loop)
-{
-    invar_status status;
-
-    if ((!loop->sync && !loop->session.sampler_model) || loop->synced == loop->position.rollout)
-        return INVAR_OK;
-    invar_trace_begin(loop->recorder.trace, "sync");
-    status = invar_run_context_refresh_sampler(&loop->session);
-    if (status == INVAR_OK && loop->sync)
-        status = transfer_weights(loop);
-    invar_trace_end(loop->recorder.trace);
-    loop->synced = loop->position.rollout;
-    return status;
-}
-
-static invar_status sample_rollout(invar_train_loop *loop)
-{
-    invar_status status;
-
-    INVAR_TRY(sync_weights(loop));
-    invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
-    status = run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect_batch, NULL);
-    if (status != INVAR_OK)
-        status = invar_recorder_fail(&loop->recorder, loop->position.step, status);
-    invar_recorder_watch_rollout(&loop->recorder, loop->rollout, false);
-    return status;
-}
-
-static invar_status run_async_sampling(invar_train_loop *loop, void *payload)
-{
-    (void)payload;
-    return invar_sample_source_prefetch(&loop->source);
-}
-
-/* Samples later rollouts, unless they are sampled together with the current one. */
-static invar_status sample_later_rollouts(invar_train_loop *loop)
-{
-    if (!loop->source.options.separate_async_phase || loop->source.inflight.count == 0)
-        return INVAR_OK;
-    loop->async_status.begin_ns = invar_trace_clock();
-    return run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, run_async_sampling, NULL);
-}
-
-static invar_status score_rollout(invar_train_loop *loop, void *payload)
-{
-    (void)payload;
-    return invar_train_loop_prepare(loop);
-}
-
-static invar_status reset_optimizers(invar_train_loop *loop)
-{
-    if (!loop->config->reset_optimizer_states)
-        return INVAR_OK;
-    invar_train_loop_before_change(loop);
-    INVAR_TRY(invar_learner_reset(&loop->actor));
-    return invar_learner_reset(&loop->critic);
-}
-
-static invar_status move_reference(invar_train_loop *loop)
-{
-    invar_train_loop_before_change(loop);
-    return invar_model_copy(loop->session.reference, loop->session.actor);
-}
-
-/* On a sampling rank: reports its times for each training step made from its samples. */
-static invar_status report_sampling_times(invar_train_loop *loop)
-{
-    int64_t steps = loop->settings.steps_per_rollout;
-    const invar_ledger_rank_time *work;
-    const invar_ledger_op_time *ops;
-    size_t count;
-
-    for (int64_t i = 0; i < steps; i++) {
-        invar_trace_step(loop->recorder.trace, loop->position.step);
-        INVAR_TRY(invar_trace_collect_rank_times(&work, &count, loop->recorder.trace));
-        INVAR_TRY(invar_trace_collect_op_times(&ops, &count, loop->recorder.trace));
-        loop->position.step++;
-        loop->position.weights += !invar_train_loop_skips_actor(loop);
-    }
-    return INVAR_OK;
-}
-
+/* One rollout: samples, scores, and trains in one or more optimizer steps. */
 static invar_status run_rollout(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_train_loop_refresh_paths(loop));
-    INVAR_TRY(reset_optimizers(loop)); // a resumed run resets them here, too
-    INVAR_TRY(invar_train_loop_save_rescue_point(loop));
+    INVAR_TRY(invar_run_refresh_paths(&loop->storage));
+    INVAR_TRY(reset_optimizers(&loop->storage, &loop->models)); // a resumed run does so, too
+    INVAR_TRY(invar_run_save_rescue_point(&loop->storage, &loop->flow));
     INVAR_TRY(sample_rollout(loop));
-    INVAR_TRY(sample_later_rollouts(loop));
-    if (loop->roles.is_rollout_rank)
-        return report_sampling_times(loop);
-    invar_train_loop_show_sample(loop);
-    INVAR_TRY(run_phase(loop, "score", INVAR_AUDIT_SCORE, score_rollout, NULL));
-    if (loop->config->debug_rollout_only)
+    INVAR_TRY(sample_later_rollouts(&loop->storage, &loop->flow));
+    if (loop->world.roles.is_rollout_rank)
+        return report_sampling_times(&loop->storage);
+    invar_run_show_sample(&loop->storage, &loop->flow);
+    INVAR_TRY(score_rollout(loop));
+    if (loop->job.config->debug_rollout_only)
         return record_rollout_step(loop);
-    invar_train_loop_warn_equal_rewards(loop);
-    for (int64_t i = 0; i < loop->settings.steps_per_rollout; i++)
-        INVAR_TRY(run_and_release_step(loop, i));
+    invar_run_warn_equal_rewards(&loop->storage, &loop->flow);
+    for (int64_t i = 0; i < loop->job.settings.steps_per_rollout; i++)
+        INVAR_TRY(run_step(loop, i));
     return INVAR_OK;
 }
 
-/* ---- between rollouts ------------------------------------------------------------------------ */
-
-static invar_status save_traced(invar_train_loop *loop, invar_train_loop_saving kind)
-{
-    invar_status status;
-
-    invar_trace_begin(loop->recorder.trace, "save");
-    status = invar_train_loop_save(loop, kind);
-    invar_trace_end(loop->recorder.trace);
-    invar_train_loop_restart_clock(loop);
-    return status;
-}
-
-/* Saves what the schedule or the clock asks for, on the ranks that have something to save. */
-static invar_status save_if_due(invar_train_loop *loop, const invar_run_actions *turn, bool by_time)
-{
-    bool saves = loop->dirs.paths.save[0] || loop->config->save_hf[0];
-
-    if (!saves || loop->roles.is_rollout_rank)
-        return INVAR_OK;
-    if (turn->save)
-        return save_traced(loop,
-                           turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
-    return by_time ? save_traced(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
-}
+/* ---- evaluate -------------------------------------------------------------------------------- */
 
 static invar_status record_evaluation(void *payload, const char *set,
                                       const invar_ledger_metric *results, size_t count)
 {
-    const invar_train_loop *loop = payload;
-    const invar_recorder *recorder = &loop->recorder;
+    const invar_recorder *recorder = &((const invar_train_loop *)payload)->storage.recorder;
 
     return recorder->ledger ? invar_ledger_add_evaluation(recorder->ledger, set, results, count)
                             : INVAR_OK;
@@ -372,50 +379,102 @@ static invar_status call_eval_hook(void *payload, const char *set, const invar_r
 {
     invar_train_loop *loop = payload;
 
-    return invar_run_plugins_hook(&loop->plugins,
+    return invar_run_plugins_hook(&loop->flow.plugins,
                                   &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
-                                                        .step = loop->position.step,
-                                                        .rollout = loop->position.rollout,
-                                                        .run = loop->dirs.paths.name,
-                                                        .folder = loop->dirs.paths.run,
+                                                        .step = loop->storage.position.step,
+                                                        .rollout = loop->storage.position.rollout,
+                                                        .run = loop->storage.dirs.paths.name,
+                                                        .folder = loop->storage.dirs.paths.run,
                                                         .set = set},
                                   samples);
 }
 
-static invar_status run_evaluation(invar_train_loop *loop)
+static invar_status evaluate_sets(invar_train_loop *loop)
 {
-    invar_evaluation e = {.layout = loop->world,
-                          .session = &loop->session,
-                          .rollout = loop->rollout,
-                          .number = loop->position.rollout,
+    invar_evaluation e = {.layout = loop->world.all,
+                          .session = &loop->models.context,
+                          .rollout = loop->models.rollout,
+                          .number = loop->storage.position.rollout,
                           .take = record_evaluation,
                           .look = call_eval_hook,
                           .payload = loop};
     invar_status status;
 
-    if (loop->options->replay)
+    if (loop->job.options->replay)
         return INVAR_OK;
-    e.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD];
-    e.turns = loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS];
-    e.agents = loop->agents;
-    e.no_agents = loop->config->agent_record[0] != '\0';
-    if (loop->source.options.agents_lead)
-        INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
+    e.plugin = loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_REWARD];
+    e.turns = loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_TURNS];
+    e.agents = loop->flow.agents;
+    e.no_agents = loop->job.config->agent_record[0] != '\0';
+    if (loop->flow.source.options.agents_lead)
+        INVAR_TRY(invar_learner_hash(&e.weights, &loop->models.actor));
     // the ledger keeps no replies of an evaluation
     if (e.plugin)
-        INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->position.step, NULL));
+        INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->storage.position.step, NULL));
     if (e.turns)
-        INVAR_TRY(invar_plugin_begin_step(e.turns, loop->position.step, NULL));
-    INVAR_TRY(sync_weights(loop));
-    invar_trace_begin(loop->recorder.trace, "eval");
+        INVAR_TRY(invar_plugin_begin_step(e.turns, loop->storage.position.step, NULL));
+    INVAR_TRY(sync_weights(&loop->storage, &loop->models));
+    invar_trace_begin(loop->storage.recorder.trace, "eval");
     status = invar_evaluate(&e);
-    invar_trace_end(loop->recorder.trace);
-    return status == INVAR_OK ? record_restarts(loop) : status;
+    invar_trace_end(loop->storage.recorder.trace);
+    return status == INVAR_OK ? invar_run_record_restarts(&loop->storage, &loop->flow) : status;
 }
 
-static invar_run_progress progress_of(const invar_train_loop *loop, int64_t done)
+/* ---- save ------------------------------------------------------------------------------------ */
+
+static invar_status save_traced(invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    return (invar_run_progress){loop->position.rollout, loop->position.step, done};
+    invar_status status;
+
+    invar_trace_begin(loop->storage.recorder.trace, "save");
+    status = invar_train_loop_save(loop, kind);
+    invar_trace_end(loop->storage.recorder.trace);
+    invar_run_restart_clock(&loop->storage);
+    return status;
+}
+
+/* Saves what the schedule or the clock asks for, on the ranks that have something to save. */
+static invar_status save_if_due(invar_train_loop *loop, const invar_run_actions *turn, bool by_time)
+{
+    bool saves = loop->storage.dirs.paths.save[0] || loop->job.config->save_hf[0];
+
+    if (!saves || loop->world.roles.is_rollout_rank)
+        return INVAR_OK;
+    if (turn->save)
+        return save_traced(loop,
+                           turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
+    return by_time ? save_traced(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+// A signal handler sets the flag, and ranks of one process read it in their threads.
+int invar_run_signal(const invar_run_job *job)
+{
+    const volatile sig_atomic_t *stop = job->options->stop;
+
+    return stop ? __atomic_load_n(stop, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* *out is the signal that any rank has received, or 0. Collective. */
+static invar_status gather_signal(int *out, const invar_run_world *world, const invar_run_job *job)
+{
+    int64_t number;
+
+    INVAR_TRY(invar_ranks_first_nonzero(&number, world->all, "signals", invar_run_signal(job)));
+    *out = (int)number;
+    return INVAR_OK;
+}
+
+static invar_status move_reference(invar_run_storage *storage, invar_run_models *models)
+{
+    invar_run_before_change(storage);
+    return invar_model_copy(models->context.reference, models->context.actor);
+}
+
+static invar_run_progress progress_of(const invar_run_storage *storage, int64_t done)
+{
+    return (invar_run_progress){storage->position.rollout, storage->position.step, done};
 }
 
 /*
@@ -425,278 +484,52 @@ static invar_run_progress progress_of(const invar_train_loop *loop, int64_t done
  */
 static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_t done)
 {
-    const invar_run_progress at = progress_of(loop, done);
-    invar_run_actions turn = invar_run_schedule_after(&loop->settings.run_schedule, &at, 0);
+    const invar_run_progress at = progress_of(&loop->storage, done);
+    invar_run_actions turn = invar_run_schedule_after(&loop->job.settings.run_schedule, &at, 0);
     bool by_time = false;
     int signal;
 
-    INVAR_TRY(invar_train_loop_join_async(loop));
-    if (loop->session.reference && turn.move_reference)
-        INVAR_TRY(move_reference(loop));
+    INVAR_TRY(invar_run_join_async(&loop->storage, &loop->flow));
+    if (loop->models.context.reference && turn.move_reference)
+        INVAR_TRY(move_reference(&loop->storage, &loop->models));
     if (turn.evaluate)
-        INVAR_TRY(run_evaluation(loop));
-    invar_track_report_steps(loop->track, loop->position.step - 1);
-    invar_train_loop_clear_rescue_point(loop);
-    loop->can_save_previous = true; // another rank may have continued, and fail
-    INVAR_TRY(gather_signal(&signal, loop));
-    turn = invar_run_schedule_after(&loop->settings.run_schedule, &at, signal);
+        INVAR_TRY(evaluate_sets(loop));
+    invar_track_report_steps(loop->storage.track, loop->storage.position.step - 1);
+    invar_run_clear_rescue_point(&loop->storage, &loop->flow);
+    loop->storage.can_save_previous = true; // another rank may have continued, and fail
+    INVAR_TRY(gather_signal(&signal, &loop->world, &loop->job));
+    turn = invar_run_schedule_after(&loop->job.settings.run_schedule, &at, signal);
     if (!turn.save)
-        INVAR_TRY(invar_train_loop_agree_by_time(&by_time, loop));
-    loop->can_save_previous = false;
-    loop->summary->stopped = turn.stopped;
+        INVAR_TRY(invar_run_agree_by_time(&by_time, &loop->storage, &loop->models));
+    loop->storage.can_save_previous = false;
+    loop->storage.summary->stopped = turn.stopped;
     *last_out = turn.last;
-    invar_train_loop_triage(loop, turn.last);
+    invar_run_triage(&loop->storage, turn.last);
     return save_if_due(loop, &turn, by_time);
 }
 
-static invar_status run_loop(invar_train_loop *loop)
+invar_status invar_train_loop_run(invar_train_loop *loop)
 {
-    invar_run_progress start = progress_of(loop, 0);
-    bool last = invar_run_schedule_ended(&loop->settings.run_schedule, &start);
+    invar_run_progress start = progress_of(&loop->storage, 0);
+    bool last = invar_run_schedule_ended(&loop->job.settings.run_schedule, &start);
     int signal;
 
-    INVAR_TRY(
-        invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
+    INVAR_TRY(invar_recorder_chain(&loop->storage.summary->last_step, &loop->storage.summary->chain,
+                                   &loop->storage.recorder));
     INVAR_TRY(invar_train_loop_keep_fork(loop));
-    if (loop->position.step == 0 && loop->settings.run_schedule.eval_interval > 0 &&
-        !loop->config->skip_eval_before_train)
-        INVAR_TRY(run_evaluation(loop));
-    invar_track_report_steps(loop->track, loop->position.step - 1);
-    invar_train_loop_start_pace(loop);
-    invar_train_loop_restart_clock(loop);
-    INVAR_TRY(gather_signal(&signal, loop));
-    loop->summary->stopped = last ? 0 : signal;
-    last = last || loop->summary->stopped;
+    if (loop->storage.position.step == 0 && loop->job.settings.run_schedule.eval_interval > 0 &&
+        !loop->job.config->skip_eval_before_train)
+        INVAR_TRY(evaluate_sets(loop));
+    invar_track_report_steps(loop->storage.track, loop->storage.position.step - 1);
+    invar_run_start_pace(&loop->storage, &loop->models);
+    invar_run_restart_clock(&loop->storage);
+    INVAR_TRY(gather_signal(&signal, &loop->world, &loop->job));
+    loop->storage.summary->stopped = last ? 0 : signal;
+    last = last || loop->storage.summary->stopped;
     for (int64_t done = 1; !last; done++) {
         INVAR_TRY(run_rollout(loop));
-        loop->position.rollout++;
+        loop->storage.position.rollout++;
         INVAR_TRY(after_rollout(&last, loop, done));
     }
     return INVAR_OK;
-}
-
-/* Completes the checkpoint in progress before the run ends. Keeps the first error in *first. */
-static invar_status finish_checkpoint(invar_error *first, invar_train_loop *loop,
-                                      invar_status status)
-{
-    invar_status saved;
-
-    invar_error_take(first);
-    saved = invar_train_loop_finish_save(loop);
-    if (status == INVAR_OK && saved != INVAR_OK) {
-        invar_error_take(first);
-        return saved;
-    }
-    invar_error_clear();
-    return status;
-}
-
-/* Reports a removed or replaced run folder instead of the error that resulted from it. */
-static invar_status prefer_folder_error(invar_train_loop *loop, invar_status status)
-{
-    invar_error first;
-    invar_status now;
-
-    if (status == INVAR_OK || !loop->dirs.folder.is_open)
-        return status;
-    invar_error_take(&first);
-    now = invar_held_folder_refresh(&loop->dirs.folder);
-    if (now == INVAR_E_STATE)
-        return now;
-    invar_error_put(&first);
-    return status;
-}
-
-/*
- * True if the state in memory can be saved after the failure. After a mismatch or a GPU error it
- * may not be the state that the chain describes, so nothing is saved.
- */
-static bool is_sound(invar_status status)
-{
-    return status != INVAR_E_MISMATCH && status != INVAR_E_CUDA;
-}
-
-/* Saves the last complete step after the failure *first, and adds advice about it to the error. */
-static void save_after_failure(invar_error *first, invar_train_loop *loop)
-{
-    char advice[128];
-    bool saved;
-
-    if (!is_sound(first->status) && !loop->world)
-        return;
-    if (invar_train_loop_emergency_save(&saved, loop, is_sound(first->status)) != INVAR_OK)
-        saved = false; // the first failure is the one to report
-    invar_error_clear();
-    if (!saved)
-        return;
-    (void)snprintf(advice, sizeof advice,
-                   "a checkpoint of step %" PRId64 " is saved: start the run again to continue",
-                   loop->position.step - 1);
-    invar_error_put(first);
-    first->status = invar_error_advise(first->status, first->status, advice);
-    invar_error_take(first);
-}
-
-/* Takes part, on ranks other than 0, in the checkpoint that rank 0 writes after a failure. */
-static invar_status finish_other_rank(invar_train_loop *loop, invar_status status)
-{
-    invar_error first;
-
-    if (status == INVAR_OK)
-        return status;
-    invar_error_take(&first);
-    save_after_failure(&first, loop);
-    invar_error_put(&first);
-    return status;
-}
-
-/* Records the end of the run in the ledger, also after a failure, and returns the first failure. */
-static invar_status finish_run(invar_train_loop *loop, invar_status status)
-{
-    invar_error first;
-    int64_t code;
-
-    if (!loop->recorder.ledger)
-        return finish_other_rank(loop, status);
-    if (loop->summary->finished)
-        return status;
-    status = finish_checkpoint(&first, loop, status);
-    if (status == INVAR_OK)
-        INVAR_TRY(record_restarts(loop));
-    if (status == INVAR_OK && loop->summary->stopped)
-        return invar_ledger_finish(loop->recorder.ledger,
-                                   invar_process_stop_code(loop->summary->stopped), "stopped");
-    if (status == INVAR_OK)
-        return invar_ledger_finish(loop->recorder.ledger, 0, "done");
-    save_after_failure(&first, loop);
-    code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
-                                      : invar_process_exit_code(status);
-    if (record_restarts(loop) != INVAR_OK ||
-        invar_recorder_event(&loop->recorder, loop->position.step, "error", "failure",
-                             first.message) != INVAR_OK ||
-        invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)
-        invar_error_clear(); // the ledger itself may have failed
-    invar_error_put(&first);
-    return status;
-}
-
-/*
- * Aborts the other ranks, which wait for this one. Call before anything else after a failure. If
- * all ranks have failed together, only rank 0 does it. If `whole`, the ranks can still save
- * together.
- */
-static void abort_other_ranks(const invar_train_options *options, bool together, bool whole)
-{
-    const char *why = invar_error_last()->message;
-
-    if (!options->comm || (together && invar_comm_rank(options->comm) != 0))
-        return;
-    if (whole)
-        invar_comm_abort_recoverable(options->comm, why);
-    else
-        invar_comm_abort(options->comm, why);
-}
-
-/* Prints a line if the trace is incomplete, which does not fail the run. */
-static void check_trace(const invar_train_loop *loop)
-{
-    if (!loop->recorder.trace || invar_trace_check(loop->recorder.trace) == INVAR_OK)
-        return;
-    invar_recorder_print(&loop->recorder, "%s", invar_error_last()->message);
-    invar_error_clear();
-}
-
-/* Prints a line if the run ended before profile-step-start, since the profile is then empty. */
-static void check_profile_window(const invar_train_loop *loop)
-{
-    int64_t first = loop->config->profile_step_start;
-
-    if (loop->session.profile && loop->position.step <= first)
-        invar_recorder_print(&loop->recorder,
-                             "profile-step-start = %" PRId64 ": the run has %" PRId64
-                             " steps so far; no op was measured",
-                             first, loop->position.step);
-}
-
-static void fill_summary(invar_train_summary *out, const invar_train_loop *loop)
-{
-    memcpy(out->name, loop->dirs.paths.name, sizeof out->name);
-    memcpy(out->folder, loop->dirs.paths.run, sizeof out->folder);
-    memcpy(out->ledger, loop->dirs.paths.ledger, sizeof out->ledger);
-    memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
-    out->saves = loop->dirs.paths.save[0];
-    out->forked_after = loop->fork.step;
-    out->tokens_per_s = invar_throughput_mean_tokens_per_s(&loop->recorder.throughput);
-    out->mfu = invar_throughput_mean_mfu(&loop->recorder.throughput);
-}
-
-invar_status invar_train(invar_train_summary *out, const invar_config *config,
-                         const invar_train_options *options)
-{
-    invar_train_loop *loop = NULL;
-    invar_status status;
-
-    *out = (invar_train_summary){.resumed_after = -1,
-                                 .forked_after = -1,
-                                 .last_step = -1,
-                                 .first_reward = (double)NAN,
-                                 .last_reward = (double)NAN,
-                                 .first_loss = (double)NAN,
-                                 .last_loss = (double)NAN};
-    status = INVAR_ALLOC(loop, 1, "a run");
-    if (status != INVAR_OK) {
-        abort_other_ranks(options, false, false);
-        return status;
-    }
-    status = invar_train_loop_open(loop, config, options, out);
-    if (status == INVAR_OK && !out->finished)
-        status = run_loop(loop);
-    if (status != INVAR_OK) {
-        abort_other_ranks(options, loop->all_ranks_failed || loop->recorder.ranks_diverged,
-                          is_sound(status) && invar_train_loop_has_rescue_point(loop));
-        invar_sample_source_stop(&loop->source);
-    }
-    if (status == INVAR_OK)
-        check_trace(loop);
-    if (status == INVAR_OK)
-        check_profile_window(loop);
-    if (status == INVAR_OK)
-        status = invar_train_loop_refresh_paths(loop);
-    fill_summary(out, loop);
-    status = finish_run(loop, prefer_folder_error(loop, status));
-    invar_train_loop_close_track(loop, status);
-    invar_train_loop_log_end(loop, status);
-    invar_train_loop_close(loop);
-    invar_free(loop);
-    return status;
-}
-
-static void describe_inputs(invar_train_inputs *out, const invar_train_loop *loop)
-{
-    out->identity = loop->identity.digest;
-    out->weights = loop->session.weights;
-    out->threads = loop->session.pool ? invar_pool_threads(loop->session.pool) : 1;
-    if (loop->session.data)
-        invar_dataset_hash(&out->data, loop->session.data);
-}
-
-invar_status invar_train_check(invar_train_inputs *out, const invar_config *config,
-                               const invar_train_options *options)
-{
-    invar_train_loop *loop = NULL;
-    invar_status status;
-
-    *out = (invar_train_inputs){.threads = 0};
-    status = INVAR_ALLOC(loop, 1, "a run");
-    if (status == INVAR_OK)
-        status = invar_train_loop_read(loop, config, options);
-    out->differ = loop && loop->all_ranks_failed && status == INVAR_E_STATE;
-    if (status == INVAR_OK || out->differ)
-        describe_inputs(out, loop);
-    else
-        abort_other_ranks(options, loop && loop->all_ranks_failed, false);
-    if (loop)
-        invar_train_loop_close(loop);
-    invar_free(loop);
-    return status;
 }

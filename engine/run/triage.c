@@ -13,51 +13,52 @@
 #include <stdio.h>
 
 #include "base/process/process.h"
-#include "engine/run/train_loop.h"
+#include "engine/run/run_storage.h"
 
 #include "base/invar_banned.h"
 
 enum { SHARE = 500 }; // checks take at most one part in so much of the running time
 
-static invar_status report_finding(invar_train_loop *loop, const invar_triage_finding *finding)
+static invar_status report_finding(invar_run_storage *storage, const invar_triage_finding *finding)
 {
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
     char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
 
     (void)snprintf(message, sizeof message, "%s: %s; this may mean: %s", rule, finding->evidence,
                    finding->explanation);
-    invar_recorder_print(&loop->recorder,
+    invar_recorder_print(&storage->recorder,
                          "warning: step %" PRId64 ": %s; 'invar triage' says how to find out",
                          finding->step, message);
-    return invar_recorder_event(&loop->recorder, finding->step, "warning", "triage", message);
+    return invar_recorder_event(&storage->recorder, finding->step, "warning", "triage", message);
 }
 
-static invar_status check_rules(invar_train_loop *loop)
+static invar_status check_rules(invar_run_storage *storage)
 {
     invar_ledger_summary run;
     invar_triage found;
 
-    INVAR_TRY(invar_ledger_find(&run, loop->recorder.ledger, loop->recorder.uuid));
-    INVAR_TRY(invar_triage_run(&found, loop->recorder.ledger, run.run, true));
+    INVAR_TRY(invar_ledger_find(&run, storage->recorder.ledger, storage->recorder.uuid));
+    INVAR_TRY(invar_triage_run(&found, storage->recorder.ledger, run.run, true));
     for (int i = 0; i < found.count; i++) {
         uint32_t mark = UINT32_C(1) << found.found[i].number;
 
-        if (!(loop->triage.reported_rules & mark))
-            INVAR_TRY(report_finding(loop, &found.found[i]));
-        loop->triage.reported_rules |= mark;
+        if (!(storage->triage.reported_rules & mark))
+            INVAR_TRY(report_finding(storage, &found.found[i]));
+        storage->triage.reported_rules |= mark;
     }
     return INVAR_OK;
 }
 
-void invar_train_loop_triage(invar_train_loop *loop, bool last)
+void invar_run_triage(invar_run_storage *storage, bool last)
 {
     int64_t begin = invar_process_clock_ms();
 
-    if (!loop->recorder.ledger || loop->options->replay || (!last && begin < loop->triage.next_ms))
+    if (!storage->recorder.ledger || storage->job->options->replay ||
+        (!last && begin < storage->triage.next_ms))
         return;
-    if (check_rules(loop) != INVAR_OK) { // a query that fails is no reason to stop
-        invar_recorder_print(&loop->recorder, "triage: %s", invar_error_last()->message);
+    if (check_rules(storage) != INVAR_OK) { // a query that fails is no reason to stop
+        invar_recorder_print(&storage->recorder, "triage: %s", invar_error_last()->message);
         invar_error_clear();
     }
-    loop->triage.next_ms = begin + SHARE * (invar_process_clock_ms() - begin + 1);
+    storage->triage.next_ms = begin + SHARE * (invar_process_clock_ms() - begin + 1);
 }

@@ -11,41 +11,44 @@
 #include <inttypes.h>
 
 #include "base/process/process.h"
-#include "engine/run/train_loop.h"
+#include "engine/run/run_storage.h"
 
 #include "base/invar_banned.h"
 
-static int64_t now_ms(const invar_train_loop *loop)
+static int64_t now_ms(const invar_run_job *job)
 {
-    const invar_train_options *o = loop->options;
+    const invar_train_options *o = job->options;
 
     return o->clock_ms ? o->clock_ms(o->payload) : invar_process_clock_ms();
 }
 
-static double minutes_of(const invar_train_loop *loop)
+static double minutes_of(const invar_run_job *job)
 {
-    return loop->config->save_interval_minutes;
+    return job->config->save_interval_minutes;
 }
 
-static bool is_enabled(const invar_train_loop *loop)
+static bool is_enabled(const invar_run_storage *storage)
 {
-    return minutes_of(loop) > 0.0 && loop->dirs.paths.save[0] && !loop->options->replay;
+    return minutes_of(storage->job) > 0.0 && storage->dirs.paths.save[0] &&
+           !storage->job->options->replay;
 }
 
-void invar_train_loop_restart_clock(invar_train_loop *loop)
+void invar_run_restart_clock(invar_run_storage *storage)
 {
-    if (is_enabled(loop) && invar_ranks_is_leader(loop->world))
-        loop->store.saved_ms = now_ms(loop);
+    if (is_enabled(storage) && invar_ranks_is_leader(storage->world->all))
+        storage->checkpoints.saved_ms = now_ms(storage->job);
 }
 
-invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
+invar_status invar_run_plan_disk(invar_disk *out, const invar_run_storage *storage,
+                                 const invar_run_models *models)
 {
-    const invar_disk_inputs inputs = {.session = &loop->session,
-                                      .settings = &loop->settings,
-                                      .files = &loop->store.hf_files,
-                                      .save = loop->dirs.paths.save,
-                                      .bare = invar_train_loop_keeps_weights_fixed(loop),
-                                      .fresh = loop->options->fresh && !loop->dirs.folder.is_open};
+    const invar_disk_inputs inputs = {.session = &models->context,
+                                      .settings = &storage->job->settings,
+                                      .files = &storage->checkpoints.hf_files,
+                                      .save = storage->dirs.paths.save,
+                                      .bare = invar_run_keeps_weights_fixed(storage),
+                                      .fresh = storage->job->options->fresh &&
+                                               !storage->dirs.folder.is_open};
 
     return invar_disk_plan(out, &inputs);
 }
@@ -53,12 +56,12 @@ invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop 
 /*
  * Fails if a checkpoint by time would leave no space for the last one and those of save-interval.
  */
-static invar_status check_space(const invar_train_loop *loop)
+static invar_status check_space(const invar_run_storage *storage, const invar_run_models *models)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     invar_disk disk;
 
-    INVAR_TRY(invar_train_loop_plan_disk(&disk, loop));
+    INVAR_TRY(invar_run_plan_disk(&disk, storage, models));
     if (invar_disk_has_room(&disk))
         return INVAR_OK;
     invar_path_show(shown, disk.save);
@@ -67,33 +70,35 @@ static invar_status check_space(const invar_train_loop *loop)
                       shown, disk.n_remaining);
 }
 
-bool invar_train_loop_may_copy(int64_t bytes, size_t memory)
+bool invar_run_may_copy(int64_t bytes, size_t memory)
 {
     return (uint64_t)bytes <= memory / 2;
 }
 
 /* Decides whether to save now; only rank 0 calls it. */
-static invar_status decide_by_clock(bool *out, invar_train_loop *loop)
+static invar_status decide_by_clock(bool *out, invar_run_storage *storage, invar_run_models *models)
 {
     invar_status status;
 
-    if ((double)(now_ms(loop) - loop->store.saved_ms) < 60e3 * minutes_of(loop))
+    if ((double)(now_ms(storage->job) - storage->checkpoints.saved_ms) <
+        60e3 * minutes_of(storage->job))
         return INVAR_OK;
-    status = check_space(loop);
+    status = check_space(storage, models);
     *out = status == INVAR_OK;
     if (!*out)
-        invar_train_loop_restart_clock(loop);
-    return invar_train_loop_forgive_save(loop, status);
+        invar_run_restart_clock(storage);
+    return invar_run_forgive_save(storage, status);
 }
 
-invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop)
+invar_status invar_run_agree_by_time(bool *out, invar_run_storage *storage,
+                                     invar_run_models *models)
 {
     *out = false;
-    if (!is_enabled(loop))
+    if (!is_enabled(storage))
         return INVAR_OK;
-    if (invar_ranks_is_leader(loop->world))
-        INVAR_TRY(decide_by_clock(out, loop));
-    return invar_ranks_broadcast(loop->world, "save by time", 0, out, sizeof *out);
+    if (invar_ranks_is_leader(storage->world->all))
+        INVAR_TRY(decide_by_clock(out, storage, models));
+    return invar_ranks_broadcast(storage->world->all, "save by time", 0, out, sizeof *out);
 }
 
 /*
@@ -111,7 +116,7 @@ static bool count_failure(invar_run_checkpoints *store, const invar_error *why)
     return (store->failures & (store->failures - 1)) == 0;
 }
 
-invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status status)
+invar_status invar_run_forgive_save(invar_run_storage *storage, invar_status status)
 {
     char message[sizeof((invar_error *)0)->message + 128];
     invar_error why;
@@ -119,14 +124,15 @@ invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status 
     if (status != INVAR_E_IO && status != INVAR_E_NOMEM)
         return status;
     invar_error_take(&why);
-    loop->store.next = 0; // a checkpoint after a failure may have to save what this one did not
-    if (!count_failure(&loop->store, &why))
+    storage->checkpoints.next =
+        0; // a checkpoint after a failure may have to save what this one did not
+    if (!count_failure(&storage->checkpoints, &why))
         return INVAR_OK;
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
-                   minutes_of(loop), why.message);
-    invar_recorder_print(&loop->recorder, "warning: step %" PRId64 ": %s", loop->position.step - 1,
-                         message);
-    return invar_recorder_event(&loop->recorder, loop->position.step - 1, "warning", "save",
+                   minutes_of(storage->job), why.message);
+    invar_recorder_print(&storage->recorder, "warning: step %" PRId64 ": %s",
+                         storage->position.step - 1, message);
+    return invar_recorder_event(&storage->recorder, storage->position.step - 1, "warning", "save",
                                 message);
 }

@@ -68,7 +68,7 @@ static void add_set(model_shapes *s, const char *set, const invar_model *model)
             set, model->params[i].name, invar_param_full_tensor(&model->params[i], NULL), NULL};
 }
 
-/* Adds the sets that invar_train_loop_parts has. */
+/* Adds the sets that invar_run_parts has. */
 static void add_sets(model_shapes *s, const invar_config *c)
 {
     bool moments = !c->no_save_optim && !c->debug_rollout_only;

@@ -22,9 +22,9 @@
 
 static void skipped(void *payload, int64_t step, const char *why)
 {
-    const invar_train_loop *loop = payload;
+    const invar_run_storage *storage = payload;
 
-    invar_recorder_print(&loop->recorder, "stepped over the checkpoint of step %" PRId64 ": %s",
+    invar_recorder_print(&storage->recorder, "stepped over the checkpoint of step %" PRId64 ": %s",
                          step, why);
 }
 
@@ -82,49 +82,50 @@ static invar_status load_state(invar_train_loop *loop, invar_checkpoint *c,
 {
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     bool bare = c && invar_checkpoint_is_bare(c);
-    int n = invar_train_loop_parts(parts, loop);
+    int n = invar_run_parts(parts, &loop->models);
 
     // rank 0 alone may have the checkpoint
-    if (invar_train_loop_keeps_weights_fixed(loop) || loop->fork.starting) {
-        INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
+    if (invar_run_keeps_weights_fixed(&loop->storage) || loop->storage.fork.starting) {
+        INVAR_TRY(invar_ranks_broadcast(loop->world.all, "a checkpoint without weights", 0, &bare,
                                         sizeof bare));
         // the weights are those of the identity, which a fork shares with its parent
         n = bare ? 0 : n;
     }
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
-    load_optimizer(loop->actor.optimizer, &state->actor);
-    load_optimizer(loop->critic.optimizer, &state->critic);
-    loop->position = (invar_train_position){
+    load_optimizer(loop->models.actor.optimizer, &state->actor);
+    load_optimizer(loop->models.critic.optimizer, &state->critic);
+    loop->storage.position = (invar_train_position){
         .rollout = state->rollout, .step = state->step + 1, .weights = state->weights};
-    loop->source.position =
+    loop->flow.source.position =
         (invar_source_position){.samples = state->samples, .groups = state->groups};
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
-            loop->source.position.cursor = state->cursors[i].position;
-    loop->store.next = loop->fork.starting ? 0 : loop->position.step;
+            loop->flow.source.position.cursor = state->cursors[i].position;
+    loop->storage.checkpoints.next = loop->storage.fork.starting ? 0 : loop->storage.position.step;
     return INVAR_OK;
 }
 
 /* Returns what the file with in-flight samples must contain, by the recipe and the checkpoint. */
-static invar_inflight_expectation expected_inflight(const invar_train_loop *loop, const char *where)
+static invar_inflight_expectation expected_inflight(const invar_run_storage *storage,
+                                                    const invar_run_flow *flow, const char *where)
 {
-    const invar_sample_source_options *o = &loop->source.options;
+    const invar_sample_source_options *o = &flow->source.options;
     invar_inflight_expectation wants = {.where = where,
                                         .data = o->data,
                                         .spec = o->spec,
                                         .sampling = o->sampling,
-                                        .first = loop->position.rollout,
-                                        .weights = loop->position.weights,
-                                        .samples = loop->source.position.samples,
-                                        .groups = loop->source.position.groups,
+                                        .first = storage->position.rollout,
+                                        .weights = storage->position.weights,
+                                        .samples = flow->source.position.samples,
+                                        .groups = flow->source.position.groups,
                                         .round = o->round,
                                         .per_prompt = o->per_prompt,
                                         .surplus = o->keep_surplus,
                                         .recorded = o->recorded_schedule != NULL,
                                         .lag = o->lag.rollouts,
                                         .delay = o->max_delay,
-                                        .fork = loop->fork.step >= 0,
+                                        .fork = storage->fork.step >= 0,
                                         .multi_turn = o->turns.enabled,
                                         .route_size = invar_model_spec_route(o->spec)};
 
@@ -148,19 +149,21 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
  * fewer or more than its rollout-lag. After its first rollout none are missing, and with each
  * rollout one of the excess is consumed.
  */
-static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
+static bool is_valid_inflight_count(const invar_run_storage *storage, int64_t count)
 {
-    int64_t steps = loop->settings.steps_per_rollout;
+    int64_t steps = storage->job->settings.steps_per_rollout;
     int64_t done =
-        loop->position.rollout - (loop->fork.step + 1) / steps; // rollouts since the fork
+        storage->position.rollout - (storage->fork.step + 1) / steps; // rollouts since the fork
 
-    if (count == loop->settings.lag.rollouts)
+    if (count == storage->job->settings.lag.rollouts)
         return true;
-    if (loop->settings.recorded) // some may be late; the parser has checked that
-        return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->settings.lag.rollouts;
-    if (loop->fork.step < 0)
+    if (storage->job->settings.recorded) // some may be late; the parser has checked that
+        return storage->fork.step >= 0 ? done == 0 || count > 0
+                                       : count > storage->job->settings.lag.rollouts;
+    if (storage->fork.step < 0)
         return false;
-    return done == 0 || (count > loop->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
+    return done == 0 ||
+           (count > storage->job->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
 }
 
 /*
@@ -178,9 +181,9 @@ static invar_status fail_inflight_unsupported(const char *where)
 static invar_status parse_inflight(invar_train_loop *loop, const char *where, const char *text,
                                    size_t bytes)
 {
-    const invar_inflight_expectation wants = expected_inflight(loop, where);
-    invar_sample_source *source = &loop->source;
-    int64_t lag = loop->settings.lag.rollouts;
+    const invar_inflight_expectation wants = expected_inflight(&loop->storage, &loop->flow, where);
+    invar_sample_source *source = &loop->flow.source;
+    int64_t lag = loop->job.settings.lag.rollouts;
 
     if (bytes && source->produce != invar_sample_source_sample &&
         source->produce != invar_sample_source_recorded)
@@ -191,24 +194,24 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
         return fail_inflight_unsupported(where);
     if (source->inflight.count > 0 ||
         source->inflight.surplus.count > 0) { // possibly only a parent's
-        loop->settings.off_policy = true;
-        loop->settings.checks_flight =
-            loop->config->check_logprobs && !invar_run_context_two_formats(&loop->session);
+        loop->job.settings.off_policy = true;
+        loop->job.settings.checks_flight = loop->job.config->check_logprobs &&
+                                           !invar_run_context_two_formats(&loop->models.context);
     }
-    if (is_valid_inflight_count(loop, source->inflight.count))
+    if (is_valid_inflight_count(&loop->storage, source->inflight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
                       source->inflight.count, lag);
 }
 
-invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar_train_loop *loop,
-                                         const char *what)
+invar_status invar_run_share_text(char **text, size_t *bytes, const invar_run_world *world,
+                                  const char *what)
 {
-    INVAR_TRY(invar_ranks_broadcast(loop->world, what, 0, bytes, sizeof *bytes));
-    if (!invar_ranks_is_leader(loop->world))
+    INVAR_TRY(invar_ranks_broadcast(world->all, what, 0, bytes, sizeof *bytes));
+    if (!invar_ranks_is_leader(world->all))
         INVAR_TRY(INVAR_ALLOC(*text, *bytes + 1, what));
-    return *bytes ? invar_ranks_broadcast(loop->world, what, 0, *text, *bytes) : INVAR_OK;
+    return *bytes ? invar_ranks_broadcast(world->all, what, 0, *text, *bytes) : INVAR_OK;
 }
 
 /* Loads the in-flight samples on all ranks; rank 0 reads them. Collective. */
@@ -220,9 +223,9 @@ static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *
     invar_status status = INVAR_OK;
 
     (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_INFLIGHT_FILE);
-    if (invar_ranks_is_leader(loop->world))
+    if (invar_ranks_is_leader(loop->world.all))
         INVAR_TRY(read_flight(&text, &bytes, c));
-    status = invar_train_loop_share_text(&text, &bytes, loop, "samples in flight");
+    status = invar_run_share_text(&text, &bytes, &loop->world, "samples in flight");
     if (status == INVAR_OK)
         status = parse_inflight(loop, where, text, bytes);
     invar_free(text);
@@ -234,14 +237,14 @@ static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *
  * no checkpoint yet, so that one command both starts and continues a run. Any other folder must
  * have one.
  */
-static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *loop,
+static invar_status open_checkpoint(invar_checkpoint **out, invar_run_storage *storage,
                                     const char *folder, bool own)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
-    invar_checkpoint_open_options choice = {.step = loop->config->ckpt_step,
-                                            .skip_damaged = loop->config->skip_damaged,
+    invar_checkpoint_open_options choice = {.step = storage->job->config->ckpt_step,
+                                            .skip_damaged = storage->job->config->skip_damaged,
                                             .skipped = skipped,
-                                            .payload = loop,
+                                            .payload = storage,
                                             .settings = INVAR_CHECKPOINT_CKPT_STEP |
                                                         INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_status status;
@@ -266,9 +269,9 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *lo
 }
 
 /* Fails if the checkpoint has another identity than the run. */
-static invar_status check_identity(const invar_train_loop *loop, const invar_checkpoint *c)
+static invar_status check_identity(const invar_run_storage *storage, const invar_checkpoint *c)
 {
-    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity.digest))
+    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &storage->identity.digest))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s belongs to another run: a semantic key, the data or the initial "
@@ -278,16 +281,16 @@ static invar_status check_identity(const invar_train_loop *loop, const invar_che
 }
 
 /* Checks the rollout files from `rollout` on, so that none turns out to be missing after hours. */
-static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
+static invar_status check_rollouts(const invar_run_flow *flow, int64_t rollout)
 {
-    int64_t steps = loop->settings.steps_per_rollout;
+    int64_t steps = flow->job->settings.steps_per_rollout;
     invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
 
-    if (!loop->source.options.load[0] || loop->options->replay)
+    if (!flow->source.options.load[0] || flow->job->options->replay)
         return INVAR_OK;
-    for (; !invar_run_schedule_ended(&loop->settings.run_schedule, &at);
+    for (; !invar_run_schedule_ended(&flow->job->settings.run_schedule, &at);
          at.rollout++, at.step += steps, at.done++)
-        INVAR_TRY(invar_sample_source_check_file(&loop->source, at.rollout));
+        INVAR_TRY(invar_sample_source_check_file(&flow->source, at.rollout));
     return INVAR_OK;
 }
 
@@ -311,13 +314,13 @@ static invar_status read_weights_row(void *payload, const char *const *columns,
  * *out = hash of the parent's initial weights, if the folder has its ledger; else *out is
  * unchanged.
  */
-static invar_status read_parent_weights(invar_digest *out, const invar_train_loop *loop,
+static invar_status read_parent_weights(invar_digest *out, const invar_run_storage *storage,
                                         const char *folder)
 {
     const invar_ledger_argument uuid = {"uuid",
                                         {.type = INVAR_LEDGER_TYPE_TEXT,
-                                         .data = loop->fork.uuid,
-                                         .bytes = strlen(loop->fork.uuid)}};
+                                         .data = storage->fork.uuid,
+                                         .bytes = strlen(storage->fork.uuid)}};
     const invar_ledger_select_request request = {
         .sql = "SELECT value FROM identity WHERE key = '" INVAR_LEDGER_WEIGHTS
                "' AND run = (SELECT run FROM run WHERE uuid = :uuid)",
@@ -342,25 +345,27 @@ static invar_status read_parent_weights(invar_digest *out, const invar_train_loo
  * Fails if the fork's initial weights differ from its parent's and the parent's checkpoint has no
  * weights.
  */
-static invar_status check_first_weights(const invar_train_loop *loop)
+static invar_status check_first_weights(const invar_run_storage *storage,
+                                        const invar_run_models *models)
 {
     const invar_digest none = {{0}};
     char above[INVAR_PATH_SIZE];
     invar_digest had = none;
 
-    if (!loop->store.resume_from || !invar_checkpoint_is_bare(loop->store.resume_from))
+    if (!storage->checkpoints.resume_from ||
+        !invar_checkpoint_is_bare(storage->checkpoints.resume_from))
         return INVAR_OK;
-    INVAR_TRY(read_parent_weights(&had, loop, loop->options->fork));
-    INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));
+    INVAR_TRY(read_parent_weights(&had, storage, storage->job->options->fork));
+    INVAR_TRY(invar_path_join(above, sizeof above, storage->job->options->fork, ".."));
     if (invar_digest_equal(&had, &none))
-        INVAR_TRY(read_parent_weights(&had, loop, above));
-    if (invar_digest_equal(&had, &loop->session.weights))
+        INVAR_TRY(read_parent_weights(&had, storage, above));
+    if (invar_digest_equal(&had, &models->context.weights))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "--fork: %.1000s has no weights, since its run has debug-rollout-only, and "
                       "%s: give the folder of that run, and the seed, hf-checkpoint or ref-load "
                       "that it began with",
-                      invar_checkpoint_path(loop->store.resume_from),
+                      invar_checkpoint_path(storage->checkpoints.resume_from),
                       invar_digest_equal(&had, &none)
                           ? "no ledger beside it says which it began with"
                           : "the recipe begins with others than that run did");
@@ -370,21 +375,21 @@ static invar_status check_first_weights(const invar_train_loop *loop)
  * Checks the adapters. A checkpoint without weights, and so without moments, can continue only a
  * run that trains nothing.
  */
-static invar_status check_content(const invar_train_loop *loop, const invar_checkpoint *c)
+static invar_status check_content(const invar_run_models *models, const invar_checkpoint *c)
 {
-    if (!invar_checkpoint_is_bare(c) || !loop->config->debug_rollout_only)
-        return invar_run_context_check_adapters(&loop->session, c);
+    if (!invar_checkpoint_is_bare(c) || !models->job->config->debug_rollout_only)
+        return invar_run_context_check_adapters(&models->context, c);
     return INVAR_OK;
 }
 
 /* Fails if the fork cannot continue from the parent's checkpoint. */
-static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
+static invar_status check_fork(const invar_run_models *models, const invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
-    int64_t steps = loop->settings.steps_per_rollout;
+    int64_t steps = models->job->settings.steps_per_rollout;
 
-    INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
-    INVAR_TRY(check_content(loop, c));
+    INVAR_TRY(invar_model_spec_compare(&models->context.spec, invar_checkpoint_path(c)));
+    INVAR_TRY(check_content(models, c));
     if (state->rollout * steps != state->step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has %" PRId64 " steps in %" PRId64
@@ -392,72 +397,72 @@ static invar_status check_fork(const invar_train_loop *loop, const invar_checkpo
                           " of each: a fork keeps that number (global-batch-size, "
                           "num-steps-per-rollout)",
                           invar_checkpoint_path(c), state->step + 1, state->rollout, steps);
-    if (state->rollout >= loop->settings.run_schedule.rollouts)
+    if (state->rollout >= models->job->settings.run_schedule.rollouts)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fork: %.1000s has done %" PRId64
             " rollouts, and num-rollout, which counts them too, is %" PRId64 ": give a larger one",
-            invar_checkpoint_path(c), state->rollout, loop->settings.run_schedule.rollouts);
+            invar_checkpoint_path(c), state->rollout, models->job->settings.run_schedule.rollouts);
     return INVAR_OK;
 }
 
 invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
 {
-    const char *load = loop->config->load;
-    bool known = invar_path_exists(loop->dirs.paths.ledger) && !loop->options->fresh;
+    const char *load = loop->job.config->load;
+    bool known = invar_path_exists(loop->storage.dirs.paths.ledger) && !loop->job.options->fresh;
 
-    if (loop->fork.starting)
-        return check_fork(loop, loop->store.resume_from);
+    if (loop->storage.fork.starting)
+        return check_fork(&loop->models, loop->storage.checkpoints.resume_from);
     if (!known)
-        INVAR_TRY(check_rollouts(loop, 0));
-    if (!load[0] || invar_path_same(load, loop->dirs.paths.save))
+        INVAR_TRY(check_rollouts(&loop->flow, 0));
+    if (!load[0] || invar_path_same(load, loop->storage.dirs.paths.save))
         return INVAR_OK;
-    INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, load, false));
-    INVAR_TRY(check_identity(loop, loop->store.resume_from));
-    if (known || loop->options->replay)
+    INVAR_TRY(open_checkpoint(&loop->storage.checkpoints.resume_from, &loop->storage, load, false));
+    INVAR_TRY(check_identity(&loop->storage, loop->storage.checkpoints.resume_from));
+    if (known || loop->job.options->replay)
         return INVAR_OK;
-    return invar_train_loop_fail_missing_run(
-        loop, invar_checkpoint_state_of(loop->store.resume_from)->step);
+    return invar_run_fail_missing_run(
+        &loop->storage, invar_checkpoint_state_of(loop->storage.checkpoints.resume_from)->step);
 }
 
 /*
  * *out = the run's summary in the ledger if the checkpoint has all that is asked for; else zeroed.
  */
-static invar_status find_end(invar_ledger_summary *out, const invar_train_loop *loop,
+static invar_status find_end(invar_ledger_summary *out, const invar_run_storage *storage,
                              const invar_checkpoint_state *state)
 {
-    bool done = state->rollout >= loop->settings.run_schedule.rollouts ||
-                (loop->options->until >= 0 && state->step >= loop->options->until);
+    bool done = state->rollout >= storage->job->settings.run_schedule.rollouts ||
+                (storage->job->options->until >= 0 && state->step >= storage->job->options->until);
 
     *out = (invar_ledger_summary){.finished = false};
-    if (!done || loop->options->replay || !loop->recorder.uuid[0])
+    if (!done || storage->job->options->replay || !storage->recorder.uuid[0])
         return INVAR_OK;
-    return invar_ledger_find(out, loop->recorder.ledger, loop->recorder.uuid);
+    return invar_ledger_find(out, storage->recorder.ledger, storage->recorder.uuid);
 }
 
 /* Reports that the run is finished. Nothing is written. */
-static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_state *state)
+static void report_nothing_to_do(invar_run_storage *storage, const invar_checkpoint_state *state)
 {
-    loop->summary->finished = true;
-    loop->summary->resumed_after = state->step;
+    storage->summary->finished = true;
+    storage->summary->resumed_after = state->step;
     // the state at its end, even if the ledger has more steps
-    loop->summary->last_step = state->step;
-    loop->summary->chain = state->chain;
-    if (state->rollout < loop->settings.run_schedule.rollouts)
-        invar_recorder_print(&loop->recorder,
+    storage->summary->last_step = state->step;
+    storage->summary->chain = state->chain;
+    if (state->rollout < storage->job->settings.run_schedule.rollouts)
+        invar_recorder_print(&storage->recorder,
                              "nothing is left to do: the run is at step %" PRId64
                              ", and was to end after step %" PRId64,
-                             state->step, loop->options->until);
+                             state->step, storage->job->options->until);
     else
-        invar_recorder_print(&loop->recorder,
+        invar_recorder_print(&storage->recorder,
                              "the run is finished: %" PRId64
                              " rollouts are done, num-rollout is %" PRId64
                              "; a larger one continues it, --fresh starts over",
-                             state->rollout, loop->settings.run_schedule.rollouts);
+                             state->rollout, storage->job->settings.run_schedule.rollouts);
 }
 
 /* *out is true if the run ended well and its ledger has the checkpoint's chain at this step. */
-static invar_status is_end(bool *out, const invar_train_loop *loop,
+static invar_status is_end(bool *out, const invar_run_storage *storage,
                            const invar_checkpoint_state *state, const invar_ledger_summary *found)
 {
     invar_digest chain;
@@ -465,7 +470,7 @@ static invar_status is_end(bool *out, const invar_train_loop *loop,
     *out = false;
     if (!found->finished || found->exit_code != 0 || state->step > found->last_step)
         return INVAR_OK;
-    INVAR_TRY(invar_ledger_chain_at(&chain, loop->recorder.ledger, found->run, state->step));
+    INVAR_TRY(invar_ledger_chain_at(&chain, storage->recorder.ledger, found->run, state->step));
     *out = invar_digest_equal(&chain, &state->chain);
     return INVAR_OK;
 }
@@ -479,27 +484,29 @@ typedef struct start_point {
 } start_point;
 
 /* Chooses where to begin, on rank 0. The checkpoint stays open. */
-static invar_status choose_start(start_point *out, invar_train_loop *loop)
+static invar_status choose_start(start_point *out, invar_run_storage *storage,
+                                 invar_run_models *models)
 {
     const invar_checkpoint_state *state;
     invar_ledger_summary found;
 
-    if (!loop->store.resume_from)
-        INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, loop->dirs.paths.save, true));
-    out->checkpoint = loop->store.resume_from != NULL;
+    if (!storage->checkpoints.resume_from)
+        INVAR_TRY(open_checkpoint(&storage->checkpoints.resume_from, storage,
+                                  storage->dirs.paths.save, true));
+    out->checkpoint = storage->checkpoints.resume_from != NULL;
     if (!out->checkpoint)
         return INVAR_OK;
     (void)snprintf(out->folder, sizeof out->folder, "%s",
-                   invar_checkpoint_path(loop->store.resume_from));
-    state = invar_checkpoint_state_of(loop->store.resume_from);
+                   invar_checkpoint_path(storage->checkpoints.resume_from));
+    state = invar_checkpoint_state_of(storage->checkpoints.resume_from);
     out->state = *state;
-    if (loop->fork.starting) // the parent was checked when it was opened
-        return check_first_weights(loop);
-    INVAR_TRY(check_identity(loop, loop->store.resume_from));
-    INVAR_TRY(find_end(&found, loop, state));
-    INVAR_TRY(is_end(&out->ended, loop, state, &found));
+    if (storage->fork.starting) // the parent was checked when it was opened
+        return check_first_weights(storage, models);
+    INVAR_TRY(check_identity(storage, storage->checkpoints.resume_from));
+    INVAR_TRY(find_end(&found, storage, state));
+    INVAR_TRY(is_end(&out->ended, storage, state, &found));
     if (out->ended)
-        report_nothing_to_do(loop, state);
+        report_nothing_to_do(storage, state);
     return INVAR_OK;
 }
 
@@ -509,20 +516,20 @@ static invar_status record_resume(invar_train_loop *loop, invar_checkpoint *c)
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
 
     INVAR_TRY(invar_train_loop_begin(loop, state->step, &state->chain));
-    loop->summary->resumed_after = state->step;
-    invar_recorder_print(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
-                         invar_checkpoint_path(c));
-    INVAR_TRY(invar_run_plugins_compare(&loop->plugins, &loop->recorder, state->step));
-    return invar_checkpoint_finish_pending(c, loop->recorder.ledger);
+    loop->storage.summary->resumed_after = state->step;
+    invar_recorder_print(&loop->storage.recorder, "resumed after step %" PRId64 " from %s",
+                         state->step, invar_checkpoint_path(c));
+    INVAR_TRY(invar_run_plugins_compare(&loop->flow.plugins, &loop->storage.recorder, state->step));
+    return invar_checkpoint_finish_pending(c, loop->storage.recorder.ledger);
 }
 
 /* Begins a forked run in the ledger and reports its parent. */
 static invar_status record_fork(invar_train_loop *loop)
 {
-    const invar_fork *fork = &loop->fork;
+    const invar_fork *fork = &loop->storage.fork;
 
     INVAR_TRY(invar_train_loop_begin(loop, fork->step, &fork->chain));
-    invar_recorder_print(&loop->recorder, "forked from run %.8s (%s) after step %" PRId64,
+    invar_recorder_print(&loop->storage.recorder, "forked from run %.8s (%s) after step %" PRId64,
                          fork->uuid, fork->name, fork->step);
     return INVAR_OK;
 }
@@ -533,56 +540,58 @@ static invar_status continue_from_checkpoint(invar_train_loop *loop, invar_check
 {
     INVAR_TRY(load_state(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
-    INVAR_TRY(invar_train_loop_open_schedule(loop));
-    INVAR_TRY(check_rollouts(loop, loop->position.rollout));
-    if (!invar_ranks_is_leader(loop->world))
+    INVAR_TRY(invar_run_open_schedule(&loop->storage, &loop->flow));
+    INVAR_TRY(check_rollouts(&loop->flow, loop->storage.position.rollout));
+    if (!invar_ranks_is_leader(loop->world.all))
         return INVAR_OK;
-    INVAR_TRY(loop->fork.starting ? record_fork(loop) : record_resume(loop, c));
-    return invar_train_loop_begin_schedule(loop);
+    INVAR_TRY(loop->storage.fork.starting ? record_fork(loop) : record_resume(loop, c));
+    return invar_run_begin_schedule(&loop->storage, &loop->flow);
 }
 
 /* Begins the run at the start. All ranks call it; rank 0 writes the ledger. */
 static invar_status start_at_zero(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_train_loop_open_schedule(loop));
-    if (!invar_ranks_is_leader(loop->world))
-        return check_rollouts(loop, 0);
-    if (loop->fork.step >= 0)
+    INVAR_TRY(invar_run_open_schedule(&loop->storage, &loop->flow));
+    if (!invar_ranks_is_leader(loop->world.all))
+        return check_rollouts(&loop->flow, 0);
+    if (loop->storage.fork.step >= 0)
         return INVAR_FAIL(
             INVAR_E_NOTFOUND, 0,
             "the run is a fork of run %.8s after step %" PRId64
             ", and has no checkpoint to continue from: start it again with --fork and "
             "that run's folder",
-            loop->fork.uuid, loop->fork.step);
-    if (loop->recorder.last_recorded_step >= 0) // for a new run they are checked already
-        INVAR_TRY(check_rollouts(loop, 0));
+            loop->storage.fork.uuid, loop->storage.fork.step);
+    if (loop->storage.recorder.last_recorded_step >= 0) // for a new run they are checked already
+        INVAR_TRY(check_rollouts(&loop->flow, 0));
     INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));
-    INVAR_TRY(invar_train_loop_begin_schedule(loop));
-    if (loop->recorder.last_recorded_step < 0 || loop->options->replay)
+    INVAR_TRY(invar_run_begin_schedule(&loop->storage, &loop->flow));
+    if (loop->storage.recorder.last_recorded_step < 0 || loop->job.options->replay)
         return INVAR_OK;
-    invar_recorder_print(&loop->recorder,
+    invar_recorder_print(&loop->storage.recorder,
                          "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
                          " step%s",
-                         loop->recorder.last_recorded_step + 1,
-                         invar_text_plural(loop->recorder.last_recorded_step + 1));
+                         loop->storage.recorder.last_recorded_step + 1,
+                         invar_text_plural(loop->storage.recorder.last_recorded_step + 1));
     return INVAR_OK;
 }
 
 invar_status invar_train_loop_resume(invar_train_loop *loop)
 {
-    bool leads = invar_ranks_is_leader(loop->world);
+    bool leads = invar_ranks_is_leader(loop->world.all);
     start_point from = {.checkpoint = false};
 
     if (leads)
-        INVAR_TRY(choose_start(&from, loop));
-    INVAR_TRY(invar_ranks_broadcast(loop->world, "resume", 0, &from, sizeof from));
-    loop->summary->finished = from.ended;
-    if (from.checkpoint && !from.ended && !leads && !loop->roles.is_rollout_rank)
-        INVAR_TRY(invar_checkpoint_open_folder(&loop->store.resume_from, from.folder));
+        INVAR_TRY(choose_start(&from, &loop->storage, &loop->models));
+    INVAR_TRY(invar_ranks_broadcast(loop->world.all, "resume", 0, &from, sizeof from));
+    loop->storage.summary->finished = from.ended;
+    if (from.checkpoint && !from.ended && !leads && !loop->world.roles.is_rollout_rank)
+        INVAR_TRY(
+            invar_checkpoint_open_folder(&loop->storage.checkpoints.resume_from, from.folder));
     if (!from.ended)
-        INVAR_TRY(from.checkpoint ? continue_from_checkpoint(loop, loop->store.resume_from, &from)
-                                  : start_at_zero(loop));
-    invar_checkpoint_close(loop->store.resume_from);
-    loop->store.resume_from = NULL;
-    return invar_train_loop_write_owner(loop);
+        INVAR_TRY(from.checkpoint
+                      ? continue_from_checkpoint(loop, loop->storage.checkpoints.resume_from, &from)
+                      : start_at_zero(loop));
+    invar_checkpoint_close(loop->storage.checkpoints.resume_from);
+    loop->storage.checkpoints.resume_from = NULL;
+    return invar_run_write_owner(&loop->storage);
 }

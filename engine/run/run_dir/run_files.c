@@ -23,7 +23,7 @@
 #include "base/process/process.h"
 #include "base/text.h"
 #include "engine/config/config.h"
-#include "engine/run/train_loop.h"
+#include "engine/run/run_storage.h"
 
 #include "base/invar_banned.h"
 
@@ -49,13 +49,14 @@ static void append_text(text_buffer *s, const char *text)
     s->used += bytes;
 }
 
-static void append_entry(text_buffer *s, const invar_train_loop *loop, const invar_recipe_entry *e)
+static void append_entry(text_buffer *s, const invar_run_storage *storage,
+                         const invar_recipe_entry *e)
 {
     char shown[INVAR_TEXT_URL_SIZE];
     const char *text = e->text;
 
     if (e->key == &invar_config_schema()->keys[INVAR_KEY_NAME] && !text[0])
-        text = loop->dirs.paths.name; // without it, this file would name the next run
+        text = storage->dirs.paths.name; // without it, this file would name the next run
     if (strstr(text, "://")) {
         invar_text_redact_url(shown, sizeof shown, text);
         if (strcmp(shown, text) != 0)
@@ -68,7 +69,7 @@ static void append_entry(text_buffer *s, const invar_train_loop *loop, const inv
     append_text(s, "\n");
 }
 
-static void append_recipe(text_buffer *s, const invar_train_loop *loop)
+static void append_recipe(text_buffer *s, const invar_run_storage *storage)
 {
     const char *section = "";
 
@@ -76,7 +77,7 @@ static void append_recipe(text_buffer *s, const invar_train_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
 
-        invar_recipe_entry_get(&e, loop->config->recipe, i);
+        invar_recipe_entry_get(&e, storage->job->config->recipe, i);
         if (!e.text)
             continue;
         if (strcmp(section, e.key->section) != 0) {
@@ -85,26 +86,26 @@ static void append_recipe(text_buffer *s, const invar_train_loop *loop)
             append_text(s, "]\n");
         }
         section = e.key->section;
-        append_entry(s, loop, &e);
+        append_entry(s, storage, &e);
     }
 }
 
 /* Renames the recipe of an earlier start to recipe.1.ini, or the next free number. */
-static invar_status rename_old_recipe(invar_train_loop *loop, const char *path)
+static invar_status rename_old_recipe(invar_run_storage *storage, const char *path)
 {
     char name[32], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int n = 0;
 
     do {
         (void)snprintf(name, sizeof name, "recipe.%d.ini", ++n);
-        INVAR_TRY(invar_path_join(to, sizeof to, loop->dirs.paths.run, name));
+        INVAR_TRY(invar_path_join(to, sizeof to, storage->dirs.paths.run, name));
     } while (invar_path_exists(to));
     if (rename(path, to) != 0) {
         int code = errno;
         invar_path_show(shown, path);
         return INVAR_FAIL(INVAR_E_IO, code, "%s cannot be renamed: %s", shown, strerror(code));
     }
-    invar_train_loop_log(loop, RECIPE " has changed: the earlier one is %s", name);
+    invar_run_log(storage, RECIPE " has changed: the earlier one is %s", name);
     return INVAR_OK;
 }
 
@@ -112,7 +113,7 @@ static invar_status rename_old_recipe(invar_train_loop *loop, const char *path)
  * Makes way for recipe.ini. *out is true if an existing file must stay: it is not ours, or it is
  * equal.
  */
-static invar_status check_existing(bool *out, invar_train_loop *loop, const char *path,
+static invar_status check_existing(bool *out, invar_run_storage *storage, const char *path,
                                    const text_buffer *s)
 {
     invar_status status;
@@ -136,23 +137,23 @@ static invar_status check_existing(bool *out, invar_train_loop *loop, const char
         invar_error_clear(); // a folder or an unreadable file is not ours
     *out = !ours || same;
     if (!ours)
-        invar_train_loop_log(loop, RECIPE " is not of this run and stays as it is");
-    return *out ? INVAR_OK : rename_old_recipe(loop, path);
+        invar_run_log(storage, RECIPE " is not of this run and stays as it is");
+    return *out ? INVAR_OK : rename_old_recipe(storage, path);
 }
 
-static invar_status keep_recipe(invar_train_loop *loop)
+static invar_status keep_recipe(invar_run_storage *storage)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
     text_buffer s = {NULL, 0};
     bool stays = false;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, RECIPE));
-    append_recipe(&s, loop);
+    INVAR_TRY(invar_path_join(path, sizeof path, storage->dirs.paths.run, RECIPE));
+    append_recipe(&s, storage);
     INVAR_TRY(INVAR_ALLOC(s.at, s.used + 1, RECIPE));
     s.used = 0;
-    append_recipe(&s, loop);
-    status = check_existing(&stays, loop, path, &s);
+    append_recipe(&s, storage);
+    status = check_existing(&stays, storage, path, &s);
     if (status == INVAR_OK && !stays)
         status = invar_file_write(path, s.at, s.used);
     invar_free(s.at);
@@ -183,24 +184,24 @@ static void write_line(FILE *file, const char *text)
     fflush(file);
 }
 
-void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...)
+void invar_run_log(invar_run_storage *storage, const char *fmt, ...)
 {
     char line[LINE_SIZE];
     va_list rest;
 
-    if (!loop->log.file)
+    if (!storage->log.file)
         return;
     va_start(rest, fmt);
     (void)vsnprintf(line, sizeof line, fmt, rest);
     va_end(rest);
-    write_line(loop->log.file, line);
+    write_line(storage->log.file, line);
 }
 
 /* Lines printed before the log is open are kept in log->early and written once it is. */
-void invar_train_loop_print(void *payload, const char *line)
+void invar_run_print(void *payload, const char *line)
 {
-    invar_train_loop *loop = payload;
-    invar_train_log *log = &loop->log;
+    invar_run_storage *storage = payload;
+    invar_train_log *log = &storage->log;
     size_t bytes = strlen(line) + 1;
 
     if (log->file)
@@ -209,26 +210,26 @@ void invar_train_loop_print(void *payload, const char *line)
         memcpy(log->early + log->early_bytes, line, bytes);
         log->early_bytes += bytes;
     }
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, line);
+    if (storage->job->options->say)
+        storage->job->options->say(storage->job->options->payload, line);
 }
 
-void invar_train_loop_log_step(invar_train_loop *loop, const invar_train_progress *p)
+void invar_run_log_step(invar_run_storage *storage, const invar_train_progress *p)
 {
     int64_t now = invar_process_clock_ms();
     char norm[INVAR_NUMBER_SIZE], result[48], diff[48] = "  logp not compared";
 
-    if (!loop->log.file || (loop->log.next_ms && now < loop->log.next_ms))
+    if (!storage->log.file || (storage->log.next_ms && now < storage->log.next_ms))
         return;
-    loop->log.next_ms = now + STEP_MS;
+    storage->log.next_ms = now + STEP_MS;
     if (p->compared)
         (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     invar_number_round(norm, p->grad_norm, 3);
     invar_train_format_result(result, sizeof result, p);
-    invar_train_loop_log(
-        loop, "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
-        p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
-        p->supervised ? "" : diff);
+    invar_run_log(storage,
+                  "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
+                  p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
+                  p->supervised ? "" : diff);
 }
 
 static invar_status fail_log(const char *path, int code, const char *why)
@@ -239,13 +240,13 @@ static invar_status fail_log(const char *path, int code, const char *why)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s; move it away, or give another --run", shown, why);
 }
 
-static invar_status open_log(invar_train_loop *loop)
+static invar_status open_log(invar_run_storage *storage)
 {
     char path[INVAR_PATH_SIZE];
     struct stat info;
     int fd, code;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, LOG));
+    INVAR_TRY(invar_path_join(path, sizeof path, storage->dirs.paths.run, LOG));
     fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
                        0666);
     if (fd < 0 && errno == ELOOP)
@@ -259,53 +260,53 @@ static invar_status open_log(invar_train_loop *loop)
         return fail_log(path, 0, "it is no file");
     }
     // our output is redirected to this file, so every line is in it already
-    if (invar_train_loop_is_output(&info)) {
+    if (invar_run_is_output(&info)) {
         close(fd);
         return INVAR_OK;
     }
-    loop->log.file = fdopen(fd, "a");
-    if (loop->log.file)
+    storage->log.file = fdopen(fd, "a");
+    if (storage->log.file)
         return INVAR_OK;
     code = errno;
     close(fd);
     return fail_log(path, code, strerror(code));
 }
 
-invar_status invar_train_loop_write_run_files(invar_train_loop *loop)
+invar_status invar_run_write_run_files(invar_run_storage *storage)
 {
-    invar_train_log *log = &loop->log;
+    invar_train_log *log = &storage->log;
     char hex[INVAR_DIGEST_HEX_SIZE];
 
-    if (loop->options->replay)
+    if (storage->job->options->replay)
         return INVAR_OK;
-    INVAR_TRY(open_log(loop));
-    invar_digest_format(hex, &loop->identity.digest);
-    invar_train_loop_log(loop, "run %s, %s, identity %s", loop->dirs.paths.name,
-                         loop->recorder.uuid, hex);
-    if (loop->position.step > 0)
-        invar_train_loop_log(loop, "goes on after step %" PRId64, loop->position.step - 1);
+    INVAR_TRY(open_log(storage));
+    invar_digest_format(hex, &storage->identity.digest);
+    invar_run_log(storage, "run %s, %s, identity %s", storage->dirs.paths.name,
+                  storage->recorder.uuid, hex);
+    if (storage->position.step > 0)
+        invar_run_log(storage, "goes on after step %" PRId64, storage->position.step - 1);
     for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)
-        invar_train_loop_log(loop, "%s", log->early + at);
+        invar_run_log(storage, "%s", log->early + at);
     log->early_bytes = 0;
     log->ended = true;
-    return keep_recipe(loop);
+    return keep_recipe(storage);
 }
 
-void invar_train_loop_log_end(invar_train_loop *loop, invar_status status)
+void invar_run_log_end(invar_run_storage *storage, invar_status status)
 {
-    const invar_train_summary *sum = loop->summary;
+    const invar_train_summary *sum = storage->summary;
     char hex[INVAR_DIGEST_HEX_SIZE];
 
-    if (!loop->log.file)
+    if (!storage->log.file)
         return;
     invar_digest_format(hex, &sum->chain);
     if (status != INVAR_OK)
-        invar_train_loop_log(loop, "failed: %s", invar_error_last()->message);
-    invar_train_loop_log(loop, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
-                         status != INVAR_OK ? "ended"
-                         : sum->stopped     ? "stopped"
-                                            : "done",
-                         sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
-    fclose(loop->log.file);
-    loop->log.file = NULL;
+        invar_run_log(storage, "failed: %s", invar_error_last()->message);
+    invar_run_log(storage, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
+                  status != INVAR_OK ? "ended"
+                  : sum->stopped     ? "stopped"
+                                     : "done",
+                  sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
+    fclose(storage->log.file);
+    storage->log.file = NULL;
 }

@@ -31,33 +31,33 @@ static invar_checkpoint_part actor_part(invar_model *model, invar_optimizer *opt
     return (invar_checkpoint_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
 }
 
-int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
-                           const invar_train_loop *loop)
+int invar_run_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
+                    const invar_run_models *models)
 {
-    const invar_run_context *s = &loop->session;
+    const invar_run_context *s = &models->context;
     int n = 0;
 
-    if (loop->roles.is_rollout_rank) // ranks that only sample have no state to save
+    if (models->world->roles.is_rollout_rank) // ranks that only sample have no state to save
         return 0;
-    out[n++] = actor_part(s->actor, loop->actor.optimizer);
+    out[n++] = actor_part(s->actor, models->actor.optimizer);
     if (s->critic)
         out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
-                                           s->critic, loop->critic.optimizer};
-    if (s->reference && loop->config->ref_update_interval > 0)
+                                           s->critic, models->critic.optimizer};
+    if (s->reference && models->job->config->ref_update_interval > 0)
         out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, s->reference, NULL};
     return n;
 }
 
-bool invar_train_loop_keeps_weights_fixed(const invar_train_loop *loop)
+bool invar_run_keeps_weights_fixed(const invar_run_storage *storage)
 {
-    return loop->config->debug_rollout_only && loop->fork.step < 0;
+    return storage->job->config->debug_rollout_only && storage->fork.step < 0;
 }
 
-/* Like invar_train_loop_parts, for the next checkpoint, which may have no weights. */
+/* Like invar_run_parts, for the next checkpoint, which may have no weights. */
 static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
-                      const invar_train_loop *loop)
+                      const invar_run_storage *storage, const invar_run_models *models)
 {
-    return invar_train_loop_keeps_weights_fixed(loop) ? 0 : invar_train_loop_parts(out, loop);
+    return invar_run_keeps_weights_fixed(storage) ? 0 : invar_run_parts(out, models);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -99,20 +99,21 @@ static void add_part(tensor_listing *l, const invar_checkpoint_part *p,
     add_set(l, p->v, p->model, o->v, invar_optimizer_device(o));
 }
 
-static invar_status list_tensors(tensor_listing *out, const invar_train_loop *loop)
+static invar_status list_tensors(tensor_listing *out, const invar_run_storage *storage,
+                                 const invar_run_models *models)
 {
-    bool moments = !loop->config->no_save_optim;
+    bool moments = !storage->job->config->no_save_optim;
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
-    int n = kept_parts(parts, loop);
+    int n = kept_parts(parts, storage, models);
     size_t most = 0;
 
-    *out = (tensor_listing){.divided = invar_model_is_divided(loop->session.actor)};
+    *out = (tensor_listing){.divided = invar_model_is_divided(models->context.actor)};
     for (int i = 0; i < n; i++)
         most += 3 * (size_t)parts[i].model->n_params;
     INVAR_TRY(INVAR_ALLOC(out->tensors, most, "the list of a checkpoint's tensors"));
     INVAR_TRY(INVAR_ALLOC(out->sources, most, "the list of a checkpoint's tensors"));
     for (int i = 0; i < n; i++)
-        add_part(out, &parts[i], &loop->store.masters[i], moments);
+        add_part(out, &parts[i], &storage->checkpoints.masters[i], moments);
     return INVAR_OK;
 }
 
@@ -136,10 +137,10 @@ static invar_status fetch_tensor(const void **out, void *payload, int64_t number
 }
 
 /* Sends the tensors that rank 0 writes; the other ranks call it. */
-static invar_status send_tensors(const invar_train_loop *loop)
+static invar_status send_tensors(const invar_run_storage *storage, const invar_run_models *models)
 {
     tensor_listing l;
-    invar_status status = list_tensors(&l, loop);
+    invar_status status = list_tensors(&l, storage, models);
     const void *none;
 
     for (int64_t i = 0; i < l.count && status == INVAR_OK; i++)
@@ -156,53 +157,54 @@ static void describe_optimizer(invar_checkpoint_optimizer *out, const invar_opti
 
 static void describe_state(invar_checkpoint_state *out, const invar_train_loop *loop)
 {
-    const invar_config *c = loop->config;
+    const invar_config *c = loop->job.config;
 
-    *out = (invar_checkpoint_state){.step = loop->position.step - 1,
-                                    .rollout = loop->position.rollout,
-                                    .weights = loop->position.weights,
-                                    .samples = loop->source.position.samples,
-                                    .groups = loop->source.position.groups,
-                                    .identity = loop->identity.digest,
+    *out = (invar_checkpoint_state){.step = loop->storage.position.step - 1,
+                                    .rollout = loop->storage.position.rollout,
+                                    .weights = loop->storage.position.weights,
+                                    .samples = loop->flow.source.position.samples,
+                                    .groups = loop->flow.source.position.groups,
+                                    .identity = loop->storage.identity.digest,
                                     .n_cursors = 1};
-    describe_optimizer(&out->actor, loop->actor.optimizer);
-    describe_optimizer(&out->critic, loop->critic.optimizer);
-    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
-    (void)snprintf(out->name, sizeof out->name, "%s", loop->dirs.paths.recipe_name);
-    (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
+    describe_optimizer(&out->actor, loop->models.actor.optimizer);
+    describe_optimizer(&out->critic, loop->models.critic.optimizer);
+    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->storage.recorder.uuid);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->storage.dirs.paths.recipe_name);
+    (void)snprintf(out->format, sizeof out->format, "%s",
+                   invar_format_name(loop->models.context.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s", invar_numerics_name(c->numerics));
-    if (invar_model_is_adapted(loop->session.actor))
-        invar_run_context_describe_adapters(&out->adapters, &loop->session);
+    if (invar_model_is_adapted(loop->models.context.actor))
+        invar_run_context_describe_adapters(&out->adapters, &loop->models.context);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
-    out->cursors[0].position = loop->source.position.cursor;
+    out->cursors[0].position = loop->flow.source.position.cursor;
 }
 
 /*
  * Called after a failure to write to `path`. True if the folder was moved meanwhile, which explains
  * the failure; the loop then has the new path. Otherwise the error is kept as it was.
  */
-static bool was_moved(invar_train_loop *loop, const char *path)
+static bool was_moved(invar_run_storage *storage, const char *path)
 {
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
     (void)snprintf(before, sizeof before, "%s", path); // `path` may point into the loop, and change
     invar_error_take(&first);
-    if (invar_train_loop_refresh_paths(loop) == INVAR_OK &&
-        strcmp(before, loop->dirs.paths.save) != 0)
+    if (invar_run_refresh_paths(storage) == INVAR_OK &&
+        strcmp(before, storage->dirs.paths.save) != 0)
         return true;
     invar_error_put(&first);
     return false;
 }
 
-static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_content *content,
+static invar_status write_now(invar_run_storage *storage, const invar_checkpoint_content *content,
                               const invar_checkpoint_options *options)
 {
-    invar_status status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
+    invar_status status = invar_checkpoint_write(NULL, storage->dirs.paths.save, content, options);
 
     // other ranks do not send their tensors a second time
-    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->dirs.paths.save))
-        status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
+    if (status != INVAR_OK && !content->fetch && was_moved(storage, storage->dirs.paths.save))
+        status = invar_checkpoint_write(NULL, storage->dirs.paths.save, content, options);
     return status;
 }
 
@@ -211,78 +213,81 @@ static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_con
  * last checkpoint is not copied, and neither is memory that the host addresses directly. A writer
  * that exists already has memory for its copy.
  */
-static invar_status decide_copy(bool *out, const invar_train_loop *loop,
+static invar_status decide_copy(bool *out, const invar_run_storage *storage,
+                                const invar_run_models *models,
                                 const invar_checkpoint_content *content,
                                 invar_train_loop_saving kind)
 {
     int64_t bytes;
 
     *out = kind != INVAR_TRAIN_LOOP_SAVE_LAST && !content->fetch &&
-           invar_device_is_local(&loop->session.dev) && loop->config->async_save;
-    if (!*out || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || loop->store.writer)
+           invar_device_is_local(&models->context.dev) && storage->job->config->async_save;
+    if (!*out || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || storage->checkpoints.writer)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_measure(&bytes, content));
-    *out = invar_train_loop_may_copy(bytes, invar_memory_planning_host());
+    *out = invar_run_may_copy(bytes, invar_memory_planning_host());
     return INVAR_OK;
 }
 
 /* Resets the count of failed checkpoints by time, so that the next failure is reported. */
-static void reset_failures(invar_train_loop *loop, bool by_time)
+static void reset_failures(invar_run_storage *storage, bool by_time)
 {
     if (by_time)
-        loop->store.failures = 0;
+        storage->checkpoints.failures = 0;
 }
 
 /*
  * True if the checkpoint follows the last rollout of num-rollout. A run that a signal or `until`
  * ends is not done.
  */
-static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
+static bool is_done(const invar_run_storage *storage, invar_train_loop_saving kind)
 {
     return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
-           loop->position.rollout >= loop->settings.run_schedule.rollouts;
+           storage->position.rollout >= storage->job->settings.run_schedule.rollouts;
 }
 
-static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
+static invar_status write_content(invar_run_storage *storage, invar_run_models *models,
+                                  const invar_checkpoint_content *content,
                                   invar_train_loop_saving kind)
 {
-    const invar_config *c = loop->config;
-    invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
+    const invar_config *c = storage->job->config;
+    invar_checkpoint_options options = {.ledger = storage->recorder.ledger,
                                         .keep = c->keep_checkpoints,
                                         .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
-                                        .is_last = is_done(loop, kind),
-                                        .pool = loop->session.pool,
-                                        .save_exists = loop->dirs.claim.locked};
+                                        .is_last = is_done(storage, kind),
+                                        .pool = models->context.pool,
+                                        .save_exists = storage->dirs.claim.locked};
     bool copy;
 
-    INVAR_TRY(decide_copy(&copy, loop, content, kind));
+    INVAR_TRY(decide_copy(&copy, storage, models, content, kind));
     if (!copy) {
-        INVAR_TRY(write_now(loop, content, &options));
-        reset_failures(loop, options.by_time);
+        INVAR_TRY(write_now(storage, content, &options));
+        reset_failures(storage, options.by_time);
         return INVAR_OK;
     }
-    if (!loop->store.writer)
-        INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
-    INVAR_TRY(invar_checkpoint_writer_begin(loop->store.writer, loop->dirs.paths.save, content,
-                                            &options));
-    loop->store.by_time = options.by_time;
+    if (!storage->checkpoints.writer)
+        INVAR_TRY(invar_checkpoint_writer_new(&storage->checkpoints.writer, &models->context.dev));
+    INVAR_TRY(invar_checkpoint_writer_begin(storage->checkpoints.writer, storage->dirs.paths.save,
+                                            content, &options));
+    storage->checkpoints.by_time = options.by_time;
     return INVAR_OK;
 }
 
 /* Formats the in-flight samples; *out stays NULL if nothing is in flight. */
-static invar_status format_flight(char **out, size_t *bytes_out, const invar_train_loop *loop)
+static invar_status format_flight(char **out, size_t *bytes_out, const invar_run_storage *storage,
+                                  const invar_run_flow *flow)
 {
-    const invar_sample_source_options *o = &loop->source.options;
-    invar_rollout_header header = {.rollout = loop->position.rollout,
-                                   .run = loop->identity.digest,
-                                   .weights = loop->position.weights,
+    const invar_sample_source_options *o = &flow->source.options;
+    invar_rollout_header header = {.rollout = storage->position.rollout,
+                                   .run = storage->identity.digest,
+                                   .weights = storage->position.weights,
                                    .n_samples_per_prompt = o->per_prompt,
                                    .sampling = o->sampling};
 
-    if (loop->source.inflight.count == 0 && loop->source.inflight.surplus.count == 0)
+    if (flow->source.inflight.count == 0 && flow->source.inflight.surplus.count == 0)
         return INVAR_OK;
     invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
-    return invar_inflight_format(out, bytes_out, &loop->source.inflight, &header);
+    return invar_inflight_format(out, bytes_out, &flow->source.inflight, &header);
 }
 
 static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
@@ -294,7 +299,7 @@ static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
                                         .tensors = l->tensors,
                                         .n_tensors = l->count,
                                         .blobs = blobs,
-                                        .n_blobs = 1 + loop->store.hf_files.count,
+                                        .n_blobs = 1 + loop->storage.checkpoints.hf_files.count,
                                         .fetch = l->divided ? fetch_tensor : NULL,
                                         .payload = l};
     invar_checkpoint_blob *flight = &blobs[content.n_blobs];
@@ -302,16 +307,16 @@ static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
     invar_status status;
 
     describe_state(&state, loop);
-    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
-    memcpy(&blobs[1], loop->store.hf_files.items,
-           (size_t)loop->store.hf_files.count * sizeof *blobs);
-    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
+    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->storage.recorder.ledger));
+    memcpy(&blobs[1], loop->storage.checkpoints.hf_files.items,
+           (size_t)loop->storage.checkpoints.hf_files.count * sizeof *blobs);
+    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->models.context.spec, "float32"));
     blobs[0].data = text;
-    status = format_flight(&flying, &flight->bytes, loop);
+    status = format_flight(&flying, &flight->bytes, &loop->storage, &loop->flow);
     *flight = (invar_checkpoint_blob){INVAR_INFLIGHT_FILE, flying, flight->bytes};
     content.n_blobs += flying != NULL;
     if (status == INVAR_OK)
-        status = write_content(loop, &content, kind);
+        status = write_content(&loop->storage, &loop->models, &content, kind);
     invar_free(flying);
     invar_free(text);
     return status;
@@ -321,13 +326,14 @@ static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
  * Fails if the export folder of the rollout is not empty. If the ledger had the rollout when the
  * run was started, the folder may contain the run's own earlier export.
  */
-static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
+static invar_status check_export(const invar_run_storage *storage, const char *pattern,
+                                 int64_t rollout)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    int64_t steps = loop->settings.steps_per_rollout;
+    int64_t steps = storage->job->settings.steps_per_rollout;
     bool empty;
 
-    if ((rollout + 1) * steps <= loop->recorder.last_recorded_step + 1)
+    if ((rollout + 1) * steps <= storage->recorder.last_recorded_step + 1)
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
     INVAR_TRY(invar_held_folder_is_empty(&empty, path));
@@ -340,38 +346,39 @@ static invar_status check_export(const invar_train_loop *loop, const char *patte
                       shown);
 }
 
-invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
+invar_status invar_run_check_exports(const invar_run_storage *storage)
 {
-    const char *pattern = loop->config->save_hf;
-    int64_t interval = loop->config->save_interval;
+    const char *pattern = storage->job->config->save_hf;
+    int64_t interval = storage->job->config->save_interval;
 
-    if (!pattern[0] || loop->options->replay)
+    if (!pattern[0] || storage->job->options->replay)
         return INVAR_OK;
-    for (int64_t end = interval; interval > 0 && end < loop->settings.run_schedule.rollouts;
+    for (int64_t end = interval; interval > 0 && end < storage->job->settings.run_schedule.rollouts;
          end += interval)
-        INVAR_TRY(check_export(loop, pattern, end - 1));
-    return check_export(loop, pattern, loop->settings.run_schedule.rollouts - 1);
+        INVAR_TRY(check_export(storage, pattern, end - 1));
+    return check_export(storage, pattern, storage->job->settings.run_schedule.rollouts - 1);
 }
 
-static invar_status export_hf(invar_train_loop *loop)
+static invar_status export_hf(invar_run_storage *storage, invar_run_models *models)
 {
-    const char *pattern = loop->config->save_hf;
+    const char *pattern = storage->job->config->save_hf;
     char path[INVAR_PATH_SIZE];
 
     if (!pattern[0])
         return INVAR_OK;
-    if (invar_ranks_is_leader(loop->world)) // a stopped run exports any rollout
-        INVAR_TRY(check_export(loop, pattern, loop->position.rollout - 1));
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->position.rollout - 1));
-    if (!loop->store.masters[0].tensors) // no checkpoint has them already
-        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
-    if (invar_model_is_adapted(loop->session.actor))
-        return invar_peft_save(loop->session.actor, loop->store.masters[0].tensors, path,
-                               loop->config->hf_checkpoint);
-    return invar_hf_save(loop->session.actor, loop->store.masters[0].tensors, path,
-                         loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
-                                                                   : INVAR_DTYPE_BF16,
-                         0, &loop->store.hf_files);
+    if (invar_ranks_is_leader(storage->world->all)) // a stopped run exports any rollout
+        INVAR_TRY(check_export(storage, pattern, storage->position.rollout - 1));
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, storage->position.rollout - 1));
+    if (!storage->checkpoints.masters[0].tensors) // no checkpoint has them already
+        INVAR_TRY(
+            invar_full_masters_collect(&storage->checkpoints.masters[0], models->context.actor));
+    if (invar_model_is_adapted(models->context.actor))
+        return invar_peft_save(models->context.actor, storage->checkpoints.masters[0].tensors, path,
+                               storage->job->config->hf_checkpoint);
+    return invar_hf_save(models->context.actor, storage->checkpoints.masters[0].tensors, path,
+                         models->context.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
+                                                                     : INVAR_DTYPE_BF16,
+                         0, &storage->checkpoints.hf_files);
 }
 
 /* Receives the remaining tensors of other ranks, which send them even if rank 0 cannot write. */
@@ -391,10 +398,10 @@ static invar_status write_listed(invar_train_loop *loop, tensor_listing *l,
     invar_status status = write_checkpoint(loop, l, kind);
 
     if (status == INVAR_OK)
-        loop->store.next = loop->position.step;
+        loop->storage.checkpoints.next = loop->storage.position.step;
     if (status == INVAR_OK || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || l->lost)
         return status;
-    INVAR_TRY(invar_train_loop_forgive_save(loop, status));
+    INVAR_TRY(invar_run_forgive_save(&loop->storage, status));
     return fetch_rest(l);
 }
 
@@ -403,9 +410,9 @@ static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_sav
     tensor_listing l;
     invar_status status;
 
-    INVAR_TRY(invar_train_loop_finish_save(loop));
-    INVAR_TRY(invar_train_loop_refresh_paths(loop));
-    status = list_tensors(&l, loop);
+    INVAR_TRY(invar_run_finish_save(&loop->storage));
+    INVAR_TRY(invar_run_refresh_paths(&loop->storage));
+    status = list_tensors(&l, &loop->storage, &loop->models);
     if (status == INVAR_OK)
         status = write_listed(loop, &l, kind);
     listing_release(&l);
@@ -414,15 +421,15 @@ static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_sav
 
 /* Collects masters and moments on the rank that writes. An earlier checkpoint may still be read
    from the buffers, so it is finished first. */
-static invar_status collect_masters(invar_train_loop *loop)
+static invar_status collect_masters(invar_run_storage *storage, invar_run_models *models)
 {
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
-    int n = kept_parts(parts, loop);
+    int n = kept_parts(parts, storage, models);
 
-    INVAR_TRY(invar_train_loop_finish_save(loop));
+    INVAR_TRY(invar_run_finish_save(storage));
     for (int i = 0; i < n; i++) {
-        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[i], parts[i].model));
-        if (parts[i].optimizer && !loop->config->no_save_optim)
+        INVAR_TRY(invar_full_masters_collect(&storage->checkpoints.masters[i], parts[i].model));
+        if (parts[i].optimizer && !storage->job->config->no_save_optim)
             INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
     }
     return INVAR_OK;
@@ -431,60 +438,63 @@ static invar_status collect_masters(invar_train_loop *loop)
 /* Rank 0 writes; the other ranks that divide the model send their tensors. */
 static invar_status save_together(invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    INVAR_TRY(collect_masters(loop));
-    return invar_ranks_is_leader(loop->world) ? save_checkpoint(loop, kind) : send_tensors(loop);
+    INVAR_TRY(collect_masters(&loop->storage, &loop->models));
+    return invar_ranks_is_leader(loop->world.all) ? save_checkpoint(loop, kind)
+                                                  : send_tensors(&loop->storage, &loop->models);
 }
 
 invar_status invar_train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    if (loop->dirs.paths.save[0])
+    if (loop->storage.dirs.paths.save[0])
         INVAR_TRY(save_together(loop, kind));
-    return kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
+    return kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME ? INVAR_OK
+                                                 : export_hf(&loop->storage, &loop->models);
 }
 
 invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
 {
-    return loop->fork.starting && !loop->roles.is_rollout_rank
+    return loop->storage.fork.starting && !loop->world.roles.is_rollout_rank
                ? save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST)
                : INVAR_OK;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */
 
-invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop)
+invar_status invar_run_save_rescue_point(invar_run_storage *storage, invar_run_flow *flow)
 {
-    invar_train_loop_clear_rescue_point(loop);
-    loop->restore_inflight = true;
-    if (loop->dirs.paths.save[0] && invar_ranks_is_leader(loop->world))
-        INVAR_TRY(invar_inflight_copy(&loop->inflight, &loop->source.inflight));
-    loop->can_save_previous = true;
+    invar_run_clear_rescue_point(storage, flow);
+    storage->restore_inflight = true;
+    if (storage->dirs.paths.save[0] && invar_ranks_is_leader(storage->world->all))
+        INVAR_TRY(invar_inflight_copy(&storage->inflight, &flow->source.inflight));
+    storage->can_save_previous = true;
     return INVAR_OK;
 }
 
-void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
+void invar_run_clear_rescue_point(invar_run_storage *storage, invar_run_flow *flow)
 {
-    loop->position_before = loop->source.position;
-    loop->restore_inflight = false;
-    invar_inflight_release(&loop->inflight);
+    storage->position_before = flow->source.position;
+    storage->restore_inflight = false;
+    invar_inflight_release(&storage->inflight);
 }
 
 /* Restores the sample source to its state before the rollout. */
-static void restore_source(invar_train_loop *loop)
+static void restore_source(invar_run_storage *storage, invar_run_flow *flow)
 {
-    invar_sample_source *source = &loop->source;
+    invar_sample_source *source = &flow->source;
 
-    source->position = loop->position_before;
-    if (!loop->restore_inflight)
+    source->position = storage->position_before;
+    if (!storage->restore_inflight)
         return;
     invar_inflight_release(&source->inflight);
     invar_rl_samples_reset(&source->active_ahead);
-    source->inflight = loop->inflight;
-    loop->inflight = (invar_inflight){.count = 0};
+    source->inflight = storage->inflight;
+    storage->inflight = (invar_inflight){.count = 0};
 }
 
-bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
+bool invar_run_has_rescue_point(const invar_run_storage *storage)
 {
-    return loop->can_save_previous && loop->dirs.paths.save[0] && !loop->options->replay;
+    return storage->can_save_previous && storage->dirs.paths.save[0] &&
+           !storage->job->options->replay;
 }
 
 /* Progress of a rank, exchanged with the other ranks. */
@@ -497,15 +507,15 @@ typedef struct rescue_state {
  * Sets *out if all ranks are at the same step with a complete state, and that step is later than
  * the newest checkpoint. Collective.
  */
-static invar_status can_rescue(bool *out, const invar_train_loop *loop, const rescue_state *own)
+static invar_status can_rescue(bool *out, const invar_run_world *world, const rescue_state *own)
 {
-    size_t size = (size_t)invar_ranks_size(loop->world);
+    size_t size = (size_t)invar_ranks_size(world->all);
     rescue_state *all = NULL;
     invar_status status;
 
     *out = false;
     INVAR_TRY(INVAR_ALLOC(all, size, "what ranks have"));
-    status = invar_ranks_all_gather(loop->world, "rescue", own, sizeof *own, all);
+    status = invar_ranks_all_gather(world->all, "rescue", own, sizeof *own, all);
     if (status == INVAR_OK)
         *out = all[0].step > all[0].next;
     for (size_t r = 0; r < size && status == INVAR_OK; r++)
@@ -516,60 +526,62 @@ static invar_status can_rescue(bool *out, const invar_train_loop *loop, const re
 
 invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop, bool sound)
 {
-    const rescue_state own = {sound && invar_train_loop_has_rescue_point(loop), loop->position.step,
-                              loop->store.next};
+    const rescue_state own = {sound && invar_run_has_rescue_point(&loop->storage),
+                              loop->storage.position.step, loop->storage.checkpoints.next};
     int64_t unused;
 
     *saved_out = false;
-    if (loop->world && !invar_comm_recover(loop->world->world))
+    if (loop->world.all && !invar_comm_recover(loop->world.all->world))
         return INVAR_OK; // a rank is gone, and its part of the moments with it
-    INVAR_TRY(can_rescue(saved_out, loop, &own));
+    INVAR_TRY(can_rescue(saved_out, &loop->world, &own));
     if (!*saved_out)
         return INVAR_OK;
-    restore_source(loop);
-    INVAR_TRY(invar_train_loop_renew_layout(loop));
-    if (!loop->roles.is_rollout_rank)
+    restore_source(&loop->storage, &loop->flow);
+    INVAR_TRY(invar_run_renew_layout(&loop->models));
+    if (!loop->world.roles.is_rollout_rank)
         INVAR_TRY(save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST));
     // wait for rank 0, since a launcher ends all ranks as soon as one has ended
-    return invar_ranks_min(&unused, loop->world, "rescue", 0);
+    return invar_ranks_min(&unused, loop->world.all, "rescue", 0);
 }
 
-void invar_train_loop_release_masters(invar_train_loop *loop)
+void invar_run_release_masters(invar_run_storage *storage)
 {
-    for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
-        invar_full_masters_release(&loop->store.masters[i]);
+    for (size_t i = 0;
+         i < sizeof storage->checkpoints.masters / sizeof *storage->checkpoints.masters; i++)
+        invar_full_masters_release(&storage->checkpoints.masters[i]);
 }
 
 /* ---- a checkpoint that is being written ------------------------------------------------------ */
 
-void invar_train_loop_before_change(invar_train_loop *loop)
+void invar_run_before_change(invar_run_storage *storage)
 {
-    loop->can_save_previous = false;
-    if (loop->store.writer && invar_checkpoint_writer_copying(loop->store.writer)) {
-        invar_trace_begin(loop->recorder.trace, "save");
-        invar_checkpoint_writer_await_copy(loop->store.writer);
-        invar_trace_end(loop->recorder.trace);
+    storage->can_save_previous = false;
+    if (storage->checkpoints.writer &&
+        invar_checkpoint_writer_copying(storage->checkpoints.writer)) {
+        invar_trace_begin(storage->recorder.trace, "save");
+        invar_checkpoint_writer_await_copy(storage->checkpoints.writer);
+        invar_trace_end(storage->recorder.trace);
     }
-    invar_train_loop_release_masters(loop);
+    invar_run_release_masters(storage);
 }
 
-invar_status invar_train_loop_finish_save(invar_train_loop *loop)
+invar_status invar_run_finish_save(invar_run_storage *storage)
 {
-    bool by_time = loop->store.by_time;
+    bool by_time = storage->checkpoints.by_time;
     invar_status status;
 
-    if (!loop->store.writer)
+    if (!storage->checkpoints.writer)
         return INVAR_OK;
-    INVAR_TRY(invar_train_loop_refresh_paths(loop));
-    status = invar_checkpoint_writer_finish(NULL, loop->store.writer);
-    loop->store.by_time = false; // no checkpoint is in progress any more
+    INVAR_TRY(invar_run_refresh_paths(storage));
+    status = invar_checkpoint_writer_finish(NULL, storage->checkpoints.writer);
+    storage->checkpoints.by_time = false; // no checkpoint is in progress any more
     if (status == INVAR_OK) {
-        reset_failures(loop, by_time);
+        reset_failures(storage, by_time);
         return INVAR_OK;
     }
-    if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
-        return by_time ? invar_train_loop_forgive_save(loop, status) : status;
-    invar_recorder_print(&loop->recorder,
+    if (!was_moved(storage, invar_checkpoint_writer_save(storage->checkpoints.writer)))
+        return by_time ? invar_run_forgive_save(storage, status) : status;
+    invar_recorder_print(&storage->recorder,
                          "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;
 }

@@ -19,7 +19,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/files/hf/hf.h"
-#include "engine/run/train_loop.h"
+#include "engine/run/run_storage.h"
 
 #include "base/invar_banned.h"
 
@@ -39,7 +39,7 @@ static bool leads_through(const char *path, const char *folder, const char *name
     return strncmp(path, name, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
 }
 
-bool invar_train_loop_is_output(const struct stat *file)
+bool invar_run_is_output(const struct stat *file)
 {
     struct stat out;
 
@@ -53,8 +53,7 @@ static bool is_our_output(int folder, const char *name)
 {
     struct stat there;
 
-    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-           invar_train_loop_is_output(&there);
+    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && invar_run_is_output(&there);
 }
 
 /* True for files that users put beside a run: its log, its recipe, the script that starts it. */
@@ -69,38 +68,38 @@ static bool is_user_file(const char *name)
 }
 
 /* True for entries that a run leaves in its folder, even if its ledger was removed. */
-static bool is_run_file(const invar_train_loop *loop, DIR *folder, const char *name)
+static bool is_run_file(const invar_run_storage *storage, DIR *folder, const char *name)
 {
     return is_user_file(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
-           leads_through(loop->dirs.paths.save, loop->dirs.paths.run, name) ||
-           leads_through(loop->dirs.paths.ledger, loop->dirs.paths.run, name) ||
+           leads_through(storage->dirs.paths.save, storage->dirs.paths.run, name) ||
+           leads_through(storage->dirs.paths.ledger, storage->dirs.paths.run, name) ||
            is_our_output(dirfd(folder), name);
 }
 
 /* Fails if the folder has no ledger and holds other things: its name is probably a mistake. */
-static invar_status check_foreign(const invar_train_loop *loop)
+static invar_status check_foreign(const invar_run_storage *storage)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
     const struct dirent *entry;
     bool foreign = false;
     DIR *folder;
 
-    if (invar_path_exists(loop->dirs.paths.ledger))
+    if (invar_path_exists(storage->dirs.paths.ledger))
         return INVAR_OK;
-    folder = opendir(loop->dirs.paths.run);
+    folder = opendir(storage->dirs.paths.run);
     if (!folder)
         return INVAR_OK; // the folder does not exist, or creating it will report the error
     while (!foreign && (entry = readdir(folder)) != NULL)
-        if (!is_run_file(loop, folder, entry->d_name)) {
+        if (!is_run_file(storage, folder, entry->d_name)) {
             invar_path_show(what, entry->d_name);
             foreign = true;
         }
     closedir(folder);
     if (!foreign)
         return INVAR_OK;
-    invar_path_show(shown, loop->dirs.paths.run);
+    invar_path_show(shown, storage->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "run: %s holds \"%s\" and no ledger: it is no folder of a run; give another "
                       "one with --run",
@@ -112,12 +111,12 @@ static invar_status check_foreign(const invar_train_loop *loop)
 /*
  * Fails if --fresh cannot rename the old run: its ledger is elsewhere, or a process writes to it.
  */
-static invar_status check_idle(const invar_train_loop *loop)
+static invar_status check_idle(const invar_run_storage *storage)
 {
-    const char *ledger = loop->dirs.paths.ledger;
+    const char *ledger = storage->dirs.paths.ledger;
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
-    if (loop->config->ledger[0] && invar_path_exists(ledger))
+    if (storage->job->config->ledger[0] && invar_path_exists(ledger))
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fresh: the ledger %.1000s lies outside of the run's folder and has the "
@@ -131,24 +130,24 @@ static invar_status check_idle(const invar_train_loop *loop)
 }
 
 /* Copies the run folder without trailing slashes: if it is a link, the link itself is meant. */
-static void copy_run_folder(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
+static void copy_run_folder(char out[INVAR_PATH_SIZE], const invar_run_storage *storage)
 {
-    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->dirs.paths.run),
-                   loop->dirs.paths.run);
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(storage->dirs.paths.run),
+                   storage->dirs.paths.run);
 }
 
 /*
  * True if the path to the checkpoints leads through the run folder, so that they move when it is
  * renamed. A path that leaves the folder again does not.
  */
-static bool is_inside_run_folder(const invar_train_loop *loop)
+static bool is_inside_run_folder(const invar_run_storage *storage)
 {
-    const char *save = loop->dirs.paths.save;
+    const char *save = storage->dirs.paths.save;
     char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     struct stat run, there;
     bool along = false;
 
-    copy_run_folder(home, loop);
+    copy_run_folder(home, storage);
     if (lstat(home, &run) != 0)
         return false;
     for (size_t end = 1; save[0] && save[end - 1]; end++) {
@@ -164,11 +163,11 @@ static bool is_inside_run_folder(const invar_train_loop *loop)
 }
 
 /* Renames the old run to FOLDER.1, or the next free number. */
-static invar_status rename_old_run(const invar_train_loop *loop)
+static invar_status rename_old_run(const invar_run_storage *storage)
 {
     char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
 
-    copy_run_folder(from, loop);
+    copy_run_folder(from, storage);
     for (int n = 1; n == 1 || invar_path_exists(to); n++)
         (void)snprintf(to, sizeof to, "%s.%d", from, n);
     if (rename(from, to) != 0) {
@@ -177,19 +176,19 @@ static invar_status rename_old_run(const invar_train_loop *loop)
         return INVAR_FAIL(INVAR_E_IO, code, "--fresh: %s cannot be renamed: %s", shown,
                           strerror(code));
     }
-    invar_recorder_print(&loop->recorder, "the old run is now %s", to);
+    invar_recorder_print(&storage->recorder, "the old run is now %s", to);
     return INVAR_OK;
 }
 
 /* ---- the owner of the checkpoints ------------------------------------------------------------ */
 
 /* Fails because the checkpoints in `save` belong to `owner`. */
-static invar_status fail_foreign_checkpoints(const invar_train_loop *loop,
+static invar_status fail_foreign_checkpoints(const invar_run_storage *storage,
                                              const invar_checkpoint_owner *owner)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
-    invar_path_show(shown, loop->dirs.paths.save);
+    invar_path_show(shown, storage->dirs.paths.save);
     if (owner->uuid[0])
         (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
     return INVAR_FAIL(
@@ -197,21 +196,22 @@ static invar_status fail_foreign_checkpoints(const invar_train_loop *loop,
         "save: %s holds checkpoints of %s%s; give this run a folder of its own with save, "
         "or start from their weights with ref-load",
         shown, who,
-        loop->options->fresh ? ", and --fresh sets aside only what is in the run's folder"
-        : invar_digest_equal(&owner->identity, &loop->identity.digest)
+        storage->job->options->fresh ? ", and --fresh sets aside only what is in the run's folder"
+        : invar_digest_equal(&owner->identity, &storage->identity.digest)
             ? ", of the same recipe in another run folder"
             : "");
 }
 
 /* Locks the checkpoint folder, and fails if it belongs to another run. */
-static invar_status lock_checkpoint_folder(invar_train_loop *loop)
+static invar_status lock_checkpoint_folder(invar_run_storage *storage)
 {
-    if (!loop->dirs.paths.save[0] || loop->options->replay || loop->dirs.claim.locked)
+    if (!storage->dirs.paths.save[0] || storage->job->options->replay || storage->dirs.claim.locked)
         return INVAR_OK;
-    INVAR_TRY(invar_checkpoint_lock_acquire(&loop->dirs.claim, loop->dirs.paths.save));
-    if (loop->dirs.claim.owned &&
-        (!loop->recorder.uuid[0] || strcmp(loop->dirs.claim.owner.uuid, loop->recorder.uuid) != 0))
-        return fail_foreign_checkpoints(loop, &loop->dirs.claim.owner);
+    INVAR_TRY(invar_checkpoint_lock_acquire(&storage->dirs.claim, storage->dirs.paths.save));
+    if (storage->dirs.claim.owned &&
+        (!storage->recorder.uuid[0] ||
+         strcmp(storage->dirs.claim.owner.uuid, storage->recorder.uuid) != 0))
+        return fail_foreign_checkpoints(storage, &storage->dirs.claim.owner);
     return INVAR_OK;
 }
 
@@ -226,16 +226,17 @@ static bool has_checkpoint(const char *folder)
 }
 
 /* Fails if the run has checkpoints and `save` names another folder: it would start over. */
-static invar_status check_save_folder(const invar_train_loop *loop)
+static invar_status check_save_folder(const invar_run_storage *storage)
 {
-    const char *save = loop->dirs.paths.save[0] ? loop->dirs.paths.save : "none";
+    const char *save = storage->dirs.paths.save[0] ? storage->dirs.paths.save : "none";
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
 
-    if (loop->fork.starting || loop->config->load[0] || has_checkpoint(loop->dirs.paths.save))
+    if (storage->fork.starting || storage->job->config->load[0] ||
+        has_checkpoint(storage->dirs.paths.save))
         return INVAR_OK;
     // a run without checkpoints starts over anyway
-    if (invar_run_paths_checkpoints(folder, warning, loop->dirs.paths.run, -1) != INVAR_OK ||
+    if (invar_run_paths_checkpoints(folder, warning, storage->dirs.paths.run, -1) != INVAR_OK ||
         !has_checkpoint(folder)) {
         invar_error_clear();
         return INVAR_OK;
@@ -249,53 +250,53 @@ static invar_status check_save_folder(const invar_train_loop *loop)
                       here, there, there, there);
 }
 
-invar_status invar_train_loop_check_home(const invar_train_loop *loop)
+invar_status invar_run_check_home(const invar_run_storage *storage, const invar_run_models *models)
 {
     invar_checkpoint_owner owner = {.uuid = ""};
     char uuid[INVAR_LEDGER_UUID_SIZE];
     bool owned = false;
 
-    INVAR_TRY(check_foreign(loop));
-    if (loop->options->fresh) // an existing run is renamed
+    INVAR_TRY(check_foreign(storage));
+    if (storage->job->options->fresh) // an existing run is renamed
         return INVAR_OK;
-    INVAR_TRY(invar_train_loop_check_existing(uuid, loop));
-    if (invar_path_exists(loop->dirs.paths.save))
-        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->dirs.paths.save));
+    INVAR_TRY(invar_run_check_existing(uuid, storage, models));
+    if (invar_path_exists(storage->dirs.paths.save))
+        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, storage->dirs.paths.save));
     if (owned && strcmp(owner.uuid, uuid) != 0)
-        return fail_foreign_checkpoints(loop, &owner);
-    return uuid[0] ? check_save_folder(loop) : INVAR_OK;
+        return fail_foreign_checkpoints(storage, &owner);
+    return uuid[0] ? check_save_folder(storage) : INVAR_OK;
 }
 
-invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
+invar_status invar_run_open_dirs(invar_run_storage *storage, invar_run_models *models)
 {
     bool known;
 
-    if (loop->options->fresh && invar_path_exists(loop->dirs.paths.run)) {
-        INVAR_TRY(check_idle(loop));
-        if (invar_path_exists(loop->dirs.paths.save) && !is_inside_run_folder(loop))
+    if (storage->job->options->fresh && invar_path_exists(storage->dirs.paths.run)) {
+        INVAR_TRY(check_idle(storage));
+        if (invar_path_exists(storage->dirs.paths.save) && !is_inside_run_folder(storage))
             // not renamed with the run, so a foreign owner must be rejected before that
-            INVAR_TRY(lock_checkpoint_folder(loop));
-        INVAR_TRY(rename_old_run(loop));
+            INVAR_TRY(lock_checkpoint_folder(storage));
+        INVAR_TRY(rename_old_run(storage));
     }
-    known = invar_path_exists(loop->dirs.paths.ledger);
+    known = invar_path_exists(storage->dirs.paths.ledger);
     if (known)
-        INVAR_TRY(invar_train_loop_open_ledger(loop));
-    INVAR_TRY(invar_train_loop_check_exports(loop));
-    INVAR_TRY(lock_checkpoint_folder(loop));
-    INVAR_TRY(invar_held_folder_make(loop->dirs.paths.run));
-    INVAR_TRY(invar_held_folder_open(&loop->dirs.folder, loop->dirs.paths.run));
-    return known ? INVAR_OK : invar_train_loop_open_ledger(loop);
+        INVAR_TRY(invar_run_open_ledger(storage, models));
+    INVAR_TRY(invar_run_check_exports(storage));
+    INVAR_TRY(lock_checkpoint_folder(storage));
+    INVAR_TRY(invar_held_folder_make(storage->dirs.paths.run));
+    INVAR_TRY(invar_held_folder_open(&storage->dirs.folder, storage->dirs.paths.run));
+    return known ? INVAR_OK : invar_run_open_ledger(storage, models);
 }
 
-invar_status invar_train_loop_write_owner(invar_train_loop *loop)
+invar_status invar_run_write_owner(invar_run_storage *storage)
 {
-    invar_checkpoint_owner owner = {.identity = loop->identity.digest};
+    invar_checkpoint_owner owner = {.identity = storage->identity.digest};
 
-    if (!loop->dirs.claim.locked)
+    if (!storage->dirs.claim.locked)
         return INVAR_OK;
-    memcpy(owner.uuid, loop->recorder.uuid, sizeof owner.uuid);
-    INVAR_TRY(invar_checkpoint_lock_write_owner(&loop->dirs.claim, &owner));
-    return invar_checkpoint_remove_leftovers(loop->dirs.paths.save);
+    memcpy(owner.uuid, storage->recorder.uuid, sizeof owner.uuid);
+    INVAR_TRY(invar_checkpoint_lock_write_owner(&storage->dirs.claim, &owner));
+    return invar_checkpoint_remove_leftovers(storage->dirs.paths.save);
 }
 
 /* ---- a fork ---------------------------------------------------------------------------------- */
@@ -331,9 +332,9 @@ static invar_status read_fork_row(void *payload, const char *const *columns,
 }
 
 /* Sets loop->fork as the ledger of the run folder has it. *run_out is true if it has a run. */
-static invar_status read_recorded_fork(bool *run_out, invar_train_loop *loop)
+static invar_status read_recorded_fork(bool *run_out, invar_run_storage *storage)
 {
-    recorded_fork found = {.fork = &loop->fork};
+    recorded_fork found = {.fork = &storage->fork};
     const invar_ledger_select_request request = {
         .sql = "SELECT CASE WHEN g.after_step >= 0 THEN r.parent END, g.after_step, g.chain FROM "
                "run r JOIN segment g ON g.run = r.run AND g.seg = 0",
@@ -343,9 +344,9 @@ static invar_status read_recorded_fork(bool *run_out, invar_train_loop *loop)
     invar_status status = INVAR_OK;
 
     *run_out = false;
-    if (!invar_path_exists(loop->dirs.paths.ledger) || loop->options->fresh)
+    if (!invar_path_exists(storage->dirs.paths.ledger) || storage->job->options->fresh)
         return INVAR_OK;
-    if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) !=
+    if (invar_ledger_open(&ledger, storage->dirs.paths.ledger, &(invar_ledger_options){0}) !=
         INVAR_OK) {
         invar_error_clear(); // opening the ledger to write will report or repair it
         return INVAR_OK;
@@ -357,21 +358,21 @@ static invar_status read_recorded_fork(bool *run_out, invar_train_loop *loop)
 }
 
 /* Checks keys that --fork excludes or needs. */
-static invar_status check_fork_keys(const invar_train_loop *loop)
+static invar_status check_fork_keys(const invar_run_storage *storage)
 {
-    bool step = loop->config->ckpt_step >= 0;
+    bool step = storage->job->config->ckpt_step >= 0;
 
-    if (loop->config->load[0])
+    if (storage->job->config->load[0])
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "--fork names what the run continues from, and so does 'load': leave one of "
             "them out");
-    if (step || loop->config->skip_damaged)
+    if (step || storage->job->config->skip_damaged)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: '%s' is about a run's own checkpoints; choose one of the parent "
                           "with --fork-step, or leave out --fork to resume a fork",
                           step ? "ckpt-step" : "skip-damaged");
-    if (!loop->dirs.paths.save[0])
+    if (!storage->dirs.paths.save[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: a fork needs checkpoints of its own to resume from; leave out "
                           "save = none");
@@ -379,32 +380,34 @@ static invar_status check_fork_keys(const invar_train_loop *loop)
 }
 
 /* Opens the checkpoint of the parent at `step`, unless --fork-step names another one. */
-static invar_status open_parent(invar_train_loop *loop, int64_t step)
+static invar_status open_parent(invar_run_storage *storage, int64_t step)
 {
-    const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
-    const invar_checkpoint_open_options choice = {.step = asked ? loop->options->fork_step : step};
+    const bool asked = storage->job->options->fork_step != INVAR_CHECKPOINT_LATEST;
+    const invar_checkpoint_open_options choice = {.step = asked ? storage->job->options->fork_step
+                                                                : step};
     const invar_checkpoint_state *state;
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     invar_status status;
 
-    INVAR_TRY(check_fork_keys(loop));
-    INVAR_TRY(invar_hf_check_folder("--fork", loop->options->fork));
-    INVAR_TRY(invar_run_paths_checkpoints(folder, warning, loop->options->fork, choice.step));
+    INVAR_TRY(check_fork_keys(storage));
+    INVAR_TRY(invar_hf_check_folder("--fork", storage->job->options->fork));
+    INVAR_TRY(
+        invar_run_paths_checkpoints(folder, warning, storage->job->options->fork, choice.step));
     if (warning[0])
-        invar_train_loop_print(loop, warning);
-    status = invar_checkpoint_open(&loop->store.resume_from, folder, &choice);
+        invar_run_print(storage, warning);
+    status = invar_checkpoint_open(&storage->checkpoints.resume_from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,
                                   "--fork needs the folder of a run that has checkpoints");
     INVAR_TRY(status);
-    state = invar_checkpoint_state_of(loop->store.resume_from);
+    state = invar_checkpoint_state_of(storage->checkpoints.resume_from);
     if (!state->uuid[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s is of no run; start from its weights with ref-load",
-                          invar_checkpoint_path(loop->store.resume_from));
-    loop->fork = (invar_fork){.step = state->step, .chain = state->chain, .starting = true};
-    memcpy(loop->fork.uuid, state->uuid, sizeof loop->fork.uuid);
-    memcpy(loop->fork.name, state->name, sizeof loop->fork.name);
+                          invar_checkpoint_path(storage->checkpoints.resume_from));
+    storage->fork = (invar_fork){.step = state->step, .chain = state->chain, .starting = true};
+    memcpy(storage->fork.uuid, state->uuid, sizeof storage->fork.uuid);
+    memcpy(storage->fork.name, state->name, sizeof storage->fork.name);
     return INVAR_OK;
 }
 
@@ -437,51 +440,53 @@ static invar_status has_own_checkpoint(bool *out, const char *save)
  * Handles --fork for a run that is a fork already: it must be of the same parent and step. Resumes
  * it, or starts it again if it was stopped before its first checkpoint.
  */
-static invar_status resume_or_restart_fork(invar_train_loop *loop)
+static invar_status resume_or_restart_fork(invar_run_storage *storage)
 {
-    const invar_fork known = loop->fork;
+    const invar_fork known = storage->fork;
     bool own;
 
-    INVAR_TRY(has_own_checkpoint(&own, loop->dirs.paths.save));
-    INVAR_TRY(open_parent(loop, known.step));
-    if (known.step != loop->fork.step || !invar_digest_equal(&known.chain, &loop->fork.chain))
+    INVAR_TRY(has_own_checkpoint(&own, storage->dirs.paths.save));
+    INVAR_TRY(open_parent(storage, known.step));
+    if (known.step != storage->fork.step || !invar_digest_equal(&known.chain, &storage->fork.chain))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%.1000s holds a fork of another run, or of another step; choose another "
                           "folder with --run, or start over with --fresh%s",
-                          loop->dirs.paths.ledger, own ? ", or leave out --fork to resume it" : "");
+                          storage->dirs.paths.ledger,
+                          own ? ", or leave out --fork to resume it" : "");
     if (!own)
         return INVAR_OK;
-    invar_checkpoint_close(loop->store.resume_from);
-    loop->store.resume_from = NULL;
-    loop->fork = known;
+    invar_checkpoint_close(storage->checkpoints.resume_from);
+    storage->checkpoints.resume_from = NULL;
+    storage->fork = known;
     return INVAR_OK;
 }
 
-static invar_status find_fork_on_rank0(invar_train_loop *loop)
+static invar_status find_fork_on_rank0(invar_run_storage *storage)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool there;
 
-    INVAR_TRY(read_recorded_fork(&there, loop));
-    if (!loop->options->fork)
+    INVAR_TRY(read_recorded_fork(&there, storage));
+    if (!storage->job->options->fork)
         return INVAR_OK;
     if (!there)
-        return open_parent(loop, INVAR_CHECKPOINT_LATEST);
-    if (loop->fork.step >= 0)
-        return resume_or_restart_fork(loop);
-    invar_path_show(shown, loop->dirs.paths.run);
+        return open_parent(storage, INVAR_CHECKPOINT_LATEST);
+    if (storage->fork.step >= 0)
+        return resume_or_restart_fork(storage);
+    invar_path_show(shown, storage->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "--fork: %s exists already and is not a fork; give the new run a name of its "
                       "own with --name or --run",
                       shown);
 }
 
-invar_status invar_train_loop_find_fork(invar_train_loop *loop)
+invar_status invar_run_find_fork(invar_run_storage *storage)
 {
-    loop->fork.step = -1;
-    if (invar_ranks_is_leader(loop->world))
-        INVAR_TRY(find_fork_on_rank0(loop));
-    return invar_ranks_broadcast(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
+    storage->fork.step = -1;
+    if (invar_ranks_is_leader(storage->world->all))
+        INVAR_TRY(find_fork_on_rank0(storage));
+    return invar_ranks_broadcast(storage->world->all, "fork", 0, &storage->fork,
+                                 sizeof storage->fork);
 }
 
 /* True for keys that decide which folders a run reads and writes. A fork has folders of its own. */
@@ -497,40 +502,41 @@ static bool is_about_folders(int key)
  * Returns the key that sets their number, with twice its value in *value_out; INVAR_KEY_COUNT if
  * the run is not finished.
  */
-static int rollouts_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
+static int rollouts_key(int64_t *value_out, const invar_run_job *job, int64_t rollouts_done)
 {
-    const int64_t rollouts = loop->config->num_rollout;
+    const int64_t rollouts = job->config->num_rollout;
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
 
-    if (rollouts_done < loop->settings.run_schedule.rollouts)
+    if (rollouts_done < job->settings.run_schedule.rollouts)
         return INVAR_KEY_COUNT;
-    *value_out = rollouts > 0 ? rollouts_done + rollouts : 2 * loop->config->num_epoch;
+    *value_out = rollouts > 0 ? rollouts_done + rollouts : 2 * job->config->num_epoch;
     return key;
 }
 
-static void print_fork_command(FILE *out, const invar_train_loop *loop, const char *folder,
+static void print_fork_command(FILE *out, const invar_run_storage *storage, const char *folder,
                                int64_t rollouts_done)
 {
     int64_t most = 0;
-    const int longer = rollouts_key(&most, loop, rollouts_done);
-    const invar_run_paths *at = &loop->dirs.paths;
+    const int longer = rollouts_key(&most, storage->job, rollouts_done);
+    const invar_run_paths *at = &storage->dirs.paths;
 
     fputs("invar train", out);
-    if (loop->options->recipe_path) {
+    if (storage->job->options->recipe_path) {
         fputc(' ', out);
-        invar_text_print_shell_word(out, loop->options->recipe_path);
+        invar_text_print_shell_word(out, storage->job->options->recipe_path);
     }
     fputs(" --fork ", out);
     // the ledger in the run folder names the weights of a checkpoint without any
     invar_text_print_shell_word(
-        out, !loop->config->debug_rollout_only && loop->config->save[0] ? at->save : at->run);
+        out, !storage->job->config->debug_rollout_only && storage->job->config->save[0] ? at->save
+                                                                                        : at->run);
     fputs(" --run ", out);
     invar_text_print_shell_word(out, folder);
-    if (loop->options->threads_for > 1)
-        fprintf(out, " --ranks %d", loop->options->threads_for);
+    if (storage->job->options->threads_for > 1)
+        fprintf(out, " --ranks %d", storage->job->options->threads_for);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->config->recipe, i);
+        invar_recipe_entry_get(&e, storage->job->config->recipe, i);
         if (i == longer)
             fprintf(out, " --%s %" PRId64, e.key->name, most);
         if (i == longer || e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
@@ -540,19 +546,19 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
     }
 }
 
-void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_train_loop *loop)
+void invar_run_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_run_storage *storage)
 {
     char folder[INVAR_PATH_SIZE + 24], home[INVAR_PATH_SIZE];
     int64_t step;
     FILE *text;
 
     out[0] = '\0';
-    if (!loop->dirs.paths.save[0] ||
-        invar_checkpoint_latest(&step, loop->dirs.paths.save) != INVAR_OK) {
+    if (!storage->dirs.paths.save[0] ||
+        invar_checkpoint_latest(&step, storage->dirs.paths.save) != INVAR_OK) {
         invar_error_clear();
         return;
     }
-    copy_run_folder(home, loop);
+    copy_run_folder(home, storage);
     (void)snprintf(folder, sizeof folder, "%s-fork", home);
     for (int n = 2; invar_path_exists(folder); n++)
         (void)snprintf(folder, sizeof folder, "%s-fork-%d", home, n);
@@ -560,7 +566,8 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
     if (!text)
         return;
     setbuf(text, NULL); // unbuffered, so that ferror reports a command that is too long
-    print_fork_command(text, loop, folder, (step + 1) / loop->settings.steps_per_rollout);
+    print_fork_command(text, storage, folder,
+                       (step + 1) / storage->job->settings.steps_per_rollout);
     if (ferror(text))
         out[0] = '\0';
     (void)fclose(text);
@@ -568,22 +575,23 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
 
 /* ---- moved folders --------------------------------------------------------------------------- */
 
-invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
+invar_status invar_run_refresh_paths(invar_run_storage *storage)
 {
-    if (!loop->dirs.folder.is_open)
+    if (!storage->dirs.folder.is_open)
         return INVAR_OK;
-    INVAR_TRY(invar_held_folder_refresh(&loop->dirs.folder));
-    if (loop->dirs.claim.locked) {
-        INVAR_TRY(invar_checkpoint_lock_refresh_path(&loop->dirs.claim));
-        memcpy(loop->dirs.paths.save, loop->dirs.claim.folder.path, sizeof loop->dirs.paths.save);
+    INVAR_TRY(invar_held_folder_refresh(&storage->dirs.folder));
+    if (storage->dirs.claim.locked) {
+        INVAR_TRY(invar_checkpoint_lock_refresh_path(&storage->dirs.claim));
+        memcpy(storage->dirs.paths.save, storage->dirs.claim.folder.path,
+               sizeof storage->dirs.paths.save);
     }
-    if (strcmp(loop->dirs.folder.path, loop->dirs.paths.run) == 0)
+    if (strcmp(storage->dirs.folder.path, storage->dirs.paths.run) == 0)
         return INVAR_OK;
-    invar_recorder_print(&loop->recorder, "the run was moved, and continues in %s",
-                         loop->dirs.folder.path);
-    memcpy(loop->dirs.paths.run, loop->dirs.folder.path, sizeof loop->dirs.paths.run);
-    if (loop->config->ledger[0])
+    invar_recorder_print(&storage->recorder, "the run was moved, and continues in %s",
+                         storage->dirs.folder.path);
+    memcpy(storage->dirs.paths.run, storage->dirs.folder.path, sizeof storage->dirs.paths.run);
+    if (storage->job->config->ledger[0])
         return INVAR_OK;
-    return invar_path_join(loop->dirs.paths.ledger, sizeof loop->dirs.paths.ledger,
-                           loop->dirs.paths.run, "ledger.db");
+    return invar_path_join(storage->dirs.paths.ledger, sizeof storage->dirs.paths.ledger,
+                           storage->dirs.paths.run, "ledger.db");
 }

@@ -23,13 +23,13 @@ extern "C" {
  * loop->all_ranks_failed: each rank then reports the failure by itself, and none has to abort the
  * others. Collective; a rank with any other failure returns at once, and has to abort the others.
  */
-invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status) INVAR_MUST_USE;
+invar_status invar_setup_find_together(invar_run_world *world, invar_status status) INVAR_MUST_USE;
 
 /* Returns how many ranks share the process and the host with this one. */
-invar_local_ranks invar_setup_local_ranks(const invar_train_loop *loop);
+invar_local_ranks invar_setup_local_ranks(const invar_run_world *world, const invar_run_job *job);
 
 /* Opens the layout of the ranks and their roles, and compares the ranks' recipes. Collective. */
-invar_status invar_setup_open_layout(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_setup_open_layout(invar_run_storage *storage) INVAR_MUST_USE;
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
@@ -37,21 +37,23 @@ invar_status invar_setup_open_layout(invar_train_loop *loop) INVAR_MUST_USE;
  * Plans the memory before there are weights: fails if the run cannot fit, and chooses the settings
  * that the recipe leaves open. Collective.
  */
-invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_run_storage *storage,
+                                     invar_run_models *models) INVAR_MUST_USE;
 
 /* Lets rollout and trainer allocate all their memory, by a dry run, and activates the devices. */
-invar_status invar_setup_settle_memory(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_setup_settle_memory(invar_run_models *models) INVAR_MUST_USE;
 
 /* ---- models.c -------------------------------------------------------------------------------- */
 
 /* Returns the flags for opening the run context: a rank that only samples needs the actor alone. */
-unsigned invar_setup_wants(const invar_train_loop *loop);
+unsigned invar_setup_wants(const invar_run_world *world);
 
 /*
  * Makes the models with their weights, computes the identity, and compares it over all ranks.
  * Collective.
  */
-invar_status invar_setup_make_models(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_setup_make_models(invar_run_storage *storage,
+                                     invar_run_models *models) INVAR_MUST_USE;
 
 /*
  * Makes the models; the block of device memory, with rollout and trainers in it; and beside it the
@@ -63,7 +65,8 @@ invar_status invar_setup_take_memory(invar_train_loop *loop,
 /* ---- source.c -------------------------------------------------------------------------------- */
 
 /* Makes the rollout, if this rank samples anything. */
-invar_status invar_setup_make_rollout(invar_train_loop *loop) INVAR_MUST_USE;
+invar_status invar_setup_make_rollout(invar_run_storage *storage,
+                                      invar_run_models *models) INVAR_MUST_USE;
 /* Opens the sample source and the agents that lead samples. */
 invar_status invar_setup_open_source(invar_train_loop *loop) INVAR_MUST_USE;
 

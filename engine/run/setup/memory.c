@@ -14,17 +14,17 @@
 #include "base/invar_banned.h"
 
 /* *out = number of ranks that share the memory of this rank's device. Collective. */
-static invar_status count_sharers(int *out, const invar_train_loop *loop)
+static invar_status count_sharers(int *out, const invar_run_models *models)
 {
-    const invar_device *dev = &loop->session.dev;
+    const invar_device *dev = &models->context.dev;
     invar_rank_outlier found;
     invar_digest memory;
 
-    *out = invar_setup_local_ranks(loop).host_ranks;
+    *out = invar_setup_local_ranks(models->world, models->job).host_ranks;
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
-    INVAR_TRY(invar_ranks_compare_digests(&found, loop->world, "memory", &memory));
+    INVAR_TRY(invar_ranks_compare_digests(&found, models->world->all, "memory", &memory));
     *out = found.n_same;
     return INVAR_OK;
 }
@@ -33,18 +33,18 @@ static invar_status count_sharers(int *out, const invar_train_loop *loop)
  * *out = bytes that this rank may take: its part of the free memory, as the minimum over the ranks
  * of its role. Every rank measures before any rank allocates. Collective.
  */
-static invar_status measure_available(size_t *out, const invar_train_loop *loop)
+static invar_status measure_available(size_t *out, const invar_run_models *models)
 {
-    const invar_device *dev = &loop->session.dev;
+    const invar_device *dev = &models->context.dev;
     size_t own = invar_memory_planning_available(dev);
     int64_t least;
     int sharers;
 
-    INVAR_TRY(count_sharers(&sharers, loop));
+    INVAR_TRY(count_sharers(&sharers, models));
     own /= (size_t)sharers;
-    INVAR_TRY(
-        invar_ranks_min(&least, loop->ranks, "memory", own > INT64_MAX ? INT64_MAX : (int64_t)own));
-    *out = loop->ranks ? (size_t)least : own;
+    INVAR_TRY(invar_ranks_min(&least, models->world->ranks, "memory",
+                              own > INT64_MAX ? INT64_MAX : (int64_t)own));
+    *out = models->world->ranks ? (size_t)least : own;
     return INVAR_OK;
 }
 
@@ -62,12 +62,12 @@ static invar_status reduce_choice(invar_memory_plan_choice *choice, const invar_
 }
 
 /* Adapts the workload to the rank's role, if some ranks only sample. */
-static void apply_role(invar_memory_workload *workload, const invar_train_loop *loop)
+static void apply_role(invar_memory_workload *workload, const invar_run_world *world)
 {
-    if (loop->roles.first_rollout_rank == 0)
+    if (world->roles.first_rollout_rank == 0)
         return;
-    workload->roles = &loop->roles;
-    if (loop->roles.is_rollout_rank)
+    workload->roles = &world->roles;
+    if (world->roles.is_rollout_rank)
         invar_memory_planning_sample_alone(workload);
     else {
         memset(workload->rollouts, 0, sizeof workload->rollouts);
@@ -75,19 +75,21 @@ static void apply_role(invar_memory_workload *workload, const invar_train_loop *
     }
 }
 
-invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop)
+invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_run_storage *storage,
+                                     invar_run_models *models)
 {
-    invar_memory_workload *workload = &loop->workload;
+    invar_memory_workload *workload = &models->workload;
     size_t room;
 
-    INVAR_TRY(measure_available(&room, loop));
-    *workload =
-        invar_memory_planning_workload(&loop->session, &loop->settings, &loop->identity.data);
-    workload->layout = loop->ranks;
-    apply_role(workload, loop);
-    INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, workload, room)));
+    INVAR_TRY(measure_available(&room, models));
+    *workload = invar_memory_planning_workload(&models->context, &storage->job->settings,
+                                               &storage->identity.data);
+    workload->layout = storage->world->ranks;
+    apply_role(workload, storage->world);
+    INVAR_TRY(
+        invar_setup_find_together(storage->world, invar_memory_plan_make(out, workload, room)));
     INVAR_TRY(invar_memory_plan_check_fits(out, workload));
-    INVAR_TRY(reduce_choice(&out->choice, loop->ranks));
+    INVAR_TRY(reduce_choice(&out->choice, storage->world->ranks));
     workload->head_rows = out->choice.head_rows;
     workload->plan.max_tokens = out->choice.max_tokens;
     workload->limits.pages = out->choice.pages;
@@ -95,19 +97,19 @@ invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *l
     return INVAR_OK;
 }
 
-invar_status invar_setup_settle_memory(invar_train_loop *loop)
+invar_status invar_setup_settle_memory(invar_run_models *models)
 {
-    const invar_run_context *s = &loop->session;
-    invar_dry_run_objects parts = {.rollout = loop->rollout,
-                                   .trainer = loop->trainer,
-                                   .checker = loop->async_verifier,
+    const invar_run_context *s = &models->context;
+    invar_dry_run_objects parts = {.rollout = models->rollout,
+                                   .trainer = models->trainer,
+                                   .checker = models->async_verifier,
                                    .sampler = invar_run_context_sampler(s),
                                    .actor = s->actor,
                                    .critic = s->critic,
                                    .reference = s->ref_has_own_spec ? s->reference : NULL,
                                    .teacher = s->teacher_apart ? s->teacher : NULL,
-                                   .actor_grads = loop->actor.grads,
-                                   .critic_grads = loop->critic.grads};
+                                   .actor_grads = models->actor.grads,
+                                   .critic_grads = models->critic.grads};
 
-    return invar_phase_memory_activate(&loop->block, &parts, &loop->workload);
+    return invar_phase_memory_activate(&models->phase_memory, &parts, &models->workload);
 }

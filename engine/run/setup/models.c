@@ -13,10 +13,10 @@
 
 #include "base/invar_banned.h"
 
-unsigned invar_setup_wants(const invar_train_loop *loop)
+unsigned invar_setup_wants(const invar_run_world *world)
 {
     return INVAR_RUN_CONTEXT_DATA |
-           (loop->roles.is_rollout_rank ? INVAR_RUN_CONTEXT_SAMPLE : INVAR_RUN_CONTEXT_LEARN);
+           (world->roles.is_rollout_rank ? INVAR_RUN_CONTEXT_SAMPLE : INVAR_RUN_CONTEXT_LEARN);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -24,16 +24,16 @@ unsigned invar_setup_wants(const invar_train_loop *loop)
 /*
  * Broadcasts the hashes of the weights. A rank that only samples has no weights yet and takes them.
  */
-static invar_status broadcast_hashes(invar_train_loop *loop)
+static invar_status broadcast_hashes(invar_run_models *models)
 {
-    invar_run_context *s = &loop->session;
+    invar_run_context *s = &models->context;
     invar_digest hashes[] = {s->weights,     s->teacher_weights, s->critic_weights,
                              s->ref_weights, s->base_weights,    s->filled};
 
-    if (loop->roles.first_rollout_rank == 0)
+    if (models->world->roles.first_rollout_rank == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", 0, hashes, sizeof hashes));
-    if (!loop->roles.is_rollout_rank)
+    INVAR_TRY(invar_ranks_broadcast(models->world->all, "identity", 0, hashes, sizeof hashes));
+    if (!models->world->roles.is_rollout_rank)
         return INVAR_OK;
     s->weights = hashes[0];
     s->teacher_weights = hashes[1];
@@ -75,122 +75,129 @@ static void add_checksums(load_checksums *to, const load_checksums *more)
  * Hashes of weights are made of the rows that each rank owns, so they do not show a difference
  * between the copies.
  */
-static invar_status sum_checksums(invar_train_loop *loop)
+static invar_status sum_checksums(invar_run_models *models)
 {
-    const invar_layout *ranks = loop->ranks;
-    load_checksums own = checksums_of(&loop->session), sum = {{{0}}}, *all = NULL;
+    const invar_layout *ranks = models->world->ranks;
+    load_checksums own = checksums_of(&models->context), sum = {{{0}}}, *all = NULL;
     invar_status status;
 
-    if (!invar_layout_has_data_parallel(ranks) || loop->roles.is_rollout_rank)
+    if (!invar_layout_has_data_parallel(ranks) || models->world->roles.is_rollout_rank)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(all, (size_t)invar_ranks_size(ranks), "what ranks have read"));
     status = invar_ranks_all_gather(ranks, "identity", &own, sizeof own, all);
     for (int r = 0; status == INVAR_OK && r < invar_ranks_size(ranks); r++)
         if (invar_rank_coords_of(ranks, r).data == ranks->data.rank)
             add_checksums(&sum, &all[r]);
-    invar_hash_bytes(&loop->session.filled, &sum, sizeof sum);
+    invar_hash_bytes(&models->context.filled, &sum, sizeof sum);
     invar_free(all);
     return status;
 }
 
-invar_status invar_setup_make_models(invar_train_loop *loop)
+invar_status invar_setup_make_models(invar_run_storage *storage, invar_run_models *models)
 {
-    INVAR_TRY(invar_run_context_make_models(&loop->session, invar_setup_wants(loop)));
-    INVAR_TRY(sum_checksums(loop));
-    INVAR_TRY(broadcast_hashes(loop));
-    INVAR_TRY(invar_train_loop_identify(loop));
-    return invar_train_loop_compare_files(loop);
+    INVAR_TRY(invar_run_context_make_models(&models->context, invar_setup_wants(storage->world)));
+    INVAR_TRY(sum_checksums(models));
+    INVAR_TRY(broadcast_hashes(models));
+    INVAR_TRY(invar_run_identify(storage, models));
+    return invar_run_compare_files(storage, models);
 }
 
 /* ---- trainers and learners ------------------------------------------------------------------- */
 
-static invar_trainer_options trainer_options(const invar_train_loop *loop, const invar_model *model)
+static invar_trainer_options trainer_options(const invar_run_models *models,
+                                             const invar_model *model)
 {
-    const invar_memory_workload *workload = &loop->workload;
+    const invar_memory_workload *workload = &models->workload;
 
     return (invar_trainer_options){.plan = workload->plan,
                                    .recompute = workload->recompute,
                                    .head_rows = workload->head_rows,
-                                   .temperature = (float)loop->config->rollout_temperature,
+                                   .temperature = (float)models->job->config->rollout_temperature,
                                    .replay = workload->replay ? model : NULL};
 }
 
 /* Sends a heartbeat while the trainer computes, so that other ranks do not time out. */
 static invar_status send_heartbeat(void *payload)
 {
-    const invar_train_loop *loop = payload;
+    const invar_run_world *world = payload;
 
-    invar_layout_heartbeat(loop->world);
+    invar_layout_heartbeat(world->all);
     return INVAR_OK;
 }
 
-static invar_status make_trainer(invar_train_loop *loop)
+static invar_status make_trainer(invar_run_models *models)
 {
-    invar_trainer_options o = trainer_options(loop, loop->session.actor);
+    invar_trainer_options o = trainer_options(models, models->context.actor);
 
-    o.scoring = invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_SCORING);
-    o.layout = loop->ranks;
+    o.scoring = invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_SCORING);
+    o.layout = models->world->ranks;
     o.on_progress = send_heartbeat;
-    o.payload = loop;
-    return invar_trainer_new(&loop->trainer,
-                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_LEARNING), &o);
+    o.payload = models->world;
+    return invar_trainer_new(
+        &models->trainer, invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_LEARNING),
+        &o);
 }
 
 /* Makes the trainer that verifies samples drawn during training. */
-static invar_status make_async_verifier(invar_train_loop *loop)
+static invar_status make_async_verifier(invar_run_models *models, invar_run_flow *flow)
 {
-    invar_trainer_options o = trainer_options(loop, invar_run_context_sampler(&loop->session));
+    invar_trainer_options o = trainer_options(models, invar_run_context_sampler(&models->context));
 
-    if (!loop->workload.verify_inflight)
+    if (!models->workload.verify_inflight)
         return INVAR_OK;
-    o.on_progress = invar_train_loop_async_progress;
-    o.payload = loop;
-    return invar_trainer_new(&loop->async_verifier,
-                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING), &o);
+    o.on_progress = invar_run_async_progress;
+    o.payload = flow;
+    return invar_trainer_new(
+        &models->async_verifier,
+        invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_CHECKING), &o);
 }
 
 /* Opens the learners. Without training, the actor's learner only computes hashes. */
-static invar_status make_learners(invar_train_loop *loop)
+static invar_status make_learners(invar_run_models *models)
 {
-    const invar_run_context *s = &loop->session;
-    bool learns = !loop->config->debug_rollout_only;
+    const invar_run_context *s = &models->context;
+    bool learns = !models->job->config->debug_rollout_only;
     invar_learner_options o = {.dev = &s->dev,
                                .prefix = "",
-                               .schedule = loop->settings.schedule,
-                               .adamw = loop->settings.adamw,
-                               .offload_chunk_bytes = loop->workload.offload_chunk_bytes};
+                               .schedule = models->job->settings.schedule,
+                               .adamw = models->job->settings.adamw,
+                               .offload_chunk_bytes = models->workload.offload_chunk_bytes};
 
-    INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
+    INVAR_TRY(invar_learner_open(&models->actor, s->actor, learns, &o));
     o.prefix = "critic.";
-    o.schedule = loop->settings.critic_schedule;
-    return s->critic && learns ? invar_learner_open(&loop->critic, s->critic, true, &o) : INVAR_OK;
+    o.schedule = models->job->settings.critic_schedule;
+    return s->critic && learns ? invar_learner_open(&models->critic, s->critic, true, &o)
+                               : INVAR_OK;
 }
 
-static invar_status make_sync(invar_train_loop *loop)
+static invar_status make_sync(invar_run_models *models)
 {
-    invar_run_context *s = &loop->session;
-    const invar_weight_sync_options o = {.roles = &loop->roles,
+    invar_run_context *s = &models->context;
+    const invar_weight_sync_options o = {.roles = &models->world->roles,
                                          .model = s->sampler_model ? s->sampler_model : s->actor,
-                                         .dev = &loop->session.dev,
-                                         .bucket_bytes = loop->workload.bucket_bytes};
+                                         .dev = &models->context.dev,
+                                         .bucket_bytes = models->workload.bucket_bytes};
 
-    loop->synced = -1;
-    return loop->roles.first_rollout_rank > 0 ? invar_weight_sync_new(&loop->sync, &o) : INVAR_OK;
+    models->synced = -1;
+    return models->world->roles.first_rollout_rank > 0
+               ? invar_weight_sync_new(&models->weight_sync, &o)
+               : INVAR_OK;
 }
 
 invar_status invar_setup_take_memory(invar_train_loop *loop, const invar_memory_plan *plan)
 {
-    INVAR_TRY(invar_setup_make_models(loop));
-    if (loop->options->identified)
-        INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
-    INVAR_TRY(invar_phase_memory_alloc(&loop->block, &loop->session.dev,
-                                       invar_run_context_sampler_dev(&loop->session), plan));
-    if (!loop->roles.is_rollout_rank) {
-        INVAR_TRY(make_trainer(loop));
-        INVAR_TRY(make_learners(loop));
+    INVAR_TRY(invar_setup_make_models(&loop->storage, &loop->models));
+    if (loop->job.options->identified)
+        INVAR_TRY(loop->job.options->identified(loop->job.options->payload,
+                                                &loop->storage.identity.digest));
+    INVAR_TRY(invar_phase_memory_alloc(&loop->models.phase_memory, &loop->models.context.dev,
+                                       invar_run_context_sampler_dev(&loop->models.context), plan));
+    if (!loop->world.roles.is_rollout_rank) {
+        INVAR_TRY(make_trainer(&loop->models));
+        INVAR_TRY(make_learners(&loop->models));
     }
-    INVAR_TRY(invar_setup_make_rollout(loop));
-    INVAR_TRY(make_async_verifier(loop));
-    INVAR_TRY(invar_setup_settle_memory(loop));
-    return make_sync(loop);
+    INVAR_TRY(invar_setup_make_rollout(&loop->storage, &loop->models));
+    INVAR_TRY(make_async_verifier(&loop->models, &loop->flow));
+    INVAR_TRY(invar_setup_settle_memory(&loop->models));
+    return make_sync(&loop->models);
 }

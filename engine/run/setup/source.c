@@ -15,41 +15,44 @@
 #include "base/invar_banned.h"
 
 /* True if loaded rollouts are run through the model to record their points. */
-static bool recomputes_points(const invar_train_loop *loop)
+static bool recomputes_points(const invar_run_storage *storage)
 {
-    return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.on_policy &&
-           !loop->settings.sft && !loop->config->debug_train_only &&
-           loop->config->load_debug_rollout_data[0];
+    return storage->recorder.options.level > INVAR_PROBE_STEP &&
+           storage->identity.saved.on_policy && !storage->job->settings.sft &&
+           !storage->job->config->debug_train_only &&
+           storage->job->config->load_debug_rollout_data[0];
 }
 
-invar_status invar_setup_make_rollout(invar_train_loop *loop)
+invar_status invar_setup_make_rollout(invar_run_storage *storage, invar_run_models *models)
 {
-    invar_run_context *s = &loop->session;
-    const char *loads = loop->config->load_debug_rollout_data;
+    invar_run_context *s = &models->context;
+    const char *loads = storage->job->config->load_debug_rollout_data;
 
-    if (loop->roles.first_rollout_rank > 0 && !loop->roles.is_rollout_rank)
+    if (storage->world->roles.first_rollout_rank > 0 && !storage->world->roles.is_rollout_rank)
         return INVAR_OK;
-    if (!loop->identity.evaluates && !recomputes_points(loop) && (loop->settings.sft || loads[0]))
+    if (!storage->identity.evaluates && !recomputes_points(storage) &&
+        (storage->job->settings.sft || loads[0]))
         return INVAR_OK;
     // the draft model was not loaded when the memory was planned
-    loop->workload.limits.speculation.model = s->draft;
-    return invar_rollout_new(&loop->rollout, invar_run_context_sampler(s), s->tokenizer,
-                             invar_phase_memory_dev(&loop->block, INVAR_MEMORY_PLAN_SAMPLING),
-                             &loop->workload.limits);
+    models->workload.limits.speculation.model = s->draft;
+    return invar_rollout_new(
+        &models->rollout, invar_run_context_sampler(s), s->tokenizer,
+        invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_SAMPLING),
+        &models->workload.limits);
 }
 
 static invar_status report_progress(void *payload, int64_t samples_done, int64_t tokens_done)
 {
     const invar_train_loop *loop = payload;
-    if (loop->options->progress)
-        loop->options->progress(
-            loop->options->payload,
-            &(invar_train_progress){.rollout = loop->position.rollout,
-                                    .rollouts = loop->settings.run_schedule.rollouts,
-                                    .step = loop->position.step,
+    if (loop->job.options->progress)
+        loop->job.options->progress(
+            loop->job.options->payload,
+            &(invar_train_progress){.rollout = loop->storage.position.rollout,
+                                    .rollouts = loop->job.settings.run_schedule.rollouts,
+                                    .step = loop->storage.position.step,
                                     .phase = "rollout",
                                     .samples_done = samples_done,
-                                    .samples = loop->rollout ? loop->source.active : 0,
+                                    .samples = loop->models.rollout ? loop->flow.source.active : 0,
                                     .tokens_done = tokens_done});
     return INVAR_OK;
 }
@@ -59,29 +62,29 @@ static invar_status report_progress(void *payload, int64_t samples_done, int64_t
  * Those ranks cannot if in-flight samples must first be scored with weights that training changes,
  * unless the sampler verifies them itself.
  */
-static bool samples_during_training(const invar_train_loop *loop)
+static bool samples_during_training(const invar_run_world *world, const invar_run_job *job)
 {
-    const invar_train_settings *set = &loop->settings;
+    const invar_train_settings *set = &job->settings;
 
-    return loop->config->rollout_overlap ||
-           (loop->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
+    return job->config->rollout_overlap ||
+           (world->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
             (!set->checks_flight || set->sampler_verifies));
 }
 
 /* Records an event of the agents, at the step that trains on the rollout. */
 static invar_status record_agent_event(void *payload, const char *kind, const char *text)
 {
-    invar_train_loop *loop = payload;
+    invar_run_storage *storage = payload;
 
     if (strcmp(kind, INVAR_JOURNAL_UNCHECKED) == 0)
-        return invar_train_loop_report_unchecked(loop, text);
-    return invar_recorder_event(&loop->recorder, loop->position.step, "warning", kind, text);
+        return invar_run_report_unchecked(storage, text);
+    return invar_recorder_event(&storage->recorder, storage->position.step, "warning", kind, text);
 }
 
-static invar_agent_server_options agent_server_options(invar_train_loop *loop)
+static invar_agent_server_options agent_server_options(invar_run_models *models)
 {
-    const invar_config *c = loop->config;
-    const invar_run_context *s = &loop->session;
+    const invar_config *c = models->job->config;
+    const invar_run_context *s = &models->context;
     invar_sampling_params sampling = invar_run_context_sampling(s);
     int64_t context = sampling.max_context ? sampling.max_context : s->spec.max_positions;
 
@@ -92,7 +95,7 @@ static invar_agent_server_options agent_server_options(invar_train_loop *loop)
         .max_calls = c->agent_max_calls,
         .max_branches = c->agent_max_branches,
         .zero_reward_on_failure = c->agent_failure == INVAR_AGENT_FAILURE_ZERO,
-        .rollout = loop->rollout,
+        .rollout = models->rollout,
         .chat = {.tokenizer = s->tokenizer,
                  .hf_dir = c->hf_checkpoint,
                  .template_path = c->chat_template_path,
@@ -111,41 +114,42 @@ static invar_agent_server_options agent_server_options(invar_train_loop *loop)
 /* Makes the agents. A replay has recorded sessions, and no folder to write to. */
 static invar_status make_agents(invar_train_loop *loop)
 {
-    bool replay = loop->options->replay;
-    bool recorded = !replay && loop->config->agent_record[0];
-    const invar_agents_options o = {.plugin = loop->plugins.by_role[INVAR_RUN_PLUGINS_AGENTS],
-                                    .server = agent_server_options(loop),
+    bool replay = loop->job.options->replay;
+    bool recorded = !replay && loop->job.config->agent_record[0];
+    const invar_agents_options o = {.plugin = loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_AGENTS],
+                                    .server = agent_server_options(&loop->models),
                                     .recorded = recorded,
-                                    .folder = replay || recorded ? NULL : loop->dirs.paths.run,
-                                    .run = loop->identity.digest,
-                                    .uuid = loop->recorder.uuid,
+                                    .folder =
+                                        replay || recorded ? NULL : loop->storage.dirs.paths.run,
+                                    .run = loop->storage.identity.digest,
+                                    .uuid = loop->storage.recorder.uuid,
                                     .on_event = record_agent_event,
-                                    .payload = loop};
+                                    .payload = &loop->storage};
 
-    return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
+    return o.plugin ? invar_agents_new(&loop->flow.agents, &o) : INVAR_OK;
 }
 
 invar_status invar_setup_open_source(invar_train_loop *loop)
 {
-    const invar_config *c = loop->config;
-    const invar_run_context *s = &loop->session;
-    const invar_train_settings *set = &loop->settings;
+    const invar_config *c = loop->job.config;
+    const invar_run_context *s = &loop->models.context;
+    const invar_train_settings *set = &loop->job.settings;
     // the calls that a plug-in gets must not depend on probes or checkpoints
     const bool multi_turn = set->lag.rollouts > 0 && c->custom_generate_function_path[0];
     invar_sample_source_options o = {
-        .layout = loop->world,
+        .layout = loop->world.all,
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->spec,
-        .rollout = loop->rollout,
+        .rollout = loop->models.rollout,
         .sampling = invar_run_context_sampling(s),
         .groups = {c->dynamic_sampling_filter_path[0],
-                   loop->plugins.by_role[INVAR_RUN_PLUGINS_GROUPS]},
+                   loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_GROUPS]},
         .samples = {c->rollout_sample_filter_path[0],
-                    loop->plugins.by_role[INVAR_RUN_PLUGINS_FILTER]},
-        .buffer = {c->buffer_filter_path[0], loop->plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
+                    loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_FILTER]},
+        .buffer = {c->buffer_filter_path[0], loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
         .prompt_selector = {c->data_source_path[0],
-                            loop->plugins.by_role[INVAR_RUN_PLUGINS_PROMPTS]},
+                            loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_PROMPTS]},
         .drop_zero_std = c->dynamic_sampling_filter == INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = c->rollout_shuffle,
         .use_data_answers = set->sft,
@@ -154,37 +158,37 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .round = set->round,
         .keep_surplus = c->over_sampling_keep_surplus,
         .lag = set->lag,
-        .recorded_schedule = set->recorded ? &loop->recorded_schedule : NULL,
+        .recorded_schedule = set->recorded ? &loop->flow.recorded_schedule : NULL,
         .max_delay = c->rollout_max_delay,
-        .separate_async_phase = loop->recorder.options.level > INVAR_PROBE_STEP ||
-                                samples_during_training(loop) || multi_turn,
-        .async = samples_during_training(loop),
+        .separate_async_phase = loop->storage.recorder.options.level > INVAR_PROBE_STEP ||
+                                samples_during_training(&loop->world, &loop->job) || multi_turn,
+        .async = samples_during_training(&loop->world, &loop->job),
         .use_thread = c->rollout_overlap,
-        .verify = {c->rollout_overlap || loop->async_verifier ? invar_train_loop_verify_async
-                                                              : NULL,
+        .verify = {c->rollout_overlap || loop->models.async_verifier ? invar_train_loop_verify_async
+                                                                     : NULL,
                    loop},
-        .stop_rollout = loop->dirs.paths.save[0] || multi_turn || set->recorded
+        .stop_rollout = loop->storage.dirs.paths.save[0] || multi_turn || set->recorded
                             ? 0
                             : set->run_schedule.rollouts,
         .tick = report_progress,
         .payload = loop,
         .load = c->load_debug_rollout_data,
-        .saved = &loop->identity.saved,
-        .run = loop->identity.digest,
-        .replay = loop->options->replay,
-        .recompute_points = recomputes_points(loop),
+        .saved = &loop->storage.identity.saved,
+        .run = loop->storage.identity.digest,
+        .replay = loop->job.options->replay,
+        .recompute_points = recomputes_points(&loop->storage),
         .needs_logp = c->use_tis || c->use_mis || c->use_rollout_logprobs,
         .needs_routing = c->use_rollout_routing_replay};
 
-    o.turns = invar_multi_turn_read(c, loop->plugins.by_role[INVAR_RUN_PLUGINS_TURNS], &s->spec,
-                                    s->tokenizer);
-    INVAR_TRY(invar_reward_source_read(&o.reward_source, c,
-                                       loop->plugins.by_role[INVAR_RUN_PLUGINS_REWARD], false));
+    o.turns = invar_multi_turn_read(c, loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_TURNS],
+                                    &s->spec, s->tokenizer);
+    INVAR_TRY(invar_reward_source_read(
+        &o.reward_source, c, loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_REWARD], false));
     INVAR_TRY(invar_run_context_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
     o.agents_lead = c->custom_agent_path[0];
-    o.agents = loop->agents;
+    o.agents = loop->flow.agents;
     o.needs_reward = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
-    invar_sample_source_open(&loop->source, &o);
+    invar_sample_source_open(&loop->flow.source, &o);
     return INVAR_OK;
 }

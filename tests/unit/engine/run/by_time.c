@@ -409,10 +409,10 @@ static void test_by_time__copies_into_half_of_the_memory(void **state)
     const size_t memory = (size_t)128 << 30;
 
     (void)state;
-    assert_true(invar_train_loop_may_copy(0, memory));
-    assert_true(invar_train_loop_may_copy(INT64_C(64) << 30, memory));
-    assert_false(invar_train_loop_may_copy((INT64_C(64) << 30) + 1, memory));
-    assert_false(invar_train_loop_may_copy(INT64_MAX, memory));
+    assert_true(invar_run_may_copy(0, memory));
+    assert_true(invar_run_may_copy(INT64_C(64) << 30, memory));
+    assert_false(invar_run_may_copy((INT64_C(64) << 30) + 1, memory));
+    assert_false(invar_run_may_copy(INT64_MAX, memory));
     assert_true(invar_memory_planning_host() > (size_t)1 << 20);
 }
 

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/user_facts.h"
+#include "engine/run/identity/user_facts.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

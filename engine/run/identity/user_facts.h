@@ -10,8 +10,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_USER_FACTS_H
-#define INVAR_ENGINE_RUN_USER_FACTS_H
+#ifndef INVAR_ENGINE_RUN_IDENTITY_USER_FACTS_H
+#define INVAR_ENGINE_RUN_IDENTITY_USER_FACTS_H
 
 #include <stddef.h>
 

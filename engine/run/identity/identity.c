@@ -55,16 +55,17 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status gather_identity(identity *id, const invar_train_loop *loop)
+static invar_status gather_identity(identity *id, const invar_run_storage *storage,
+                                    const invar_run_models *models)
 {
-    const invar_run_context *s = &loop->session;
+    const invar_run_context *s = &models->context;
     const invar_digest none = {{0}};
     invar_digest digest;
 
     id->count = id->n_hex = 0;
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->config->recipe, i);
+        invar_recipe_entry_get(&e, storage->job->config->recipe, i);
         if (invar_recipe_entry_identifies(&e))
             id->pairs[id->count++] =
                 (invar_ledger_pair){e.key->name, recorded_text(id, i, e.text ? e.text : "")};
@@ -87,9 +88,9 @@ static invar_status gather_identity(identity *id, const invar_train_loop *loop)
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     if (s->spec.lora.rank > 0)
         add_digest(id, "base hash", &s->base_weights);
-    if (invar_train_settings_teacher(loop->config))
+    if (invar_train_settings_teacher(storage->job->config))
         add_digest(id, "teacher hash", &s->teacher_weights);
-    if (invar_train_settings_critic(loop->config))
+    if (invar_train_settings_critic(storage->job->config))
         add_digest(id, "critic hash", &s->critic_weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
@@ -97,12 +98,12 @@ static invar_status gather_identity(identity *id, const invar_train_loop *loop)
         invar_dataset_hash(&digest, s->data);
         add_digest(id, "data hash", &digest);
     }
-    if (loop->identity.evaluates)
-        add_digest(id, EVAL_DATA, &loop->identity.eval_data);
-    if (!invar_digest_equal(&loop->identity.saved.foreign, &none))
-        add_digest(id, ROLLOUTS, &loop->identity.saved.foreign);
-    if (loop->fork.step >= 0)
-        add_digest(id, "fork chain", &loop->fork.chain);
+    if (storage->identity.evaluates)
+        add_digest(id, EVAL_DATA, &storage->identity.eval_data);
+    if (!invar_digest_equal(&storage->identity.saved.foreign, &none))
+        add_digest(id, ROLLOUTS, &storage->identity.saved.foreign);
+    if (storage->fork.step >= 0)
+        add_digest(id, "fork chain", &storage->fork.chain);
     return INVAR_OK;
 }
 
@@ -110,7 +111,7 @@ static invar_status gather_identity(identity *id, const invar_train_loop *loop)
 static invar_status read_file_pair(void *payload, const char *const *columns,
                                    const invar_ledger_value *values, int count)
 {
-    invar_train_loop *loop = payload;
+    invar_run_storage *storage = payload;
 
     (void)columns;
     if (!values)
@@ -118,58 +119,60 @@ static invar_status read_file_pair(void *payload, const char *const *columns,
     INVAR_CHECK(count == 2);
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
-    loop->identity.evaluates = loop->identity.evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
-    loop->identity.saved.on_policy =
-        loop->identity.saved.on_policy && strcmp(values[0].data, ROLLOUTS) != 0;
+    storage->identity.evaluates =
+        storage->identity.evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
+    storage->identity.saved.on_policy =
+        storage->identity.saved.on_policy && strcmp(values[0].data, ROLLOUTS) != 0;
     return invar_digest_parse(strcmp(values[0].data, EVAL_DATA) == 0
-                                  ? &loop->identity.eval_data
-                                  : &loop->identity.saved.foreign,
+                                  ? &storage->identity.eval_data
+                                  : &storage->identity.saved.foreign,
                               values[1].data);
 }
 
-static invar_status recall_files(invar_train_loop *loop)
+static invar_status recall_files(invar_run_storage *storage)
 {
     const invar_ledger_select_request request = {
         .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" ROLLOUTS "')",
         .row = read_file_pair,
-        .payload = loop};
+        .payload = storage};
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, storage->dirs.paths.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_select(ledger, &request);
     invar_ledger_close(ledger);
     return status;
 }
 
-invar_status invar_train_loop_read_sets(invar_train_loop *loop)
+invar_status invar_run_read_sets(invar_run_storage *storage, invar_run_models *models)
 {
-    const invar_config *c = loop->config;
-    invar_data_lengths *data = &loop->identity.data;
+    const invar_config *c = storage->job->config;
+    invar_data_lengths *data = &storage->identity.data;
 
-    invar_data_lengths_add(data, loop->session.data, false);
-    if (loop->options->replay) // a replay does not evaluate
+    invar_data_lengths_add(data, models->context.data, false);
+    if (storage->job->options->replay) // a replay does not evaluate
         return INVAR_OK;
-    data->evaluates = loop->identity.evaluates = invar_config_evaluates(c) && c->eval_interval > 0;
+    data->evaluates = storage->identity.evaluates =
+        invar_config_evaluates(c) && c->eval_interval > 0;
     if (!data->evaluates)
         return INVAR_OK;
-    INVAR_TRY(invar_evaluate_read_sets(&loop->session));
-    INVAR_TRY(invar_evaluate_measure(data, &loop->session));
-    return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
+    INVAR_TRY(invar_evaluate_read_sets(&models->context));
+    INVAR_TRY(invar_evaluate_measure(data, &models->context));
+    return invar_evaluate_hash(&storage->identity.eval_data, data, &models->context);
 }
 
-static invar_status find_saved_rollouts(invar_train_loop *loop)
+static invar_status find_saved_rollouts(invar_run_storage *storage, invar_run_models *models)
 {
-    const invar_config *c = loop->config;
+    const invar_config *c = storage->job->config;
     invar_digest own;
     identity id;
 
-    loop->identity.saved = (invar_saved_rollouts){.on_policy = true};
-    if (loop->options->replay)
-        return recall_files(loop);
-    INVAR_TRY(gather_identity(&id, loop));
+    storage->identity.saved = (invar_saved_rollouts){.on_policy = true};
+    if (storage->job->options->replay)
+        return recall_files(storage);
+    INVAR_TRY(gather_identity(&id, storage, models));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
-    return invar_saved_rollouts_find(&loop->identity.saved, c, &own);
+    return invar_saved_rollouts_find(&storage->identity.saved, c, &own);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
@@ -190,10 +193,10 @@ typedef struct facts {
  * Adds names and hashes of plug-ins as facts. They are not part of the identity: their replies are
  * recorded instead.
  */
-static void add_plugins(facts *f, const invar_train_loop *loop)
+static void add_plugins(facts *f, const invar_run_flow *flow)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++) {
-        const invar_plugin *plugin = loop->plugins.by_role[i];
+        const invar_plugin *plugin = flow->plugins.by_role[i];
         const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
 
         if (plugin && invar_plugin_title(plugin)[0])
@@ -241,25 +244,27 @@ static void add_model(facts *f, const invar_run_context *s)
 static void gather_facts(facts *f, const invar_train_loop *loop)
 {
     f->count = 0;
-    add_model(f, &loop->session);
+    add_model(f, &loop->models.context);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->config->recipe, i);
-        if (i == INVAR_KEY_SAVE && loop->dirs.paths.save[0] && !loop->dirs.paths.default_save_dir)
+        invar_recipe_entry_get(&e, loop->job.config->recipe, i);
+        if (i == INVAR_KEY_SAVE && loop->storage.dirs.paths.save[0] &&
+            !loop->storage.dirs.paths.default_save_dir)
             // the environment variable INVAR_SAVE may have named the folder
-            e.text = loop->dirs.paths.save;
+            e.text = loop->storage.dirs.paths.save;
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
-    if (loop->session.data && invar_dataset_dropped_count(loop->session.data)) {
+    if (loop->models.context.data && invar_dataset_dropped_count(loop->models.context.data)) {
         (void)snprintf(f->dropped, sizeof f->dropped, "%" PRId64,
-                       invar_dataset_dropped_count(loop->session.data));
+                       invar_dataset_dropped_count(loop->models.context.data));
         f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
     }
-    if (loop->world) {
-        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_ranks_size(loop->world));
+    if (loop->world.all) {
+        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_ranks_size(loop->world.all));
         f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
-        f->items[f->count++] = (invar_ledger_fact){"layout", "transport", loop->transport.text};
+        f->items[f->count++] =
+            (invar_ledger_fact){"layout", "transport", loop->world.transport.text};
     }
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",
@@ -267,27 +272,29 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
         f->items[f->count++] = (invar_ledger_fact){INVAR_OP_REVISIONS_SCOPE,
                                                    invar_op_name((invar_op)op), f->revision[op]};
     }
-    add_plugins(f, loop);
-    for (size_t i = 0; i < loop->identity.facts.count; i++)
-        f->items[f->count++] = loop->identity.facts.items[i];
+    add_plugins(f, &loop->flow);
+    for (size_t i = 0; i < loop->storage.identity.facts.count; i++)
+        f->items[f->count++] = loop->storage.identity.facts.items[i];
 }
 
-static invar_status begin_run(invar_train_loop *loop, const invar_ledger_provenance *provenance)
+static invar_status begin_run(invar_run_storage *storage, invar_run_models *models,
+                              const invar_ledger_provenance *provenance)
 {
     identity id;
-    invar_ledger_run run = {.name = loop->dirs.paths.name,
-                            .kind = loop->options->kind ? loop->options->kind : "train",
+    invar_ledger_run run = {.name = storage->dirs.paths.name,
+                            .kind =
+                                storage->job->options->kind ? storage->job->options->kind : "train",
                             .circumstances = *provenance};
 
-    INVAR_TRY(gather_identity(&id, loop));
+    INVAR_TRY(gather_identity(&id, storage, models));
     run.identity = id.pairs;
     run.n_identity = id.count;
-    if (loop->fork.starting) {
-        run.parent = loop->fork.uuid;
-        run.fork_step = loop->fork.step;
-        run.fork_chain = &loop->fork.chain;
+    if (storage->fork.starting) {
+        run.parent = storage->fork.uuid;
+        run.fork_step = storage->fork.step;
+        run.fork_chain = &storage->fork.chain;
     }
-    return invar_ledger_begin(loop->recorder.ledger, &run);
+    return invar_ledger_begin(storage->recorder.ledger, &run);
 }
 
 /*
@@ -351,14 +358,14 @@ static void find_only_here(first_other *other)
  * True if a fork could have the other value. Checkpoints of debug-rollout-only have no weights, so
  * such a fork must keep the initial ones, and cannot train.
  */
-static bool can_fork(const invar_train_loop *loop, const first_other *other, int index)
+static bool can_fork(const invar_run_job *job, const first_other *other, int index)
 {
-    return loop->config->debug_rollout_only ? !other->weights
-                                            : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
+    return job->config->debug_rollout_only ? !other->weights
+                                           : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
 }
 
 /* Writes the advice to fork the run; "" if a fork cannot have another value of the key. */
-static void advise_fork(char *out, size_t size, const invar_train_loop *loop,
+static void advise_fork(char *out, size_t size, const invar_run_storage *storage,
                         const first_other *other)
 {
     int index = invar_recipe_find(invar_config_schema(), other->key);
@@ -366,8 +373,8 @@ static void advise_fork(char *out, size_t size, const invar_train_loop *loop,
 
     // keys of the model describe weights, which a fork takes from its parent
     if (index >= 0 && strcmp(invar_config_schema()->keys[index].section, "model") != 0 &&
-        can_fork(loop, other, index))
-        invar_train_loop_fork_command(command, loop);
+        can_fork(storage->job, other, index))
+        invar_run_fork_command(command, storage);
     if (command[0])
         (void)snprintf(out, size, "continue it with other keys as a fork: %s; or ", command);
     else
@@ -392,8 +399,8 @@ static const char *key_behind(const char *hash)
 }
 
 /* Fails if the ledger's run has another identity, with the first difference and advice. */
-static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledger,
-                               const invar_ledger_summary *found)
+static invar_status check_same(const invar_run_storage *storage, const invar_run_models *models,
+                               invar_ledger *ledger, const invar_ledger_summary *found)
 {
     const invar_ledger_argument run = {"run",
                                        {.type = INVAR_LEDGER_TYPE_INT, .integer = found->run}};
@@ -407,56 +414,58 @@ static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledge
     char advice[INVAR_FORK_COMMAND_SIZE + 64];
     identity id;
 
-    if (invar_digest_equal(&found->identity, &loop->identity.digest))
+    if (invar_digest_equal(&found->identity, &storage->identity.digest))
         return INVAR_OK;
-    INVAR_TRY(gather_identity(&id, loop));
+    INVAR_TRY(gather_identity(&id, storage, models));
     other.id = &id;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     find_only_here(&other);
-    if (loop->options->replay)
+    if (storage->job->options->replay)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "this is not the recorded run: its %s%s was %s and is %s; give the files "
                           "that it was made with",
                           other.key, key_behind(other.key), other.there, other.here);
-    advise_fork(advice, sizeof advice, loop, &other);
+    advise_fork(advice, sizeof advice, storage, &other);
     return INVAR_FAIL(
         INVAR_E_STATE, 0,
         "%.1000s holds another run: its %s%s was %s and is %s; %schoose another folder "
         "with --run, or start over with --fresh",
-        loop->dirs.paths.ledger, other.key, key_behind(other.key), other.there, other.here, advice);
+        storage->dirs.paths.ledger, other.key, key_behind(other.key), other.there, other.here,
+        advice);
 }
 
 /*
  * Fails if the files of a replay are not those of the recorded run. Called before models are made.
  */
-static invar_status check_recorded(const invar_train_loop *loop)
+static invar_status check_recorded(const invar_run_storage *storage, const invar_run_models *models)
 {
     invar_ledger_summary summary;
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, storage->dirs.paths.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_find(&summary, ledger, NULL);
     if (status == INVAR_OK)
-        status = check_same(loop, ledger, &summary);
+        status = check_same(storage, models, ledger, &summary);
     invar_ledger_close(ledger);
     return status;
 }
 
-invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
-                                             const invar_train_loop *loop)
+invar_status invar_run_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
+                                      const invar_run_storage *storage,
+                                      const invar_run_models *models)
 {
     invar_ledger_summary summary = {.uuid = ""};
     invar_ledger *ledger = NULL;
     invar_status status = INVAR_OK;
 
     uuid_out[0] = '\0';
-    if (!invar_path_exists(loop->dirs.paths.ledger))
+    if (!invar_path_exists(storage->dirs.paths.ledger))
         return INVAR_OK;
-    if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) ==
+    if (invar_ledger_open(&ledger, storage->dirs.paths.ledger, &(invar_ledger_options){0}) ==
             INVAR_OK &&
         invar_ledger_find(&summary, ledger, NULL) == INVAR_OK)
-        status = check_same(loop, ledger, &summary);
+        status = check_same(storage, models, ledger, &summary);
     else
         invar_error_clear(); // the run itself will open the ledger to write, and may repair it
     memcpy(uuid_out, summary.uuid, sizeof summary.uuid);
@@ -464,14 +473,14 @@ invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZ
     return status;
 }
 
-invar_status invar_train_loop_identify(invar_train_loop *loop)
+invar_status invar_run_identify(invar_run_storage *storage, invar_run_models *models)
 {
     identity id;
 
-    INVAR_TRY(find_saved_rollouts(loop));
-    INVAR_TRY(gather_identity(&id, loop));
-    INVAR_TRY(invar_ledger_identity(&loop->identity.digest, id.pairs, id.count));
-    return loop->options->replay ? check_recorded(loop) : INVAR_OK;
+    INVAR_TRY(find_saved_rollouts(storage, models));
+    INVAR_TRY(gather_identity(&id, storage, models));
+    INVAR_TRY(invar_ledger_identity(&storage->identity.digest, id.pairs, id.count));
+    return storage->job->options->replay ? check_recorded(storage, models) : INVAR_OK;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
@@ -504,12 +513,12 @@ typedef struct files {
  * recipe. Free keys count, since each rank decides by itself when to save or to evaluate. If `to`
  * has no memory, it is only measured.
  */
-static void add_recipe(rank_inputs *to, const files *own, const invar_train_loop *loop)
+static void add_recipe(rank_inputs *to, const files *own, const invar_run_storage *storage)
 {
     char until[24], step[24];
 
-    (void)snprintf(until, sizeof until, "%" PRId64, loop->options->until);
-    (void)snprintf(step, sizeof step, "%" PRId64, loop->options->fork_step);
+    (void)snprintf(until, sizeof until, "%" PRId64, storage->job->options->until);
+    (void)snprintf(step, sizeof step, "%" PRId64, storage->job->options->fork_step);
     to->bytes = 0;
     add_text(to, "program");
     add_text(to, own->program);
@@ -522,14 +531,14 @@ static void add_recipe(rank_inputs *to, const files *own, const invar_train_loop
     add_text(to, "until");
     add_text(to, until);
     add_text(to, "fork");
-    add_text(to, loop->options->fork ? loop->options->fork : "");
+    add_text(to, storage->job->options->fork ? storage->job->options->fork : "");
     add_text(to, "fork-step");
     add_text(to, step);
     add_text(to, "folder of checkpoints"); // the environment may have named it
-    add_text(to, loop->dirs.paths.save);
+    add_text(to, storage->dirs.paths.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
-        invar_recipe_entry_get(&e, loop->config->recipe, i);
+        invar_recipe_entry_get(&e, storage->job->config->recipe, i);
         add_text(to, e.key->name);
         add_text(to, e.text ? e.text : "");
     }
@@ -580,21 +589,21 @@ static invar_status hash_program(files *out)
 }
 
 /* Broadcasts the text of rank `from`. The caller frees *text. */
-static invar_status broadcast_text(char **text, const invar_train_loop *loop, int from,
+static invar_status broadcast_text(char **text, const invar_run_world *world, int from,
                                    const rank_inputs *own)
 {
     int64_t bytes = (int64_t)own->bytes;
 
-    INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", from, &bytes, sizeof bytes));
+    INVAR_TRY(invar_ranks_broadcast(world->all, "identity", from, &bytes, sizeof bytes));
     INVAR_TRY(INVAR_ALLOC(*text, (size_t)bytes + 2, "what a rank is given"));
     memset(*text, 0, (size_t)bytes + 2); // ends with two NULs, whatever the other rank sends
-    if (invar_comm_rank(loop->world->world) == from)
+    if (invar_comm_rank(world->all->world) == from)
         memcpy(*text, own->text, own->bytes);
-    return invar_ranks_broadcast(loop->world, "identity", from, *text, (size_t)bytes);
+    return invar_ranks_broadcast(world->all, "identity", from, *text, (size_t)bytes);
 }
 
 /* Fails with the first key in which the differing rank's text differs from that of the majority. */
-static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_outlier *outlier,
+static invar_status fail_rank(const invar_run_world *world, const invar_rank_outlier *outlier,
                               const char *odd, const char *usual)
 {
     char key[INVAR_TEXT_QUOTE_SIZE], its[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
@@ -611,16 +620,16 @@ static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_out
     usual += strlen(usual) + 1;
     invar_text_quote(its, sizeof its, odd, strlen(odd));
     invar_text_quote(theirs, sizeof theirs, usual, strlen(usual));
-    return INVAR_FAIL(
-        INVAR_E_STATE, 0,
-        "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
-        "other's \"%s\"; give all ranks the same program, recipe, data and weights",
-        outlier->differing_rank, invar_comm_host(loop->world->world, outlier->differing_rank),
-        outlier->majority_rank, invar_comm_host(loop->world->world, outlier->majority_rank), key,
-        its, theirs);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
+                      "other's \"%s\"; give all ranks the same program, recipe, data and weights",
+                      outlier->differing_rank,
+                      invar_comm_host(world->all->world, outlier->differing_rank),
+                      outlier->majority_rank,
+                      invar_comm_host(world->all->world, outlier->majority_rank), key, its, theirs);
 }
 
-static invar_status compare_inputs(invar_train_loop *loop, const rank_inputs *own)
+static invar_status compare_inputs(invar_run_world *world, const rank_inputs *own)
 {
     char *odd = NULL, *usual = NULL;
     invar_rank_outlier outlier;
@@ -628,14 +637,14 @@ static invar_status compare_inputs(invar_train_loop *loop, const rank_inputs *ow
     invar_status status;
 
     invar_hash_bytes(&digest, own->text, own->bytes);
-    status = invar_ranks_compare_digests(&outlier, loop->world, "identity", &digest);
+    status = invar_ranks_compare_digests(&outlier, world->all, "identity", &digest);
     if (status == INVAR_OK && outlier.differing_rank >= 0) {
-        status = broadcast_text(&odd, loop, outlier.differing_rank, own);
+        status = broadcast_text(&odd, world, outlier.differing_rank, own);
         if (status == INVAR_OK)
-            status = broadcast_text(&usual, loop, outlier.majority_rank, own);
-        loop->all_ranks_failed = status == INVAR_OK;
+            status = broadcast_text(&usual, world, outlier.majority_rank, own);
+        world->all_failed = status == INVAR_OK;
         if (status == INVAR_OK)
-            status = fail_rank(loop, &outlier, odd, usual);
+            status = fail_rank(world, &outlier, odd, usual);
     }
     invar_free(usual);
     invar_free(odd);
@@ -647,36 +656,36 @@ static invar_status make_text(rank_inputs *own)
     return INVAR_ALLOC(own->text, own->bytes, "what ranks are given");
 }
 
-invar_status invar_train_loop_compare_recipes(invar_train_loop *loop)
+invar_status invar_run_compare_recipes(invar_run_storage *storage)
 {
     rank_inputs own = {.text = NULL};
     invar_status status;
     files program;
 
-    if (!loop->world)
+    if (!storage->world->all)
         return INVAR_OK;
     INVAR_TRY(hash_program(&program));
-    add_recipe(&own, &program, loop);
+    add_recipe(&own, &program, storage);
     INVAR_TRY(make_text(&own));
-    add_recipe(&own, &program, loop);
-    status = compare_inputs(loop, &own);
+    add_recipe(&own, &program, storage);
+    status = compare_inputs(storage->world, &own);
     invar_free(own.text);
     return status;
 }
 
-invar_status invar_train_loop_compare_files(invar_train_loop *loop)
+invar_status invar_run_compare_files(invar_run_storage *storage, invar_run_models *models)
 {
     rank_inputs own = {.text = NULL};
     identity id;
     invar_status status;
 
-    if (!loop->world)
+    if (!storage->world->all)
         return INVAR_OK;
-    INVAR_TRY(gather_identity(&id, loop));
-    add_files(&own, &loop->session, &id);
+    INVAR_TRY(gather_identity(&id, storage, models));
+    add_files(&own, &models->context, &id);
     INVAR_TRY(make_text(&own));
-    add_files(&own, &loop->session, &id);
-    status = compare_inputs(loop, &own);
+    add_files(&own, &models->context, &id);
+    status = compare_inputs(storage->world, &own);
     invar_free(own.text);
     return status;
 }
@@ -685,48 +694,49 @@ invar_status invar_train_loop_compare_files(invar_train_loop *loop)
  * Fails if the ledger's run was computed with other op revisions than those of this program. A
  * replay has checked its steps already.
  */
-static invar_status check_revisions(const invar_train_loop *loop, const invar_ledger_summary *found)
+static invar_status check_revisions(const invar_run_storage *storage,
+                                    const invar_ledger_summary *found)
 {
     bool known;
 
-    if (loop->options->replay)
+    if (storage->job->options->replay)
         return INVAR_OK;
-    INVAR_TRY(invar_op_revisions_check(&known, loop->recorder.ledger, found, 0, INT64_MAX,
+    INVAR_TRY(invar_op_revisions_check(&known, storage->recorder.ledger, found, 0, INT64_MAX,
                                        ", or start anew with --fresh"));
     if (!known)
-        invar_recorder_print(&loop->recorder, "%s", INVAR_OP_REVISIONS_UNKNOWN);
+        invar_recorder_print(&storage->recorder, "%s", INVAR_OP_REVISIONS_UNKNOWN);
     return INVAR_OK;
 }
 
-invar_status invar_train_loop_open_ledger(invar_train_loop *loop)
+invar_status invar_run_open_ledger(invar_run_storage *storage, invar_run_models *models)
 {
     invar_ledger_options options = {.create = true, .writer = "invar train"};
     invar_ledger_summary summary;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&loop->recorder.ledger, loop->dirs.paths.ledger, &options));
-    status = invar_ledger_find(&summary, loop->recorder.ledger, NULL);
+    INVAR_TRY(invar_ledger_open(&storage->recorder.ledger, storage->dirs.paths.ledger, &options));
+    status = invar_ledger_find(&summary, storage->recorder.ledger, NULL);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    INVAR_TRY(check_same(loop, loop->recorder.ledger, &summary));
-    INVAR_TRY(check_revisions(loop, &summary));
-    memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
-    loop->recorder.run = summary.run;
-    loop->recorder.last_recorded_step = summary.last_step;
-    return invar_kept_samples_measure(&loop->recorder.kept_bytes, loop->recorder.ledger,
+    INVAR_TRY(check_same(storage, models, storage->recorder.ledger, &summary));
+    INVAR_TRY(check_revisions(storage, &summary));
+    memcpy(storage->recorder.uuid, summary.uuid, sizeof storage->recorder.uuid);
+    storage->recorder.run = summary.run;
+    storage->recorder.last_recorded_step = summary.last_step;
+    return invar_kept_samples_measure(&storage->recorder.kept_bytes, storage->recorder.ledger,
                                       summary.run);
 }
 
-invar_status invar_train_loop_fail_missing_run(const invar_train_loop *loop, int64_t step)
+invar_status invar_run_fail_missing_run(const invar_run_storage *storage, int64_t step)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "the checkpoint continues after step %" PRId64
                       ", but %.1000s has no run: give the run's folder with --run, or start a new "
                       "run from its weights with ref-load",
-                      step, loop->dirs.paths.ledger);
+                      step, storage->dirs.paths.ledger);
 }
 
 invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const invar_digest *chain)
@@ -738,18 +748,19 @@ invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const 
     gather_facts(&known, loop);
     provenance.facts = known.items;
     provenance.n_facts = known.count;
-    if (loop->recorder.uuid[0]) {
-        INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, loop->recorder.uuid));
-        INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
-                                      &provenance));
-    } else if (step >= 0 && !loop->fork.starting) {
-        return invar_train_loop_fail_missing_run(loop, step);
+    if (loop->storage.recorder.uuid[0]) {
+        INVAR_TRY(invar_ledger_find(&summary, loop->storage.recorder.ledger,
+                                    loop->storage.recorder.uuid));
+        INVAR_TRY(invar_ledger_resume(loop->storage.recorder.ledger, loop->storage.recorder.uuid,
+                                      step, chain, &provenance));
+    } else if (step >= 0 && !loop->storage.fork.starting) {
+        return invar_run_fail_missing_run(&loop->storage, step);
     } else {
-        INVAR_TRY(begin_run(loop, &provenance));
-        INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));
+        INVAR_TRY(begin_run(&loop->storage, &loop->models, &provenance));
+        INVAR_TRY(invar_ledger_find(&summary, loop->storage.recorder.ledger, NULL));
     }
-    memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
-    loop->recorder.run = summary.run;
-    loop->recorder.last_recorded_step = summary.last_step;
+    memcpy(loop->storage.recorder.uuid, summary.uuid, sizeof loop->storage.recorder.uuid);
+    loop->storage.recorder.run = summary.run;
+    loop->storage.recorder.last_recorded_step = summary.last_step;
     return INVAR_OK;
 }
