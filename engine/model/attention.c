@@ -15,7 +15,7 @@ static int64_t heads_atom(const invar_builder *b, int64_t dim)
 {
     int64_t width = dim;
 
-    while (width % b->head_block != 0)
+    while (width % b->model.head_block != 0)
         width += dim;
     return width;
 }

@@ -83,20 +83,19 @@ static void declare_all(invar_builder *b, const invar_model_spec *s)
 invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                                    const invar_model_spec *spec, invar_format format)
 {
-    invar_builder b = {.declared = out,
-                       .storage = INVAR_DTYPE_F32,
-                       .head_block = invar_format_head_block(format),
-                       .tensors = 1,
-                       .experts = 1,
+    invar_builder b = {.model = {.declared = out,
+                                 .storage = INVAR_DTYPE_F32,
+                                 .head_block = invar_format_head_block(format),
+                                 .tensors = 1,
+                                 .experts = 1},
                        .layer = -1,
-                       .rows = 1,
-                       .all_rows = 1};
+                       .rows = {.count = 1, .all_count = 1}};
     invar_status status;
 
     INVAR_TRY(invar_op_graph_new(&b.graph));
     declare_all(&b, spec);
     status = b.graph->status;
-    *count_out = b.next_param;
+    *count_out = b.model.next_param;
     invar_builder_release(&b);
     invar_op_graph_free(b.graph);
     return status;
@@ -117,34 +116,34 @@ static invar_tensor rope_table_input(invar_op_graph *graph, const invar_model *m
 void invar_decoder_begin(invar_builder *b, invar_op_graph *graph, const invar_model *model,
                          int64_t rows)
 {
-    invar_builder lists = *b;
+    invar_builder_lists lists = {.values = b->lists.values,
+                                 .value_bytes = b->lists.value_bytes,
+                                 .backward_records = b->lists.backward_records,
+                                 .record_bytes = b->lists.record_bytes,
+                                 .args = b->lists.args,
+                                 .args_capacity = b->lists.args_capacity,
+                                 .groups = b->lists.groups,
+                                 .group_bytes = b->lists.group_bytes};
 
     invar_op_graph_clear(graph);
-    if (lists.built_bytes)
-        memset(lists.built, 0, lists.built_bytes);
+    if (lists.value_bytes)
+        memset(lists.values, 0, lists.value_bytes);
     *b = (invar_builder){.graph = graph,
-                         .params = model->base,
-                         .param_base = model->memory,
-                         .frozen_base = model->base_memory,
-                         .storage = model->storage,
-                         .norm_eps = model->spec.norm_eps,
-                         .head_block = invar_format_head_block(model->format),
-                         .tensor = model->part.tensor,
-                         .tensors = model->part.tensors,
-                         .expert = model->part.expert,
-                         .experts = model->part.experts,
+                         .model = {.params = model->base,
+                                   .param_base = model->memory,
+                                   .frozen_base = model->base_memory,
+                                   .storage = model->storage,
+                                   .norm_eps = model->spec.norm_eps,
+                                   .head_block = invar_format_head_block(model->format),
+                                   .tensor = model->part.tensor,
+                                   .tensors = model->part.tensors,
+                                   .expert = model->part.expert,
+                                   .experts = model->part.experts},
+                         .rows.count = rows,
                          .layer = -1,
-                         .rows = rows,
-                         .built = lists.built,
-                         .built_bytes = lists.built_bytes,
-                         .backward_records = lists.backward_records,
-                         .noted_bytes = lists.noted_bytes,
-                         .args = lists.args,
-                         .args_capacity = lists.args_capacity,
-                         .groups = lists.groups,
-                         .group_bytes = lists.group_bytes};
-    b->cosine = rope_table_input(graph, model, &model->cosine);
-    b->sine = rope_table_input(graph, model, &model->sine);
+                         .lists = lists};
+    b->model.cosine = rope_table_input(graph, model, &model->cosine);
+    b->model.sine = rope_table_input(graph, model, &model->sine);
 }
 
 /*
@@ -158,7 +157,7 @@ static void rebuild_layer(invar_builder *b, const invar_model *model, int64_t i,
 
     b->hide_points = true;
     invar_build_value_info(b, &x[0])->readers = 0; // its readers were discarded
-    b->next_param = model->first[i];
+    b->model.next_param = model->first[i];
     y = build_layer(b, &model->spec, i, x[0]);
     b->hide_points = false;
     d = invar_build_grad_in(b, &x[1]);
@@ -186,9 +185,9 @@ static void build_backward(invar_builder *b, invar_decoder *out, const invar_mod
 /* Declares the input of a first layer that is not layer 0. */
 static invar_tensor begin_at_layer(invar_builder *b, const invar_model *model, int64_t i)
 {
-    invar_tensor x = invar_build_residual_buffer(b, b->storage, 1, model->spec.hidden);
+    invar_tensor x = invar_build_residual_buffer(b, b->model.storage, 1, model->spec.hidden);
 
-    b->next_param = model->first[i];
+    b->model.next_param = model->first[i];
     invar_op_graph_host_access(b->graph, &x);
     invar_op_graph_initial_point(b->graph,
                                  &(invar_graph_point){.name = "mlp", .layer = i - 1, .rows = x});
@@ -206,7 +205,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     if (layers->first > 0)
         out.first = begin_at_layer(b, model, layers->first);
     x[0] = layers->first > 0 ? out.first : build_embedding(b, &model->spec);
-    before = b->n_noted;
+    before = b->lists.n_records;
     for (int64_t i = 0; i < layers->count; i++) {
         x[i + 1] = build_layer(b, &model->spec, layers->first + i, x[i]);
         if (recompute && i < layers->count - 1) // the values of the last layer are still valid
@@ -223,7 +222,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     invar_op_graph_end_section(b->graph);
     if (!b->train)
         return out;
-    out.d_stream = invar_build_residual_buffer(b, b->storage, 1, model->spec.hidden);
+    out.d_stream = invar_build_residual_buffer(b, b->model.storage, 1, model->spec.hidden);
     invar_op_graph_host_access(b->graph, &out.d_stream);
     if (layers->first + layers->count < model->spec.layers)
         invar_op_graph_initial_point(b->graph,

@@ -129,10 +129,11 @@ static int64_t route_of(const invar_model *model)
 static invar_tensor routing_array(invar_builder *b, const invar_model *model,
                                   invar_graph_input which)
 {
-    int64_t first = b->context ? invar_row_partition_first(b->context) : 0, route = route_of(model);
+    int64_t first = b->rows.context ? invar_row_partition_first(b->rows.context) : 0,
+            route = route_of(model);
 
     return invar_tensor_2d((int32_t *)invar_op_graph_input(b->graph, which) + first * route,
-                           INVAR_DTYPE_I32, b->rows, route);
+                           INVAR_DTYPE_I32, b->rows.count, route);
 }
 
 /*
@@ -229,26 +230,28 @@ static void set_row_inputs(invar_builder *b, invar_pass *pass)
     const invar_row_partitions *d = &pass->division;
     int64_t first = invar_row_partition_first(&d->context);
 
-    b->all_rows = rows->count;
-    b->all_ids = b->ids = invar_build_array(b, INVAR_INPUT_IDS, INVAR_DTYPE_I32, rows->count);
-    b->positions = invar_build_array(b, INVAR_INPUT_POSITIONS, INVAR_DTYPE_I32, b->rows);
-    b->samples = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_SAMPLES),
-                                     rows->samples.count};
-    b->all_units = b->units =
+    b->rows.all_count = rows->count;
+    b->rows.all_ids = b->rows.ids =
+        invar_build_array(b, INVAR_INPUT_IDS, INVAR_DTYPE_I32, rows->count);
+    b->rows.positions = invar_build_array(b, INVAR_INPUT_POSITIONS, INVAR_DTYPE_I32, b->rows.count);
+    b->rows.samples = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_SAMPLES),
+                                          rows->samples.count};
+    b->rows.all_units = b->rows.units =
         (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_UNITS), rows->units.count};
     if (d->stream.size > 1) {
-        b->stream = &d->stream;
-        b->stream_units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_OWN_UNITS),
-                                              d->residual.units};
+        b->rows.stream = &d->stream;
+        b->rows.stream_units = (invar_row_offsets){
+            invar_op_graph_input(b->graph, INVAR_INPUT_OWN_UNITS), d->residual.units};
     }
     if (d->context.size > 1) {
-        invar_op_graph_reserve_rows(b->graph, b->rows,
-                                    invar_row_partition_max(b->all_rows, d->context.size));
-        b->context = &d->context;
-        b->units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_CONTEXT_UNITS),
-                                       d->context.units};
-        b->ids = invar_tensor_1d((int32_t *)b->ids.data + first, INVAR_DTYPE_I32, b->rows);
-        b->positions.data = (int32_t *)b->positions.data + first;
+        invar_op_graph_reserve_rows(b->graph, b->rows.count,
+                                    invar_row_partition_max(b->rows.all_count, d->context.size));
+        b->rows.context = &d->context;
+        b->rows.units = (invar_row_offsets){
+            invar_op_graph_input(b->graph, INVAR_INPUT_CONTEXT_UNITS), d->context.units};
+        b->rows.ids =
+            invar_tensor_1d((int32_t *)b->rows.ids.data + first, INVAR_DTYPE_I32, b->rows.count);
+        b->rows.positions.data = (int32_t *)b->rows.positions.data + first;
     }
 }
 
@@ -273,7 +276,7 @@ static invar_status build_layers_graph(invar_pass *pass)
     if (rows->routing)
         b->routing =
             invar_device_is_local(&pass->op_runner.dev)
-                ? invar_op_graph_tensor(b->graph, INVAR_DTYPE_I32, b->rows, route_of(model))
+                ? invar_op_graph_tensor(b->graph, INVAR_DTYPE_I32, b->rows.count, route_of(model))
                 : routing_array(b, model, INVAR_INPUT_ROUTING);
     pass->layers_io =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);

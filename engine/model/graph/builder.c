@@ -21,14 +21,14 @@
 
 void invar_builder_release(invar_builder *b)
 {
-    invar_free(b->built);
-    invar_free(b->backward_records);
-    invar_free(b->args);
-    invar_free(b->groups);
-    b->built = NULL;
-    b->backward_records = NULL;
-    b->args = NULL;
-    b->groups = NULL;
+    invar_free(b->lists.values);
+    invar_free(b->lists.backward_records);
+    invar_free(b->lists.args);
+    invar_free(b->lists.groups);
+    b->lists.values = NULL;
+    b->lists.backward_records = NULL;
+    b->lists.args = NULL;
+    b->lists.groups = NULL;
 }
 
 /* Grows a list to at least `need` bytes and zeroes the new part. */
@@ -48,8 +48,8 @@ static bool grow_zeroed(invar_builder *b, void *list, size_t *room, size_t need)
 
 static invar_weight declare_param(invar_builder *b, const invar_param *p)
 {
-    if (b->declared) {
-        invar_param *out = &b->declared[b->next_param];
+    if (b->model.declared) {
+        invar_param *out = &b->model.declared[b->model.next_param];
         char name[INVAR_PARAM_NAME_SIZE];
         *out = *p;
         memcpy(name, p->name, sizeof name);
@@ -57,8 +57,8 @@ static invar_weight declare_param(invar_builder *b, const invar_param *p)
             (void)snprintf(out->name, sizeof out->name, "model.layers.%" PRId64 ".%.60s", b->layer,
                            name);
     }
-    b->next_param++;
-    return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
+    b->model.next_param++;
+    return (invar_weight){.w = invar_tensor_2d(NULL, b->model.storage, p->stack * p->rows, p->cols),
                           .split = p->split,
                           .n_total = p->split.columns ? p->cols : p->rows,
                           .n_shards = p->split.shards};
@@ -74,9 +74,9 @@ static void *symbolic_address(invar_builder *b, invar_graph_input which, const v
 /* Returns the symbolic tensor of a parameter's weight. */
 static invar_tensor weight_of(invar_builder *b, const invar_param *p)
 {
-    bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
+    bool frozen = b->model.frozen_base && p->kind != INVAR_PARAM_ADAPTER;
     invar_graph_input which = frozen ? INVAR_INPUT_BASE : INVAR_INPUT_MODEL;
-    const void *base = frozen ? b->frozen_base : b->param_base;
+    const void *base = frozen ? b->model.frozen_base : b->model.param_base;
     invar_tensor w = p->weight;
 
     w.data = symbolic_address(b, which, w.data, base);
@@ -116,7 +116,7 @@ invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, cons
 {
     const invar_param *p;
 
-    if (!b->params) {
+    if (!b->model.params) {
         invar_param own = {.kind = kind,
                            .layer = b->layer,
                            .stack = split->experts,
@@ -126,7 +126,7 @@ invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, cons
         (void)snprintf(own.name, sizeof own.name, "%s", name);
         return declare_param(b, &own);
     }
-    p = &b->params[b->next_param++];
+    p = &b->model.params[b->model.next_param++];
     INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
     INVAR_CHECK(p->split.shards == split->shards && p->split.columns == split->columns &&
                 p->split.atom == split->atom && p->split.experts == split->experts);
@@ -155,7 +155,7 @@ invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
 invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_total,
                                           const invar_logical_split *split)
 {
-    int32_t own = split->shards / b->tensors, first = b->tensor * own;
+    int32_t own = split->shards / b->model.tensors, first = b->model.tensor * own;
     int64_t begin = invar_shard_start(n_total, split->atom, split->shards, first);
     invar_sum_parts out = {.count = own};
 
@@ -170,10 +170,10 @@ invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t n_tota
 invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t n_total,
                                       const invar_logical_split *split)
 {
-    int32_t own = split->shards / b->tensors, first = b->tensor * own;
+    int32_t own = split->shards / b->model.tensors, first = b->model.tensor * own;
     int64_t begin, end;
 
-    if (!invar_shards_divide_evenly(n_total, split->atom, split->shards, b->tensors))
+    if (!invar_shards_divide_evenly(n_total, split->atom, split->shards, b->model.tensors))
         return invar_build_single_shards(b, n_total, split);
     begin = invar_shard_start(n_total, split->atom, split->shards, first);
     end = invar_shard_start(n_total, split->atom, split->shards, first + own);
@@ -192,11 +192,12 @@ invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *v
 {
     int32_t room = invar_op_graph_buffer_of(value->data);
 
-    if (!grow_zeroed(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
-        b->lost = (invar_value_info){0};
-        return &b->lost;
+    if (!grow_zeroed(b, &b->lists.values, &b->lists.value_bytes,
+                     ((size_t)room + 1) * sizeof *b->lists.values)) {
+        b->lists.lost = (invar_value_info){0};
+        return &b->lists.lost;
     }
-    return &b->built[room];
+    return &b->lists.values[room];
 }
 
 void invar_build_rename(invar_builder *b, const invar_tensor *value, const char *name)
@@ -209,7 +210,7 @@ void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_
     invar_value_info *built = invar_build_value_info(b, value);
 
     built->by_slot = routes->slot_row;
-    if (b->experts > 1)
+    if (b->model.experts > 1)
         built->experts = routes->experts;
 }
 
@@ -221,10 +222,10 @@ static void append_point(invar_builder *b, const invar_graph_point *point)
         return;
     p.recomputed = b->hide_points;
     p.layer = b->layer;
-    if (p.stream && b->stream)
-        p.tp_starts = b->stream->row;
-    if (p.stream && b->context)
-        p.cp_starts = b->context->row;
+    if (p.stream && b->rows.stream)
+        p.tp_starts = b->rows.stream->row;
+    if (p.stream && b->rows.context)
+        p.cp_starts = b->rows.context->row;
     invar_op_graph_point(b->graph, &p);
 }
 
@@ -280,34 +281,36 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
 invar_tensor invar_build_residual_buffer(invar_builder *b, invar_dtype dtype, int32_t parts,
                                          int64_t cols)
 {
-    int64_t all = invar_op_graph_rows(b->graph, b->rows);
-    int64_t most = b->stream ? invar_row_partition_max(all, b->stream->size) : b->rows;
+    int64_t all = invar_op_graph_rows(b->graph, b->rows.count);
+    int64_t most =
+        b->rows.stream ? invar_row_partition_max(all, b->rows.stream->size) : b->rows.count;
     invar_tensor room = invar_op_graph_tensor(b->graph, dtype, parts * most, cols);
 
-    return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_partition_count(b->stream))
-                     : room;
+    return b->rows.stream
+               ? invar_tensor_rows(&room, 0, parts * invar_row_partition_count(b->rows.stream))
+               : room;
 }
 
 invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all)
 {
-    return b->stream ? invar_tensor_rows(all, invar_row_partition_first(b->stream),
-                                         invar_row_partition_count(b->stream))
-                     : *all;
+    return b->rows.stream ? invar_tensor_rows(all, invar_row_partition_first(b->rows.stream),
+                                              invar_row_partition_count(b->rows.stream))
+                          : *all;
 }
 
 invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
 {
     invar_tensor all;
 
-    if (!b->stream)
+    if (!b->rows.stream)
         return *own;
     INVAR_CHECK(own->row_stride == own->shape[1]); // rows are transferred without gaps
-    all = invar_op_graph_tensor(b->graph, own->dtype, b->rows, own->shape[1]);
+    all = invar_op_graph_tensor(b->graph, own->dtype, b->rows.count, own->shape[1]);
     invar_op_graph_transfer(b->graph,
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
                                                     .full = all,
                                                     .local = *own,
-                                                    .start = b->stream->row});
+                                                    .start = b->rows.stream->row});
     return all;
 }
 
@@ -328,28 +331,29 @@ void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, c
     size_t whole = (bytes + 15) / 16 * 16;
 
     if (!b->train ||
-        !grow_zeroed(b, &b->backward_records, &b->noted_bytes,
-                     ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
-        !grow_zeroed(b, &b->args, &b->args_capacity, b->n_args + whole))
+        !grow_zeroed(b, &b->lists.backward_records, &b->lists.record_bytes,
+                     ((size_t)b->lists.n_records + 1) * sizeof *b->lists.backward_records) ||
+        !grow_zeroed(b, &b->lists.args, &b->lists.args_capacity, b->lists.n_args + whole))
         return;
-    memcpy(b->args + b->n_args, args, bytes);
-    b->backward_records[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
-    b->n_args += whole;
+    memcpy(b->lists.args + b->lists.n_args, args, bytes);
+    b->lists.backward_records[b->lists.n_records++] =
+        (invar_backward_record){backward, b->layer, b->lists.n_args};
+    b->lists.n_args += whole;
 }
 
 void invar_build_discard_backward(invar_builder *b, int32_t mark)
 {
-    if (b->n_noted > mark) {
-        b->n_args = b->backward_records[mark].args;
-        b->n_noted = mark;
+    if (b->lists.n_records > mark) {
+        b->lists.n_args = b->lists.backward_records[mark].args;
+        b->lists.n_records = mark;
     }
 }
 
 void invar_build_backward(invar_builder *b, int32_t mark)
 {
-    for (int32_t i = b->n_noted - 1; i >= mark && b->graph->status == INVAR_OK; i--) {
-        b->layer = b->backward_records[i].layer;
-        b->backward_records[i].backward(b, b->args + b->backward_records[i].args);
+    for (int32_t i = b->lists.n_records - 1; i >= mark && b->graph->status == INVAR_OK; i--) {
+        b->layer = b->lists.backward_records[i].layer;
+        b->lists.backward_records[i].backward(b, b->lists.args + b->lists.backward_records[i].args);
     }
     invar_build_discard_backward(b, mark);
 }
@@ -361,10 +365,11 @@ void invar_build_reads(invar_builder *b, const invar_tensor *value)
 
 int32_t invar_build_grad_group(invar_builder *b, int64_t rows)
 {
-    if (!grow_zeroed(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
+    if (!grow_zeroed(b, &b->lists.groups, &b->lists.group_bytes,
+                     ((size_t)b->lists.n_groups + 2) * sizeof *b->lists.groups))
         return 0;
-    b->groups[++b->n_groups] = (invar_grad_group){.rows = rows};
-    return b->n_groups;
+    b->lists.groups[++b->lists.n_groups] = (invar_grad_group){.rows = rows};
+    return b->lists.n_groups;
 }
 
 void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_tensor *value)
@@ -374,8 +379,8 @@ void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_ten
     if (group == 0)
         return;
     built->group = group;
-    built->column = (int32_t)b->groups[group].cols;
-    b->groups[group].cols += value->shape[1];
+    built->column = (int32_t)b->lists.groups[group].cols;
+    b->lists.groups[group].cols += value->shape[1];
 }
 
 /* Declares a tensor for the gradient of a value outside any group. */
@@ -384,19 +389,19 @@ static invar_tensor grad_buffer_outside_group(invar_builder *b, const invar_tens
     const invar_value_info *built = invar_build_value_info(b, value);
 
     if (built->stream || invar_tensor_present(&built->local_rows))
-        return invar_build_residual_buffer(b, b->storage, 1, value->shape[1]);
-    return invar_op_graph_tensor(b->graph, b->storage, value->shape[0], value->shape[1]);
+        return invar_build_residual_buffer(b, b->model.storage, 1, value->shape[1]);
+    return invar_op_graph_tensor(b->graph, b->model.storage, value->shape[0], value->shape[1]);
 }
 
 invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value)
 {
     const invar_value_info *built = invar_build_value_info(b, value);
-    invar_grad_group *g = built->group ? &b->groups[built->group] : NULL;
+    invar_grad_group *g = built->group ? &b->lists.groups[built->group] : NULL;
 
     if (!g)
         return grad_buffer_outside_group(b, value);
     if (!invar_tensor_present(&g->buffer))
-        g->buffer = invar_op_graph_tensor(b->graph, b->storage, g->rows, g->cols);
+        g->buffer = invar_op_graph_tensor(b->graph, b->model.storage, g->rows, g->cols);
     return invar_tensor_columns(&g->buffer, built->column, value->shape[1]);
 }
 

@@ -153,9 +153,8 @@ typedef struct invar_grad_group {
     invar_tensor buffer; /* absent until a gradient of the group is needed */
 } invar_grad_group;
 
-struct invar_builder {
-    invar_op_graph *graph;
-    /* Model */
+/* The model of a builder: its parameters, and how ranks divide it. */
+typedef struct invar_builder_model {
     const invar_param *params; /* NULL if declarations are collected */
     const void *param_base;    /* address that parameter addresses are relative to; gradients are
                                   relative to NULL */
@@ -170,11 +169,11 @@ struct invar_builder {
                                   tensor parallelism */
     int32_t expert, experts;   /* rank and number of expert-parallel ranks */
     invar_tensor cosine, sine; /* symbolic */
-    /* Pass */
-    bool train;       /* a backward follows */
-    bool hide_points; /* the layer is recomputed: its points are not shown */
-    int64_t layer;    /* -1 if it is no layer */
-    int64_t rows;     /* rows of this context-parallel rank, of all its tensor-parallel ranks */
+} invar_builder_model;
+
+/* The rows of a pass, and how ranks divide them. */
+typedef struct invar_builder_rows {
+    int64_t count; /* rows of this context-parallel rank, of all its tensor-parallel ranks */
     invar_tensor ids, positions;
     invar_row_offsets samples, units;
     /*
@@ -182,7 +181,7 @@ struct invar_builder {
      * fields above if rows are not divided.
      */
     const invar_row_partition *context; /* NULL if rows are not divided */
-    int64_t all_rows;
+    int64_t all_count;
     invar_tensor all_ids;
     invar_row_offsets all_units;
     /*
@@ -191,24 +190,37 @@ struct invar_builder {
      */
     const invar_row_partition *stream;
     invar_row_offsets stream_units;
+} invar_builder_rows;
+
+/* Arrays that a builder grows; a later pass reuses their memory. */
+typedef struct invar_builder_lists {
+    invar_value_info *values; /* indexed by buffer */
+    size_t value_bytes;
+    invar_value_info lost; /* returned if memory is short */
+    invar_backward_record *backward_records;
+    size_t record_bytes;
+    int32_t n_records;
+    char *args;
+    size_t args_capacity, n_args;
+    invar_grad_group *groups;
+    size_t group_bytes;
+    int32_t n_groups;
+} invar_builder_lists;
+
+struct invar_builder {
+    invar_op_graph *graph;
+    invar_builder_model model;
+    invar_builder_rows rows;
+    bool train;                  /* a backward follows */
+    bool hide_points;            /* the layer is recomputed: its points are not shown */
+    int64_t layer;               /* -1 if it is no layer */
     const invar_kv_pages *cache; /* (layers), symbolic; NULL if there is no KV cache */
     const int64_t *lengths;
     int64_t kv_span, q_span;      /* keys and queries per span of attention; 0 if no sample is
                                      longer */
     invar_tensor replay, routing; /* (T, sparse layers * slots); absent if not used */
     int64_t sparse_layers;        /* number of sparse layers before this one */
-    /* Lists */
-    invar_value_info *built; /* indexed by buffer */
-    size_t built_bytes;
-    invar_value_info lost; /* returned if memory is short */
-    invar_backward_record *backward_records;
-    size_t noted_bytes;
-    int32_t n_noted;
-    char *args;
-    size_t args_capacity, n_args;
-    invar_grad_group *groups;
-    size_t group_bytes;
-    int32_t n_groups;
+    invar_builder_lists lists;
 };
 
 void invar_builder_release(invar_builder *b); /* frees the lists */

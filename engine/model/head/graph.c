@@ -100,7 +100,7 @@ static void append_point(invar_builder *b, const char *name, const invar_tensor 
 static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
 {
     const invar_param *head = pass->model->head;
-    int64_t sums = invar_logprob_sum_columns(head->rows, b->tensors);
+    int64_t sums = invar_logprob_sum_columns(head->rows, b->model.tensors);
     // complete chunks, regardless of where the vocabulary ends
     int64_t own =
         invar_vocab_parallel_part_chunks(head, &pass->model->part) * INVAR_VOCAB_PARALLEL_CHUNK;
@@ -108,8 +108,8 @@ static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t r
     invar_head_activations *h = &pass->acts;
 
     h->local_logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, own);
-    h->parts =
-        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
+    h->parts = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->model.tensors * rows,
+                                     values ? own : sums);
     if (values) {
         h->logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, all);
         h->logits = invar_tensor_columns(&h->logits, 0, head->rows);
@@ -117,8 +117,8 @@ static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t r
         h->sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, sums);
     }
     if (pass->options.train)
-        h->d_logits =
-            invar_op_graph_tensor(b->graph, b->storage, rows, head->local.rows + SPARE_COLUMNS);
+        h->d_logits = invar_op_graph_tensor(b->graph, b->model.storage, rows,
+                                            head->local.rows + SPARE_COLUMNS);
 }
 
 static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
@@ -128,9 +128,9 @@ static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
 
     h->logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, width);
     if (pass->options.train)
-        h->d_logits = b->storage == INVAR_DTYPE_F32
+        h->d_logits = b->model.storage == INVAR_DTYPE_F32
                           ? h->logits
-                          : invar_op_graph_tensor(b->graph, b->storage, rows, width);
+                          : invar_op_graph_tensor(b->graph, b->model.storage, rows, width);
 }
 
 static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
@@ -142,8 +142,8 @@ static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
     invar_tensor both;
 
     memset(h, 0, sizeof *h);
-    h->x = invar_op_graph_tensor(p, b->storage, rows, hidden);
-    h->norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    h->x = invar_op_graph_tensor(p, b->model.storage, rows, hidden);
+    h->norm = invar_op_graph_tensor(p, b->model.storage, rows, hidden);
     if (invar_vocab_parallel_divided(pass->model->head))
         declare_divided_logits(pass, b, piece_rows, values);
     else
@@ -156,8 +156,8 @@ static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
     h->logsum = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
     if (!pass->options.train)
         return;
-    h->d_norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
-    h->d_x = invar_op_graph_tensor(p, b->storage, rows + 1, hidden);
+    h->d_norm = invar_op_graph_tensor(p, b->model.storage, rows, hidden);
+    h->d_x = invar_op_graph_tensor(p, b->model.storage, rows + 1, hidden);
 }
 
 static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *norm)
@@ -165,7 +165,7 @@ static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_head_chosen_rows(pass);
     invar_tensor stream = invar_tensor_2d(
-        invar_op_graph_input(b->graph, INVAR_INPUT_STREAM), b->storage,
+        invar_op_graph_input(b->graph, INVAR_INPUT_STREAM), b->model.storage,
         invar_row_partition_count(&pass->division.context), pass->model->spec.hidden);
 
     pass->stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
@@ -180,7 +180,7 @@ static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *
                                                         .full = h->x,
                                                         .start = pass->chosen});
     INVAR_APPEND(b->graph, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
-                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->model.norm_eps);
 }
 
 /* This rank's logits of a chunk, with `spare` extra columns; on a single rank all logits. */
@@ -236,7 +236,7 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
 {
     invar_head_activations *h = &pass->acts;
     invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->local_rows.count);
-    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->local_rows.count);
+    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->model.tensors * p->local_rows.count);
 
     INVAR_APPEND(b->graph, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
                  .targets = chunk_input(b, INVAR_INPUT_OWN_TARGETS, INVAR_DTYPE_I32, p),
@@ -248,7 +248,7 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
                  .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
                  .logsum = chunk_vector(&h->logsum, p), .sums = parts,
                  .targets = chunk_input(b, INVAR_INPUT_TARGETS, INVAR_DTYPE_I32, p),
-                 .vocabulary = pass->model->head->rows, .parts = b->tensors,
+                 .vocabulary = pass->model->head->rows, .parts = b->model.tensors,
                  .temperature = pass->head.temperature);
 }
 
@@ -366,14 +366,14 @@ static void norm_backward(invar_pass *pass, invar_builder *b, const invar_weight
     invar_index_range own = invar_pass_own_rows(pass);
     invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
     invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->graph, INVAR_INPUT_D_STREAM),
-                                          b->storage, own.count, h->d_x.shape[1]);
+                                          b->model.storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
         append_point(b, "head.dnorm", &h->d_norm, 0, true);
     INVAR_APPEND(b->graph, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
                  .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
-                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
-                 .eps = b->norm_eps);
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->rows.units,
+                 .eps = b->model.norm_eps);
     append_point(b, "head.drows", &d_x, 0, true);
     INVAR_APPEND(b->graph, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
                  .ids = input_slice(b, INVAR_INPUT_BACK, INVAR_DTYPE_I32, own.first, own.count));
@@ -398,9 +398,9 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     invar_weight norm, w;
 
     invar_decoder_begin(b, pass->head_graph.graph, pass->model, head->count);
-    b->context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
-    b->units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_HEAD_UNITS),
-                                   head->units.count};
+    b->rows.context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
+    b->rows.units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_HEAD_UNITS),
+                                        head->units.count};
     invar_op_graph_source(b->graph, invar_op_graph_input(b->graph, INVAR_INPUT_DLOGP),
                           &invar_head_dlogp);
     invar_op_graph_source(b->graph, invar_op_graph_input(b->graph, INVAR_INPUT_DENTROPY),
@@ -430,7 +430,7 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     if (values) {
         invar_op_graph_host_access(b->graph, &pass->acts.d_logits);
         invar_op_graph_source(b->graph, pass->acts.d_logits.data, &invar_head_dlogp);
-        project_backward(pass, b, &w, &whole, &b->units);
+        project_backward(pass, b, &w, &whole, &b->rows.units);
     } else {
         for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
             chunk_backward(pass, b, &w, &p, entropy);

@@ -22,13 +22,14 @@ typedef struct rope_record {
 
 static invar_rope_args rotation_of(const invar_builder *b)
 {
-    return (invar_rope_args){.positions = b->positions, .cosine = b->cosine, .sine = b->sine};
+    return (invar_rope_args){
+        .positions = b->rows.positions, .cosine = b->model.cosine, .sine = b->model.sine};
 }
 
 static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t, int64_t heads)
 {
     invar_tensor view = invar_build_heads(t, heads);
-    invar_rope_fwd_args args = {view, view, b->positions, b->cosine, b->sine};
+    invar_rope_fwd_args args = {view, view, b->rows.positions, b->model.cosine, b->model.sine};
 
     invar_op_graph_append(b->graph, op, &args, b->layer);
 }
@@ -55,8 +56,8 @@ static invar_rmsnorm_bwd_args norm_backward_args(invar_builder *b, const invar_r
                                     .dy = heads_in(dy, h, part->first, part->count),
                                     .x = heads_in(&t->x, h, part->first, part->count),
                                     .weight = t->norm.w,
-                                    .units = b->units,
-                                    .eps = b->norm_eps,
+                                    .units = b->rows.units,
+                                    .eps = b->model.norm_eps,
                                     .rotation = rotation_of(b),
                                     .head_shards = part->shards,
                                     .head_atom = h->split.atom};
@@ -70,8 +71,9 @@ static void append_divided_norm_backward(invar_builder *b, const invar_rope_inpu
                                          const invar_tensor *dx, const invar_tensor *dy)
 {
     invar_sum_parts parts = invar_build_sum_parts(b, t->heads.n_total, &t->heads.split);
-    int64_t blocks = invar_token_blocks_max(&b->units, b->rows), dim = t->norm.w.shape[0];
-    int32_t all = parts.count * b->tensors, first = parts.count * b->tensor;
+    int64_t blocks = invar_token_blocks_max(&b->rows.units, b->rows.count),
+            dim = t->norm.w.shape[0];
+    int32_t all = parts.count * b->model.tensors, first = parts.count * b->model.tensor;
     invar_tensor sums = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, all * blocks, dim);
     invar_tensor folded = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, blocks, dim);
     invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
@@ -82,7 +84,7 @@ static void append_divided_norm_backward(invar_builder *b, const invar_rope_inpu
         invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
     invar_build_grad_point(b, &t->x, dx, t->name, false);
-    if (b->tensors > 1)
+    if (b->model.tensors > 1)
         invar_op_graph_transfer(
             b->graph, &(invar_graph_transfer){
                           .kind = INVAR_GRAPH_TRANSFER_PARTS, .full = sums, .local = own});
@@ -105,7 +107,7 @@ static void append_norm_backward(invar_builder *b, const invar_rope_input *t,
 static void rope_input_backward(invar_builder *b, const invar_rope_input *t)
 {
     bool frozen = !invar_tensor_present(&t->norm.dw); // then no sum over heads
-    bool divided = !frozen && (b->context || t->heads.n_shards < t->heads.split.shards);
+    bool divided = !frozen && (b->rows.context || t->heads.n_shards < t->heads.split.shards);
     invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
@@ -135,11 +137,11 @@ static void append_rope(invar_builder *b, invar_rope_input *t)
         t->y = t->x;
         rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads.count);
     } else {
-        t->y = invar_op_graph_tensor(b->graph, b->storage, t->x.shape[0], t->x.shape[1]);
+        t->y = invar_op_graph_tensor(b->graph, b->model.storage, t->x.shape[0], t->x.shape[1]);
         INVAR_APPEND(b->graph, b->layer, RMSNORM_FWD, rmsnorm_fwd,
                      .y = invar_build_heads(&t->y, t->heads.count),
                      .x = invar_build_heads(&t->x, t->heads.count), .weight = t->norm.w,
-                     .eps = b->norm_eps, .rotation = rotation_of(b));
+                     .eps = b->model.norm_eps, .rotation = rotation_of(b));
         invar_build_reads(b, &t->x);
     }
     (void)invar_build_result(b, t->name, t->y);
@@ -179,7 +181,7 @@ static invar_attention_shape shape_of(const invar_builder *b, const invar_attent
  */
 static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
 {
-    int32_t ranks = b->tensors * (b->context ? b->context->size : 1);
+    int32_t ranks = b->model.tensors * (b->rows.context ? b->rows.context->size : 1);
 
     return invar_heads_shards(heads->n_total, &heads->split, ranks);
 }
@@ -198,7 +200,7 @@ static void append_attention_backward(invar_builder *b, const attention_record *
                  .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
-                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->rows.samples,
                  .shape = shape_of(b, a), .head_shards = head_shards(b, &n->a.heads),
                  .head_atom = a->heads.split.atom); // valid: groups are complete on one rank
 }
@@ -208,10 +210,11 @@ static void append_divided_attention_backward(invar_builder *b, const attention_
                                               const invar_tensor *d_o, const invar_tensor d[3])
 {
     const invar_tensor *of[3] = {&n->all.q, &n->all.k, &n->all.v};
-    invar_tensor all_d_o = invar_cp_spread(b, d_o, b->all_rows, b->context->row), all[3];
+    invar_tensor all_d_o = invar_cp_spread(b, d_o, b->rows.all_count, b->rows.context->row), all[3];
 
     for (int i = 0; i < 3; i++)
-        all[i] = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, of[i]->shape[1]);
+        all[i] =
+            invar_op_graph_tensor(b->graph, b->model.storage, b->rows.all_count, of[i]->shape[1]);
     append_attention_backward(b, n, &all_d_o, all);
     for (int i = 0; i < 3; i++)
         invar_cp_return(b, &d[i], &all[i]);
@@ -226,7 +229,8 @@ static void attention_backward(invar_builder *b, const void *noted)
 
     for (int i = 0; i < 3; i++)
         d[i] = invar_build_grad_buffer(b, of[i]);
-    (b->context ? append_divided_attention_backward : append_attention_backward)(b, n, &d_o, d);
+    (b->rows.context ? append_divided_attention_backward : append_attention_backward)(b, n, &d_o,
+                                                                                      d);
     for (int i = 0; i < 3; i++)
         invar_build_grad_point(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
@@ -237,7 +241,7 @@ static void attention_backward(invar_builder *b, const void *noted)
 static void append_cache_point(invar_builder *b, const char *name, const invar_tensor *cache)
 {
     invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->graph, INVAR_INPUT_SLOTS),
-                                         INVAR_DTYPE_I32, b->rows, 1);
+                                         INVAR_DTYPE_I32, b->rows.count, 1);
 
     invar_op_graph_point(
         b->graph, &(invar_graph_point){.name = name,
@@ -256,14 +260,14 @@ static void append_paged_attention(invar_builder *b, const attention_record *n)
 
     INVAR_APPEND(b->graph, b->layer, KV_WRITE, kv_write, .cache = *cache,
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
-                 .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->samples,
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->rows.samples,
                  .lengths = b->lengths);
     append_cache_point(b, "k", &cache->k);
     append_cache_point(b, "v", &cache->v);
     INVAR_APPEND(b->graph, b->layer, ATTENTION_PAGED, attention_paged,
                  .o = invar_build_heads(&n->o, a->heads.count),
-                 .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache, .rows = b->samples,
-                 .lengths = b->lengths, .shape = shape_of(b, a));
+                 .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache,
+                 .rows = b->rows.samples, .lengths = b->lengths, .shape = shape_of(b, a));
 }
 
 /* Attention over the rows of the pass: all rows of this rank's heads. */
@@ -271,12 +275,12 @@ static void append_packed_attention(invar_builder *b, attention_record *n)
 {
     const invar_attention_inputs *a = &n->all;
 
-    n->lse2 = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
+    n->lse2 = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->rows.all_count, a->heads.count);
     INVAR_APPEND(b->graph, b->layer, ATTENTION_FWD, attention_fwd,
                  .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
                  .k = invar_build_heads(&a->k, a->kv_heads.count),
-                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->rows.samples,
                  .shape = shape_of(b, a));
 }
 
@@ -286,10 +290,11 @@ static void append_divided_attention(invar_builder *b, attention_record *n)
     invar_tensor *all[3] = {&n->all.q, &n->all.k, &n->all.v};
 
     for (int i = 0; i < 3; i++)
-        *all[i] = invar_cp_spread(b, of[i], b->all_rows, b->context->row);
-    n->all.heads.count /= b->context->size;
-    n->all.kv_heads.count /= b->context->size;
-    n->all_o = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, n->all.q.shape[1]);
+        *all[i] = invar_cp_spread(b, of[i], b->rows.all_count, b->rows.context->row);
+    n->all.heads.count /= b->rows.context->size;
+    n->all.kv_heads.count /= b->rows.context->size;
+    n->all_o =
+        invar_op_graph_tensor(b->graph, b->model.storage, b->rows.all_count, n->all.q.shape[1]);
     append_packed_attention(b, n);
     invar_cp_return(b, &n->o, &n->all_o);
 }
@@ -299,12 +304,12 @@ invar_tensor invar_graph_attention(invar_builder *b, const char *name,
 {
     attention_record n = {.a = *a, .all = *a, .name = name};
 
-    n.o = n.all_o = invar_op_graph_tensor(b->graph, b->storage, a->q.shape[0], a->q.shape[1]);
+    n.o = n.all_o = invar_op_graph_tensor(b->graph, b->model.storage, a->q.shape[0], a->q.shape[1]);
     if (b->cache) {
         append_paged_attention(b, &n);
         return invar_build_result(b, name, n.o);
     }
-    (b->context ? append_divided_attention : append_packed_attention)(b, &n);
+    (b->rows.context ? append_divided_attention : append_packed_attention)(b, &n);
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);

@@ -15,7 +15,7 @@ invar_index_range invar_cp_columns(const invar_builder *b, int64_t columns)
 {
     if (!invar_cp_divides(b))
         return (invar_index_range){0, columns};
-    return invar_layout_range_of(columns, b->context->size, b->context->rank);
+    return invar_layout_range_of(columns, b->rows.context->size, b->rows.context->rank);
 }
 
 static void copy_rows(invar_builder *b, const invar_tensor *to, const invar_tensor *from)
@@ -48,13 +48,13 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
     if (!invar_cp_divides(b))
         return *x;
     own = pack_rows(b, x);
-    all = invar_op_graph_tensor(b->graph, x->dtype, b->all_rows, x->shape[1]);
+    all = invar_op_graph_tensor(b->graph, x->dtype, b->rows.all_count, x->shape[1]);
     invar_op_graph_transfer(b->graph,
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
                                                     .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                     .full = all,
                                                     .local = own,
-                                                    .start = b->context->row});
+                                                    .start = b->rows.context->row});
     return all;
 }
 
@@ -62,7 +62,7 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
 static void columns_of(invar_tensor *columns, invar_tensor *block, const invar_builder *b,
                        const invar_tensor *x, const invar_tensor *blocks, int r)
 {
-    invar_index_range share = invar_layout_range_of(x->shape[1], b->context->size, r);
+    invar_index_range share = invar_layout_range_of(x->shape[1], b->rows.context->size, r);
     size_t element = (size_t)invar_dtype_bits(x->dtype) / 8;
 
     *columns = invar_tensor_columns(x, share.first, share.count);
@@ -79,7 +79,7 @@ invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t ro
         return *x;
     blocks = invar_op_graph_tensor(b->graph, x->dtype, x->shape[0], x->shape[1]);
     all = invar_op_graph_tensor(b->graph, x->dtype, rows, invar_cp_columns(b, x->shape[1]).count);
-    for (int r = 0; r < b->context->size; r++) {
+    for (int r = 0; r < b->rows.context->size; r++) {
         columns_of(&columns, &block, b, x, &blocks, r);
         copy_rows(b, &block, &columns);
     }
@@ -102,8 +102,8 @@ void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor
                                                     .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                     .full = blocks,
                                                     .local = *x,
-                                                    .start = b->context->row});
-    for (int r = 0; r < b->context->size; r++) {
+                                                    .start = b->rows.context->row});
+    for (int r = 0; r < b->rows.context->size; r++) {
         columns_of(&columns, &block, b, y, &blocks, r);
         copy_rows(b, &columns, &block);
     }
@@ -111,7 +111,7 @@ void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor
 
 void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums)
 {
-    int64_t blocks = invar_token_blocks_max(&b->all_units, b->all_rows);
+    int64_t blocks = invar_token_blocks_max(&b->rows.all_units, b->rows.all_count);
     invar_tensor all = *sums;
 
     if (invar_cp_divides(b)) {
@@ -121,8 +121,8 @@ void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor
                                                         .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                         .full = all,
                                                         .local = *sums,
-                                                        .start = b->context->block});
+                                                        .start = b->rows.context->block});
     }
     INVAR_APPEND(b->graph, b->layer, TOKEN_FOLD, token_fold, .out = *out, .sums = all,
-                 .units = b->all_units, .tokens = b->all_rows);
+                 .units = b->rows.all_units, .tokens = b->rows.all_count);
 }

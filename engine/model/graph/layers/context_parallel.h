@@ -23,7 +23,7 @@ extern "C" {
 
 static inline bool invar_cp_divides(const invar_builder *b)
 {
-    return b->context != NULL;
+    return b->rows.context != NULL;
 }
 
 /*

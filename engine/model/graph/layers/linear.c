@@ -126,7 +126,7 @@ static void declare_outputs(invar_builder *b, const invar_tensor *x, invar_proje
     for (int32_t i = 0; i < count; i++) {
         int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->local_expert_offsets.count : 1);
         outputs[i].y = invar_op_graph_tensor(
-            b->graph, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage, x->shape[0], cols);
+            b->graph, outputs[i].f32 ? INVAR_DTYPE_F32 : b->model.storage, x->shape[0], cols);
         outputs[i].u = invar_adapter_buffer(b, &outputs[i].w, x->shape[0]);
         invar_build_grad_group_add(b, group, &outputs[i].y);
         if (routes)
@@ -307,7 +307,7 @@ invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_te
     invar_tensor taken;
     added a;
 
-    out.y = invar_build_residual_buffer(b, b->storage, 1, w->w.shape[0]);
+    out.y = invar_build_residual_buffer(b, b->model.storage, 1, w->w.shape[0]);
     out.u = invar_adapter_buffer(b, w, x.shape[0]);
     taken = operand_of(b, &x, w);
     args = projection_arguments(&taken, &out, 1);
@@ -382,8 +382,9 @@ invar_tensor invar_graph_swiglu(invar_builder *b, const char *name, invar_tensor
     gated g;
 
     declare_outputs(b, &x, gate_up, 2, routes);
-    g = (gated){record_of(x, gate_up, 2, routes),
-                invar_op_graph_tensor(b->graph, b->storage, x.shape[0], gate_up[0].y.shape[1])};
+    g = (gated){
+        record_of(x, gate_up, 2, routes),
+        invar_op_graph_tensor(b->graph, b->model.storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
         invar_build_slots(b, &g.act, routes);
     if (routes || invar_linear_quantizes(&gate_up[0].w) || any_adapter(gate_up, 2))

@@ -68,18 +68,18 @@ static void context_parallel_gradients(invar_builder *b, const invar_linear_grou
         invar_tensor dy;
         if (!invar_tensor_present(&l->w[i].dw)) // frozen
             continue;
-        dy = invar_cp_spread(b, &d[i], b->all_rows, b->context->row);
+        dy = invar_cp_spread(b, &d[i], b->rows.all_count, b->rows.context->row);
         if (share.count == 0)
             continue;
         INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw,
                      .dw = invar_tensor_rows(&l->w[i].dw, share.first, share.count), .dy = dy,
-                     .x = *x, .units = b->all_units);
+                     .x = *x, .units = b->rows.all_units);
         invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
         if (invar_tensor_present(&l->bias[i].w))
             INVAR_APPEND(b->graph, b->layer, TOKEN_SUM, token_sum,
                          .out = invar_tensor_1d((float *)l->bias[i].dw.data + share.first,
                                                 INVAR_DTYPE_F32, share.count),
-                         .x = dy, .units = b->all_units);
+                         .x = dy, .units = b->rows.all_units);
     }
 }
 
@@ -94,13 +94,13 @@ static void weight_gradients(invar_builder *b, const invar_linear_group *l, cons
         while (next < l->count && merge_adjacent(&dw, &dy, &l->w[next].dw, &d[next]))
             next++;
         INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
-                     .units = b->units);
+                     .units = b->rows.units);
         invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
     }
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->bias[i].dw))
             INVAR_APPEND(b->graph, b->layer, TOKEN_SUM, token_sum, .out = l->bias[i].dw, .x = d[i],
-                         .units = b->units);
+                         .units = b->rows.units);
 }
 
 static void expert_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d)
@@ -110,7 +110,7 @@ static void expert_gradients(invar_builder *b, const invar_linear_group *l, cons
             continue;
         INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw, .dy = d[i],
                      .x = l->x, .row_token = l->row_token, .experts = l->experts,
-                     .units = b->all_units);
+                     .units = b->rows.all_units);
         invar_op_graph_mark_overwrite(b->graph, offsetof(invar_moe_linear_dw_args, fresh));
     }
 }
@@ -207,7 +207,7 @@ static invar_tensor adapter_backward(invar_builder *b, const invar_linear_group 
                                      .experts = l->experts};
     int64_t rows = of->u.shape[0], cols = of->u.shape[1];
     invar_tensor low = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, cols);
-    invar_tensor du = invar_op_graph_tensor(b->graph, b->storage, rows, cols);
+    invar_tensor du = invar_op_graph_tensor(b->graph, b->model.storage, rows, cols);
     invar_tensor u = l->of_experts ? of->u : invar_cp_gather(b, &of->u);
 
     invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &u);
@@ -293,7 +293,7 @@ void invar_linear_group_back(invar_builder *b, const invar_linear_group *l, cons
     if (l->of_experts)
         expert_gradients(b, l, d);
     else
-        (b->context ? context_parallel_gradients : weight_gradients)(b, l, d, &x);
+        (b->rows.context ? context_parallel_gradients : weight_gradients)(b, l, d, &x);
     narrow = adapters_backward(b, l, d, &x, du);
     add_input_gradient(b, l, operands, &narrow, du);
 }

@@ -15,7 +15,7 @@ invar_tensor invar_adapter_buffer(invar_builder *b, const invar_weight *w, int64
 {
     if (!invar_adapter_present(w))
         return none;
-    return invar_op_graph_tensor(b->graph, b->storage, rows, w->adapter.b.shape[1]);
+    return invar_op_graph_tensor(b->graph, b->model.storage, rows, w->adapter.b.shape[1]);
 }
 
 /*
@@ -72,14 +72,14 @@ void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const 
     if (l->experts) {
         INVAR_APPEND(b->graph, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
                      .x = *x, .row_token = l->row_token, .experts = *l->experts,
-                     .units = b->all_units);
+                     .units = b->rows.all_units);
         invar_op_graph_mark_overwrite(b->graph, offsetof(invar_moe_linear_dw_args, fresh));
         return;
     }
     share = invar_cp_columns(b, dy->shape[1]);
-    all = b->context ? invar_cp_spread(b, dy, b->all_rows, b->context->row) : *dy;
+    all = b->rows.context ? invar_cp_spread(b, dy, b->rows.all_count, b->rows.context->row) : *dy;
     INVAR_APPEND(b->graph, b->layer, LINEAR_DW, linear_dw,
                  .dw = invar_tensor_rows(dw, share.first, share.count), .dy = all, .x = *x,
-                 .units = b->all_units);
+                 .units = b->rows.all_units);
     invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
 }

@@ -36,7 +36,7 @@ static invar_tensor columns_of_layer(const invar_builder *b, const invar_tensor 
 /* Returns the range of experts that this rank holds, out of `experts`. */
 static invar_index_range held_experts(const invar_builder *b, int64_t experts)
 {
-    return invar_layout_range_of(experts, b->experts, b->expert);
+    return invar_layout_range_of(experts, b->model.experts, b->model.expert);
 }
 
 /*
@@ -68,13 +68,13 @@ static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_
     invar_graph_transfer transfer = {
         .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .full = *rows, .experts = routes->experts};
 
-    if (b->context) {
+    if (b->rows.context) {
         transfer.axis = INVAR_GRAPH_TRANSFER_CONTEXT;
         transfer.first = here.first;
         transfer.count = here.count;
         invar_op_graph_transfer(b->graph, &transfer);
     }
-    if (b->experts > 1) {
+    if (b->model.experts > 1) {
         transfer.axis = INVAR_GRAPH_TRANSFER_EXPERT;
         transfer.first = transfer.count = 0;
         invar_op_graph_transfer(b->graph, &transfer);
@@ -84,19 +84,20 @@ static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_
 /* Returns this rank's tokens of a tensor that has all tokens. */
 static invar_tensor own_tokens(const invar_builder *b, const invar_tensor *all)
 {
-    return b->context ? invar_tensor_rows(all, invar_row_partition_first(b->context), b->rows)
-                      : *all;
+    return b->rows.context
+               ? invar_tensor_rows(all, invar_row_partition_first(b->rows.context), b->rows.count)
+               : *all;
 }
 
 /* Appends the order of rows by expert for the tokens of all ranks. */
 static void plan_rows(invar_builder *b, invar_moe_routing *r)
 {
-    int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->all_rows * slots;
+    int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->rows.all_count * slots;
     invar_op_graph *p = b->graph;
     invar_tensor start = invar_op_graph_tensor(p, INVAR_DTYPE_I64, experts + 1, 0);
 
     r->row_token = invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, 0);
-    r->slot_row = invar_op_graph_tensor(p, INVAR_DTYPE_I32, b->all_rows, slots);
+    r->slot_row = invar_op_graph_tensor(p, INVAR_DTYPE_I32, b->rows.all_count, slots);
     r->all_weights = invar_cp_gather(b, &r->weights);
     select_computed_experts(r, b, &start);
     INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r->row_token,
@@ -142,7 +143,8 @@ typedef struct moved_rows {
 static void dispatch_backward(invar_builder *b, const void *noted)
 {
     const moved_rows *m = noted;
-    invar_tensor d = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, m->x.shape[1]);
+    invar_tensor d =
+        invar_op_graph_tensor(b->graph, b->model.storage, b->rows.all_count, m->x.shape[1]);
     invar_tensor dout = invar_build_grad_in(b, &m->y);
 
     gather_rows(b, &dout, &m->routes);
@@ -158,7 +160,8 @@ invar_tensor invar_graph_moe_dispatch(invar_builder *b, const char *name, invar_
                                       const invar_moe_routing *routes)
 {
     moved_rows m = {
-        name, invar_op_graph_tensor(b->graph, b->storage, routes->row_token.shape[0], x.shape[1]),
+        name,
+        invar_op_graph_tensor(b->graph, b->model.storage, routes->row_token.shape[0], x.shape[1]),
         x, *routes};
 
     INVAR_APPEND(b->graph, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y,
@@ -191,7 +194,8 @@ static void combine_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_moe_combine(invar_builder *b, const char *name, invar_tensor y,
                                      const invar_moe_routing *routes)
 {
-    invar_tensor all = invar_op_graph_tensor(b->graph, b->storage, b->all_rows, y.shape[1]);
+    invar_tensor all =
+        invar_op_graph_tensor(b->graph, b->model.storage, b->rows.all_count, y.shape[1]);
     moved_rows m = {name, own_tokens(b, &all), y, *routes};
 
     gather_rows(b, &y, routes);

@@ -27,18 +27,19 @@ static void embed_backward(invar_builder *b, const void *noted)
         return;
     all = invar_build_all_rows(b, &d);
     INVAR_APPEND(b->graph, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->all_units);
+                 .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->rows.all_units);
 }
 
 /* Trades the lookups of this rank for all rows against those of all ranks for this rank's rows. */
 static invar_tensor exchange_lookups(invar_builder *b, const invar_tensor *found)
 {
-    invar_tensor got = invar_build_residual_buffer(b, b->storage, b->tensors, found->shape[1]);
+    invar_tensor got =
+        invar_build_residual_buffer(b, b->model.storage, b->model.tensors, found->shape[1]);
 
     invar_op_graph_transfer(b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
                                                               .full = got,
                                                               .local = *found,
-                                                              .start = b->stream->row});
+                                                              .start = b->rows.stream->row});
     return got;
 }
 
@@ -49,13 +50,15 @@ static invar_tensor exchange_lookups(invar_builder *b, const invar_tensor *found
  */
 static void append_divided_embedding(invar_builder *b, embedding *e, const invar_weight *table)
 {
-    int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
-    invar_tensor found = invar_op_graph_tensor(b->graph, b->storage, parts * b->rows, cols);
-    invar_tensor own = invar_tensor_rows(&found, b->stream ? 0 : b->tensor * b->rows, b->rows);
+    int64_t cols = table->w.shape[1], parts = b->rows.stream ? 1 : b->model.tensors;
+    invar_tensor found =
+        invar_op_graph_tensor(b->graph, b->model.storage, parts * b->rows.count, cols);
+    invar_tensor own = invar_tensor_rows(
+        &found, b->rows.stream ? 0 : b->model.tensor * b->rows.count, b->rows.count);
 
     INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
-                 .ids = invar_build_array(b, INVAR_INPUT_OWN_IDS, INVAR_DTYPE_I32, b->rows));
-    if (b->stream)
+                 .ids = invar_build_array(b, INVAR_INPUT_OWN_IDS, INVAR_DTYPE_I32, b->rows.count));
+    if (b->rows.stream)
         found = exchange_lookups(b, &found);
     else
         invar_op_graph_transfer(
@@ -67,19 +70,19 @@ static void append_divided_embedding(invar_builder *b, embedding *e, const invar
         return;
     e->dtable.shape[0] += INVAR_SPARE_ROWS;
     if (b->train)
-        e->ids = invar_build_array(b, INVAR_INPUT_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
+        e->ids = invar_build_array(b, INVAR_INPUT_OWN_D_IDS, INVAR_DTYPE_I32, b->rows.all_count);
 }
 
 invar_tensor invar_graph_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
-    embedding e = {invar_build_residual_buffer(b, b->storage, 1, table->w.shape[1]), table->dw,
-                   b->all_ids};
+    embedding e = {invar_build_residual_buffer(b, b->model.storage, 1, table->w.shape[1]),
+                   table->dw, b->rows.all_ids};
 
     if (invar_weight_is_divided(table))
         append_divided_embedding(b, &e, table);
     else
         INVAR_APPEND(b->graph, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
-                     .table = table->w, .ids = b->ids);
+                     .table = table->w, .ids = b->rows.ids);
     invar_build_record_backward(b, embed_backward, &e, sizeof e);
     return invar_build_stream(b, name, e.y);
 }
@@ -95,17 +98,17 @@ typedef struct norm {
 /* Gathers the block sums of all tensor-parallel ranks if they divide the residual stream. */
 static invar_tensor gather_block_sums(invar_builder *b, const invar_tensor *own)
 {
-    int64_t blocks = invar_token_blocks_max(&b->units, b->rows);
+    int64_t blocks = invar_token_blocks_max(&b->rows.units, b->rows.count);
     invar_tensor all;
 
-    if (!b->stream)
+    if (!b->rows.stream)
         return *own;
     all = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, blocks, own->shape[1]);
     invar_op_graph_transfer(b->graph,
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
                                                     .full = all,
                                                     .local = *own,
-                                                    .start = b->stream->block});
+                                                    .start = b->rows.stream->block});
     return all;
 }
 
@@ -117,11 +120,11 @@ static void append_divided_norm_backward(invar_builder *b, const norm *n,
                                          const invar_rmsnorm_bwd_args *whole)
 {
     invar_rmsnorm_bwd_args args = *whole;
-    int64_t all = invar_token_blocks_max(&b->all_units, b->all_rows);
+    int64_t all = invar_token_blocks_max(&b->rows.all_units, b->rows.all_count);
     invar_tensor room = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, all, n->x.shape[1]), sums;
 
     args.dweight = (invar_tensor){0};
-    args.units = b->stream ? b->stream_units : b->units;
+    args.units = b->rows.stream ? b->rows.stream_units : b->rows.units;
     args.block_sums =
         invar_tensor_rows(&room, 0, invar_token_blocks_max(&args.units, args.x.shape[0]));
     invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, &args, b->layer);
@@ -134,7 +137,7 @@ static void append_norm_backward(invar_builder *b, const norm *n,
 {
     bool frozen = !invar_tensor_present(&n->weight.dw); // then no sum over rows
 
-    if (!frozen && (b->stream || b->context))
+    if (!frozen && (b->rows.stream || b->rows.context))
         append_divided_norm_backward(b, n, args);
     else
         invar_op_graph_append(b->graph, INVAR_OP_RMSNORM_BWD, args, b->layer);
@@ -150,8 +153,8 @@ static void norm_backward(invar_builder *b, const void *noted)
                                    .dy = invar_build_heads(&dy, 1),
                                    .x = invar_build_heads(&n->x, 1),
                                    .weight = n->weight.w,
-                                   .units = b->units,
-                                   .eps = b->norm_eps};
+                                   .units = b->rows.units,
+                                   .eps = b->model.norm_eps};
 
     if (!invar_tensor_present(&residual)) {
         dx = invar_build_grad_buffer(b, &n->x);
@@ -178,12 +181,12 @@ static void norm_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x,
                               const invar_weight *weight)
 {
-    invar_tensor own = invar_build_residual_buffer(b, b->storage, 1, x.shape[1]);
+    invar_tensor own = invar_build_residual_buffer(b, b->model.storage, 1, x.shape[1]);
     norm n = {name, own, x, *weight};
 
     INVAR_APPEND(b->graph, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
-                 .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
-    if (b->stream) {
+                 .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->model.norm_eps);
+    if (b->rows.stream) {
         n.y = invar_build_all_rows(b, &own);
         invar_build_value_info(b, &n.y)->local_rows = own;
         invar_build_value_info(b, &n.y)->rows_kept = b->hide_points; // backward follows at once
@@ -212,7 +215,7 @@ static void add_backward(invar_builder *b, const void *noted)
 invar_tensor invar_graph_add(invar_builder *b, const char *name, invar_tensor residual,
                              invar_tensor x)
 {
-    addition a = {invar_build_residual_buffer(b, b->storage, 1, x.shape[1]), residual, x};
+    addition a = {invar_build_residual_buffer(b, b->model.storage, 1, x.shape[1]), residual, x};
 
     INVAR_APPEND(b->graph, b->layer, ADD, add, .out = a.y, .a = residual,
                  .b = invar_build_own_rows(b, &x));

@@ -23,8 +23,8 @@ invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const inv
     int64_t cols = y->shape[1], bytes = rows * cols * (int64_t)sizeof(float);
     invar_tp_reduce d = {.rows = rows,
                          .parts = parts,
-                         .all = parts * b->tensors,
-                         .first = parts * b->tensor,
+                         .all = parts * b->model.tensors,
+                         .first = parts * b->model.tensor,
                          .stream = y->shape[0] != rows,
                          .shared = y->shape[0] != rows || bytes > FEW_BYTES};
 
@@ -76,25 +76,26 @@ static void append_exchange(invar_builder *b, const invar_tp_reduce *d, const in
 static void reduce_stream(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
                           const invar_tensor *residual)
 {
-    invar_tensor got = invar_build_residual_buffer(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
+    invar_tensor got =
+        invar_build_residual_buffer(b, INVAR_DTYPE_F32, b->model.tensors, y->shape[1]);
 
-    append_exchange(b, d, &got, b->stream->row);
-    append_fold(b, y, &got, residual, b->tensors);
+    append_exchange(b, d, &got, b->rows.stream->row);
+    append_fold(b, y, &got, residual, b->model.tensors);
 }
 
 static void reduce_ranges(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
                           const invar_tensor *residual)
 {
-    invar_index_range own = invar_layout_range_of(d->rows, b->tensors, b->tensor);
+    invar_index_range own = invar_layout_range_of(d->rows, b->model.tensors, b->model.tensor);
     invar_tensor got =
-        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
+        invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->model.tensors * own.count, y->shape[1]);
     invar_tensor rows = invar_tensor_rows(y, own.first, own.count), added = *residual;
 
     INVAR_CHECK(y->row_stride == y->shape[1]); // rows are transferred without gaps
     if (invar_tensor_present(residual))
         added = invar_tensor_rows(residual, own.first, own.count);
     append_exchange(b, d, &got, NULL);
-    append_fold(b, &rows, &got, &added, b->tensors);
+    append_fold(b, &rows, &got, &added, b->model.tensors);
     invar_op_graph_transfer(
         b->graph, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES, .full = *y});
 }
