@@ -36,7 +36,6 @@
 
 struct invar_line_process {
     const char *name;
-    char *command;      /* owned */
     pthread_t thread;   /* thread that opened the program */
     int64_t timeout_ms; /* 0 for none */
     int log_fd;
@@ -52,6 +51,7 @@ struct invar_line_process {
     void *payload;
     invar_status (*check)(void *payload); /* guard; may be NULL */
     void *check_payload;
+    char command[];
 };
 
 static void close_fd(int *fd)
@@ -63,83 +63,60 @@ static void close_fd(int *fd)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Takes our ends of the pipes and makes them non-blocking. */
-static int set_parent_ends(invar_line_process *program, int pipes[3][2])
+/* Starts the words of a command, with our ends of its pipes non-blocking. */
+static invar_status start_words(invar_line_process *program, char *const *words)
 {
-    int *ours[3] = {&program->in, &program->out, &program->err};
-
-    for (int i = 0; i < 3; i++) {
-        int mine = i == 0 ? 1 : 0;
-        *ours[i] = pipes[i][mine];
-        pipes[i][mine] = -1;
-        if (fcntl(*ours[i], F_SETFL, O_NONBLOCK) != 0)
-            return errno;
-    }
-    return 0;
-}
-
-static invar_status start_process(invar_line_process *program, char *const *words)
-{
-    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
+    int *const ours[3] = {&program->in, &program->out, &program->err};
+    int theirs[3] = {-1, -1, -1}, ends[2], rc = 0;
     invar_status status;
 
-    for (int i = 0; i < 3 && !rc; i++)
-        rc = invar_process_pipe(pipes[i]);
-    if (!rc)
-        rc = set_parent_ends(program, pipes);
-    if (rc) {
-        status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: no pipes for it: %s", program->name,
-                            strerror(rc));
-    } else {
-        const int streams[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
-        status = invar_subprocess_start(&program->child, program->name, words, streams);
+    for (int i = 0; i < 3 && !rc; i++) {
+        rc = invar_process_pipe(ends);
+        if (rc)
+            break;
+        *ours[i] = ends[i == 0];
+        theirs[i] = ends[i != 0];
+        rc = fcntl(*ours[i], F_SETFL, O_NONBLOCK) == 0 ? 0 : errno;
     }
-    for (int i = 0; i < 3; i++) {
-        close_fd(&pipes[i][0]);
-        close_fd(&pipes[i][1]);
-    }
+    status = rc ? INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: no pipes for it: %s", program->name,
+                             strerror(rc))
+                : invar_subprocess_start(&program->child, program->name, words, theirs);
+    for (int i = 0; i < 3; i++)
+        close_fd(&theirs[i]);
     return status;
 }
 
-static invar_status split_and_start(invar_line_process *program, const char *text)
+static invar_status start_program(invar_line_process *program)
 {
     invar_plugin_argv command = {0};
-    invar_status status = invar_plugin_argv_split(&command, program->name, text);
+    invar_status status = invar_plugin_argv_split(&command, program->name, program->command);
 
     if (status == INVAR_OK)
-        status = start_process(program, command.words);
+        status = start_words(program, command.words);
     invar_plugin_argv_release(&command);
     return status;
-}
-
-static invar_status copy_text(char **out, const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-
-    INVAR_TRY(INVAR_ALLOC(*out, bytes, "a program's command"));
-    memcpy(*out, text, bytes);
-    return INVAR_OK;
 }
 
 invar_status invar_line_process_open(invar_line_process **out, const char *name,
                                      const char *command, double timeout, int log_fd)
 {
+    const size_t bytes = strlen(command) + 1;
     invar_line_process *program;
     invar_status status;
 
     *out = NULL;
     if (!(timeout >= 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: a timeout below 0", name);
-    INVAR_TRY(INVAR_ALLOC_ZEROED(program, 1, "a program"));
+    INVAR_TRY(INVAR_ALLOC_SIZED(program, 1, sizeof *program + bytes, "a program"));
+    memset(program, 0, sizeof *program);
+    memcpy(program->command, command, bytes);
     program->name = name;
     program->timeout_ms = (int64_t)((timeout < MAX_TIMEOUT_S ? timeout : MAX_TIMEOUT_S) * 1000);
     program->timeout_ms += timeout > 0 && program->timeout_ms == 0;
     program->log_fd = log_fd;
     program->in = program->out = program->err = -1;
     program->thread = pthread_self();
-    status = copy_text(&program->command, command);
-    if (status == INVAR_OK)
-        status = split_and_start(program, command);
+    status = start_program(program);
     if (status != INVAR_OK) {
         invar_line_process_close(program);
         return status;
@@ -218,7 +195,6 @@ void invar_line_process_close(invar_line_process *program)
     if (program->child.pid)
         ends_within(program, END_MS);
     invar_line_process_kill(program);
-    invar_free(program->command);
     invar_free(program->line);
     invar_free(program);
 }
@@ -307,22 +283,6 @@ static bool would_wait(int code)
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
 }
 
-static invar_status reserve_line(invar_line_process *program)
-{
-    size_t capacity = program->capacity ? 2 * program->capacity : 65536;
-    void *grown = NULL;
-
-    if (program->used < program->capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&grown, capacity, 1, "a plug-in's reply"));
-    if (program->used)
-        memcpy(grown, program->line, program->used);
-    invar_free(program->line);
-    program->line = grown;
-    program->capacity = capacity;
-    return INVAR_OK;
-}
-
 /*
  * Reads available output. *done_out is true if it is one complete line; more than that is an error.
  */
@@ -331,7 +291,9 @@ static invar_status read_some(bool *done_out, invar_line_process *program)
     const char *newline;
     ssize_t got;
 
-    INVAR_TRY(reserve_line(program));
+    if (program->used == program->capacity)
+        INVAR_TRY(invar_alloc_grow(&program->line, &program->capacity, program->used,
+                                   INVAR_LINE_PROCESS_REPLY_BYTES, "a plug-in's reply"));
     got = read(program->out, program->line + program->used, program->capacity - program->used);
     if (got < 0 && would_wait(errno))
         return INVAR_OK;
@@ -406,7 +368,7 @@ invar_status invar_line_process_restart(invar_line_process *program)
     invar_line_process_kill(program);
     program->died = program->spoken = false;
     memset(&program->tail, 0, sizeof program->tail);
-    return split_and_start(program, program->command);
+    return start_program(program);
 }
 
 /* Sends the line and receives the reply, both at the same time. */

@@ -170,23 +170,19 @@ invar_status invar_plugin_argv_find(const invar_plugin_argv *command, const char
                       strerror(code));
 }
 
-static invar_status find_command(const char *name, const char *spec)
-{
-    invar_plugin_argv command = {0};
-    invar_status status = invar_plugin_argv_split(&command, name, spec);
-
-    if (status == INVAR_OK)
-        status = invar_plugin_argv_find(&command, name);
-    invar_plugin_argv_release(&command);
-    return status;
-}
-
 invar_status invar_plugin_argv_locate(const char *name, const char *spec)
 {
+    invar_plugin_argv command = {0};
     char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_status status;
 
-    if (!invar_plugin_argv_is_shared_object(spec))
-        return find_command(name, spec);
+    if (!invar_plugin_argv_is_shared_object(spec)) {
+        status = invar_plugin_argv_split(&command, name, spec);
+        if (status == INVAR_OK)
+            status = invar_plugin_argv_find(&command, name);
+        invar_plugin_argv_release(&command);
+        return status;
+    }
     if (invar_path_exists(spec))
         return INVAR_OK;
     invar_path_show(shown, spec);
