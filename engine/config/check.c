@@ -70,26 +70,6 @@ static bool uses_external_reward(const invar_config *config)
     return invar_reward_is_external(reward);
 }
 
-void invar_config_plugins(invar_config_text out[INVAR_CONFIG_PLUGINS], const invar_config *c)
-{
-    const invar_config_text plugins[INVAR_CONFIG_PLUGINS] = {
-        {INVAR_KEY_CUSTOM_RM_PATH, c->custom_rm_path},
-        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, c->custom_generate_function_path},
-        {INVAR_KEY_CUSTOM_AGENT_PATH, c->custom_agent_path},
-        {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, c->dynamic_sampling_filter_path},
-        {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, c->rollout_sample_filter_path},
-        {INVAR_KEY_BUFFER_FILTER_PATH, c->buffer_filter_path},
-        {INVAR_KEY_DATA_SOURCE_PATH, c->data_source_path},
-        {INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, c->custom_rollout_log_function_path},
-        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, c->custom_eval_rollout_log_function_path},
-        {INVAR_KEY_CUSTOM_INIT_PATH, c->custom_init_path},
-        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, c->custom_before_log_prob_hook_path},
-        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, c->custom_loss_function_path},
-        {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, c->custom_before_train_step_hook_path}};
-
-    memcpy(out, plugins, sizeof plugins);
-}
-
 bool invar_config_is_object(const char *text)
 {
     return strlen(text) > 3 && invar_text_has_suffix(text, ".so");
@@ -98,16 +78,20 @@ bool invar_config_is_object(const char *text)
 /* Finds plug-ins, reward and teacher servers, and the script of a built-in reward. */
 static void find_plugins(invar_config_derived *f, const invar_config *c)
 {
-    invar_config_text plugins[INVAR_CONFIG_PLUGINS];
+    const invar_config_text plugins[] = {
+#define INVAR_PLUGIN_ROLE(ID, key, field, kind) {INVAR_KEY_##key, c->field},
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_ROLE
+    };
 
-    invar_config_plugins(plugins, c);
-    f->plugin = uses_external_reward(c) || c->opd_teacher_url[0];
+    f->plugin = uses_external_reward(c);
     f->restarts = uses_external_reward(c) && !c->rm_url[0];
-    for (int i = 0; i < INVAR_CONFIG_PLUGINS; i++) {
+    for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++) {
         bool filled = plugins[i].text[0];
 
         f->plugin |= filled;
         f->restarts |= filled && plugins[i].key != INVAR_KEY_CUSTOM_AGENT_PATH &&
+                       plugins[i].key != INVAR_KEY_OPD_TEACHER_URL &&
                        !invar_config_is_object(plugins[i].text);
     }
 }

@@ -85,10 +85,6 @@ typedef struct invar_config_text {
     const char *text;
 } invar_config_text;
 
-/* Sets `out` to the keys that name a plug-in (a shared object or a command). */
-#define INVAR_CONFIG_PLUGINS 13
-void invar_config_plugins(invar_config_text out[INVAR_CONFIG_PLUGINS], const invar_config *config);
-
 /* ---- derived values -------------------------------------------------------------------------- */
 
 /*

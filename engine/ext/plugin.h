@@ -28,10 +28,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/ext/invar_plugin.h"
-#include "engine/ext/plugin_kinds.h"
-#include "engine/ext/server/remote_teacher.h"
-#include "engine/ext/turn_action.h"
+#include "engine/ext/plugin_call.h"
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"
 #include "ledger/ledger.h"
@@ -42,15 +39,30 @@ extern "C" {
 
 typedef struct invar_plugin invar_plugin;
 
-/*
- * At most one of `spec`, `url` and `teacher` is set. If none is, all replies come from the ledger.
- */
+/* Texts of the student's tokens; `payload` is borrowed. */
+typedef struct invar_token_text_fn {
+    /* Returns the text of a token, which need not be UTF-8. */
+    const char *(*text)(size_t *bytes_out, const void *payload, int32_t token);
+    const void *payload;
+    int64_t count; /* number of token ids */
+} invar_token_text_fn;
+
+/* Teacher model behind an HTTP server (engine/ext/server/remote_teacher.h). */
+typedef struct invar_remote_teacher_options {
+    const char *model; /* model to request, borrowed; empty for the server's default */
+    const char *key;   /* API key; NULL if absent */
+    double temperature;
+    invar_token_text_fn words;
+} invar_remote_teacher_options;
+
+/* At most one of `spec` and `url` is set. If none is, all replies come from the ledger. */
 typedef struct invar_plugin_options {
     const char *name; /* role, "custom-rm"; used in messages and in the ledger */
     /* "FILE.so", or "PROGRAM ARG..." with '...' or "..." around blanks; NULL if absent */
     const char *spec;
-    const char *url;                             /* server that computes rewards; NULL if absent */
-    const invar_remote_teacher_options *teacher; /* server that returns log-probs; NULL if absent */
+    const char *url; /* server that computes rewards, or of the teacher; NULL if absent */
+    /* teacher at `url`, whose API has the version in the URL: http://HOST:PORT/v1; else NULL */
+    const invar_remote_teacher_options *teacher;
     /* identify the plug-in by the name that it reports, not by the hash of its files */
     bool identify_by_title;
     bool record_only; /* another component starts `spec`; here replies are only recorded */
@@ -102,6 +114,19 @@ const char *invar_plugin_name(const invar_plugin *plugin);
 const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 
 /* ---- steps and replies ----------------------------------------------------------------------- */
+
+/* List of replies with names and data of its own. Zero-initialize before use. */
+typedef struct invar_plugin_reply_list {
+    invar_ledger_plugin_reply *items; /* (count) */
+    size_t count, capacity;
+} invar_plugin_reply_list;
+
+/* Appends a copy; `list` is an invar_plugin_reply_list. A callback of invar_ledger_replies. */
+invar_status invar_plugin_reply_list_add(void *list,
+                                         const invar_ledger_plugin_reply *reply) INVAR_MUST_USE;
+
+/* Removes all replies, and keeps the memory for their number. */
+void invar_plugin_reply_list_clear(invar_plugin_reply_list *list);
 
 /* Replies of one step as recorded in the ledger. */
 typedef struct invar_plugin_replies {

@@ -1,9 +1,10 @@
 /*
- * plugin_call.c - names of the kinds of calls, and hashes and JSON of a plug-in request.
+ * plugin_call.c - requests to plug-ins: their hash, and their line of JSON.
  *
- * The hash covers all inputs of a call except a hook's event, so a recorded reply is used for the
- * same request only; the factor of a hook is found by its call number alone. The order of fields
- * here is part of the hash, and the hash is in ledgers: never change it.
+ * One function per kind of request (kinds.def) names the fields in order, and a sink hashes or
+ * writes them. The hash covers all inputs of a call except a hook's event, so a recorded reply is
+ * used for the same request only; the factor of a hook is found by its call number alone. The order
+ * of fields is part of the hash, and the hash is in ledgers: never change it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,25 +12,16 @@
 
 #include <string.h>
 
-#include "engine/ext/plugin_kinds.h"
-
 #include "base/invar_banned.h"
-
-/* ---- names ----------------------------------------------------------------------------------- */
 
 const char *invar_plugin_kind_name(uint32_t kind)
 {
     switch (kind) {
-    case INVAR_PLUGIN_KIND_REWARD: return "reward";
-    case INVAR_PLUGIN_KIND_GROUP_REWARD: return "group_reward";
-    case INVAR_PLUGIN_KIND_FILTER: return "filter";
-    case INVAR_PLUGIN_KIND_LOSS: return "loss";
-    case INVAR_PLUGIN_KIND_HOOK: return "hook";
-    case INVAR_PLUGIN_KIND_GENERATE: return "generate";
-    case INVAR_PLUGIN_KIND_TEACHER: return "teacher";
-    case INVAR_PLUGIN_KIND_BUFFER_FILTER: return "buffer_filter";
-    case INVAR_PLUGIN_KIND_PROMPTS: return "prompts";
-    case INVAR_PLUGIN_KIND_AGENT: return "agent";
+#define INVAR_PLUGIN_KIND(ID, bit, name, ...)                                                      \
+    case bit:                                                                                      \
+        return name;
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_KIND
     default: return NULL;
     }
 }
@@ -47,70 +39,191 @@ const char *invar_plugin_hook_name(int hook)
     return names[hook];
 }
 
-/* ---- hash ------------------------------------------------------------------------------------ */
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+/* Destination of the fields of a request; one of the two is set. */
+typedef struct field_sink {
+    invar_hasher *hasher;
+    invar_json_text *text;
+} field_sink;
 
 static void hash_int(invar_hasher *hasher, int64_t value)
 {
     invar_hasher_update(hasher, &value, sizeof value);
 }
 
-static void hash_block(invar_hasher *hasher, const void *data, size_t bytes)
+/* Hashes a field, or writes its key and returns true; its value must be written next then. */
+static bool begin_field(field_sink to, const char *key, const void *data, size_t bytes)
 {
-    hash_int(hasher, data ? (int64_t)bytes : -1);
-    if (data)
-        invar_hasher_update(hasher, data, bytes);
+    if (to.text)
+        invar_json_text_key(to.text, key);
+    else
+        hash_int(to.hasher, data ? (int64_t)bytes : -1);
+    if (!to.text && data)
+        invar_hasher_update(to.hasher, data, bytes);
+    return to.text;
 }
 
-static void hash_sample(invar_hasher *hasher, const invar_plugin_sample *s)
+/* Puts an integer, which is not written if the key is NULL. */
+static void put_int(field_sink to, const char *key, int64_t value)
 {
-    hash_int(hasher, s->index);
-    hash_int(hasher, s->group);
-    hash_block(hasher, s->prompt, strlen(s->prompt));
-    hash_block(hasher, s->response, s->response_bytes);
-    hash_block(hasher, s->label, strlen(s->label));
-    hash_block(hasher, s->metadata, strlen(s->metadata));
-    hash_block(hasher, s->finish, strlen(s->finish));
-    hash_int(hasher, s->prompt_tokens);
-    hash_block(hasher, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
-    hash_block(hasher, &s->reward, sizeof s->reward);
+    if (to.hasher)
+        hash_int(to.hasher, value);
+    else if (key) {
+        invar_json_text_key(to.text, key);
+        invar_json_text_int(to.text, value);
+    }
 }
 
-static void hash_turn(invar_hasher *hasher, const invar_plugin_turn *t)
+static void put_text(field_sink to, const char *key, const char *value, size_t bytes)
 {
-    hash_sample(hasher, &t->sample);
-    hash_int(hasher, t->turn);
-    hash_int(hasher, t->turns);
-    hash_block(hasher, t->text, t->text_bytes);
-    hash_int(hasher, t->first);
-    hash_int(hasher, t->room);
-    hash_int(hasher, t->last);
+    if (begin_field(to, key, value, bytes))
+        invar_json_text_string(to.text, value, bytes);
 }
 
-static void hash_tokens(invar_hasher *hasher, const invar_plugin_tokens *t)
+static void put_string(field_sink to, const char *key, const char *value)
 {
-    const float *const arrays[] = {t->logp, t->old, t->rollout, t->ref, t->advantage};
-
-    hash_int(hasher, t->sample);
-    hash_int(hasher, t->count);
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        hash_block(hasher, arrays[i], (size_t)t->count * sizeof(float));
-    hash_block(hasher, t->mask, (size_t)t->count);
+    put_text(to, key, value, strlen(value));
 }
 
-static void hash_buffer(invar_hasher *hasher, const invar_plugin_buffer *b, size_t count)
+static void put_ids(field_sink to, const int32_t *ids, int64_t count)
 {
-    hash_int(hasher, b->rollout);
-    hash_int(hasher, b->wanted);
-    hash_block(hasher, b->since, count * sizeof *b->since);
+    if (begin_field(to, "tokens", ids, (size_t)count * sizeof *ids))
+        invar_json_text_ints(to.text, ids, count);
 }
 
-static void hash_wanted(invar_hasher *hasher, const invar_plugin_wanted *w)
+static void put_floats(field_sink to, const char *key, const float *values, int64_t count)
 {
-    hash_int(hasher, w->rollout);
-    hash_int(hasher, w->first);
-    hash_int(hasher, w->count);
-    hash_int(hasher, w->lines);
+    if (begin_field(to, key, values, (size_t)count * sizeof *values))
+        invar_json_text_f32s(to.text, values, count);
 }
+
+/* ---- kinds of requests ----------------------------------------------------------------------- */
+
+/* Puts a sample; of a turn only the fields that both have are written, but all are hashed. */
+static void put_sample(field_sink to, const invar_plugin_sample *s, bool turn)
+{
+    put_int(to, "index", s->index);
+    put_int(to, "group", s->group);
+    put_string(to, "prompt", s->prompt);
+    put_text(to, "response", s->response, s->response_bytes);
+    put_string(to, "label", s->label);
+    if (begin_field(to, "metadata", s->metadata, strlen(s->metadata)))
+        invar_json_text_value(to.text, s->metadata, strlen(s->metadata));
+    put_string(to, "finish", s->finish);
+    if (to.text && turn)
+        return;
+    put_int(to, "prompt_tokens", s->prompt_tokens);
+    put_ids(to, s->tokens, s->n_tokens);
+    if (begin_field(to, "reward", &s->reward, sizeof s->reward))
+        invar_json_text_f64(to.text, s->reward);
+}
+
+static void put_turn(field_sink to, const invar_plugin_turn *t)
+{
+    put_sample(to, &t->sample, true);
+    put_int(to, "turn", t->turn);
+    put_int(to, "turns", t->turns);
+    put_text(to, "text", t->text, t->text_bytes);
+    put_int(to, NULL, t->first);
+    if (to.text)
+        put_ids(to, t->sample.tokens + t->first, t->sample.n_tokens - t->first);
+    put_int(to, "room", t->room);
+    put_int(to, NULL, t->last);
+    if (!to.text)
+        return;
+    invar_json_text_key(to.text, "last");
+    invar_json_text_bool(to.text, t->last);
+}
+
+/* Writes a bracket; a hash has none. */
+static void put_bracket(field_sink to, char bracket)
+{
+    if (to.text)
+        (strchr("[{", bracket) ? invar_json_text_open : invar_json_text_close)(to.text, bracket);
+}
+
+static void put_samples(field_sink to, const invar_plugin_call *call)
+{
+    if (to.text)
+        invar_json_text_key(to.text, "samples");
+    put_bracket(to, '[');
+    for (size_t i = 0; i < call->count; i++) {
+        put_bracket(to, '{');
+        if (call->turns)
+            put_turn(to, &call->turns[i]);
+        else
+            put_sample(to, &call->samples[i], false);
+        put_bracket(to, '}');
+    }
+    put_bracket(to, ']');
+}
+
+static void put_tokens(field_sink to, const invar_plugin_call *call)
+{
+    const invar_plugin_tokens *t = call->tokens;
+
+    put_int(to, "sample", t->sample);
+    put_int(to, NULL, t->count);
+    put_floats(to, "logp", t->logp, t->count);
+    put_floats(to, "old", t->old, t->count);
+    put_floats(to, "rollout", t->rollout, t->count);
+    put_floats(to, "ref", t->ref, t->count);
+    put_floats(to, "advantage", t->advantage, t->count);
+    if (begin_field(to, "mask", t->mask, (size_t)t->count))
+        invar_json_text_bytes(to.text, t->mask, t->count);
+}
+
+static void put_event(field_sink to, const invar_plugin_call *call)
+{
+    if (call->samples)
+        put_samples(to, call);
+    if (to.hasher)
+        return;
+    put_string(to, "hook", invar_plugin_hook_name(call->event->hook));
+    put_int(to, "rollout", call->event->rollout);
+    put_string(to, "run", call->event->run);
+    put_string(to, "folder", call->event->folder);
+    if (call->event->set)
+        put_string(to, "set", call->event->set);
+}
+
+static void put_buffer(field_sink to, const invar_plugin_call *call)
+{
+    const invar_plugin_buffer *b = call->buffer;
+
+    put_samples(to, call);
+    put_int(to, "rollout", b->rollout);
+    put_int(to, "wanted", b->wanted);
+    if (!begin_field(to, "since", b->since, call->count * sizeof *b->since))
+        return;
+    invar_json_text_open(to.text, '[');
+    for (size_t i = 0; i < call->count; i++)
+        invar_json_text_int(to.text, b->since[i]);
+    invar_json_text_close(to.text, ']');
+}
+
+static void put_wanted(field_sink to, const invar_plugin_call *call)
+{
+    put_int(to, "rollout", call->prompt_request->rollout);
+    put_int(to, "first", call->prompt_request->first);
+    put_int(to, "count", call->prompt_request->count);
+    put_int(to, "lines", call->prompt_request->lines);
+}
+
+static void put_request(field_sink to, const invar_plugin_call *call)
+{
+    switch (call->kind) {
+#define INVAR_PLUGIN_KIND(ID, bit, name, asked, ...)                                               \
+    case bit:                                                                                      \
+        put_##asked(to, call);                                                                     \
+        break;
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_KIND
+    }
+}
+
+/* ---- encodings ------------------------------------------------------------------------------- */
 
 void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
 {
@@ -119,145 +232,19 @@ void invar_plugin_call_hash(invar_digest *out, const invar_plugin_call *call)
     invar_hasher_init(&hasher);
     hash_int(&hasher, call->kind);
     hash_int(&hasher, (int64_t)call->count);
-    for (size_t i = 0; call->samples && i < call->count; i++)
-        hash_sample(&hasher, &call->samples[i]);
-    for (size_t i = 0; call->turns && i < call->count; i++)
-        hash_turn(&hasher, &call->turns[i]);
-    if (call->tokens)
-        hash_tokens(&hasher, call->tokens);
-    if (call->buffer)
-        hash_buffer(&hasher, call->buffer, call->count);
-    if (call->prompt_request)
-        hash_wanted(&hasher, call->prompt_request);
+    put_request((field_sink){.hasher = &hasher}, call);
     invar_hasher_final(out, &hasher);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-static void write_int(invar_json_text *text, const char *key, int64_t value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_int(text, value);
-}
-
-static void write_string(invar_json_text *text, const char *key, const char *value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_string(text, value, strlen(value));
-}
-
-/* Writes the fields that samples and turns have in common. */
-static void write_head(invar_json_text *text, const invar_plugin_sample *s)
-{
-    write_int(text, "index", s->index);
-    write_int(text, "group", s->group);
-    write_string(text, "prompt", s->prompt);
-    invar_json_text_key(text, "response");
-    invar_json_text_string(text, s->response, s->response_bytes);
-    write_string(text, "label", s->label);
-    invar_json_text_key(text, "metadata");
-    invar_json_text_value(text, s->metadata, strlen(s->metadata));
-    write_string(text, "finish", s->finish);
-}
-
-static void write_sample(invar_json_text *text, const invar_plugin_sample *s)
-{
-    invar_json_text_open(text, '{');
-    write_head(text, s);
-    write_int(text, "prompt_tokens", s->prompt_tokens);
-    invar_json_text_key(text, "tokens");
-    invar_json_text_ints(text, s->tokens, s->n_tokens);
-    invar_json_text_key(text, "reward");
-    invar_json_text_f64(text, s->reward);
-    invar_json_text_close(text, '}');
-}
-
-static void write_turn(invar_json_text *text, const invar_plugin_turn *t)
-{
-    invar_json_text_open(text, '{');
-    write_head(text, &t->sample);
-    write_int(text, "turn", t->turn);
-    write_int(text, "turns", t->turns);
-    invar_json_text_key(text, "text");
-    invar_json_text_string(text, t->text, t->text_bytes);
-    invar_json_text_key(text, "tokens");
-    invar_json_text_ints(text, t->sample.tokens + t->first, t->sample.n_tokens - t->first);
-    write_int(text, "room", t->room);
-    invar_json_text_key(text, "last");
-    invar_json_text_bool(text, t->last);
-    invar_json_text_close(text, '}');
-}
-
-static void write_floats(invar_json_text *text, const char *key, const float *values, int64_t count)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_f32s(text, values, count);
-}
-
-static void write_tokens(invar_json_text *text, const invar_plugin_tokens *t)
-{
-    write_int(text, "sample", t->sample);
-    write_floats(text, "logp", t->logp, t->count);
-    write_floats(text, "old", t->old, t->count);
-    write_floats(text, "rollout", t->rollout, t->count);
-    write_floats(text, "ref", t->ref, t->count);
-    write_floats(text, "advantage", t->advantage, t->count);
-    invar_json_text_key(text, "mask");
-    invar_json_text_bytes(text, t->mask, t->count);
-}
-
-static void write_event(invar_json_text *text, const invar_plugin_event *event)
-{
-    write_string(text, "hook", invar_plugin_hook_name(event->hook));
-    write_int(text, "rollout", event->rollout);
-    write_string(text, "run", event->run);
-    write_string(text, "folder", event->folder);
-    if (event->set)
-        write_string(text, "set", event->set);
-}
-
-static void write_buffer(invar_json_text *text, const invar_plugin_buffer *b, size_t count)
-{
-    write_int(text, "rollout", b->rollout);
-    write_int(text, "wanted", b->wanted);
-    invar_json_text_key(text, "since");
-    invar_json_text_open(text, '[');
-    for (size_t i = 0; i < count; i++)
-        invar_json_text_int(text, b->since[i]);
-    invar_json_text_close(text, ']');
-}
-
-static void write_wanted(invar_json_text *text, const invar_plugin_wanted *w)
-{
-    write_int(text, "rollout", w->rollout);
-    write_int(text, "first", w->first);
-    write_int(text, "count", w->count);
-    write_int(text, "lines", w->lines);
 }
 
 void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *call)
 {
+    const field_sink to = {.text = text};
+
     invar_json_text_open(text, '{');
-    write_int(text, "id", call->id);
-    write_int(text, "step", call->step);
-    write_string(text, "call", invar_plugin_kind_name(call->kind));
-    if (call->samples || call->turns) {
-        invar_json_text_key(text, "samples");
-        invar_json_text_open(text, '[');
-        for (size_t i = 0; call->samples && i < call->count; i++)
-            write_sample(text, &call->samples[i]);
-        for (size_t i = 0; call->turns && i < call->count; i++)
-            write_turn(text, &call->turns[i]);
-        invar_json_text_close(text, ']');
-    }
-    if (call->tokens)
-        write_tokens(text, call->tokens);
-    if (call->event)
-        write_event(text, call->event);
-    if (call->buffer)
-        write_buffer(text, call->buffer, call->count);
-    if (call->prompt_request)
-        write_wanted(text, call->prompt_request);
+    put_int(to, "id", call->id);
+    put_int(to, "step", call->step);
+    put_string(to, "call", invar_plugin_kind_name(call->kind));
+    put_request(to, call);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }
@@ -265,8 +252,8 @@ void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *cal
 void invar_plugin_greet_write(invar_json_text *text, const char *plugin, uint32_t kinds)
 {
     invar_json_text_open(text, '{');
-    write_int(text, "invar", INVAR_PLUGIN_ABI);
-    write_string(text, "plugin", plugin);
+    put_int((field_sink){.text = text}, "invar", INVAR_PLUGIN_ABI);
+    put_string((field_sink){.text = text}, "plugin", plugin);
     invar_json_text_key(text, "kinds");
     invar_json_text_open(text, '[');
     for (uint32_t kind = 1; kind <= kinds; kind <<= 1) {

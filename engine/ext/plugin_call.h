@@ -21,7 +21,27 @@
 extern "C" {
 #endif
 
-/* A call of one of the kinds of plugin_kinds.h, which determines the fields that are set. */
+/* Kinds of calls that a plug-in can offer (kinds.def); a mask. */
+enum {
+#define INVAR_PLUGIN_KIND(ID, bit, ...) INVAR_PLUGIN_KIND_##ID = bit,
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_KIND
+    INVAR_PLUGIN_KINDS = 0 /* mask of all kinds */
+#define INVAR_PLUGIN_KIND(ID, bit, ...) | (bit)
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_KIND
+};
+
+/* Name of a kind, "reward", "group_reward", ...; NULL if `kind` is not exactly one kind. */
+const char *invar_plugin_kind_name(uint32_t kind);
+
+/*
+ * Name of a hook: "after_init", "before_logprob", "before_train_step", "after_rollout",
+ * "after_eval".
+ */
+const char *invar_plugin_hook_name(int hook);
+
+/* A call of one of the kinds of kinds.def, which determines the fields that are set. */
 typedef struct invar_plugin_call {
     const char *plugin; /* name of the plug-in, used in error messages */
     uint32_t kind;
@@ -61,8 +81,12 @@ void invar_plugin_call_write(invar_json_text *text, const invar_plugin_call *cal
 invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *data, size_t bytes,
                                     bool live) INVAR_MUST_USE;
 
-/* Checks the answer and encodes it as plain values. The caller frees *out with invar_free. */
-invar_status invar_plugin_call_pack(char **out, size_t *bytes_out,
+/* Like invar_plugin_call_read, for a text that was written; returns its failure if it has one. */
+invar_status invar_plugin_call_read_text(const invar_plugin_call *call, const invar_json_text *text,
+                                         bool live) INVAR_MUST_USE;
+
+/* Checks the answer and encodes it as plain values, which replace the content of `out`. */
+invar_status invar_plugin_call_pack(invar_json_text *out,
                                     const invar_plugin_call *call) INVAR_MUST_USE;
 
 /* ---- parts of a reply ------------------------------------------------------------------------ */
@@ -80,6 +104,15 @@ invar_status invar_plugin_reward_read(double *out, invar_reward_parts *parts, js
 /* ---- handshake ------------------------------------------------------------------------------- */
 
 #define INVAR_PLUGIN_TITLE_SIZE 65
+
+/*
+ * Exchanges the first lines with a program, which is killed if its line is not valid. *kinds_out
+ * are the kinds that it offers.
+ */
+struct invar_line_process;
+invar_status invar_plugin_greet(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint32_t *kinds_out,
+                                struct invar_line_process *program, const char *name,
+                                uint32_t kinds) INVAR_MUST_USE;
 
 /* Writes the first line that a program gets, and parses the first line that it sends. */
 void invar_plugin_greet_write(invar_json_text *text, const char *plugin, uint32_t kinds);

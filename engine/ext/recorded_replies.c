@@ -17,81 +17,33 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status reserve_item(invar_recorded_replies *stored)
-{
-    size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
-    void *grown = NULL;
-
-    if (stored->count < stored->capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&grown, capacity, sizeof *stored->items, "stored replies"));
-    if (stored->count)
-        memcpy(grown, stored->items, stored->count * sizeof *stored->items);
-    invar_free(stored->items);
-    stored->items = grown;
-    stored->capacity = capacity;
-    return INVAR_OK;
-}
-
-/* Appends a copy in one block: the data, then the name. */
-static invar_status append_reply(void *payload, const invar_ledger_plugin_reply *reply)
-{
-    invar_recorded_replies *stored = payload;
-    size_t name = strlen(reply->plugin) + 1;
-    invar_ledger_plugin_reply *copy;
-    char *block;
-
-    INVAR_TRY(reserve_item(stored));
-    INVAR_TRY(INVAR_ALLOC(block, reply->bytes + name, "a stored reply"));
-    if (reply->bytes)
-        memcpy(block, reply->data, reply->bytes);
-    memcpy(block + reply->bytes, reply->plugin, name);
-    copy = &stored->items[stored->count++];
-    *copy = *reply;
-    copy->plugin = block + reply->bytes;
-    copy->data = block;
-    return INVAR_OK;
-}
-
-static void discard_replies(invar_recorded_replies *stored)
-{
-    for (size_t i = 0; i < stored->count; i++)
-        invar_free((void *)(uintptr_t)stored->items[i].data);
-    stored->count = 0;
-    stored->found = false;
-    stored->replies = (invar_plugin_replies){NULL, 0};
-}
-
 invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledger *ledger,
                                          int64_t run, int64_t step)
 {
     invar_status status;
 
-    discard_replies(out);
-    status = invar_ledger_replies(&out->found, ledger, run, step, append_reply, out);
-    if (status != INVAR_OK)
-        discard_replies(out);
-    else
-        out->replies = (invar_plugin_replies){out->items, out->count};
+    invar_plugin_reply_list_clear(&out->list);
+    status = invar_ledger_replies(&out->found, ledger, run, step, invar_plugin_reply_list_add,
+                                  &out->list);
+    if (status != INVAR_OK) {
+        invar_plugin_reply_list_clear(&out->list);
+        out->found = false;
+    }
+    out->replies = (invar_plugin_replies){out->list.items, out->list.count};
     return status;
 }
 
 void invar_recorded_replies_release(invar_recorded_replies *stored)
 {
-    discard_replies(stored);
-    invar_free(stored->items);
+    invar_plugin_reply_list_clear(&stored->list);
+    invar_free(stored->list.items);
     memset(stored, 0, sizeof *stored);
 }
 
-const invar_plugin_replies *invar_recorded_replies_get(const invar_recorded_replies *stored)
-{
-    return stored->found ? &stored->replies : NULL;
-}
+/* ---- files and factors ----------------------------------------------------------------------- */
 
-/* ---- files of the plug-in -------------------------------------------------------------------- */
-
-static invar_status read_maker(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
+static invar_status read_text(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
     char *out = payload;
 
@@ -106,29 +58,34 @@ static invar_status read_maker(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
+/* Selects a text of a step by a key; empty if there is no row. */
+static invar_status select_text(char out[INVAR_DIGEST_HEX_SIZE], invar_ledger *ledger,
+                                const char *sql, int64_t run, int64_t step, const char *key)
+{
+    const invar_ledger_argument arguments[3] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+        {"key", {.type = INVAR_LEDGER_TYPE_TEXT, .data = key, .bytes = strlen(key)}},
+    };
+
+    out[0] = '\0';
+    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
+                                                                      .arguments = arguments,
+                                                                      .n_arguments = 3,
+                                                                      .row = read_text,
+                                                                      .payload = out});
+}
+
 invar_status invar_recorded_replies_plugin_hash(char out[INVAR_DIGEST_HEX_SIZE],
                                                 const invar_plugin *plugin, invar_ledger *ledger,
                                                 int64_t run, int64_t step)
 {
-    static const char text[] =
+    return select_text(
+        out, ledger,
         "SELECT f.value FROM timeline t JOIN fact f ON f.run = t.run AND f.seg = t.seg"
         " WHERE t.run = :run AND t.step = :step AND f.scope = '" INVAR_PLUGIN_SCOPE
-        "' AND f.key = :plugin";
-    const invar_ledger_argument arguments[3] = {
-        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
-        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
-        {"plugin",
-         {.type = INVAR_LEDGER_TYPE_TEXT,
-          .data = invar_plugin_name(plugin),
-          .bytes = strlen(invar_plugin_name(plugin))}},
-    };
-
-    out[0] = '\0';
-    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = text,
-                                                                      .arguments = arguments,
-                                                                      .n_arguments = 3,
-                                                                      .row = read_maker,
-                                                                      .payload = out});
+        "' AND f.key = :key",
+        run, step, invar_plugin_name(plugin));
 }
 
 invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledger *ledger,
@@ -150,34 +107,16 @@ invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledg
         invar_plugin_name(plugin), now, was, step);
 }
 
-/* ---- loss factor ----------------------------------------------------------------------------- */
-
-static invar_status set_if_row(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
-{
-    (void)columns;
-    (void)count;
-    *(bool *)payload |= values != NULL;
-    return INVAR_OK;
-}
-
 invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
                                                  int64_t run, int64_t step)
 {
-    const invar_ledger_argument arguments[2] = {
-        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
-        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
-    };
-    bool given = false;
+    char given[INVAR_DIGEST_HEX_SIZE];
 
-    INVAR_TRY(invar_ledger_select(
-        ledger, &(invar_ledger_select_request){.sql = "SELECT 1 FROM metrics WHERE run = :run AND "
-                                                      "step = :step AND name = 'train/loss_factor'",
-                                               .arguments = arguments,
-                                               .n_arguments = 2,
-                                               .row = set_if_row,
-                                               .payload = &given}));
-    if (!given)
+    INVAR_TRY(
+        select_text(given, ledger,
+                    "SELECT 'given' FROM metrics WHERE run = :run AND step = :step AND name = :key",
+                    run, step, "train/loss_factor"));
+    if (!given[0])
         return INVAR_OK;
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,

@@ -20,10 +20,9 @@ extern "C" {
  */
 typedef struct invar_recorded_replies {
     bool found; /* the ledger has the step, with or without replies */
-    /* replies of all plug-ins, ordered by name and call; view of `items` */
+    /* replies of all plug-ins, ordered by name and call; view of `list` */
     invar_plugin_replies replies;
-    invar_ledger_plugin_reply *items; /* (count) with owned names and data */
-    size_t count, capacity;
+    invar_plugin_reply_list list;
 } invar_recorded_replies;
 
 /*
@@ -55,9 +54,6 @@ invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledg
  */
 invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
                                                  int64_t run, int64_t step) INVAR_MUST_USE;
-
-/* Argument for invar_plugin_begin_step: NULL for a step that the ledger does not have. Borrowed. */
-const invar_plugin_replies *invar_recorded_replies_get(const invar_recorded_replies *stored);
 
 #ifdef __cplusplus
 }

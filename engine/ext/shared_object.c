@@ -11,8 +11,6 @@
  */
 #define _GNU_SOURCE 1 // O_PATH
 
-#include "engine/ext/shared_object.h"
-
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fenv.h>
@@ -27,42 +25,53 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/ext/plugin_kinds.h"
+#include "engine/ext/plugin_backend.h"
 
 #include "base/invar_banned.h"
 
 #define SYMBOL "invar_plugin_v1"
 #define PATH_BYTES 4096
 
-struct invar_shared_object {
+typedef struct shared_object {
     const char *name;
     void *library;
     void *self;
     bool opened;
     invar_plugin_table table; /* functions that the object does not know are NULL */
-    char title[INVAR_PLUGIN_TITLE_SIZE];
-};
+} shared_object;
 
-/* ---- restored state -------------------------------------------------------------------------- */
+/* ---- foreign code ---------------------------------------------------------------------------- */
 
-typedef struct saved_environment {
+/* State that foreign code may change, and the reason that it gives for a failure. */
+typedef struct foreign_call {
     fenv_t rounding;
     int folder; /* -1 if the current folder cannot be opened */
-} saved_environment;
+    char error[INVAR_PLUGIN_ERROR_SIZE];
+} foreign_call;
 
-static void save_environment(saved_environment *s)
+static void begin_foreign(foreign_call *f)
 {
-    fegetenv(&s->rounding);
-    s->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    f->error[0] = '\0';
+    fegetenv(&f->rounding);
+    f->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-static void restore_environment(saved_environment *s)
+/* Restores the state; fails if the function has returned another code than 0. */
+static invar_status end_foreign(foreign_call *f, const shared_object *object, int rc)
 {
-    fesetenv(&s->rounding);
-    if (s->folder < 0)
-        return;
-    INVAR_CHECK(fchdir(s->folder) == 0);
-    close(s->folder);
+    char quote[INVAR_TEXT_QUOTE_SIZE * 3];
+
+    fesetenv(&f->rounding);
+    if (f->folder >= 0) {
+        INVAR_CHECK(fchdir(f->folder) == 0);
+        close(f->folder);
+    }
+    if (!rc)
+        return INVAR_OK;
+    f->error[INVAR_PLUGIN_ERROR_SIZE - 1] = '\0';
+    invar_text_quote(quote, sizeof quote, f->error, strlen(f->error));
+    return INVAR_FAIL(INVAR_E_STATE, rc, "plug-in %.1000s: it refuses: %s", object->name,
+                      quote[0] ? quote : "it does not say why");
 }
 
 /* ---- exit by a plug-in ----------------------------------------------------------------------- */
@@ -89,12 +98,12 @@ static void install_exit_handler(void)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status load_library(invar_shared_object *object, const char *path)
+static invar_status load_library(shared_object *object, const char *path)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
     const char *why;
-    saved_environment before;
+    foreign_call f;
     int bytes = snprintf(file, sizeof file, "%s%s", strchr(path, '/') ? "" : "./", path);
 
     if (bytes < 0 || (size_t)bytes >= sizeof file)
@@ -102,9 +111,9 @@ static invar_status load_library(invar_shared_object *object, const char *path)
                           object->name);
     pthread_once(&once, install_exit_handler);
     atomic_fetch_add(&n_loaded_objects, 1);
-    save_environment(&before);
+    begin_foreign(&f);
     object->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    restore_environment(&before);
+    INVAR_TRY(end_foreign(&f, object, 0));
     if (object->library)
         return INVAR_OK;
     atomic_fetch_sub(&n_loaded_objects, 1);
@@ -114,7 +123,7 @@ static invar_status load_library(invar_shared_object *object, const char *path)
     return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: cannot load it: %s", object->name, quote);
 }
 
-static invar_status read_table(invar_shared_object *object)
+static invar_status read_table(shared_object *object, char title_out[INVAR_PLUGIN_TITLE_SIZE])
 {
     const invar_plugin_table *table = dlsym(object->library, SYMBOL);
     uint32_t size;
@@ -132,92 +141,60 @@ static invar_status read_table(invar_shared_object *object)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: its " SYMBOL " has no size or name",
                           object->name);
     memcpy(&object->table, table, size);
-    invar_text_quote(object->title, sizeof object->title, table->name, strlen(table->name));
+    invar_text_quote(title_out, INVAR_PLUGIN_TITLE_SIZE, table->name, strlen(table->name));
     return INVAR_OK;
 }
 
-static invar_status fail_refused(const invar_shared_object *object, int rc,
-                                 char error[INVAR_PLUGIN_ERROR_SIZE])
+static uint32_t find_kinds(const invar_plugin_table *t)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE * 3];
+    uint32_t kinds = 0;
 
-    error[INVAR_PLUGIN_ERROR_SIZE - 1] = '\0';
-    invar_text_quote(quote, sizeof quote, error, strlen(error));
-    return INVAR_FAIL(INVAR_E_STATE, rc, "plug-in %.1000s: it refuses: %s", object->name,
-                      quote[0] ? quote : "it does not say why");
+#define INVAR_PLUGIN_KIND(ID, bit, name, asked, answered, offered)                                 \
+    if (offered)                                                                                   \
+        kinds |= bit;
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_KIND
+    return kinds;
 }
 
-static invar_status call_open(invar_shared_object *object)
+static invar_status open_object(invar_plugin_peer *peer, uint32_t *offered_out,
+                                const invar_plugin_options *options)
 {
-    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    saved_environment before;
-    int rc = 0;
+    shared_object *object;
+    foreign_call f;
 
-    save_environment(&before);
-    if (object->table.open)
-        rc = object->table.open(&object->self, error);
-    restore_environment(&before);
-    if (rc)
-        return fail_refused(object, rc, error);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(object, 1, "a plug-in"));
+    peer->self = object;
+    object->name = peer->name;
+    INVAR_TRY(load_library(object, options->spec));
+    INVAR_TRY(read_table(object, peer->title));
+    *offered_out = find_kinds(&object->table);
+    begin_foreign(&f);
+    INVAR_TRY(end_foreign(&f, object,
+                          object->table.open ? object->table.open(&object->self, f.error) : 0));
     object->opened = true;
     return INVAR_OK;
 }
 
-invar_status invar_shared_object_open(invar_shared_object **out, const char *name, const char *path)
+static void close_object(invar_plugin_peer *peer)
 {
-    invar_shared_object *object;
-    invar_status status;
-
-    *out = NULL;
-    INVAR_TRY(INVAR_ALLOC_ZEROED(object, 1, "a plug-in"));
-    object->name = name;
-    status = load_library(object, path);
-    if (status == INVAR_OK)
-        status = read_table(object);
-    if (status == INVAR_OK)
-        status = call_open(object);
-    if (status != INVAR_OK) {
-        invar_shared_object_close(object);
-        return status;
-    }
-    *out = object;
-    return INVAR_OK;
-}
-
-void invar_shared_object_close(invar_shared_object *object)
-{
-    saved_environment before;
+    shared_object *object = peer->self;
+    foreign_call f;
 
     if (!object)
         return;
-    save_environment(&before);
+    begin_foreign(&f);
     if (object->opened && object->table.close)
         object->table.close(object->self);
     if (object->library)
         dlclose(object->library);
-    restore_environment(&before);
+    (void)end_foreign(&f, object, 0);
     if (object->library)
         atomic_fetch_sub(&n_loaded_objects, 1);
     invar_free(object);
 }
 
-uint32_t invar_shared_object_kinds(const invar_shared_object *object)
-{
-    const invar_plugin_table *t = &object->table;
-
-    return (t->reward ? INVAR_PLUGIN_KIND_REWARD : 0) |
-           (t->group_reward ? INVAR_PLUGIN_KIND_GROUP_REWARD : 0) |
-           (t->filter ? INVAR_PLUGIN_KIND_FILTER : 0) | (t->loss ? INVAR_PLUGIN_KIND_LOSS : 0) |
-           (t->hook || t->report ? INVAR_PLUGIN_KIND_HOOK : 0) |
-           (t->generate ? INVAR_PLUGIN_KIND_GENERATE : 0) |
-           (t->buffer_filter ? INVAR_PLUGIN_KIND_BUFFER_FILTER : 0) |
-           (t->prompts ? INVAR_PLUGIN_KIND_PROMPTS : 0);
-}
-
-const char *invar_shared_object_title(const invar_shared_object *object)
-{
-    return object->title;
-}
+/* ---- calls with values ----------------------------------------------------------------------- */
 
 static size_t count_names(const invar_plugin_table *t)
 {
@@ -229,38 +206,27 @@ static size_t count_names(const invar_plugin_table *t)
 }
 
 /* Calls the parts function for the rewards that were given just now. */
-static invar_status call_parts(invar_shared_object *object, const invar_plugin_call *call,
-                               size_t names, double *values)
+static invar_status add_parts(const shared_object *object, const invar_plugin_call *call)
 {
     const invar_plugin_table *t = &object->table;
-    char error[INVAR_PLUGIN_ERROR_SIZE] = "", where[INVAR_PLUGIN_ERROR_SIZE];
-    saved_environment before;
-    int rc;
-
-    save_environment(&before);
-    rc = t->parts(object->self, call->samples, call->count, values, error);
-    restore_environment(&before);
-    if (rc)
-        return fail_refused(object, rc, error);
-    (void)snprintf(where, sizeof where, "plug-in %.100s", object->name);
-    for (size_t i = 0; i < call->count * names; i++)
-        INVAR_TRY(invar_reward_parts_add(&call->parts[i / names], t->part_names[i % names],
-                                         strlen(t->part_names[i % names]), values[i], where));
-    return INVAR_OK;
-}
-
-static invar_status add_parts(invar_shared_object *object, const invar_plugin_call *call)
-{
-    size_t names = call->reward && object->table.parts ? count_names(&object->table) : 0;
+    size_t names = call->reward && t->parts ? count_names(t) : 0, count = call->count * names;
+    char where[INVAR_PLUGIN_ERROR_SIZE];
     double *values = NULL;
+    foreign_call f;
     invar_status status;
 
     if (names == 0)
         return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(values, call->count * names, "parts of rewards"));
-    for (size_t i = 0; i < call->count * names; i++)
+    INVAR_TRY(INVAR_ALLOC(values, count, "parts of rewards"));
+    for (size_t i = 0; i < count; i++)
         values[i] = (double)NAN; // detects values that were not set
-    status = call_parts(object, call, names, values);
+    begin_foreign(&f);
+    status = end_foreign(&f, object,
+                         t->parts(object->self, call->samples, call->count, values, f.error));
+    (void)snprintf(where, sizeof where, "plug-in %.100s", object->name);
+    for (size_t i = 0; i < count && status == INVAR_OK; i++)
+        status = invar_reward_parts_add(&call->parts[i / names], t->part_names[i % names],
+                                        strlen(t->part_names[i % names]), values[i], where);
     invar_free(values);
     return status;
 }
@@ -285,22 +251,10 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
     }
 }
 
-invar_status invar_shared_object_call(invar_shared_object *object, const invar_plugin_call *call)
-{
-    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    saved_environment before;
-    int rc;
-
-    save_environment(&before);
-    rc = call_function(&object->table, object->self, call, error);
-    restore_environment(&before);
-    return rc ? fail_refused(object, rc, error) : add_parts(object, call);
-}
-
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* Rejects values that JSON cannot represent. */
-static invar_status check_report(const invar_shared_object *object,
+/* Writes a report as a line of JSON. Rejects values that JSON cannot represent. */
+static invar_status write_report(invar_json_text *line, const shared_object *object,
                                  const invar_plugin_report *report)
 {
     bool finite = isfinite(report->loss_factor);
@@ -310,21 +264,11 @@ static invar_status check_report(const invar_shared_object *object,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "plug-in %.1000s: a hook reports %zu values; at most %d, with names",
                           object->name, report->count, INVAR_REWARD_PARTS);
-    for (size_t i = 0; i < report->count; i++)
-        finite = finite && isfinite(report->values[i]);
-    if (!finite)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "plug-in %.1000s: a value or factor of a hook is not finite",
-                          object->name);
-    return INVAR_OK;
-}
-
-static void write_report(invar_json_text *line, const invar_plugin_report *report)
-{
     invar_json_text_open(line, '{');
     invar_json_text_key(line, "metrics");
     invar_json_text_open(line, '{');
     for (size_t i = 0; i < report->count; i++) {
+        finite = finite && isfinite(report->values[i]);
         invar_json_text_key(line, report->names[i]);
         invar_json_text_f64(line, report->values[i]);
     }
@@ -334,32 +278,30 @@ static void write_report(invar_json_text *line, const invar_plugin_report *repor
         invar_json_text_f64(line, report->loss_factor);
     }
     invar_json_text_close(line, '}');
+    return finite ? INVAR_OK
+                  : INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                               "plug-in %.1000s: a value or factor of a hook is not finite",
+                               object->name);
 }
 
-invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_object *object,
-                                        const invar_plugin_call *call)
+static invar_status call_report(invar_json_text *line, const shared_object *object,
+                                const invar_plugin_call *call)
 {
+    const invar_plugin_table *t = &object->table;
     invar_plugin_report report = {.loss_factor = 1.0};
-    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    saved_environment before;
-    int rc = 0;
+    foreign_call f;
 
-    save_environment(&before);
-    if (object->table.report)
-        rc = object->table.report(object->self, call->event, &report, error);
-    restore_environment(&before);
-    if (rc)
-        return fail_refused(object, rc, error);
-    INVAR_TRY(check_report(object, &report));
-    write_report(line_out, &report);
-    return line_out->status;
+    begin_foreign(&f);
+    INVAR_TRY(end_foreign(&f, object,
+                          t->report ? t->report(object->self, call->event, &report, f.error) : 0));
+    return write_report(line, object, &report);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Rejects values that JSON cannot represent. */
-static invar_status check_next(const invar_shared_object *object, const invar_plugin_next *next,
-                               size_t i, size_t names)
+static invar_status check_next(const shared_object *object, const invar_plugin_next *next, size_t i,
+                               size_t names)
 {
     bool finite = isfinite(next->reward);
 
@@ -375,36 +317,47 @@ static invar_status check_next(const invar_shared_object *object, const invar_pl
     return INVAR_OK;
 }
 
-static invar_status call_generate(invar_shared_object *object, const invar_plugin_call *call,
-                                  invar_plugin_next *next)
+/* Calls the generate function and writes its actions as the line that a program would send. */
+static invar_status call_generate(invar_json_text *line, const shared_object *object,
+                                  const invar_plugin_call *call)
 {
-    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    size_t names = count_names(&object->table);
-    saved_environment before;
-    int rc;
-
-    save_environment(&before);
-    rc = object->table.generate(object->self, call->turns, call->count, next, error);
-    restore_environment(&before);
-    if (rc)
-        return fail_refused(object, rc, error);
-    for (size_t i = 0; i < call->count; i++)
-        INVAR_TRY(check_next(object, &next[i], i, names));
-    return INVAR_OK;
-}
-
-invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_object *object,
-                                       const invar_plugin_call *call)
-{
+    const invar_plugin_table *t = &object->table;
     invar_plugin_next *next = NULL;
+    foreign_call f;
     invar_status status;
 
     INVAR_TRY(INVAR_ALLOC_ZEROED(next, call->count, "what follows turns"));
-    status = call_generate(object, call, next);
-    if (status == INVAR_OK) {
-        invar_turn_actions_write(line_out, next, call->count, object->table.part_names);
-        status = line_out->status;
-    }
+    begin_foreign(&f);
+    status =
+        end_foreign(&f, object, t->generate(object->self, call->turns, call->count, next, f.error));
+    for (size_t i = 0; i < call->count && status == INVAR_OK; i++)
+        status = check_next(object, &next[i], i, count_names(t));
+    if (status == INVAR_OK)
+        invar_turn_actions_write(line, next, call->count, t->part_names);
     invar_free(next);
     return status;
 }
+
+/* ---- back end -------------------------------------------------------------------------------- */
+
+static invar_status ask_object(invar_plugin_peer *peer, const invar_plugin_call *call)
+{
+    const shared_object *object = peer->self;
+    foreign_call f;
+
+    invar_json_text_reset(&peer->text);
+    if (call->kind == INVAR_PLUGIN_KIND_GENERATE) {
+        INVAR_TRY(call_generate(&peer->text, object, call));
+        return invar_plugin_call_read_text(call, &peer->text, false);
+    }
+    begin_foreign(&f);
+    INVAR_TRY(end_foreign(&f, object, call_function(&object->table, object->self, call, f.error)));
+    INVAR_TRY(add_parts(object, call));
+    if (call->kind != INVAR_PLUGIN_KIND_HOOK)
+        return invar_plugin_call_pack(&peer->text, call);
+    INVAR_TRY(call_report(&peer->text, object, call));
+    return invar_plugin_call_read_text(call, &peer->text, false);
+}
+
+const invar_plugin_backend invar_shared_object_backend = {open_object, ask_object, NULL,
+                                                          close_object};

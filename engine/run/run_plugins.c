@@ -21,7 +21,6 @@
 #include "engine/config/config.h"
 #include "engine/ext/plugin_command.h"
 #include "engine/sample/agent/agent_server.h"
-#include "engine/sample/source/multi_turn.h"
 #include "engine/sample/source/recorded_schedule.h"
 #include "engine/sample/source/reward_source.h"
 
@@ -29,42 +28,26 @@
 
 #define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
 
-static invar_status attach_plugin(invar_plugin **out, const invar_config *config,
-                                  invar_config_text plugin, uint32_t kinds, bool replay)
-{
-    const invar_plugin_options o = {.name = invar_config_schema()->keys[plugin.key].name,
-                                    .spec = replay ? NULL : plugin.text,
-                                    .kinds = kinds,
-                                    .timeout = (double)config->plugin_timeout,
-                                    .restarts = config->max_restarts,
-                                    .log_fd = 2};
+static const uint32_t kinds[INVAR_PLUGINS] = {
+#define INVAR_PLUGIN_ROLE(ID, key, field, kind) [INVAR_RUN_PLUGINS_##ID] = INVAR_PLUGIN_KIND_##kind,
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_ROLE
+};
 
-    return plugin.text[0] ? invar_plugin_open(out, &o) : INVAR_OK;
+/* Returns the key that names the plug-in of a role, and its value. */
+static invar_config_text text_of(const invar_config *c, int role)
+{
+    const invar_config_text texts[INVAR_PLUGINS] = {
+#define INVAR_PLUGIN_ROLE(ID, key, field, kind)                                                    \
+    [INVAR_RUN_PLUGINS_##ID] = {INVAR_KEY_##key, c->field},
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_ROLE
+    };
+
+    return texts[role];
 }
 
-static const char *token_text(size_t *bytes_out, const void *tokenizer, int32_t token)
-{
-    return invar_tokenizer_bytes(bytes_out, tokenizer, token);
-}
-
-static invar_status attach_teacher(invar_plugin **out, const invar_config *config,
-                                   const invar_tokenizer *tokenizer, bool replay)
-{
-    const invar_remote_teacher_options o = {
-        .name = invar_config_schema()->keys[INVAR_KEY_OPD_TEACHER_URL].name,
-        .url = config->opd_teacher_url,
-        .model = config->opd_teacher_name,
-        .key = getenv(TEACHER_KEY_VARIABLE),
-        .timeout = (double)config->plugin_timeout,
-        .temperature = (double)(float)config->rollout_temperature,
-        .words = {token_text, tokenizer, invar_tokenizer_size(tokenizer)}};
-
-    if (!o.url[0])
-        return INVAR_OK;
-    return invar_plugin_open(out, &(invar_plugin_options){.name = o.name,
-                                                          .kinds = INVAR_PLUGIN_KIND_TEACHER,
-                                                          .teacher = replay ? NULL : &o});
-}
+/* ---- agents of another run ------------------------------------------------------------------- */
 
 typedef struct recorded {
     const char *spec; /* agent-path of this run */
@@ -130,75 +113,70 @@ static invar_status open_record(invar_run_plugins *out, const char *path, const 
     return check_record(out, spec);
 }
 
-/* Attaches the role that records and replays agents; engine/sample/agent starts them. */
-static invar_status attach_agents(invar_run_plugins *out, const invar_config *config, bool replay)
-{
-    const char *record = config->agent_record;
-    const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
-                                    .spec = replay || record[0] ? NULL : config->custom_agent_path,
-                                    .record_only = true,
-                                    .kinds = INVAR_PLUGIN_KIND_AGENT};
+/* ---- attaching ------------------------------------------------------------------------------- */
 
-    if (!config->custom_agent_path[0])
+static const char *token_text(size_t *bytes_out, const void *tokenizer, int32_t token)
+{
+    return invar_tokenizer_bytes(bytes_out, tokenizer, token);
+}
+
+/*
+ * Attaches the plug-in of a role, if the recipe names one. Agents are only recorded and replayed
+ * here; engine/sample/agent starts them.
+ */
+static invar_status attach_role(invar_run_plugins *plugins, int role, const invar_config *c,
+                                const invar_tokenizer *tokenizer)
+{
+    const bool agents = role == INVAR_RUN_PLUGINS_AGENTS;
+    const invar_config_text plugin = text_of(c, role);
+    const invar_remote_teacher_options teacher = {
+        .model = c->opd_teacher_name,
+        .key = getenv(TEACHER_KEY_VARIABLE),
+        .temperature = (double)(float)c->rollout_temperature,
+        .words = {token_text, tokenizer, invar_tokenizer_size(tokenizer)}};
+    invar_plugin_options o = {.name = invar_config_schema()->keys[plugin.key].name,
+                              .kinds = kinds[role],
+                              .timeout = (double)c->plugin_timeout,
+                              .restarts = c->max_restarts,
+                              .record_only = agents,
+                              .log_fd = 2};
+
+    if (role == INVAR_RUN_PLUGINS_REWARD)
+        return invar_reward_source_attach(&plugins->by_role[role], c, plugins->replay);
+    if (!plugin.text[0])
         return INVAR_OK;
-    if (record[0] && !replay)
-        INVAR_TRY(open_record(out, record, config->custom_agent_path));
-    return invar_plugin_open(&out->by_role[INVAR_RUN_PLUGINS_AGENTS], &o);
+    if (agents && c->agent_record[0] && !plugins->replay)
+        INVAR_TRY(open_record(plugins, c->agent_record, plugin.text));
+    if (role == INVAR_RUN_PLUGINS_TEACHER && !plugins->replay) {
+        o.url = plugin.text;
+        o.teacher = &teacher;
+    } else if (!plugins->replay && !(agents && c->agent_record[0])) {
+        o.spec = plugin.text;
+    }
+    return invar_plugin_open(&plugins->by_role[role], &o);
 }
 
 invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_config *c,
                                     const invar_tokenizer *tokenizer, bool replay)
 {
-    const struct {
-        invar_config_text plugin;
-        uint32_t kinds;
-    } roles[] = {
-        [INVAR_RUN_PLUGINS_GROUPS] = {{INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
-                                       c->dynamic_sampling_filter_path},
-                                      INVAR_PLUGIN_KIND_FILTER},
-        [INVAR_RUN_PLUGINS_FILTER] = {{INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
-                                       c->rollout_sample_filter_path},
-                                      INVAR_PLUGIN_KIND_FILTER},
-        [INVAR_RUN_PLUGINS_BUFFER] = {{INVAR_KEY_BUFFER_FILTER_PATH, c->buffer_filter_path},
-                                      INVAR_PLUGIN_KIND_BUFFER_FILTER},
-        [INVAR_RUN_PLUGINS_PROMPTS] = {{INVAR_KEY_DATA_SOURCE_PATH, c->data_source_path},
-                                       INVAR_PLUGIN_KIND_PROMPTS},
-        [INVAR_RUN_PLUGINS_LOSS] = {{INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
-                                     c->custom_loss_function_path},
-                                    INVAR_PLUGIN_KIND_LOSS},
-        [INVAR_RUN_PLUGINS_HOOKS] = {{INVAR_KEY_CUSTOM_INIT_PATH, c->custom_init_path},
-                                     INVAR_PLUGIN_KIND_HOOK},
-        {{INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, c->custom_before_log_prob_hook_path},
-         INVAR_PLUGIN_KIND_HOOK},
-        {{INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, c->custom_before_train_step_hook_path},
-         INVAR_PLUGIN_KIND_HOOK},
-        {{INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, c->custom_rollout_log_function_path},
-         INVAR_PLUGIN_KIND_HOOK},
-        {{INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH,
-          c->custom_eval_rollout_log_function_path},
-         INVAR_PLUGIN_KIND_HOOK},
-    };
-
     *out = (invar_run_plugins){.replay = replay};
-    INVAR_TRY(invar_reward_source_attach(&out->by_role[INVAR_RUN_PLUGINS_REWARD], c, replay));
-    INVAR_TRY(invar_multi_turn_attach(&out->by_role[INVAR_RUN_PLUGINS_TURNS], c, replay));
-    INVAR_TRY(attach_teacher(&out->by_role[INVAR_RUN_PLUGINS_TEACHER], c, tokenizer, replay));
-    INVAR_TRY(attach_agents(out, c, replay));
-    for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
-        INVAR_TRY(attach_plugin(&out->by_role[i], c, roles[i].plugin, roles[i].kinds, replay));
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        INVAR_TRY(attach_role(out, i, c, tokenizer));
     return INVAR_OK;
 }
 
 invar_status invar_run_plugins_locate(const invar_config *config)
 {
     const bool replaced = config->agent_record[0] != '\0';
-    invar_config_text plugins[INVAR_CONFIG_PLUGINS];
 
-    invar_config_plugins(plugins, config);
-    for (int i = 0; i < INVAR_CONFIG_PLUGINS; i++)
-        if (plugins[i].text[0] && !(replaced && plugins[i].key == INVAR_KEY_CUSTOM_AGENT_PATH))
-            INVAR_TRY(invar_plugin_argv_locate(invar_config_schema()->keys[plugins[i].key].name,
-                                               plugins[i].text));
+    for (int i = 0; i < INVAR_PLUGINS; i++) {
+        const invar_config_text plugin = text_of(config, i);
+
+        if (i != INVAR_RUN_PLUGINS_TEACHER && plugin.text[0] &&
+            !(replaced && i == INVAR_RUN_PLUGINS_AGENTS))
+            INVAR_TRY(invar_plugin_argv_locate(invar_config_schema()->keys[plugin.key].name,
+                                               plugin.text));
+    }
     return INVAR_OK;
 }
 

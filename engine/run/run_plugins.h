@@ -18,20 +18,13 @@
 extern "C" {
 #endif
 
+/* Roles of plug-ins (engine/ext/kinds.def), and their number; the last five are hooks. */
 enum {
-    INVAR_RUN_PLUGINS_REWARD,
-    INVAR_RUN_PLUGINS_TURNS,   /* leads multi-turn samples */
-    INVAR_RUN_PLUGINS_AGENTS,  /* recorded sessions of agents, which are started by
-                                  engine/sample/agent */
-    INVAR_RUN_PLUGINS_TEACHER, /* scores samples */
-    INVAR_RUN_PLUGINS_GROUPS,  /* drops groups: dynamic-sampling-filter-path */
-    INVAR_RUN_PLUGINS_FILTER,  /* drops groups or masks samples: rollout-sample-filter-path */
-    INVAR_RUN_PLUGINS_BUFFER,  /* selects surplus groups: buffer-filter-path */
-    INVAR_RUN_PLUGINS_PROMPTS, /* chooses prompts */
-    INVAR_RUN_PLUGINS_LOSS,
-    INVAR_RUN_PLUGINS_HOOKS
+#define INVAR_PLUGIN_ROLE(ID, key, field, kind) INVAR_RUN_PLUGINS_##ID,
+#include "engine/ext/kinds.def"
+#undef INVAR_PLUGIN_ROLE
+    INVAR_PLUGINS
 };
-#define INVAR_PLUGINS (INVAR_RUN_PLUGINS_HOOKS + 5) /* the last five are hooks */
 
 /* Plug-ins by role; zeroed if there are no plug-ins. Release with invar_run_plugins_close. */
 typedef struct invar_run_plugins {

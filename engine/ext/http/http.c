@@ -29,6 +29,7 @@
 #define BEARER "Authorization: Bearer "
 #define MAX_TIMEOUT_S 1000000.0 /* seconds; keeps the arithmetic small */
 #define DELAY_STEP_S 0.5        /* seconds of a delay between calls of the callback */
+#define BATCH_SIZE 256          /* requests whose responses are in memory together */
 #define TEXT(name) TEXT_OF(name)
 #define TEXT_OF(name) #name
 
@@ -42,13 +43,6 @@ struct invar_http {
     void (*waits)(void *payload);
     void *payload;
 };
-
-/* A call in progress, and the received part of its response. */
-typedef struct call_state {
-    invar_http_exchange *exchange;
-    size_t capacity, max_bytes;
-    bool too_long;
-} call_state;
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -160,12 +154,11 @@ void invar_http_set_wait_callback(invar_http *http, void (*waits)(void *payload)
 /* Appends to the response, and a NUL after it. */
 static int append_response(void *payload, const char *data, size_t bytes)
 {
-    call_state *state = payload;
-    invar_http_exchange *e = state->exchange;
+    invar_http_exchange *e = payload;
 
-    state->too_long = state->too_long || bytes > state->max_bytes - e->reply_bytes;
-    return state->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &state->capacity, data,
-                                                 bytes, "the answer of a server") != INVAR_OK;
+    e->too_long = e->too_long || bytes > e->max_response_bytes - e->reply_bytes;
+    return e->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &e->reply_capacity, data,
+                                             bytes, "the answer of a server") != INVAR_OK;
 }
 
 static bool is_good(const invar_http_call *call)
@@ -180,10 +173,10 @@ static bool is_good(const invar_http_call *call)
 static bool may_repeat(const invar_http_call *call)
 {
     static const long later[] = {408, 425, 429, 500, 502, 503, 504};
-    const call_state *state = call->payload;
+    const invar_http_exchange *e = call->payload;
 
     if (call->code)
-        return !state->too_long;
+        return !e->too_long;
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (call->status == later[i])
             return true;
@@ -192,13 +185,12 @@ static bool may_repeat(const invar_http_call *call)
 
 static invar_status report_failure(const invar_http *http, const invar_http_call *call)
 {
-    const call_state *state = call->payload;
-    const invar_http_exchange *e = state->exchange;
+    const invar_http_exchange *e = call->payload;
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
-    if (state->too_long)
+    if (e->too_long)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the answer of %s is longer than %zu bytes",
-                          http->name, http->shown, state->max_bytes);
+                          http->name, http->shown, e->max_response_bytes);
     if (call->code) {
         invar_text_quote(quoted, sizeof quoted, call->why, strlen(call->why));
         return INVAR_FAIL(INVAR_E_IO, call->code, "%s: no answer from %s after %d calls: %s",
@@ -245,12 +237,13 @@ static invar_status collect_retries(size_t *left_out, const invar_http *http,
     size_t left = 0;
 
     for (size_t i = 0; i < count; i++) {
-        call_state *state = calls[i].payload;
+        invar_http_exchange *e = calls[i].payload;
+
         if (is_good(&calls[i]))
             continue;
         if (last || !may_repeat(&calls[i]))
             return report_failure(http, &calls[i]);
-        state->exchange->reply_bytes = 0;
+        e->reply_bytes = 0;
         calls[left++] = calls[i];
     }
     *left_out = left;
@@ -274,25 +267,63 @@ static invar_status run_with_retries(invar_http *http, invar_http_call *calls, s
 
 invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, size_t count)
 {
-    invar_http_call *calls = NULL;
-    call_state *states = NULL;
+    invar_http_call *calls;
     invar_status status;
 
     INVAR_TRY(INVAR_ALLOC(calls, count + 1, "calls of a server"));
-    status = INVAR_ALLOC(states, count + 1, "answers of a server");
-    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        states[i] = (call_state){.exchange = &exchanges[i],
-                                 .max_bytes = exchanges[i].max_response_bytes
-                                                  ? exchanges[i].max_response_bytes
-                                                  : http->options.max_response_bytes};
-        calls[i] = (invar_http_call){.body = exchanges[i].body,
-                                     .bytes = exchanges[i].bytes,
-                                     .on_data = append_response,
-                                     .payload = &states[i]};
+    for (size_t i = 0; i < count; i++) {
+        invar_http_exchange *e = &exchanges[i];
+
+        if (e->max_response_bytes == 0)
+            e->max_response_bytes = http->options.max_response_bytes;
+        calls[i] = (invar_http_call){
+            .body = e->body, .bytes = e->bytes, .on_data = append_response, .payload = e};
     }
-    if (status == INVAR_OK)
-        status = run_with_retries(http, calls, count);
-    invar_free(states);
+    status = run_with_retries(http, calls, count);
     invar_free(calls);
+    return status;
+}
+
+/* ---- many requests --------------------------------------------------------------------------- */
+
+static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exchanges,
+                                 const invar_http_batch *q, size_t first, size_t count)
+{
+    size_t at = 0;
+
+    invar_json_text_reset(text);
+    for (size_t i = 0; i < count; i++) {
+        size_t before = text->bytes;
+
+        exchanges[i] = (invar_http_exchange){0};
+        exchanges[i].max_response_bytes = q->write(text, first + i, q->payload);
+        invar_json_text_newline(text);
+        exchanges[i].bytes = text->bytes - before;
+    }
+    INVAR_TRY(text->status);
+    for (size_t i = 0; i < count; at += exchanges[i++].bytes)
+        exchanges[i].body = text->data + at;
+    return INVAR_OK;
+}
+
+invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *q)
+{
+    invar_http_exchange exchanges[BATCH_SIZE];
+    invar_json_text text = {0};
+    invar_status status = INVAR_OK;
+
+    for (size_t first = 0, count; first < q->count && status == INVAR_OK; first += count) {
+        count = q->count - first < BATCH_SIZE ? q->count - first : BATCH_SIZE;
+        status = write_bodies(&text, exchanges, q, first, count);
+        if (status == INVAR_OK)
+            status = invar_http_post(server, exchanges, count);
+        for (size_t i = 0; i < count; i++) {
+            const invar_http_exchange *e = &exchanges[i];
+            if (status == INVAR_OK)
+                status = q->read(first + i, e->reply ? e->reply : "", e->reply_bytes, q->payload);
+            invar_free(e->reply);
+        }
+    }
+    invar_json_text_release(&text);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/json/text.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -57,9 +58,10 @@ typedef struct invar_http_exchange {
     const char *body;
     size_t bytes;
     size_t max_response_bytes; /* largest response body; 0 for the client's limit */
-    /* Zero-initialize; afterwards owned by the caller (invar_free), also after a failure. */
+    /* Zero-initialize the rest; `reply` is then owned by the caller, also after a failure. */
     char *reply;
-    size_t reply_bytes;
+    size_t reply_bytes, reply_capacity;
+    bool too_long; /* the response is longer than max_response_bytes */
 } invar_http_exchange;
 
 /*
@@ -68,6 +70,31 @@ typedef struct invar_http_exchange {
  */
 invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges,
                              size_t count) INVAR_MUST_USE;
+
+/* ---- many requests --------------------------------------------------------------------------- */
+
+/* Limits for reward servers and teachers; see invar_http_options. */
+#define INVAR_HTTP_BATCH_ATTEMPTS 5  /* attempts per request */
+#define INVAR_HTTP_BATCH_PAUSE 0.25  /* seconds before the second attempt; doubles afterwards */
+#define INVAR_HTTP_BATCH_PARALLEL 32 /* concurrent requests */
+
+typedef struct invar_http_batch {
+    size_t count;
+    /*
+     * Writes request i; failures stay in `body`. Returns the largest size of its response, in
+     * bytes.
+     */
+    size_t (*write)(invar_json_text *body, size_t i, void *payload);
+    /* parses the response to request i, borrowed; called in the order of requests */
+    invar_status (*read)(size_t i, const char *answer, size_t bytes, void *payload);
+    void *payload;
+} invar_http_batch;
+
+/*
+ * Posts all requests of a batch, a limited number at a time. Stops at the first response that is
+ * missing or that `read` rejects.
+ */
+invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *batch) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -1,35 +1,43 @@
 /*
- * remote_reward.c - requests rewards over HTTP and joins them to one reply line.
+ * remote_reward.c - reward model behind an HTTP server, the back end of rm-url.
  *
- * Each response is parsed and written again, so that a response cannot inject rewards of other
- * samples.
+ * The protocol is that of Miles: each sample is a POST of {"prompt", "response", "label"}, and the
+ * body of the response is the reward, a number or an object of named parts. The responses of a call
+ * become one line in the form of a program's reply, which the ledger keeps. Each is parsed and
+ * written again, so that a response cannot inject rewards of other samples.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/ext/server/remote_reward.h"
-
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "base/text.h"
-#include "engine/ext/server/http_batch.h"
+#include "engine/ext/http/http.h"
+#include "engine/ext/plugin_backend.h"
 
 #include "base/invar_banned.h"
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 20) /* largest response for one sample */
 
-invar_status invar_remote_reward_open(invar_http **out, const char *name, const char *url,
-                                      double timeout)
+static invar_status open_server(invar_plugin_peer *peer, uint32_t *offered_out,
+                                const invar_plugin_options *options)
 {
-    return invar_http_open(out, &(invar_http_options){.name = name,
-                                                      .url = url,
-                                                      .timeout = timeout,
-                                                      .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
-                                                      .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
-                                                      .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
-                                                      .max_response_bytes = MAX_RESPONSE_BYTES});
+    const invar_http_options o = {.name = peer->name,
+                                  .url = options->url,
+                                  .timeout = options->timeout,
+                                  .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                  .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
+                                  .max_concurrency = INVAR_HTTP_BATCH_PARALLEL};
+    invar_http *server;
+
+    *offered_out = INVAR_PLUGIN_KIND_REWARD | INVAR_PLUGIN_KIND_GROUP_REWARD;
+    (void)snprintf(peer->title, sizeof peer->title, "server");
+    INVAR_TRY(invar_http_open(&server, &o));
+    peer->self = server;
+    return INVAR_OK;
 }
 
 /* Call that is being answered. */
@@ -44,7 +52,7 @@ static void write_field(invar_json_text *text, const char *key, const char *valu
     invar_json_text_string(text, value, bytes);
 }
 
-static void write_question(invar_json_text *text, size_t i, void *payload)
+static size_t write_question(invar_json_text *text, size_t i, void *payload)
 {
     const reward_call *a = payload;
     const invar_plugin_sample *s = &a->call->samples[i];
@@ -54,18 +62,7 @@ static void write_question(invar_json_text *text, size_t i, void *payload)
     write_field(text, "response", s->response, s->response_bytes);
     write_field(text, "label", s->label, strlen(s->label));
     invar_json_text_close(text, '}');
-}
-
-static invar_status fail_no_reward(const invar_plugin_call *call, size_t i, const char *answer,
-                                   size_t bytes)
-{
-    char quoted[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quoted, sizeof quoted, answer, bytes);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "plug-in %.1000s: the answer for sample %" PRId64
-                      " is no number and no object of named numbers: \"%s\"",
-                      call->plugin, call->samples[i].index, quoted);
+    return MAX_RESPONSE_BYTES;
 }
 
 /*
@@ -75,39 +72,56 @@ static invar_status fail_no_reward(const invar_plugin_call *call, size_t i, cons
 static invar_status add_answer(size_t i, const char *answer, size_t bytes, void *payload)
 {
     const reward_call *a = payload;
+    char quoted[INVAR_TEXT_QUOTE_SIZE], *text = NULL;
     invar_status status = INVAR_OK;
-    char *text = NULL;
+    json_t *value = NULL;
     size_t text_bytes;
-    json_t *value;
 
-    if (invar_json_parse(&value, "an answer", answer, bytes) != INVAR_OK)
-        return fail_no_reward(a->call, i, answer, bytes);
-    if (json_is_number(value) || json_is_object(value))
+    if (invar_json_parse(&value, "an answer", answer, bytes) == INVAR_OK &&
+        (json_is_number(value) || json_is_object(value))) {
         status =
             invar_json_dump(&text, &text_bytes, value, JSON_COMPACT | JSON_ENCODE_ANY, "a reward");
-    else
-        status = fail_no_reward(a->call, i, answer, bytes);
+        if (status == INVAR_OK)
+            invar_json_text_value(a->line, text, text_bytes);
+    } else {
+        invar_text_quote(quoted, sizeof quoted, answer, bytes);
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                            "plug-in %.1000s: the answer for sample %" PRId64
+                            " is no number and no object of named numbers: \"%s\"",
+                            a->call->plugin, a->call->samples[i].index, quoted);
+    }
     json_decref(value);
-    if (status == INVAR_OK)
-        invar_json_text_value(a->line, text, text_bytes);
     invar_free(text);
     return status == INVAR_OK ? a->line->status : status;
 }
 
-invar_status invar_remote_reward_ask(invar_json_text *line_out, invar_http *server,
-                                     const invar_plugin_call *call)
+static invar_status ask_server(invar_plugin_peer *peer, const invar_plugin_call *call)
 {
-    reward_call a = {call, line_out};
+    invar_json_text *line = &peer->text;
+    reward_call a = {call, line};
 
-    invar_json_text_reset(line_out);
-    invar_json_text_open(line_out, '{');
-    invar_json_text_key(line_out, "rewards");
-    invar_json_text_open(line_out, '[');
-    INVAR_TRY(invar_http_batch_run(server, &(invar_http_batch){.count = call->count,
-                                                               .write = write_question,
-                                                               .read = add_answer,
-                                                               .payload = &a}));
-    invar_json_text_close(line_out, ']');
-    invar_json_text_close(line_out, '}');
-    return line_out->status;
+    invar_json_text_reset(line);
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "rewards");
+    invar_json_text_open(line, '[');
+    INVAR_TRY(invar_http_batch_run(peer->self, &(invar_http_batch){.count = call->count,
+                                                                   .write = write_question,
+                                                                   .read = add_answer,
+                                                                   .payload = &a}));
+    invar_json_text_close(line, ']');
+    invar_json_text_close(line, '}');
+    return invar_plugin_call_read_text(call, line, false);
 }
+
+static void watch_server(invar_plugin_peer *peer, void (*waits)(void *payload), void *payload)
+{
+    invar_http_set_wait_callback(peer->self, waits, payload);
+}
+
+static void close_server(invar_plugin_peer *peer)
+{
+    invar_http_close(peer->self);
+}
+
+const invar_plugin_backend invar_remote_reward_backend = {open_server, ask_server, watch_server,
+                                                          close_server};

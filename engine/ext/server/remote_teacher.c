@@ -17,7 +17,8 @@
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "base/text.h"
-#include "engine/ext/server/http_batch.h"
+#include "engine/ext/http/http.h"
+#include "engine/ext/plugin_backend.h"
 
 #include "base/invar_banned.h"
 
@@ -31,15 +32,13 @@
 /* Sums in other programs may round a log-prob to slightly above 0. */
 #define MAX_LOGP 1e-3
 
-struct invar_remote_teacher {
-    char name[65];
-    char *model;
+typedef struct remote_teacher {
+    const char *name;
+    invar_remote_teacher_options options;
     invar_http *server;
-    double temperature;
-    invar_token_text_fn words;
     bool met; /* there was a response, which set `print` */
     char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
-};
+} remote_teacher;
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
@@ -76,14 +75,14 @@ static bool same_word(const invar_token_text_fn *words, int32_t token, const jso
     return bytes == theirs_bytes && memcmp(ours, theirs, bytes) == 0;
 }
 
-static invar_status check_words(const invar_logprob_expectation *e, const invar_logprob_request *q,
+static invar_status check_words(const invar_logprob_expectation *e, const invar_plugin_sample *q,
                                 const json_t *tokens, const char *where)
 {
     char ours[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
     const char *text;
     size_t bytes;
 
-    for (int64_t i = 0; i < q->count; i++) {
+    for (int64_t i = 0; i < q->n_tokens; i++) {
         const json_t *there = json_array_get(tokens, (size_t)i);
         if (!json_is_string(there))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -103,10 +102,10 @@ static invar_status check_words(const invar_logprob_expectation *e, const invar_
     return INVAR_OK;
 }
 
-static invar_status read_numbers(float *out, const invar_logprob_request *q, const json_t *logps,
+static invar_status read_numbers(float *out, const invar_plugin_sample *q, const json_t *logps,
                                  const char *where)
 {
-    for (int64_t i = q->first; i < q->count; i++) {
+    for (int64_t i = q->prompt_tokens; i < q->n_tokens; i++) {
         const json_t *value = json_array_get(logps, (size_t)i);
         double number = json_number_value(value);
 
@@ -115,7 +114,7 @@ static invar_status read_numbers(float *out, const invar_logprob_request *q, con
                               "%s: what it gives for token %" PRId64 " is no log-probability, a "
                               "finite number of at most 0",
                               where, i);
-        out[i - q->first] = (float)number;
+        out[i - q->prompt_tokens] = (float)number;
     }
     return INVAR_OK;
 }
@@ -125,15 +124,15 @@ static invar_status read_numbers(float *out, const invar_logprob_request *q, con
  * another number.
  */
 static invar_status find_list(const json_t **out, const json_t *logprobs, const char *key,
-                              const invar_logprob_request *q, const char *where)
+                              const invar_plugin_sample *q, const char *where)
 {
     *out = json_object_get(logprobs, key);
-    if (json_is_array(*out) && (int64_t)json_array_size(*out) == q->count)
+    if (json_is_array(*out) && (int64_t)json_array_size(*out) == q->n_tokens)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%s: \"%s\" has %zu values, expected %" PRId64
                       ": the server must know echo with logprobs, and max_tokens = 0",
-                      where, key, json_array_size(*out), q->count);
+                      where, key, json_array_size(*out), q->n_tokens);
 }
 
 /*
@@ -161,7 +160,7 @@ static void read_print(char out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE], const js
 }
 
 static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE],
-                                const invar_logprob_expectation *e, const invar_logprob_request *q,
+                                const invar_logprob_expectation *e, const invar_plugin_sample *q,
                                 const json_t *answer, const char *where)
 {
     const json_t *choices = json_object_get(answer, "choices"), *logprobs, *tokens, *logps;
@@ -187,8 +186,7 @@ static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_
 invar_status invar_remote_teacher_read(float *logp_out,
                                        char print_out[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE],
                                        const invar_logprob_expectation *e,
-                                       const invar_logprob_request *q, const char *text,
-                                       size_t bytes)
+                                       const invar_plugin_sample *q, const char *text, size_t bytes)
 {
     char where[WHERE_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
     invar_status status;
@@ -212,24 +210,24 @@ invar_status invar_remote_teacher_read(float *logp_out,
 
 /* Requests that are being answered. */
 typedef struct logprob_batch {
-    invar_remote_teacher *teacher;
-    const invar_logprob_request *questions;
+    remote_teacher *teacher;
+    const invar_plugin_sample *samples;
     float *out; /* destination of the next response */
 } logprob_batch;
 
-static void write_question(invar_json_text *text, size_t i, void *payload)
+static size_t write_question(invar_json_text *text, size_t i, void *payload)
 {
     const logprob_batch *l = payload;
-    const invar_remote_teacher *t = l->teacher;
+    const invar_remote_teacher_options *o = &l->teacher->options;
 
     invar_json_text_open(text, '{');
-    if (t->model[0]) {
+    if (o->model[0]) {
         invar_json_text_key(text, "model");
-        invar_json_text_string(text, t->model, strlen(t->model));
+        invar_json_text_string(text, o->model, strlen(o->model));
     }
     invar_json_text_key(text, "prompt");
     invar_json_text_open(text, '[');
-    invar_json_text_ints(text, l->questions[i].tokens, l->questions[i].count);
+    invar_json_text_ints(text, l->samples[i].tokens, l->samples[i].n_tokens);
     invar_json_text_close(text, ']');
     invar_json_text_key(text, "max_tokens");
     invar_json_text_int(text, 0);
@@ -238,127 +236,108 @@ static void write_question(invar_json_text *text, size_t i, void *payload)
     invar_json_text_key(text, "logprobs");
     invar_json_text_int(text, 0);
     invar_json_text_key(text, "temperature");
-    invar_json_text_f64(text, t->temperature);
+    invar_json_text_f64(text, o->temperature);
     invar_json_text_close(text, '}');
-}
-
-static size_t response_limit(size_t i, const void *payload)
-{
-    const logprob_batch *l = payload;
-
-    return FIXED_BYTES + TOKEN_BYTES * (size_t)l->questions[i].count;
+    return FIXED_BYTES + TOKEN_BYTES * (size_t)l->samples[i].n_tokens;
 }
 
 static invar_status read_response(size_t i, const char *answer, size_t bytes, void *payload)
 {
     logprob_batch *l = payload;
-    invar_remote_teacher *t = l->teacher;
-    const invar_logprob_request *q = &l->questions[i];
+    remote_teacher *t = l->teacher;
+    const invar_plugin_sample *s = &l->samples[i];
     const invar_logprob_expectation expected = {.name = t->name,
-                                                .temperature = t->temperature,
-                                                .words = &t->words,
+                                                .temperature = t->options.temperature,
+                                                .words = &t->options.words,
                                                 .fingerprint = t->met ? t->print : NULL};
     char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 
-    INVAR_TRY(invar_remote_teacher_read(l->out, print, &expected, q, answer, bytes));
-    l->out += q->count - q->first;
+    INVAR_TRY(invar_remote_teacher_read(l->out, print, &expected, s, answer, bytes));
+    l->out += s->n_tokens - s->prompt_tokens;
     t->met = true;
     memcpy(t->print, print, sizeof print);
     return INVAR_OK;
 }
 
-invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
-                                      const invar_logprob_request *requests, size_t count)
+/* Requests the log-probs of the responses of samples, which logp_out gets concatenated. */
+static invar_status request_logprobs(float *logp_out, remote_teacher *teacher,
+                                     const invar_plugin_sample *samples, size_t count)
 {
-    logprob_batch l = {teacher, requests, logp_out};
+    logprob_batch l = {teacher, samples, logp_out};
 
-    return invar_http_batch_run(teacher->server,
-                                &(invar_http_batch){.count = count,
-                                                    .write = write_question,
-                                                    .max_response_bytes = response_limit,
-                                                    .read = read_response,
-                                                    .payload = &l});
+    return invar_http_batch_run(teacher->server, &(invar_http_batch){.count = count,
+                                                                     .write = write_question,
+                                                                     .read = read_response,
+                                                                     .payload = &l});
 }
 
-/* ---- open and close -------------------------------------------------------------------------- */
+/* ---- back end -------------------------------------------------------------------------------- */
 
 /*
  * Sends the first request, with token ids from 0 to the last: a smaller vocabulary rejects them,
- * another tokenizer has other texts.
+ * another tokenizer has other texts. An unsuitable server is found before anything is sampled.
  */
-static invar_status probe_server(invar_remote_teacher *teacher)
+static invar_status probe_server(remote_teacher *teacher)
 {
     int32_t tokens[PROBE_TOKENS];
     float logp[PROBE_TOKENS];
+    const invar_plugin_sample sample = {
+        .tokens = tokens, .n_tokens = PROBE_TOKENS, .prompt_tokens = 1, .index = -1};
 
     for (int i = 0; i < PROBE_TOKENS; i++)
-        tokens[i] = (int32_t)((teacher->words.count - 1) * i / (PROBE_TOKENS - 1));
-    return invar_remote_teacher_ask(
-        logp, teacher,
-        &(invar_logprob_request){.tokens = tokens, .count = PROBE_TOKENS, .first = 1, .index = -1},
-        1);
+        tokens[i] = (int32_t)((teacher->options.words.count - 1) * i / (PROBE_TOKENS - 1));
+    return request_logprobs(logp, teacher, &sample, 1);
 }
 
-static invar_status connect_server(invar_remote_teacher *t, const invar_remote_teacher_options *o)
+/* Connects to a teacher. The model name that the server reports, if any, identifies the plug-in. */
+static invar_status open_teacher(invar_plugin_peer *peer, uint32_t *offered_out,
+                                 const invar_plugin_options *options)
 {
-    return invar_http_open(&t->server,
-                           &(invar_http_options){.name = t->name,
-                                                 .url = o->url,
-                                                 .route = "/completions",
-                                                 .timeout = o->timeout,
-                                                 .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
-                                                 .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
-                                                 .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
-                                                 .max_response_bytes = FIXED_BYTES,
-                                                 .api_key = o->key});
-}
+    const invar_http_options o = {.name = peer->name,
+                                  .url = options->url,
+                                  .route = "/completions",
+                                  .timeout = options->timeout,
+                                  .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                  .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
+                                  .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
+                                  .api_key = options->teacher->key};
+    remote_teacher *t;
 
-static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_teacher_options *o)
-{
-    size_t bytes = strlen(o->model) + 1;
-
-    INVAR_TRY(INVAR_ALLOC(t->model, bytes, "the name of a teacher"));
-    memcpy(t->model, o->model, bytes);
-    INVAR_TRY(connect_server(t, o));
-    return probe_server(t);
-}
-
-invar_status invar_remote_teacher_open(invar_remote_teacher **out,
-                                       const invar_remote_teacher_options *options)
-{
-    invar_remote_teacher *t;
-    invar_status status;
-
-    *out = NULL;
-    INVAR_CHECK(options->words.count > 0);
+    INVAR_CHECK(options->teacher->words.count > 0);
+    *offered_out = INVAR_PLUGIN_KIND_TEACHER;
     INVAR_TRY(INVAR_ALLOC_ZEROED(t, 1, "a teacher"));
-    (void)snprintf(t->name, sizeof t->name, "%s", options->name);
-    t->temperature = options->temperature;
-    t->words = options->words;
-    status = open_teacher(t, options);
-    if (status != INVAR_OK)
-        invar_remote_teacher_close(t);
-    else
-        *out = t;
-    return status;
+    peer->self = t;
+    t->name = peer->name;
+    t->options = *options->teacher;
+    INVAR_TRY(invar_http_open(&t->server, &o));
+    INVAR_TRY(probe_server(t));
+    peer->hashed = t->print[0] != '\0';
+    (void)snprintf(peer->title, sizeof peer->title, "%s", peer->hashed ? t->print : "server");
+    if (peer->hashed)
+        invar_hash_bytes(&peer->hash, t->print, strlen(t->print));
+    return INVAR_OK;
 }
 
-void invar_remote_teacher_close(invar_remote_teacher *teacher)
+/* Calls a teacher. Only the numbers are kept: they are a small part of its answer. */
+static invar_status ask_teacher(invar_plugin_peer *peer, const invar_plugin_call *call)
 {
-    if (!teacher)
-        return;
-    invar_http_close(teacher->server);
-    invar_free(teacher->model);
-    invar_free(teacher);
+    INVAR_TRY(request_logprobs(call->logp, peer->self, call->samples, call->count));
+    return invar_plugin_call_pack(&peer->text, call);
 }
 
-void invar_remote_teacher_set_wait_callback(invar_remote_teacher *teacher,
-                                            void (*waits)(void *payload), void *payload)
+static void watch_teacher(invar_plugin_peer *peer, void (*waits)(void *payload), void *payload)
 {
-    invar_http_set_wait_callback(teacher->server, waits, payload);
+    invar_http_set_wait_callback(((remote_teacher *)peer->self)->server, waits, payload);
 }
 
-const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher)
+static void close_teacher(invar_plugin_peer *peer)
 {
-    return teacher->print;
+    remote_teacher *t = peer->self;
+
+    if (t)
+        invar_http_close(t->server);
+    invar_free(t);
 }
+
+const invar_plugin_backend invar_remote_teacher_backend = {open_teacher, ask_teacher, watch_teacher,
+                                                           close_teacher};

@@ -253,11 +253,12 @@ static void compare_identities(const invar_run_storage *storage, const invar_run
 /* Parses the schedule lines among the recorded replies. */
 static invar_status parse_replies(invar_run_flow *flow, const invar_recorded_replies *stored)
 {
-    for (size_t i = 0; i < stored->count; i++)
-        if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
-            INVAR_TRY(invar_schedule_log_read(&flow->recorded_schedule.own_log,
-                                              stored->items[i].data, stored->items[i].bytes,
-                                              "the ledger's schedule"));
+    const invar_plugin_replies *all = &stored->replies;
+
+    for (size_t i = 0; i < all->count; i++)
+        if (strcmp(all->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
+            INVAR_TRY(invar_schedule_log_read(&flow->recorded_schedule.own_log, all->items[i].data,
+                                              all->items[i].bytes, "the ledger's schedule"));
     return INVAR_OK;
 }
 

@@ -105,21 +105,12 @@ static void write_task(invar_json_text *text, const invar_agent_server *server,
 static invar_status handshake(invar_line_process *program)
 {
     char title[INVAR_PLUGIN_TITLE_SIZE];
-    invar_json_text text = {0};
     uint32_t kinds = 0;
-    const char *line;
-    size_t bytes;
-    invar_status status;
 
-    invar_plugin_greet_write(&text, INVAR_AGENT_NAME, INVAR_PLUGIN_KIND_AGENT);
-    status = text.status;
-    if (status == INVAR_OK)
-        status = invar_line_process_exchange(&line, &bytes, program, text.data, text.bytes);
-    if (status == INVAR_OK)
-        status = invar_plugin_greet_read(title, &kinds, INVAR_AGENT_NAME, line, bytes);
-    invar_json_text_release(&text);
-    if (status != INVAR_OK || (kinds & INVAR_PLUGIN_KIND_AGENT))
-        return status;
+    INVAR_TRY(
+        invar_plugin_greet(title, &kinds, program, INVAR_AGENT_NAME, INVAR_PLUGIN_KIND_AGENT));
+    if (kinds & INVAR_PLUGIN_KIND_AGENT)
+        return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "plug-in " INVAR_AGENT_NAME ": \"%s\" does not offer the kind \"agent\"",
                       title);

@@ -69,8 +69,7 @@ static void check_round_trip(const invar_plugin_call *call, const reply *first)
 {
     reply reread = {.reward = {0}};
     invar_plugin_call second = *call;
-    char *data;
-    size_t bytes;
+    invar_json_text packed = {0};
 
     second.reward = call->reward ? reread.reward : NULL;
     second.parts = call->parts ? reread.parts : NULL;
@@ -78,8 +77,8 @@ static void check_round_trip(const invar_plugin_call *call, const reply *first)
     second.dlogp = call->dlogp ? reread.dlogp : NULL;
     second.loss = call->loss ? reread.loss : NULL;
     second.lines = call->lines ? reread.lines : NULL;
-    INVAR_CHECK(invar_plugin_call_pack(&data, &bytes, call) == INVAR_OK);
-    INVAR_CHECK(invar_plugin_call_read(&second, data, bytes, false) == INVAR_OK);
+    INVAR_CHECK(invar_plugin_call_pack(&packed, call) == INVAR_OK);
+    INVAR_CHECK(invar_plugin_call_read(&second, packed.data, packed.bytes, false) == INVAR_OK);
     INVAR_CHECK(memcmp(first->reward, reread.reward, sizeof reread.reward) == 0);
     for (int i = 0; i < COUNT; i++)
         INVAR_CHECK(invar_reward_parts_equal(&first->parts[i], &reread.parts[i]));
@@ -88,7 +87,7 @@ static void check_round_trip(const invar_plugin_call *call, const reply *first)
     INVAR_CHECK(memcmp(first->dlogp, reread.dlogp, sizeof reread.dlogp) == 0);
     INVAR_CHECK(memcmp(first->loss, reread.loss, sizeof reread.loss) == 0);
     INVAR_CHECK(memcmp(first->lines, reread.lines, sizeof reread.lines) == 0);
-    invar_free(data);
+    invar_json_text_release(&packed);
 }
 
 static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)

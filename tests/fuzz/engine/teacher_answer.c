@@ -34,13 +34,14 @@ static void fuzz(double temperature, const char *earlier, const char *data, size
 {
     static const int32_t tokens[COUNT] = {0, 1, 2, 3};
     const invar_token_text_fn token_text = {text_of, NULL, COUNT};
-    const invar_logprob_request request = {tokens, COUNT, FIRST_TOKEN, 3};
+    const invar_plugin_sample asked = {
+        .tokens = tokens, .n_tokens = COUNT, .prompt_tokens = FIRST_TOKEN, .index = 3};
     const invar_logprob_expectation expectation = {"opd-teacher-url", temperature, &token_text,
                                                    earlier};
     char fingerprint[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
     float logp[COUNT - FIRST_TOKEN];
     invar_status status =
-        invar_remote_teacher_read(logp, fingerprint, &expectation, &request, data, size);
+        invar_remote_teacher_read(logp, fingerprint, &expectation, &asked, data, size);
 
     if (status != INVAR_OK) {
         INVAR_CHECK(status == INVAR_E_CORRUPT || (status == INVAR_E_STATE && earlier));

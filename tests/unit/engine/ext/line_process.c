@@ -28,7 +28,7 @@
 #define PROGRAM "python3 -S '" INVAR_TEST_DATA "/plugin/program.py' "
 #define EXAMPLE "python3 '" INVAR_TEST_DATA "/../engine/ext/example/reward.py'"
 #define SILENT "sh '" INVAR_TEST_DATA "/plugin/hangs.sh' "
-#define ALL (31u & ~INVAR_PLUGIN_KIND_GROUP_REWARD)
+#define ALL (31u & ~(uint32_t)INVAR_PLUGIN_KIND_GROUP_REWARD)
 
 /* Timeouts in seconds: Python starts slowly on a busy machine, a shell does not. */
 #define PATIENT 60.0

@@ -124,17 +124,17 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4);
-    assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_get(&stored)));
+    assert_ok(invar_plugin_begin_step(offline, 0, &stored.replies));
     assert_ok(call_all(&again, offline));
     assert_results(&again, &results);
 
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 1)); // a step without replies
-    assert_non_null(invar_recorded_replies_get(&stored));
+    assert_true(stored.found);
     assert_int_equal(stored.replies.count, 0);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 2)); // no such step
-    assert_null(invar_recorded_replies_get(&stored));
+    assert_false(stored.found);
     assert_ok(invar_recorded_replies_read(&stored, ledger, 2, 0)); // no such run
-    assert_null(invar_recorded_replies_get(&stored));
+    assert_false(stored.found);
     invar_ledger_close(ledger);
 
     // a resumed run executes step 0 again; from then on its replies count
@@ -143,7 +143,7 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // replies of the first execution
-    assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_get(&stored)));
+    assert_ok(invar_plugin_begin_step(live, 0, &stored.replies));
     assert_ok(call_all(&again, live));
     assert_results(&again, &results);
     append(ledger, 0, live);

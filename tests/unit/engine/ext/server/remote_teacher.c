@@ -38,14 +38,15 @@ static const int32_t tokens[COUNT] = {0, 1, 2, 3, 4};
 static invar_status read_response(float *out, const char *tokens_text, const char *numbers,
                                   const char *rest, double temperature, const char *print)
 {
-    const invar_logprob_request request = {tokens, COUNT, FIRST, 12};
+    const invar_plugin_sample asked = {
+        .tokens = tokens, .n_tokens = COUNT, .prompt_tokens = FIRST, .index = 12};
     const invar_logprob_expectation expected = {"opd-teacher-url", temperature, &words, print};
     char line[4096], fingerprint[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
 
     (void)snprintf(line, sizeof line,
                    "{\"choices\":[{\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s]}}]%s}",
                    tokens_text, numbers, rest);
-    return invar_remote_teacher_read(out, fingerprint, &expected, &request, line, strlen(line));
+    return invar_remote_teacher_read(out, fingerprint, &expected, &asked, line, strlen(line));
 }
 
 /* Texts of all tokens as a server prints them. */
@@ -137,14 +138,15 @@ static void test_teacher__other_forms(void **state)
                                             "{\"choices\":[{\"logprobs\":[1]}]}",
                                             "{\"choices\":[{},{}]}",
                                             "{\"error\":{\"message\":\"no\"}}"};
-    const invar_logprob_request request = {tokens, COUNT, FIRST, -1};
+    const invar_plugin_sample asked = {
+        .tokens = tokens, .n_tokens = COUNT, .prompt_tokens = FIRST, .index = -1};
     const invar_logprob_expectation expected = {"opd-teacher-url", 1, &words, NULL};
     char print[INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE];
     float out[COUNT - FIRST];
 
     (void)state;
     for (size_t i = 0; i < sizeof responses / sizeof *responses; i++)
-        assert_fails(invar_remote_teacher_read(out, print, &expected, &request, responses[i],
+        assert_fails(invar_remote_teacher_read(out, print, &expected, &asked, responses[i],
                                                strlen(responses[i])),
                      INVAR_E_CORRUPT, "opd-teacher-url: the first answer");
 }
