@@ -7,6 +7,7 @@
 #ifndef INVAR_LEDGER_STORE_LEDGER_SCHEMA_H
 #define INVAR_LEDGER_STORE_LEDGER_SCHEMA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/embedded.h"
@@ -23,7 +24,7 @@ extern "C" {
 extern const invar_embedded invar_ledger_schemas[];
 
 /*
- * Upgrades a database to the schema `version`: runs the missing scripts, each in one transaction.
+ * Upgrades a database to the schema `version`: runs the missing scripts, all in one transaction.
  * An empty database has version 0.
  */
 invar_status invar_ledger_schema_migrate(invar_sql *sql, int version) INVAR_MUST_USE;
@@ -33,6 +34,12 @@ invar_status invar_ledger_schema_migrate(invar_sql *sql, int version) INVAR_MUST
  * Returns INVAR_E_CORRUPT if not, INVAR_E_UNSUPPORTED if its version is newer than this one.
  */
 invar_status invar_ledger_schema_check(invar_sql *sql) INVAR_MUST_USE;
+
+/*
+ * *out = whether the hash of the database's tables, views and triggers is the recorded one of the
+ * version, from 1.
+ */
+invar_status invar_ledger_schema_known(bool *out, invar_sql *sql, int version) INVAR_MUST_USE;
 
 /*
  * Makes an older ledger readable with the statements of this version: creates the tables and views
