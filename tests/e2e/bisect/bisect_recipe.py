@@ -43,7 +43,7 @@ def script(flags, comment=""):
 
 def small_recipe():
     """Returns a recipe whose samples teach something from the first step on."""
-    return tiny.recipe(20, rollout={"rollout-batch-size": 4, "n-samples-per-prompt": 4},
+    return tiny.recipe(8, rollout={"rollout-batch-size": 4, "n-samples-per-prompt": 4},
                        model={"init-method-std": 0.08}, optimizer={"lr": 0.003})
 
 
