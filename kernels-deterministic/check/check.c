@@ -264,15 +264,15 @@ static void set_tensor_memory(field_memory *out, const char *name, const invar_f
     out->scale = tensor->scale ? scale_region(tensor) : (region){0};
 }
 
-static bool scales_overlap(const field_memory *a, const field_memory *b)
+static bool fields_overlap(const field_memory *a, const field_memory *b)
 {
-    return regions_overlap(a->data, b->scale) || regions_overlap(a->scale, b->data) ||
-           regions_overlap(a->scale, b->scale);
+    return regions_overlap(a->data, b->data) || regions_overlap(a->data, b->scale) ||
+           regions_overlap(a->scale, b->data) || regions_overlap(a->scale, b->scale);
 }
 
 static invar_status check_no_overlap(invar_op op, const field_memory *a, const field_memory *b)
 {
-    if (regions_overlap(a->data, b->data) || scales_overlap(a, b))
+    if (fields_overlap(a, b))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
                           a->name, b->name);
     return INVAR_OK;
@@ -302,9 +302,11 @@ static invar_status check_list(invar_op op, const field_memory *output, const in
     for (int64_t i = 0; i < invar_field_count(f, args); i++) {
         field_memory other;
         char name[48];
-        (void)snprintf(name, sizeof name, "%s[%" PRId64 "]", f->name, i);
         set_tensor_memory(&other, name, f, &list[i]);
-        INVAR_TRY(check_no_overlap(op, output, &other));
+        if (fields_overlap(output, &other)) {
+            (void)snprintf(name, sizeof name, "%s[%" PRId64 "]", f->name, i);
+            return check_no_overlap(op, output, &other);
+        }
     }
     return INVAR_OK;
 }
