@@ -33,7 +33,7 @@ static invar_status open_recorder(invar_train_loop *loop)
                                 .tokenizer = loop->models.context.tokenizer,
                                 .replay = loop->job.options->replay,
                                 .print_line = invar_run_print,
-                                .payload = loop};
+                                .payload = &loop->storage};
 
     return invar_recorder_open(&loop->storage.recorder, &o);
 }
