@@ -1,5 +1,6 @@
 # client.py - shared by the tests of `invar serve`: a server, requests, and counted checks.
 # SPDX-License-Identifier: Apache-2.0
+import atexit
 import http.client
 import json
 import os
@@ -38,6 +39,7 @@ class Server:
         self.process = subprocess.Popen(
             [invar, "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True,
             env={**os.environ, **(env or {})}, preexec_fn=limit_files if files else None)
+        atexit.register(self.process.kill)  # a test that an exception ends leaves no server
         self.said = ""
         self.port = None
         for line in self.process.stderr:

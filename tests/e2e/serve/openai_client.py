@@ -39,9 +39,11 @@ def check_package(client, name):
                                        logprobs=0)
     expect(len(scored.choices[0].logprobs.token_logprobs) == 3, "log-probs of given tokens")
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    expect(client.chat.completions.create(model=name, messages=HI, max_tokens=4,
-                                          tools=tools).choices[0].finish_reason, "tools")
+    expect(client.chat.completions.create(model=name, messages=HI, max_tokens=4, tools=tools,
+                                          tool_choice="none").choices[0].finish_reason, "tools")
+    # The template of this model does not use tools, so that they cannot be called.
     for fields, error in (({"model": "other"}, openai.NotFoundError),
+                          ({"tools": tools}, openai.BadRequestError),
                           ({"temperature": 1000}, openai.BadRequestError),
                           ({"logit_bias": {"5": 1}}, openai.BadRequestError)):
         try:
