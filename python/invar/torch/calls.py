@@ -41,7 +41,7 @@ def set_device(other: Device) -> None:
     _devices[other.gpu] = other
 
 
-def run(op: str, called: Optional[dict[str, str]] = None, **fields: Any) -> None:
+def run(op: str, called: Optional[dict[str, str]] = None, /, **fields: Any) -> None:
     """Runs an op on the device of the first field, a tensor; tensors elsewhere are rejected.
 
     called   the caller's names of fields, for error messages
