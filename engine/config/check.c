@@ -465,14 +465,13 @@ static invar_status check_rewards(const invar_config_derived *f)
 static invar_status check_kl(const invar_config_derived *f)
 {
     const invar_config *c = f->config;
-    invar_recipe_entry estimator;
     char why[160];
 
     if (c->kl_coef > 0 && c->kl_loss_coef > 0)
         return invar_config_fail(c, INVAR_KEY_KL_COEF, "and kl-loss-coef exclude each other");
     if (f->estimator->critic && c->kl_coef > 0) {
-        invar_recipe_entry_get(&estimator, c->recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
-        snprintf(why, sizeof why, "must be 0 with %s; use kl-loss-coef", estimator.text);
+        snprintf(why, sizeof why, "must be 0 with %s; use kl-loss-coef",
+                 invar_choices_word(&invar_estimator_choices, c->advantage_estimator));
         return invar_config_fail(c, INVAR_KEY_KL_COEF, why);
     }
     if (c->kl_loss_coef > 0 && invar_kl_traits_of(c->kl_loss_type)->flat)
