@@ -108,6 +108,37 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
     out[used] = '\0';
 }
 
+size_t invar_text_escape_char(char out[INVAR_TEXT_ESCAPED_SIZE], const char *text, size_t left)
+{
+    size_t length = invar_text_char(text, left);
+
+    if (length > 0) {
+        memcpy(out, text, length);
+        out[length] = '\0';
+        return length;
+    }
+    snprintf(out, INVAR_TEXT_ESCAPED_SIZE, "\\x%02x", (unsigned char)*text);
+    return 1;
+}
+
+size_t invar_text_escape(char *out, size_t size, const char *text, size_t bytes)
+{
+    char shown[INVAR_TEXT_ESCAPED_SIZE];
+    size_t used = 0;
+
+    for (size_t i = 0; i < bytes;) {
+        size_t length;
+        i += invar_text_escape_char(shown, text + i, bytes - i);
+        length = strlen(shown);
+        if (used + length >= size)
+            break;
+        memcpy(out + used, shown, length);
+        used += length;
+    }
+    out[used] = '\0';
+    return used;
+}
+
 void invar_text_redact_url(char *out, size_t size, const char *url)
 {
     size_t open = strcspn(url, "?#"), at = open < size ? open : size - 1;
@@ -126,6 +157,7 @@ void invar_text_print_shell_word(FILE *out, const char *word)
 {
     static const char usual[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";
+    char shown[INVAR_TEXT_ESCAPED_SIZE];
 
     if (word[0] != '\0' && word[strspn(word, usual)] == '\0') {
         fputs(word, out);
@@ -133,14 +165,8 @@ void invar_text_print_shell_word(FILE *out, const char *word)
     }
     fputc('\'', out);
     for (size_t left = strlen(word), length; left > 0; word += length, left -= length) {
-        length = invar_text_char(word, left);
-        if (*word == '\'')
-            fputs("'\\''", out);
-        else if (length > 0)
-            fwrite(word, 1, length, out);
-        else
-            fprintf(out, "\\x%02x", (unsigned char)*word);
-        length = length ? length : 1;
+        length = invar_text_escape_char(shown, word, left);
+        fputs(*word == '\'' ? "'\\''" : shown, out);
     }
     fputc('\'', out);
 }

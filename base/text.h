@@ -55,6 +55,20 @@ bool invar_text_is_pointer(const char *text, size_t bytes);
  */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 
+#define INVAR_TEXT_ESCAPED_SIZE 5 /* a character of up to four bytes, or \xNN */
+
+/*
+ * Escapes one character of any bytes: printable UTF-8 stays, every other byte becomes \xNN. Returns
+ * the number of bytes that it has in `text`.
+ */
+size_t invar_text_escape_char(char out[INVAR_TEXT_ESCAPED_SIZE], const char *text, size_t left);
+
+/*
+ * Escapes `bytes` bytes into a string and returns its length. Characters that do not fit are left
+ * out; a `size` of 4 * bytes + 1 is always sufficient.
+ */
+size_t invar_text_escape(char *out, size_t size, const char *text, size_t bytes);
+
 #define INVAR_TEXT_URL_SIZE 8001 /* capacity for URLs of 2000 bytes */
 
 /*

@@ -67,6 +67,7 @@ typedef struct invar_cli_command {
                                           an exit code */
     void (*help)(void);
     const char *arguments; /* usage, such as "RUN [--step S]"; NULL if there are only options */
+    const char *result;    /* members of what --json prints, for invar_result_schema; or NULL */
     /* subcommands, NULL-terminated, or NULL; with subcommands, run may be NULL */
     const struct invar_cli_command *const *subcommands;
     /* returns the allowed words for the first argument; NULL if any word is allowed */

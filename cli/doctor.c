@@ -317,6 +317,11 @@ const invar_cli_command invar_cmd_doctor = {
     .summary = "check the GPU: driver, memory, tensor cores, speed",
     .run = cmd_doctor,
     .help = doctor_help,
+    .result = "{version text, cuda bool, cores int, gpu~ {name text, multiprocessors int,"
+              " memory int, free int, driver text, runtime text, step_outputs int,"
+              " step_differences int, unit_results int, unit_differences int,"
+              " copy_bytes_per_second real, product_flops real}, trouble~ text} (this "
+              "machine); " INVAR_RANKS_RESULT,
 #ifdef INVAR_LEDGER
     .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
 #endif

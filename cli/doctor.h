@@ -13,6 +13,18 @@
 extern "C" {
 #endif
 
+/* Members of the JSON of a rank; further members are the columns that apply to it. */
+#define INVAR_RANKS_RANK                                                                           \
+    "{rank int, wrong_bytes int, host~ text, cores~ int, threads~ int, gpu~ text, driver~ text,"   \
+    " sm90~ text, nccl~ text, program~ text, weights~ text, data~ text, identity~ text}"
+#define INVAR_RANKS_DIFFERENCE "{rank int, what text}"
+#define INVAR_RANKS_CALL "{call text, bytes int, seconds real}"
+#define INVAR_RANKS_RESULT                                                                         \
+    "{version text, transport text, ranks [" INVAR_RANKS_RANK "],"                                 \
+    " differences [" INVAR_RANKS_DIFFERENCE "], recipe text?, calls [" INVAR_RANKS_CALL "],"       \
+    " gpu_transport text?, gpu_calls [" INVAR_RANKS_CALL "], sound bool}"                          \
+    " (with --ranks, or by a launcher: all ranks)"
+
 typedef struct invar_doctor_findings {
     long cores;
     bool built;                             /* this build has CUDA */

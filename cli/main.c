@@ -57,7 +57,9 @@ static void print_help(FILE *out)
                 "list the pairs of recipe keys that are refused, and why");
 #endif
     print_entry(out, "help exit-codes", "list the exit codes, and what they mean");
+#ifdef INVAR_LEDGER
     print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
+#endif
 }
 
 static int report_unexpected(const char *argument)
@@ -192,8 +194,10 @@ static int cmd_help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
+#ifdef INVAR_LEDGER
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
+#endif
     if (print_subject_help(&code, argc, argv))
         return code;
     if (!select_command(&s, argc, argv))

@@ -79,14 +79,16 @@ invar_status invar_memory_table_show(const invar_memory_plan *b)
     return status;
 }
 
+static json_t *item_json(const void *item)
+{
+    const invar_memory_plan_item *i = item;
+
+    return INVAR_RESULT(INVAR_MEMORY_ITEM, i->name, i->bytes);
+}
+
 json_t *invar_memory_table_items(const invar_memory_plan *b)
 {
-    json_t *list = json_array();
-
-    for (int i = 0; i < b->n_items && list; i++)
-        (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
-                                                    (json_int_t)b->items[i].bytes));
-    return list;
+    return invar_result_list(b->items, (size_t)b->n_items, sizeof *b->items, item_json);
 }
 
 /* ---- the data -------------------------------------------------------------------------------- */
@@ -176,9 +178,6 @@ json_t *invar_disk_json(const invar_disk *d)
 {
     if (!d->save[0])
         return json_null();
-    return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
-        (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->max_checkpoints, "by_time",
-        (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_bytes(d, d->n_remaining), "free",
-        d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits", invar_disk_fits(d));
+    return INVAR_RESULT(INVAR_DISK_RESULT, d->save, d->checkpoint, d->max_checkpoints, d->by_time,
+                        invar_disk_bytes(d, d->n_remaining), d->free, invar_disk_fits(d));
 }

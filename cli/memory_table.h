@@ -6,8 +6,7 @@
 #ifndef INVAR_CLI_MEMORY_TABLE_H
 #define INVAR_CLI_MEMORY_TABLE_H
 
-#include <jansson.h>
-
+#include "base/json/result.h"
 #include "engine/run/memory_plan/memory_plan.h"
 #include "engine/run/memory_workload.h"
 #include "engine/run/run_dir/disk.h"
@@ -32,6 +31,11 @@ invar_status invar_memory_table_check_data(const invar_memory_planning *planning
  */
 invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *planning,
                                      const char *path) INVAR_MUST_USE;
+
+#define INVAR_MEMORY_ITEM "{name text, bytes int}"
+#define INVAR_DISK_RESULT                                                                          \
+    "{save text, checkpoint int, checkpoints int, by_time int, certain int, free int?, fits "      \
+    "bool}?"
 
 /* Prints the disk space as a table; nothing if there are no checkpoints. */
 invar_status invar_disk_show(const invar_disk *disk) INVAR_MUST_USE;

@@ -19,40 +19,6 @@
 
 #include "base/invar_banned.h"
 
-enum { SHOWN_SIZE = 5 }; // a character of up to four bytes, or \xNN
-
-/* Escapes one character of `text`. Returns the number of bytes that it has in `text`. */
-static size_t escape_char(char out[SHOWN_SIZE], const char *text, size_t left)
-{
-    size_t length = invar_text_char(text, left);
-
-    if (length > 0) {
-        memcpy(out, text, length);
-        out[length] = '\0';
-        return length;
-    }
-    snprintf(out, SHOWN_SIZE, "\\x%02x", (unsigned char)*text);
-    return 1;
-}
-
-size_t invar_safe_text_escape(char *out, size_t size, const char *text, size_t bytes)
-{
-    char shown[SHOWN_SIZE];
-    size_t used = 0;
-
-    for (size_t i = 0; i < bytes;) {
-        size_t length;
-        i += escape_char(shown, text + i, bytes - i);
-        length = strlen(shown);
-        if (used + length >= size)
-            break;
-        memcpy(out + used, shown, length);
-        used += length;
-    }
-    out[used] = '\0';
-    return used;
-}
-
 size_t invar_safe_text_width(const char *text, size_t bytes)
 {
     size_t width = 0;
@@ -64,10 +30,10 @@ size_t invar_safe_text_width(const char *text, size_t bytes)
 
 void invar_safe_text_print_bytes(FILE *out, const char *text, size_t bytes)
 {
-    char shown[SHOWN_SIZE];
+    char shown[INVAR_TEXT_ESCAPED_SIZE];
 
     for (size_t i = 0; i < bytes;) {
-        i += escape_char(shown, text + i, bytes - i);
+        i += invar_text_escape_char(shown, text + i, bytes - i);
         fputs(shown, out);
     }
 }
@@ -79,11 +45,11 @@ void invar_safe_text_print(FILE *out, const char *text)
 
 void invar_safe_text_print_json(FILE *out, const char *text)
 {
-    char shown[SHOWN_SIZE];
+    char shown[INVAR_TEXT_ESCAPED_SIZE];
 
     fputc('"', out);
     for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
-        length = escape_char(shown, text, left);
+        length = invar_text_escape_char(shown, text, left);
         if (shown[0] == '"' || shown[0] == '\\')
             fputc('\\', out);
         fputs(shown, out);

@@ -19,12 +19,6 @@
 extern "C" {
 #endif
 
-/*
- * Escapes `bytes` bytes into a string and returns its length. Characters that do not fit are left
- * out; a `size` of 4 * bytes + 1 is always sufficient.
- */
-size_t invar_safe_text_escape(char *out, size_t size, const char *text, size_t bytes);
-
 /* Returns the number of columns of an escaped string, which is its number of characters. */
 size_t invar_safe_text_width(const char *text, size_t bytes);
 

@@ -311,4 +311,6 @@ const invar_cli_command invar_cmd_selfcheck = {
     .summary = "run every op once and compare its bits with recorded ones",
     .run = cmd_selfcheck,
     .help = selfcheck_help,
+    .result = "{results [{storage text, numerics text, op text, revision int, value text,"
+              " digest hex32, verdict text}], values int, different int, missing int}",
     .multi_process = true};

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/console/term.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
@@ -80,7 +81,7 @@ static invar_status add_cell(invar_text_table *t, const char *text, size_t bytes
                          sizeof *t->text));
     c = &t->cells[t->count++];
     *c = (cell){.offset = t->used, .number = number};
-    c->bytes = invar_safe_text_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
+    c->bytes = invar_text_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
     c->width = invar_safe_text_width(t->text + t->used, c->bytes);
     t->used += c->bytes;
     return INVAR_OK;

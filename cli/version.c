@@ -149,8 +149,11 @@ static void version_help(void)
     invar_options_help(version_options(&s));
 }
 
-const invar_cli_command invar_cmd_version = {.name = "version",
-                                             .summary = "show what this program was built from",
-                                             .run = cmd_version,
-                                             .help = version_help,
-                                             .multi_process = true};
+const invar_cli_command invar_cmd_version = {
+    .name = "version",
+    .summary = "show what this program was built from",
+    .run = cmd_version,
+    .help = version_help,
+    .result = "{version text, commit text, compiler text, devices text,"
+              " numerics text}",
+    .multi_process = true};

@@ -1,22 +1,49 @@
 /*
  * ab_json.c - converts the complete result of an A/B experiment to one JSON object.
  *
- * Names of members are a documented format (cli/schema/ab.json): they keep older words than the
- * fields of the structs.
+ * Names of members are a documented format: they keep older words than the fields of the structs.
+ * The texts list all members with their types, for the functions below and for the JSON Schema.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
 
+#include "base/json/result.h"
 #include "bisect/view/ab.h"
 #include "bisect/view/json.h"
 
 #include "base/invar_banned.h"
 
-static json_t *ratio_json(double b, double a)
-{
-    return invar_view_real(a > 0 ? b / a : NAN);
-}
+#define SIDE                                                                                       \
+    "{kind commit|folder|file, given line?, commit line?, author line?, subject line?,"            \
+    " program line?, binary line?, build_s real?, build_cached bool, recipe line?,"                \
+    " recipe_named line? (with two recipes: its own), run_s real?, peak_bytes int, runs_cached "   \
+    "int}"
+#define GATE                                                                                       \
+    "{same bool, varied bool, with line?, seed int, steps int, headline line?, ledger line?,"      \
+    " again line?}?"
+#define RAN "{ledger line?, seconds real?, peak_bytes int, cached bool, exit_code int}"
+#define PAIR                                                                                       \
+    "{seed int, rollout_seed int, same bool?, steps int, only_a int, only_b int, first int?,"      \
+    " headline line?, a " RAN ", b " RAN "}"
+#define FACT "{scope line?, key line?, is_key bool (of a recipe), a line?, b line?}"
+#define SUM                                                                                        \
+    "{pairs int, mean_a real?, mean_b real?, mean real?, error real?, higher int, lower int,"      \
+    " equal int}"
+#define EFFECT                                                                                     \
+    "{name line?, pinned bool (a reward or an evaluation), step int?, odd int, last " SUM          \
+    ", tail " SUM "}"
+#define STEPS "{first int, last int, tail_first int}?"
+#define SIDES "{a " SIDE ", b " SIDE "}"
+#define GATES "{a " GATE ", b " GATE "}"
+#define RATIOS "{time real?, memory real?}"
+
+const char invar_ab_members[] =
+    "{verdict identical|different|nondeterministic|untestable|stopped, headline line?,"
+    " experiment line?, folder line?, ledger line?, who a|b?, story line?, log line?,"
+    " sides " SIDES ", gates " GATES ", seeds [" PAIR "], different int,"
+    " place " INVAR_VIEW_DIVERGENCE ", facts [" FACT "], facts_different int, steps " STEPS
+    ", effects [" EFFECT "], pinned_equal [" EFFECT "], equal_metrics [line?], ratios " RATIOS "}";
 
 /* ---- members --------------------------------------------------------------------------------- */
 
@@ -25,91 +52,64 @@ static json_t *side_json(const invar_ab_side *s)
     char binary[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(binary, &s->built.binary);
-    return json_pack(
-        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I}", "kind",
-        invar_ab_kind_name(s->kind), "given", invar_view_text_or_null(s->given), "commit",
-        invar_view_text_or_null(s->commit.id), "author", invar_view_text_or_null(s->commit.author),
-        "subject", invar_view_text_or_null(s->commit.subject), "program",
-        invar_view_text_or_null(s->built.path), "binary",
-        invar_view_text_or_null(s->built.path[0] ? binary : ""), "build_s",
-        invar_view_real(s->built.seconds), "build_cached", s->built.cached, "recipe",
-        invar_view_text_or_null(s->recipe), "recipe_named", invar_view_text_or_null(s->recipe_path),
-        "run_s", invar_view_real(s->seconds), "peak_bytes", (json_int_t)s->peak_bytes,
-        "runs_cached", (json_int_t)s->cached);
+    return INVAR_RESULT(SIDE, invar_ab_kind_name(s->kind), s->given, s->commit.id, s->commit.author,
+                        s->commit.subject, s->built.path, s->built.path[0] ? binary : "",
+                        s->built.seconds, s->built.cached, s->recipe, s->recipe_path, s->seconds,
+                        s->peak_bytes, s->cached);
 }
 
 static json_t *aa_check_json(const invar_aa_check *g)
 {
     if (!g->ran)
         return json_null();
-    return json_pack(
-        "{s:b, s:b, s:o, s:I, s:I, s:o, s:o, s:o}", "same", g->same, "varied", g->varied, "with",
-        invar_view_text_or_null(g->varied_keys), "seed", (json_int_t)g->seed, "steps",
-        (json_int_t)g->steps, "headline", invar_view_text_or_null(g->headline), "ledger",
-        invar_view_text_or_null(g->ledger), "again", invar_view_text_or_null(g->second_ledger));
+    return INVAR_RESULT(GATE, g->same, g->varied, g->varied_keys, g->seed, g->steps, g->headline,
+                        g->ledger, g->second_ledger);
 }
 
 static json_t *run_json(const invar_run_result *r)
 {
-    return json_pack("{s:o, s:o, s:I, s:b, s:i}", "ledger", invar_view_text_or_null(r->ledger),
-                     "seconds", invar_view_real(r->seconds), "peak_bytes",
-                     (json_int_t)r->peak_bytes, "cached", r->cached, "exit_code", r->exit_code);
+    return INVAR_RESULT(RAN, r->ledger, r->seconds, r->peak_bytes, r->cached, r->exit_code);
 }
 
 static json_t *pair_json(const void *item)
 {
     const invar_ab_pair *p = item;
 
-    return json_pack("{s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "seed",
-                     (json_int_t)p->seed, "rollout_seed", (json_int_t)p->rollout_seed, "same",
-                     p->compared ? json_boolean(p->same) : json_null(), "steps",
-                     (json_int_t)p->steps, "only_a", (json_int_t)p->only[INVAR_AB_A], "only_b",
-                     (json_int_t)p->only[INVAR_AB_B], "first",
-                     p->diverged ? json_integer(p->first) : json_null(), "headline",
-                     invar_view_text_or_null(p->headline), "a", run_json(&p->ran[INVAR_AB_A]), "b",
-                     run_json(&p->ran[INVAR_AB_B]));
+    return INVAR_RESULT(PAIR, p->seed, p->rollout_seed,
+                        p->compared ? json_boolean(p->same) : json_null(), p->steps,
+                        p->only[INVAR_AB_A], p->only[INVAR_AB_B],
+                        p->diverged ? json_integer(p->first) : json_null(), p->headline,
+                        run_json(&p->ran[INVAR_AB_A]), run_json(&p->ran[INVAR_AB_B]));
 }
 
 static json_t *fact_json(const void *item)
 {
     const invar_ab_fact *f = item;
 
-    return json_pack("{s:o, s:o, s:b, s:o, s:o}", "scope", invar_view_text_or_null(f->scope), "key",
-                     invar_view_text_or_null(f->key), "is_key", f->is_key, "a",
-                     invar_view_text_or_null(f->values[INVAR_AB_A]), "b",
-                     invar_view_text_or_null(f->values[INVAR_AB_B]));
+    return INVAR_RESULT(FACT, f->scope, f->key, f->is_key, f->values[INVAR_AB_A],
+                        f->values[INVAR_AB_B]);
 }
 
 static json_t *sum_json(const invar_ab_sum *s)
 {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "pairs", (json_int_t)s->pairs,
-                     "mean_a", invar_view_real(s->mean_a), "mean_b", invar_view_real(s->mean_b),
-                     "mean", invar_view_real(s->mean), "error", invar_view_real(s->error), "higher",
-                     (json_int_t)s->higher, "lower", (json_int_t)s->lower, "equal",
-                     (json_int_t)s->equal);
+    return INVAR_RESULT(SUM, s->pairs, s->mean_a, s->mean_b, s->mean, s->error, s->higher, s->lower,
+                        s->equal);
 }
 
 static json_t *effect_json(const void *item)
 {
     const invar_ab_effect *e = item;
 
-    return json_pack(
-        "{s:o, s:b, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name), "pinned",
-        e->pinned, "step", e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step), "odd",
-        (json_int_t)e->n_unusable, "last", sum_json(&e->last), "tail", sum_json(&e->tail));
+    return INVAR_RESULT(EFFECT, e->name, e->pinned,
+                        e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step),
+                        e->n_unusable, sum_json(&e->last), sum_json(&e->tail));
 }
 
 static json_t *effect_name_json(const void *item)
 {
-    return invar_view_text_or_null(((const invar_ab_effect *)item)->name);
-}
+    const invar_ab_effect *e = item;
 
-static json_t *steps_json(const invar_ab_effects *e)
-{
-    if (e->count == 0)
-        return json_null();
-    return json_pack("{s:I, s:I, s:I}", "first", (json_int_t)e->first, "last", (json_int_t)e->last,
-                     "tail_first", (json_int_t)e->tail_first);
+    return e->name[0] ? invar_result_line(e->name) : json_null();
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -125,25 +125,21 @@ json_t *invar_ab_object(const invar_ab_result *a)
     invar_ab_headline(headline, a);
     while (apart + pinned < e->count && e->items[apart + pinned].pinned)
         pinned++;
-    return json_pack(
-        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o}, s:{s:o, s:o}, s:o, s:I, s:o, s:o, "
-        "s:I, s:o, s:o, s:o, s:o, s:{s:o, s:o}}",
-        "verdict", invar_ab_verdict_name(a->verdict), "headline", invar_view_text_or_null(headline),
-        "experiment", invar_view_text_or_null(a->id), "folder", invar_view_text_or_null(a->folder),
-        "ledger", invar_view_text_or_null(a->ledger), "who",
-        invar_view_text_or_null(blamed ? (a->side == INVAR_AB_A ? "a" : "b") : ""), "story",
-        invar_view_text_or_null(a->failure_reason), "log", invar_view_text_or_null(a->log), "sides",
-        "a", side_json(x), "b", side_json(y), "gates", "a",
-        aa_check_json(&a->aa_checks[INVAR_AB_A]), "b", aa_check_json(&a->aa_checks[INVAR_AB_B]),
-        "seeds", invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair_json), "different",
-        (json_int_t)a->n_different, "place", invar_view_divergence(&a->divergence), "facts",
-        invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact_json), "facts_different",
-        (json_int_t)a->all_facts, "steps", steps_json(e), "effects",
-        invar_view_list(e->items, apart, sizeof *e->items, effect_json), "pinned_equal",
-        invar_view_list(e->items + apart, pinned, sizeof *e->items, effect_json), "equal_metrics",
-        invar_view_list(e->items + apart, e->n_same, sizeof *e->items, effect_name_json), "ratios",
-        "time", ratio_json(y->seconds, x->seconds), "memory",
-        ratio_json((double)y->peak_bytes, (double)x->peak_bytes));
+    return INVAR_RESULT(
+        invar_ab_members, invar_ab_verdict_name(a->verdict), headline, a->id, a->folder, a->ledger,
+        blamed ? (a->side == INVAR_AB_A ? "a" : "b") : NULL, a->failure_reason, a->log,
+        INVAR_RESULT(SIDES, side_json(x), side_json(y)),
+        INVAR_RESULT(GATES, aa_check_json(&a->aa_checks[INVAR_AB_A]),
+                     aa_check_json(&a->aa_checks[INVAR_AB_B])),
+        invar_result_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair_json), a->n_different,
+        invar_view_divergence(&a->divergence),
+        invar_result_list(a->facts, a->n_facts, sizeof *a->facts, fact_json), a->all_facts,
+        e->count ? INVAR_RESULT(STEPS, e->first, e->last, e->tail_first) : json_null(),
+        invar_result_list(e->items, apart, sizeof *e->items, effect_json),
+        invar_result_list(e->items + apart, pinned, sizeof *e->items, effect_json),
+        invar_result_list(e->items + apart, e->n_same, sizeof *e->items, effect_name_json),
+        INVAR_RESULT(RATIOS, x->seconds > 0 ? y->seconds / x->seconds : NAN,
+                     x->peak_bytes > 0 ? (double)y->peak_bytes / (double)x->peak_bytes : NAN));
 }
 
 invar_status invar_ab_json(FILE *out, const invar_ab_result *result)

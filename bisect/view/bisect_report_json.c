@@ -1,24 +1,45 @@
 /*
  * bisect_report_json.c - converts the complete result of a bisect to one JSON object.
  *
- * Names of members are a documented format (cli/schema/bisect.json): they keep older words than the
- * fields of the structs. json_pack passes a NULL of any member on to the result.
+ * Names of members are a documented format: they keep older words than the fields of the structs.
+ * The texts list all members with their types, for the functions below and for the JSON Schema.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <jansson.h>
 #include <stdio.h>
 
+#include "base/json/result.h"
 #include "bisect/view/bisect_report.h"
 #include "bisect/view/bisect_report_text.h"
 #include "bisect/view/json.h"
 
 #include "base/invar_banned.h"
 
-static json_t *integer_or_null(int64_t value)
-{
-    return value < 0 ? json_null() : json_integer(value);
-}
+#define CHANGED_FILE "{path line, status line, added int?, removed int?}"
+#define COMMIT_MEMBERS                                                                             \
+    "commit line, tree line, parents [line], author line, subject line, time int, date text,"      \
+    " files_changed int, added int, removed int, files [" CHANGED_FILE "]"
+#define COMMIT "{" COMMIT_MEMBERS "}"
+#define CHANGE_MEMBERS                                                                             \
+    "parent line?, before line, after line, depth int, merge bool, between int,"                   \
+    " place " INVAR_VIEW_DIVERGENCE
+#define CHANGE "{" COMMIT_MEMBERS ", " CHANGE_MEMBERS "}"
+#define TRIAL                                                                                      \
+    "{commit line, subject line?, role line, verdict line, value line?, via line, parted int?,"    \
+    " position int?, exit_code int, build_s real?, run_s real?, ledger line?, story line?}"
+#define COST                                                                                       \
+    "{trials int, search_trials int, built int, from_tree int, ran int, from_program int,"         \
+    " skipped int, build_s real?, run_s real?, wall_s real?}"
+#define WORK "{id line, folder line}"
+
+const char invar_bisect_report_members[] =
+    "{verdict text, headline text, advice line?, culprit " CHANGE "?,"
+    " patch text? (what the commit changes, lines as git show has them), patch_cut bool,"
+    " changes [" CHANGE "], suspects [" COMMIT "], all_suspects int,"
+    " place " INVAR_VIEW_DIVERGENCE ", trials [" TRIAL "], search_trials int, confirmed bool,"
+    " third bool, question line, good line, bad line, base line?, who line?, story line?,"
+    " range int, first_parted int?, cost " COST ", work " WORK "}"
+    " (also of blame and of bisect view)";
 
 /* ---- members --------------------------------------------------------------------------------- */
 
@@ -27,14 +48,12 @@ static json_t *file_json(const void *item)
     const invar_repo_file *f = item;
     char status[] = {f->status, 0};
 
-    return json_pack("{s:o, s:o, s:o, s:o}", "path", invar_view_text(f->path), "status",
-                     invar_view_text(status), "added", integer_or_null(f->added), "removed",
-                     integer_or_null(f->removed));
+    return INVAR_RESULT(CHANGED_FILE, f->path, status, f->added, f->removed);
 }
 
 static json_t *parent(const void *item)
 {
-    return invar_view_text(item);
+    return invar_result_line(item);
 }
 
 static json_t *commit(const void *item)
@@ -44,13 +63,10 @@ static json_t *commit(const void *item)
     char when[INVAR_BISECT_REPORT_TIME];
 
     invar_bisect_report_time(when, c->when);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:s, s:I, s:I, s:I, s:o}", "commit",
-                     invar_view_text(c->id), "tree", invar_view_text(c->tree), "parents",
-                     invar_view_list(c->parents, parents, sizeof *c->parents, parent), "author",
-                     invar_view_text(c->author), "subject", invar_view_text(c->subject), "time",
-                     (json_int_t)c->when, "date", when, "files_changed", (json_int_t)c->files,
-                     "added", (json_int_t)c->added, "removed", (json_int_t)c->removed, "files",
-                     invar_view_list(c->shown, c->n_shown, sizeof *c->shown, file_json));
+    return INVAR_RESULT(COMMIT, c->id, c->tree,
+                        invar_result_list(c->parents, parents, sizeof *c->parents, parent),
+                        c->author, c->subject, c->when, when, c->files, c->added, c->removed,
+                        invar_result_list(c->shown, c->n_shown, sizeof *c->shown, file_json));
 }
 
 /* Converts a change: the commit, extended by what it changed. */
@@ -59,10 +75,8 @@ static json_t *change_json(const void *item)
     const invar_bisect_change *c = item;
     json_t *object = commit(&c->commit);
     json_t *more =
-        json_pack("{s:o, s:o, s:o, s:i, s:b, s:I, s:o}", "parent",
-                  invar_view_text_or_null(c->parent), "before", invar_view_text(c->before), "after",
-                  invar_view_text(c->after), "depth", c->depth, "merge", c->merge, "between",
-                  (json_int_t)c->n_untested_before, "place", invar_view_divergence(&c->divergence));
+        INVAR_RESULT("{" CHANGE_MEMBERS "}", c->parent, c->before, c->after, c->depth, c->merge,
+                     c->n_untested_before, invar_view_divergence(&c->divergence));
     int failed = !object || !more || json_object_update(object, more) != 0;
 
     json_decref(more);
@@ -76,25 +90,15 @@ static json_t *trial_json(const void *item)
 {
     const invar_bisect_trial *t = item;
 
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "commit",
-                     invar_view_text(t->commit), "subject", invar_view_text_or_null(t->subject),
-                     "role", invar_view_text(t->role), "verdict", invar_view_text(t->verdict),
-                     "value", invar_view_text_or_null(t->value), "via", invar_view_text(t->source),
-                     "parted", integer_or_null(t->diverged_at), "position",
-                     integer_or_null(t->position > 0 ? t->position : -1), "exit_code", t->exit_code,
-                     "build_s", invar_view_real(t->build_s), "run_s", invar_view_real(t->run_s),
-                     "ledger", invar_view_text_or_null(t->ledger), "story",
-                     invar_view_text_or_null(t->failure_reason));
+    return INVAR_RESULT(TRIAL, t->commit, t->subject, t->role, t->verdict, t->value, t->source,
+                        t->diverged_at, t->position > 0 ? t->position : -1, t->exit_code,
+                        t->build_s, t->run_s, t->ledger, t->failure_reason);
 }
 
 static json_t *cost_json(const invar_bisect_result *a)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "trials",
-                     (json_int_t)a->n_trials, "search_trials", (json_int_t)a->search_trials,
-                     "built", (json_int_t)a->built, "from_tree", (json_int_t)a->from_tree, "ran",
-                     (json_int_t)a->ran, "from_program", (json_int_t)a->from_program, "skipped",
-                     (json_int_t)a->skipped, "build_s", invar_view_real(a->build_s), "run_s",
-                     invar_view_real(a->run_s), "wall_s", invar_view_real(a->wall_s));
+    return INVAR_RESULT(COST, a->n_trials, a->search_trials, a->built, a->from_tree, a->ran,
+                        a->from_program, a->skipped, a->build_s, a->run_s, a->wall_s);
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -106,25 +110,16 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
 
     invar_bisect_report_headline(headline, a);
     invar_bisect_report_advice(advice, a);
-    return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:I, s:o, s:o, s:I, s:b, s:b, s:o, s:o, s:o, s:o,"
-        " s:o, s:o, s:I, s:o, s:o, s:o}",
-        "verdict", invar_bisect_report_verdict(a->verdict), "headline", headline, "advice",
-        invar_view_text_or_null(advice), "culprit", found ? change_json(a->changes) : json_null(),
-        "patch", a->patch && a->patch[0] ? json_string(a->patch) : json_null(), "patch_cut",
-        a->patch_cut, "changes",
-        invar_view_list(a->changes, a->n_changes, sizeof *a->changes, change_json), "suspects",
-        invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), "all_suspects",
-        (json_int_t)a->all_suspects, "place", invar_view_divergence(&a->divergence), "trials",
-        invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), "search_trials",
-        (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->has_third_value,
-        "question", invar_view_text(a->question), "good", invar_view_text(a->good), "bad",
-        invar_view_text(a->bad), "base", invar_view_text_or_null(a->base), "who",
-        invar_view_text_or_null(a->commit), "story", invar_view_text_or_null(a->reason), "range",
-        (json_int_t)a->range, "first_parted", integer_or_null(a->first_diverging_step), "cost",
-        cost_json(a), "work",
-        json_pack("{s:o, s:o}", "id", invar_view_text(a->id), "folder",
-                  invar_view_text(a->folder)));
+    return INVAR_RESULT(
+        invar_bisect_report_members, invar_bisect_report_verdict(a->verdict), headline, advice,
+        found ? change_json(a->changes) : json_null(), a->patch && a->patch[0] ? a->patch : NULL,
+        a->patch_cut, invar_result_list(a->changes, a->n_changes, sizeof *a->changes, change_json),
+        invar_result_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), a->all_suspects,
+        invar_view_divergence(&a->divergence),
+        invar_result_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), a->search_trials,
+        a->confirmed, a->has_third_value, a->question, a->good, a->bad, a->base, a->commit,
+        a->reason, a->range, a->first_diverging_step, cost_json(a),
+        INVAR_RESULT(WORK, a->id, a->folder));
 }
 
 invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *result)

@@ -2,8 +2,7 @@
  * ci.c - prints CI results as text and converts them to JSON.
  *
  * The headline is one line per case; details follow on lines of their own. All texts from recipes,
- * goldens and ledgers are escaped. Names of JSON members are a documented format
- * (cli/schema/ci-check.json).
+ * goldens and ledgers are escaped. Names of JSON members are a documented format.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,10 +12,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/json/result.h"
 #include "base/number.h"
 #include "base/process/argv0.h"
 #include "base/text.h"
-#include "bisect/view/json.h"
 
 #include "base/invar_banned.h"
 
@@ -128,33 +127,16 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *int_or_null(int64_t value)
-{
-    return value >= 0 ? json_integer(value) : json_null();
-}
-
-static json_t *digest_json(const invar_digest *value)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, value);
-    return json_string(hex);
-}
-
 static json_t *place_json(const invar_golden_divergence *p)
 {
     json_t *changes = json_array();
 
     for (size_t i = 0; changes && i < p->n_changes && i < INVAR_GOLDEN_SHOWN; i++)
-        (void)json_array_append_new(changes, invar_view_text_or_null(p->changes[i]));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:b, s:I, s:I, s:o}",
-                     "step", int_or_null(p->step), "point", invar_view_text_or_null(p->point),
-                     "phase", invar_view_text_or_null(p->phase), "layer", int_or_null(p->layer),
-                     "op", invar_view_text_or_null(p->op), "kind", invar_view_text_or_null(p->kind),
-                     "dtype", invar_view_text_or_null(p->dtype), "shape",
-                     invar_view_text_or_null(p->shape), "before", p->was, "after", p->is, "exact",
-                     (int)p->exact, "different", (json_int_t)p->different, "equal",
-                     (json_int_t)p->equal, "changes", changes);
+        (void)json_array_append_new(changes, p->changes[i][0] ? invar_result_line(p->changes[i])
+                                                              : json_null());
+    return INVAR_RESULT(INVAR_CI_PLACE, p->step, p->point, p->phase, p->layer, p->op, p->kind,
+                        p->dtype, p->shape, p->was, p->is, p->exact, p->different, p->equal,
+                        changes);
 }
 
 static json_t *lines_json(const char *lines)
@@ -171,50 +153,20 @@ static json_t *lines_json(const char *lines)
     return out;
 }
 
-/* Converts the fields that come from the comparison. */
-static json_t *comparison_json(const invar_ci_result *r)
+static json_t *result_json(const void *item)
 {
-    bool some = r->compared > 0, parted = r->first >= 0;
+    const invar_ci_result *r = item;
+    bool some = r->compared > 0;
 
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "compared",
-                     (json_int_t)r->compared, "steps", (json_int_t)r->steps, "first",
-                     int_or_null(r->first), "chain_was",
-                     some ? digest_json(&r->chain_was) : json_null(), "chain_is",
-                     some ? digest_json(&r->chain_is) : json_null(), "loss_was",
-                     invar_view_real(r->has_loss ? r->loss_was : NAN), "loss_is",
-                     invar_view_real(r->has_loss ? r->loss_is : NAN), "place",
-                     parted ? place_json(&r->divergence) : json_null(), "ops",
-                     invar_view_text_or_null(r->ops), "same_identity", (int)r->same_identity);
-}
-
-static json_t *result_json(const invar_ci_result *r)
-{
-    json_t *out = json_pack(
-        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f, s:o, s:o}", "case",
-        invar_view_text_or_null(r->item->name), "verdict", invar_ci_verdict_name(r->verdict),
-        "golden", invar_view_text_or_null(r->item->golden), "story",
-        invar_view_text_or_null(r->reason), "varied", invar_view_text_or_null(r->varied), "runs",
-        (json_int_t)r->runs, "chaos", (json_int_t)r->chaos, "variations", lines_json(r->variations),
-        "pending", (int)r->pending, "seconds", r->seconds, "commit",
-        invar_view_text_or_null(r->commit), "dirty", invar_view_text_or_null(r->dirty));
-    json_t *more = comparison_json(r);
-
-    if (out && (!more || json_object_update(out, more) != 0)) {
-        json_decref(out);
-        out = NULL;
-    }
-    json_decref(more);
-    return out;
+    return INVAR_RESULT(
+        INVAR_CI_RESULT, r->item->name, invar_ci_verdict_name(r->verdict), r->item->golden,
+        r->reason, r->varied, r->runs, r->chaos, lines_json(r->variations), r->pending, r->seconds,
+        r->commit, r->dirty, r->compared, r->steps, r->first, some ? &r->chain_was : NULL,
+        some ? &r->chain_is : NULL, r->has_loss ? r->loss_was : NAN, r->has_loss ? r->loss_is : NAN,
+        r->first >= 0 ? place_json(&r->divergence) : json_null(), r->ops, r->same_identity);
 }
 
 json_t *invar_ci_json(const invar_ci_result *results, size_t count)
 {
-    json_t *cases = json_array();
-
-    for (size_t i = 0; cases && i < count; i++)
-        if (json_array_append_new(cases, result_json(&results[i])) != 0) {
-            json_decref(cases);
-            return NULL;
-        }
-    return cases;
+    return invar_result_list(results, count, sizeof *results, result_json);
 }

@@ -1,7 +1,5 @@
 /*
- * json.h - JSON values shared by the results of bisect, ab and ci.
- *
- * All functions return NULL without memory; json_pack passes this on for the format "o".
+ * json.h - JSON that is shared by the results of bisect, ab and ci.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +7,6 @@
 #define INVAR_BISECT_VIEW_JSON_H
 
 #include <jansson.h>
-#include <stddef.h>
 #include <stdio.h>
 
 #include "base/status.h"
@@ -19,16 +16,11 @@
 extern "C" {
 #endif
 
-/* Convert a text to one printable line; the second function returns null for an empty text. */
-json_t *invar_view_text(const char *text);
-json_t *invar_view_text_or_null(const char *text);
-
-/* Converts a number; null if it is not finite. */
-json_t *invar_view_real(double value);
-
-/* Converts `count` items of `size` bytes to an array with `element`. */
-json_t *invar_view_list(const void *items, size_t count, size_t size,
-                        json_t *(*element)(const void *item));
+#define INVAR_VIEW_DIVERGENCE                                                                      \
+    "{step int, point line, phase line?, layer int?, op line?, fused line?, kind line?, dtype "    \
+    "line?,"                                                                                       \
+    " shape line?, before line?, after line?, fine bool, points_different int, points_equal int,"  \
+    " headline line, ledger_before line, ledger_after line}?"
 
 /* Converts a divergence; null if it is unknown. */
 json_t *invar_view_divergence(const invar_divergence *divergence);

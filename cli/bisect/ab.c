@@ -304,5 +304,6 @@ const invar_cli_command invar_cmd_ab = {
     .summary = "compare two versions, or two recipes, on the same seeds",
     .run = cmd_ab,
     .help = ab_help,
+    .result = invar_ab_members,
     .arguments = "[--a REV|DIR|FILE --b REV|DIR|FILE] RECIPE [RECIPE] [--option value ...] "
                  "[--key value ...]"};

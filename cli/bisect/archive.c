@@ -20,10 +20,10 @@
 
 #include "base/alloc.h"
 #include "base/json/json.h"
+#include "base/json/result.h"
 #include "bisect/git/repo.h"
 #include "bisect/view/bisect_report.h"
 #include "bisect/view/ci.h"
-#include "bisect/view/json.h"
 #include "ledger/ledger.h"
 
 #include "base/invar_banned.h"
@@ -105,7 +105,7 @@ static invar_status add_golden(json_t *item, const invar_ci_case *of)
     int64_t bytes;
 
     find_recipe(recipe, of);
-    if (json_object_set_new(item, "recipe", invar_view_text(recipe)) != 0)
+    if (json_object_set_new(item, "recipe", invar_result_line(recipe)) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
     if (!invar_path_exists(of->golden))
         return INVAR_OK;

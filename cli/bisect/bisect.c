@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "bisect/view/bisect_report.h"
 #include "cli/recipe_flags.h"
 
 #include "base/invar_banned.h"
@@ -189,5 +190,6 @@ const invar_cli_command invar_cmd_bisect = {
     .summary = "find the commit that changed the bits, down to the op",
     .run = cmd_bisect,
     .help = bisect_help,
+    .result = invar_bisect_report_members,
     .subcommands = invar_bisect_verbs,
     .arguments = "--good REV [--bad REV] RECIPE [--key value ...] | --run CMD"};

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "bisect/view/bisect_report.h"
 #include "cli/bisect/bisect.h"
 #include "cli/recipe_flags.h"
 #include "kernels-deterministic/device.h"
@@ -173,5 +174,6 @@ const invar_cli_command invar_cmd_blame = {.name = "blame",
                                            .summary = "list every commit that changed the bits",
                                            .run = cmd_blame,
                                            .help = blame_help,
+                                           .result = invar_bisect_report_members,
                                            .arguments =
                                                "--good REV [--bad REV] RECIPE [--key value ...]"};

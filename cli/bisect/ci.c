@@ -324,12 +324,13 @@ static invar_status print_table(const invar_ci_result *results, size_t count)
     return status;
 }
 
+#define RESULT "{exit_code int, cases [" INVAR_CI_RESULT "]}"
+
 static invar_status print_results(const settings *s, const invar_ci_result *results, size_t count,
                                   int code)
 {
     if (s->json)
-        return invar_json_write(stdout, json_pack("{s:i, s:o}", "exit_code", code, "cases",
-                                                  invar_ci_json(results, count)));
+        return invar_json_write(stdout, INVAR_RESULT(RESULT, code, invar_ci_json(results, count)));
     for (size_t i = 0; i < count; i++)
         if (results[i].verdict != INVAR_CI_SAME || results[i].chaos)
             invar_ci_show(&results[i]);
@@ -475,6 +476,7 @@ const invar_cli_command invar_cmd_ci_check = {.name = "check",
                                                   "run cases and compare them with their goldens",
                                               .run = cmd_ci_check,
                                               .help = ci_check_help,
+                                              .result = RESULT,
                                               .arguments = "[CASE ...] [--option value ...]"};
 
 /* ---- record ---------------------------------------------------------------------------------- */

@@ -172,6 +172,7 @@ const invar_cli_command invar_cmd_ci_review = {.name = "review",
                                                    "show pending changes, accept or reject them",
                                                .run = cmd_ci_review,
                                                .help = ci_review_help,
+                                               .result = "[" INVAR_CI_RESULT "]",
                                                .arguments = "[CASE ...] [--reject CASE]"};
 
 /* ---- accept ---------------------------------------------------------------------------------- */
@@ -304,21 +305,17 @@ static invar_status status_table(const invar_ci_case *cases, size_t count)
     return status;
 }
 
-static invar_status status_json(const invar_ci_case *cases, size_t count)
-{
-    json_t *list = json_array();
+#define STATUS                                                                                     \
+    "{case text, golden text, steps int, identity text?, ops int, accepted int, points bool,"      \
+    " pending bool}"
 
-    for (size_t i = 0; list && i < count; i++) {
-        golden_status s = read_golden_status(&cases[i]);
-        (void)json_array_append_new(
-            list, json_pack("{s:o, s:s, s:I, s:o, s:I, s:I, s:b, s:b}", "case",
-                            invar_row_writer_json_string(cases[i].name), "golden", s.golden,
-                            "steps", (json_int_t)s.steps, "identity",
-                            s.identity[0] ? json_string(s.identity) : json_null(), "ops",
-                            (json_int_t)s.ops, "accepted", (json_int_t)s.accepted, "points",
-                            (int)s.points, "pending", (int)invar_ci_pending(&cases[i])));
-    }
-    return invar_json_write(stdout, list);
+static json_t *status_json(const void *item)
+{
+    golden_status s = read_golden_status(item);
+
+    return INVAR_RESULT(STATUS, ((const invar_ci_case *)item)->name, s.golden, s.steps,
+                        s.identity[0] ? s.identity : NULL, s.ops, s.accepted, s.points,
+                        invar_ci_pending(item));
 }
 
 static const invar_option *ci_status_options(settings *s)
@@ -341,7 +338,9 @@ static int cmd_ci_status(int argc, char **argv)
     if (status == INVAR_OK)
         status = invar_ci_cases(&cases, &count, s.cases);
     if (status == INVAR_OK)
-        status = s.json ? status_json(cases, count) : status_table(cases, count);
+        status = s.json ? invar_json_write(
+                              stdout, invar_result_list(cases, count, sizeof *cases, status_json))
+                        : status_table(cases, count);
     invar_free(cases);
     return invar_exit(status);
 }
@@ -361,4 +360,5 @@ const invar_cli_command invar_cmd_ci_status = {.name = "status",
                                                .summary = "list cases, goldens and pending changes",
                                                .run = cmd_ci_status,
                                                .help = ci_status_help,
+                                               .result = "[" STATUS "]",
                                                .arguments = "[--cases DIR]"};

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "bisect/state/state.h"
+#include "bisect/view/bisect_report.h"
 #include "cli/bisect/bisect.h"
 #include "cli/interactive.h"
 #include "cli/output.h"
@@ -214,6 +215,7 @@ static const invar_cli_command bisect_view_command = {
     .summary = "show the result of the latest bisect again",
     .run = cmd_bisect_view,
     .help = bisect_view_help,
+    .result = invar_bisect_report_members,
     .arguments = "[--json] [--html FILE]"};
 
 /* ---- resume-log ------------------------------------------------------------------------------ */
@@ -329,6 +331,7 @@ static const invar_cli_command bisect_resume_log_command = {
     .summary = "continue from a log, here or on another machine",
     .run = cmd_bisect_resume_log,
     .help = bisect_resume_log_help,
+    .result = invar_bisect_report_members,
     .arguments = "FILE [--yes] [--repo DIR]"};
 
 /* ---- reset ----------------------------------------------------------------------------------- */

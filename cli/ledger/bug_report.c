@@ -606,4 +606,6 @@ const invar_cli_command invar_cmd_bug_report = {
     .summary = "pack what a maintainer asks about a run into one file",
     .run = cmd_bug_report,
     .help = bug_report_help,
+    .result = "{file text, members [{name text, about text, bytes int (0: the member is missing),"
+              " note text? (why it is missing, or a part)}]}",
     .arguments = "RUN [--out FILE] [--samples] [--json]"};

@@ -25,6 +25,9 @@
 
 #include "base/invar_banned.h"
 
+#define IMPORT_RESULT "{ledger text, imported int}"
+#define BACKUP_RESULT "{ledger text}"
+
 #define IMPORT "import" /* writer name of an import in the lock of a ledger */
 
 typedef struct settings {
@@ -194,9 +197,7 @@ static int cmd_ledger_import(int argc, char **argv)
         import_files(&runs, &s, words, argv) != INVAR_OK)
         return invar_report_error();
     if (s.json)
-        return invar_exit(invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger",
-                                                             invar_row_writer_json_string(s.into),
-                                                             "imported", (json_int_t)runs)));
+        return invar_exit(invar_json_write(stdout, INVAR_RESULT(IMPORT_RESULT, s.into, runs)));
     snprintf(text, sizeof text, "%" PRId64 " run%s imported", runs, invar_text_plural(runs));
     print_done(s.into, text);
     invar_print_next(stdout, "ledger ls", s.into, NULL, NULL);
@@ -218,6 +219,7 @@ const invar_cli_command invar_cmd_ledger_import = {
     .summary = "copy runs from several ledgers into one",
     .run = cmd_ledger_import,
     .help = ledger_import_help,
+    .result = IMPORT_RESULT,
     .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
 
 /* ---- backup ---------------------------------------------------------------------------------- */
@@ -265,8 +267,7 @@ static int cmd_ledger_backup(int argc, char **argv)
         backup_ledger(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
         return invar_report_error();
     if (s.json)
-        return invar_exit(invar_json_write(
-            stdout, json_pack("{s:o}", "ledger", invar_row_writer_json_string(s.out))));
+        return invar_exit(invar_json_write(stdout, INVAR_RESULT(BACKUP_RESULT, s.out)));
     print_done(s.out, "written");
     invar_print_next(stdout, "ledger verify", s.out, NULL, NULL);
     return INVAR_EXIT_OK;
@@ -290,6 +291,7 @@ const invar_cli_command invar_cmd_ledger_backup = {
     .summary = "copy a ledger, optionally without old detail",
     .run = cmd_ledger_backup,
     .help = ledger_backup_help,
+    .result = BACKUP_RESULT,
     .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
 
 /* ---- export ---------------------------------------------------------------------------------- */

@@ -153,21 +153,12 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
 
     invar_safe_text_time(created, run->created_ns);
     invar_safe_text_time(updated, run->updated_ns);
-    return json_pack(
-        "{s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:s, s:o, s:o, s:I}",
-        "ledger", invar_row_writer_json_string(path), "run", (json_int_t)run->run, "uuid",
-        invar_row_writer_json_string(run->uuid), "name", invar_row_writer_json_string(run->name),
-        "kind", invar_row_writer_json_string(run->kind), "identity",
-        invar_json_digest(&run->identity), "created", created, "created_ns",
-        (json_int_t)run->created_ns, "updated", updated, "updated_ns", (json_int_t)run->updated_ns,
-        "entries", (json_int_t)run->entries, "segments", (json_int_t)run->segments, "first_step",
-        (json_int_t)run->first_step, "last_step", (json_int_t)run->last_step, "steps",
-        (json_int_t)invar_run_steps(run), "chain", invar_json_digest(&run->chain), "integrity",
-        invar_json_digest(&run->integrity), "state", state, "exit_code",
-        run->finished ? json_integer(run->exit_code) : json_null(), "parent",
-        run->parent[0] ? invar_row_writer_json_string(run->parent) : json_null(), "fork_step",
-        (json_int_t)run->fork_step);
+    return INVAR_RESULT("{" INVAR_RUN_MEMBERS("") "}", path, run->run, run->uuid, run->name,
+                        run->kind, &run->identity, created, run->created_ns, updated,
+                        run->updated_ns, run->entries, run->segments, run->first_step,
+                        run->last_step, invar_run_steps(run), &run->chain, &run->integrity, state,
+                        run->finished ? json_integer(run->exit_code) : json_null(),
+                        run->parent[0] ? run->parent : NULL, run->fork_step);
 }
 
 static invar_status take_model(void *payload, const char *const *columns,

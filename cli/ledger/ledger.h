@@ -65,6 +65,20 @@ invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *led
 /* Returns the number of steps in the timeline. */
 int64_t invar_run_steps(const invar_ledger_summary *run);
 
+/*
+ * Members of the JSON of a run. `n` is "" or "?", if they are null for a ledger that cannot be
+ * read.
+ */
+#define INVAR_RUN_MEMBERS(n)                                                                       \
+    "ledger text, run int" n ", uuid text" n ", name text" n ", kind text" n ", identity hex32" n  \
+    ", created text" n ", created_ns int" n ", updated text" n ", updated_ns int" n                \
+    ", entries int" n ", segments int" n ", first_step int" n ", last_step int" n ", steps int" n  \
+    ", chain hex32" n ", integrity hex32" n ", state text, exit_code int?, parent text?,"          \
+    " fork_step int" n
+#define INVAR_RUN_MODEL                                                                            \
+    "{family text? (null: not recorded), layers int?, hidden_size int?, parameters int?,"          \
+    " weights text? (hash of the initial weights)}"
+
 /* Returns the JSON object of a run for `ls` and `show`, or NULL without memory. */
 json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state);
 

@@ -119,8 +119,9 @@ static invar_status add_unreadable(run_listing *l)
 {
     l->unreadable++;
     if (l->array)
-        return append_json(l, unreadable_json(l->path),
-                           invar_row_writer_json_string(invar_error_last()->message));
+        return append_json(
+            l, unreadable_json(l->path),
+            invar_result_text(invar_error_last()->message, strlen(invar_error_last()->message)));
     for (int i = 0; i < COLUMNS - 1; i++)
         INVAR_TRY(invar_text_table_string(l->table, i == STATE ? "unreadable" : ""));
     return invar_text_table_string(l->table, l->path);
@@ -246,9 +247,12 @@ static void ledger_ls_help(void)
     invar_options_help(ledger_ls_options(&s));
 }
 
-const invar_cli_command invar_cmd_ledger_ls = {.name = "ls",
-                                               .summary = "list runs",
-                                               .run = cmd_ledger_ls,
-                                               .help = ledger_ls_help,
-                                               .arguments =
-                                                   "[FOLDER|FILE ...] [--option value ...]"};
+const invar_cli_command invar_cmd_ledger_ls = {
+    .name = "ls",
+    .summary = "list runs",
+    .run = cmd_ledger_ls,
+    .help = ledger_ls_help,
+    .result =
+        "[{" INVAR_RUN_MEMBERS("?") ", model " INVAR_RUN_MODEL "?, error text?"
+                                    " (why the ledger cannot be read: then all else is null)}]",
+    .arguments = "[FOLDER|FILE ...] [--option value ...]"};

@@ -227,20 +227,26 @@ static invar_status print_queries(void)
     return status;
 }
 
-static json_t *param_json(const invar_ledger_query_param *p)
+#define PARAMETER "{name text, type text, optional bool, default text?}"
+#define QUERY "{name text, question text, parameters [" PARAMETER "], sql text}"
+#define RESULT                                                                                     \
+    "[{* text/real?} (a row: values by column; blobs are hexadecimal digits); " QUERY              \
+    " (a named query, without a name)]"
+
+static json_t *param_json(const void *item)
 {
-    return json_pack("{s:s, s:s, s:b, s:s?}", "name", p->name, "type", type_name(p->type),
-                     "optional", p->optional, "default", p->optional ? p->fallback : NULL);
+    const invar_ledger_query_param *p = item;
+
+    return INVAR_RESULT(PARAMETER, p->name, type_name(p->type), p->optional,
+                        p->optional ? p->fallback : NULL);
 }
 
 static json_t *query_json(const invar_ledger_query *query)
 {
-    json_t *params = json_array();
-
-    for (int i = 0; i < query->n_params; i++)
-        json_array_append_new(params, param_json(&query->params[i]));
-    return json_pack("{s:s, s:s, s:o, s:s}", "name", query->name, "question", query->question,
-                     "parameters", params, "sql", query->sql);
+    return INVAR_RESULT(QUERY, query->name, query->question,
+                        invar_result_list(query->params, (size_t)query->n_params,
+                                          sizeof *query->params, param_json),
+                        query->sql);
 }
 
 static invar_status write_queries(void)
@@ -522,6 +528,7 @@ const invar_cli_command invar_cmd_ledger_query = {
     .summary = "run a named query",
     .run = cmd_ledger_query,
     .help = ledger_query_help,
+    .result = RESULT,
     .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]",
     .first_argument_word = name_at};
 
@@ -607,4 +614,5 @@ const invar_cli_command invar_cmd_ledger_sql = {
     .summary = "run any SQL query that only reads",
     .run = cmd_ledger_sql,
     .help = ledger_sql_help,
+    .result = RESULT,
     .arguments = "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/console/term.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "cli/safe_text.h"
 #include "cli/text_table.h"
 #include "ledger/view/export/export.h"
@@ -89,32 +90,6 @@ static invar_status put_string(invar_row_writer *rows, const char *text)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-json_t *invar_row_writer_json_text(const char *text, size_t bytes)
-{
-    json_t *out = json_stringn(text, bytes);
-    char *safe;
-
-    if (out || INVAR_ALLOC(safe, 4 * bytes + 1, "JSON") != INVAR_OK)
-        return out;
-    invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes);
-    out = json_string(safe);
-    invar_free(safe);
-    return out;
-}
-
-json_t *invar_row_writer_json_string(const char *text)
-{
-    return invar_row_writer_json_text(text, strlen(text));
-}
-
-json_t *invar_json_digest(const invar_digest *digest)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, digest);
-    return json_string(hex);
-}
-
 /* Writes 2 * bytes digits and a NUL. */
 static void format_hex(char *out, const unsigned char *data, size_t bytes)
 {
@@ -150,7 +125,7 @@ json_t *invar_json_value(const invar_ledger_value *value)
     case INVAR_LEDGER_TYPE_NULL: return json_null();
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
     case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_row_writer_json_text(value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_result_text(value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return json_blob(value->data, value->bytes);
     }
     return NULL;
@@ -251,7 +226,7 @@ static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
         return INVAR_OK;
     }
     INVAR_TRY(INVAR_ALLOC(safe, 4 * bytes + 1, "CSV"));
-    invar_export_csv_field(out, safe, invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes));
+    invar_export_csv_field(out, safe, invar_text_escape(safe, 4 * bytes + 1, text, bytes));
     invar_free(safe);
     return INVAR_OK;
 }

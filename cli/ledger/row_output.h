@@ -15,6 +15,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "base/json/result.h"
 #include "base/status.h"
 #include "ledger/ledger.h"
 
@@ -52,10 +53,7 @@ void invar_row_writer_free(invar_row_writer *rows); /* `rows` may be NULL */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Return a new reference, or NULL without memory. */
-json_t *invar_row_writer_json_text(const char *text, size_t bytes);
-json_t *invar_row_writer_json_string(const char *text);
-json_t *invar_json_digest(const invar_digest *digest);
+/* Returns a new reference, or NULL without memory. */
 json_t *invar_json_value(const invar_ledger_value *value);
 
 /* Converts a row to an object. */

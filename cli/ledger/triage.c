@@ -102,6 +102,15 @@ static invar_status find_model(settings *s, const invar_located *at)
 
 /* ---- JSON output ----------------------------------------------------------------------------- */
 
+#define CAUSE "{cause text, check text (the command that confirms or excludes it)}"
+#define FINDING                                                                                    \
+    "{rule text, question text, step int, steps int, evidence text,"                               \
+    " means text (what the evidence may mean), query text, next text (the next command),"          \
+    " causes [" CAUSE "]}"
+#define RESULT                                                                                     \
+    "{run text, name text, steps int, rules int,"                                                  \
+    " without_data [text] (rules that had nothing to look at), findings [" FINDING "]}"
+
 enum { COMMAND_SIZE = 2 * INVAR_LOCATE_PATH_SIZE + 256 };
 
 static json_t *command_json(const char *command, int64_t step, const settings *s)
@@ -121,34 +130,29 @@ static json_t *causes_json(const invar_triage_finding *f, const settings *s)
     json_t *causes = json_array();
 
     for (const char *at = f->rule.sql; (at = invar_triage_cause(cause, check, at)) != NULL;)
-        (void)json_array_append_new(causes, json_pack("{s:s, s:o}", "cause", cause, "check",
-                                                      command_json(check, f->step, s)));
+        (void)json_array_append_new(causes,
+                                    INVAR_RESULT(CAUSE, cause, command_json(check, f->step, s)));
     return causes;
 }
 
 static json_t *finding_json(const invar_triage_finding *f, const settings *s)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:o}", "rule", rule_name(&f->rule),
-                     "question", f->rule.question, "step", (json_int_t)f->step, "steps",
-                     (json_int_t)f->steps, "evidence", f->evidence, "means", f->explanation,
-                     "query", f->rule.name, "next", command_json(f->next_command, f->step, s),
-                     "causes", causes_json(f, s));
+    return INVAR_RESULT(FINDING, rule_name(&f->rule), f->rule.question, f->step, f->steps,
+                        f->evidence, f->explanation, f->rule.name,
+                        command_json(f->next_command, f->step, s), causes_json(f, s));
 }
 
 static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
                                const settings *s)
 {
-    json_t *findings = json_array(), *idle = json_array(), *all;
+    json_t *findings = json_array(), *idle = json_array();
 
     for (int i = 0; i < t->count; i++)
         (void)json_array_append_new(findings, finding_json(&t->found[i], s));
     for (int i = 0; i < t->n_idle; i++)
         (void)json_array_append_new(idle, json_string(rule_name(&t->idle[i].rule)));
-    all = json_pack("{s:s, s:s, s:I, s:i, s:o, s:o}", "run", run->uuid, "name", run->name, "steps",
-                    (json_int_t)invar_run_steps(run), "rules", t->rules, "without_data", idle,
-                    "findings", findings);
-    return all ? invar_json_write(stdout, all)
-               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the findings");
+    return invar_json_write(stdout, INVAR_RESULT(RESULT, run->uuid, run->name, invar_run_steps(run),
+                                                 t->rules, idle, findings));
 }
 
 /* ---- text output ----------------------------------------------------------------------------- */
@@ -278,5 +282,6 @@ const invar_cli_command invar_cmd_triage = {
     .summary = "find what is wrong with a run, with evidence and the next command",
     .run = cmd_triage,
     .help = triage_help,
+    .result = RESULT,
     .arguments = "RUN [--json]",
 };

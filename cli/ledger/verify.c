@@ -50,6 +50,12 @@ static invar_status verify_with_progress(invar_ledger_verify_result *out, invar_
 
 /* ---- hashes of every run --------------------------------------------------------------------- */
 
+#define HASHES "{uuid text, name text, content hex32, integrity hex32}"
+#define RESULT                                                                                     \
+    "{ledger text, clean bool, runs_checked int, entries int, rows int, steps int, pruned int,"    \
+    " seals int, seals_pruned int, bad int, first text? (the first thing that is wrong),"          \
+    " seal text?, runs [" HASHES "]}"
+
 typedef struct hash_output {
     invar_ledger *ledger;
     invar_text_table *table; /* one of table and array is set */
@@ -66,11 +72,8 @@ static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
     invar_digest_format(content_hex, &content);
     invar_digest_format(integrity_hex, &run->integrity);
     if (h->array)
-        return json_array_append_new(h->array,
-                                     json_pack("{s:o, s:o, s:s, s:s}", "uuid",
-                                               invar_row_writer_json_string(run->uuid), "name",
-                                               invar_row_writer_json_string(run->name), "content",
-                                               content_hex, "integrity", integrity_hex)) == 0
+        return json_array_append_new(h->array, INVAR_RESULT(HASHES, run->uuid, run->name, &content,
+                                                            &run->integrity)) == 0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the hashes");
     INVAR_TRY(invar_text_table_text(h->table, run->uuid, strnlen(run->uuid, 8)));
@@ -131,15 +134,9 @@ static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger
                                const char *path, const char *seal)
 {
     hash_output h = {.ledger = ledger, .array = json_array()};
-    json_t *out =
-        json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
-                  invar_row_writer_json_string(path), "clean", v->problems == 0, "runs_checked",
-                  (json_int_t)v->runs, "entries", (json_int_t)v->entries, "rows",
-                  (json_int_t)v->rows, "steps", (json_int_t)v->steps, "pruned",
-                  (json_int_t)v->pruned, "seals", (json_int_t)v->seals, "seals_pruned",
-                  (json_int_t)v->seals_pruned, "bad", (json_int_t)v->problems, "first",
-                  v->problems > 0 ? invar_row_writer_json_string(v->first_problem) : json_null(),
-                  "seal", seal, "runs", h.array);
+    json_t *out = INVAR_RESULT(RESULT, path, v->problems == 0, v->runs, v->entries, v->rows,
+                               v->steps, v->pruned, v->seals, v->seals_pruned, v->problems,
+                               v->problems > 0 ? v->first_problem : NULL, seal, h.array);
     invar_status status = INVAR_OK;
 
     if (out && v->problems == 0)
@@ -283,6 +280,7 @@ const invar_cli_command invar_cmd_ledger_verify = {.name = "verify",
                                                        "check that no bit of a ledger has changed",
                                                    .run = cmd_ledger_verify,
                                                    .help = ledger_verify_help,
+                                                   .result = RESULT,
                                                    .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */

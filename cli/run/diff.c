@@ -205,4 +205,5 @@ const invar_cli_command invar_cmd_diff = {.name = "diff",
                                               "find where two runs diverge: step, layer, tensor",
                                           .run = cmd_diff,
                                           .help = diff_help,
+                                          .result = invar_diff_members,
                                           .arguments = "A B [--option value ...]"};

@@ -56,6 +56,10 @@ static invar_status add_results(void *payload, const char *set, const invar_ledg
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
 
+#define RESULT                                                                                     \
+    "{weights hex32, from text, rollout int,"                                                      \
+    " sets {* {* real}} (metrics by name, by evaluation set)}"
+
 static invar_status print_results(const eval_results *r, const invar_run_context *s,
                                   int64_t rollout, bool json)
 {
@@ -64,9 +68,8 @@ static invar_status print_results(const eval_results *r, const invar_run_context
     invar_digest_format(weights, &s->weights);
     invar_weights_from(from, s);
     if (json)
-        return invar_json_write(stdout, json_pack("{s:s, s:o, s:I, s:O}", "weights", weights,
-                                                  "from", invar_row_writer_json_string(from),
-                                                  "rollout", (json_int_t)rollout, "sets", r->sets));
+        return invar_json_write(stdout,
+                                INVAR_RESULT(RESULT, weights, from, rollout, json_incref(r->sets)));
     INVAR_TRY(invar_text_table_show(r->table, stdout));
     printf("\nweights %s, draws of rollout %" PRId64 "\nfrom    ", weights, rollout);
     invar_safe_text_print(stdout, from);
@@ -199,4 +202,5 @@ const invar_cli_command invar_cmd_eval = {
     .summary = "evaluate weights on the evaluation sets of a recipe",
     .run = cmd_eval,
     .help = eval_help,
+    .result = RESULT,
     .arguments = "RECIPE [--run DIR | --load DIR] [--key value ...]"};

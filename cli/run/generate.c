@@ -78,7 +78,7 @@ static invar_status print_text(const char *text, size_t bytes)
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         const char *stop = newline ? newline : end;
 
-        invar_safe_text_escape(safe, size, line, (size_t)(stop - line));
+        invar_text_escape(safe, size, line, (size_t)(stop - line));
         puts(safe);
         line = stop + 1;
     }
@@ -558,4 +558,9 @@ const invar_cli_command invar_cmd_generate = {
     .summary = "complete prompts, or reproduce one recorded sample",
     .run = cmd_generate,
     .help = generate_help,
+    .result = "{prompt int, prompt_tokens int, tokens [int] (of prompt and response),"
+              " logprobs [real/text] (of each token of the response; one that is not finite is a"
+              " string), bits [hex8] (the same as binary32), text text, finish text, coords text,"
+              " weights hex32, prompt_hash hex32, ledger~ text, differs~ [text]}"
+              " (one line of output: each is an object)",
     .arguments = "[RECIPE] --prompt TEXT | --prompts FILE | --sample COORDS [--key value ...]"};

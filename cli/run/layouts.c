@@ -545,51 +545,37 @@ static invar_status print_text(const layout_table *t)
     return INVAR_OK;
 }
 
-static json_t *row_json(const layout_row *r)
-{
-    const invar_memory_plan *b = &r->budget;
-
-    return json_pack(
-        "{s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
-        "s:f, s:f, s:f, s:f, s:f}",
-        "gpus", r->gpus, "tensor", r->sizes.tensor, "sequence", r->sizes.sequence, "context",
-        r->sizes.context, "expert", r->sizes.expert, "expert_tensor", r->sizes.expert_tensor,
-        "pipeline", r->sizes.pipeline, "data", r->data, "need", (json_int_t)b->need, "items",
-        invar_memory_table_items(b), "sampling", (json_int_t)b->sampling, "scoring",
-        (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-        (json_int_t)b->outside_block_bytes, "fits", r->fits, "tensor_gb", r->sent[0], "context_gb",
-        r->sent[1], "expert_gb", r->sent[2], "data_gb", r->sent[3], "pipeline_gb", r->sent[4],
-        "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
-}
-
 static json_t *sampler_json(const layout_row *r)
 {
     const invar_memory_plan *b = &r->sampler;
 
-    return json_pack("{s:i, s:i, s:I, s:o, s:I, s:b, s:I}", "gpus", r->rollout_ranks,
-                     "gpus_per_engine", r->engine, "need", (json_int_t)b->need, "items",
-                     invar_memory_table_items(b), "sampling", (json_int_t)b->sampling, "fits",
-                     b->fits, "weights", (json_int_t)b->weights);
+    return INVAR_RESULT(INVAR_LAYOUTS_SAMPLERS, r->rollout_ranks, r->engine, b->need,
+                        invar_memory_table_items(b), b->sampling, b->fits, b->weights);
+}
+
+static json_t *row_json(const layout_row *r)
+{
+    const invar_memory_plan *b = &r->budget;
+
+    return INVAR_RESULT(INVAR_LAYOUTS_ROW, r->gpus, r->sizes.tensor, r->sizes.sequence,
+                        r->sizes.context, r->sizes.expert, r->sizes.expert_tensor,
+                        r->sizes.pipeline, r->data, b->need, invar_memory_table_items(b),
+                        b->sampling, b->scoring, b->learning, b->outside_block_bytes, b->fits,
+                        r->sent[0], r->sent[1], r->sent[2], r->sent[3], r->sent[4], r->computing,
+                        r->moving, r->rollout_ranks > 0 ? sampler_json(r) : json_null());
 }
 
 static invar_status print_json(const layout_table *t)
 {
     json_t *list = json_array();
 
-    for (int i = 0; i < t->count; i++) {
-        const layout_row *r = t->order[i];
-        json_t *shown = row_json(r);
-        if (shown && r->rollout_ranks > 0)
-            (void)json_object_set_new(shown, "samplers", sampler_json(r));
-        (void)json_array_append_new(list, shown);
-    }
-    return invar_json_write(
-        stdout,
-        json_pack("{s:b, s:f, s:f, s:f, s:I, s:I, s:o}", "prediction", true, "tflops",
-                  t->options->tflops, "node_gb_per_s", t->options->intra_node_gbps, "net_gb_per_s",
-                  t->options->inter_node_gbps, "samples", (json_int_t)t->view.workload.step_samples,
-                  "tokens", (json_int_t)invar_memory_plan_longest(&t->view.workload), "layouts",
-                  list));
+    for (int i = 0; i < t->count; i++)
+        (void)json_array_append_new(list, row_json(t->order[i]));
+    return invar_json_write(stdout,
+                            INVAR_RESULT(INVAR_LAYOUTS_RESULT, true, t->options->tflops,
+                                         t->options->intra_node_gbps, t->options->inter_node_gbps,
+                                         t->view.workload.step_samples,
+                                         invar_memory_plan_longest(&t->view.workload), list));
 }
 
 /* ---- entry point ----------------------------------------------------------------------------- */

@@ -8,11 +8,26 @@
 
 #include <stdbool.h>
 
+#include "cli/memory_table.h"
 #include "engine/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Members of the JSON. */
+#define INVAR_LAYOUTS_SAMPLERS                                                                     \
+    "{gpus int, gpus_per_engine int, need int, items [" INVAR_MEMORY_ITEM "], sampling int,"       \
+    " fits bool, weights int}"
+#define INVAR_LAYOUTS_ROW                                                                          \
+    "{gpus int, tensor int, sequence bool, context int, expert int, expert_tensor int,"            \
+    " pipeline int, data int, need int, items [" INVAR_MEMORY_ITEM "], sampling int,"              \
+    " scoring int, learning int, around int, fits bool, tensor_gb real, context_gb real,"          \
+    " expert_gb real, data_gb real, pipeline_gb real, predicted_computing_s real,"                 \
+    " predicted_moving_s real, samplers~ " INVAR_LAYOUTS_SAMPLERS "}"
+#define INVAR_LAYOUTS_RESULT                                                                       \
+    "{prediction bool, tflops real, node_gb_per_s real, net_gb_per_s real, samples int,"           \
+    " tokens int, layouts [" INVAR_LAYOUTS_ROW "]} (with --gpus: every way to divide the model)"
 
 typedef struct invar_layouts_options {
     const char *path; /* path of the recipe; may be NULL */

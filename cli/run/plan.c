@@ -215,6 +215,17 @@ static void choices_json(json_t **values_out, json_t **chosen_out,
     }
 }
 
+#define PLAN                                                                                       \
+    "{fits bool (in memory), need int, available int, usable int, resident int,"                   \
+    " items [" INVAR_MEMORY_ITEM "], host int, block int, sampling int, kv_cache int,"             \
+    " checking int, beside int, scoring int, learning int, around int, loading int,"               \
+    " choices {* int} (sizes by key),"                                                             \
+    " chosen [text] (those of them that the recipe left open), advice text?, longest_sample int,"  \
+    " device_present bool, logical_tp int, logical_etp int,"                                       \
+    " disk " INVAR_DISK_RESULT " (bytes of checkpoints, and what is free where they go),"          \
+    " verdict text (whether the run fits in memory and, with checkpoints, on their disk)}"         \
+    " (bytes of the memory of one device)"
+
 static invar_status print_json(const invar_memory_planning *planning, const invar_disk *disk)
 {
     const invar_memory_plan *b = &planning->plan;
@@ -225,24 +236,14 @@ static invar_status print_json(const invar_memory_planning *planning, const inva
     write_verdict(verdict, planning, disk);
     choices_json(&choices, &chosen, planning);
     return invar_json_write(
-        stdout,
-        json_pack(
-            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, "
-            "s:o, s:o, s:I, s:b, s:I, s:I, s:o, s:s}",
-            "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
-            "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
-            invar_memory_table_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
-            "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "checking",
-            (json_int_t)b->verify_bytes, "beside", (json_int_t)b->sampler_bytes, "scoring",
-            (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-            (json_int_t)b->outside_block_bytes, "loading", (json_int_t)b->load_peak_bytes,
-            "choices", choices, "chosen", chosen, "advice",
-            advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_memory_plan_longest_sample(&planning->workload), "device_present",
-            !planning->session.imagined, "logical_tp",
-            (json_int_t)planning->session.spec.logical_tp, "logical_etp",
-            (json_int_t)planning->session.spec.logical_etp, "disk", invar_disk_json(disk),
-            "verdict", verdict));
+        stdout, INVAR_RESULT(PLAN, b->fits, b->need, b->available, b->usable, b->resident,
+                             invar_memory_table_items(b), b->host, b->block, b->sampling, b->cache,
+                             b->verify_bytes, b->sampler_bytes, b->scoring, b->learning,
+                             b->outside_block_bytes, b->load_peak_bytes, choices, chosen,
+                             advice[0] ? advice : NULL,
+                             invar_memory_plan_longest_sample(&planning->workload),
+                             !planning->session.imagined, planning->session.spec.logical_tp,
+                             planning->session.spec.logical_etp, invar_disk_json(disk), verdict));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -407,5 +408,6 @@ const invar_cli_command invar_cmd_plan = {
     .summary = "show the memory that a run needs, before it runs",
     .run = cmd_plan,
     .help = plan_help,
+    .result = PLAN "; " INVAR_LAYOUTS_RESULT,
     .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--gpus N[,N...] [--all]] "
                  "[--key value ...]"};

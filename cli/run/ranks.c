@@ -471,15 +471,14 @@ static json_t *json_ranks(const ranks_report *r)
     json_t *list = json_array();
 
     for (int i = 0; i < r->size; i++) {
-        json_t *rank =
-            json_pack("{s:i, s:I}", "rank", i, "wrong_bytes", (json_int_t)r->all[i].wrong);
-
+        json_t *rank = INVAR_RESULT("{rank int, wrong_bytes int}", i, r->all[i].wrong);
         for (int c = 0; c < COLUMNS; c++)
             if (r->all[i].cell[c][0])
-                (void)json_object_set_new(rank, columns[c].name,
-                                          columns[c].number
-                                              ? json_integer(strtoll(r->all[i].cell[c], NULL, 10))
-                                              : invar_row_writer_json_string(r->all[i].cell[c]));
+                (void)json_object_set_new(
+                    rank, columns[c].name,
+                    columns[c].number
+                        ? json_integer(strtoll(r->all[i].cell[c], NULL, 10))
+                        : invar_result_text(r->all[i].cell[c], strlen(r->all[i].cell[c])));
         (void)json_array_append_new(list, rank);
     }
     return list;
@@ -493,7 +492,7 @@ static json_t *json_differences(const ranks_report *r)
         for (int i = 0; i < r->size; i++)
             if (is_different(r, i, c))
                 (void)json_array_append_new(
-                    list, json_pack("{s:i, s:s}", "rank", i, "what", columns[c].name));
+                    list, INVAR_RESULT(INVAR_RANKS_DIFFERENCE, i, columns[c].name));
     return list;
 }
 
@@ -504,25 +503,22 @@ static json_t *json_calls(const invar_link_test *trial, bool tried)
     for (int i = 0; i < INVAR_COMM_RATES && tried; i++) {
         const invar_link_rate *rate = &trial->rates[i];
 
-        (void)json_array_append_new(
-            list, json_pack("{s:s, s:I, s:f}", "call", invar_comm_op_name(rate->op), "bytes",
-                            (json_int_t)rate->bytes, "seconds", rate->seconds));
+        (void)json_array_append_new(list,
+                                    INVAR_RESULT(INVAR_RANKS_CALL, invar_comm_op_name(rate->op),
+                                                 rate->bytes, rate->seconds));
     }
     return list;
 }
 
 static invar_status print_json(const ranks_report *r)
 {
-    return invar_json_write(
-        stdout,
-        json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "version", INVAR_VERSION,
-                  "transport", r->transport, "ranks", json_ranks(r), "differences",
-                  json_differences(r), "recipe",
-                  r->recipe[0] ? invar_row_writer_json_string(r->recipe) : json_null(), "calls",
-                  json_calls(&r->trial, r->size > 1), "gpu_transport",
-                  r->gpus.any ? invar_row_writer_json_string(r->gpus.transport.text) : json_null(),
-                  "gpu_calls", json_calls(&r->gpus.trial, r->gpus.transport.nccl), "sound",
-                  exit_code_of(r) == INVAR_EXIT_OK));
+    return invar_json_write(stdout, INVAR_RESULT(INVAR_RANKS_RESULT, INVAR_VERSION, r->transport,
+                                                 json_ranks(r), json_differences(r),
+                                                 r->recipe[0] ? r->recipe : NULL,
+                                                 json_calls(&r->trial, r->size > 1),
+                                                 r->gpus.any ? r->gpus.transport.text : NULL,
+                                                 json_calls(&r->gpus.trial, r->gpus.transport.nccl),
+                                                 exit_code_of(r) == INVAR_EXIT_OK));
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */

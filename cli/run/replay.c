@@ -99,19 +99,19 @@ static const char *verdict_name(const invar_replay_result *r)
     return r->differs >= 0 ? "different" : r->compared ? "identical" : "nothing";
 }
 
+#define RESULT                                                                                     \
+    "{verdict identical|different|nothing, run text, name text, after int, first int, last int,"   \
+    " compared int, differs int (the first step that differs; -1: none does), corrected int"       \
+    " (steps of version 0.1.0 whose bits are the same and whose false metrics are gone),"          \
+    " headline text, chain hex32}"
+
 static invar_status print_json(const invar_replay_context *context, const invar_replay_result *r,
                                const char *headline)
 {
-    json_t *object =
-        json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict",
-                  verdict_name(r), "run", context->located.run.uuid, "name",
-                  invar_row_writer_json_string(context->located.run.name), "after",
-                  (json_int_t)r->checkpoint_step, "first", (json_int_t)r->first, "last",
-                  (json_int_t)r->last, "compared", (json_int_t)r->compared, "differs",
-                  (json_int_t)r->differs, "corrected", (json_int_t)r->corrected, "headline",
-                  invar_row_writer_json_string(headline), "chain", invar_json_digest(&r->chain));
-
-    return invar_json_write(stdout, object);
+    return invar_json_write(stdout, INVAR_RESULT(RESULT, verdict_name(r), context->located.run.uuid,
+                                                 context->located.run.name, r->checkpoint_step,
+                                                 r->first, r->last, r->compared, r->differs,
+                                                 r->corrected, headline, &r->chain));
 }
 
 static void print_text(const invar_replay_context *context, const invar_replay_result *r,
@@ -264,4 +264,5 @@ const invar_cli_command invar_cmd_replay = {
     .summary = "execute recorded steps again and compare every bit",
     .run = cmd_replay,
     .help = replay_help,
+    .result = RESULT,
     .arguments = "RUN|FILE --step S [--option value ...]"};

@@ -358,10 +358,13 @@ static void score_help(void)
     invar_options_help(score_options(&s));
 }
 
-const invar_cli_command invar_cmd_score = {.name = "score",
-                                           .summary = "compute log-probabilities of given tokens",
-                                           .run = cmd_score,
-                                           .help = score_help,
-                                           .arguments =
-                                               "[RECIPE] --hf-checkpoint DIR --tokens FILE "
-                                               "[--option value ...]"};
+const invar_cli_command invar_cmd_score = {
+    .name = "score",
+    .summary = "compute log-probabilities of given tokens",
+    .run = cmd_score,
+    .help = score_help,
+    .result = "{logprobs [real/text] (of each token but the first; one that is not finite is a"
+              " string), bits [hex8] (the same as binary32)}"
+              " (one line of output: each is an object)",
+    .arguments = "[RECIPE] --hf-checkpoint DIR --tokens FILE "
+                 "[--option value ...]"};

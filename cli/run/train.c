@@ -358,36 +358,33 @@ static void print_run(const invar_train_summary *run, const char *report, const 
         printf("report    %s\n", report);
 }
 
-static json_t *real_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
+#define GOLDEN                                                                                     \
+    "{verdict identical|different|nothing, compared int, steps int,"                               \
+    " first_difference int (the first step that differs; -1: none does)}"
+#define RESULT                                                                                     \
+    "{folder text, uuid text, steps int (executed by this call), last_step int (-1: there is"      \
+    " none), resumed_after int (step of the checkpoint; -1: from the start),"                      \
+    " first_reward real? (null: no step was executed, or nobody gave rewards), last_reward real?," \
+    " first_loss real? (the actor's; null: no step was executed, or none learned),"                \
+    " last_loss real?, tokens_per_second real? (tokens of all samples by the time of all steps;"   \
+    " null: no step was executed), mfu real? (FLOPs of training by its time and the peak of the"   \
+    " devices; null: unknown), worst_diff real? (largest difference of log-probs between rollout"  \
+    " and training; null: none was compared), compared bool, other_content int (steps executed"    \
+    " again with the recorded bits and other metrics, samples or replies), chain hex32,"           \
+    " content hex32, stopped bool (by a signal), golden~ " GOLDEN " (with --golden)}"
 
 static invar_status print_json(const invar_train_summary *run, const char *content,
                                const golden_result *c)
 {
-    char chain[INVAR_DIGEST_HEX_SIZE];
-    json_t *out;
+    json_t *golden = c->word ? INVAR_RESULT(GOLDEN, c->word, c->v.compared, c->v.steps, c->v.first)
+                             : json_null();
 
-    invar_digest_format(chain, &run->chain);
-    out = json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:s, s:s, s:b}",
-        "folder", invar_row_writer_json_string(run->folder), "uuid", run->uuid, "steps",
-        (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
-        (json_int_t)run->resumed_after, "first_reward", real_or_null(run->first_reward),
-        "last_reward", real_or_null(run->last_reward), "first_loss", real_or_null(run->first_loss),
-        "last_loss", real_or_null(run->last_loss), "tokens_per_second",
-        real_or_null(run->tokens_per_s), "mfu", real_or_null(run->mfu), "worst_diff",
-        run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
-        "other_content", (json_int_t)run->other_content, "chain", chain, "content", content,
-        "stopped", run->stopped != 0);
-    if (out && c->word)
-        (void)json_object_set_new(out, "golden",
-                                  json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",
-                                            (json_int_t)c->v.compared, "steps",
-                                            (json_int_t)c->v.steps, "first_difference",
-                                            (json_int_t)c->v.first));
-    return invar_json_write(stdout, out);
+    return invar_json_write(
+        stdout, INVAR_RESULT(RESULT, run->folder, run->uuid, run->steps, run->last_step,
+                             run->resumed_after, run->first_reward, run->last_reward,
+                             run->first_loss, run->last_loss, run->tokens_per_s, run->mfu,
+                             run->compared ? run->worst_diff : NAN, run->compared > 0,
+                             run->other_content, &run->chain, content, run->stopped != 0, golden));
 }
 
 static invar_status print_results(const settings *s, const invar_train_summary *run,
@@ -694,5 +691,6 @@ const invar_cli_command invar_cmd_train = {.name = "train",
                                            .summary = "train a model as a recipe says",
                                            .run = cmd_train,
                                            .help = train_help,
+                                           .result = RESULT,
                                            .arguments = "RECIPE [--key value ...]",
                                            .multi_process = true};

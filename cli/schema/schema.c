@@ -1,8 +1,8 @@
 /*
  * schema.c - prints JSON Schemas of recipes and of the output of commands with --json.
  *
- * Schemas of commands are embedded files of this folder. The schema of recipes is generated from
- * the key table, so it cannot miss a key. Commands with the same output share a schema.
+ * The schema of a command is made from the members of its result, from which its output is written,
+ * and the schema of recipes from the key table, so neither can miss a member.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,66 +11,93 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/console/spelling.h"
-#include "base/embedded.h"
+#include "base/json/json.h"
+#include "base/json/result.h"
 #include "base/text.h"
 #include "cli/command.h"
-
-#ifdef INVAR_LEDGER
-#include "base/alloc.h"
-#include "base/json/json.h"
 #include "engine/config/config.h"
-#endif
 
 #include "base/invar_banned.h"
 
-extern const invar_embedded invar_schema_files[];
-
 #define RECIPE "recipe"
-#define NAME_SIZE 64
+#define TITLE_SIZE 64
+#define DRAFT "https://json-schema.org/draft/2020-12/schema"
 
-/* Commands with the same output as another one. */
-static const struct {
-    const char *name, *as;
-} others[] = {{"blame", "bisect"},
-              {"bisect-view", "bisect"},
-              {"bisect-resume-log", "bisect"},
-              {"ledger-sql", "ledger-query"}};
+/* The commands with --json, a subcommand after a dash. */
+static const char names[] =
+    "ab bench bisect bug-report ci-check ci-review ci-status diff doctor eval generate"
+    " ledger-backup ledger-import ledger-ls ledger-query ledger-show ledger-verify plan replay"
+    " score selfcheck train triage version blame bisect-view bisect-resume-log ledger-sql " RECIPE;
 
-#define OTHERS ((int)(sizeof others / sizeof *others))
+#define PROFILE "{seconds real, rounds int, rows [{op text, shape text, calls int, seconds real}]}"
+#define RECORD "{seconds real, points int}"
+#define PASSES "{passes int, tokens int, seconds real}"
+
+static const char bench_result[] =
+    "{rows [{op text, shape text, type text, numerics~ text, threads~ int, seconds real,"
+    " rate real, unit text, peer~ text, peer_seconds~ real, ratio~ real, compared~ int,"
+    " different~ int, peers~ [{name text, seconds real, ratio real}]}], error~ text} (ops);"
+    " {model text, dtype text, numerics text, device text, layers int, parameters int,"
+    " bytes {masters int, weights int},"
+    " train~ {samples int, length int, seconds real, tokens_per_second real, flops real,"
+    " grad_norm real, recorded {step " RECORD ", point " RECORD ", full " RECORD "},"
+    " peer_seconds~ real, peer_norm_ratio~ real, optimizer_on_host~ bool, bytes {* int},"
+    " profile~ " PROFILE ", peer_profile~ " PROFILE "},"
+    " decode~ {batch int, context int, last_context int, seconds real, tokens_per_second real,"
+    " prefill_seconds real, peer_seconds~ real, bytes {* int}, profile~ " PROFILE
+    ", peer_profile~ " PROFILE "},"
+    " rollout~ {prompts int, samples int, batch int, context int, shortest int, longest int,"
+    " tokens int, seconds real, tokens_per_second real, reading_prompts " PASSES
+    ", all_sequences " PASSES ", fewer_sequences " PASSES ", tokens_again int,"
+    " decoding_alone {context int, seconds real, tokens_per_second real}, bytes {* int}},"
+    " speculation~ {batch int, * [{tokens_at_a_time int, tokens int, passes int, drafted int,"
+    " accepted int, seconds real}]}, error~ text} (with --model)";
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-const char *invar_schema_name(int index)
+/* Returns the result of the command of this name below `list`, or NULL; extends its title. */
+static const char *find_result(char title[TITLE_SIZE], const char *name,
+                               const invar_cli_command *const *list)
 {
-    static char name[NAME_SIZE];
-    int files = 0;
+    size_t used = strlen(title);
 
-    while (invar_schema_files[files].name)
-        files++;
-    if (index < files) {
-        const char *file = invar_schema_files[index].name;
-        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(file, "."), file);
-        return name;
+    for (; *list; list++) {
+        size_t length = strlen((*list)->name);
+        if (strncmp(name, (*list)->name, length) != 0)
+            continue;
+        (void)snprintf(title + used, TITLE_SIZE - used, " %s", (*list)->name);
+        if (name[length] == '\0')
+            return (*list)->result;
+        if (name[length] == '-' && (*list)->subcommands)
+            return find_result(title, name + length + 1, (*list)->subcommands);
     }
-    if (index < files + OTHERS)
-        return others[index - files].name;
-#ifdef INVAR_LEDGER
-    if (index == files + OTHERS)
-        return RECIPE;
-#endif
     return NULL;
 }
 
-static const invar_embedded *find_file(const char *name)
+static const char *result_of(char title[TITLE_SIZE], const char *name)
 {
-    for (int i = 0; i < OTHERS; i++)
-        if (strcmp(name, others[i].name) == 0)
-            name = others[i].as;
-    for (const invar_embedded *file = invar_schema_files; file->name; file++)
-        if (strncmp(file->name, name, strlen(name)) == 0 &&
-            strcmp(file->name + strlen(name), ".json") == 0)
-            return file;
+    (void)snprintf(title, TITLE_SIZE, "invar");
+    if (strcmp(name, "bench") == 0) {
+        (void)snprintf(title, TITLE_SIZE, "invar bench");
+        return bench_result;
+    }
+    return find_result(title, name, invar_cmds);
+}
+
+const char *invar_schema_name(int index)
+{
+    static char name[TITLE_SIZE];
+    char title[TITLE_SIZE];
+    const char *cursor = names, *word;
+    size_t bytes;
+
+    while (invar_text_item(&word, &bytes, &cursor, ' ')) {
+        (void)snprintf(name, sizeof name, "%.*s", (int)bytes, word);
+        if ((strcmp(name, RECIPE) == 0 || result_of(title, name)) && index-- == 0)
+            return name;
+    }
     return NULL;
 }
 
@@ -88,16 +115,23 @@ static invar_status fail_unknown_schema(const char *name)
                       quote, invar_spelling_hint(&spelling));
 }
 
-static invar_status write_text(FILE *out, const char *text, size_t bytes)
+/* Writes a schema and releases it. */
+static invar_status write_schema(FILE *out, json_t *schema)
 {
-    if (fwrite(text, 1, bytes, out) != bytes)
-        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the schema: %s", strerror(errno));
-    return INVAR_OK;
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    status = invar_json_dump(&text, &bytes, schema, JSON_INDENT(2), "the schema");
+    json_decref(schema);
+    INVAR_TRY(status);
+    if (fwrite(text, 1, bytes, out) != bytes || fputc('\n', out) == EOF)
+        status = INVAR_FAIL(INVAR_E_IO, errno, "cannot write the schema: %s", strerror(errno));
+    invar_free(text);
+    return status;
 }
 
 /* ---- recipes --------------------------------------------------------------------------------- */
-
-#ifdef INVAR_LEDGER
 
 static json_t *words_of(const invar_choices *choices)
 {
@@ -191,9 +225,6 @@ static invar_status write_recipe(FILE *out)
     const invar_recipe_schema *schema = invar_config_schema();
     json_t *sections = json_object(), *include, *whole;
     invar_recipe *defaults;
-    invar_status status;
-    char *text = NULL;
-    size_t bytes;
 
     INVAR_TRY(invar_recipe_new(&defaults, schema));
     include = json_pack("{s:s, s:{s:s}, s:s}", "type", "array", "items", "type", "string",
@@ -204,40 +235,37 @@ static invar_status write_recipe(FILE *out)
         (void)json_object_set_new(sections, name, section_of(defaults, &i));
     }
     invar_recipe_free(defaults);
-    whole = json_pack("{s:s, s:s, s:s, s:s, s:b, s:o}", "$schema",
-                      "https://json-schema.org/draft/2020-12/schema", "title", "invar recipe",
+    whole = json_pack("{s:s, s:s, s:s, s:s, s:b, s:o}", "$schema", DRAFT, "title", "invar recipe",
                       "description",
                       "a recipe as an object: sections, and in each its keys with typed values",
                       "type", "object", "additionalProperties", 0, "properties", sections);
-    status = invar_json_dump(&text, &bytes, whole, JSON_INDENT(2), "the schema of recipes");
-    json_decref(whole);
-    INVAR_TRY(status);
-    status = write_text(out, text, bytes);
-    invar_free(text);
-    return status == INVAR_OK ? write_text(out, "\n", 1) : status;
+    return write_schema(out, whole);
 }
-
-#endif
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
 invar_status invar_schema_write(FILE *out, const char *name)
 {
-    const invar_embedded *file = find_file(name);
+    char title[TITLE_SIZE];
+    const char *result;
+    json_t *schema, *members;
 
-#ifdef INVAR_LEDGER
     if (strcmp(name, RECIPE) == 0)
         return write_recipe(out);
-#endif
-    if (!file)
+    result = result_of(title, name);
+    if (!result)
         return fail_unknown_schema(name);
-    return write_text(out, file->text, file->bytes);
+    schema = json_pack("{s:s, s:o}", "$schema", DRAFT, "title", json_sprintf("%s --json", title));
+    members = invar_result_schema(result);
+    (void)json_object_update(schema, members);
+    json_decref(members);
+    return write_schema(out, schema);
 }
 
 /* Prints a schema. `ledger show` and `ledger-show` name the same one. */
 int invar_schema_help(int argc, char **argv)
 {
-    char name[NAME_SIZE];
+    char name[TITLE_SIZE];
     const char *known;
 
     if (argc == 0) {

@@ -8,29 +8,42 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/result.h"
 #include "ledger/view/diff/internal.h"
 
 #include "base/invar_banned.h"
 
-/* All constructors return NULL for lack of memory; json_pack passes it on, as it fails for NULL. */
+#define SIDE                                                                                       \
+    "{ledger text, run int, uuid text, name text, kind text, segments int, first_step int,"        \
+    " last_step int, segment int, root hex32, chain hex32, digests bool}"
+#define COMPARED                                                                                   \
+    "{first_step int, last_step int, steps int, only_a int, only_b int, lookups int, points int,"  \
+    " metrics int, samples int}"
+#define FACT "{scope text, key text, a text?, b text?}"
+#define CHANGE "{point text, what text, a text?, b text?}"
+#define FUSED "{a_differs bool, b_differs bool, parts_equal bool}?"
+#define POINT                                                                                      \
+    "{name text, phase text, layer int?, op text, kind text, level int, dtype text, shape text,"   \
+    " ord int, inputs int, born bool, bridged bool, fused " FUSED ", a hex32, b hex32}"
+#define GROUP "{phase text, layer int?, equal int, different int}"
+#define METRIC                                                                                     \
+    "{name text, a real?, b real?, a_bits hex16?, b_bits hex16?,"                                  \
+    " ulp text? (distance as a decimal number; null: not comparable),"                             \
+    " ulp_of fp32|fp64? (the format whose numbers are counted: fp32 if both values are fp32"       \
+    " numbers)}"
+#define SAMPLE "{index int, in_a bool, in_b bool, prompt_a int?, prompt_b int?, differ [text]}"
 
-static json_t *digest_json(const invar_digest *d)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, d);
-    return json_string(hex);
-}
-
-static json_t *number_json(bool present, double value)
-{
-    // NaN and infinities are not JSON; the member with the bits has them
-    return present && value - value == 0 ? json_real(value) : json_null();
-}
+const char invar_diff_members[] =
+    "{verdict text, headline text, self text?, twins bool, a " SIDE ", b " SIDE
+    ", compared " COMPARED ", step int, roots_differ bool, evaluations bool, same_batch bool?,"
+    " same_rng bool?, same_weights bool?, facts [" FACT "], facts_equal int, changes [" CHANGE "],"
+    " points_a int, points_b int, culprit " POINT "?, points [" POINT "], points_equal int,"
+    " groups [" GROUP "], metrics [" METRIC "], metrics_equal int, samples [" SAMPLE "],"
+    " samples_equal int, replies_different int, replies_equal int}";
 
 static json_t *bits_json(bool present, double value)
 {
@@ -42,19 +55,10 @@ static json_t *bits_json(bool present, double value)
     return present ? json_string(hex) : json_null();
 }
 
-static json_t *layer(int64_t value)
-{
-    return value < 0 ? json_null() : json_integer(value);
-}
-
 static json_t *side_json(const invar_diff_side *s)
 {
-    return json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:b}", "ledger",
-                     s->ledger, "run", (json_int_t)s->run, "uuid", s->uuid, "name", s->name, "kind",
-                     s->kind, "segments", (json_int_t)s->segments, "first_step",
-                     (json_int_t)s->first_step, "last_step", (json_int_t)s->last_step, "segment",
-                     (json_int_t)s->seg, "root", digest_json(&s->root), "chain",
-                     digest_json(&s->chain), "digests", s->digests);
+    return INVAR_RESULT(SIDE, s->ledger, s->run, s->uuid, s->name, s->kind, s->segments,
+                        s->first_step, s->last_step, s->seg, &s->root, &s->chain, s->digests);
 }
 
 json_t *invar_tristate_json(invar_tristate answer)
@@ -63,127 +67,90 @@ json_t *invar_tristate_json(invar_tristate answer)
                                             : json_boolean(answer == INVAR_TRISTATE_YES);
 }
 
-static json_t *fact_json(const invar_diff *diff, size_t i)
+static json_t *fact_json(const void *item)
 {
-    const invar_diff_fact *f = &diff->facts[i];
+    const invar_diff_fact *f = item;
 
-    return json_pack("{s:s, s:s, s:s?, s:s?}", "scope", f->scope, "key", f->key, "a", f->a, "b",
-                     f->b);
+    return INVAR_RESULT(FACT, f->scope, f->key, f->a, f->b);
 }
 
-static json_t *change_json(const invar_diff *diff, size_t i)
+static json_t *change_json(const void *item)
 {
-    const invar_diff_manifest_change *c = &diff->changes[i];
+    const invar_diff_manifest_change *c = item;
 
-    return json_pack("{s:s, s:s, s:s?, s:s?}", "point", c->point, "what", c->what, "a", c->a, "b",
-                     c->b);
+    return INVAR_RESULT(CHANGE, c->point, c->what, c->a, c->b);
 }
 
-static json_t *fused_json(const invar_diff_point *p)
+static json_t *point_json(const void *item)
 {
-    return p->fused ? json_pack("{s:b, s:b, s:b}", "a_differs", p->fused_mismatch_a, "b_differs",
-                                p->fused_mismatch_b, "parts_equal", p->parts_equal)
-                    : json_null();
+    const invar_diff_point *p = item;
+    json_t *fused =
+        p->fused ? INVAR_RESULT(FUSED, p->fused_mismatch_a, p->fused_mismatch_b, p->parts_equal)
+                 : json_null();
+
+    return INVAR_RESULT(POINT, p->name, p->phase, p->layer, p->op, p->kind, p->level, p->dtype,
+                        p->shape, p->ord, p->inputs, p->is_origin, p->inputs_differ, fused, &p->a,
+                        &p->b);
 }
 
-static json_t *point_json(const invar_diff_point *p)
+static json_t *group_json(const void *item)
 {
-    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:s, s:s, s:I, s:I, s:b, s:b, s:o, s:o, s:o}",
-                     "name", p->name, "phase", p->phase, "layer", layer(p->layer), "op", p->op,
-                     "kind", p->kind, "level", (json_int_t)p->level, "dtype", p->dtype, "shape",
-                     p->shape, "ord", (json_int_t)p->ord, "inputs", (json_int_t)p->inputs, "born",
-                     p->is_origin, "bridged", p->inputs_differ, "fused", fused_json(p), "a",
-                     digest_json(&p->a), "b", digest_json(&p->b));
+    const invar_diff_group *g = item;
+
+    return INVAR_RESULT(GROUP, g->phase, g->layer, g->equal, g->different);
 }
 
-static json_t *point_json_at(const invar_diff *diff, size_t i)
+static json_t *metric_json(const void *item)
 {
-    return point_json(&diff->points[i]);
-}
-
-static json_t *group_json(const invar_diff *diff, size_t i)
-{
-    const invar_diff_group *g = &diff->groups[i];
-
-    return json_pack("{s:s, s:o, s:I, s:I}", "phase", g->phase, "layer", layer(g->layer), "equal",
-                     (json_int_t)g->equal, "different", (json_int_t)g->different);
-}
-
-static json_t *metric_json(const invar_diff *diff, size_t i)
-{
-    const invar_diff_metric *m = &diff->metrics[i];
+    const invar_diff_metric *m = item;
     char ulp[24];
 
     snprintf(ulp, sizeof ulp, "%" PRIu64, m->ulp); // text, because readers may have only doubles
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s?, s:s?}", "name", m->name, "a",
-                     number_json(m->in_a, m->a), "b", number_json(m->in_b, m->b), "a_bits",
-                     bits_json(m->in_a, m->a), "b_bits", bits_json(m->in_b, m->b), "ulp",
-                     m->ulp ? ulp : NULL, "ulp_of", m->ulp ? invar_diff_ulp_format(m) : NULL);
+    return INVAR_RESULT(METRIC, m->name, m->in_a ? m->a : NAN, m->in_b ? m->b : NAN,
+                        bits_json(m->in_a, m->a), bits_json(m->in_b, m->b), m->ulp ? ulp : NULL,
+                        m->ulp ? invar_diff_ulp_format(m) : NULL);
 }
 
-static json_t *sample_json(const invar_diff *diff, size_t i)
+static json_t *sample_json(const void *item)
 {
-    const invar_diff_sample *s = &diff->samples[i];
+    const invar_diff_sample *s = item;
     json_t *fields = json_array();
 
     for (int bit = 0; fields && bit < INVAR_DIFF_SAMPLE_FIELDS; bit++)
-        if (s->fields & 1U << bit &&
-            json_array_append_new(fields, json_string(invar_diff_sample_field(bit))) != 0) {
-            json_decref(fields);
-            fields = NULL;
-        }
-    return json_pack("{s:I, s:b, s:b, s:o, s:o, s:o}", "index", (json_int_t)s->idx, "in_a", s->in_a,
-                     "in_b", s->in_b, "prompt_a", s->in_a ? json_integer(s->prompt_a) : json_null(),
-                     "prompt_b", s->in_b ? json_integer(s->prompt_b) : json_null(), "differ",
-                     fields);
+        if (s->fields & 1U << bit)
+            (void)json_array_append_new(fields, json_string(invar_diff_sample_field(bit)));
+    return INVAR_RESULT(SAMPLE, s->idx, s->in_a, s->in_b,
+                        s->in_a ? json_integer(s->prompt_a) : json_null(),
+                        s->in_b ? json_integer(s->prompt_b) : json_null(), fields);
 }
 
-static json_t *list_json(const invar_diff *diff, size_t count,
-                         json_t *(*element)(const invar_diff *diff, size_t i))
+static json_t *compared_json(const invar_diff *d)
 {
-    json_t *array = json_array();
-
-    for (size_t i = 0; array && i < count; i++)
-        if (json_array_append_new(array, element(diff, i)) != 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
+    return INVAR_RESULT(COMPARED, d->common_first, d->common_last, d->steps_compared, d->only_a,
+                        d->only_b, d->lookups, d->points_equal + (int64_t)d->n_points,
+                        d->metrics_equal + (int64_t)d->n_metrics,
+                        d->samples_equal + (int64_t)d->n_samples);
 }
 
-static json_t *diff_json(const invar_diff *diff)
+static json_t *diff_json(const invar_diff *d)
 {
-    char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {diff->self_contradicting_side, 0};
+    char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {d->self_contradicting_side, 0};
 
-    invar_diff_headline(headline, diff);
-    return json_pack(
-        "{s:s, s:s, s:s?, s:b, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I},"
-        " s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:I, "
-        "s:o, s:I,"
-        " s:I, s:I}",
-        "verdict", invar_diff_verdict_name(diff->verdict), "headline", headline, "self",
-        diff->self_contradicting_side ? self : NULL, "twins", diff->same_inputs, "a",
-        side_json(&diff->a), "b", side_json(&diff->b), "compared", "first_step",
-        (json_int_t)diff->common_first, "last_step", (json_int_t)diff->common_last, "steps",
-        (json_int_t)diff->steps_compared, "only_a", (json_int_t)diff->only_a, "only_b",
-        (json_int_t)diff->only_b, "lookups", (json_int_t)diff->lookups, "points",
-        (json_int_t)(diff->points_equal + (int64_t)diff->n_points), "metrics",
-        (json_int_t)(diff->metrics_equal + (int64_t)diff->n_metrics), "samples",
-        (json_int_t)(diff->samples_equal + (int64_t)diff->n_samples), "step",
-        (json_int_t)diff->step, "roots_differ", diff->roots_differ, "evaluations",
-        diff->evaluations, "same_batch", invar_tristate_json(diff->same_batch), "same_rng",
-        invar_tristate_json(diff->same_rng), "same_weights",
-        invar_tristate_json(diff->same_weights), "facts", list_json(diff, diff->n_facts, fact_json),
-        "facts_equal", (json_int_t)diff->facts_equal, "changes",
-        list_json(diff, diff->n_changes, change_json), "points_a", (json_int_t)diff->points_a,
-        "points_b", (json_int_t)diff->points_b, "culprit",
-        diff->culprit ? point_json(diff->culprit) : json_null(), "points",
-        list_json(diff, diff->n_points, point_json_at), "points_equal",
-        (json_int_t)diff->points_equal, "groups", list_json(diff, diff->n_groups, group_json),
-        "metrics", list_json(diff, diff->n_metrics, metric_json), "metrics_equal",
-        (json_int_t)diff->metrics_equal, "samples", list_json(diff, diff->n_samples, sample_json),
-        "samples_equal", (json_int_t)diff->samples_equal, "replies_different",
-        (json_int_t)diff->replies_different, "replies_equal", (json_int_t)diff->replies_equal);
+    invar_diff_headline(headline, d);
+    return INVAR_RESULT(
+        invar_diff_members, invar_diff_verdict_name(d->verdict), headline, self[0] ? self : NULL,
+        d->same_inputs, side_json(&d->a), side_json(&d->b), compared_json(d), d->step,
+        d->roots_differ, d->evaluations, invar_tristate_json(d->same_batch),
+        invar_tristate_json(d->same_rng), invar_tristate_json(d->same_weights),
+        invar_result_list(d->facts, d->n_facts, sizeof *d->facts, fact_json), d->facts_equal,
+        invar_result_list(d->changes, d->n_changes, sizeof *d->changes, change_json), d->points_a,
+        d->points_b, d->culprit ? point_json(d->culprit) : json_null(),
+        invar_result_list(d->points, d->n_points, sizeof *d->points, point_json), d->points_equal,
+        invar_result_list(d->groups, d->n_groups, sizeof *d->groups, group_json),
+        invar_result_list(d->metrics, d->n_metrics, sizeof *d->metrics, metric_json),
+        d->metrics_equal,
+        invar_result_list(d->samples, d->n_samples, sizeof *d->samples, sample_json),
+        d->samples_equal, d->replies_different, d->replies_equal);
 }
 
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff)

@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tests/support.h"
 
 static void assert_escaped(const char *text, const char *expected)
 {
     char out[256];
-    size_t length = invar_safe_text_escape(out, sizeof out, text, strlen(text));
+    size_t length = invar_text_escape(out, sizeof out, text, strlen(text));
 
     assert_string_equal(out, expected);
     assert_int_equal(length, strlen(expected));
@@ -34,7 +35,7 @@ static void test_safe_text__escapes_control_characters(void **state)
     assert_escaped("\xc2\x9b[31m", "\\xc2\\x9b[31m");                    // CSI in 8 bits
     assert_escaped("\xff\xc0\xaf\xe2\x82", "\\xff\\xc0\\xaf\\xe2\\x82"); // not UTF-8
     assert_escaped("\xed\xa0\x80", "\\xed\\xa0\\x80");                   // half of a surrogate pair
-    invar_safe_text_escape(out, sizeof out, "a\0b", 3);
+    invar_text_escape(out, sizeof out, "a\0b", 3);
     assert_string_equal(out, "a\\x00b");
 }
 
@@ -45,7 +46,7 @@ static void test_safe_text__escapes_all_pairs_of_bytes(void **state)
     for (int first = 0; first < 256; first++)
         for (int second = 0; second < 256; second++) {
             char text[2] = {(char)first, (char)second}, out[16];
-            size_t length = invar_safe_text_escape(out, sizeof out, text, 2);
+            size_t length = invar_text_escape(out, sizeof out, text, 2);
             assert_true(length >= 2 && length <= 8);
             for (size_t i = 0; i < length; i++)
                 assert_true((unsigned char)out[i] >= 0x20 && out[i] != 0x7f);
@@ -82,9 +83,9 @@ static void test_safe_text__omits_characters_that_do_not_fit(void **state)
     char out[6];
 
     (void)state;
-    assert_int_equal(invar_safe_text_escape(out, sizeof out, "ab\033", 3), 2);
+    assert_int_equal(invar_text_escape(out, sizeof out, "ab\033", 3), 2);
     assert_string_equal(out, "ab");
-    assert_int_equal(invar_safe_text_escape(out, sizeof out, "a\033b", 3), 5);
+    assert_int_equal(invar_text_escape(out, sizeof out, "a\033b", 3), 5);
     assert_string_equal(out, "a\\x1b");
 }
 
