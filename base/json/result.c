@@ -23,8 +23,8 @@
 #define WORD_SIZE 128
 #define WORD_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|/"
 
-/* Returns whether the next character is `c`, and passes it and the blanks before it. */
-static bool take(const char **at, char c)
+/* Passes blanks and then `c`. Returns false if another character follows. */
+static bool pass(const char **at, char c)
 {
     *at += strspn(*at, " ");
     if (**at != c)
@@ -159,9 +159,9 @@ json_t *invar_result_pack(const char *members, const invar_result_value *values)
     const char *at = members;
     bool failed = !out;
 
-    INVAR_CHECK(take(&at, '{'));
-    for (; take_word(name, &at); (void)take(&at, ',')) {
-        bool optional = take(&at, '~');
+    INVAR_CHECK(pass(&at, '{'));
+    for (; take_word(name, &at); (void)pass(&at, ',')) {
+        bool optional = pass(&at, '~');
         bool simple = take_word(type, &at);
         json_t *value =
             value_json(values++, simple ? type : "", optional || (simple && *at == '?'));
@@ -201,16 +201,16 @@ static json_t *object_schema(const char **at)
     json_t *members = json_object(), *required = json_array(), *out;
     char name[WORD_SIZE];
 
-    for (; take_word(name, at); (void)take(at, ',')) {
-        if (!take(at, '~'))
+    for (; take_word(name, at); (void)pass(at, ',')) {
+        if (!pass(at, '~'))
             (void)json_array_append_new(required, json_string(name));
         (void)json_object_set_new(members, name, type_schema(at));
     }
     out =
         json_pack("{s:s, s:o, s:o}", "type", "object", "required", required, "properties", members);
-    if (take(at, '*'))
+    if (pass(at, '*'))
         (void)json_object_set_new(out, "additionalProperties", type_schema(at));
-    INVAR_CHECK(take(at, '}'));
+    INVAR_CHECK(pass(at, '}'));
     return out;
 }
 
@@ -266,12 +266,12 @@ static json_t *alternatives_schema(const char **at)
 {
     json_t *first = type_schema(at), *list;
 
-    if (!take(at, ';'))
+    if (!pass(at, ';'))
         return first;
     list = json_pack("[o]", first);
     do
         (void)json_array_append_new(list, type_schema(at));
-    while (take(at, ';'));
+    while (pass(at, ';'));
     return json_pack("{s:o}", "anyOf", list);
 }
 
@@ -281,18 +281,18 @@ static json_t *type_schema(const char **at) // NOLINT(misc-no-recursion)
     char word[WORD_SIZE];
     json_t *out;
 
-    if (take(at, '{')) {
+    if (pass(at, '{')) {
         out = object_schema(at);
-    } else if (take(at, '[')) {
+    } else if (pass(at, '[')) {
         out = json_pack("{s:s, s:o}", "type", "array", "items", alternatives_schema(at));
-        INVAR_CHECK(take(at, ']'));
+        INVAR_CHECK(pass(at, ']'));
     } else {
         INVAR_CHECK(take_word(word, at));
         out = word_schema(word);
     }
-    if (take(at, '?'))
+    if (pass(at, '?'))
         allow_null(out);
-    if (take(at, '(')) {
+    if (pass(at, '(')) {
         size_t bytes = strcspn(*at, ")");
         (void)json_object_set_new(out, "description", json_stringn(*at, bytes));
         *at += bytes + 1;

@@ -10,7 +10,7 @@
 'use strict';
 
 (() => {
-  const {html, format, group} = InvarPage;
+  const {html, format, group, byId, plural, tag, note, number, hash, table, row, pairs} = InvarPage;
   const root = document.documentElement;
   const SIDES = ['a', 'b'];
   const COLORS = {a: 'var(--run0)', b: 'var(--run1)'};
@@ -21,30 +21,9 @@
 
   /* ---- small things -------------------------------------------------------------------------- */
 
-  const byId = id => document.getElementById(id);
-  const plural = (n, one) => `${group(n)} ${one}${n === 1 ? '' : 's'}`;
-  const tag = (text, tone) => html('b', {class: `tag ${tone || ''}`}, text);
-  const note = text => html('p', {class: 'note'}, text);
-  const number = text => html('span', {class: 'num'}, text);
-  const hash = text => html('code', {class: 'hash', title: text}, text);
   const show = id => { byId(id).hidden = false; };
   const letter = side =>
     html('span', {class: 'letter', '--run': COLORS[side]}, side.toUpperCase());
-
-  function table(label, heads, rows, kind) {
-    const head = html('tr', {}, heads.map(text => html('th', {scope: 'col'}, text)));
-    return html('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label},
-      html('table', {class: kind || null}, html('thead', {}, head), html('tbody', {}, rows)));
-  }
-
-  function row(...cells) {
-    return html('tr', {}, cells.map(cell => html('td', {}, cell)));
-  }
-
-  function pairs(list) {
-    return html('dl', {}, list.filter(([, value]) => value !== null && value !== '')
-      .map(([name, value]) => html('div', {}, html('dt', {}, name), html('dd', {}, value))));
-  }
 
   /* ---- head ---------------------------------------------------------------------------------- */
 

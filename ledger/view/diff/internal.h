@@ -142,6 +142,9 @@ void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value);
 const char *invar_tristate_name(invar_tristate answer);
 json_t *invar_tristate_json(invar_tristate answer);
 
+/* Returns the complete diff as a JSON object, or NULL without memory. */
+json_t *invar_diff_object(const invar_diff *diff);
+
 /* Writes the distance of two values, such as "12 ulp (fp32)"; empty if there is no distance. */
 void invar_diff_distance(char out[INVAR_NUMBER_SIZE], const invar_diff_metric *metric);
 

@@ -132,7 +132,7 @@ static json_t *compared_json(const invar_diff *d)
                         d->samples_equal + (int64_t)d->n_samples);
 }
 
-static json_t *diff_json(const invar_diff *d)
+json_t *invar_diff_object(const invar_diff *d)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {d->self_contradicting_side, 0};
 
@@ -155,7 +155,7 @@ static json_t *diff_json(const invar_diff *d)
 
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff)
 {
-    json_t *object = diff_json(diff);
+    json_t *object = invar_diff_object(diff);
     int failed;
 
     if (!object)

@@ -166,9 +166,9 @@ const InvarPage = (() => {
     return html('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label}, inside);
   }
 
-  function table(label, heads, rows) {
+  function table(label, heads, rows, kind) {
     const head = html('tr', {}, heads.map(text => html('th', {scope: 'col'}, text)));
-    return scroller(label, html('table', {}, html('thead', {}, head), html('tbody', {}, rows)));
+    return scroller(label, html('table', {class: kind || null}, html('thead', {}, head), html('tbody', {}, rows)));
   }
 
   function row(...cells) {

@@ -416,6 +416,15 @@ class PageChecker:
                             f".querySelectorAll('.walk g .mark.again')].map({BOX})]")
         self.expect(len(marks) == 1 and abs(goal[0] - marks[0][0] - marks[0][2] / 2) < 2,
                     f"the found commit is at {goal}, its marks are at {marks}")
+        # Each trial has a mark on the strip and one in its row; the legend has one more of each.
+        counts = b.ask("['good', 'third', 'skip', 'bad', 'bad.again'].map(kind =>"
+                       " document.querySelectorAll(`.mark.${kind}`).length)")
+        self.expect(counts == [9, 3, 3, 8, 2], f"marks of each kind: {counts}")
+        patch = b.ask("document.querySelector('.patch').innerText")
+        self.expect("-<b>old</b>" in patch, f"the patch is {patch!r}")
+        cards = b.ask("document.getElementById('cards').innerText")
+        self.expect("kernels/fold.c +10" in cards and "Ada <ada@example.org>" in cards,
+                    f"the cards are {cards!r}")
 
     def control(self, path):
         """Control: pages with planted faults; the checks above must detect each."""

@@ -475,32 +475,23 @@ static void save_page(const char *name, const char *page)
     assert_int_equal(fclose(file), 0);
 }
 
-static int occurrences(const char *text, const char *part)
-{
-    int n = 0;
-
-    for (; (text = strstr(text, part)) != NULL; text++)
-        n++;
-    return n;
-}
-
 static void test_answer__page_has_the_facts(void **state)
 {
     static const char *const facts[] = {
-        "<title>Invar bisect: found</title>",
+        "<title>Invar bisect</title>",
         "cccccccccccccccccccccccccccccccccccccccc",
-        "Ada &lt;ada@example.org&gt;",
+        "Ada \\u003cada@example.org>",
         "2026-01-01T00:00:00Z",
-        "kernels/fold.c <span class=\"plus\">+10</span>",
-        "<dt>point</dt><dd>layer.3.q</dd>",
-        "<dt>op</dt><dd>linear.fwd</dd>",
-        "<dt>layer</dt><dd>3</dd>",
+        "\"path\":\"kernels/fold.c\",\"status\":\"M\",\"added\":10,",
+        "\"point\":\"layer.3.q\"",
+        "\"op\":\"linear.fwd\"",
+        "\"layer\":3",
         "55555555666666667777777788888888",
-        "confirmed",
-        "more than one change",
+        "\"confirmed\":true",
+        "\"third\":true",
         "chain at step 7",
         "git show cccc",
-        "it&#39;\\&#39;&#39;s here",
+        "it'\\\\''s here",
         "exit code 2: fold.c:3: error:",
     };
     report_fixture s;
@@ -518,21 +509,13 @@ static void test_answer__page_has_the_facts(void **state)
     for (size_t i = 0; i < COUNT(facts); i++)
         assert_has(page, facts[i]);
     assert_lacks(page, "{{");
-    assert_has(page, "<span class=\"minus\">-&lt;b&gt;old&lt;/b&gt;</span>\n");
-    assert_has(page, "<span class=\"plus\">+new &amp; ");
-    assert_has(page, "There is more: git show");
-    assert_has(page, "subject of &lt;trial&gt; 2");
-    assert_lacks(page, "<script");
-    assert_has(page, "&lt;/script&gt;&lt;script&gt;alert(1)");
+    assert_has(page, "\\n-\\u003cb>old\\u003c/b>\\n+new & \\\"better\\\"\\n");
+    assert_has(page, "\"patch_cut\":true");
+    assert_has(page, "subject of \\u003ctrial> 2");
+    assert_lacks(page, "<script>alert");
+    assert_has(page, "\\u003c/script>\\u003cscript>alert(1)");
     assert_lacks(page, "\x1b");
     assert_lacks(page, "\xff");
-    // Each trial has a mark on the strip and one in its row; the legend has one more of each kind.
-    assert_int_equal(occurrences(page, "class=\"mark good\""), 2 * 4 + 1);
-    assert_int_equal(occurrences(page, "class=\"mark third\""), 2 + 1);
-    assert_int_equal(occurrences(page, "class=\"mark skip\""), 2 + 1);
-    assert_int_equal(occurrences(page, "class=\"mark bad\""), 2 * 3 - 1 + 1);
-    assert_int_equal(occurrences(page, "class=\"mark bad again\""), 1 + 1);
-    assert_int_equal(occurrences(page, "class=\"goal\""), 1);
     free(page);
 }
 
@@ -547,35 +530,9 @@ static void test_answer__page_of_every_verdict(void **state)
         assert_has(page, invar_bisect_report_verdict((invar_bisect_verdict)i));
         assert_has(page, "</html>");
         assert_lacks(page, "{{");
-        assert_lacks(page, "<script");
-        assert_lacks(page, "class=\"goal\"");
-        assert_int_equal(strstr(page, "<h2>Changes") != NULL, i == INVAR_BISECT_CHANGES);
-        assert_int_equal(strstr(page, "<h2>Suspects") != NULL, i == INVAR_BISECT_SUSPECTS);
+        assert_lacks(page, "<script>alert");
         free(page);
     }
-}
-
-/* Trials without a position are not drawn; without trials the page has no table. */
-static void test_answer__page_without_positions(void **state)
-{
-    report_fixture s;
-    invar_bisect_result *a = make_result(&s, INVAR_BISECT_FOUND);
-    char *page;
-
-    (void)state;
-    for (int i = 0; i < TRIALS; i++)
-        s.trials[i].position = i == 1 ? 41 : 0; // outside of the range
-    page = text_of(a, invar_bisect_report_html);
-    // Rows and legend; only the good end is on the strip.
-    assert_int_equal(occurrences(page, "class=\"mark good\""), 2 + 1);
-    assert_int_equal(occurrences(page, "class=\"mark bad\""), 1);
-    free(page);
-    a->n_trials = 0;
-    page = text_of(a, invar_bisect_report_html);
-    assert_lacks(page, "How it was found");
-    assert_lacks(page, "<h2>Trials");
-    assert_lacks(page, "bisect view");
-    free(page);
 }
 
 static void test_answer__a_full_disk_is_said(void **state)
@@ -606,7 +563,6 @@ int main(void)
         cmocka_unit_test(test_answer__json_of_every_verdict),
         cmocka_unit_test(test_answer__page_has_the_facts),
         cmocka_unit_test(test_answer__page_of_every_verdict),
-        cmocka_unit_test(test_answer__page_without_positions),
         cmocka_unit_test(test_answer__a_full_disk_is_said),
     };
 

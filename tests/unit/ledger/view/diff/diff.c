@@ -597,7 +597,7 @@ static void test_diff__evaluation_before_any_step(void **state)
     assert_has(text, "\"evaluations\": true");
     free(text);
     text = text_of(diff, invar_diff_html);
-    assert_has(text, "<td class=\"name\">eval/gsm8k/reward</td>");
+    assert_has(text, "\"name\":\"eval/gsm8k/reward\"");
     free(text);
     assert_int_equal(invar_diff_next(next, diff), 2);
     assert_null(strstr(next[0], "--step"));
