@@ -20,63 +20,46 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_row(invar_text_table *table, const char *name, size_t bytes,
-                            const char *note)
+static void add_row(invar_text_table *table, const char *name, size_t bytes, const char *note)
 {
     char cell[32];
 
     (void)snprintf(cell, sizeof cell, "%.1f", (double)bytes / (double)((size_t)1 << 20));
-    INVAR_TRY(invar_text_table_string(table, name));
-    INVAR_TRY(invar_text_table_number(table, cell));
-    return invar_text_table_string(table, note);
-}
-
-static invar_status fill_memory(invar_text_table *t, const invar_memory_plan *b)
-{
-    char cache[64] = "";
-
-    INVAR_TRY(invar_text_table_string(t, "memory"));
-    INVAR_TRY(invar_text_table_string(t, "MiB"));
-    INVAR_TRY(invar_text_table_string(t, ""));
-    for (int i = 0; i < b->n_items; i++)
-        INVAR_TRY(add_row(t, b->items[i].name, b->items[i].bytes, ""));
-    if (b->host > 0)
-        INVAR_TRY(add_row(t, "on the host", b->host, "not counted"));
-    INVAR_TRY(add_row(t, "resident", b->resident, "for the whole run"));
-    if (b->cache > 0)
-        (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
-    if (b->sampling > 0)
-        INVAR_TRY(add_row(t, "sampling", b->sampling, cache));
-    if (b->verify_bytes > 0)
-        INVAR_TRY(add_row(t, "checking", b->verify_bytes, "of what was sampled ahead"));
-    if (b->scoring > 0)
-        INVAR_TRY(add_row(t, "scoring", b->scoring, ""));
-    if (b->learning > 0)
-        INVAR_TRY(add_row(t, "learning", b->learning, ""));
-    INVAR_TRY(add_row(t, "block", b->block,
-                      b->sampler_bytes ? "sampling beside training: the largest of each"
-                                       : "these in turn: the largest"));
-    INVAR_TRY(add_row(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
-    if (b->load_peak_bytes > 0)
-        INVAR_TRY(
-            add_row(t, "loading", b->load_peak_bytes, "before: the teacher with its masters"));
-    INVAR_TRY(add_row(t, "need", b->need,
-                      b->need == b->load_peak_bytes ? "loading" : "resident, block and around"));
-    INVAR_TRY(add_row(t, "available", b->available, ""));
-    return add_row(t, "usable", b->usable, "1/64 is left for the driver");
+    invar_text_table_add(table, "sns", name, cell, note);
 }
 
 invar_status invar_memory_table_show(const invar_memory_plan *b)
 {
-    invar_text_table *table = NULL;
-    invar_status status = invar_text_table_new(&table, 3);
+    invar_text_table table = {.columns = 3}, *t = &table;
+    char cache[64] = "";
 
-    if (status == INVAR_OK)
-        status = fill_memory(table, b);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(table, stdout);
-    invar_text_table_free(table);
-    return status;
+    invar_text_table_add(t, "sss", "memory", "MiB", "");
+    for (int i = 0; i < b->n_items; i++)
+        add_row(t, b->items[i].name, b->items[i].bytes, "");
+    if (b->host > 0)
+        add_row(t, "on the host", b->host, "not counted");
+    add_row(t, "resident", b->resident, "for the whole run");
+    if (b->cache > 0)
+        (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
+    if (b->sampling > 0)
+        add_row(t, "sampling", b->sampling, cache);
+    if (b->verify_bytes > 0)
+        add_row(t, "checking", b->verify_bytes, "of what was sampled ahead");
+    if (b->scoring > 0)
+        add_row(t, "scoring", b->scoring, "");
+    if (b->learning > 0)
+        add_row(t, "learning", b->learning, "");
+    add_row(t, "block", b->block,
+            b->sampler_bytes ? "sampling beside training: the largest of each"
+                             : "these in turn: the largest");
+    add_row(t, "around", b->outside_block_bytes, "norm, AdamW, hashes");
+    if (b->load_peak_bytes > 0)
+        add_row(t, "loading", b->load_peak_bytes, "before: the teacher with its masters");
+    add_row(t, "need", b->need,
+            b->need == b->load_peak_bytes ? "loading" : "resident, block and around");
+    add_row(t, "available", b->available, "");
+    add_row(t, "usable", b->usable, "1/64 is left for the driver");
+    return invar_text_table_show(t, stdout, INVAR_OK);
 }
 
 static json_t *item_json(const void *item)
@@ -135,40 +118,27 @@ invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_plannin
     return status;
 }
 
-static invar_status fill_disk(invar_text_table *t, const invar_disk *d)
-{
-    char note[96];
-
-    INVAR_TRY(invar_text_table_string(t, "disk"));
-    INVAR_TRY(invar_text_table_string(t, "MiB"));
-    INVAR_TRY(invar_text_table_string(t, ""));
-    INVAR_TRY(add_row(t, "a checkpoint", (size_t)d->checkpoint, ""));
-    (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
-                   d->max_checkpoints, d->by_time);
-    INVAR_TRY(add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->max_checkpoints), note));
-    if (d->free < 0)
-        return INVAR_OK;
-    return add_row(t, "free", (size_t)d->free,
-                   !invar_disk_fits(d)       ? "too little: the run would be refused"
-                   : !invar_disk_fits_all(d) ? "too little for all of them"
-                                             : "");
-}
-
 invar_status invar_disk_show(const invar_disk *d)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    invar_text_table *table = NULL;
+    invar_text_table table = {.columns = 3}, *t = &table;
     invar_status status;
+    char note[96];
 
     if (!d->save[0])
         return INVAR_OK;
-    status = invar_text_table_new(&table, 3);
+    invar_text_table_add(t, "sss", "disk", "MiB", "");
+    add_row(t, "a checkpoint", (size_t)d->checkpoint, "");
+    (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
+                   d->max_checkpoints, d->by_time);
+    add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->max_checkpoints), note);
+    if (d->free >= 0)
+        add_row(t, "free", (size_t)d->free,
+                !invar_disk_fits(d)       ? "too little: the run would be refused"
+                : !invar_disk_fits_all(d) ? "too little for all of them"
+                                          : "");
     putchar('\n');
-    if (status == INVAR_OK)
-        status = fill_disk(table, d);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(table, stdout);
-    invar_text_table_free(table);
+    status = invar_text_table_show(t, stdout, INVAR_OK);
     invar_path_show(shown, d->save);
     printf("in %s, without ledger, rollout files and exports\n", shown);
     return status;

@@ -10,6 +10,7 @@
 #include "cli/text_table.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,37 +21,20 @@
 
 #include "base/invar_banned.h"
 
-typedef struct cell {
+typedef struct invar_text_table_cell {
     size_t offset; /* offset in the text of all cells */
     size_t bytes;
     size_t width;
     bool number;
 } cell;
 
-struct invar_text_table {
-    size_t columns;
-    cell *cells; /* row by row */
-    size_t count, room;
-    char *text;
-    size_t used, text_room;
-};
-
 enum { GAP = 2, LEAST = 12 }; // columns between cells; smallest width to which a text is cut
-
-invar_status invar_text_table_new(invar_text_table **out, int columns)
-{
-    INVAR_TRY(INVAR_ALLOC(*out, 1, "table"));
-    **out = (invar_text_table){.columns = (size_t)columns};
-    return INVAR_OK;
-}
 
 void invar_text_table_free(invar_text_table *table)
 {
-    if (!table)
-        return;
     invar_free(table->cells);
     invar_free(table->text);
-    invar_free(table);
+    *table = (invar_text_table){.columns = table->columns};
 }
 
 /* Grows *block to at least `need` items and keeps the first `used` items. */
@@ -72,53 +56,57 @@ static invar_status grow_block(void **block, size_t *room, size_t used, size_t n
     return INVAR_OK;
 }
 
-static invar_status add_cell(invar_text_table *t, const char *text, size_t bytes, bool number)
+static void add_cell(invar_text_table *t, const char *text, size_t bytes, bool number)
 {
     cell *c;
 
-    INVAR_TRY(grow_block((void **)&t->cells, &t->room, t->count, t->count + 1, sizeof *t->cells));
-    INVAR_TRY(grow_block((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1,
-                         sizeof *t->text));
+    if (t->status == INVAR_OK)
+        t->status =
+            grow_block((void **)&t->cells, &t->room, t->count, t->count + 1, sizeof *t->cells);
+    if (t->status == INVAR_OK)
+        t->status = grow_block((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1,
+                               sizeof *t->text);
+    if (t->status != INVAR_OK)
+        return;
     c = &t->cells[t->count++];
     *c = (cell){.offset = t->used, .number = number};
     c->bytes = invar_text_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
     c->width = invar_safe_text_width(t->text + t->used, c->bytes);
     t->used += c->bytes;
-    return INVAR_OK;
 }
 
-invar_status invar_text_table_text(invar_text_table *table, const char *text, size_t bytes)
+void invar_text_table_text(invar_text_table *table, const char *text, size_t bytes)
 {
-    return add_cell(table, text, bytes, bytes == 0);
+    add_cell(table, text, bytes, bytes == 0);
 }
 
-invar_status invar_text_table_number(invar_text_table *table, const char *digits)
+void invar_text_table_add(invar_text_table *table, const char *kinds, ...)
 {
-    return add_cell(table, digits, strlen(digits), true);
+    va_list args;
+
+    va_start(args, kinds);
+    for (; *kinds; kinds++) {
+        char digits[32];
+        const char *text = digits;
+        if (*kinds == 'i')
+            snprintf(digits, sizeof digits, "%" PRId64, va_arg(args, int64_t));
+        else
+            text = va_arg(args, const char *);
+        add_cell(table, text, strlen(text), *kinds != 's' || !*text);
+    }
+    va_end(args);
 }
 
-invar_status invar_text_table_string(invar_text_table *table, const char *text)
-{
-    return invar_text_table_text(table, text, strlen(text));
-}
-
-invar_status invar_text_table_int(invar_text_table *table, int64_t value)
-{
-    char digits[32];
-
-    snprintf(digits, sizeof digits, "%" PRId64, value);
-    return invar_text_table_number(table, digits);
-}
-
-invar_status invar_text_table_real(invar_text_table *table, double value, bool exact)
+void invar_text_table_real(invar_text_table *table, double value, bool exact)
 {
     char digits[INVAR_NUMBER_SIZE];
 
-    if (exact)
-        INVAR_TRY(invar_number_format_plain(digits, value));
-    else
+    if (!exact)
         invar_number_round(digits, value, 4);
-    return invar_text_table_number(table, digits);
+    else if (table->status == INVAR_OK)
+        table->status = invar_number_format_plain(digits, value);
+    if (table->status == INVAR_OK)
+        invar_text_table_add(table, "n", digits);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -250,8 +238,13 @@ invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int wi
     return INVAR_OK;
 }
 
-invar_status invar_text_table_show(const invar_text_table *t, FILE *out)
+invar_status invar_text_table_show(invar_text_table *t, FILE *out, invar_status status)
 {
-    return invar_text_table_print(t, out, invar_term_live(out) ? invar_term_width(out) : 0,
-                                  invar_term_has_color(out));
+    if (status == INVAR_OK)
+        status = t->status;
+    if (status == INVAR_OK)
+        status = invar_text_table_print(t, out, invar_term_live(out) ? invar_term_width(out) : 0,
+                                        invar_term_has_color(out));
+    invar_text_table_free(t);
+    return status;
 }

@@ -23,34 +23,43 @@
 extern "C" {
 #endif
 
-typedef struct invar_text_table invar_text_table;
+/* Initialize with the number of columns. Release with invar_text_table_show or _free. */
+typedef struct invar_text_table {
+    size_t columns;
+    struct invar_text_table_cell *cells; /* row by row */
+    size_t count, room;
+    char *text; /* texts of all cells */
+    size_t used, text_room;
+    invar_status status; /* first failure; later calls change nothing */
+} invar_text_table;
 
-invar_status invar_text_table_new(invar_text_table **out, int columns) INVAR_MUST_USE;
-void invar_text_table_free(invar_text_table *table); /* `table` may be NULL */
+void invar_text_table_free(invar_text_table *table);
 
 /*
  * Adds the next cell; the text is escaped for terminals (cli/safe_text.h). An empty cell may be in
  * a column of numbers.
  */
-invar_status invar_text_table_text(invar_text_table *table, const char *text,
-                                   size_t bytes) INVAR_MUST_USE;
-invar_status invar_text_table_number(invar_text_table *table, const char *digits) INVAR_MUST_USE;
+void invar_text_table_text(invar_text_table *table, const char *text, size_t bytes);
 
 /*
- * Add strings, integers and reals. Reals have 4 significant digits, or all digits if `exact` is
- * set.
+ * Adds a cell for each letter of `kinds`: s for a string, n for a number as a string, i for an
+ * int64_t.
  */
-invar_status invar_text_table_string(invar_text_table *table, const char *text) INVAR_MUST_USE;
-invar_status invar_text_table_int(invar_text_table *table, int64_t value) INVAR_MUST_USE;
-invar_status invar_text_table_real(invar_text_table *table, double value,
-                                   bool exact) INVAR_MUST_USE;
+void invar_text_table_add(invar_text_table *table, const char *kinds, ...);
+
+/* Adds a real with 4 significant digits, or all digits if `exact` is set. */
+void invar_text_table_real(invar_text_table *table, double value, bool exact);
 
 /* Prints the table. `width` is the maximal line width; 0 for no limit. */
 invar_status invar_text_table_print(const invar_text_table *table, FILE *out, int width,
                                     bool color) INVAR_MUST_USE;
 
-/* Prints the table with the width and colors of the stream's terminal. */
-invar_status invar_text_table_show(const invar_text_table *table, FILE *out) INVAR_MUST_USE;
+/*
+ * Prints the table with the width and colors of the stream's terminal, unless `status` or the
+ * table's is a failure, which is returned. Releases the table.
+ */
+invar_status invar_text_table_show(invar_text_table *table, FILE *out,
+                                   invar_status status) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

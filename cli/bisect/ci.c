@@ -293,35 +293,19 @@ static int exit_code_for_git(const settings *s, int code)
 
 static invar_status print_table(const invar_ci_result *results, size_t count)
 {
-    static const char *const head[] = {"case", "verdict", "steps", "runs", "seconds", "first"};
-    invar_text_table *grid;
-    invar_status status;
+    invar_text_table grid = {.columns = 6};
     char seconds[32];
 
-    INVAR_TRY(invar_text_table_new(&grid, 6));
-    status = INVAR_OK;
-    for (int i = 0; i < 6 && status == INVAR_OK; i++)
-        status = invar_text_table_string(grid, head[i]);
-    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+    invar_text_table_add(&grid, "ssssss", "case", "verdict", "steps", "runs", "seconds", "first");
+    for (size_t i = 0; i < count; i++) {
         const invar_ci_result *r = &results[i];
         (void)snprintf(seconds, sizeof seconds, "%.1f", r->seconds);
-        status = invar_text_table_string(grid, r->item->name);
-        if (status == INVAR_OK)
-            status = invar_text_table_string(grid, invar_ci_verdict_name(r->verdict));
-        if (status == INVAR_OK)
-            status = invar_text_table_int(grid, r->compared);
-        if (status == INVAR_OK)
-            status = invar_text_table_int(grid, r->runs);
-        if (status == INVAR_OK)
-            status = invar_text_table_number(grid, seconds);
-        if (status == INVAR_OK)
-            status = r->first >= 0 ? invar_text_table_int(grid, r->first)
-                                   : invar_text_table_string(grid, "");
+        invar_text_table_add(&grid, "ssiin", r->item->name, invar_ci_verdict_name(r->verdict),
+                             r->compared, (int64_t)r->runs, seconds);
+        invar_text_table_add(&grid, r->first >= 0 ? "i" : "", r->first);
+        invar_text_table_add(&grid, r->first >= 0 ? "" : "s", "");
     }
-    if (status == INVAR_OK)
-        status = invar_text_table_show(grid, stdout);
-    invar_text_table_free(grid);
-    return status;
+    return invar_text_table_show(&grid, stdout, INVAR_OK);
 }
 
 #define RESULT "{exit_code int, cases [" INVAR_CI_RESULT "]}"

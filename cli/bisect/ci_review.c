@@ -271,38 +271,20 @@ static golden_status read_golden_status(const invar_ci_case *item)
     return out;
 }
 
-static invar_status status_row(invar_text_table *grid, const invar_ci_case *item)
-{
-    golden_status s = read_golden_status(item);
-    char identity[13];
-
-    (void)snprintf(identity, sizeof identity, "%.12s", s.identity);
-    INVAR_TRY(invar_text_table_string(grid, item->name));
-    INVAR_TRY(invar_text_table_string(grid, s.golden));
-    INVAR_TRY(invar_text_table_int(grid, s.steps));
-    INVAR_TRY(invar_text_table_string(grid, identity));
-    INVAR_TRY(invar_text_table_int(grid, s.ops));
-    INVAR_TRY(invar_text_table_int(grid, s.accepted));
-    INVAR_TRY(invar_text_table_string(grid, s.points ? "yes" : "no"));
-    return invar_text_table_string(grid, invar_ci_pending(item) ? "pending" : "");
-}
-
 static invar_status status_table(const invar_ci_case *cases, size_t count)
 {
-    static const char *const head[] = {"case", "golden",   "steps",  "identity",
-                                       "ops",  "accepted", "points", "pending"};
-    invar_status status = INVAR_OK;
-    invar_text_table *grid;
+    invar_text_table grid = {.columns = 8};
 
-    INVAR_TRY(invar_text_table_new(&grid, 8));
-    for (int i = 0; i < 8 && status == INVAR_OK; i++)
-        status = invar_text_table_string(grid, head[i]);
-    for (size_t i = 0; i < count && status == INVAR_OK; i++)
-        status = status_row(grid, &cases[i]);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(grid, stdout);
-    invar_text_table_free(grid);
-    return status;
+    invar_text_table_add(&grid, "ssssssss", "case", "golden", "steps", "identity", "ops",
+                         "accepted", "points", "pending");
+    for (size_t i = 0; i < count; i++) {
+        golden_status s = read_golden_status(&cases[i]);
+        s.identity[12] = '\0';
+        invar_text_table_add(&grid, "ssisiiss", cases[i].name, s.golden, s.steps, s.identity, s.ops,
+                             s.accepted, s.points ? "yes" : "no",
+                             invar_ci_pending(&cases[i]) ? "pending" : "");
+    }
+    return invar_text_table_show(&grid, stdout, INVAR_OK);
 }
 
 #define STATUS                                                                                     \

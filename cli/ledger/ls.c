@@ -23,7 +23,7 @@ typedef struct settings {
 } settings;
 
 typedef struct run_listing {
-    invar_text_table *table;
+    invar_text_table table;
     json_t *array;    /* NULL without --json */
     const char *path; /* ledger that is being read */
     invar_ledger *ledger;
@@ -36,29 +36,20 @@ typedef struct run_listing {
     int code;                           /* exit code after an unreadable ledger */
 } run_listing;
 
-static const char *const columns[] = {"run",      "name", "kind",  "state",   "steps",
-                                      "segments", "age",  "chain", "created", "ledger"};
-enum { STATE = 3, COLUMNS = sizeof columns / sizeof *columns };
-
 static invar_status add_row(run_listing *l, const invar_ledger_summary *run, const char *state)
 {
-    char chain[INVAR_DIGEST_HEX_SIZE], text[INVAR_SAFE_TEXT_TIME_SIZE + 16];
+    char chain[INVAR_DIGEST_HEX_SIZE], age[INVAR_SAFE_TEXT_TIME_SIZE];
+    char created[INVAR_SAFE_TEXT_TIME_SIZE], text[48];
 
-    INVAR_TRY(invar_text_table_text(l->table, run->uuid, strnlen(run->uuid, 8)));
-    INVAR_TRY(invar_text_table_string(l->table, run->name));
-    INVAR_TRY(invar_text_table_string(l->table, run->kind));
-    if (run->finished)
-        snprintf(text, sizeof text, "%s %" PRId64, state, run->exit_code);
-    INVAR_TRY(invar_text_table_string(l->table, run->finished ? text : state));
-    INVAR_TRY(invar_text_table_int(l->table, invar_run_steps(run)));
-    INVAR_TRY(invar_text_table_int(l->table, run->segments));
-    invar_safe_text_span(text, l->now_ns - run->created_ns);
-    INVAR_TRY(invar_text_table_number(l->table, text));
+    snprintf(text, sizeof text, "%s %" PRId64, state, run->exit_code);
+    invar_safe_text_span(age, l->now_ns - run->created_ns);
     invar_digest_format(chain, &run->chain);
-    INVAR_TRY(invar_text_table_text(l->table, chain, run->last_step < 0 ? 0 : 12));
-    invar_safe_text_time(text, run->created_ns);
-    INVAR_TRY(invar_text_table_string(l->table, text));
-    return invar_text_table_string(l->table, l->path);
+    chain[run->last_step < 0 ? 0 : 12] = '\0';
+    invar_safe_text_time(created, run->created_ns);
+    invar_text_table_text(&l->table, run->uuid, strnlen(run->uuid, 8));
+    invar_text_table_add(&l->table, "sssiinsss", run->name, run->kind, run->finished ? text : state,
+                         invar_run_steps(run), run->segments, age, chain, created, l->path);
+    return l->table.status;
 }
 
 /* Appends a row. Every row has the same keys; `error` is null if the ledger is readable. */
@@ -122,9 +113,9 @@ static invar_status add_unreadable(run_listing *l)
         return append_json(
             l, unreadable_json(l->path),
             invar_result_text(invar_error_last()->message, strlen(invar_error_last()->message)));
-    for (int i = 0; i < COLUMNS - 1; i++)
-        INVAR_TRY(invar_text_table_string(l->table, i == STATE ? "unreadable" : ""));
-    return invar_text_table_string(l->table, l->path);
+    invar_text_table_add(&l->table, "ssssssssss", "", "", "", "unreadable", "", "", "", "", "",
+                         l->path);
+    return l->table.status;
 }
 
 /* Adds the runs of a ledger, or a row that says that it is unreadable. */
@@ -184,7 +175,7 @@ static invar_status print_listing(run_listing *l)
                                    : "the ledgers hold no run");
         return INVAR_OK;
     }
-    INVAR_TRY(invar_text_table_show(l->table, stdout));
+    INVAR_TRY(invar_text_table_show(&l->table, stdout, INVAR_OK));
     if (l->runs == 0)
         return INVAR_OK;
     putchar('\n');
@@ -197,9 +188,8 @@ static invar_status list_runs(run_listing *l, const settings *s, int words, char
     l->now_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (s->json && !(l->array = json_array()))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
-    INVAR_TRY(invar_text_table_new(&l->table, COLUMNS));
-    for (int i = 0; i < COLUMNS; i++)
-        INVAR_TRY(invar_text_table_string(l->table, columns[i]));
+    invar_text_table_add(&l->table, "ssssssssss", "run", "name", "kind", "state", "steps",
+                         "segments", "age", "chain", "created", "ledger");
     INVAR_TRY(collect_runs(l, s, words, argv));
     return print_listing(l);
 }
@@ -217,7 +207,7 @@ static const invar_option *ledger_ls_options(settings *s)
 static int cmd_ledger_ls(int argc, char **argv)
 {
     settings s = {0};
-    run_listing l = {.code = INVAR_EXIT_OK};
+    run_listing l = {.table = {.columns = 10}, .code = INVAR_EXIT_OK};
     invar_status status;
     int words;
 
@@ -225,7 +215,7 @@ static int cmd_ledger_ls(int argc, char **argv)
         INVAR_OK)
         return invar_report_error();
     status = list_runs(&l, &s, words, argv);
-    invar_text_table_free(l.table);
+    invar_text_table_free(&l.table);
     json_decref(l.array);
     return status == INVAR_OK ? l.code : invar_report_error();
 }

@@ -195,36 +195,22 @@ static invar_status add_query(invar_text_table *table, int index)
 
     INVAR_TRY(invar_ledger_query_at(&query, index));
     format_params(params, sizeof params, &query);
-    INVAR_TRY(invar_text_table_string(table, query.name));
-    INVAR_TRY(invar_text_table_string(table, query.question));
-    return invar_text_table_string(table, params);
-}
-
-static invar_status add_queries(invar_text_table *table)
-{
-    INVAR_TRY(invar_text_table_string(table, "query"));
-    INVAR_TRY(invar_text_table_string(table, "question"));
-    INVAR_TRY(invar_text_table_string(table, "parameters"));
-    for (int i = 0; i < invar_ledger_query_count(); i++)
-        INVAR_TRY(add_query(table, i));
-    return INVAR_OK;
+    invar_text_table_add(table, "sss", query.name, query.question, params);
+    return table->status;
 }
 
 static invar_status print_queries(void)
 {
-    invar_text_table *table;
-    invar_status status;
+    invar_text_table table = {.columns = 3};
+    invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_text_table_new(&table, 3));
-    status = add_queries(table);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(table, stdout);
-    invar_text_table_free(table);
-    if (status == INVAR_OK) {
-        putchar('\n');
-        invar_print_next(stdout, "ledger ls", NULL, NULL, NULL);
-    }
-    return status;
+    invar_text_table_add(&table, "sss", "query", "question", "parameters");
+    for (int i = 0; i < invar_ledger_query_count() && status == INVAR_OK; i++)
+        status = add_query(&table, i);
+    INVAR_TRY(invar_text_table_show(&table, stdout, status));
+    putchar('\n');
+    invar_print_next(stdout, "ledger ls", NULL, NULL, NULL);
+    return INVAR_OK;
 }
 
 #define PARAMETER "{name text, type text, optional bool, default text?}"

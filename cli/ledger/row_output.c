@@ -40,7 +40,7 @@ typedef struct document_chunk {
 struct invar_row_writer {
     FILE *stream;
     invar_row_writer_format format;
-    invar_text_table *table;      /* table, created when the columns are known */
+    invar_text_table table;
     document_chunk *first, *last; /* chunks of a JSON document; owned */
     size_t bytes;                 /* bytes in memory */
     int64_t count;
@@ -269,40 +269,43 @@ static invar_status write_csv_row(invar_row_writer *rows, const char *const *col
 
 static invar_status add_blob(invar_text_table *table, const invar_ledger_value *value)
 {
-    invar_status status;
     char *hex;
 
     INVAR_TRY(INVAR_ALLOC(hex, 2 * value->bytes + 1, "table"));
     format_hex(hex, value->data, value->bytes);
-    status = invar_text_table_text(table, hex, 2 * value->bytes);
+    invar_text_table_text(table, hex, 2 * value->bytes);
     invar_free(hex);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status add_cell(invar_text_table *table, const invar_ledger_value *value, bool exact)
 {
     switch (value->type) {
-    case INVAR_LEDGER_TYPE_NULL: return invar_text_table_text(table, "", 0);
-    case INVAR_LEDGER_TYPE_INT: return invar_text_table_int(table, value->integer);
-    case INVAR_LEDGER_TYPE_REAL: return invar_text_table_real(table, value->real, exact);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_text_table_text(table, value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_NULL: invar_text_table_text(table, "", 0); break;
+    case INVAR_LEDGER_TYPE_INT: invar_text_table_add(table, "i", value->integer); break;
+    case INVAR_LEDGER_TYPE_REAL: invar_text_table_real(table, value->real, exact); break;
+    case INVAR_LEDGER_TYPE_TEXT: invar_text_table_text(table, value->data, value->bytes); break;
     case INVAR_LEDGER_TYPE_BLOB: return add_blob(table, value);
+    default:
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist",
+                          (int)value->type);
     }
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist", (int)value->type);
+    return INVAR_OK;
 }
 
 static invar_status add_table_row(invar_row_writer *rows, const char *const *columns,
                                   const invar_ledger_value *values, int count)
 {
-    if (!values)
-        INVAR_TRY(invar_text_table_new(&rows->table, count));
+    rows->table.columns = (size_t)count;
     for (int c = 0; c < count; c++) {
         INVAR_TRY(count_held_bytes(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
-        INVAR_TRY(values ? add_cell(rows->table, &values[c],
-                                    rows->format == INVAR_ROW_WRITER_FORMAT_EXACT)
-                         : invar_text_table_string(rows->table, columns[c]));
+        if (values)
+            INVAR_TRY(
+                add_cell(&rows->table, &values[c], rows->format == INVAR_ROW_WRITER_FORMAT_EXACT));
+        else
+            invar_text_table_add(&rows->table, "s", columns[c]);
     }
-    return INVAR_OK;
+    return rows->table.status;
 }
 
 /* ---- interface ------------------------------------------------------------------------------- */
@@ -338,7 +341,7 @@ invar_status invar_row_writer_end(invar_row_writer *rows)
     default: break;
     }
     if (rows->count > 0)
-        return invar_text_table_show(rows->table, rows->stream);
+        return invar_text_table_show(&rows->table, rows->stream, INVAR_OK);
     fputs("none found\n", rows->stream);
     return INVAR_OK;
 }
@@ -352,7 +355,7 @@ void invar_row_writer_free(invar_row_writer *rows)
 {
     if (!rows)
         return;
-    invar_text_table_free(rows->table);
+    invar_text_table_free(&rows->table);
     for (document_chunk *c = rows->first, *next; c; c = next) {
         next = c->next;
         invar_free(c);

@@ -58,8 +58,8 @@ static invar_status verify_with_progress(invar_ledger_verify_result *out, invar_
 
 typedef struct hash_output {
     invar_ledger *ledger;
-    invar_text_table *table; /* one of table and array is set */
-    json_t *array;
+    invar_text_table table;
+    json_t *array; /* instead of the table */
 } hash_output;
 
 static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
@@ -76,33 +76,17 @@ static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
                                                             &run->integrity)) == 0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the hashes");
-    INVAR_TRY(invar_text_table_text(h->table, run->uuid, strnlen(run->uuid, 8)));
-    INVAR_TRY(invar_text_table_string(h->table, run->name));
-    INVAR_TRY(invar_text_table_string(h->table, content_hex));
-    return invar_text_table_string(h->table, integrity_hex);
-}
-
-static invar_status add_head(invar_text_table *table)
-{
-    INVAR_TRY(invar_text_table_string(table, "run"));
-    INVAR_TRY(invar_text_table_string(table, "name"));
-    INVAR_TRY(invar_text_table_string(table, "content"));
-    return invar_text_table_string(table, "integrity");
+    invar_text_table_text(&h->table, run->uuid, strnlen(run->uuid, 8));
+    invar_text_table_add(&h->table, "sss", run->name, content_hex, integrity_hex);
+    return h->table.status;
 }
 
 static invar_status print_hashes(invar_ledger *ledger)
 {
-    hash_output h = {.ledger = ledger};
-    invar_status status;
+    hash_output h = {.ledger = ledger, .table = {.columns = 4}};
 
-    INVAR_TRY(invar_text_table_new(&h.table, 4));
-    status = add_head(h.table);
-    if (status == INVAR_OK)
-        status = invar_ledger_runs(ledger, add_hashes, &h);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(h.table, stdout);
-    invar_text_table_free(h.table);
-    return status;
+    invar_text_table_add(&h.table, "ssss", "run", "name", "content", "integrity");
+    return invar_text_table_show(&h.table, stdout, invar_ledger_runs(ledger, add_hashes, &h));
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */

@@ -27,20 +27,12 @@ typedef struct settings {
 
 /* Destination of results: a table and a JSON object. */
 typedef struct eval_results {
-    invar_text_table *table;
+    invar_text_table table;
     json_t *sets;
     bool exact;
 } eval_results;
 
 /* ---- results --------------------------------------------------------------------------------- */
-
-static invar_status add_row(invar_text_table *table, const char *set, const invar_ledger_metric *m,
-                            bool exact)
-{
-    INVAR_TRY(invar_text_table_string(table, set));
-    INVAR_TRY(invar_text_table_string(table, m->name));
-    return invar_text_table_real(table, m->value, exact);
-}
 
 static invar_status add_results(void *payload, const char *set, const invar_ledger_metric *list,
                                 size_t count)
@@ -51,17 +43,18 @@ static invar_status add_results(void *payload, const char *set, const invar_ledg
 
     for (size_t i = 0; i < count && !failed; i++) {
         failed = json_object_set_new(object, list[i].name, json_real(list[i].value));
-        INVAR_TRY(add_row(r->table, set, &list[i], r->exact));
+        invar_text_table_add(&r->table, "ss", set, list[i].name);
+        invar_text_table_real(&r->table, list[i].value, r->exact);
     }
-    return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
+    return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : r->table.status;
 }
 
 #define RESULT                                                                                     \
     "{weights hex32, from text, rollout int,"                                                      \
     " sets {* {* real}} (metrics by name, by evaluation set)}"
 
-static invar_status print_results(const eval_results *r, const invar_run_context *s,
-                                  int64_t rollout, bool json)
+static invar_status print_results(eval_results *r, const invar_run_context *s, int64_t rollout,
+                                  bool json)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -70,7 +63,7 @@ static invar_status print_results(const eval_results *r, const invar_run_context
     if (json)
         return invar_json_write(stdout,
                                 INVAR_RESULT(RESULT, weights, from, rollout, json_incref(r->sets)));
-    INVAR_TRY(invar_text_table_show(r->table, stdout));
+    INVAR_TRY(invar_text_table_show(&r->table, stdout, INVAR_OK));
     printf("\nweights %s, draws of rollout %" PRId64 "\nfrom    ", weights, rollout);
     invar_safe_text_print(stdout, from);
     putchar('\n');
@@ -130,16 +123,10 @@ static invar_status run_eval(const settings *set, const invar_config *config)
                           "there is nothing to evaluate: the recipe has neither eval-prompt-data "
                           "nor eval-config");
     r.sets = json_object();
-    status = invar_text_table_new(&r.table, 3);
-    if (status == INVAR_OK)
-        status = invar_text_table_string(r.table, "set");
-    if (status == INVAR_OK)
-        status = invar_text_table_string(r.table, "metric");
-    if (status == INVAR_OK)
-        status = invar_text_table_string(r.table, "value");
-    if (status == INVAR_OK)
-        status = evaluate_with_plugins(&r, set, config);
-    invar_text_table_free(r.table);
+    r.table.columns = 3;
+    invar_text_table_add(&r.table, "sss", "set", "metric", "value");
+    status = evaluate_with_plugins(&r, set, config);
+    invar_text_table_free(&r.table);
     json_decref(r.sets);
     return status;
 }

@@ -396,12 +396,12 @@ static invar_status plan_layouts(layout_table *t, const invar_config *config)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-static invar_status add_real(invar_text_table *grid, const char *format, double value)
+static void add_real(invar_text_table *grid, const char *format, double value)
 {
     char cell[32];
 
     (void)snprintf(cell, sizeof cell, format, value);
-    return invar_text_table_number(grid, cell);
+    invar_text_table_add(grid, "n", cell);
 }
 
 /* Columns that are shown only if a layout uses them. */
@@ -424,32 +424,29 @@ static double to_gib(size_t bytes)
     return (double)bytes / (double)((size_t)1 << 30);
 }
 
-static invar_status add_layout(invar_text_table *grid, const layout_row *r,
-                               const bool shown[COLUMNS])
+static void add_layout(invar_text_table *grid, const layout_row *r, const bool shown[COLUMNS])
 {
     const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
 
-    INVAR_TRY(invar_text_table_int(grid, r->gpus));
-    INVAR_TRY(invar_text_table_int(grid, r->sizes.tensor));
+    invar_text_table_add(grid, "ii", (int64_t)r->gpus, (int64_t)r->sizes.tensor);
     if (shown[SEQUENCE])
-        INVAR_TRY(invar_text_table_string(grid, r->sizes.sequence ? "yes" : "no"));
+        invar_text_table_add(grid, "s", r->sizes.sequence ? "yes" : "no");
     if (shown[CONTEXTS])
-        INVAR_TRY(invar_text_table_int(grid, r->sizes.context));
+        invar_text_table_add(grid, "i", (int64_t)r->sizes.context);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        INVAR_TRY(invar_text_table_int(grid, sizes[i]));
-    INVAR_TRY(add_real(grid, "%.1f", to_gib(r->budget.need)));
+        invar_text_table_add(grid, "i", (int64_t)sizes[i]);
+    add_real(grid, "%.1f", to_gib(r->budget.need));
     if (shown[SAMPLERS]) {
-        INVAR_TRY(invar_text_table_int(grid, r->rollout_ranks));
-        INVAR_TRY(invar_text_table_int(grid, r->engine));
-        INVAR_TRY(add_real(grid, "%.1f", to_gib(r->sampler.need)));
+        invar_text_table_add(grid, "ii", (int64_t)r->rollout_ranks, (int64_t)r->engine);
+        add_real(grid, "%.1f", to_gib(r->sampler.need));
     }
-    INVAR_TRY(invar_text_table_string(grid, r->fits ? "yes" : "no"));
+    invar_text_table_add(grid, "s", r->fits ? "yes" : "no");
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
         if (i != INVAR_COMM_VOLUME_CONTEXT || shown[CONTEXTS])
-            INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
-    INVAR_TRY(add_real(grid, "%.3f", r->computing));
-    INVAR_TRY(add_real(grid, "%.3f", r->moving));
-    return add_real(grid, "%.3f", seconds_of(r));
+            add_real(grid, "%.2f", r->sent[i]);
+    add_real(grid, "%.3f", r->computing);
+    add_real(grid, "%.3f", r->moving);
+    add_real(grid, "%.3f", seconds_of(r));
 }
 
 /* Returns true if the layout is among the MAX_SHOWN fastest with its number of GPUs. */
@@ -484,23 +481,16 @@ static invar_status print_grid(const layout_table *t, const bool shown[COLUMNS])
                  {"ep GB", ALWAYS},     {"dp GB", ALWAYS},    {"pp GB", ALWAYS},
                  {"compute s", ALWAYS}, {"move s", ALWAYS},   {"step s", ALWAYS}};
     enum { HEADS = sizeof heads / sizeof *heads };
-    int columns = 0;
-    invar_text_table *grid = NULL;
-    invar_status status;
+    invar_text_table grid = {.columns = 0};
 
-    for (int i = 0; i < HEADS; i++)
-        columns += shown[heads[i].of];
-    status = invar_text_table_new(&grid, columns);
-    for (int i = 0; i < HEADS && status == INVAR_OK; i++)
-        if (shown[heads[i].of])
-            status = invar_text_table_string(grid, heads[i].name);
-    for (int i = 0; i < t->count && status == INVAR_OK; i++)
+    for (int i = 0; i < HEADS; i++) {
+        invar_text_table_add(&grid, shown[heads[i].of] ? "s" : "", heads[i].name);
+        grid.columns += shown[heads[i].of];
+    }
+    for (int i = 0; i < t->count; i++)
         if (among_fastest(t, i))
-            status = add_layout(grid, t->order[i], shown);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(grid, stdout);
-    invar_text_table_free(grid);
-    return status;
+            add_layout(&grid, t->order[i], shown);
+    return invar_text_table_show(&grid, stdout, INVAR_OK);
 }
 
 static void print_samplers(const layout_row *r)

@@ -119,38 +119,22 @@ static int list_choices(planned_key out[MAX_PLANNED_KEYS], const invar_memory_pl
     return n;
 }
 
-static invar_status fill_choices(invar_text_table *t, const invar_memory_planning *planning)
+static invar_status show_choices(const invar_memory_planning *planning)
 {
+    invar_text_table table = {.columns = 3};
     planned_key list[MAX_PLANNED_KEYS];
     int n = list_choices(list, planning);
 
-    INVAR_TRY(invar_text_table_string(t, "key"));
-    INVAR_TRY(invar_text_table_string(t, "value"));
-    INVAR_TRY(invar_text_table_string(t, ""));
+    invar_text_table_add(&table, "sss", "key", "value", "");
     for (const planned_key *s = list; s < list + n; s++) {
         char note[64] = "";
         if (s->asked == 0)
             (void)snprintf(note, sizeof note, "chosen");
         else if (s->value != s->asked)
             (void)snprintf(note, sizeof note, "chosen; the recipe allows %" PRId64, s->asked);
-        INVAR_TRY(invar_text_table_string(t, s->key));
-        INVAR_TRY(invar_text_table_int(t, s->value));
-        INVAR_TRY(invar_text_table_string(t, note));
+        invar_text_table_add(&table, "sis", s->key, s->value, note);
     }
-    return INVAR_OK;
-}
-
-static invar_status show_choices(const invar_memory_planning *planning)
-{
-    invar_text_table *table = NULL;
-    invar_status status = invar_text_table_new(&table, 3);
-
-    if (status == INVAR_OK)
-        status = fill_choices(table, planning);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(table, stdout);
-    invar_text_table_free(table);
-    return status;
+    return invar_text_table_show(&table, stdout, INVAR_OK);
 }
 
 /* Formats the verdict on the memory, and on the disk if the run writes checkpoints. */

@@ -287,16 +287,19 @@ static int shown_bytes(int column)
     return columns[column].digest ? SHORT : CELL;
 }
 
-static invar_status fill_ranks(invar_text_table *grid, const ranks_report *r)
+static invar_status print_table_of_ranks(const ranks_report *r)
 {
+    invar_text_table grid = {.columns = 1};
     char text[CELL + 4];
 
-    INVAR_TRY(invar_text_table_string(grid, "rank"));
+    invar_text_table_add(&grid, "s", "rank");
     for (int c = 0; c < COLUMNS; c++)
-        if (is_shown(r, c))
-            INVAR_TRY(invar_text_table_string(grid, columns[c].name));
+        if (is_shown(r, c)) {
+            invar_text_table_add(&grid, "s", columns[c].name);
+            grid.columns++;
+        }
     for (int i = 0; i < r->size; i++) {
-        INVAR_TRY(invar_text_table_int(grid, i));
+        invar_text_table_add(&grid, "i", (int64_t)i);
         for (int c = 0; c < COLUMNS; c++) {
             const char *cell = r->all[i].cell[c];
 
@@ -304,55 +307,27 @@ static invar_status fill_ranks(invar_text_table *grid, const ranks_report *r)
                 continue;
             (void)snprintf(text, sizeof text, "%.*s%s", shown_bytes(c), cell[0] ? cell : "-",
                            is_different(r, i, c) ? " !" : "");
-            INVAR_TRY(columns[c].number ? invar_text_table_number(grid, text)
-                                        : invar_text_table_string(grid, text));
+            invar_text_table_add(&grid, columns[c].number ? "n" : "s", text);
         }
     }
-    return INVAR_OK;
+    return invar_text_table_show(&grid, stdout, INVAR_OK);
 }
 
-static invar_status fill_trial(invar_text_table *grid, const invar_link_test *trial)
+static invar_status print_trial(const invar_link_test *trial)
 {
-    static const char *const head[] = {"call", "bytes a rank sends", "microseconds", "GB/s"};
-    char text[32];
+    invar_text_table grid = {.columns = 4};
+    char spent[32], speed[32];
 
-    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-        INVAR_TRY(invar_text_table_string(grid, head[i]));
+    invar_text_table_add(&grid, "ssss", "call", "bytes a rank sends", "microseconds", "GB/s");
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
         const invar_link_rate *rate = &trial->rates[i];
 
-        INVAR_TRY(invar_text_table_string(grid, invar_comm_op_name(rate->op)));
-        INVAR_TRY(invar_text_table_int(grid, (int64_t)rate->bytes));
-        (void)snprintf(text, sizeof text, "%.1f", rate->seconds * 1e6);
-        INVAR_TRY(invar_text_table_number(grid, text));
-        (void)snprintf(text, sizeof text, "%.2f", (double)rate->bytes / rate->seconds * 1e-9);
-        INVAR_TRY(invar_text_table_number(grid, rate->bytes ? text : ""));
+        (void)snprintf(spent, sizeof spent, "%.1f", rate->seconds * 1e6);
+        (void)snprintf(speed, sizeof speed, "%.2f", (double)rate->bytes / rate->seconds * 1e-9);
+        invar_text_table_add(&grid, "sinn", invar_comm_op_name(rate->op), (int64_t)rate->bytes,
+                             spent, rate->bytes ? speed : "");
     }
-    return INVAR_OK;
-}
-
-static invar_status fill_rates(invar_text_table *grid, const ranks_report *r)
-{
-    return fill_trial(grid, &r->trial);
-}
-
-static invar_status fill_gpu_rates(invar_text_table *grid, const ranks_report *r)
-{
-    return fill_trial(grid, &r->gpus.trial);
-}
-
-static invar_status print_grid(const ranks_report *r, int width,
-                               invar_status (*fill)(invar_text_table *grid, const ranks_report *r))
-{
-    invar_text_table *grid = NULL;
-    invar_status status;
-
-    INVAR_TRY(invar_text_table_new(&grid, width));
-    status = fill(grid, r);
-    if (status == INVAR_OK)
-        status = invar_text_table_show(grid, stdout);
-    invar_text_table_free(grid);
-    return status;
+    return invar_text_table_show(&grid, stdout, INVAR_OK);
 }
 
 /* Prints the heading of a line about a problem. */
@@ -437,7 +412,7 @@ static invar_status print_bytes(const ranks_report *r)
         puts("bytes    all arrived as they were sent");
     }
     putchar('\n');
-    INVAR_TRY(print_grid(r, 4, fill_rates));
+    INVAR_TRY(print_trial(&r->trial));
     if (!r->gpus.any)
         return INVAR_OK;
     printf("\ngpus     bytes between them go %s %s\n", r->gpus.transport.nccl ? "by" : "through",
@@ -445,17 +420,13 @@ static invar_status print_bytes(const ranks_report *r)
     if (!r->gpus.transport.nccl)
         return INVAR_OK;
     putchar('\n');
-    return print_grid(r, 4, fill_gpu_rates);
+    return print_trial(&r->gpus.trial);
 }
 
 static invar_status print_text(const ranks_report *r)
 {
-    int width = 1;
-
-    for (int c = 0; c < COLUMNS; c++)
-        width += is_shown(r, c);
     printf("invar    %s\nranks    %d: %s\n\n", INVAR_VERSION, r->size, r->transport);
-    INVAR_TRY(print_grid(r, width, fill_ranks));
+    INVAR_TRY(print_table_of_ranks(r));
     putchar('\n');
     print_differences(r);
     print_machines(r);
