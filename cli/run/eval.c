@@ -82,8 +82,8 @@ static invar_status evaluate_sets(eval_results *r, const settings *set, invar_ru
 
     INVAR_TRY(invar_run_context_load_newest(s));
     e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
-    INVAR_TRY(invar_rollout_new(&e.rollout, invar_run_context_sampler(s), s->tokenizer, &s->dev,
-                                &limits));
+    INVAR_TRY(invar_rollout_new(&e.rollout, invar_model_set_sampler(&s->models), s->tokenizer,
+                                &s->dev, &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
         status = print_results(r, s, e.number, set->json);

@@ -298,8 +298,8 @@ static invar_status complete_prompts(const settings *set, invar_run_context *ses
         fprintf(stderr, "invar: %" PRId64 " prompt%s left out: too long\n",
                 invar_dataset_dropped_count(data),
                 invar_dataset_dropped_count(data) == 1 ? " was" : "s were");
-    status = invar_rollout_new(&g.rollout, invar_run_context_sampler(session), session->tokenizer,
-                               &session->dev, &limits);
+    status = invar_rollout_new(&g.rollout, invar_model_set_sampler(&session->models),
+                               session->tokenizer, &session->dev, &limits);
     if (status == INVAR_OK)
         status = run_prompts(&g);
     if (status == INVAR_OK && !set->json)

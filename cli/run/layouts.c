@@ -160,7 +160,7 @@ static invar_status plan_trainers(layout_row *out, layout_table *t,
 /* Plans the GPUs that only sample. With --all, the smallest engine that fits is chosen. */
 static invar_status plan_samplers(layout_row *out, layout_table *t, invar_rank_role_sizes *sizes)
 {
-    bool experts = t->view.workload.spec->experts > 0;
+    bool experts = t->view.workload.models.actor->experts > 0;
     int next;
 
     for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
@@ -245,7 +245,7 @@ static int rollout_ranks(const layout_table *t, int gpus, int quarters)
  */
 static bool is_supported(const layout_table *t, const invar_rank_role_sizes *s)
 {
-    const invar_lora_spec *lora = &t->view.workload.spec->lora;
+    const invar_lora_spec *lora = &t->view.workload.models.actor->lora;
 
     if (t->view.session.config->rollout_overlap &&
         (s->rollout_ranks > 0 || invar_layout_model_ranks(&s->train) > 1))
@@ -302,7 +302,7 @@ static invar_status try_task(layout_table *t, const layout_task *k)
 
 static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int gpus)
 {
-    const invar_model_spec *spec = t->view.workload.spec;
+    const invar_model_spec *spec = t->view.workload.models.actor;
     int trainers = gpus - t->recipe.rollout_ranks;
     bool stages = (s->pipeline & (s->pipeline - 1)) == 0 || trainers % s->pipeline == 0;
 
@@ -319,7 +319,7 @@ static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int 
 
 static invar_status list_tasks(layout_table *t, int gpus)
 {
-    bool experts = t->view.workload.spec->experts > 0;
+    bool experts = t->view.workload.models.actor->experts > 0;
     invar_layout_sizes s = {.context = 1, .virtual_stages = 1};
     invar_rank_role_sizes sides = t->recipe;
     invar_rank_roles outline;

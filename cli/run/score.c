@@ -174,8 +174,8 @@ static invar_status score_by_training(scored_lines *l, const invar_run_context *
         }
         status = INVAR_ALLOC(flat, (size_t)tokens, "log-probabilities");
         if (status == INVAR_OK)
-            status =
-                invar_trainer_score(trainer, s->actor, l->samples.items + i, count, flat, NULL);
+            status = invar_trainer_score(trainer, s->models.actor, l->samples.items + i, count,
+                                         flat, NULL);
         for (int64_t j = 0, at = 0; j < count && status == INVAR_OK; j++) {
             int64_t n = l->samples.items[i + j].n_tokens - 1;
             memcpy(l->logp[i + j], flat + at, (size_t)n * sizeof *flat);
@@ -207,7 +207,7 @@ static invar_status score_by_rollout(scored_lines *l, const invar_run_context *s
             n[i] = l->samples.items[i].n_tokens;
             tokens[i] = l->samples.items[i].tokens;
         }
-        status = invar_rollout_new(&rollout, s->actor, NULL, &s->dev, &limits);
+        status = invar_rollout_new(&rollout, s->models.actor, NULL, &s->dev, &limits);
     }
     if (status == INVAR_OK)
         status = invar_rollout_score(rollout, tokens, n, count, temperature, l->logp);

@@ -149,12 +149,13 @@ static invar_status open_server(serve_context *s, const settings *set)
 
     INVAR_TRY(invar_prompt_encoder_new(&s->prompter, &prompts));
     INVAR_TRY(invar_inference_engine_new(
-        &s->dispatch, &(invar_inference_engine_options){.model = invar_run_context_sampler(session),
-                                                        .tokenizer = session->tokenizer,
-                                                        .dev = &session->dev,
-                                                        .limits = &limits,
-                                                        .context = s->facts.context,
-                                                        .max_requests = set->most}));
+        &s->dispatch,
+        &(invar_inference_engine_options){.model = invar_model_set_sampler(&session->models),
+                                          .tokenizer = session->tokenizer,
+                                          .dev = &session->dev,
+                                          .limits = &limits,
+                                          .context = s->facts.context,
+                                          .max_requests = set->most}));
     return invar_server_open(&s->server,
                              &(invar_server_options){.host = set->host,
                                                      .port = set->port,

@@ -121,9 +121,9 @@ static invar_status check_other_models(const invar_admission *a, invar_format fo
     const struct {
         const invar_model_spec *spec;
         const char *which;
-    } models[] = {{a->teacher, INVAR_MEMORY_PLAN_IS_TEACHER},
-                  {a->reference, INVAR_MEMORY_PLAN_IS_REFERENCE},
-                  {a->critic, INVAR_MEMORY_PLAN_IS_CRITIC}};
+    } models[] = {{a->teacher, INVAR_MODEL_SET_IS_TEACHER},
+                  {a->reference, INVAR_MODEL_SET_IS_REFERENCE},
+                  {a->critic, INVAR_MODEL_SET_IS_CRITIC}};
 
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (models[i].spec)

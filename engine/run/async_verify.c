@@ -135,7 +135,7 @@ invar_status invar_train_loop_check_flight(invar_train_loop *loop)
                                         flight->surplus.count);
     if (status == INVAR_OK)
         status = score_and_compare(odd, &loop->flow, loop->models.trainer,
-                                   loop->models.context.actor, &fresh);
+                                   loop->models.context.models.actor, &fresh);
     invar_free(fresh.items);
     return status == INVAR_OK ? report_mismatch(&loop->storage, odd) : status;
 }
@@ -160,9 +160,9 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
     if (loop->models.async_verifier) {
         status = append_current_version(&fresh, &loop->flow, samples, count);
         if (status == INVAR_OK)
-            status = score_and_compare(loop->flow.async_status.mismatch_text, &loop->flow,
-                                       loop->models.async_verifier,
-                                       invar_run_context_sampler(&loop->models.context), &fresh);
+            status = score_and_compare(
+                loop->flow.async_status.mismatch_text, &loop->flow, loop->models.async_verifier,
+                invar_model_set_sampler(&loop->models.context.models), &fresh);
         invar_free(fresh.items);
     }
     loop->flow.async_status.end_ns = invar_trace_clock();

@@ -38,7 +38,8 @@ static int64_t longest_prompt(const invar_config *c, int64_t context)
 /* Returns the largest number of tokens of prompt and response together. */
 static int64_t longest_context(const invar_memory_workload *workload, const invar_config *c)
 {
-    return c->rollout_max_context_len ? c->rollout_max_context_len : workload->spec->max_positions;
+    return c->rollout_max_context_len ? c->rollout_max_context_len
+                                      : workload->models.actor->max_positions;
 }
 
 static bool has_agents(const invar_config *c)
@@ -124,22 +125,9 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
     int64_t micro_batch = c->micro_batch_size;
     invar_memory_workload workload = {
         .dev = &s->dev,
-        .spec = &s->spec,
-        .format = s->format,
-        .two_formats = s->rollout_format != s->format,
-        .rollout_format = s->rollout_format,
-        .overlap = set->config->rollout_overlap,
+        .models = invar_run_context_model_specs(s, INVAR_RUN_CONTEXT_LEARN),
         .verify_inflight = set->sampler_verifies,
         .max_inflight = set->round * set->config->n_samples_per_prompt * set->lag.rollouts,
-        .reference = invar_train_settings_reference(c),
-        .reference_moves = c->ref_update_interval > 0,
-        .reference_spec = s->ref_has_own_spec ? &s->ref_spec : NULL,
-        .teacher = invar_train_settings_teacher(c),
-        .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
-        .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
-        .critic = invar_train_settings_critic(c),
-        .draft = invar_run_context_drafts(s) ? &s->draft_spec : NULL,
-        .draft_format = invar_run_context_draft_format(s),
         .learns = !set->config->debug_rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
         .loss_on_rank0 = invar_loss_traits_of(set->rl.loss)->plugin,
@@ -165,17 +153,15 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
 
     read_lengths(&workload, c, set, data);
     read_rollouts(&workload, c, set, data);
+    if (!invar_memory_plan_samples(&workload))
+        workload.models.draft = NULL;
     return workload;
 }
 
 void invar_memory_planning_sample_alone(invar_memory_workload *workload)
 {
-    workload->samples_alone = true;
-    if (workload->two_formats)
-        workload->format = workload->rollout_format;
-    workload->two_formats = false;
-    workload->reference = workload->teacher = workload->critic = workload->learns = false;
-    workload->overlap = false;
+    invar_model_specs_sample_alone(&workload->models);
+    workload->learns = false;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */

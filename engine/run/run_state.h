@@ -57,8 +57,6 @@ typedef struct invar_identity {
     invar_user_facts facts;     /* facts that the user passed in INVAR_FACTS */
 } invar_identity;
 
-#define INVAR_TRAIN_LOOP_PARTS 3 /* largest number of models in a checkpoint */
-
 /* State of saving and resuming. */
 typedef struct invar_run_checkpoints {
     invar_hf_files hf_files;         /* auxiliary files of hf-checkpoint, copied to exports and
@@ -68,7 +66,7 @@ typedef struct invar_run_checkpoints {
     invar_checkpoint_writer *writer; /* background writer; NULL until a checkpoint is written
                                         in the background */
     /* masters gathered for writing; valid until the weights change */
-    invar_full_masters masters[INVAR_TRAIN_LOOP_PARTS];
+    invar_full_masters masters[INVAR_DISK_PARTS];
     int64_t next;     /* step after the newest checkpoint; 0 without one, or if the newest failed */
     bool by_time;     /* the checkpoint in progress was started by save-interval-minutes */
     int64_t saved_ms; /* time of the last checkpoint or attempt by time, or of the start, in ms of

@@ -262,16 +262,8 @@ invar_status invar_run_write_tick(invar_json_text *text, const invar_run_storage
 
 /* ---- run_dir/save.c -------------------------------------------------------------------------- */
 
-/* One model with its optimizer as three sets of tensors. */
-typedef struct invar_checkpoint_part {
-    const char *masters, *m, *v; /* names of the three sets */
-    invar_model *model;
-    invar_optimizer *optimizer; /* NULL if there are no moments */
-} invar_checkpoint_part;
-
 /* Writes the models that a checkpoint can contain to `out` and returns their number. */
-int invar_run_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
-                    const invar_run_models *models);
+int invar_run_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_run_models *models);
 
 /*
  * True if the run never changes the weights that its identity names: its checkpoints then contain

@@ -60,7 +60,7 @@ static invar_status sync_weights(invar_run_storage *storage, invar_run_models *m
 {
     invar_status status;
 
-    if ((!models->weight_sync && !models->context.sampler_model) ||
+    if ((!models->weight_sync && !models->context.models.sampler) ||
         models->synced == storage->position.rollout)
         return INVAR_OK;
     invar_trace_begin(storage->recorder.trace, "sync");
@@ -469,7 +469,7 @@ static invar_status gather_signal(int *out, const invar_run_world *world, const 
 static invar_status move_reference(invar_run_storage *storage, invar_run_models *models)
 {
     invar_run_before_change(storage);
-    return invar_model_copy(models->context.reference, models->context.actor);
+    return invar_model_copy(models->context.models.reference, models->context.models.actor);
 }
 
 static invar_run_progress progress_of(const invar_run_storage *storage, int64_t done)
@@ -490,7 +490,7 @@ static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_
     int signal;
 
     INVAR_TRY(invar_run_join_async(&loop->storage, &loop->flow));
-    if (loop->models.context.reference && turn.move_reference)
+    if (loop->models.context.models.reference && turn.move_reference)
         INVAR_TRY(move_reference(&loop->storage, &loop->models));
     if (turn.evaluate)
         INVAR_TRY(evaluate_sets(loop));

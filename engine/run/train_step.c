@@ -100,7 +100,7 @@ static invar_status score_actor(invar_train_loop *loop)
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_trainer_score(loop->models.trainer, loop->models.context.actor,
+    INVAR_TRY(invar_trainer_score(loop->models.trainer, loop->models.context.models.actor,
                                   loop->flow.batch.samples.items, f->samples, f->score_logp, NULL));
     f->copied = !f->sampled;
     if (!f->sampled) {
@@ -138,9 +138,9 @@ static invar_status score_other_models(invar_train_loop *loop)
     const invar_rl_sample *samples = loop->flow.batch.samples.items;
     invar_logp_diff gap;
 
-    if (s->reference) {
-        INVAR_TRY(invar_trainer_score(loop->models.trainer, s->reference, samples, f->samples,
-                                      f->ref_logp, NULL));
+    if (s->models.reference) {
+        INVAR_TRY(invar_trainer_score(loop->models.trainer, s->models.reference, samples,
+                                      f->samples, f->ref_logp, NULL));
         if (loop->storage.position.step == 0 && !s->ref_has_own_spec &&
             loop->flow.batch.on_policy &&
             (is_sampled_by_actor(&loop->models, &loop->flow) || !f->copied))
@@ -149,14 +149,14 @@ static invar_status score_other_models(invar_train_loop *loop)
                                  "log-probabilities of actor and reference before the first step",
                                  0, f->samples, f->score_logp, f->ref_logp, &gap));
     }
-    if (s->teacher)
-        INVAR_TRY(invar_trainer_score(loop->models.trainer, s->teacher, samples, f->samples,
+    if (s->models.teacher)
+        INVAR_TRY(invar_trainer_score(loop->models.trainer, s->models.teacher, samples, f->samples,
                                       f->teacher_logp, NULL));
     else if (f->teacher_logp)
         INVAR_TRY(request_teacher_logprobs(&loop->flow));
-    if (s->critic)
-        INVAR_TRY(
-            invar_trainer_values(loop->models.trainer, s->critic, samples, f->samples, f->values));
+    if (s->models.critic)
+        INVAR_TRY(invar_trainer_values(loop->models.trainer, s->models.critic, samples, f->samples,
+                                       f->values));
     return INVAR_OK;
 }
 
@@ -175,8 +175,9 @@ invar_status invar_run_hook(invar_run_storage *storage, invar_run_flow *flow, in
 invar_status invar_train_loop_score(invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->models.context;
-    const invar_token_array_flags wants = {
-        s->reference != NULL, invar_train_settings_distills(loop->job.config), s->critic != NULL};
+    const invar_token_array_flags wants = {s->models.reference != NULL,
+                                           invar_train_settings_distills(loop->job.config),
+                                           s->models.critic != NULL};
 
     invar_token_arrays_release(&loop->flow.arrays);
     INVAR_TRY(invar_token_arrays_make(&loop->flow.arrays, &loop->flow.batch.samples, &wants));

@@ -2,10 +2,11 @@
  * models.c - makes the models of a run and loads their initial weights.
  *
  * Order matters for memory: the teacher is loaded first, while there is space for its masters,
- * which are freed again. The actor comes next; reference and critic are copies of it unless the
- * recipe names weights for them. Hashes of all weights are kept in the context, since the identity
- * of the run contains them. A sampling copy in the actor's format is compared bit by bit after each
- * refresh: a wrong copy would agree with its own scoring, and no later check could find it.
+ * which are freed again. Then all other models are created (models/model_set.h), and the actor is
+ * loaded before the others, since reference and critic are copies of it unless the recipe names
+ * weights for them. Hashes of all weights are kept in the context, since the identity of the run
+ * contains them. A sampling copy in the actor's format is compared bit by bit after each refresh: a
+ * wrong copy would agree with its own scoring, and no later check could find it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -48,9 +49,9 @@ static invar_status check_named_weights(const char *dir)
 static invar_status init_adapters(invar_run_context *s, uint32_t seed)
 {
     if (!s->config->lora_adapter_path[0])
-        return invar_model_init_adapters(s->actor, seed, &s->dev);
+        return invar_model_init_adapters(s->models.actor, seed, &s->dev);
     INVAR_TRY(invar_hf_check_folder("lora-adapter-path", s->config->lora_adapter_path));
-    return invar_peft_load(s->actor, s->config->lora_adapter_path, &s->dev);
+    return invar_peft_load(s->models.actor, s->config->lora_adapter_path, &s->dev);
 }
 
 static invar_status init_base(invar_run_context *s, uint32_t seed)
@@ -60,8 +61,8 @@ static invar_status init_base(invar_run_context *s, uint32_t seed)
 
     s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
     if (!dir[0])
-        return invar_model_init_base(s->actor, seed, &s->dev);
-    INVAR_TRY(invar_run_context_load_folder(&origin, s->actor, dir, 0, &s->dev));
+        return invar_model_init_base(s->models.actor, seed, &s->dev);
+    INVAR_TRY(invar_run_context_load_folder(&origin, s->models.actor, dir, 0, &s->dev));
     if (origin.adapters)
         return invar_config_fail(s->config, INVAR_KEY_HF_CHECKPOINT,
                                  "has adapters alone: name their base here, and them with "
@@ -75,7 +76,7 @@ static invar_status init_base(invar_run_context *s, uint32_t seed)
 static invar_status load_named_actor(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
 {
     INVAR_TRY(invar_run_context_load_named(
-        out, s, s->actor, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
+        out, s, s->models.actor, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
     if (out->adapters && s->config->lora_adapter_path[0])
         return invar_config_fail(s->config, INVAR_KEY_LORA_ADAPTER_PATH,
                                  "would be ignored: ref-load names adapters, too");
@@ -92,10 +93,11 @@ static invar_status read_actor(invar_run_context *s, uint32_t seed)
 
     INVAR_TRY(begins_at_reference(s) ? load_named_actor(&from, s, seed) : init_base(s, seed));
     s->base_named = begins_at_reference(s) && !from.adapters;
-    if (s->actor->format != s->format) // a rank that only samples: training ranks check the base
-        return invar_base_hash(&s->sampled_base, s->actor, &s->dev);
-    if (invar_model_is_adapted(s->actor))
-        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+    if (s->models.actor->format !=
+        s->format) // a rank that only samples: training ranks check the base
+        return invar_base_hash(&s->sampled_base, s->models.actor, &s->dev);
+    if (invar_model_is_adapted(s->models.actor))
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->models.actor, &s->dev));
     return invar_run_context_check_base(s, &from);
 }
 
@@ -118,24 +120,17 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
     return invar_model_init_base(model, seed_of(s), &s->dev);
 }
 
-static invar_status make_actor(invar_run_context *s)
+/*
+ * Loads the actor. A rank that only samples gets trained weights from training ranks, and reads a
+ * frozen base.
+ */
+static invar_status load_actor(invar_run_context *s, bool samples_alone)
 {
-    if (s->config->hf_checkpoint[0] && !begins_at_reference(s))
-        INVAR_TRY(check_named_weights(s->config->hf_checkpoint)); // fail before memory is allocated
-    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
+    if (samples_alone)
+        return invar_model_is_adapted(s->models.actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
     INVAR_TRY(init_adapters(s, seed_of(s)));
     INVAR_TRY(read_actor(s, seed_of(s)));
-    return invar_model_hash(&s->weights, s->actor, &s->dev);
-}
-
-/*
- * Makes the actor of a rank that only samples. Trained weights come from training ranks; a frozen
- * base is read.
- */
-static invar_status make_sampling_actor(invar_run_context *s)
-{
-    INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
-    return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
+    return invar_model_hash(&s->weights, s->models.actor, &s->dev);
 }
 
 /* ---- other models ---------------------------------------------------------------------------- */
@@ -146,8 +141,8 @@ static invar_status make_sampling_actor(invar_run_context *s)
  */
 static invar_status copy_actor_body(const invar_run_context *s, invar_param_loader *loader)
 {
-    for (int64_t i = 0; i < s->critic->n_params; i++) {
-        const invar_param *to = &s->critic->params[i];
+    for (int64_t i = 0; i < s->models.critic->n_params; i++) {
+        const invar_param *to = &s->models.critic->params[i];
         float *values;
 
         if (to->local.experts == 0)
@@ -157,8 +152,9 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
             continue;
         }
         INVAR_TRY(invar_param_loader_buffer_all(&values, loader, to));
-        INVAR_TRY(invar_full_masters_read(values, s->actor,
-                                          invar_model_find(s->actor, to->name) - s->actor->params));
+        INVAR_TRY(invar_full_masters_read(values, s->models.actor,
+                                          invar_model_find(s->models.actor, to->name) -
+                                              s->models.actor->params));
         INVAR_TRY(invar_param_loader_store(loader));
     }
     return INVAR_OK;
@@ -166,9 +162,10 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
 
 static invar_status zero_head(const invar_run_context *s, invar_param_loader *loader)
 {
-    for (int64_t i = 0; i < s->critic->n_params; i++)
-        if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].local.experts > 0)
-            INVAR_TRY(invar_param_loader_zero(loader, &s->critic->params[i]));
+    for (int64_t i = 0; i < s->models.critic->n_params; i++)
+        if (s->models.critic->params[i].kind == INVAR_PARAM_HEAD &&
+            s->models.critic->params[i].local.experts > 0)
+            INVAR_TRY(invar_param_loader_zero(loader, &s->models.critic->params[i]));
     return INVAR_OK;
 }
 
@@ -178,51 +175,36 @@ static invar_status zero_head(const invar_run_context *s, invar_param_loader *lo
  */
 static invar_status critic_from_actor(invar_run_context *s)
 {
-    bool adapted = invar_model_is_adapted(s->actor);
+    bool adapted = invar_model_is_adapted(s->models.actor);
     invar_param_loader loader;
     invar_status status;
 
     if (adapted)
-        INVAR_TRY(load_base_again(s, s->critic));
-    invar_param_loader_init(&loader, s->critic, &s->dev);
+        INVAR_TRY(load_base_again(s, s->models.critic));
+    invar_param_loader_init(&loader, s->models.critic, &s->dev);
     status = adapted ? zero_head(s, &loader) : copy_actor_body(s, &loader);
     invar_param_loader_release(&loader);
     return status;
 }
 
-/*
- * Makes a reference of the actor's shape. With adapters it shares the actor's base. If it is never
- * updated, it is in no checkpoint and needs no masters.
- */
-static invar_status alloc_reference(invar_run_context *s)
-{
-    if (invar_model_is_adapted(s->actor))
-        return invar_model_new_sharing_base(&s->reference, s->actor, &s->dev);
-    if (s->config->ref_update_interval == 0)
-        return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
-    return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
-}
-
-/* Makes the reference: loaded if it has another shape, else a copy of the actor at the start. */
-static invar_status make_reference(invar_run_context *s)
+/* Loads a reference of another shape; any other is a copy of the actor at the start. */
+static invar_status load_reference(invar_run_context *s)
 {
     invar_weights_origin from;
 
-    if (!s->ref_has_own_spec) {
-        INVAR_TRY(alloc_reference(s));
-        return invar_model_copy(s->reference, s->actor);
-    }
-    INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(invar_run_context_load_named(
-        &from, s, s->reference, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
-    return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
+    if (!s->ref_has_own_spec)
+        return invar_model_copy(s->models.reference, s->models.actor);
+    INVAR_TRY(
+        invar_run_context_load_named(&from, s, s->models.reference,
+                                     (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
+    return invar_base_hash(&s->ref_weights, s->models.reference, &s->dev);
 }
 
 /*
  * Loads the teacher into `whole`, hashes it, and copies it without masters, which the hash alone
  * needs.
  */
-static invar_status read_teacher(invar_run_context *s, invar_model *whole)
+static invar_status load_teacher(invar_run_context *s, invar_model *whole)
 {
     invar_weights_origin from;
 
@@ -230,27 +212,21 @@ static invar_status read_teacher(invar_run_context *s, invar_model *whole)
         &from, s, whole,
         (invar_config_text){INVAR_KEY_OPD_TEACHER_LOAD, s->config->opd_teacher_load}));
     INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
-    INVAR_TRY(
-        invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
-    memcpy(s->teacher->load_checksum, whole->load_checksum, sizeof whole->load_checksum);
-    return invar_model_copy(s->teacher, whole);
+    memcpy(s->models.teacher->load_checksum, whole->load_checksum, sizeof whole->load_checksum);
+    return invar_model_copy(s->models.teacher, whole);
 }
 
 /* Makes the teacher before all other models, while there is space for its masters. */
-static invar_status make_teacher(invar_run_context *s)
+static invar_status make_teacher(invar_run_context *s, const invar_model_specs *specs)
 {
-    invar_model *whole = NULL;
-    invar_status status = invar_model_new(&whole, &s->teacher_spec, s->format, s->layout, &s->dev);
+    invar_model *whole;
+    invar_status status =
+        invar_model_set_make_teacher(&s->models, &whole, specs, s->layout, &s->dev);
 
-    if (status == INVAR_OK)
-        status = read_teacher(s, whole);
+    if (status == INVAR_OK && whole)
+        status = load_teacher(s, whole);
     invar_model_free(whole);
     return status;
-}
-
-const invar_model *invar_run_context_sampler(const invar_run_context *s)
-{
-    return s->sampler_model ? s->sampler_model : s->actor;
 }
 
 const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
@@ -264,7 +240,7 @@ const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
  */
 static invar_status compare_copy(const invar_run_context *s)
 {
-    int64_t count = s->actor->n_params;
+    int64_t count = s->models.actor->n_params;
     invar_status status = INVAR_OK;
     invar_digest *of = NULL;
     invar_tensor_hasher hasher;
@@ -273,7 +249,8 @@ static invar_status compare_copy(const invar_run_context *s)
     invar_tensor_hasher_init(&hasher, &s->dev);
     for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
         status = invar_tensor_hasher_add(
-            &hasher, &(i < count ? s->actor : s->sampler_model)->params[i % count].weight, 1);
+            &hasher, &(i < count ? s->models.actor : s->models.sampler)->params[i % count].weight,
+            1);
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(of, &hasher);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
@@ -281,7 +258,7 @@ static invar_status compare_copy(const invar_run_context *s)
             status = INVAR_FAIL(INVAR_E_MISMATCH, 0,
                                 "rollout-overlap: %s of the copy that samples is not that of the "
                                 "weights that learn: check the memory of the device",
-                                s->actor->params[i].name);
+                                s->models.actor->params[i].name);
     invar_tensor_hasher_release(&hasher);
     invar_free(of);
     return status;
@@ -289,89 +266,104 @@ static invar_status compare_copy(const invar_run_context *s)
 
 static invar_status copy_actor(const invar_run_context *s)
 {
-    INVAR_TRY(invar_model_copy(s->sampler_model, s->actor));
+    INVAR_TRY(invar_model_copy(s->models.sampler, s->models.actor));
     return compare_copy(s);
 }
 
 /* Ops of one device context do not wait for those of another, hence the synchronization. */
 invar_status invar_run_context_refresh_sampler(invar_run_context *s)
 {
-    if (!s->sampler_model)
+    if (!s->models.sampler)
         return INVAR_OK;
     INVAR_TRY(invar_run_context_two_formats(s)
-                  ? invar_model_refresh_from(s->sampler_model, s->actor, &s->dev)
+                  ? invar_model_refresh_from(s->models.sampler, s->models.actor, &s->dev)
                   : copy_actor(s));
     return s->sampler_dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
 }
 
 /*
- * Makes the sampling copy of a model with adapters. In another format the base is read again, since
- * the actor's is rounded; later only the adapters change.
+ * Loads the sampling copy. With adapters and another format the base is read again, since the
+ * actor's is rounded; later only the adapters change.
  */
-static invar_status make_adapted_sampler(invar_run_context *s)
+static invar_status load_sampler(invar_run_context *s)
 {
-    if (!invar_run_context_two_formats(s))
-        return invar_model_new_sharing_base(&s->sampler_model, s->actor, &s->dev);
-    INVAR_TRY(invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format, s->layout,
-                                      &s->dev));
-    INVAR_TRY(load_base_again(s, s->sampler_model));
-    return invar_base_hash(&s->sampled_base, s->sampler_model, &s->dev);
-}
-
-static invar_status make_sampler(invar_run_context *s)
-{
-    if (!invar_run_context_two_formats(s) && !s->sampler_dev.backend)
-        return INVAR_OK;
-    INVAR_TRY(invar_model_is_adapted(s->actor)
-                  ? make_adapted_sampler(s)
-                  : invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format,
-                                            s->layout, &s->dev));
+    if (invar_model_is_adapted(s->models.actor) && invar_run_context_two_formats(s)) {
+        INVAR_TRY(load_base_again(s, s->models.sampler));
+        INVAR_TRY(invar_base_hash(&s->sampled_base, s->models.sampler, &s->dev));
+    }
     return invar_run_context_refresh_sampler(s);
 }
 
-static invar_status make_other_models(invar_run_context *s)
+static invar_status load_critic(invar_run_context *s)
 {
-    const invar_config *c = s->config;
     invar_weights_origin from;
 
-    if (invar_train_settings_reference(c))
-        INVAR_TRY(make_reference(s));
-    if (invar_train_settings_critic(c)) {
-        INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(c->critic_load[0]
-                      ? invar_run_context_load_named(
-                            &from, s, s->critic,
-                            (invar_config_text){INVAR_KEY_CRITIC_LOAD, s->config->critic_load})
-                      : critic_from_actor(s));
-        INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
-    }
-    return INVAR_OK;
+    INVAR_TRY(s->config->critic_load[0]
+                  ? invar_run_context_load_named(
+                        &from, s, s->models.critic,
+                        (invar_config_text){INVAR_KEY_CRITIC_LOAD, s->config->critic_load})
+                  : critic_from_actor(s));
+    return invar_model_hash(&s->critic_weights, s->models.critic, &s->dev);
 }
 
-/* Loads the draft model. Training ranks do not need it if other ranks sample. */
-static invar_status load_draft(invar_run_context *s, bool samples)
+/* Fails if a folder has no weights, before memory is allocated for them. */
+static invar_status check_folders(const invar_run_context *s, const invar_model_specs *specs)
 {
-    const char *dir = s->config->speculative_draft_model_path;
+    const char *dir = s->config->hf_checkpoint;
+
+    if (specs->draft)
+        INVAR_TRY(invar_hf_check_weights(s->config->speculative_draft_model_path));
+    return dir[0] && !specs->samples_alone && !begins_at_reference(s) ? check_named_weights(dir)
+                                                                      : INVAR_OK;
+}
+
+invar_model_specs invar_run_context_model_specs(const invar_run_context *s, unsigned wants)
+{
+    const invar_config *c = s->config;
+    invar_model_specs out = {.actor = &s->spec,
+                             .draft = invar_run_context_drafts(s) ? &s->draft_spec : NULL,
+                             .format = s->format,
+                             .rollout_format = s->rollout_format,
+                             .draft_format = s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32
+                                                                            : INVAR_FORMAT_BF16};
+
+    if (wants & INVAR_RUN_CONTEXT_SAMPLE)
+        invar_model_specs_sample_alone(&out);
+    if (!(wants & INVAR_RUN_CONTEXT_LEARN))
+        return out;
+    out.reference = invar_train_settings_reference(c) ? &s->ref_spec : NULL;
+    out.teacher = invar_train_settings_teacher(c) ? &s->teacher_spec : NULL;
+    out.critic = invar_train_settings_critic(c) ? &s->critic_spec : NULL;
+    out.reference_apart = s->ref_has_own_spec;
+    out.teacher_apart = s->teacher_apart;
+    out.critic_apart = s->critic_apart;
+    out.reference_moves = c->ref_update_interval > 0;
+    out.overlap = c->rollout_overlap;
+    return out;
+}
+
+static invar_status load_models(invar_run_context *s, bool samples_alone)
+{
+    const char *draft = s->config->speculative_draft_model_path;
     invar_weights_origin origin;
 
-    if (!invar_run_context_drafts(s) || (s->layout && !samples && s->config->rollout_num_gpus > 0))
-        return INVAR_OK;
-    INVAR_TRY(invar_hf_check_weights(dir));
-    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_run_context_draft_format(s),
-                                      NULL, &s->dev));
-    return invar_run_context_load_folder(&origin, s->draft, dir, 0, &s->dev);
+    if (s->models.draft)
+        INVAR_TRY(invar_run_context_load_folder(&origin, s->models.draft, draft, 0, &s->dev));
+    INVAR_TRY(load_actor(s, samples_alone));
+    if (s->models.sampler)
+        INVAR_TRY(load_sampler(s));
+    if (s->models.reference)
+        INVAR_TRY(load_reference(s));
+    return s->models.critic ? load_critic(s) : INVAR_OK;
 }
 
-invar_status invar_run_context_make_models(invar_run_context *s, unsigned wants)
+invar_status invar_run_context_make_models(invar_run_context *s, const invar_model_specs *specs)
 {
-    if ((wants & INVAR_RUN_CONTEXT_LEARN) && invar_train_settings_teacher(s->config))
-        INVAR_TRY(make_teacher(s));
-    INVAR_TRY(load_draft(s, (wants & INVAR_RUN_CONTEXT_SAMPLE) != 0));
-    if (wants & INVAR_RUN_CONTEXT_SAMPLE)
-        return make_sampling_actor(s);
-    INVAR_TRY(make_actor(s));
-    INVAR_TRY(make_sampler(s));
-    return wants & INVAR_RUN_CONTEXT_LEARN ? make_other_models(s) : INVAR_OK;
+    INVAR_TRY(make_teacher(s, specs));
+    INVAR_TRY(check_folders(s, specs));
+    for (int i = INVAR_MODEL_ACTOR; i < INVAR_MODEL_ROLES; i++)
+        INVAR_TRY(invar_model_set_make(&s->models, (invar_model_role)i, specs, s->layout, &s->dev));
+    return load_models(s, specs->samples_alone);
 }
 
 /*

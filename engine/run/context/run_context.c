@@ -244,7 +244,7 @@ static invar_speculation speculation_of(const invar_run_context *s)
 {
     const invar_config *c = s->config;
 
-    return (invar_speculation){.model = s->draft,
+    return (invar_speculation){.model = s->models.draft,
                                .algorithm = c->speculative_algorithm,
                                .tokens = c->speculative_num_draft_tokens,
                                .window = {c->speculative_ngram_min_match_window_size,
@@ -279,6 +279,8 @@ static invar_status find_models(const invar_run_context *s)
 
 static invar_status open_all(invar_run_context *s, unsigned wants, const invar_local_ranks *crowd)
 {
+    invar_model_specs specs;
+
     INVAR_TRY(find_models(s));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(invar_run_context_read_specs(s, wants));
@@ -291,8 +293,9 @@ static invar_status open_all(invar_run_context *s, unsigned wants, const invar_l
     INVAR_TRY(read_stops(s));
     if ((wants & INVAR_RUN_CONTEXT_DATA) && s->config->prompt_data[0])
         INVAR_TRY(invar_run_context_data(&s->data, s, s->config->prompt_data, false));
+    specs = invar_run_context_model_specs(s, wants);
     return wants & INVAR_RUN_CONTEXT_NO_WEIGHTS ? INVAR_OK
-                                                : invar_run_context_make_models(s, wants);
+                                                : invar_run_context_make_models(s, &specs);
 }
 
 invar_status invar_run_context_open(invar_run_context *session, const invar_config *config,
@@ -321,12 +324,7 @@ void invar_run_context_close(invar_run_context *session)
 {
     invar_eval_config_release(&session->evals);
     invar_dataset_close(session->data);
-    invar_model_free(session->draft);
-    invar_model_free(session->critic);
-    invar_model_free(session->teacher);
-    invar_model_free(session->reference);
-    invar_model_free(session->sampler_model);
-    invar_model_free(session->actor);
+    invar_model_set_release(&session->models);
     invar_tokenizer_free(session->tokenizer);
     invar_free(session->stop_ids);
     invar_free(session->stop);

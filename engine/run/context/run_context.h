@@ -17,6 +17,7 @@
 #include "engine/files/data/dataset.h"
 #include "engine/model/forward.h"
 #include "engine/record/profile.h"
+#include "engine/run/models/model_set.h"
 #include "engine/sample/rollout/file/rollout_file.h"
 #include "engine/sample/rollout/rollout.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -52,17 +53,10 @@ typedef struct invar_run_context {
     invar_format format, rollout_format;
     const invar_layout *layout; /* layout of the ranks that the models are divided over; NULL
                                    for one rank */
-    invar_model *actor;
-    invar_model *sampler_model; /* copy of the actor's weights that samples, in another format
-                                   or during training; NULL if the actor samples */
-    invar_model *reference;     /* NULL if the run needs no reference */
-    invar_model *teacher;       /* NULL if the run needs no teacher */
-    invar_model *critic;        /* NULL if the run needs no critic */
+    invar_model_set models;
     invar_model_spec ref_spec, teacher_spec, critic_spec;
     bool ref_has_own_spec, teacher_apart,
-        critic_apart;   /* the folder of this model has another config.json than the actor */
-    invar_model *draft; /* draft model, complete on every rank that samples; its spec is known
-                           before */
+        critic_apart; /* the folder of this model has another config.json than the actor */
     invar_model_spec draft_spec;
     invar_eval_config evals;  /* sets of eval-config, once invar_evaluate_read_sets has read them */
     invar_dataset *data;      /* NULL without prompt-data */
@@ -129,20 +123,23 @@ invar_status invar_run_context_open_rank(invar_run_context *session, const invar
 void invar_run_context_close(invar_run_context *session);
 
 /*
- * Makes the models of a context that was opened with INVAR_RUN_CONTEXT_NO_WEIGHTS. `wants` must be
- * as it was then.
+ * Returns the models that a rank needs for what a context opens. A run reduces them to those of the
+ * rank's role.
+ */
+invar_model_specs invar_run_context_model_specs(const invar_run_context *session, unsigned wants);
+
+/*
+ * Makes the models of a context that was opened with INVAR_RUN_CONTEXT_NO_WEIGHTS, and loads their
+ * weights.
  */
 invar_status invar_run_context_make_models(invar_run_context *session,
-                                           unsigned wants) INVAR_MUST_USE;
+                                           const invar_model_specs *specs) INVAR_MUST_USE;
 
 /* True if sampling and training use weights of different formats. */
 static inline bool invar_run_context_two_formats(const invar_run_context *session)
 {
     return session->rollout_format != session->format;
 }
-
-/* Returns the model that samples: the actor, or a copy that may have another format. */
-const invar_model *invar_run_context_sampler(const invar_run_context *session);
 
 /* Returns the device on which samples are drawn: the sampling thread's device if there is one. */
 const invar_device *invar_run_context_sampler_dev(const invar_run_context *session);
@@ -174,12 +171,8 @@ invar_status invar_run_context_check_sampling(const invar_run_context *session, 
  */
 invar_status invar_run_context_check_rollouts(const invar_run_context *session) INVAR_MUST_USE;
 
-/*
- * invar_run_context_drafts is true if a draft model proposes tokens; the other function returns the
- * format of its weights.
- */
+/* True if a draft model proposes tokens. */
 bool invar_run_context_drafts(const invar_run_context *session);
-invar_format invar_run_context_draft_format(const invar_run_context *session);
 
 /* Returns the free settings of a rollout. */
 invar_rollout_exec_options invar_run_context_limits(const invar_run_context *session);

@@ -150,11 +150,6 @@ bool invar_run_context_drafts(const invar_run_context *s)
     return s->config->speculative_algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
 }
 
-invar_format invar_run_context_draft_format(const invar_run_context *s)
-{
-    return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
-}
-
 static invar_status read_draft(invar_run_context *s)
 {
     const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;

@@ -329,7 +329,7 @@ invar_status invar_run_context_check_adapters(const invar_run_context *session,
     invar_weights_origin from;
 
     describe_origin(&from, checkpoint);
-    INVAR_TRY(check_weights(session->actor, checkpoint));
+    INVAR_TRY(check_weights(session->models.actor, checkpoint));
     return invar_run_context_check_base(session, &from);
 }
 
@@ -345,9 +345,9 @@ invar_status invar_run_context_load_newest(invar_run_context *s)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
     if (!c->load[0])
         return INVAR_OK;
-    INVAR_TRY(
-        load_weights(&s->loaded, s->actor, "load", c->load, &choice, INVAR_LOAD_COMPARED, &s->dev));
+    INVAR_TRY(load_weights(&s->loaded, s->models.actor, "load", c->load, &choice,
+                           INVAR_LOAD_COMPARED, &s->dev));
     INVAR_TRY(invar_run_context_check_base(s, &s->loaded));
     INVAR_TRY(invar_run_context_refresh_sampler(s));
-    return invar_model_hash(&s->weights, s->actor, &s->dev);
+    return invar_model_hash(&s->weights, s->models.actor, &s->dev);
 }

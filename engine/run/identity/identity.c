@@ -230,7 +230,7 @@ static void add_model(facts *f, const invar_run_context *s)
         int64_t value;
     } numbers[] = {{"layers", s->spec.layers},
                    {"hidden-size", s->spec.hidden},
-                   {"parameters", count_elements(s->actor)}};
+                   {"parameters", count_elements(s->models.actor)}};
 
     f->items[f->count++] =
         (invar_ledger_fact){INVAR_LEDGER_MODEL_SCOPE, "family", invar_family_name(s->spec.family)};

@@ -65,9 +65,9 @@ static bool shorten_prefill(invar_memory_workload *workload, char *out, size_t s
 
 static bool disable_overlap(invar_memory_workload *workload, char *out, size_t size)
 {
-    bool beside = workload->overlap;
+    bool beside = workload->models.overlap;
 
-    workload->overlap = workload->verify_inflight = false;
+    workload->models.overlap = workload->verify_inflight = false;
     (void)snprintf(out, size, "rollout-overlap = false");
     return beside;
 }
@@ -258,7 +258,7 @@ static invar_status find_several(char *out, size_t size, const char *before,
 static invar_status find_adapters(char *out, size_t size, const invar_memory_workload *asked,
                                   size_t available)
 {
-    invar_model_spec spec = *asked->spec;
+    invar_model_spec spec = *asked->models.actor;
     invar_memory_workload workload = *asked;
     invar_memory_plan found;
     char more[INVAR_MEMORY_PLAN_ADVICE_SIZE] = "", first[64];
@@ -267,7 +267,7 @@ static invar_status find_adapters(char *out, size_t size, const invar_memory_wor
         return INVAR_OK;
     spec.lora = (invar_lora_spec){.rank = LORA_RANK, .alpha = LORA_RANK};
     INVAR_TRY(invar_lora_targets(&spec.lora.targets, "all-linear"));
-    workload.spec = &spec;
+    workload.models.actor = &spec;
     INVAR_TRY(invar_memory_plan_make(&found, &workload, available));
     if (!found.fits)
         INVAR_TRY(find_several(more, sizeof more, " and ", &workload, available));

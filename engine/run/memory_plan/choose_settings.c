@@ -39,19 +39,20 @@ static size_t block_limit(const invar_memory_plan *b)
 /* Returns the bytes of the block that scoring and learning use. */
 static size_t training_bytes(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return max_size(workload->overlap ? 0 : b->verify_bytes, max_size(b->scoring, b->learning));
+    return max_size(workload->models.overlap ? 0 : b->verify_bytes,
+                    max_size(b->scoring, b->learning));
 }
 
 /* Returns the bytes of the block that the sampler uses at the same time, with overlap. */
 static size_t overlap_bytes(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return workload->overlap ? max_size(b->sampling, b->verify_bytes) : 0;
+    return workload->models.overlap ? max_size(b->sampling, b->verify_bytes) : 0;
 }
 
 /* Returns the bytes that sampling may have. */
 static size_t sampling_limit(const invar_memory_plan *b, const invar_memory_workload *workload)
 {
-    return workload->overlap ? block_limit(b) / 2 : block_limit(b);
+    return workload->models.overlap ? block_limit(b) / 2 : block_limit(b);
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
@@ -61,7 +62,7 @@ static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_mod
 {
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
-    if (!models->workload->samples_alone)
+    if (!models->workload->models.samples_alone)
         INVAR_TRY(invar_dry_models_train(b, models));
     INVAR_TRY(invar_dry_models_check(b, models));
     *fits =
@@ -135,7 +136,7 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *mode
     bool fits;
 
     if (rows == 0)
-        rows = invar_min_i64(invar_trainer_head_rows(workload->dev, workload->spec),
+        rows = invar_min_i64(invar_trainer_head_rows(workload->dev, workload->models.actor),
                              max_rows(workload));
 
     INVAR_TRY(try_training(&fits, b, models, tokens, rows));
@@ -169,25 +170,19 @@ static invar_rollout_exec_options resolve_limits(int64_t *least_out, const invar
 
     *least_out = 0;
     limits.concurrency = concurrency;
-    limits.speculation.model = models->draft;
+    limits.speculation.model = models->run.draft;
     for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
         const invar_rollout_shape *r = &workload->rollouts[i];
         int64_t rows = invar_memory_plan_rows(r), pages = out.pages;
 
         if (r->prompts == 0)
             continue;
-        out = invar_rollout_resolve_options(&limits, invar_dry_models_sampler(models),
+        out = invar_rollout_resolve_options(&limits, invar_model_set_sampler(&models->run),
                                             workload->dev, r->prompts * r->per_prompt, rows, room);
         out.pages = invar_max_i64(out.pages, pages);
         *least_out = invar_max_i64(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
     return out;
-}
-
-static bool samples_anything(const invar_memory_workload *workload)
-{
-    return workload->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
-           workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
 }
 
 /* Reduces the pages to the number that fits, if that is at least `least`. */
@@ -211,12 +206,12 @@ static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_mod
 static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *models)
 {
     int64_t concurrency = models->workload->limits.concurrency, least, page_bytes;
-    bool fits = !samples_anything(models->workload);
+    bool fits = !invar_memory_plan_samples(models->workload);
 
     while (!fits) {
         invar_rollout_exec_options limits = resolve_limits(&least, b, models, concurrency);
-        page_bytes =
-            invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(models)), 1);
+        page_bytes = invar_max_i64(
+            invar_rollout_page_bytes(&limits, invar_model_set_sampler(&models->run)), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
         INVAR_TRY(invar_dry_models_sample(b, models));
@@ -263,14 +258,15 @@ static invar_status choose_all(invar_memory_plan *b, invar_dry_models *models)
 {
     if (cannot_fit(b, models->workload))
         return INVAR_OK;
-    if (models->workload->overlap)
+    if (models->workload->models.overlap)
         INVAR_TRY(choose_cache(b, models));
-    if (!models->workload->samples_alone)
+    if (!models->workload->models.samples_alone)
         INVAR_TRY(invar_dry_models_measure_overhead(b, models));
-    if (!models->workload->samples_alone || models->workload->verify_inflight)
+    if (!models->workload->models.samples_alone || models->workload->verify_inflight)
         INVAR_TRY(choose_training(b, models));
-    return cannot_fit(b, models->workload) || models->workload->overlap ? INVAR_OK
-                                                                        : choose_cache(b, models);
+    return cannot_fit(b, models->workload) || models->workload->models.overlap
+               ? INVAR_OK
+               : choose_cache(b, models);
 }
 
 static invar_status make_plan(invar_memory_plan *b, invar_dry_models *models)

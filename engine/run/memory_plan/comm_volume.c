@@ -190,9 +190,9 @@ static invar_status count_products(invar_comm_volume *out, const step_context *s
         const invar_rl_sample *first = s->samples + units.unit_sample[u];
         int64_t count = units.unit_sample[u + 1] - units.unit_sample[u];
 
-        out->flop += count_flop(s->cast->actor, first, count, forwards + ahead);
-        if (s->cast->critic)
-            out->flop += count_flop(s->cast->critic, first, count, forwards);
+        out->flop += count_flop(s->cast->run.actor, first, count, forwards + ahead);
+        if (s->cast->run.critic)
+            out->flop += count_flop(s->cast->run.critic, first, count, forwards);
     }
     invar_batch_plan_release(&units);
     return INVAR_OK;
@@ -210,7 +210,7 @@ static invar_status run_step(invar_comm_volume *out, const step_context *s)
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
     observe_axes(watches, out, layout);
     status = run_learner(s, trainer, &s->cast->actor_learner);
-    if (status == INVAR_OK && s->cast->critic)
+    if (status == INVAR_OK && s->cast->run.critic)
         status = run_learner(s, trainer, &s->cast->critic_learner);
     observe_axes(watches, NULL, layout);
     invar_trainer_free(trainer);
@@ -351,16 +351,18 @@ static invar_status make_all(invar_comm_volume *out, step_context *s,
                              const invar_memory_workload *workload,
                              const invar_memory_plan_choice *choice, bool equal)
 {
+    invar_memory_workload settled = *workload;
     invar_memory_plan plan;
     invar_status status;
 
     *out = (invar_comm_volume){.count = 0};
+    invar_memory_plan_settle(&settled, choice);
+    settled.replay = false; // the origin of the routing changes no transfer
     INVAR_CHECK(workload->learns && workload->layout && workload->layout->simulated_peers);
     INVAR_TRY(INVAR_ALLOC(s->cast, 1, "the plan of a step"));
     *s->cast = (invar_dry_models){0};
-    status = invar_dry_models_make(s->cast, &plan, workload);
-    s->options = invar_dry_models_options(s->cast, choice);
-    s->options.replay = NULL; // the origin of the routing changes no transfer
+    status = invar_dry_models_make(s->cast, &plan, &settled);
+    s->options = invar_memory_plan_trainer(&settled, NULL);
     if (status == INVAR_OK)
         status = count_step(out, s, equal);
     invar_dry_models_release(s->cast);

@@ -29,93 +29,39 @@ static void add_item(invar_memory_plan *out, const invar_dry_models *models, con
     out->resident += bytes;
 }
 
-static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *models,
-                              const invar_model_spec *spec, bool weights_alone, const char *name)
-{
-    const invar_memory_workload *workload = models->workload;
-    const invar_device *dev = &models->resident.dev;
-
-    INVAR_TRY(weights_alone
-                  ? invar_model_new_weights(model, spec, workload->format, workload->layout, dev)
-                  : invar_model_new(model, spec, workload->format, workload->layout, dev));
-    add_item(out, models, name);
-    return INVAR_OK;
-}
-
-/* Adds the key of the model to an error about its shape, if it has a spec of its own. */
-static invar_status name_model(invar_status status, const invar_model_spec *own, const char *key)
-{
-    return own ? invar_error_advise(status, INVAR_E_INVALID, key) : status;
-}
-
 /* Adds the teacher. While it is loaded there are also its masters, and its weights twice. */
-static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *models,
-                                const invar_model_spec *spec)
+static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *models)
 {
     const invar_memory_workload *workload = models->workload;
-    invar_model *whole = NULL;
-    invar_status status;
+    invar_model *whole;
+    invar_status status = invar_model_set_make_teacher(&models->run, &whole, &workload->models,
+                                                       workload->layout, &models->resident.dev);
 
-    INVAR_TRY(
-        invar_model_new(&whole, spec, workload->format, workload->layout, &models->resident.dev));
-    status = invar_model_new_weights(&models->teacher, spec, workload->format, workload->layout,
-                                     &models->resident.dev);
     out->load_peak_bytes = models->resident.allocated_bytes;
     invar_model_free(whole);
-    add_item(out, models, "teacher: weights");
+    if (models->run.teacher)
+        add_item(out, models, "teacher: weights");
     return status;
 }
 
-/* Adds the reference. With adapters it shares the actor's base, unless it has a spec of its own. */
-static invar_status add_reference(invar_memory_plan *out, invar_dry_models *models)
+/* Adds the other models. A model that the rank does not have takes no memory and is no item. */
+static invar_status add_models(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_model_spec *own = models->workload->reference_spec;
-    const char *name = "reference: weights";
-
-    if (own)
-        return name_model(add_model(&models->reference, out, models, own, true, name), own,
-                          INVAR_MEMORY_PLAN_IS_REFERENCE);
-    if (!invar_model_is_adapted(models->actor))
-        return add_model(&models->reference, out, models, models->workload->spec,
-                         !models->workload->reference_moves, name);
-    INVAR_TRY(
-        invar_model_new_sharing_base(&models->reference, models->actor, &models->resident.dev));
-    add_item(out, models, name);
-    return INVAR_OK;
-}
-
-/* Adds the draft model, which is complete on every rank that samples. */
-static invar_status add_draft(invar_memory_plan *out, invar_dry_models *models)
-{
+    static const char *const names[INVAR_MODEL_ROLES] = {[INVAR_MODEL_ACTOR] = "actor: weights",
+                                                         [INVAR_MODEL_SAMPLER] = "rollout: weights",
+                                                         [INVAR_MODEL_REFERENCE] =
+                                                             "reference: weights",
+                                                         [INVAR_MODEL_CRITIC] = "critic: weights",
+                                                         [INVAR_MODEL_DRAFT] = "draft: weights"};
     const invar_memory_workload *workload = models->workload;
-    bool samples = false;
 
-    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++)
-        samples = samples || workload->rollouts[i].prompts > 0;
-    if (!workload->draft || !samples)
-        return INVAR_OK;
-    INVAR_TRY(invar_model_new_weights(&models->draft, workload->draft, workload->draft_format, NULL,
-                                      &models->resident.dev));
-    add_item(out, models, "draft: weights");
-    return INVAR_OK;
-}
-
-/*
- * Adds the copy of the actor that samples, in another format or during training. It has no masters;
- * with adapters it shares the base if the format is equal.
- */
-static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *models)
-{
-    const invar_memory_workload *workload = models->workload;
-    const invar_device *dev = &models->resident.dev;
-
-    if (!workload->two_formats && !workload->overlap)
-        return INVAR_OK;
-    INVAR_TRY(!workload->two_formats && invar_model_is_adapted(models->actor)
-                  ? invar_model_new_sharing_base(&models->rollout_actor, models->actor, dev)
-                  : invar_model_new_weights(&models->rollout_actor, workload->spec,
-                                            workload->rollout_format, workload->layout, dev));
-    add_item(out, models, "rollout: weights");
+    INVAR_TRY(add_teacher(out, models));
+    for (int i = INVAR_MODEL_ACTOR; i < INVAR_MODEL_ROLES; i++) {
+        INVAR_TRY(invar_model_set_make(&models->run, (invar_model_role)i, &workload->models,
+                                       workload->layout, &models->resident.dev));
+        if (models->resident.allocated_bytes > out->resident)
+            add_item(out, models, names[i]);
+    }
     return INVAR_OK;
 }
 
@@ -127,21 +73,20 @@ static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
                                      .prefix = "",
                                      .adamw = models->workload->adamw,
                                      .offload_chunk_bytes = models->workload->offload_chunk_bytes};
-    size_t before = out->resident;
 
-    INVAR_TRY(invar_learner_open(learner, model, true, &o));
+    INVAR_TRY(invar_learner_open(learner, model, models->workload->learns, &o));
+    if (!learner->grads)
+        return INVAR_OK;
     out->items[out->n_items++] = (invar_memory_plan_item){grads, learner->grads->bytes};
     out->resident += learner->grads->bytes;
     add_item(out, models, moments);
-    INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_MEMORY_PLAN_ITEMS);
     return INVAR_OK;
 }
 
 static invar_status add_sync(invar_memory_plan *out, invar_dry_models *models)
 {
     const invar_weight_sync_options o = {.roles = models->workload->roles,
-                                         .model = models->rollout_actor ? models->rollout_actor
-                                                                        : models->actor,
+                                         .model = invar_model_set_sampler(&models->run),
                                          .dev = &models->resident.dev,
                                          .bucket_bytes = models->workload->bucket_bytes};
 
@@ -272,54 +217,27 @@ static int model_heaviest(const invar_model *model)
     return invar_layout_rank_of(model->layout, &place);
 }
 
-static invar_status dry_models_make(invar_dry_models *models, invar_memory_plan *out)
-{
-    const invar_memory_workload *workload = models->workload;
-    const invar_learner_options still = {.dev = &models->resident.dev, .prefix = ""};
-    invar_model_spec critic = *workload->spec, teacher = *workload->spec;
-
-    critic.value_head = true;
-    critic.tied = false;
-    teacher.lora = critic.lora = (invar_lora_spec){0};
-    if (workload->teacher)
-        INVAR_TRY(name_model(
-            add_teacher(out, models, workload->teacher_spec ? workload->teacher_spec : &teacher),
-            workload->teacher_spec, INVAR_MEMORY_PLAN_IS_TEACHER));
-    INVAR_TRY(add_model(&models->actor, out, models, workload->spec, workload->samples_alone,
-                        "actor: weights"));
-    INVAR_TRY(add_rollout_actor(out, models));
-    if (workload->reference)
-        INVAR_TRY(add_reference(out, models));
-    if (workload->critic)
-        INVAR_TRY(name_model(add_model(&models->critic, out, models,
-                                       workload->critic_spec ? workload->critic_spec : &critic,
-                                       false, "critic: weights"),
-                             workload->critic_spec, INVAR_MEMORY_PLAN_IS_CRITIC));
-    INVAR_TRY(add_draft(out, models));
-    INVAR_TRY(invar_learner_open(&models->actor_learner, models->actor, false, &still));
-    INVAR_TRY(invar_learner_open(&models->critic_learner, models->critic, false, &still));
-    if (workload->learns)
-        INVAR_TRY(add_learner(&models->actor_learner, out, models, models->actor,
-                              "actor: gradients", "actor: moments"));
-    if (workload->learns && models->critic)
-        INVAR_TRY(add_learner(&models->critic_learner, out, models, models->critic,
-                              "critic: gradients", "critic: moments"));
-    INVAR_TRY(add_sync(out, models));
-    out->host = models->resident.host;
-    out->peak_rank = model_heaviest(models->actor);
-    if (workload->samples_alone)
-        out->weights = invar_model_weight_bytes(models->actor);
-    return INVAR_OK;
-}
-
 invar_status invar_dry_models_make(invar_dry_models *models, invar_memory_plan *out,
                                    const invar_memory_workload *workload)
 {
+    const invar_model_set *run = &models->run;
+
     *out = (invar_memory_plan){0};
     models->workload = workload;
     invar_phase_arena_init(&models->resident, workload->dev, 0);
     models->resident.backend.memory.exact_size = false; // allocate like the real device
-    return dry_models_make(models, out);
+    INVAR_TRY(add_models(out, models));
+    INVAR_TRY(add_learner(&models->actor_learner, out, models, run->actor, "actor: gradients",
+                          "actor: moments"));
+    if (run->critic)
+        INVAR_TRY(add_learner(&models->critic_learner, out, models, run->critic,
+                              "critic: gradients", "critic: moments"));
+    INVAR_TRY(add_sync(out, models));
+    out->host = models->resident.host;
+    out->peak_rank = model_heaviest(run->actor);
+    if (workload->models.samples_alone)
+        out->weights = invar_model_weight_bytes(run->actor);
+    return INVAR_OK;
 }
 
 void invar_dry_models_release(invar_dry_models *models)
@@ -327,17 +245,7 @@ void invar_dry_models_release(invar_dry_models *models)
     invar_weight_sync_free(models->sync);
     invar_learner_close(&models->critic_learner);
     invar_learner_close(&models->actor_learner);
-    invar_model_free(models->draft);
-    invar_model_free(models->critic);
-    invar_model_free(models->teacher);
-    invar_model_free(models->reference);
-    invar_model_free(models->rollout_actor);
-    invar_model_free(models->actor);
-}
-
-const invar_model *invar_dry_models_sampler(const invar_dry_models *models)
-{
-    return models->rollout_actor ? models->rollout_actor : models->actor;
+    invar_model_set_release(&models->run);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -350,10 +258,10 @@ invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *m
 
     limits.pages = out->choice.pages;
     limits.concurrency = out->choice.concurrency;
-    limits.speculation.model = models->draft;
+    limits.speculation.model = models->run.draft;
     invar_phase_arena_init(&models->work, models->workload->dev, 1);
-    status = invar_rollout_new(&rollout, invar_dry_models_sampler(models), NULL, &models->work.dev,
-                               &limits);
+    status = invar_rollout_new(&rollout, invar_model_set_sampler(&models->run), NULL,
+                               &models->work.dev, &limits);
     if (status == INVAR_OK)
         status = invar_dry_run_rollout(rollout, models->workload);
     out->sampling = models->work.high_water;
@@ -364,16 +272,16 @@ invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *m
 /* Dry-runs the verification of in-flight samples, which a rank does without other ranks. */
 invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *models)
 {
-    invar_trainer_options o = invar_dry_models_options(models, &out->choice);
     invar_memory_workload workload = *models->workload;
-    invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(models)};
+    invar_dry_run_objects parts = {.models = &models->run};
+    invar_trainer_options o;
     invar_status status;
 
     if (!workload.verify_inflight)
         return INVAR_OK;
-    o.replay = workload.replay ? parts.sampler : NULL;
+    invar_memory_plan_settle(&workload, &out->choice);
+    o = invar_memory_plan_trainer(&workload, invar_model_set_sampler(&models->run));
     o.layout = NULL;
-    workload.plan.max_tokens = out->choice.max_tokens;
     invar_phase_arena_init(&models->work, workload.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.checker, &models->work.dev, &o));
     status = invar_dry_run_check(&parts, &workload);
@@ -434,34 +342,17 @@ static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *m
     return status;
 }
 
-invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
-                                               const invar_memory_plan_choice *choice)
-{
-    const invar_memory_workload *workload = models->workload;
-    invar_trainer_options o = {.plan = workload->plan,
-                               .recompute = workload->recompute,
-                               .head_rows = choice->head_rows,
-                               .temperature = 1.0f,
-                               .replay = workload->replay ? models->actor : NULL,
-                               .layout = workload->layout};
-
-    o.plan.max_tokens = choice->max_tokens;
-    return o;
-}
-
 invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_trainer_options o = invar_dry_models_options(models, &out->choice);
     invar_memory_workload workload = *models->workload;
-    invar_dry_run_objects parts = {.actor = models->actor,
-                                   .critic = models->critic,
-                                   .reference = workload.reference_spec ? models->reference : NULL,
-                                   .teacher = workload.teacher_spec ? models->teacher : NULL,
+    invar_dry_run_objects parts = {.models = &models->run,
                                    .actor_grads = models->actor_learner.grads,
                                    .critic_grads = models->critic_learner.grads};
+    invar_trainer_options o;
     invar_status status;
 
-    workload.plan.max_tokens = out->choice.max_tokens;
+    invar_memory_plan_settle(&workload, &out->choice);
+    o = invar_memory_plan_trainer(&workload, models->run.actor);
     invar_phase_arena_init(&models->work, workload.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &models->work.dev, &o));
     status = invar_dry_run_score(&parts, &workload);

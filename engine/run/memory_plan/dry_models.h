@@ -23,8 +23,7 @@ typedef struct invar_dry_models {
     const invar_memory_workload *workload;
     invar_phase_arena resident; /* device of the models */
     invar_phase_arena work;     /* device of the current phase */
-    invar_model *actor, *reference, *teacher, *critic, *draft;
-    invar_model *rollout_actor; /* copy of the actor that samples; NULL if the actor samples */
+    invar_model_set run;
     invar_learner actor_learner, critic_learner;
     invar_weight_sync *sync; /* NULL without a weight sync */
     size_t overhead_bytes;   /* resident memory besides the models: norms, hashes */
@@ -38,13 +37,6 @@ invar_status invar_dry_models_make(invar_dry_models *models, invar_memory_plan *
 invar_status invar_dry_models_measure_overhead(const invar_memory_plan *out,
                                                invar_dry_models *models) INVAR_MUST_USE;
 void invar_dry_models_release(invar_dry_models *models);
-
-/* Returns the model that samples: the actor or its copy. */
-const invar_model *invar_dry_models_sampler(const invar_dry_models *models);
-
-/* Returns the options of the run's trainer, with the settings of `choice`. */
-invar_trainer_options invar_dry_models_options(const invar_dry_models *models,
-                                               const invar_memory_plan_choice *choice);
 
 /*
  * Dry-run sampling, the verification of in-flight samples, and scoring with learning, with the

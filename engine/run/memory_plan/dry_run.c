@@ -58,6 +58,32 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
     return out;
 }
 
+bool invar_memory_plan_samples(const invar_memory_workload *workload)
+{
+    return workload->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
+           workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
+}
+
+void invar_memory_plan_settle(invar_memory_workload *workload,
+                              const invar_memory_plan_choice *choice)
+{
+    workload->head_rows = choice->head_rows;
+    workload->plan.max_tokens = choice->max_tokens;
+    workload->limits.pages = choice->pages;
+    workload->limits.concurrency = choice->concurrency;
+}
+
+invar_trainer_options invar_memory_plan_trainer(const invar_memory_workload *workload,
+                                                const invar_model *model)
+{
+    return (invar_trainer_options){.plan = workload->plan,
+                                   .recompute = workload->recompute,
+                                   .head_rows = workload->head_rows,
+                                   .temperature = 1.0f,
+                                   .replay = workload->replay ? model : NULL,
+                                   .layout = workload->layout};
+}
+
 int64_t invar_memory_plan_rows(const invar_rollout_shape *r)
 {
     return invar_min_i64(r->context, r->prompt + r->response) - 1; // the last token is not an input
@@ -259,13 +285,16 @@ static invar_status score_model(const invar_dry_run_objects *parts,
 invar_status invar_dry_run_score(const invar_dry_run_objects *parts,
                                  const invar_memory_workload *workload)
 {
-    INVAR_TRY(score_model(parts, workload, parts->actor));
-    if (parts->reference)
-        INVAR_TRY(score_model(parts, workload, parts->reference));
-    if (parts->teacher)
-        INVAR_TRY(score_model(parts, workload, parts->teacher));
-    if (parts->critic)
-        INVAR_TRY(score_model(parts, workload, parts->critic));
+    const invar_model_set *models = parts->models;
+
+    INVAR_TRY(score_model(parts, workload, models->actor));
+    // models of the actor's shape need no more than the actor
+    if (workload->models.reference_apart)
+        INVAR_TRY(score_model(parts, workload, models->reference));
+    if (workload->models.teacher_apart)
+        INVAR_TRY(score_model(parts, workload, models->teacher));
+    if (models->critic)
+        INVAR_TRY(score_model(parts, workload, models->critic));
     return invar_trainer_alloc_scratch(parts->trainer);
 }
 
@@ -276,7 +305,7 @@ invar_status invar_dry_run_check(const invar_dry_run_objects *parts,
     invar_memory_workload in_flight = *workload;
 
     in_flight.samples = workload->max_inflight;
-    INVAR_TRY(score_model(&own, &in_flight, parts->sampler));
+    INVAR_TRY(score_model(&own, &in_flight, invar_model_set_sampler(parts->models)));
     return invar_trainer_alloc_scratch(own.trainer);
 }
 
@@ -320,9 +349,9 @@ static invar_status train_models(const invar_dry_run_objects *parts,
                                  const invar_memory_workload *workload)
 {
     if (parts->actor_grads)
-        INVAR_TRY(train_model(parts, workload, parts->actor, parts->actor_grads));
+        INVAR_TRY(train_model(parts, workload, parts->models->actor, parts->actor_grads));
     if (parts->critic_grads)
-        INVAR_TRY(train_model(parts, workload, parts->critic, parts->critic_grads));
+        INVAR_TRY(train_model(parts, workload, parts->models->critic, parts->critic_grads));
     return invar_trainer_alloc_scratch(parts->trainer);
 }
 

@@ -21,17 +21,13 @@
 
 #include "engine/ranks/layout/rank_roles.h"
 #include "engine/run/memory_plan/phase_arena.h"
+#include "engine/run/models/model_set.h"
 #include "engine/sample/rollout/rollout.h"
 #include "engine/train/learner.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* Ends of error messages about a model with another shape than the actor; they name its key. */
-#define INVAR_MEMORY_PLAN_IS_REFERENCE "this is the reference (ref-load)"
-#define INVAR_MEMORY_PLAN_IS_TEACHER "this is the teacher (opd-teacher-load)"
-#define INVAR_MEMORY_PLAN_IS_CRITIC "this is the critic (critic-load)"
 
 /* Largest rollout of one kind; zeroed if nothing is sampled. */
 typedef struct invar_rollout_shape {
@@ -53,21 +49,10 @@ typedef enum invar_rollout_use {
 /* Everything about a run that its memory depends on. A field that the recipe leaves open is 0. */
 typedef struct invar_memory_workload {
     const invar_device *dev; /* open, unless the run is only planned */
-    const invar_model_spec *spec;
-    invar_format format;
-    bool two_formats; /* sampling has weights of its own, in rollout_format */
-    invar_format rollout_format;
-    bool overlap;         /* sampling runs during training, with its own copy of the weights */
+    invar_model_specs models;
     bool verify_inflight; /* the sampler also scores the tokens that it has drawn */
     int64_t max_inflight; /* largest number of in-flight samples that the sampler scores */
-    bool reference, teacher, critic;
-    bool reference_moves; /* the reference is updated: it has masters and is in checkpoints */
-    /* NULL for the actor's spec */
-    const invar_model_spec *reference_spec, *teacher_spec, *critic_spec;
-    const invar_model_spec *draft; /* spec of the draft model, or NULL */
-    invar_format draft_format;
     bool learns;
-    bool samples_alone; /* this rank only samples, and the actor has no masters */
     bool must_fit;      /* stop planning as soon as the run cannot fit */
     bool entropy;       /* the loss has an entropy term */
     bool loss_on_rank0; /* the policy loss is computed on rank 0, by a plug-in */
@@ -145,6 +130,17 @@ typedef struct invar_memory_plan {
 invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *workload,
                                     size_t available) INVAR_MUST_USE;
 
+/* Writes the settings of a plan into the workload, which then has no open ones. */
+void invar_memory_plan_settle(invar_memory_workload *workload,
+                              const invar_memory_plan_choice *choice);
+
+/*
+ * Returns the options of a settled workload's trainer that its memory depends on. `model` is the
+ * one whose routing is replayed (R3).
+ */
+invar_trainer_options invar_memory_plan_trainer(const invar_memory_workload *workload,
+                                                const invar_model *model);
+
 #define INVAR_MEMORY_PLAN_ADVICE_SIZE 1024
 
 /*
@@ -181,6 +177,9 @@ typedef struct invar_largest_micro_batch {
  */
 invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *workload,
                                                      bool learns);
+
+/* True if anything is sampled, for training or for evaluation. */
+bool invar_memory_plan_samples(const invar_memory_workload *workload);
 
 /* Returns the rows of the longest sampled sequence. */
 int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
@@ -219,13 +218,11 @@ const invar_device *invar_phase_memory_dev(const invar_phase_memory *memory,
 
 /* Objects of a run that are dry-run, on devices of the block. */
 typedef struct invar_dry_run_objects {
-    invar_rollout *rollout;                  /* NULL if nothing is sampled */
-    invar_trainer *trainer;                  /* NULL if nothing is scored or trained */
-    invar_trainer *checker;                  /* trainer that verifies in-flight samples, or NULL */
-    const invar_forward_hooks *probe;        /* hooks that observe training, or NULL */
-    const invar_model *actor, *critic;       /* critic is NULL if there is no critic */
-    const invar_model *sampler;              /* model that `checker` scores with */
-    const invar_model *reference, *teacher;  /* NULL if absent, or of the actor's shape */
+    invar_rollout *rollout;           /* NULL if nothing is sampled */
+    invar_trainer *trainer;           /* NULL if nothing is scored or trained */
+    invar_trainer *checker;           /* trainer that verifies in-flight samples, or NULL */
+    const invar_forward_hooks *probe; /* hooks that observe training, or NULL */
+    const invar_model_set *models;
     invar_grads *actor_grads, *critic_grads; /* NULL if nothing is trained */
 } invar_dry_run_objects;
 

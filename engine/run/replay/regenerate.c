@@ -29,7 +29,7 @@
 static invar_status try_weights(bool *found, invar_run_context *s, const char *folder, int64_t step,
                                 const invar_digest *wanted)
 {
-    invar_status status = invar_run_context_load(s->actor, folder, step, &s->dev);
+    invar_status status = invar_run_context_load(s->models.actor, folder, step, &s->dev);
 
     *found = false;
     if (status == INVAR_E_NOMEM)
@@ -39,7 +39,7 @@ static invar_status try_weights(bool *found, invar_run_context *s, const char *f
         return INVAR_OK;
     }
     INVAR_TRY(invar_run_context_refresh_sampler(s));
-    INVAR_TRY(invar_model_hash(&s->weights, s->actor, &s->dev));
+    INVAR_TRY(invar_model_hash(&s->weights, s->models.actor, &s->dev));
     *found = invar_digest_equal(&s->weights, wanted);
     return INVAR_OK;
 }
@@ -156,8 +156,8 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
     s->draw_index = coords->draw;
     s->weights_hash = coords->weights;
     INVAR_TRY(invar_sample_source_init_sample(s, prompt));
-    INVAR_TRY(invar_rollout_new(&rollout, invar_run_context_sampler(session), session->tokenizer,
-                                &session->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&rollout, invar_model_set_sampler(&session->models),
+                                session->tokenizer, &session->dev, &limits));
     status = invar_rollout_run(rollout, s, 1, &sampling, NULL, NULL);
     invar_rollout_free(rollout);
     return status;

@@ -3,7 +3,7 @@
  *
  * Models that have shapes and no memory give the tensors of a checkpoint, and the code that writes
  * checkpoints measures them. The settings of the run give the number of checkpoints, and the file
- * system gives the free bytes. The list of tensors must stay equal to that of save.c.
+ * system gives the free bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,35 +29,47 @@
 /* Models with shapes and no memory, and their tensors in a checkpoint. */
 typedef struct model_shapes {
     invar_phase_arena stage;
-    invar_model *actor, *critic;
+    invar_model_set models;
     invar_checkpoint_tensor *tensors;
-    int64_t count, most;
+    int64_t count;
 } model_shapes;
 
 static void free_shapes(model_shapes *s)
 {
     invar_free(s->tensors);
-    invar_model_free(s->critic);
-    invar_model_free(s->actor);
+    invar_model_set_release(&s->models);
     invar_free(s);
+}
+
+int invar_disk_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_model_set *models,
+                     const invar_config *config)
+{
+    bool adapted = invar_model_is_adapted(models->actor); // saved as its adapters only
+    int n = 0;
+
+    out[n++] = (invar_checkpoint_part){
+        adapted ? INVAR_RUN_CONTEXT_ADAPTERS : "model",
+        adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg" : "model.exp_avg",
+        adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq" : "model.exp_avg_sq", models->actor,
+        NULL};
+    if (models->critic)
+        out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
+                                           models->critic, NULL};
+    if (models->reference && config->ref_update_interval > 0)
+        out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, models->reference, NULL};
+    return n;
 }
 
 static invar_status make_models(model_shapes *s, const invar_run_context *session)
 {
-    invar_model_spec critic = session->spec;
+    static const invar_model_role roles[] = {INVAR_MODEL_ACTOR, INVAR_MODEL_REFERENCE,
+                                             INVAR_MODEL_CRITIC};
+    const invar_model_specs specs = invar_run_context_model_specs(session, INVAR_RUN_CONTEXT_LEARN);
 
     invar_phase_arena_init(&s->stage, &session->dev, 0);
     s->stage.backend.memory.exact_size = false;
-    INVAR_TRY(invar_model_new(&s->actor, &session->spec, session->format, NULL, &s->stage.dev));
-    s->most = 4 * s->actor->n_params;
-    if (!invar_train_settings_critic(session->config))
-        return INVAR_OK;
-    critic.value_head = true;
-    critic.tied = false;
-    critic.lora = (invar_lora_spec){0};
-    INVAR_TRY(invar_model_new(&s->critic, session->critic_apart ? &session->critic_spec : &critic,
-                              session->format, NULL, &s->stage.dev));
-    s->most += 3 * s->critic->n_params;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        INVAR_TRY(invar_model_set_make(&s->models, roles[i], &specs, NULL, &s->stage.dev));
     return INVAR_OK;
 }
 
@@ -68,33 +80,25 @@ static void add_set(model_shapes *s, const char *set, const invar_model *model)
             set, model->params[i].name, invar_param_full_tensor(&model->params[i], NULL), NULL};
 }
 
-/* Adds the sets that invar_run_parts has. */
-static void add_sets(model_shapes *s, const invar_config *c)
-{
-    bool moments = !c->no_save_optim && !c->debug_rollout_only;
-    bool adapted = invar_model_is_adapted(s->actor);
-
-    add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS : "model", s->actor);
-    if (moments) {
-        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg" : "model.exp_avg", s->actor);
-        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq" : "model.exp_avg_sq",
-                s->actor);
-    }
-    if (s->critic)
-        add_set(s, "critic", s->critic);
-    if (s->critic && moments) {
-        add_set(s, "critic.exp_avg", s->critic);
-        add_set(s, "critic.exp_avg_sq", s->critic);
-    }
-    if (invar_train_settings_reference(c) && c->ref_update_interval > 0)
-        add_set(s, "reference", s->actor);
-}
-
 static invar_status list_tensors(model_shapes *s, const invar_run_context *session)
 {
+    const bool moments = !session->config->no_save_optim && !session->config->debug_rollout_only;
+    invar_checkpoint_part parts[INVAR_DISK_PARTS];
+    int64_t most = 0;
+    int n;
+
     INVAR_TRY(make_models(s, session));
-    INVAR_TRY(INVAR_ALLOC(s->tensors, (size_t)s->most, "the list of a checkpoint's tensors"));
-    add_sets(s, session->config);
+    n = invar_disk_parts(parts, &s->models, session->config);
+    for (int i = 0; i < n; i++)
+        most += 3 * parts[i].model->n_params;
+    INVAR_TRY(INVAR_ALLOC(s->tensors, (size_t)most, "the list of a checkpoint's tensors"));
+    for (int i = 0; i < n; i++) {
+        add_set(s, parts[i].masters, parts[i].model);
+        if (!moments || !parts[i].m)
+            continue;
+        add_set(s, parts[i].m, parts[i].model);
+        add_set(s, parts[i].v, parts[i].model);
+    }
     return INVAR_OK;
 }
 

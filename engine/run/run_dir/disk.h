@@ -52,6 +52,22 @@ typedef struct invar_disk_inputs {
  */
 invar_status invar_disk_plan(invar_disk *out, const invar_disk_inputs *inputs) INVAR_MUST_USE;
 
+#define INVAR_DISK_PARTS 3 /* largest number of models in a checkpoint */
+
+/* One model with its optimizer as three sets of tensors. */
+typedef struct invar_checkpoint_part {
+    const char *masters, *m, *v; /* names of the three sets; the last two may be NULL */
+    invar_model *model;
+    invar_optimizer *optimizer; /* NULL if there are no moments */
+} invar_checkpoint_part;
+
+/*
+ * Writes the models that a checkpoint can contain to `out`, without optimizers, and returns their
+ * number. The actor is the first, and a critic the second.
+ */
+int invar_disk_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_model_set *models,
+                     const invar_config *config);
+
 /* Returns the bytes of `count` checkpoints; INT64_MAX if the product overflows. */
 int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
 

@@ -80,7 +80,7 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
 static invar_status load_state(invar_train_loop *loop, invar_checkpoint *c,
                                const invar_checkpoint_state *state)
 {
-    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_DISK_PARTS];
     bool bare = c && invar_checkpoint_is_bare(c);
     int n = invar_run_parts(parts, &loop->models);
 

@@ -21,30 +21,16 @@
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
-/* Returns the sets of the actor. A model with adapters is saved as its adapters only. */
-static invar_checkpoint_part actor_part(invar_model *model, invar_optimizer *optimizer)
+int invar_run_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_run_models *models)
 {
-    if (invar_model_is_adapted(model))
-        return (invar_checkpoint_part){INVAR_RUN_CONTEXT_ADAPTERS,
-                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg",
-                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq", model, optimizer};
-    return (invar_checkpoint_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
-}
-
-int invar_run_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
-                    const invar_run_models *models)
-{
-    const invar_run_context *s = &models->context;
-    int n = 0;
+    int n;
 
     if (models->world->roles.is_rollout_rank) // ranks that only sample have no state to save
         return 0;
-    out[n++] = actor_part(s->actor, models->actor.optimizer);
-    if (s->critic)
-        out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
-                                           s->critic, models->critic.optimizer};
-    if (s->reference && models->job->config->ref_update_interval > 0)
-        out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, s->reference, NULL};
+    n = invar_disk_parts(out, &models->context.models, models->job->config);
+    out[0].optimizer = models->actor.optimizer;
+    if (models->context.models.critic)
+        out[1].optimizer = models->critic.optimizer;
     return n;
 }
 
@@ -54,8 +40,8 @@ bool invar_run_keeps_weights_fixed(const invar_run_storage *storage)
 }
 
 /* Like invar_run_parts, for the next checkpoint, which may have no weights. */
-static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
-                      const invar_run_storage *storage, const invar_run_models *models)
+static int kept_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_run_storage *storage,
+                      const invar_run_models *models)
 {
     return invar_run_keeps_weights_fixed(storage) ? 0 : invar_run_parts(out, models);
 }
@@ -103,11 +89,11 @@ static invar_status list_tensors(tensor_listing *out, const invar_run_storage *s
                                  const invar_run_models *models)
 {
     bool moments = !storage->job->config->no_save_optim;
-    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_DISK_PARTS];
     int n = kept_parts(parts, storage, models);
     size_t most = 0;
 
-    *out = (tensor_listing){.divided = invar_model_is_divided(models->context.actor)};
+    *out = (tensor_listing){.divided = invar_model_is_divided(models->context.models.actor)};
     for (int i = 0; i < n; i++)
         most += 3 * (size_t)parts[i].model->n_params;
     INVAR_TRY(INVAR_ALLOC(out->tensors, most, "the list of a checkpoint's tensors"));
@@ -173,7 +159,7 @@ static void describe_state(invar_checkpoint_state *out, const invar_train_loop *
     (void)snprintf(out->format, sizeof out->format, "%s",
                    invar_format_name(loop->models.context.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s", invar_numerics_name(c->numerics));
-    if (invar_model_is_adapted(loop->models.context.actor))
+    if (invar_model_is_adapted(loop->models.context.models.actor))
         invar_run_context_describe_adapters(&out->adapters, &loop->models.context);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
     out->cursors[0].position = loop->flow.source.position.cursor;
@@ -370,15 +356,16 @@ static invar_status export_hf(invar_run_storage *storage, invar_run_models *mode
         INVAR_TRY(check_export(storage, pattern, storage->position.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, storage->position.rollout - 1));
     if (!storage->checkpoints.masters[0].tensors) // no checkpoint has them already
-        INVAR_TRY(
-            invar_full_masters_collect(&storage->checkpoints.masters[0], models->context.actor));
-    if (invar_model_is_adapted(models->context.actor))
-        return invar_peft_save(models->context.actor, storage->checkpoints.masters[0].tensors, path,
+        INVAR_TRY(invar_full_masters_collect(&storage->checkpoints.masters[0],
+                                             models->context.models.actor));
+    if (invar_model_is_adapted(models->context.models.actor))
+        return invar_peft_save(models->context.models.actor,
+                               storage->checkpoints.masters[0].tensors, path,
                                storage->job->config->hf_checkpoint);
-    return invar_hf_save(models->context.actor, storage->checkpoints.masters[0].tensors, path,
-                         models->context.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
-                                                                     : INVAR_DTYPE_BF16,
-                         0, &storage->checkpoints.hf_files);
+    return invar_hf_save(
+        models->context.models.actor, storage->checkpoints.masters[0].tensors, path,
+        models->context.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, 0,
+        &storage->checkpoints.hf_files);
 }
 
 /* Receives the remaining tensors of other ranks, which send them even if rank 0 cannot write. */
@@ -423,7 +410,7 @@ static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_sav
    from the buffers, so it is finished first. */
 static invar_status collect_masters(invar_run_storage *storage, invar_run_models *models)
 {
-    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_DISK_PARTS];
     int n = kept_parts(parts, storage, models);
 
     INVAR_TRY(invar_run_finish_save(storage));

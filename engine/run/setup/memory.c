@@ -71,6 +71,7 @@ static void apply_role(invar_memory_workload *workload, const invar_run_world *w
         invar_memory_planning_sample_alone(workload);
     else {
         memset(workload->rollouts, 0, sizeof workload->rollouts);
+        workload->models.draft = NULL;
         workload->verify_inflight = false;
     }
 }
@@ -90,24 +91,16 @@ invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_run_storage *
         invar_setup_find_together(storage->world, invar_memory_plan_make(out, workload, room)));
     INVAR_TRY(invar_memory_plan_check_fits(out, workload));
     INVAR_TRY(reduce_choice(&out->choice, storage->world->ranks));
-    workload->head_rows = out->choice.head_rows;
-    workload->plan.max_tokens = out->choice.max_tokens;
-    workload->limits.pages = out->choice.pages;
-    workload->limits.concurrency = out->choice.concurrency;
+    invar_memory_plan_settle(workload, &out->choice);
     return INVAR_OK;
 }
 
 invar_status invar_setup_settle_memory(invar_run_models *models)
 {
-    const invar_run_context *s = &models->context;
     invar_dry_run_objects parts = {.rollout = models->rollout,
                                    .trainer = models->trainer,
                                    .checker = models->async_verifier,
-                                   .sampler = invar_run_context_sampler(s),
-                                   .actor = s->actor,
-                                   .critic = s->critic,
-                                   .reference = s->ref_has_own_spec ? s->reference : NULL,
-                                   .teacher = s->teacher_apart ? s->teacher : NULL,
+                                   .models = &models->context.models,
                                    .actor_grads = models->actor.grads,
                                    .critic_grads = models->critic.grads};
 

@@ -53,8 +53,8 @@ typedef struct load_checksums {
 
 static load_checksums checksums_of(const invar_run_context *s)
 {
-    const invar_model *models[FILLED] = {s->actor, s->teacher, s->critic,
-                                         s->ref_has_own_spec ? s->reference : NULL};
+    const invar_model *models[FILLED] = {s->models.actor, s->models.teacher, s->models.critic,
+                                         s->ref_has_own_spec ? s->models.reference : NULL};
     load_checksums out = {{{0}}};
 
     for (int i = 0; i < FILLED; i++)
@@ -95,7 +95,7 @@ static invar_status sum_checksums(invar_run_models *models)
 
 invar_status invar_setup_make_models(invar_run_storage *storage, invar_run_models *models)
 {
-    INVAR_TRY(invar_run_context_make_models(&models->context, invar_setup_wants(storage->world)));
+    INVAR_TRY(invar_run_context_make_models(&models->context, &models->workload.models));
     INVAR_TRY(sum_checksums(models));
     INVAR_TRY(broadcast_hashes(models));
     INVAR_TRY(invar_run_identify(storage, models));
@@ -107,13 +107,10 @@ invar_status invar_setup_make_models(invar_run_storage *storage, invar_run_model
 static invar_trainer_options trainer_options(const invar_run_models *models,
                                              const invar_model *model)
 {
-    const invar_memory_workload *workload = &models->workload;
+    invar_trainer_options o = invar_memory_plan_trainer(&models->workload, model);
 
-    return (invar_trainer_options){.plan = workload->plan,
-                                   .recompute = workload->recompute,
-                                   .head_rows = workload->head_rows,
-                                   .temperature = (float)models->job->config->rollout_temperature,
-                                   .replay = workload->replay ? model : NULL};
+    o.temperature = (float)models->job->config->rollout_temperature;
+    return o;
 }
 
 /* Sends a heartbeat while the trainer computes, so that other ranks do not time out. */
@@ -127,10 +124,9 @@ static invar_status send_heartbeat(void *payload)
 
 static invar_status make_trainer(invar_run_models *models)
 {
-    invar_trainer_options o = trainer_options(models, models->context.actor);
+    invar_trainer_options o = trainer_options(models, models->context.models.actor);
 
     o.scoring = invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_SCORING);
-    o.layout = models->world->ranks;
     o.on_progress = send_heartbeat;
     o.payload = models->world;
     return invar_trainer_new(
@@ -141,10 +137,12 @@ static invar_status make_trainer(invar_run_models *models)
 /* Makes the trainer that verifies samples drawn during training. */
 static invar_status make_async_verifier(invar_run_models *models, invar_run_flow *flow)
 {
-    invar_trainer_options o = trainer_options(models, invar_run_context_sampler(&models->context));
+    invar_trainer_options o =
+        trainer_options(models, invar_model_set_sampler(&models->context.models));
 
     if (!models->workload.verify_inflight)
         return INVAR_OK;
+    o.layout = NULL; // a rank verifies without the others
     o.on_progress = invar_run_async_progress;
     o.payload = flow;
     return invar_trainer_new(
@@ -163,18 +161,18 @@ static invar_status make_learners(invar_run_models *models)
                                .adamw = models->job->settings.adamw,
                                .offload_chunk_bytes = models->workload.offload_chunk_bytes};
 
-    INVAR_TRY(invar_learner_open(&models->actor, s->actor, learns, &o));
+    INVAR_TRY(invar_learner_open(&models->actor, s->models.actor, learns, &o));
     o.prefix = "critic.";
     o.schedule = models->job->settings.critic_schedule;
-    return s->critic && learns ? invar_learner_open(&models->critic, s->critic, true, &o)
-                               : INVAR_OK;
+    return s->models.critic && learns
+               ? invar_learner_open(&models->critic, s->models.critic, true, &o)
+               : INVAR_OK;
 }
 
 static invar_status make_sync(invar_run_models *models)
 {
-    invar_run_context *s = &models->context;
     const invar_weight_sync_options o = {.roles = &models->world->roles,
-                                         .model = s->sampler_model ? s->sampler_model : s->actor,
+                                         .model = invar_model_set_sampler(&models->context.models),
                                          .dev = &models->context.dev,
                                          .bucket_bytes = models->workload.bucket_bytes};
 

@@ -30,13 +30,13 @@ invar_status invar_setup_make_rollout(invar_run_storage *storage, invar_run_mode
 
     if (storage->world->roles.first_rollout_rank > 0 && !storage->world->roles.is_rollout_rank)
         return INVAR_OK;
-    if (!storage->identity.evaluates && !recomputes_points(storage) &&
+    if (!storage->identity.data.evaluates && !recomputes_points(storage) &&
         (storage->job->settings.sft || loads[0]))
         return INVAR_OK;
     // the draft model was not loaded when the memory was planned
-    models->workload.limits.speculation.model = s->draft;
+    models->workload.limits.speculation.model = s->models.draft;
     return invar_rollout_new(
-        &models->rollout, invar_run_context_sampler(s), s->tokenizer,
+        &models->rollout, invar_model_set_sampler(&s->models), s->tokenizer,
         invar_phase_memory_dev(&models->phase_memory, INVAR_MEMORY_PLAN_SAMPLING),
         &models->workload.limits);
 }

@@ -245,7 +245,7 @@ static void plan_model(plan *out, invar_recipe *recipe)
     invar_layout layout;
 
     assert_ok(invar_run_context_open(&context, config_of(recipe), 0));
-    out->experts = invar_model_sparse_layers(context.actor) > 0;
+    out->experts = invar_model_sparse_layers(context.models.actor) > 0;
     assert_ok(invar_layout_simulate(&layout, &undivided, out->ranks, 0));
     if (out->ranks > 1)
         plan_zero_ranges(out, &context, &layout);

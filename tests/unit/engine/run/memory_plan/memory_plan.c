@@ -62,8 +62,7 @@ static invar_memory_workload make_workload(const invar_device *dev, const invar_
 {
     return (invar_memory_workload){
         .dev = dev,
-        .spec = spec,
-        .format = format,
+        .models = {.actor = spec, .format = format, .rollout_format = format},
         .learns = true,
         .adamw = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
         .plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
@@ -298,7 +297,7 @@ static void compare_sync(bool fake_gpu, bool samples, size_t bucket)
     invar_memory_plan alone, b;
     size_t before, sync_bytes;
 
-    workload.samples_alone = samples;
+    workload.models.samples_alone = samples;
     workload.learns = !samples;
     workload.bucket_bytes = bucket;
     assert_ok(invar_memory_plan_make(&alone, &workload, PLENTY));
@@ -353,8 +352,8 @@ static void compare_teacher(invar_format format, bool fake_gpu)
 
     large.layers = 40 * spec.layers;
     assert_ok(invar_memory_plan_make(&alone, &workload, PLENTY));
-    workload.teacher = true;
-    workload.teacher_spec = &large;
+    workload.models.teacher = &large;
+    workload.models.teacher_apart = true;
     assert_ok(invar_memory_plan_make(&b, &workload, PLENTY));
     assert_ok(invar_model_new(&whole, &large, format, NULL, &dev));
     assert_ok(invar_model_new_weights(&teacher, &large, format, NULL, &dev));
@@ -368,7 +367,8 @@ static void compare_teacher(invar_format format, bool fake_gpu)
     assert_ok(invar_memory_plan_make(&b, &workload, b.load_peak_bytes - 1));
     assert_fails(invar_memory_plan_check_fits(&b, &workload), INVAR_E_NOMEM, "loading the teacher");
     // loading a teacher of the actor's size does not
-    workload.teacher_spec = NULL;
+    workload.models.teacher = &spec;
+    workload.models.teacher_apart = false;
     assert_ok(invar_memory_plan_make(&b, &workload, PLENTY));
     assert_int_equal(b.need, b.resident + b.block + b.outside_block_bytes);
     assert_true(item_bytes(&b, "teacher: weights") <= item_bytes(&b, "actor: weights"));

@@ -167,7 +167,7 @@ static void write_changed_checkpoint(const char *to, const char *set, float by)
                                     &(invar_checkpoint_open_options){.step = 1}));
     t.count = 0;
     for (int i = 0; i < 3; i++)
-        load_set(&t, c, context.actor, sets[i]);
+        load_set(&t, c, context.models.actor, sets[i]);
     for (int64_t i = 0; i < t.count; i++)
         if (strcmp(t.items[i].set, set) == 0) {
             ((float *)t.items[i].tensor.data)[3] += by;
