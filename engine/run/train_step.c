@@ -206,8 +206,8 @@ invar_status invar_run_compute_advantages(invar_run_flow *flow)
 /* Returns the weight version that sampled; for a rollout file, the version of the first sample. */
 static int64_t sampling_version(const invar_run_flow *flow, int64_t first)
 {
-    return flow->source.options.load[0] ? flow->batch.samples.items[first].last_version
-                                        : flow->source.request.weights;
+    return flow->source.kind->loads ? flow->batch.samples.items[first].last_version
+                                    : flow->source.request.weights;
 }
 
 invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,

@@ -185,8 +185,7 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
     invar_sample_source *source = &loop->flow.source;
     int64_t lag = loop->job.settings.lag.rollouts;
 
-    if (bytes && source->produce != invar_sample_source_sample &&
-        source->produce != invar_sample_source_recorded)
+    if (bytes && !source->kind->prefetch)
         return fail_inflight_unsupported(where);
     if (bytes)
         INVAR_TRY(invar_inflight_parse(&source->inflight, text, bytes, &wants));
@@ -286,7 +285,7 @@ static invar_status check_rollouts(const invar_run_flow *flow, int64_t rollout)
     int64_t steps = flow->job->settings.steps_per_rollout;
     invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
 
-    if (!flow->source.options.load[0] || flow->job->options->replay)
+    if (!flow->source.kind->loads || flow->job->options->replay)
         return INVAR_OK;
     for (; !invar_run_schedule_ended(&flow->job->settings.run_schedule, &at);
          at.rollout++, at.step += steps, at.done++)

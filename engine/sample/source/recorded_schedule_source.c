@@ -103,10 +103,15 @@ static invar_status check_tick(const invar_sample_source *source)
     return INVAR_OK;
 }
 
-invar_status invar_sample_source_plan_tick(invar_sample_source *source)
+/*
+ * Begins new rollouts, reads the recorded decisions of the current tick, and checks them against
+ * the in-flight samples.
+ */
+static invar_status start_tick(invar_sample_source *source)
 {
     invar_inflight *flight = &source->inflight;
 
+    INVAR_TRY(invar_sample_source_begin_rollouts(source));
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++)
             flight->started[r].items[i].current_version_from = flight->started[r].items[i].n_tokens;
@@ -294,7 +299,7 @@ static invar_status move_batch(invar_sample_source *source)
     return status;
 }
 
-invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *source)
+static invar_status sample_recorded(bool *ready_out, invar_sample_source *source)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *batch = &source->batch.samples;
@@ -321,7 +326,7 @@ static invar_status stamp_and_verify(void *payload, const invar_rl_sample *sampl
     return look->verify ? look->verify(look->payload, samples, count, tick) : INVAR_OK;
 }
 
-invar_status invar_sample_source_recorded_prefetch(invar_sample_source *source)
+static invar_status prefetch_recorded(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_generate_args how = invar_sample_source_generation(source);
@@ -370,10 +375,15 @@ static invar_status record_unfinished(invar_sample_source *source)
     return status;
 }
 
-invar_status invar_sample_source_recorded_join(invar_sample_source *source)
+static invar_status join_recorded(invar_sample_source *source)
 {
     if (source->async_sampler && !source->tick.has_unfinished)
         invar_async_sampler_suspend(source->async_sampler);
     INVAR_TRY(merge_and_stamp(source));
     return record_unfinished(source);
 }
+
+const invar_sample_source_kind invar_sample_source_recorded = {.start = start_tick,
+                                                               .produce = sample_recorded,
+                                                               .prefetch = prefetch_recorded,
+                                                               .join = join_recorded};

@@ -488,7 +488,7 @@ static invar_status replay_for_hooks(const invar_sample_source *source)
                : INVAR_OK;
 }
 
-invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source)
+static invar_status load_rollout(bool *ready_out, invar_sample_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
     char path[INVAR_PATH_SIZE];
@@ -509,6 +509,8 @@ invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *sour
     INVAR_TRY(advance_position(source, path));
     return source->options.recompute_points ? replay_for_hooks(source) : INVAR_OK;
 }
+
+const invar_sample_source_kind invar_sample_source_files = {.produce = load_rollout, .loads = true};
 
 invar_status invar_sample_source_save(const invar_sample_source *source,
                                       const invar_sample_batch *batch, const char *pattern)

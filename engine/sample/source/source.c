@@ -28,10 +28,10 @@ void invar_sample_source_open(invar_sample_source *out, const invar_sample_sourc
 {
     *out =
         (invar_sample_source){.options = *options,
-                              .produce = options->load[0]             ? invar_sample_source_load
-                                         : options->use_data_answers  ? invar_sample_source_answer
-                                         : options->recorded_schedule ? invar_sample_source_recorded
-                                                                      : invar_sample_source_sample};
+                              .kind = options->load[0]             ? &invar_sample_source_files
+                                      : options->use_data_answers  ? &invar_sample_source_answers
+                                      : options->recorded_schedule ? &invar_sample_source_recorded
+                                                                   : &invar_sample_source_declared};
 }
 
 static void clear_batch(invar_sample_source *source)
@@ -50,7 +50,7 @@ void invar_sample_source_close(invar_sample_source *source)
 
 invar_status invar_sample_source_poll(bool *ready_out, invar_sample_source *source)
 {
-    return source->produce(ready_out, source);
+    return source->kind->produce(ready_out, source);
 }
 
 void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *source)
@@ -333,8 +333,7 @@ static int64_t next_groups(const invar_sample_source *source)
         1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
 }
 
-/* Begins rollouts up to the lag, in order, so that prompts are assigned in data order. */
-static invar_status begin_rollouts(invar_sample_source *source)
+invar_status invar_sample_source_begin_rollouts(invar_sample_source *source)
 {
     invar_inflight *flight = &source->inflight;
 
@@ -438,9 +437,7 @@ invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
 
 invar_status invar_sample_source_join(invar_sample_source *source)
 {
-    return source->produce == invar_sample_source_recorded
-               ? invar_sample_source_recorded_join(source)
-               : invar_sample_source_merge_ahead(source);
+    return source->kind->join ? source->kind->join(source) : INVAR_OK;
 }
 
 /* Starts the thread that samples active_ahead. */
@@ -470,13 +467,16 @@ invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *sourc
 
 invar_status invar_sample_source_prefetch(invar_sample_source *source)
 {
+    return source->kind->prefetch && source->options.separate_async_phase
+               ? source->kind->prefetch(source)
+               : INVAR_OK;
+}
+
+static invar_status prefetch_declared(invar_sample_source *source)
+{
     const invar_sample_source_options *o = &source->options;
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
 
-    if (!o->separate_async_phase)
-        return INVAR_OK;
-    if (source->produce == invar_sample_source_recorded)
-        return invar_sample_source_recorded_prefetch(source);
     INVAR_TRY(move_active_rollouts(source, source->inflight.count));
     if (o->use_thread)
         return start_sampling_thread(source);
@@ -490,34 +490,26 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source)
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* Takes surplus groups into the batch; begins rollouts unless they fill it and no lag is set. */
-static invar_status open_batch(invar_sample_source *source)
+static invar_status start_declared(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
+    INVAR_TRY(invar_group_selection_init(&source->selection, o->prompts, o->round,
+                                         invar_sample_source_max_rounds(source)));
     INVAR_TRY(invar_sample_source_take_surplus(source));
     source->selection.chosen = source->batch.reused_groups;
     if (source->inflight.count > 0 || o->lag.rollouts > 0 || source->selection.chosen < o->prompts)
-        INVAR_TRY(begin_rollouts(source));
+        INVAR_TRY(invar_sample_source_begin_rollouts(source));
     return INVAR_OK;
 }
 
 invar_status invar_sample_source_start(invar_sample_source *source,
                                        const invar_rollout_request *request)
 {
-    const invar_sample_source_options *o = &source->options;
-
     clear_batch(source);
     source->request = *request;
     source->batch = (invar_sample_batch){.on_policy = true};
-    if (source->produce == invar_sample_source_recorded) {
-        INVAR_TRY(begin_rollouts(source));
-        return invar_sample_source_plan_tick(source);
-    }
-    if (source->produce != invar_sample_source_sample)
-        return INVAR_OK;
-    INVAR_TRY(invar_group_selection_init(&source->selection, o->prompts, o->round,
-                                         invar_sample_source_max_rounds(source)));
-    return open_batch(source);
+    return source->kind->start ? source->kind->start(source) : INVAR_OK;
 }
 
 /*
@@ -571,7 +563,7 @@ bool invar_sample_source_is_on_policy(const invar_sample_source *source)
     return true;
 }
 
-invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *source)
+static invar_status sample_declared(bool *ready_out, invar_sample_source *source)
 {
     invar_rl_samples round = {0};
     invar_status status;
@@ -588,6 +580,12 @@ invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *so
     invar_rl_samples_reset(&round);
     return status;
 }
+
+const invar_sample_source_kind invar_sample_source_declared = {.start = start_declared,
+                                                               .produce = sample_declared,
+                                                               .prefetch = prefetch_declared,
+                                                               .join =
+                                                                   invar_sample_source_merge_ahead};
 
 /* ---- answers of the data --------------------------------------------------------------------- */
 
@@ -611,7 +609,7 @@ static invar_status add_answer(invar_sample_source *source, const invar_prompt *
     return invar_sample_source_fill_answer(s, p);
 }
 
-invar_status invar_sample_source_answer(bool *ready_out, invar_sample_source *source)
+static invar_status add_answers(bool *ready_out, invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
@@ -626,3 +624,5 @@ invar_status invar_sample_source_answer(bool *ready_out, invar_sample_source *so
     *ready_out = true;
     return status;
 }
+
+const invar_sample_source_kind invar_sample_source_answers = {.produce = add_answers};

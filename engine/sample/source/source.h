@@ -136,13 +136,27 @@ typedef struct invar_sample_batch {
     int64_t surplus_groups;   /* surplus groups left for later rollouts */
 } invar_sample_batch;
 
+struct invar_sample_source;
+
+/* A kind of source. A function that is NULL has nothing to do. */
+typedef struct invar_sample_source_kind {
+    /* begins the batch of source->request */
+    invar_status (*start)(struct invar_sample_source *source);
+    /* produces the next part of the batch */
+    invar_status (*produce)(bool *ready_out, struct invar_sample_source *source);
+    /* implement invar_sample_source_prefetch and invar_sample_source_join; NULL if the source has
+       no in-flight samples */
+    invar_status (*prefetch)(struct invar_sample_source *source);
+    invar_status (*join)(struct invar_sample_source *source);
+    bool loads; /* samples come from files, which name the weights that sampled */
+} invar_sample_source_kind;
+
 /* A sample source. The training loop reads the first three members, `inflight` and `active`. */
 typedef struct invar_sample_source {
     invar_sample_source_options options;
     invar_source_position position;
     invar_rollout_request request; /* current request */
-    /* produces the next part of the batch; one function per kind of source */
-    invar_status (*produce)(bool *ready, struct invar_sample_source *source);
+    const invar_sample_source_kind *kind;
     invar_group_selection selection; /* dynamic sampling of the current batch */
     invar_inflight inflight;         /* in-flight samples and surplus groups */
     int64_t active;                  /* samples that got tokens in the last sampling call */
@@ -214,20 +228,15 @@ invar_status invar_sample_source_init_sample(invar_rl_sample *out,
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-/* Functions for `produce`: sampling with a declared schedule, one round per call. */
-invar_status invar_sample_source_sample(bool *ready_out,
-                                        invar_sample_source *source) INVAR_MUST_USE;
-
-/* Sampling with a recorded schedule. */
-invar_status invar_sample_source_recorded(bool *ready_out,
-                                          invar_sample_source *source) INVAR_MUST_USE;
+/* Sampling with a declared schedule, one round per call, and with a recorded one. */
+extern const invar_sample_source_kind invar_sample_source_declared;
+extern const invar_sample_source_kind invar_sample_source_recorded;
 
 /* Answers of the data, for SFT. */
-invar_status invar_sample_source_answer(bool *ready_out,
-                                        invar_sample_source *source) INVAR_MUST_USE;
+extern const invar_sample_source_kind invar_sample_source_answers;
 
-/* The rollout file of the current request. */
-invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source) INVAR_MUST_USE;
+/* Rollout files. */
+extern const invar_sample_source_kind invar_sample_source_files;
 
 /* Returns the next prompt in data order and advances the cursor; borrowed from the data set. */
 const invar_prompt *invar_sample_source_next(invar_sample_source *source);
@@ -246,17 +255,8 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
  */
 invar_status invar_sample_source_take_surplus(invar_sample_source *source) INVAR_MUST_USE;
 
-/* ---- recorded_schedule_source.c -------------------------------------------------------------- */
-
-/*
- * Reads the recorded decisions of the current tick and checks them against the in-flight samples.
- * Call it after new rollouts have begun.
- */
-invar_status invar_sample_source_plan_tick(invar_sample_source *source) INVAR_MUST_USE;
-
-/* Implement invar_sample_source_prefetch and invar_sample_source_join for a recorded schedule. */
-invar_status invar_sample_source_recorded_prefetch(invar_sample_source *source) INVAR_MUST_USE;
-invar_status invar_sample_source_recorded_join(invar_sample_source *source) INVAR_MUST_USE;
+/* Begins rollouts up to the lag, in order, so that prompts are assigned in data order. */
+invar_status invar_sample_source_begin_rollouts(invar_sample_source *source) INVAR_MUST_USE;
 
 /* Returns the arguments for the functions of generate.h. They borrow from the source. */
 invar_generate_args invar_sample_source_generation(const invar_sample_source *source);
