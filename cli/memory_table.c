@@ -89,7 +89,8 @@ invar_status invar_memory_table_check_data(const invar_memory_planning *planning
         return INVAR_OK;
     }
     INVAR_TRY(invar_run_paths_find(&at, s->config, path));
-    invar_train_settings_read(&settings, s->config, s->data ? invar_dataset_size(s->data) : 0, -1);
+    invar_train_settings_read(&settings, s->config, s->data ? invar_dataset_size(s->data) : 0, -1,
+                              false);
     prompts.forked = invar_path_exists(at.ledger);
     return invar_admission_check_prompts(&prompts);
 }

@@ -182,7 +182,7 @@ static invar_status check_data(const invar_admission *a)
 
     if (!a->data_known)
         return INVAR_OK;
-    invar_train_settings_read(&set, a->config, a->prompts, -1);
+    invar_train_settings_read(&set, a->config, a->prompts, -1, false);
     if (set.run_schedule.rollouts == 0)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
@@ -279,9 +279,10 @@ static invar_status check_training(const invar_admission_prompts *p,
     reach.path = c->prompt_data;
     reach.possible = size;
     reach.certain = count_prompts(c, count_rollouts(set), size);
-    if (p->forked || set->recorded || c->data_source_path[0] || (!ordered && reach.certain < size))
+    if (p->forked || set->sampling.recorded || c->data_source_path[0] ||
+        (!ordered && reach.certain < size))
         reach.certain = 0;
-    if (ordered && !p->forked && !set->recorded && !drops_groups(c))
+    if (ordered && !p->forked && !set->sampling.recorded && !drops_groups(c))
         reach.possible = count_prompts(c, set->run_schedule.rollouts, size);
     return invar_reward_source_check_data(c, p->session->data, &reach);
 }

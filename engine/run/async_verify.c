@@ -123,7 +123,7 @@ invar_status invar_train_loop_check_flight(invar_train_loop *loop)
     char odd[INVAR_TRAIN_LOOP_MISMATCH_SIZE];
     invar_status status = INVAR_OK;
 
-    if (!loop->job.settings.checks_flight)
+    if (!invar_sample_schedule_checks(&loop->job.settings.sampling))
         return INVAR_OK;
     if (loop->flow.arrays.copied)
         status = append_current_version(&fresh, &loop->flow, batch->items, batch->count);
@@ -185,15 +185,17 @@ static invar_status broadcast_mismatch(invar_run_flow *flow)
 
 invar_status invar_run_join_async(invar_run_storage *storage, invar_run_flow *flow)
 {
+    const invar_sample_schedule *schedule = &storage->job->settings.sampling;
+    const bool threaded = schedule->ahead == INVAR_AHEAD_IN_THREAD;
     invar_status status;
 
-    if (!storage->job->settings.sampler_verifies && !flow->source.options.use_thread)
+    if (!invar_sample_schedule_sampler_checks(schedule) && !threaded)
         return invar_sample_source_join(&flow->source);
     invar_trace_begin(storage->recorder.trace, "rollout"); // only the time of waiting
     status = invar_sample_source_join(&flow->source);
     invar_trace_end(storage->recorder.trace);
     INVAR_TRY(status);
-    if (flow->source.options.use_thread && flow->async_status.end_ns > 0)
+    if (threaded && flow->async_status.end_ns > 0)
         invar_trace_add_phase(storage->recorder.trace, "ahead", flow->async_status.begin_ns,
                               flow->async_status.end_ns);
     INVAR_TRY(broadcast_mismatch(flow));

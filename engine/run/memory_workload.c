@@ -75,13 +75,13 @@ static void read_rollouts(invar_memory_workload *workload, const invar_config *c
 
     if (!set->sft && (!loads || follows)) // loaded rollouts are not sampled
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
-            (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
+            (invar_rollout_shape){set->round * (1 + set->sampling.lag),
                                   set->config->n_samples_per_prompt,
                                   workload->prompt,
                                   workload->response,
                                   context,
                                   data->prompt > 0,
-                                  turns || set->lag.rollouts > 0};
+                                  turns || set->sampling.lag > 0};
     if (has_agents(c)) // agents may run any number of samples at a time
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
             MOST_PROMPTS, 1, workload->context - 1, workload->response, context, false, true};
@@ -105,9 +105,9 @@ static void read_rollouts(invar_memory_workload *workload, const invar_config *c
 /* Returns the largest number of samples that are scored at once: a batch, or in-flight samples. */
 static int64_t max_scored(const invar_train_settings *set)
 {
-    int64_t ahead = set->round * (1 + set->lag.rollouts);
+    int64_t ahead = set->round * (1 + set->sampling.lag);
 
-    if (!set->off_policy || !set->config->check_logprobs)
+    if (!invar_sample_schedule_off_policy(&set->sampling) || !set->config->check_logprobs)
         ahead = 0;
     else if (set->config->use_rollout_logprobs)
         ahead += set->config->rollout_batch_size;
@@ -126,8 +126,8 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
     invar_memory_workload workload = {
         .dev = &s->dev,
         .models = invar_run_context_model_specs(s, INVAR_RUN_CONTEXT_LEARN),
-        .verify_inflight = set->sampler_verifies,
-        .max_inflight = set->round * set->config->n_samples_per_prompt * set->lag.rollouts,
+        .verify_inflight = invar_sample_schedule_sampler_checks(&set->sampling),
+        .max_inflight = set->round * set->config->n_samples_per_prompt * set->sampling.lag,
         .learns = !set->config->debug_rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
         .loss_on_rank0 = invar_loss_traits_of(set->rl.loss)->plugin,
@@ -277,7 +277,7 @@ static invar_status read_workload(invar_memory_planning *planning, size_t memory
     INVAR_TRY(invar_run_context_check_rollouts(&planning->session));
     INVAR_TRY(read_data(planning));
     INVAR_TRY(check_admission(planning));
-    invar_train_settings_read(&planning->settings, planning->session.config, 0, -1);
+    invar_train_settings_read(&planning->settings, planning->session.config, 0, -1, false);
     planning->workload =
         invar_memory_planning_workload(&planning->session, &planning->settings, &planning->data);
     if (memory == 0 && planning->session.imagined)

@@ -133,8 +133,8 @@ void invar_run_show_step(invar_run_storage *storage, invar_run_models *models,
 {
     invar_train_summary *sum = storage->summary;
     // each token was compared while the weights that sampled it existed
-    const bool lagged =
-        storage->job->settings.off_policy && !step->own_weights && !step->other_format;
+    const bool lagged = invar_sample_schedule_off_policy(&storage->job->settings.sampling) &&
+                        !step->own_weights && !step->other_format;
     const bool before = lagged && storage->job->config->check_logprobs;
     invar_train_progress p = {.rollout = storage->position.rollout,
                               .rollouts = storage->job->settings.run_schedule.rollouts,

@@ -117,7 +117,8 @@ static invar_status sample_rollout(invar_train_loop *loop)
 /* Samples later rollouts, unless they are sampled together with the current one. */
 static invar_status sample_later_rollouts(invar_run_storage *storage, invar_run_flow *flow)
 {
-    if (!flow->source.options.separate_async_phase || flow->source.inflight.count == 0)
+    if (flow->job->settings.sampling.ahead == INVAR_AHEAD_WITH_BATCH ||
+        flow->source.inflight.count == 0)
         return INVAR_OK;
     flow->async_status.begin_ns = invar_trace_clock();
     begin_phase(storage, "rollout", INVAR_AUDIT_ROLLOUT);

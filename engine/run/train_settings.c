@@ -105,33 +105,44 @@ static invar_run_schedule read_schedule(const invar_config *c, int64_t data, int
 }
 
 /*
- * Sets who verifies in-flight samples. A sampling engine of several ranks does not, since its ranks
- * would have to score together.
+ * Reads which weights sample what. Ranks that only sample cannot sample during training if their
+ * in-flight samples must first be scored with weights that training changes. A sampling engine of
+ * several ranks does not score, since its ranks would have to do so together.
  */
-static void read_checks(invar_train_settings *out, const invar_config *c)
+static invar_sample_schedule read_sampling(const invar_config *c, bool split)
 {
-    bool alone = c->rollout_num_gpus > 0 && c->rollout_num_gpus_per_engine == 1;
+    invar_sample_schedule s = {
+        .lag = c->rollout_lag,
+        .segment = c->rollout_segment_tokens,
+        .recorded = invar_config_is_recorded_schedule(c),
+        .max_delay = c->rollout_max_delay,
+        .surplus = c->over_sampling_keep_surplus,
+        .compares = c->check_logprobs && invar_train_settings_rollout_format(c) == c->dtype,
+        .sampler_scores =
+            c->rollout_overlap || (c->rollout_num_gpus > 0 && c->rollout_num_gpus_per_engine == 1)};
 
-    out->checks_flight =
-        out->off_policy && c->check_logprobs && invar_train_settings_rollout_format(c) == c->dtype;
-    out->sampler_verifies =
-        out->checks_flight && out->lag.rollouts > 0 && (c->rollout_overlap || alone);
+    if (c->rollout_overlap)
+        s.ahead = INVAR_AHEAD_IN_THREAD;
+    else if (split && s.lag > 0 && (!s.compares || s.sampler_scores))
+        s.ahead = INVAR_AHEAD_ON_RANKS;
+    else if (c->debug_determinism > INVAR_PROBE_STEP ||
+             // the calls that a plug-in gets must not depend on probes or checkpoints
+             (s.lag > 0 && c->custom_generate_function_path[0]))
+        s.ahead = INVAR_AHEAD_AFTER_BATCH;
+    return s;
 }
 
 void invar_train_settings_read(invar_train_settings *out, const invar_config *c, int64_t data,
-                               int64_t until)
+                               int64_t until, bool split)
 {
     *out = (invar_train_settings){
         .config = c,
         .run_schedule = read_schedule(c, data, until),
         .round = c->over_sampling_batch_size ? c->over_sampling_batch_size : c->rollout_batch_size,
-        .lag = {c->rollout_lag, c->rollout_segment_tokens},
-        .recorded = invar_config_is_recorded_schedule(c),
-        .off_policy = c->rollout_lag > 0 || c->over_sampling_keep_surplus,
+        .sampling = read_sampling(c, split),
         .global_batch = invar_config_global_batch_size(c),
         .steps_per_rollout = c->debug_rollout_only ? 1 : invar_config_steps_per_rollout(c),
         .sft = invar_train_settings_supervised(c)};
-    read_checks(out, c);
     read_rl(&out->rl, c);
     read_schedules(out, c);
 }

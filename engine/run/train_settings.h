@@ -11,7 +11,7 @@
 #include "engine/ranks/layout/rank_roles.h"
 #include "engine/rl/loss.h"
 #include "engine/run/run_schedule.h"
-#include "engine/sample/source/lag.h"
+#include "engine/sample/source/sample_schedule.h"
 #include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
 
@@ -27,26 +27,19 @@ typedef struct invar_train_settings {
     invar_lr_schedule critic_schedule;
     invar_run_schedule run_schedule; /* intervals and limits of the run */
     int64_t round;                   /* prompts per sampling round */
-    invar_lag lag;                   /* how far sampling runs ahead of training */
-    bool recorded;                   /* rollout-schedule = recorded: groups are trained on as soon
-                                  as they are complete, or as a record says */
-    bool off_policy;                 /* samples of older weights are trained on, because of lag or
-                                  surplus */
+    invar_sample_schedule sampling;  /* the weight version that samples each token */
     int64_t global_batch;            /* samples per optimizer step */
     int64_t steps_per_rollout; /* optimizer steps per rollout; 1 with debug-rollout-only, which has
                                   an entry in the ledger per rollout */
-    bool checks_flight;        /* in-flight samples are scored before the weights change */
-    bool sampler_verifies;     /* the sampler scores its own in-flight samples; else the trainer
-                                  does */
     bool sft;
 } invar_train_settings;
 
 /*
  * Reads the settings. `data` is the number of prompts, which num-epoch counts; 0 if unknown.
- * `until` is that of invar_run_schedule.
+ * `until` is that of invar_run_schedule. `split` says that some ranks of this run only sample.
  */
 void invar_train_settings_read(invar_train_settings *out, const invar_config *config, int64_t data,
-                               int64_t until);
+                               int64_t until, bool split);
 
 /* True for supervised training: the answers come from the data and nothing is sampled. */
 bool invar_train_settings_supervised(const invar_config *config);

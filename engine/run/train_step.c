@@ -93,7 +93,7 @@ static invar_status score_actor(invar_train_loop *loop)
     f->sampled = has_logp(&loop->flow.batch.samples);
     f->copied = loop->storage.identity.saved.on_policy &&
                         !invar_run_context_two_formats(&loop->models.context) &&
-                        !loop->job.settings.off_policy
+                        !invar_sample_schedule_off_policy(&loop->job.settings.sampling)
                     ? !loop->job.config->check_logprobs
                     : loop->job.config->use_rollout_logprobs;
     if (f->sampled && f->copied) {
@@ -108,7 +108,8 @@ static invar_status score_actor(invar_train_loop *loop)
         return INVAR_OK;
     }
     if (!is_sampled_by_actor(&loop->models, &loop->flow)) {
-        if (loop->job.settings.off_policy && !invar_run_context_two_formats(&loop->models.context))
+        if (invar_sample_schedule_off_policy(&loop->job.settings.sampling) &&
+            !invar_run_context_two_formats(&loop->models.context))
             INVAR_TRY(invar_run_compare_fresh(&loop->storage, &loop->flow,
                                               loop->flow.batch.samples.items, f->samples,
                                               f->score_logp));
@@ -238,10 +239,10 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
                             .other_format = invar_run_context_two_formats(&loop->models.context),
                             .filtered_groups = loop->flow.batch.filtered_groups,
                             .steps_per_rollout = loop->job.settings.steps_per_rollout,
-                            .recorded_schedule = loop->job.settings.recorded,
+                            .recorded_schedule = loop->job.settings.sampling.recorded,
                             .supervised = loop->job.settings.sft,
                             .unrewarded = !rewarded,
-                            .keeps_surplus = loop->job.config->over_sampling_keep_surplus,
+                            .keeps_surplus = loop->job.settings.sampling.surplus,
                             .reused_groups = loop->flow.batch.reused_groups,
                             .surplus_groups = loop->flow.batch.surplus_groups,
                             .passes = passes ? loop->job.config->n_samples_per_prompt : 0,
@@ -328,8 +329,9 @@ static invar_status check_training_logprobs(invar_step_report *is, invar_run_sto
 
     // without log-probs of a rollout, only two forward passes of training can be compared
     is->compared = f->sampled && (is->on_policy || !f->copied);
-    if ((storage->job->settings.off_policy ? !is->on_policy
-                                           : is->other_format && is->own_weights) &&
+    if ((invar_sample_schedule_off_policy(&storage->job->settings.sampling)
+             ? !is->on_policy
+             : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
         INVAR_TRY(compare_logprobs(storage, flow, "log-probabilities of scoring and training",
                                    is->first, is->count, f->score_logp, f->train_logp,

@@ -121,10 +121,7 @@ static invar_inflight_expectation expected_inflight(const invar_run_storage *sto
                                         .groups = flow->source.position.groups,
                                         .round = o->round,
                                         .per_prompt = o->per_prompt,
-                                        .surplus = o->keep_surplus,
-                                        .recorded = o->recorded_schedule != NULL,
-                                        .lag = o->lag.rollouts,
-                                        .delay = o->max_delay,
+                                        .schedule = o->schedule,
                                         .fork = storage->fork.step >= 0,
                                         .multi_turn = o->turns.enabled,
                                         .route_size = invar_model_spec_route(o->spec)};
@@ -155,15 +152,15 @@ static bool is_valid_inflight_count(const invar_run_storage *storage, int64_t co
     int64_t done =
         storage->position.rollout - (storage->fork.step + 1) / steps; // rollouts since the fork
 
-    if (count == storage->job->settings.lag.rollouts)
+    if (count == storage->job->settings.sampling.lag)
         return true;
-    if (storage->job->settings.recorded) // some may be late; the parser has checked that
+    if (storage->job->settings.sampling.recorded) // some may be late; the parser has checked that
         return storage->fork.step >= 0 ? done == 0 || count > 0
-                                       : count > storage->job->settings.lag.rollouts;
+                                       : count > storage->job->settings.sampling.lag;
     if (storage->fork.step < 0)
         return false;
     return done == 0 ||
-           (count > storage->job->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
+           (count > storage->job->settings.sampling.lag && count <= INVAR_LAG_MAX - done);
 }
 
 /*
@@ -183,7 +180,7 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
 {
     const invar_inflight_expectation wants = expected_inflight(&loop->storage, &loop->flow, where);
     invar_sample_source *source = &loop->flow.source;
-    int64_t lag = loop->job.settings.lag.rollouts;
+    int64_t lag = loop->job.settings.sampling.lag;
 
     if (bytes && !source->kind->prefetch)
         return fail_inflight_unsupported(where);
@@ -192,11 +189,8 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
     if (source->options.agents_lead && source->inflight.count > 0)
         return fail_inflight_unsupported(where);
     if (source->inflight.count > 0 ||
-        source->inflight.surplus.count > 0) { // possibly only a parent's
-        loop->job.settings.off_policy = true;
-        loop->job.settings.checks_flight = loop->job.config->check_logprobs &&
-                                           !invar_run_context_two_formats(&loop->models.context);
-    }
+        source->inflight.surplus.count > 0) // possibly only a parent's
+        loop->job.settings.sampling.inherited = true;
     if (is_valid_inflight_count(&loop->storage, source->inflight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,

@@ -135,7 +135,7 @@ invar_status invar_run_begin_schedule(invar_run_storage *storage, invar_run_flow
     invar_digest uuid;
     invar_status status;
 
-    if (!storage->job->settings.recorded || storage->job->options->replay)
+    if (!storage->job->settings.sampling.recorded || storage->job->options->replay)
         return INVAR_OK;
     INVAR_TRY(
         invar_path_join(path, sizeof path, storage->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
@@ -229,7 +229,7 @@ invar_status invar_run_read_record(invar_run_storage *storage, invar_run_flow *f
     const char *record = storage->job->config->rollout_record;
     invar_schedule_log_head head;
 
-    if (!storage->job->settings.recorded || storage->job->options->replay || !record[0])
+    if (!storage->job->settings.sampling.recorded || storage->job->options->replay || !record[0])
         return INVAR_OK;
     INVAR_TRY(read_record(storage, flow, &head, record));
     flow->recorded_schedule.origin = "rollout-record";
@@ -289,7 +289,7 @@ static invar_status read_ledger(invar_run_storage *storage, invar_run_flow *flow
 
 invar_status invar_run_open_schedule(invar_run_storage *storage, invar_run_flow *flow)
 {
-    if (!storage->job->settings.recorded)
+    if (!storage->job->settings.sampling.recorded)
         return INVAR_OK;
     if (storage->job->options->replay)
         return read_ledger(storage, flow);
@@ -302,7 +302,7 @@ invar_status invar_run_open_schedule(invar_run_storage *storage, invar_run_flow 
 invar_status invar_run_write_tick(invar_json_text *text, const invar_run_storage *storage,
                                   const invar_run_flow *flow)
 {
-    if (storage->job->settings.recorded)
+    if (storage->job->settings.sampling.recorded)
         invar_recorded_schedule_write(text, &flow->recorded_schedule, storage->position.rollout);
     return text->status;
 }

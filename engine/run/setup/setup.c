@@ -287,7 +287,7 @@ static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
     invar_train_settings_read(
         &loop->job.settings, loop->job.config,
         loop->models.context.data ? invar_dataset_size(loop->models.context.data) : 0,
-        loop->job.options->until);
+        loop->job.options->until, loop->world.roles.first_rollout_rank > 0);
     INVAR_TRY(invar_run_read_record(&loop->storage, &loop->flow));
     print_dropped(&loop->storage, &loop->models);
     print_left_out(&loop->storage);

@@ -2,7 +2,7 @@
  * source.c - makes the rollout, the agents and the sample source of a run.
  *
  * The source has many options, and most follow from one key each. A few must not depend on
- * debugging or on checkpoints, because they decide which calls a plug-in gets: see `multi_turn` in
+ * debugging or on checkpoints, because they decide which calls a plug-in gets: see `turns` in
  * invar_setup_open_source.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -55,20 +55,6 @@ static invar_status report_progress(void *payload, int64_t samples_done, int64_t
                                     .samples = loop->models.rollout ? loop->flow.source.active : 0,
                                     .tokens_done = tokens_done});
     return INVAR_OK;
-}
-
-/*
- * True if later rollouts are sampled during training: by a thread, or by ranks that only sample.
- * Those ranks cannot if in-flight samples must first be scored with weights that training changes,
- * unless the sampler verifies them itself.
- */
-static bool samples_during_training(const invar_run_world *world, const invar_run_job *job)
-{
-    const invar_train_settings *set = &job->settings;
-
-    return job->config->rollout_overlap ||
-           (world->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
-            (!set->checks_flight || set->sampler_verifies));
 }
 
 /* Records an event of the agents, at the step that trains on the rollout. */
@@ -134,8 +120,9 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
     const invar_config *c = loop->job.config;
     const invar_run_context *s = &loop->models.context;
     const invar_train_settings *set = &loop->job.settings;
-    // the calls that a plug-in gets must not depend on probes or checkpoints
-    const bool multi_turn = set->lag.rollouts > 0 && c->custom_generate_function_path[0];
+    const bool threaded = set->sampling.ahead == INVAR_AHEAD_IN_THREAD;
+    // the calls that a plug-in gets must not depend on checkpoints
+    const bool turns = set->sampling.lag > 0 && c->custom_generate_function_path[0];
     invar_sample_source_options o = {
         .layout = loop->world.all,
         .data = s->data,
@@ -156,18 +143,11 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .prompts = c->rollout_batch_size,
         .per_prompt = c->n_samples_per_prompt,
         .round = set->round,
-        .keep_surplus = c->over_sampling_keep_surplus,
-        .lag = set->lag,
-        .recorded_schedule = set->recorded ? &loop->flow.recorded_schedule : NULL,
-        .max_delay = c->rollout_max_delay,
-        .separate_async_phase = loop->storage.recorder.options.level > INVAR_PROBE_STEP ||
-                                samples_during_training(&loop->world, &loop->job) || multi_turn,
-        .async = samples_during_training(&loop->world, &loop->job),
-        .use_thread = c->rollout_overlap,
-        .verify = {c->rollout_overlap || loop->models.async_verifier ? invar_train_loop_verify_async
-                                                                     : NULL,
+        .schedule = set->sampling,
+        .recorded_schedule = set->sampling.recorded ? &loop->flow.recorded_schedule : NULL,
+        .verify = {threaded || loop->models.async_verifier ? invar_train_loop_verify_async : NULL,
                    loop},
-        .stop_rollout = loop->storage.dirs.paths.save[0] || multi_turn || set->recorded
+        .stop_rollout = loop->storage.dirs.paths.save[0] || turns || set->sampling.recorded
                             ? 0
                             : set->run_schedule.rollouts,
         .tick = report_progress,

@@ -14,7 +14,7 @@
 
 #include "engine/files/data/dataset.h"
 #include "engine/sample/rollout/file/rollout_file.h"
-#include "engine/sample/source/lag.h"
+#include "engine/sample/source/sample_schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,12 +66,9 @@ typedef struct invar_inflight_expectation {
     int64_t round;      /* prompts of a begun rollout */
     int64_t per_prompt; /* samples per prompt */
     int64_t route_size; /* expert ids per row; 0 for a dense model */
-    int64_t lag;        /* rollouts in flight after a batch; used if `recorded` */
-    bool recorded;      /* recorded schedule: groups leave one by one and may have no token yet */
-    int64_t delay;      /* rollouts by which a group may be late; used if `recorded` */
-    bool multi_turn;    /* a plug-in drives the samples, so all begun samples have finished */
-    bool surplus;       /* surplus groups, and rollouts of fewer prompts, are allowed */
-    bool fork;          /* the file is of another run, whose keys may differ */
+    invar_sample_schedule schedule;
+    bool multi_turn; /* a plug-in drives the samples, so all begun samples have finished */
+    bool fork;       /* the file is of another run, whose keys may differ */
 } invar_inflight_expectation;
 
 /*

@@ -94,7 +94,7 @@ typedef struct coords_cursor {
 /* Returns true if the sample is surplus of a rollout that was trained on. */
 static bool is_surplus(const invar_rl_sample *s, const invar_inflight_expectation *w)
 {
-    return w->surplus && (int64_t)s->rollout < w->first;
+    return w->schedule.surplus && (int64_t)s->rollout < w->first;
 }
 
 /*
@@ -107,8 +107,8 @@ static expected_coords recorded_group_coords(const expected_coords *last, const 
     int64_t rollout = (int64_t)s->rollout, draw = s->draw_index - s->draw_index % w->per_prompt;
     bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
 
-    if (later && (w->fork || rollout >= w->first - w->delay) && rollout < w->first + w->lag &&
-        draw < w->round * w->per_prompt)
+    if (later && (w->fork || rollout >= w->first - w->schedule.max_delay) &&
+        rollout < w->first + w->schedule.lag && draw < w->round * w->per_prompt)
         return (expected_coords){rollout, draw};
     return (expected_coords){-1, -1};
 }
@@ -117,11 +117,12 @@ static expected_coords recorded_group_coords(const expected_coords *last, const 
 static void advance_cursor(coords_cursor *at, const invar_rl_sample *s, int64_t i,
                            const invar_inflight_expectation *w)
 {
-    bool next = w->surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
+    bool next =
+        w->schedule.surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
 
     if (i % w->per_prompt > 0)
         at->now.draw++;
-    else if (w->recorded)
+    else if (w->schedule.recorded)
         at->now = recorded_group_coords(&at->now, s, w);
     else if (is_surplus(s, w))
         at->now =
@@ -130,7 +131,7 @@ static void advance_cursor(coords_cursor *at, const invar_rl_sample *s, int64_t 
         at->now = (expected_coords){at->last.rollout + 1, 0};
     else
         at->now = (expected_coords){at->last.rollout, at->last.draw + 1};
-    if (at->now.rollout >= w->first || w->recorded)
+    if (at->now.rollout >= w->first || w->schedule.recorded)
         at->last = at->now;
 }
 
@@ -141,7 +142,7 @@ static const char *find_invalid_member(const invar_rl_sample *s, int64_t i,
 {
     bool surplus = is_surplus(s, w), whole = surplus || w->multi_turn,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
-    bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // without response tokens
+    bool bare = w->schedule.recorded && s->n_tokens == s->prompt_tokens; // without response tokens
     int64_t route_size = bare ? 0 : w->route_size;
     const invar_rl_sample *eldest = s - i % w->per_prompt; // first sample of its group
     const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
@@ -188,7 +189,7 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const expe
                           " is in flight, and %s led by a plug-in: a fork keeps "
                           "custom-generate-function-path, unless the other run has rollout-lag = 0",
                           w->where, s->index, s->turns ? "is" : "is not");
-    if (w->recorded && w->fork && (int64_t)s->rollout < w->first - w->delay)
+    if (w->schedule.recorded && w->fork && (int64_t)s->rollout < w->first - w->schedule.max_delay)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "%.1000s: sample %" PRId64 " is in flight, %" PRId64
@@ -267,7 +268,8 @@ static invar_status check_schedule(const invar_rollout_file *data,
         return INVAR_OK;
     for (int64_t i = 0; i < samples->count; i++)
         bare = bare || invar_rl_sample_response(&samples->items[i]) == 0;
-    if (w->recorded ? first == (int64_t)samples->items[0].rollout : first == w->first && !bare)
+    if (w->schedule.recorded ? first == (int64_t)samples->items[0].rollout
+                             : first == w->first && !bare)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples in flight are of another rollout-schedule: a fork keeps "
@@ -279,10 +281,10 @@ static invar_status check_schedule(const invar_rollout_file *data,
 static invar_status check_count(const invar_rollout_file *data, const invar_inflight_expectation *w)
 {
     int64_t count = data->samples.count, each = w->round * w->per_prompt;
-    bool so_many =
-        w->recorded ? count == w->lag * each : count % (w->surplus ? w->per_prompt : each) == 0;
+    bool so_many = w->schedule.recorded ? count == w->schedule.lag * each
+                                        : count % (w->schedule.surplus ? w->per_prompt : each) == 0;
 
-    if (w->fork && !w->surplus && !w->recorded)
+    if (w->fork && !w->schedule.surplus && !w->schedule.recorded)
         so_many = samples_per_rollout(&data->samples) == each;
     if (data->header.n_samples_per_prompt == w->per_prompt && so_many)
         return INVAR_OK;
@@ -307,10 +309,10 @@ static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_
         INVAR_TRY(check_sample(&samples->items[i], i, &at.now, w));
     }
     *first_out = w->first;
-    if (w->recorded && samples->count > 0) {
+    if (w->schedule.recorded && samples->count > 0) {
         *first_out = samples->items[0].rollout;
-        *out =
-            w->first + w->lag - *first_out; // the last rollouts may have no group left in the file
+        *out = w->first + w->schedule.lag -
+               *first_out; // the last rollouts may have no group left in the file
         return INVAR_OK;
     }
     *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
@@ -360,7 +362,8 @@ invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t 
     invar_status status;
 
     INVAR_TRY(invar_rollout_file_parse(&data, w.where, text, bytes));
-    w.surplus = !w.recorded && (w.surplus || (w.fork && has_surplus(&data.samples, w.first)));
+    w.schedule.surplus = !w.schedule.recorded &&
+                         (w.schedule.surplus || (w.fork && has_surplus(&data.samples, w.first)));
     status = check_tokenizer(&data.header, &w);
     if (status == INVAR_OK)
         status = check_schedule(&data, &w);

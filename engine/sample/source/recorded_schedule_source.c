@@ -26,7 +26,7 @@
 /* Returns true if the group of a sample has reached max_delay and must be in this batch. */
 static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
 {
-    return (int64_t)s->rollout <= source->request.rollout - source->options.max_delay;
+    return (int64_t)s->rollout <= source->request.rollout - source->options.schedule.max_delay;
 }
 
 static bool is_batched(const invar_schedule_tick *tick, int64_t group)
@@ -214,8 +214,9 @@ static invar_status sample_batch(invar_sample_source *source)
     invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
-    INVAR_TRY(move_active(source, tick->has_batch && (source->options.separate_async_phase ||
-                                                      !tick->has_unfinished)));
+    INVAR_TRY(move_active(source, tick->has_batch &&
+                                      (source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH ||
+                                       !tick->has_unfinished)));
     if (!tick->has_batch) {
         how.should_suspend = has_batch;
         how.suspend_payload = source;
@@ -331,8 +332,8 @@ static invar_status prefetch_recorded(invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
     const invar_generate_args how = invar_sample_source_generation(source);
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
-    const bool clocked =
-        o->use_thread && invar_recorded_schedule_may_use_clock(o->recorded_schedule);
+    const bool clocked = o->schedule.ahead == INVAR_AHEAD_IN_THREAD &&
+                         invar_recorded_schedule_may_use_clock(o->recorded_schedule);
     invar_rl_samples *samples = &source->active_ahead;
 
     if (!source->tick.has_unfinished && !clocked)
@@ -340,13 +341,13 @@ static invar_status prefetch_recorded(invar_sample_source *source)
     INVAR_TRY(move_active(source, false));
     if (samples->count == 0)
         return INVAR_OK;
-    if (o->use_thread)
+    if (o->schedule.ahead == INVAR_AHEAD_IN_THREAD)
         return invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
                                          samples->count,
                                          &(invar_verify_callback){stamp_and_verify, source});
     INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
     INVAR_TRY(stamp_and_verify(source, samples->items, samples->count, &tick));
-    return o->async ? INVAR_OK : merge_and_stamp(source);
+    return o->schedule.ahead == INVAR_AHEAD_ON_RANKS ? INVAR_OK : merge_and_stamp(source);
 }
 
 /*

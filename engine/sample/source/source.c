@@ -244,7 +244,7 @@ static invar_status move_groups(invar_sample_source *source, invar_rl_samples *r
     invar_rl_samples *to[] = {
         [INVAR_GROUP_BATCH] = &source->batch.samples,
         [INVAR_GROUP_FILTERED] = NULL,
-        [INVAR_GROUP_SURPLUS] = source->options.keep_surplus ? &source->inflight.surplus : NULL,
+        [INVAR_GROUP_SURPLUS] = source->options.schedule.surplus ? &source->inflight.surplus : NULL,
     };
 
     for (int64_t g = 0; g < groups; g++) {
@@ -340,7 +340,7 @@ invar_status invar_sample_source_begin_rollouts(invar_sample_source *source)
     if (flight->count == 0)
         flight->first = source->request.rollout;
     while (flight->first + flight->count <=
-           source->request.rollout + source->options.lag.rollouts) {
+           source->request.rollout + source->options.schedule.lag) {
         int64_t rollout = flight->first + flight->count, groups = next_groups(source);
         invar_rl_samples *samples = &flight->started[flight->count++];
 
@@ -354,7 +354,7 @@ static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     int64_t rollout = (int64_t)s->rollout;
-    int64_t goal = invar_lag_goal(&o->lag, rollout, source->request.rollout);
+    int64_t goal = invar_sample_schedule_goal(&o->schedule, rollout, source->request.rollout);
 
     s->suspend_at = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
     if (o->stop_rollout > 0 && rollout >= o->stop_rollout)
@@ -467,7 +467,7 @@ invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *sourc
 
 invar_status invar_sample_source_prefetch(invar_sample_source *source)
 {
-    return source->kind->prefetch && source->options.separate_async_phase
+    return source->kind->prefetch && source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH
                ? source->kind->prefetch(source)
                : INVAR_OK;
 }
@@ -478,13 +478,14 @@ static invar_status prefetch_declared(invar_sample_source *source)
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
 
     INVAR_TRY(move_active_rollouts(source, source->inflight.count));
-    if (o->use_thread)
+    if (o->schedule.ahead == INVAR_AHEAD_IN_THREAD)
         return start_sampling_thread(source);
     INVAR_TRY(sample_share(source, &source->active_ahead));
     if (o->verify.verify)
         INVAR_TRY(o->verify.verify(o->verify.payload, source->active_ahead.items,
                                    source->active_ahead.count, &tick));
-    return o->async ? INVAR_OK : invar_sample_source_merge_ahead(source);
+    return o->schedule.ahead == INVAR_AHEAD_ON_RANKS ? INVAR_OK
+                                                     : invar_sample_source_merge_ahead(source);
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
@@ -498,7 +499,7 @@ static invar_status start_declared(invar_sample_source *source)
                                          invar_sample_source_max_rounds(source)));
     INVAR_TRY(invar_sample_source_take_surplus(source));
     source->selection.chosen = source->batch.reused_groups;
-    if (source->inflight.count > 0 || o->lag.rollouts > 0 || source->selection.chosen < o->prompts)
+    if (source->inflight.count > 0 || o->schedule.lag > 0 || source->selection.chosen < o->prompts)
         INVAR_TRY(invar_sample_source_begin_rollouts(source));
     return INVAR_OK;
 }
@@ -519,8 +520,8 @@ static invar_status sample_first_round(invar_rl_samples *round_out, invar_sample
 {
     invar_inflight *flight = &source->inflight;
 
-    INVAR_TRY(
-        move_active_rollouts(source, source->options.separate_async_phase ? 1 : flight->count));
+    INVAR_TRY(move_active_rollouts(
+        source, source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH ? 1 : flight->count));
     INVAR_TRY(sample_share(source, &source->active_ahead));
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     invar_inflight_pop(round_out, flight);

@@ -23,10 +23,10 @@
 #include "engine/sample/source/async_sampler.h"
 #include "engine/sample/source/group_select.h"
 #include "engine/sample/source/inflight.h"
-#include "engine/sample/source/lag.h"
 #include "engine/sample/source/multi_turn.h"
 #include "engine/sample/source/recorded_schedule.h"
 #include "engine/sample/source/reward_source.h"
+#include "engine/sample/source/sample_schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -88,18 +88,10 @@ typedef struct invar_sample_source_options {
     int64_t prompts;       /* groups of a batch */
     int64_t per_prompt;    /* samples of a prompt */
     int64_t round;         /* prompts of a sampling round */
-    bool keep_surplus;     /* keep surplus groups for the next rollout */
-    invar_lag lag;         /* rollout lag: how early rollouts begin */
+    invar_sample_schedule schedule;
     invar_recorded_schedule *recorded_schedule; /* recorded schedule; NULL for a declared one */
-    int64_t max_delay; /* rollouts by which a group may be late, in a recorded schedule */
-    /* sample in-flight rollouts only in invar_sample_source_prefetch, not together with the current
-       rollout */
-    bool separate_async_phase;
-    bool async; /* exchange in-flight samples with other ranks only in invar_sample_source_join, so
-                   ranks that do not sample need not wait */
-    bool use_thread;              /* a thread samples in-flight rollouts while this rank trains */
     invar_verify_callback verify; /* checks this rank's new in-flight tokens before the weights
-                                     change; runs in the thread if use_thread is set */
+                                     change; runs in the sampling thread, if there is one */
     int64_t stop_rollout;         /* first rollout that is never trained on; 0 if unknown */
     /* called after each pass with the numbers of finished samples and sampled tokens; or NULL */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
@@ -186,8 +178,8 @@ void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *sour
 
 /*
  * Samples the tokens of in-flight rollouts that the weights of the current request must produce.
- * Call it once after invar_sample_source_take. With `async` it samples only this rank's share and
- * waits for no other rank; with `use_thread` it starts the thread that samples this share.
+ * Call it once after invar_sample_source_take. If they are sampled during training, it samples only
+ * this rank's share and waits for no other rank, or starts the thread that samples this share.
  */
 invar_status invar_sample_source_prefetch(invar_sample_source *source) INVAR_MUST_USE;
 
@@ -235,7 +227,7 @@ extern const invar_sample_source_kind invar_sample_source_recorded;
 /* Answers of the data, for SFT. */
 extern const invar_sample_source_kind invar_sample_source_answers;
 
-/* Rollout files. */
+/* Loading of rollout files. */
 extern const invar_sample_source_kind invar_sample_source_files;
 
 /* Returns the next prompt in data order and advances the cursor; borrowed from the data set. */

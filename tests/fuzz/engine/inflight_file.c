@@ -63,15 +63,15 @@ static invar_inflight_expectation expectation_of(int64_t route_size, bool surplu
                                                 .groups = MAX_GROUPS,
                                                 .round = PROMPTS,
                                                 .per_prompt = PER_PROMPT,
-                                                .lag = LAG,
-                                                .delay = DELAY};
+                                                .schedule.lag = LAG,
+                                                .schedule.max_delay = DELAY};
         invar_tokenizer_hash(&expected.tokenizer, tokenizer);
         invar_tokenizer_free(tokenizer);
     }
     expected.route_size = route_size;
-    expected.surplus = surplus;
+    expected.schedule.surplus = surplus;
     expected.multi_turn = multi_turn;
-    expected.recorded = recorded;
+    expected.schedule.recorded = recorded;
     return expected;
 }
 
@@ -80,7 +80,7 @@ static void check_sample(const invar_rl_sample *s, const invar_inflight_expectat
     bool bare = s->n_tokens == s->prompt_tokens;
 
     INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens >= s->prompt_tokens);
-    INVAR_CHECK(!bare || (expected->recorded && s->finish == INVAR_FINISH_NONE));
+    INVAR_CHECK(!bare || (expected->schedule.recorded && s->finish == INVAR_FINISH_NONE));
     INVAR_CHECK(s->n_tokens <= s->prompt_tokens + RESPONSE && s->n_tokens <= CONTEXT);
     INVAR_CHECK(s->current_version_from == s->n_tokens && !s->logp == bare && !s->mask == bare);
     INVAR_CHECK((s->finish == INVAR_FINISH_NONE) == !s->response);
@@ -113,11 +113,11 @@ static void check_inflight(const invar_inflight *inflight,
     size_t first_bytes, second_bytes;
 
     INVAR_CHECK(inflight->count >= 0 && inflight->count <= INVAR_LAG_MAX);
-    INVAR_CHECK(inflight->first == FIRST || expected->recorded);
-    if (expected->recorded)
+    INVAR_CHECK(inflight->first == FIRST || expected->schedule.recorded);
+    if (expected->schedule.recorded)
         INVAR_CHECK(inflight->first >= FIRST - DELAY &&
                     inflight->first + inflight->count == FIRST + LAG);
-    INVAR_CHECK(expected->surplus || inflight->surplus.count == 0);
+    INVAR_CHECK(expected->schedule.surplus || inflight->surplus.count == 0);
     INVAR_CHECK(inflight->count > 0 || inflight->surplus.count > 0);
     for (int64_t i = 0; i < inflight->surplus.count; i++) {
         check_sample(&inflight->surplus.items[i], expected);
@@ -126,9 +126,9 @@ static void check_inflight(const invar_inflight *inflight,
     }
     for (int64_t r = 0; r < inflight->count; r++) {
         INVAR_CHECK(inflight->started[r].count <= PROMPTS * PER_PROMPT);
-        INVAR_CHECK(expected->recorded ||
+        INVAR_CHECK(expected->schedule.recorded ||
                     inflight->started[r].count >=
-                        (expected->surplus ? PER_PROMPT : PROMPTS * PER_PROMPT));
+                        (expected->schedule.surplus ? PER_PROMPT : PROMPTS * PER_PROMPT));
         for (int64_t i = 0; i < inflight->started[r].count; i++)
             check_sample(&inflight->started[r].items[i], expected);
     }

@@ -25,7 +25,7 @@ static invar_train_settings settings_of(const key_value *pairs, int64_t data, in
         invar_recipe_set(recipe, "rollout-batch-size", "4", "test")); // this key has no default
     for (; pairs->key; pairs++)
         assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
-    invar_train_settings_read(&set, config_of(recipe), data, until);
+    invar_train_settings_read(&set, config_of(recipe), data, until, false);
     invar_recipe_free(recipe);
     return set;
 }

@@ -47,7 +47,7 @@ static void open_fixture(inflight_fixture *s, const invar_device *dev)
         .prompts = PROMPTS,
         .per_prompt = PER_PROMPT,
         .round = PROMPTS,
-        .lag = {LAG, SEGMENT},
+        .schedule = {.lag = LAG, .segment = SEGMENT},
         .load = ""};
     assert_ok(invar_reward_parse(&s->options.reward_source.reward, &s->options.reward_source.boxed,
                                  "overlap"));
@@ -73,9 +73,9 @@ static void collect(invar_rl_samples *out, invar_sample_source *source, int64_t 
         assert_ok(invar_sample_source_poll(&ready, source));
     invar_sample_source_take(&batch, source);
     assert_ok(invar_sample_source_prefetch(source));
-    if (source->options.use_thread)
+    if (source->options.schedule.ahead == INVAR_AHEAD_IN_THREAD)
         assert_ok(invar_sample_source_join(source));
-    assert_true(source->options.keep_surplus || batch.on_policy == (rollout == 0));
+    assert_true(source->options.schedule.surplus || batch.on_policy == (rollout == 0));
     *out = batch.samples;
 }
 
@@ -92,7 +92,7 @@ static invar_inflight_expectation expectation_of(const inflight_fixture *s,
                                         .groups = source->position.groups,
                                         .round = s->options.round,
                                         .per_prompt = PER_PROMPT,
-                                        .surplus = s->options.keep_surplus,
+                                        .schedule.surplus = s->options.schedule.surplus,
                                         .route_size = invar_model_sparse_layers(s->model) *
                                                       s->model->spec.experts_per_token};
 }
@@ -133,8 +133,9 @@ static void test_inflight__resumes_from_its_bytes(void **state)
         char *text;
         size_t bytes;
 
-        s.options.separate_async_phase = cut % 3 > 0;
-        s.options.use_thread = cut % 3 == 2;
+        s.options.schedule.ahead = cut % 3 == 2   ? INVAR_AHEAD_IN_THREAD
+                                   : cut % 3 == 1 ? INVAR_AHEAD_AFTER_BATCH
+                                                  : INVAR_AHEAD_WITH_BATCH;
         invar_sample_source_open(&original, &s.options);
         invar_sample_source_open(&restored, &s.options);
         for (int64_t v = 0; v < TICKS; v++) {
@@ -171,9 +172,9 @@ static void use_surplus(inflight_fixture *s, int64_t lag)
 
     assert_ok(
         invar_reward_parse(&reward_source->reward, &reward_source->boxed, "deterministic_random"));
-    s->options.drop_zero_std = s->options.keep_surplus = true;
+    s->options.drop_zero_std = s->options.schedule.surplus = true;
     s->options.round = 7;
-    s->options.lag.rollouts = lag;
+    s->options.schedule.lag = lag;
 }
 
 /* Saves and resumes with surplus after `cut` ticks. Returns the number of surplus samples. */
@@ -262,7 +263,7 @@ static void test_inflight__thread_calls_verify(void **state)
     inflight_fixture s;
 
     open_fixture(&s, *state);
-    s.options.separate_async_phase = s.options.use_thread = true;
+    s.options.schedule.ahead = INVAR_AHEAD_IN_THREAD;
     s.options.verify = (invar_verify_callback){verify_samples, &l};
     invar_sample_source_open(&source, &s.options);
     collect(&taken, &source, 0);
@@ -461,7 +462,7 @@ static void of_two_rollouts(invar_rollout_file *d, invar_inflight_expectation *w
 static void without_surplus(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)d;
-    w->surplus = false;
+    w->schedule.surplus = false;
     w->round = 1;
 }
 
