@@ -18,14 +18,6 @@
 
 #include "base/invar_banned.h"
 
-const char *invar_parallel_axis_name(invar_parallel_axis axis)
-{
-    static const char *const names[INVAR_COMM_VOLUME_AXES] = {"tensor", "context", "expert", "data",
-                                                              "pipeline"};
-
-    return names[axis];
-}
-
 uint64_t invar_comm_volume_sent(const invar_comm_volume *volume, invar_parallel_axis axis)
 {
     uint64_t sent = 0;

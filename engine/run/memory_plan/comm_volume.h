@@ -27,9 +27,6 @@ typedef enum invar_parallel_axis {
     INVAR_COMM_VOLUME_AXES
 } invar_parallel_axis;
 
-/* Returns the name of the axis, such as "tensor". */
-const char *invar_parallel_axis_name(invar_parallel_axis axis);
-
 /* Totals of one kind of transfer. */
 typedef struct invar_comm_volume_item {
     invar_parallel_axis axis;

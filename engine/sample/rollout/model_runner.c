@@ -35,12 +35,13 @@ static void carve_arrays(invar_model_runner *runner, invar_carver *c)
     runner->routing = invar_carve(c, rows * (size_t)runner->route * sizeof *runner->routing);
 }
 
-static invar_status alloc_arrays(invar_model_runner *runner)
+invar_status invar_model_runner_alloc(invar_model_runner *runner)
 {
     invar_carver c = {NULL, 0};
 
     carve_arrays(runner, &c);
     INVAR_TRY(invar_alloc(&runner->memory, c.used, 1, "the rows of a rollout"));
+    memset(runner->memory, 0, c.used);
     c = (invar_carver){runner->memory, 0};
     carve_arrays(runner, &c);
     return INVAR_OK;
@@ -64,7 +65,7 @@ invar_status invar_model_runner_init(invar_model_runner *runner, invar_rollout *
     runner->scheduler.separate_prefill = invar_device_is_local(&r->op_runner.dev);
     runner->scheduler.lookahead = max_sizes->ahead;
     runner->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, max_sizes->rows), 1);
-    return alloc_arrays(runner);
+    return invar_model_runner_alloc(runner);
 }
 
 invar_status invar_model_runner_init_draft(invar_model_runner *runner, invar_rollout *r,
@@ -82,7 +83,7 @@ invar_status invar_model_runner_init_draft(invar_model_runner *runner, invar_rol
                                    .steady = true,
                                    .is_draft = true,
                                    .width = first->width};
-    return alloc_arrays(runner);
+    return invar_model_runner_alloc(runner);
 }
 
 void invar_model_runner_release(invar_model_runner *runner)
@@ -233,6 +234,24 @@ static int64_t table_width(const invar_model_runner *runner)
     return invar_min_i64(width, runner->width);
 }
 
+invar_status invar_model_runner_run(invar_model_runner *runner, int64_t width)
+{
+    invar_kv_cache *cache = runner->scheduler.cache;
+
+    for (int64_t i = 0; i < cache->shape.layers; i++)
+        cache->layers[i].pages =
+            invar_tensor_2d(runner->tables, INVAR_DTYPE_I32, runner->sequences, width);
+    runner->rows = (invar_packed_rows){.count = runner->start[runner->sequences],
+                                       .ids = runner->ids,
+                                       .positions = runner->positions,
+                                       .samples = {runner->start, runner->sequences},
+                                       .cache = cache->layers,
+                                       .lengths = runner->lengths,
+                                       .kv_slots = runner->slots,
+                                       .routing = runner->route > 0 ? runner->routing : NULL};
+    return invar_rollout_stages_run(runner->rollout, &runner->rows);
+}
+
 invar_status invar_model_runner_next(invar_model_runner *runner)
 {
     return invar_scheduler_next(&runner->slices, &runner->n_slices, &runner->scheduler);
@@ -241,7 +260,6 @@ invar_status invar_model_runner_next(invar_model_runner *runner)
 invar_status invar_model_runner_pass(invar_model_runner *runner)
 {
     invar_rollout *r = runner->rollout;
-    invar_kv_cache *cache = runner->scheduler.cache;
     int64_t width = table_width(runner);
 
     runner->sequences = runner->n_slices;
@@ -255,19 +273,8 @@ invar_status invar_model_runner_pass(invar_model_runner *runner)
     }
     for (int64_t i = runner->n_slices; i < runner->sequences; i++)
         add_filler(runner, i, width);
-    for (int64_t i = 0; i < cache->shape.layers; i++)
-        cache->layers[i].pages =
-            invar_tensor_2d(runner->tables, INVAR_DTYPE_I32, runner->sequences, width);
-    runner->rows = (invar_packed_rows){.count = runner->start[runner->sequences],
-                                       .ids = runner->ids,
-                                       .positions = runner->positions,
-                                       .samples = {runner->start, runner->sequences},
-                                       .cache = cache->layers,
-                                       .lengths = runner->lengths,
-                                       .kv_slots = runner->slots,
-                                       .routing = runner->route > 0 ? runner->routing : NULL};
     r->counters.passes++;
     if (runner->row_owners)
         set_row_owners(runner);
-    return invar_rollout_stages_run(r, &runner->rows);
+    return invar_model_runner_run(runner, width);
 }

@@ -121,6 +121,13 @@ invar_status invar_model_runner_next(invar_model_runner *runner) INVAR_MUST_USE;
 invar_status invar_model_runner_pass(invar_model_runner *runner) INVAR_MUST_USE;
 
 /*
+ * Allocates the arrays of a model runner for the largest pass of its scheduler, as zeros. Runs the
+ * rows that they have, with page tables of `width` columns. For dry runs, which set no slices.
+ */
+invar_status invar_model_runner_alloc(invar_model_runner *runner) INVAR_MUST_USE;
+invar_status invar_model_runner_run(invar_model_runner *runner, int64_t width) INVAR_MUST_USE;
+
+/*
  * Ends the capture of a pass and its draws. Call it after every steady pass, also after a failure.
  */
 void invar_model_runner_end_capture(invar_model_runner *runner);

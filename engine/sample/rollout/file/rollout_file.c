@@ -24,11 +24,6 @@
 #define FORMAT "invar-rollout"
 #define MARK "{\"format\":\"" FORMAT "\"," /* first bytes of every rollout file */
 
-bool invar_rollout_file_distinct(const char *pattern)
-{
-    return strstr(pattern, PLACE) != NULL;
-}
-
 invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern, int64_t rollout)
 {
     size_t used = 0;

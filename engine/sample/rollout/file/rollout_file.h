@@ -57,11 +57,6 @@ invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern
                                      int64_t rollout) INVAR_MUST_USE;
 
 /*
- * Returns true if `pattern` gives each rollout a file of its own, that is, contains {rollout_id}.
- */
-bool invar_rollout_file_distinct(const char *pattern);
-
-/*
  * Fails if a file of another kind has one of the paths of rollouts [0, count), or if no file can be
  * created there.
  */

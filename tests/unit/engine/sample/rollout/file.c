@@ -182,8 +182,6 @@ static void test_engine_rollout_file__names(void **state)
                  "more than 12 bytes");
     assert_fails(invar_rollout_file_path(out, 5, "plain", 0), INVAR_E_INVALID, "more than 4");
     assert_fails(invar_rollout_file_path(out, 6, "plain{rollout_id}", 0), INVAR_E_INVALID, "more");
-    assert_true(invar_rollout_file_distinct("a/{rollout_id}"));
-    assert_false(invar_rollout_file_distinct("a/{rollout}"));
 }
 
 /* ---- failed writes --------------------------------------------------------------------------- */
