@@ -122,34 +122,18 @@ static invar_status start_tick(invar_sample_source *source)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Returns true if the sample gets tokens now, and sets its suspend_at. */
-static bool needs_tokens(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
+static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
-    int64_t left = tick->has_unfinished ? tokens_left(tick, s->index) : -1;
+    int64_t left = source->tick.has_unfinished ? tokens_left(&source->tick, s->index) : -1;
 
     s->suspend_at = left < 0 ? 0 : s->prompt_tokens + left;
-    if (s->finish != INVAR_FINISH_NONE || (batch_alone && !is_batched(tick, s->group)))
-        return false;
-    return left < 0 || s->n_tokens < s->suspend_at;
+    return s->finish == INVAR_FINISH_NONE && (left < 0 || s->n_tokens < s->suspend_at);
 }
 
-/* Moves samples that get tokens from `inflight` to active_ahead and leaves zeroed holes. */
-static invar_status move_active(invar_sample_source *source, bool batch_alone)
+/* Like needs_tokens, for samples of the batch alone. */
+static bool batch_needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
-    invar_inflight *flight = &source->inflight;
-
-    for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->started[r].count; i++) {
-            invar_rl_sample *from = &flight->started[r].items[i], *s;
-
-            if (!needs_tokens(from, &source->tick, batch_alone))
-                continue;
-            INVAR_TRY(invar_rl_samples_append(&s, &source->active_ahead));
-            *s = *from;
-            *from = (invar_rl_sample){0};
-        }
-    source->active = source->active_ahead.count;
-    return INVAR_OK;
+    return needs_tokens(s, source) && is_batched(&source->tick, s->group);
 }
 
 /* Stamps samples that got tokens in this tick with the weight version of the request. */
@@ -214,9 +198,12 @@ static invar_status sample_batch(invar_sample_source *source)
     invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
-    INVAR_TRY(move_active(source, tick->has_batch &&
-                                      (source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH ||
-                                       !tick->has_unfinished)));
+    INVAR_TRY(invar_sample_source_move_active(
+        source, source->inflight.count,
+        tick->has_batch &&
+                (source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH || !tick->has_unfinished)
+            ? batch_needs_tokens
+            : needs_tokens));
     if (!tick->has_batch) {
         how.should_suspend = has_batch;
         how.suspend_payload = source;
@@ -338,7 +325,7 @@ static invar_status prefetch_recorded(invar_sample_source *source)
 
     if (!source->tick.has_unfinished && !clocked)
         return INVAR_OK;
-    INVAR_TRY(move_active(source, false));
+    INVAR_TRY(invar_sample_source_move_active(source, source->inflight.count, needs_tokens));
     if (samples->count == 0)
         return INVAR_OK;
     if (o->schedule.ahead == INVAR_AHEAD_IN_THREAD)

@@ -362,19 +362,23 @@ static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
     return s->finish == INVAR_FINISH_NONE && (s->suspend_at == 0 || s->n_tokens < s->suspend_at);
 }
 
-/* Moves the samples that get tokens from `from` to `out` and leaves zeroed holes. */
-static invar_status move_active(invar_rl_samples *out, invar_sample_source *source,
-                                invar_rl_samples *from)
+invar_status invar_sample_source_move_active(invar_sample_source *source, int64_t rollouts,
+                                             invar_needs_tokens needs)
 {
-    for (int64_t i = 0; i < from->count; i++) {
-        invar_rl_sample *s;
+    for (int64_t r = 0; r < rollouts; r++) {
+        const invar_rl_samples *from = &source->inflight.started[r];
 
-        if (!needs_tokens(&from->items[i], source))
-            continue;
-        INVAR_TRY(invar_rl_samples_append(&s, out));
-        *s = from->items[i];
-        from->items[i] = (invar_rl_sample){0};
+        for (int64_t i = 0; i < from->count; i++) {
+            invar_rl_sample *s;
+
+            if (!needs(&from->items[i], source))
+                continue;
+            INVAR_TRY(invar_rl_samples_append(&s, &source->active_ahead));
+            *s = from->items[i];
+            from->items[i] = (invar_rl_sample){0};
+        }
     }
+    source->active = source->active_ahead.count;
     return INVAR_OK;
 }
 
@@ -389,17 +393,6 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
             *from++ = (invar_rl_sample){0};
         }
     return from;
-}
-
-/*
- * Moves the active samples of the first `count` rollouts to active_ahead, to sample them in one
- * run.
- */
-static invar_status move_active_rollouts(invar_sample_source *source, int64_t count)
-{
-    for (int64_t r = 0; r < count; r++)
-        INVAR_TRY(move_active(&source->active_ahead, source, &source->inflight.started[r]));
-    return INVAR_OK;
 }
 
 invar_status invar_sample_source_poll_error(const invar_sample_source *source)
@@ -477,7 +470,7 @@ static invar_status prefetch_declared(invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
 
-    INVAR_TRY(move_active_rollouts(source, source->inflight.count));
+    INVAR_TRY(invar_sample_source_move_active(source, source->inflight.count, needs_tokens));
     if (o->schedule.ahead == INVAR_AHEAD_IN_THREAD)
         return start_sampling_thread(source);
     INVAR_TRY(sample_share(source, &source->active_ahead));
@@ -520,8 +513,9 @@ static invar_status sample_first_round(invar_rl_samples *round_out, invar_sample
 {
     invar_inflight *flight = &source->inflight;
 
-    INVAR_TRY(move_active_rollouts(
-        source, source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH ? 1 : flight->count));
+    INVAR_TRY(invar_sample_source_move_active(
+        source, source->options.schedule.ahead > INVAR_AHEAD_WITH_BATCH ? 1 : flight->count,
+        needs_tokens));
     INVAR_TRY(sample_share(source, &source->active_ahead));
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     invar_inflight_pop(round_out, flight);

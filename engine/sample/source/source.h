@@ -250,6 +250,16 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source) INVAR
 /* Begins rollouts up to the lag, in order, so that prompts are assigned in data order. */
 invar_status invar_sample_source_begin_rollouts(invar_sample_source *source) INVAR_MUST_USE;
 
+/* Returns true if an in-flight sample gets tokens at this tick, and sets its suspend_at. */
+typedef bool (*invar_needs_tokens)(invar_rl_sample *sample, const invar_sample_source *source);
+
+/*
+ * Moves the samples of the first `rollouts` rollouts in flight that need tokens to active_ahead, to
+ * sample them in one run, and leaves zeroed holes.
+ */
+invar_status invar_sample_source_move_active(invar_sample_source *source, int64_t rollouts,
+                                             invar_needs_tokens needs) INVAR_MUST_USE;
+
 /* Returns the arguments for the functions of generate.h. They borrow from the source. */
 invar_generate_args invar_sample_source_generation(const invar_sample_source *source);
 
