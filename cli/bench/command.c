@@ -1,8 +1,8 @@
 /*
  * command.c - the command invar bench: its options, and which benchmark they select.
  *
- * Without --model single ops are measured, on the CPU (bench.c) or a GPU (gpu.c); with --model a
- * whole model (model.c). An option that would have no effect is rejected.
+ * Without --model single ops are measured (bench.c), with --model a whole model (model.c). An
+ * option that would have no effect is rejected.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "cli/bench/bench.h"
-#include "cli/bench/gpu.h"
 #ifdef INVAR_LEDGER
 #include "cli/bench/model.h"
 #endif
@@ -23,110 +22,63 @@ typedef struct settings {
     invar_option_choice device;
     const char *op;
     int64_t threads;
-    invar_gpu_compare_options race;
+    bool json;
 #ifdef INVAR_LEDGER
     invar_bench_model_options whole; /* without a model single ops are measured */
 #endif
 } settings;
 
 #ifdef INVAR_LEDGER
-enum { MODEL_OPTIONS = 13 };
-
-/* Adds the options of --model. The first one is --model; the others require it. */
-static int add_model_options(invar_option *list, invar_bench_model_options *o)
+int invar_bench_add_model_options(invar_option *list, invar_bench_model_options *o)
 {
-    const struct {
-        const char *name;
-        invar_option_choice *value;
-        const char *metavar, *help;
-    } words[] = {
-        {"model", &o->model, "SHAPE", "measure a whole model with random weights"},
-        {"only", &o->only, "PART", "measure one part alone"},
-        {"dtype", &o->dtype, "FORMAT", "number format of the model"},
-        {"numerics", &o->numerics, "NAME",
-         "arithmetic, by default sm90 on a GPU and ieee elsewhere"},
+    const invar_option all[INVAR_BENCH_MODEL_OPTIONS] = {
+        {"model", INVAR_OPTION_WORD, &o->model, "SHAPE",
+         "measure a whole model with random weights", 0, 0},
+        {"only", INVAR_OPTION_WORD, &o->only, "PART", "measure one part alone", 0, 0},
+        {"dtype", INVAR_OPTION_WORD, &o->dtype, "FORMAT", "number format of the model", 0, 0},
+        {"numerics", INVAR_OPTION_WORD, &o->numerics, "NAME",
+         "arithmetic, by default sm90 on a GPU and ieee elsewhere", 0, 0},
+        {"tokens", INVAR_OPTION_TEXT, &o->tokens, "BxL",
+         "samples in a training step x tokens in each (8x2048; tiny: fewer)", 0, 0},
+        {"micro-batch", INVAR_OPTION_INT, &o->micro_batch, "N",
+         "number of samples in a micro-batch (all)", 1, 1 << 20},
+        {"batch", INVAR_OPTION_INT, &o->batch, "N",
+         "number of sequences decoded together (256; tiny: fewer)", 1, 1 << 16},
+        {"context", INVAR_OPTION_INT, &o->context, "N",
+         "number of tokens in each sequence before decoding is timed (512; tiny: fewer)", 1,
+         1 << 20},
+        {"layers", INVAR_OPTION_INT, &o->layers, "N",
+         "use only the first N layers, when a step does not fit in memory", 1, 256},
+        {"logical-tp", INVAR_OPTION_INT, &o->logical_tp, "N",
+         "make sums of 1, 2, 4 or 8 pieces, as the recipe key does (1)", 1, 8},
+        {"repetitions", INVAR_OPTION_INT, &o->repetitions, "N",
+         "number of timed steps (5); the median is shown", 1, 64},
+        {"profile", INVAR_OPTION_FLAG, &o->profile, NULL,
+         "show the time of each op in a step and in a decoding pass", 0, 0},
+        {"optimizer-cpu-offload", INVAR_OPTION_FLAG, &o->offload, NULL,
+         "on a GPU: keep the moments of AdamW in host memory", 0, 0},
     };
-    const struct {
-        const char *name;
-        int64_t *value, low, high;
-        const char *help;
-    } numbers[] = {
-        {"micro-batch", &o->micro_batch, 1, 1 << 20, "number of samples in a micro-batch (all)"},
-        {"batch", &o->batch, 1, 1 << 16, "number of sequences decoded together (256; tiny: fewer)"},
-        {"context", &o->context, 1, 1 << 20,
-         "number of tokens in each sequence before decoding is timed (512; tiny: fewer)"},
-        {"layers", &o->layers, 1, 256,
-         "use only the first N layers, when a step does not fit in memory"},
-        {"logical-tp", &o->logical_tp, 1, 8,
-         "make sums of 1, 2, 4 or 8 pieces, as the recipe key does (1)"},
-        {"repetitions", &o->repetitions, 1, 64, "number of timed steps (5); the median is shown"},
-    };
-    int n = 0;
 
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        list[n++] = (invar_option){.name = words[i].name,
-                                   .type = INVAR_OPTION_WORD,
-                                   .value = words[i].value,
-                                   .metavar = words[i].metavar,
-                                   .help = words[i].help};
-    list[n++] =
-        (invar_option){.name = "tokens",
-                       .type = INVAR_OPTION_TEXT,
-                       .value = &o->tokens,
-                       .metavar = "BxL",
-                       .help = "samples in a training step x tokens in each (8x2048; tiny: fewer)"};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        list[n++] = (invar_option){.name = numbers[i].name,
-                                   .type = INVAR_OPTION_INT,
-                                   .value = numbers[i].value,
-                                   .metavar = "N",
-                                   .help = numbers[i].help,
-                                   .low = numbers[i].low,
-                                   .high = numbers[i].high};
-    list[n++] = (invar_option){.name = "profile",
-                               .value = &o->profile,
-                               .help = "show the time of each op in a step and in a decoding pass"};
-    list[n++] = (invar_option){.name = "optimizer-cpu-offload",
-                               .value = &o->offload,
-                               .help = "on a GPU: keep the moments of AdamW in host memory"};
-    return n;
+    memcpy(list, all, sizeof all);
+    return INVAR_BENCH_MODEL_OPTIONS;
 }
 #endif
 
 static const invar_option *bench_options(settings *s)
 {
-    static invar_option list[21];
-    int n = 6;
+    const invar_option all[] = {
+        {"device", INVAR_OPTION_WORD, &s->device, "DEVICE", "where to run", 0, 0},
+        {"op", INVAR_OPTION_TEXT, &s->op, "NAME",
+         "only ops whose name contains NAME, such as linear or fwd", 0, 0},
+        invar_option_threads(&s->threads, "measure with 1 thread and with N; a model with N"),
+        {"json", INVAR_OPTION_FLAG, &s->json, NULL, "print every row as JSON", 0, 0},
+    };
+    static invar_option list[19];
+    int n = sizeof all / sizeof *all;
 
-    list[0] = (invar_option){.name = "device",
-                             .type = INVAR_OPTION_WORD,
-                             .value = &s->device,
-                             .metavar = "DEVICE",
-                             .help = "where to run"};
-    list[1] = (invar_option){.name = "op",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->op,
-                             .metavar = "NAME",
-                             .help = "only ops whose name contains NAME, such as linear or fwd"};
-    list[2] = invar_option_threads(&s->threads, "measure with 1 thread and with N; a model with N");
-    list[3] =
-        (invar_option){.name = "json", .value = &s->race.json, .help = "print every row as JSON"};
-    list[4] = (invar_option){.name = "peer",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->race.peer,
-                             .metavar = "FILE.so",
-                             .help = "on a GPU or with --model: also measure the ops of this "
-                                     "shared object (tests/bench/peer.cpp)"};
-    list[5] = (invar_option){
-        .name = "burst",
-        .type = INVAR_OPTION_INT,
-        .value = &s->race.burst,
-        .metavar = "MS",
-        .help = "on a GPU: how long each op and its peers run in turn, in milliseconds (10)",
-        .low = 1,
-        .high = 1000};
+    memcpy(list, all, sizeof all);
 #ifdef INVAR_LEDGER
-    n += add_model_options(list + n, &s->whole);
+    n += invar_bench_add_model_options(list + n, &s->whole);
 #endif
     list[n] = (invar_option){0};
     return list;
@@ -149,14 +101,14 @@ static const char *first_given(const invar_option *options, int argc, char **arg
 /* Rejects options that would have no effect. */
 static invar_status check_option_combinations(settings *s, int argc, char **argv)
 {
-    static const invar_option ops[] = {{.name = "op"}, {.name = "burst"}, {0}};
-    static const invar_option gpu[] = {{.name = "burst"}, {.name = "optimizer-cpu-offload"}, {0}};
+    static const invar_option ops[] = {{.name = "op"}, {0}};
+    static const invar_option gpu[] = {{.name = "optimizer-cpu-offload"}, {0}};
     bool whole = false;
     const char *stray;
 
 #ifdef INVAR_LEDGER
-    invar_option models[MODEL_OPTIONS + 1] = {0};
-    (void)add_model_options(models, &s->whole);
+    invar_option models[INVAR_BENCH_MODEL_OPTIONS + 1] = {0};
+    (void)invar_bench_add_model_options(models, &s->whole);
     whole = s->whole.model.value >= 0;
     stray = whole ? NULL : first_given(models + 1, argc, argv);
     if (stray)
@@ -177,21 +129,18 @@ static int exit_code_of(invar_status status)
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
-static int run_on_gpu(const settings *s)
+#ifdef INVAR_LEDGER
+invar_bench_model_options invar_bench_default_model_options(void)
 {
-    invar_pool *pool = NULL;
-    invar_status status = invar_pool_new(&pool, (int)s->threads);
-
-    if (status == INVAR_OK)
-        status = invar_bench_gpu(s->op, &s->race, pool);
-    invar_pool_free(pool);
-    return exit_code_of(status);
+    return (invar_bench_model_options){.model = {&invar_bench_shape_choices, -1},
+                                       .dtype = {&invar_format_choices, INVAR_FORMAT_BF16},
+                                       .numerics = {&invar_numerics_choices, -1},
+                                       .tokens = "",
+                                       .only = {&invar_bench_part_choices, -1},
+                                       .repetitions = 5,
+                                       .threads = invar_default_threads()};
 }
-
-static int run_on_cpu(const settings *s)
-{
-    return exit_code_of(invar_bench_cpu(s->op, (int)s->threads, s->race.json));
-}
+#endif
 
 static settings default_settings(void)
 {
@@ -199,14 +148,8 @@ static settings default_settings(void)
         .device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
         .op = "",
         .threads = invar_default_threads(),
-        .race = {.peer = "", .burst = 10},
 #ifdef INVAR_LEDGER
-        .whole = {.model = {&invar_bench_shape_choices, -1},
-                  .dtype = {&invar_format_choices, INVAR_FORMAT_BF16},
-                  .numerics = {&invar_numerics_choices, -1},
-                  .tokens = "",
-                  .only = {&invar_bench_part_choices, -1},
-                  .repetitions = 5},
+        .whole = invar_bench_default_model_options(),
 #endif
     };
 }
@@ -214,29 +157,25 @@ static settings default_settings(void)
 static int cmd_bench(int argc, char **argv)
 {
     settings s = default_settings();
-    bool cuda;
 
     if (invar_options_parse(bench_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (invar_bench_check_selection(s.op) != INVAR_OK ||
         check_option_combinations(&s, argc, argv) != INVAR_OK)
         return invar_report_error();
-    cuda = s.device.value == INVAR_DEVICE_CUDA;
 #ifdef INVAR_LEDGER
     if (s.whole.model.value >= 0) {
         s.whole.device = (invar_device_kind)s.device.value;
         s.whole.threads = s.threads;
-        s.whole.json = s.race.json;
-        s.whole.peer = s.race.peer;
+        s.whole.json = s.json;
         return exit_code_of(invar_bench_model(&s.whole));
     }
 #endif
-    if (!cuda && s.race.peer[0]) {
-        fprintf(stderr, "invar: bench: --peer: ops of the CPU have their own peers; give --device "
-                        "cuda or --model\n");
-        return INVAR_EXIT_USAGE;
-    }
-    return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
+    return exit_code_of(
+        invar_bench_run(&(invar_bench_options){.device = (invar_device_kind)s.device.value,
+                                               .only = s.op,
+                                               .threads = (int)s.threads,
+                                               .json = s.json}));
 }
 
 static void bench_help(void)
@@ -244,10 +183,9 @@ static void bench_help(void)
     settings s = default_settings();
 
     invar_help_text(
-        "Measures the speed of every op and, in the same run, of a peer to compare it with:\n"
-        "OpenBLAS, memcpy or plain XXH3 on a CPU; a copy of as many bytes on a GPU, or with\n"
-        "--peer the kernels of a vendor (tests/bench/gpu.py builds such a file from cuBLAS and\n"
-        "cuDNN).\n"
+        "Measures the speed of every op, and its share of what this machine can do: of the speed\n"
+        "of a copy of as many bytes or, for products and attention, of the speed of a large\n"
+        "product (on a CPU the faster one of f32 and bf16, on a GPU bf16).\n"
         "\n"
         "The column 'shape' depends on the op. A matrix product shows rows x outputs x inputs (x\n"
         "experts). Attention shows length x heads x key heads x head width, with the number of\n"

@@ -144,32 +144,15 @@ static invar_status profile_passes(invar_bench_profile *out, invar_bench_decode 
     return invar_bench_profile_take(out, on->profiler, w.n_profiled);
 }
 
-/* Measures the backend that is currently behind the profiling backend. */
-static invar_status measure_all(double *out, double *prefill_out, invar_bench_profile *profile_out,
-                                invar_bench_decode *d, const invar_bench_subject *on)
+invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_subject *on)
 {
     pass_watch w = {
         .on = on, .batch = d->batch, .n_timed = PASSES_PER_REPETITION * on->repetitions};
 
     INVAR_CHECK(w.n_timed <= MAX_TIMES);
-    INVAR_TRY(profile_passes(profile_out, d, on));
+    INVAR_TRY(profile_passes(&d->profile, d, on));
     INVAR_TRY(run_watched(&w, d));
-    *out = invar_bench_median(w.times, w.count);
-    *prefill_out = w.prefill_s;
+    d->seconds = invar_bench_median(w.times, w.count);
+    d->prefill_seconds = w.prefill_s;
     return INVAR_OK;
-}
-
-invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_subject *on)
-{
-    invar_status status = INVAR_OK;
-    double prefill;
-
-    if (on->peer) {
-        invar_profiling_backend_set_target(on->profiler, on->peer);
-        status = measure_all(&d->peer_seconds, &prefill, &d->profile.peer, d, on);
-        invar_profiling_backend_set_target(on->profiler, on->backend);
-    }
-    if (status == INVAR_OK)
-        status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.ours, d, on);
-    return status;
 }

@@ -10,7 +10,6 @@
  */
 #include "cli/bench/model.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +112,26 @@ static invar_status read_tokens(shape *out, const char *text)
                           "--tokens %.40s: expected samples x tokens of each, as 8x2048, at most "
                           "%" PRId64 " tokens",
                           text, out->spec.max_positions);
+    return INVAR_OK;
+}
+
+invar_status invar_bench_apply_options(invar_bench_train *train, invar_bench_decode *decode,
+                                       const invar_bench_model_options *o)
+{
+    shape found = find_shape(o);
+
+    INVAR_TRY(read_tokens(&found, o->tokens));
+    if ((o->logical_tp & (o->logical_tp - 1)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--logical-tp %" PRId64 ": is not 1, 2, 4 or 8",
+                          o->logical_tp);
+    if (o->offload && o->profile)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--profile and --optimizer-cpu-offload: give one of them; moments travel "
+                          "while others are computed with");
+    *train = (invar_bench_train){
+        .samples = found.samples, .length = found.length, .micro_batch = o->micro_batch};
+    *decode = (invar_bench_decode){.batch = o->batch ? o->batch : found.batch,
+                                   .context = o->context ? o->context : found.context};
     return INVAR_OK;
 }
 
@@ -240,18 +259,6 @@ void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vo
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-double invar_bench_median(double *times, int64_t count)
-{
-    for (int64_t i = 1; i < count; i++) {
-        double t = times[i];
-        int64_t at = i;
-        for (; at > 0 && times[at - 1] > t; at--)
-            times[at] = times[at - 1];
-        times[at] = t;
-    }
-    return times[count / 2];
-}
-
 invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *profiler,
                                       int64_t rounds)
 {
@@ -298,16 +305,6 @@ static double to_mib(size_t bytes)
     return (double)bytes / 1048576.0;
 }
 
-/* Returns the seconds of the peer for the same calls, or 0 if it has none. */
-static double peer_seconds(const invar_bench_profile *peer, const invar_profile_row *row)
-{
-    for (int64_t i = 0; i < peer->count; i++)
-        if (strcmp(peer->rows[i].name, row->name) == 0 &&
-            strcmp(peer->rows[i].shape, row->shape) == 0)
-            return peer->rows[i].seconds;
-    return 0.0;
-}
-
 /* Returns the time of the host: everything except ops and copies. */
 static double host_seconds(const invar_bench_profile *p)
 {
@@ -318,33 +315,25 @@ static double host_seconds(const invar_bench_profile *p)
     return seconds;
 }
 
-static void print_row(const invar_bench_profiles *p, const invar_profile_row *r, double peer)
+static void print_row(const invar_bench_profile *p, const invar_profile_row *r)
 {
-    double rounds = (double)p->ours.rounds;
-
-    printf("%-16s %-26s %8" PRId64 " %11.1f %9.3f %6.1f%%", r->name, r->shape,
-           r->calls / p->ours.rounds, 1e6 * r->seconds / (double)r->calls,
-           1e3 * r->seconds / rounds, 100.0 * r->seconds / p->ours.seconds);
-    if (p->peer.rows)
-        printf(" %9.3f", 1e3 * peer / rounds);
-    printf("\n");
+    printf("%-16s %-26s %8" PRId64 " %11.1f %9.3f %6.1f%%\n", r->name, r->shape,
+           r->calls / p->rounds, 1e6 * r->seconds / (double)r->calls,
+           1e3 * r->seconds / (double)p->rounds, 100.0 * r->seconds / p->seconds);
 }
 
-static void print_profile(const invar_bench_profiles *p, const char *what)
+static void print_profile(const invar_bench_profile *p, const char *what)
 {
-    const invar_bench_profile *own = &p->ours;
-    invar_profile_row host = {
-        .name = "the host", .calls = own->rounds, .seconds = host_seconds(own)};
-    invar_profile_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
+    invar_profile_row host = {.name = "the host", .calls = p->rounds, .seconds = host_seconds(p)};
+    invar_profile_row all = {.name = "all", .calls = p->rounds, .seconds = p->seconds};
 
-    if (!own->rows)
+    if (!p->rows)
         return;
-    printf("\n%-16s %-26s %8s %11s %9s %7s%s\n", what, "", "calls", "us each", "ms", "share",
-           p->peer.rows ? "   peer ms" : "");
-    for (int64_t i = 0; i < own->count; i++)
-        print_row(p, &own->rows[i], peer_seconds(&p->peer, &own->rows[i]));
-    print_row(p, &host, p->peer.rows ? host_seconds(&p->peer) : 0.0);
-    print_row(p, &all, p->peer.seconds);
+    printf("\n%-16s %-26s %8s %11s %9s %7s\n", what, "", "calls", "us each", "ms", "share");
+    for (int64_t i = 0; i < p->count; i++)
+        print_row(p, &p->rows[i]);
+    print_row(p, &host);
+    print_row(p, &all);
 }
 
 static void print_more(const char *what, double seconds, double base)
@@ -365,11 +354,6 @@ static void print_train(const model_results *a)
     print_more("digests of the step, ledger", t->recorded[INVAR_PROBE_STEP].seconds, t->seconds);
     print_more("digests of its layers too", t->recorded[INVAR_PROBE_POINT].seconds, t->seconds);
     print_more("digests of every call", t->recorded[INVAR_PROBE_FULL].seconds, t->seconds);
-    if (t->peer_seconds > 0.0) {
-        printf("  %-38s %10.3f ms\n", "with the peer's ops", 1e3 * t->peer_seconds);
-        printf("  %-38s %+10.1f %%\n", "cost of determinism",
-               100.0 * (t->seconds / t->peer_seconds - 1.0));
-    }
     printf("  %-38s gradients %.0f, optimizer %.0f%s, activations %.0f, head %.0f, scratch %.0f\n",
            "MiB", to_mib(t->gradients), to_mib(t->optimizer),
            a->options->offload ? " of the host" : "", to_mib(t->activations), to_mib(t->head),
@@ -386,9 +370,6 @@ static void print_decode(const model_results *a)
            d->context, d->last_context);
     printf("  %-38s %10.3f ms %12.0f tokens/s\n", "a token of each", 1e3 * d->seconds,
            batch / d->seconds);
-    if (d->peer_seconds > 0.0)
-        printf("  %-38s %10.3f ms %12.0f tokens/s\n", "with the peer's ops", 1e3 * d->peer_seconds,
-               batch / d->peer_seconds);
     printf("  %-38s %10.3f ms %12.0f tokens/s\n", "reading the prompts", 1e3 * d->prefill_seconds,
            batch * (double)d->context / d->prefill_seconds);
     printf("  %-38s cache %.0f, activations %.0f\n", "MiB", to_mib(d->cache),
@@ -470,11 +451,11 @@ static void print_head(const model_results *a)
 
 /* ---- JSON output ----------------------------------------------------------------------------- */
 
-static void json_rows(const char *name, const invar_bench_profile *p)
+static void json_profile(const invar_bench_profile *p)
 {
     if (!p->rows)
         return;
-    printf(", \"%s\": {\"seconds\": %.9g, \"rounds\": %" PRId64 ", \"rows\": [", name, p->seconds,
+    printf(", \"profile\": {\"seconds\": %.9g, \"rounds\": %" PRId64 ", \"rows\": [", p->seconds,
            p->rounds);
     for (int64_t i = 0; i < p->count; i++)
         printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"calls\": %" PRId64
@@ -482,12 +463,6 @@ static void json_rows(const char *name, const invar_bench_profile *p)
                i ? "," : "", p->rows[i].name, p->rows[i].shape, p->rows[i].calls,
                p->rows[i].seconds);
     printf("]}");
-}
-
-static void json_profile(const invar_bench_profiles *p)
-{
-    json_rows("profile", &p->ours);
-    json_rows("peer_profile", &p->peer);
 }
 
 static void json_head(const model_results *a)
@@ -519,9 +494,6 @@ static void json_train(const model_results *a)
     json_record("step", &t->recorded[INVAR_PROBE_STEP], ", ");
     json_record("point", &t->recorded[INVAR_PROBE_POINT], ", ");
     json_record("full", &t->recorded[INVAR_PROBE_FULL], "}");
-    if (t->peer_seconds > 0.0)
-        printf(", \"peer_seconds\": %.9g, \"peer_norm_ratio\": %.9g", t->peer_seconds,
-               t->peer_norm_ratio);
     if (a->options->offload)
         printf(", \"optimizer_on_host\": true");
     printf(", \"bytes\": {\"gradients\": %zu, \"optimizer\": %zu, \"activations\": %zu, "
@@ -540,8 +512,6 @@ static void json_decode(const model_results *a)
            "\"prefill_seconds\": %.9g",
            d->batch, d->context, d->last_context, d->seconds, (double)d->batch / d->seconds,
            d->prefill_seconds);
-    if (d->peer_seconds > 0.0)
-        printf(", \"peer_seconds\": %.9g", d->peer_seconds);
     printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}", d->cache, d->activations);
     json_profile(&d->profile);
     printf("}");
@@ -606,23 +576,19 @@ static invar_status measure_parts(model_results *a, const invar_bench_subject *s
     const invar_bench_model_options *o = a->options;
 
     if (part_is_selected(o, INVAR_BENCH_PART_TRAIN)) {
-        a->train = (invar_bench_train){
-            .samples = a->shape.samples, .length = a->shape.length, .micro_batch = o->micro_batch};
         INVAR_TRY(invar_bench_train_run(&a->train, subject));
         (o->json ? json_train : print_train)(a);
         fflush(stdout);
     }
     if (part_is_selected(o, INVAR_BENCH_PART_DECODE)) {
-        a->decode = (invar_bench_decode){.batch = o->batch ? o->batch : a->shape.batch,
-                                         .context = o->context ? o->context : a->shape.context};
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
         (o->json ? json_decode : print_decode)(a);
     }
     if (part_is_selected(o, INVAR_BENCH_PART_ROLLOUT)) {
         a->rollout = (invar_bench_rollout){.groups = a->shape.groups,
                                            .group = a->shape.group,
-                                           .batch = o->batch ? o->batch : a->shape.batch,
-                                           .context = o->context ? o->context : a->shape.context,
+                                           .batch = a->decode.batch,
+                                           .context = a->decode.context,
                                            .shortest = a->shape.shortest,
                                            .longest = a->shape.longest};
         INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
@@ -656,52 +622,26 @@ static invar_status measure_model(model_results *a, const invar_bench_subject *s
     return status;
 }
 
-static bool has_ops_of(const invar_backend *peer, const invar_backend *own)
+invar_status invar_bench_open(invar_bench_subject *subject, const invar_bench_model_options *o,
+                              const invar_backend *backend)
 {
-    for (int op = 0; op < INVAR_OP_COUNT; op++)
-        if (own->ops[op].run && !(peer->ops[op].run && peer->ops[op].workspace))
-            return false;
-    return peer->abi == own->abi;
-}
-
-static invar_status find_peer(invar_bench_subject *subject, const char *path)
-{
-    invar_bench_peer_fn make = NULL;
-    void *library, *symbol;
-
-    if (!path[0])
-        return INVAR_OK;
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
-    symbol = dlsym(library, "invar_bench_peer");
-    memcpy(&make, &symbol, sizeof symbol);
-    subject->peer = make ? make(subject->backend) : NULL;
-    if (!subject->peer || !has_ops_of(subject->peer, subject->backend))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
-                          path);
-    return INVAR_OK;
-}
-
-static invar_status open_subject(invar_bench_subject *subject, const model_results *a)
-{
-    const invar_bench_model_options *o = a->options;
     const invar_numerics usual =
         o->device == INVAR_DEVICE_CUDA ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE;
-    const invar_format format = (invar_format)o->dtype.value;
+    const shape found = find_shape(o);
 
-    INVAR_TRY(invar_backend_find(&subject->backend, o->device));
-    INVAR_TRY(find_peer(subject, o->peer));
-    INVAR_TRY(invar_profiling_backend_new(&subject->profiler, subject->backend));
+    *subject = (invar_bench_subject){
+        .repetitions = o->repetitions, .offload = o->offload, .profile = o->profile};
+    INVAR_TRY(invar_profiling_backend_new(&subject->profiler, backend));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
     subject->dev.backend = invar_profiling_backend_backend(subject->profiler);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
-    INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, NULL, &subject->dev));
+    INVAR_TRY(invar_model_new(&subject->model, &found.spec, (invar_format)o->dtype.value, NULL,
+                              &subject->dev));
     return fill_model(subject->model, &subject->dev);
 }
 
-static void close_subject(invar_bench_subject *subject)
+void invar_bench_close(invar_bench_subject *subject)
 {
     invar_model_free(subject->model);
     if (subject->profiler)
@@ -713,26 +653,17 @@ static void close_subject(invar_bench_subject *subject)
 invar_status invar_bench_model(const invar_bench_model_options *options)
 {
     model_results a = {.options = options, .shape = find_shape(options)};
-    invar_bench_subject subject = {.repetitions = options->repetitions,
-                                   .offload = options->offload,
-                                   .profile = options->profile};
+    invar_bench_subject subject = {.repetitions = 0};
+    const invar_backend *backend;
     invar_status status;
 
-    INVAR_TRY(read_tokens(&a.shape, options->tokens));
-    if ((options->logical_tp & (options->logical_tp - 1)) != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--logical-tp %" PRId64 ": is not 1, 2, 4 or 8",
-                          options->logical_tp);
-    if (options->offload && options->profile)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "--profile and --optimizer-cpu-offload: give one of them; moments travel "
-                          "while others are computed with");
-    status = open_subject(&subject, &a);
+    INVAR_TRY(invar_bench_apply_options(&a.train, &a.decode, options));
+    INVAR_TRY(invar_backend_find(&backend, options->device));
+    status = invar_bench_open(&subject, options, backend);
     if (status == INVAR_OK)
         status = measure_model(&a, &subject);
-    invar_free(a.train.profile.ours.rows);
-    invar_free(a.train.profile.peer.rows);
-    invar_free(a.decode.profile.ours.rows);
-    invar_free(a.decode.profile.peer.rows);
-    close_subject(&subject);
+    invar_free(a.train.profile.rows);
+    invar_free(a.decode.profile.rows);
+    invar_bench_close(&subject);
     return status;
 }

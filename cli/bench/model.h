@@ -30,8 +30,6 @@ typedef struct invar_bench_model_options {
     const char *tokens;           /* such as "8x2048": samples of a step and tokens of each; empty
                                      for those of the shape */
     invar_option_choice only;     /* an invar_bench_part; negative for train and decode */
-    const char *peer;             /* path of a shared object (invar_bench_peer_fn); empty if there
-                                     is no peer */
     int64_t micro_batch;          /* samples; 0 for all samples in one micro-batch */
     int64_t batch;                /* sequences; 0 for the number of the shape */
     int64_t context;              /* tokens of each sequence before the timing begins; 0 for the
@@ -45,13 +43,15 @@ typedef struct invar_bench_model_options {
     bool json;
 } invar_bench_model_options;
 
-invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_MUST_USE;
-
 /*
- * Function that a peer exports as invar_bench_peer. Returns a backend with other ops and the same
- * memory functions, or NULL. It must accept devices of `own`.
+ * Adds the options of --model, without an end, and returns their number. The first one is --model;
+ * the others require it.
  */
-typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
+enum { INVAR_BENCH_MODEL_OPTIONS = 13 };
+int invar_bench_add_model_options(invar_option *list, invar_bench_model_options *options);
+invar_bench_model_options invar_bench_default_model_options(void);
+
+invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_MUST_USE;
 
 /* ---- interface between the files ------------------------------------------------------------- */
 
@@ -59,31 +59,30 @@ typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
 typedef struct invar_bench_subject {
     invar_device dev; /* its backend is the one of `profiler` */
     invar_profiling_backend *profiler;
-    const invar_backend *backend; /* backend behind `profiler` */
-    const invar_backend *peer;    /* NULL if there is no peer */
     invar_model *model;
     int64_t repetitions;
     bool offload;
     bool profile;
 } invar_bench_subject;
 
+/*
+ * Opens the device, with the ops of `backend`, and makes the model. Close it even after a failure.
+ */
+invar_status invar_bench_open(invar_bench_subject *subject,
+                              const invar_bench_model_options *options,
+                              const invar_backend *backend) INVAR_MUST_USE;
+void invar_bench_close(invar_bench_subject *subject);
+
 /* Writes the next pseudo-random tokens below `vocabulary`. */
 void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vocabulary);
 
-/* Returns the median of `count` times. Sorts them. */
-double invar_bench_median(double *times, int64_t count);
-
 typedef struct invar_bench_profile {
-    invar_profile_row *rows; /* (count) rows, the longest time first; free with invar_free */
+    invar_profile_row *rows; /* (count) rows, the longest time first, NULL if not requested; free
+                                with invar_free */
     int64_t count;
     double seconds; /* total time of the profiled steps or passes */
     int64_t rounds; /* number of profiled steps or passes */
 } invar_bench_profile;
-
-/* Profiles of our backend and of the peer; `rows` is NULL if not requested. */
-typedef struct invar_bench_profiles {
-    invar_bench_profile ours, peer;
-} invar_bench_profiles;
 
 /* Copies the rows that the profiling backend has measured over `rounds`. */
 invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *profiler,
@@ -104,12 +103,9 @@ typedef struct invar_bench_train {
     double seconds; /* seconds of a step */
     double flop;    /* FLOP of a step by invar_flop_train */
     invar_bench_record recorded[INVAR_BENCH_LEVELS];
-    double peer_seconds;                                     /* 0 without a peer */
-    double peer_norm_ratio;                                  /* gradient norm of the peer divided by
-                                                                ours */
     double norm;                                             /* gradient norm of the first step */
     size_t gradients, optimizer, activations, head, scratch; /* bytes */
-    invar_bench_profiles profile;
+    invar_bench_profile profile;
 } invar_bench_train;
 
 invar_status invar_bench_train_run(invar_bench_train *train,
@@ -119,15 +115,18 @@ typedef struct invar_bench_decode {
     int64_t batch, context;
     /* results of the measurement */
     double seconds;            /* seconds of a pass that gives every sequence one token */
-    double peer_seconds;       /* 0 without a peer */
     double prefill_seconds;    /* seconds until every sequence had its first token */
     int64_t last_context;      /* context of the longest sequence at the end */
     size_t cache, activations; /* bytes */
-    invar_bench_profiles profile;
+    invar_bench_profile profile;
 } invar_bench_decode;
 
 invar_status invar_bench_decode_run(invar_bench_decode *decode,
                                     const invar_bench_subject *subject) INVAR_MUST_USE;
+
+/* Checks the options and sets the sizes of what is measured. */
+invar_status invar_bench_apply_options(invar_bench_train *train, invar_bench_decode *decode,
+                                       const invar_bench_model_options *options) INVAR_MUST_USE;
 
 typedef struct invar_bench_passes {
     int64_t count, tokens; /* number of drawn tokens */

@@ -1,324 +1,298 @@
 /*
- * ops.c - cases of invar bench: every op at the shapes of a small model, except expert ops.
+ * ops.c - cases of invar bench: every op, except expert ops, at the shapes of a model.
  *
- * Each function builds the arguments of one op, states its work, and names a peer where a fair one
- * exists. The list at the end has an entry per op of ops.def, so a new op without a case does not
+ * Each function builds the arguments of one op, in the sizes of the device (sizes.def); the bytes
+ * that it moves are those of its tensors unless it says otherwise. A new op without a case does not
  * link.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <string.h>
+#include <stdio.h>
 
-#include "cli/bench/cases.h"
+#include "cli/bench/bench.h"
 
 #include "base/invar_banned.h"
 
-enum {
-    TOKENS = INVAR_CASE_TOKENS,
-    WIDTH = INVAR_CASE_WIDTH,
-    WIDE = 2048,
-    HEADS = 8,
-    KV_HEADS = 2,
-    HEAD_DIM = 64,
-    Q_WIDTH = HEADS * HEAD_DIM,
-    KV_WIDTH = KV_HEADS * HEAD_DIM,
-    VOCABULARY = 151936,
-    LOGIT_ROWS = 64,
-    SEQUENCES = 8,
-    PAGE = 16,
-    SEQUENCE_PAGES = TOKENS / PAGE,
-    PARAMETERS = TOKENS * WIDE
-};
+#define F32 INVAR_DTYPE_F32
+#define BF16 INVAR_DTYPE_BF16
+#define FP8 INVAR_DTYPE_FP8
+#define MXFP8 INVAR_DTYPE_MXFP8
+#define INT4 INVAR_DTYPE_INT4
+#define SHAPE INVAR_BENCH_SHAPE
 
-/* ---- data ------------------------------------------------------------------------------------ */
+enum { VOCABULARY = 151936, WIDTH = 1024, PAGE = 16, RANKS = 4 };
 
-static invar_tensor make_vector(invar_bench *b, invar_dtype dtype, int64_t n)
+/* Returns activations, of noise. */
+static invar_tensor rows(invar_bench *b, invar_dtype dtype)
 {
-    invar_tensor t = invar_case_make(b, dtype, 1, n);
-
-    return invar_case_1d(&t);
+    return invar_bench_make(b, dtype, b->sizes->tokens, b->sizes->hidden);
 }
 
-static invar_tensor make_heads(invar_bench *b, int64_t tokens, int64_t heads, int64_t dim)
+static invar_status moves_rows(invar_bench *b, const void *args, invar_dtype dtype)
 {
-    invar_tensor t = invar_case_make(b, INVAR_DTYPE_BF16, tokens, heads * dim);
-
-    return invar_tensor_3d(t.data, t.dtype, tokens, heads, dim);
+    return invar_bench_case_moves(b, args, dtype, SHAPE(b->sizes->tokens, b->sizes->hidden));
 }
 
-/* Makes scattered ids below `limit`; the last eighth repeats the first ones. */
-static invar_tensor make_ids(invar_bench *b, int64_t n, int64_t limit)
+static invar_row_offsets units(invar_bench *b)
 {
-    invar_tensor t = invar_case_zero(b, INVAR_DTYPE_I32, 1, n);
-
-    for (int64_t i = 0; i < n; i++)
-        ((int32_t *)t.data)[i] = (int32_t)(i % (n - n / 8) * 7919 % limit);
-    return invar_case_1d(&t);
-}
-
-static invar_tensor make_sequence(invar_bench *b, int64_t n)
-{
-    invar_tensor t = invar_case_zero(b, INVAR_DTYPE_I32, 1, n);
-
-    for (int64_t i = 0; i < n; i++)
-        ((int32_t *)t.data)[i] = (int32_t)i;
-    return invar_case_1d(&t);
-}
-
-/* Makes an uninitialized quantized tensor. */
-static invar_tensor make_quantized_output(invar_bench *b, invar_dtype format, int64_t rows,
-                                          int64_t cols, int32_t scale_rows)
-{
-    invar_tensor q = invar_case_zero(b, format, rows, cols);
-
-    q.scale_rows = scale_rows;
-    q.scale = invar_bench_alloc(b, invar_tensor_scale_bytes(&q));
-    return q;
-}
-
-static invar_status make_quantized(invar_tensor *out, invar_bench *b, invar_dtype format,
-                                   int64_t rows, int64_t cols, int32_t scale_rows)
-{
-    *out = make_quantized_output(b, format, rows, cols, scale_rows);
-    return invar_bench_prepare(
-        b, INVAR_OP_QUANTIZE,
-        &(invar_quantize_args){.q = *out, .x = invar_case_make(b, INVAR_DTYPE_BF16, rows, cols)});
-}
-
-static int32_t weight_scale_rows(invar_dtype format)
-{
-    return format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1;
+    return invar_bench_offsets(b, b->sizes->tokens, b->sizes->units);
 }
 
 /* ---- linear layers --------------------------------------------------------------------------- */
 
-static invar_status linear_fwd_case(invar_bench *b, invar_dtype type, int64_t m, int64_t n,
-                                    int64_t k)
-{
-    bool quantized = type != INVAR_DTYPE_F32 && type != INVAR_DTYPE_BF16;
-    invar_dtype storage = quantized ? INVAR_DTYPE_BF16 : type;
-    invar_linear_fwd_args args = {.y = invar_case_make(b, storage, m, n), .k_shards = 1};
-    invar_bench_gemm product = {.transpose_b = true};
+/* A product of (m, k) by (k, n); k is divided into shards. */
+typedef struct product {
+    invar_dtype type;
+    int64_t m, n, k;
+    int32_t shards;
+} product;
 
-    if (!quantized || type == INVAR_DTYPE_INT4)
-        args.x = invar_case_make(b, storage, m, k);
-    else
-        INVAR_TRY(make_quantized(&args.x, b, type, m, k, 1));
-    if (!quantized)
-        args.w = invar_case_make(b, type, n, k);
-    else
-        INVAR_TRY(make_quantized(&args.w, b, type, n, k, weight_scale_rows(type)));
-    product.c = args.y;
-    product.a = args.x;
-    product.b = args.w;
-    return invar_case_products(b, &args, type, (const int64_t[]){m, n, k}, 1, &product);
+#define SIZES(list) (sizeof(list) / sizeof *(list))
+enum { SHARDS = 8, SHARD_ATOM = 128 };
+
+static const product cpu_forward[] = {
+    {F32, 1, 4096, 4096, 1},    {F32, 1024, 1024, 1024, 1},  {F32, 512, 4096, 1024, 1},
+    {F32, 2048, 2048, 2048, 1}, {BF16, 1, 4096, 4096, 1},    {BF16, 1024, 1024, 1024, 1},
+    {FP8, 512, 1024, 1024, 1},  {MXFP8, 512, 1024, 1024, 1}, {INT4, 512, 1024, 1024, 1},
+};
+static const product gpu_forward[] = {
+    {BF16, 8192, 8192, 8192, 1},       {BF16, 4096, 4096, 4096, 1},
+    {BF16, 8192, 4096, 14336, 1},      {BF16, 8192, 14336, 4096, 1},
+    {BF16, 8192, 896, 4864, 1},        {BF16, 8192, 151936, 896, 1},
+    {BF16, 16384, 1024, 3072, 1},      {BF16, 1024, 4096, 4096, 1},
+    {BF16, 256, 4096, 4096, 1},        {BF16, 64, 4096, 4096, 1},
+    {BF16, 16, 4096, 4096, 1},         {BF16, 1, 4096, 4096, 1},
+    {BF16, 8192, 8192, 8192, SHARDS},  {BF16, 16384, 1024, 2048, SHARDS},
+    {BF16, 16384, 1024, 3072, SHARDS}, {BF16, 256, 1024, 2048, SHARDS},
+    {FP8, 8192, 8192, 8192, 1},        {MXFP8, 8192, 8192, 8192, 1},
+    {INT4, 8192, 8192, 8192, 1},       {FP8, 4096, 4096, 4096, 1},
+    {MXFP8, 4096, 4096, 4096, 1},      {INT4, 4096, 4096, 4096, 1},
+    {FP8, 8192, 4096, 14336, 1},       {MXFP8, 8192, 4096, 14336, 1},
+    {INT4, 8192, 4096, 14336, 1},      {MXFP8, 64, 4096, 4096, 1},
+    {INT4, 64, 4096, 4096, 1},         {MXFP8, 16, 4096, 4096, 1},
+    {INT4, 16, 4096, 4096, 1},         {MXFP8, 1, 4096, 4096, 1},
+    {INT4, 1, 4096, 4096, 1},
+};
+static const product cpu_gradient[] = {{F32, 512, 1024, 1024, 1}, {BF16, 512, 1024, 1024, 1}};
+static const product gpu_gradient[] = {
+    {BF16, 8192, 8192, 8192, 1},       {BF16, 4096, 4096, 4096, 1},
+    {BF16, 8192, 4096, 14336, 1},      {BF16, 8192, 8192, 8192, SHARDS},
+    {BF16, 16384, 1024, 2048, SHARDS}, {BF16, 16384, 1024, 3072, SHARDS},
+    {BF16, 256, 1024, 2048, SHARDS},
+};
+static const product cpu_weight[] = {{F32, 1024, 1024, 512, 1}, {BF16, 1024, 1024, 512, 1}};
+static const product gpu_weight[] = {
+    {BF16, 1024, 3072, 16384, 1}, {BF16, 2048, 1024, 16384, 1}, {BF16, 4096, 4096, 16384, 1}};
+
+static invar_status run_product(invar_bench *b, const void *args, const product *z)
+{
+    char shards[16] = "";
+    invar_bench_case c = {.args = {args},
+                          .type = z->type,
+                          .unit = INVAR_BENCH_UNIT_MAC,
+                          .work = (double)z->m * (double)z->n * (double)z->k};
+
+    if (z->shards > 1)
+        (void)snprintf(shards, sizeof shards, " V%d", (int)z->shards);
+    return invar_bench_case_run(b, &c, SHAPE(z->m, z->n, z->k), shards);
+}
+
+static invar_status linear_fwd(invar_bench *b, const product *z)
+{
+    invar_linear_fwd_args args = {.y = invar_bench_make(b, z->type == F32 ? F32 : BF16, z->m, z->n),
+                                  .x = invar_bench_quantized(b, z->type, false, z->m, z->k),
+                                  .w = invar_bench_quantized(b, z->type, true, z->n, z->k),
+                                  .k_shards = z->shards,
+                                  .k_atom = SHARD_ATOM};
+
+    return run_product(b, &args, z);
+}
+
+static invar_status linear_dx(invar_bench *b, const product *z)
+{
+    invar_linear_dx_args args = {.dx = invar_bench_make(b, z->type, z->m, z->n),
+                                 .parts = {{invar_bench_make(b, z->type, z->m, z->k),
+                                            invar_bench_make(b, z->type, z->k, z->n)}},
+                                 .n_parts = 1,
+                                 .k_shards = z->shards,
+                                 .k_atom = {SHARD_ATOM}};
+
+    return run_product(b, &args, z);
+}
+
+static invar_status linear_dw(invar_bench *b, const product *z)
+{
+    invar_linear_dw_args args = {.dw = invar_bench_make(b, F32, z->m, z->n),
+                                 .dy = invar_bench_make(b, z->type, z->k, z->m),
+                                 .x = invar_bench_make(b, z->type, z->k, z->n),
+                                 .units = invar_bench_offsets(b, z->k, b->sizes->units)};
+
+    return run_product(b, &args, z);
+}
+
+static invar_status run_products(invar_bench *b,
+                                 invar_status (*run)(invar_bench *b, const product *z),
+                                 const product *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(run(b, &list[i]));
+    return INVAR_OK;
 }
 
 invar_status invar_bench_op_linear_fwd(invar_bench *b)
 {
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_F32, 1, 4096, 4096));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_F32, 1024, 1024, 1024));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_F32, 512, 4096, 1024));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_F32, 2048, 2048, 2048));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_BF16, 1, 4096, 4096));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_BF16, 1024, 1024, 1024));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_FP8, 512, 1024, 1024));
-    INVAR_TRY(linear_fwd_case(b, INVAR_DTYPE_MXFP8, 512, 1024, 1024));
-    return linear_fwd_case(b, INVAR_DTYPE_INT4, 512, 1024, 1024);
+    return b->local ? run_products(b, linear_fwd, gpu_forward, SIZES(gpu_forward))
+                    : run_products(b, linear_fwd, cpu_forward, SIZES(cpu_forward));
 }
-
-static const int64_t gradient_shape[] = {512, WIDTH, WIDTH};
 
 invar_status invar_bench_op_linear_dx(invar_bench *b)
 {
-    for (int i = 0; i < 2; i++) {
-        invar_dtype type = invar_case_types[i];
-        int64_t m = gradient_shape[0], n = gradient_shape[1], k = gradient_shape[2];
-        invar_linear_part part = {invar_case_make(b, type, m, n), invar_case_make(b, type, n, k)};
-        invar_linear_dx_args args = {
-            .dx = invar_case_make(b, type, m, k), .parts = {part}, .n_parts = 1, .k_shards = 1};
-        invar_bench_gemm product = {.c = args.dx, .a = part.dy, .b = part.w};
-        INVAR_TRY(invar_case_products(b, &args, type, gradient_shape, 1, &product));
-    }
-    return INVAR_OK;
+    return b->local ? run_products(b, linear_dx, gpu_gradient, SIZES(gpu_gradient))
+                    : run_products(b, linear_dx, cpu_gradient, SIZES(cpu_gradient));
 }
 
 invar_status invar_bench_op_linear_dw(invar_bench *b)
 {
-    const int64_t unit[] = {0, gradient_shape[0]};
-
-    for (int i = 0; i < 2; i++) {
-        invar_dtype type = invar_case_types[i];
-        int64_t m = gradient_shape[0], n = gradient_shape[1], k = gradient_shape[2];
-        invar_linear_dw_args args = {.dw = invar_case_zero(b, INVAR_DTYPE_F32, n, k),
-                                     .dy = invar_case_make(b, type, m, n),
-                                     .x = invar_case_make(b, type, m, k),
-                                     .units = {unit, 1}};
-        invar_bench_gemm product = {
-            .c = args.dw, .a = args.dy, .b = args.x, .transpose_a = true, .accumulate = true};
-        INVAR_TRY(invar_case_products(b, &args, type, gradient_shape, 1, &product));
-    }
-    return INVAR_OK;
+    return b->local ? run_products(b, linear_dw, gpu_weight, SIZES(gpu_weight))
+                    : run_products(b, linear_dw, cpu_weight, SIZES(cpu_weight));
 }
 
 invar_status invar_bench_op_token_sum(invar_bench *b)
 {
-    invar_token_sum_args args = {.out = make_vector(b, INVAR_DTYPE_F32, WIDE),
-                                 .x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                 .units = invar_case_whole};
+    invar_token_sum_args args = {
+        .out = invar_bench_vector(b, F32, b->sizes->hidden), .x = rows(b, BF16), .units = units(b)};
 
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         invar_case_bytes(&args.x) + 2 * invar_case_bytes(&args.out)),
-        TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 invar_status invar_bench_op_token_fold(invar_bench *b)
 {
-    invar_token_fold_args args = {
-        .out = make_vector(b, INVAR_DTYPE_F32, WIDE),
-        .sums = invar_case_make(b, INVAR_DTYPE_F32,
-                                invar_token_blocks_max(&invar_case_whole, TOKENS), WIDE),
-        .units = invar_case_whole,
-        .tokens = TOKENS};
+    invar_token_fold_args args = {.out = invar_bench_vector(b, F32, b->sizes->hidden),
+                                  .units = units(b),
+                                  .tokens = b->sizes->tokens};
 
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_F32,
-                         invar_case_bytes(&args.sums) + 2 * invar_case_bytes(&args.out)),
-        TOKENS, WIDE, 0);
+    args.sums = invar_bench_make(b, F32, invar_token_blocks_max(&args.units, args.tokens),
+                                 b->sizes->hidden);
+    return moves_rows(b, &args, F32);
 }
-
-#define RANKS 4
 
 invar_status invar_bench_op_shards_fold(invar_bench *b)
 {
-    invar_shards_fold_args args = {.y = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                   .x = invar_case_make(b, INVAR_DTYPE_F32, RANKS * TOKENS, WIDE),
-                                   .residual = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                   .shards = RANKS};
+    invar_shards_fold_args args = {
+        .y = rows(b, BF16),
+        .x = invar_bench_make(b, F32, RANKS * b->sizes->tokens, b->sizes->hidden),
+        .residual = rows(b, BF16),
+        .shards = RANKS};
 
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         invar_case_bytes(&args.x) + 2 * invar_case_bytes(&args.y)),
-        TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
-enum { FORMATS = sizeof formats / sizeof *formats };
+static const invar_dtype formats[] = {FP8, MXFP8, INT4};
 
+/* Quantizes weights on a CPU, and activations on a GPU, which int4 is no format of. */
 invar_status invar_bench_op_quantize(invar_bench *b)
 {
-    for (int i = 0; i < FORMATS; i++) {
-        invar_quantize_args args = {
-            .q = make_quantized_output(b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])),
-            .x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
-        double bytes = invar_case_bytes(&args.q) + invar_case_bytes(&args.x);
-        INVAR_TRY(invar_case_run(b, invar_case_moves(&args, formats[i], bytes), TOKENS, WIDE, 0));
+    for (size_t i = 0; i < SIZES(formats) - b->local; i++) {
+        invar_quantize_args args = {.q = invar_bench_quantized_output(b, formats[i], !b->local,
+                                                                      b->sizes->tokens,
+                                                                      b->sizes->hidden),
+                                    .x = rows(b, BF16)};
+        INVAR_TRY(moves_rows(b, &args, formats[i]));
     }
     return INVAR_OK;
 }
 
 invar_status invar_bench_op_dequantize(invar_bench *b)
 {
-    for (int i = 0; i < FORMATS; i++) {
-        invar_dequantize_args args = {.x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
-        double bytes;
-        INVAR_TRY(
-            make_quantized(&args.q, b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])));
-        bytes = invar_case_bytes(&args.q) + invar_case_bytes(&args.x);
-        INVAR_TRY(invar_case_run(b, invar_case_moves(&args, formats[i], bytes), TOKENS, WIDE, 0));
+    for (size_t i = 0; i < SIZES(formats); i++) {
+        invar_dequantize_args args = {
+            .x = rows(b, BF16),
+            .q = invar_bench_quantized(b, formats[i], true, b->sizes->tokens, b->sizes->hidden)};
+        INVAR_TRY(moves_rows(b, &args, formats[i]));
     }
     return INVAR_OK;
 }
 
 /* ---- embedding, residual, norm, rotary embedding, activation --------------------------------- */
 
+enum { ID_STEP = 7919 };
+
 invar_status invar_bench_op_embedding_fwd(invar_bench *b)
 {
-    invar_embedding_fwd_args args = {.out = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
-                                     .table =
-                                         invar_case_make(b, INVAR_DTYPE_BF16, VOCABULARY, WIDTH),
-                                     .ids = make_ids(b, TOKENS, VOCABULARY)};
+    int64_t tokens = b->sizes->tokens;
+    invar_embedding_fwd_args args = {.out = invar_bench_make(b, BF16, tokens, WIDTH),
+                                     .table = invar_bench_make(b, BF16, VOCABULARY, WIDTH),
+                                     .ids = invar_bench_indices(b, tokens, 1, VOCABULARY, ID_STEP)};
 
-    return invar_case_run(
-        b, invar_case_moves(&args, INVAR_DTYPE_BF16, 2 * invar_case_bytes(&args.out)), TOKENS,
-        VOCABULARY, WIDTH);
+    return invar_bench_case_works(b, &args, BF16, SHAPE(tokens, VOCABULARY, WIDTH),
+                                  INVAR_BENCH_UNIT_BYTE, 4.0 * (double)(tokens * WIDTH));
 }
 
+/* Some rows of the table are not in use; those in use are read and written. */
 invar_status invar_bench_op_embedding_bwd(invar_bench *b)
 {
-    invar_embedding_bwd_args args = {.dtable =
-                                         invar_case_zero(b, INVAR_DTYPE_F32, VOCABULARY, WIDTH),
-                                     .dout = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
-                                     .ids = make_ids(b, TOKENS, VOCABULARY),
-                                     .units = invar_case_whole};
+    const invar_bench_sizes *z = b->sizes;
+    int64_t used = z->table_ids < z->tokens ? z->table_ids : z->tokens;
+    invar_embedding_bwd_args args = {
+        .dtable = invar_bench_zero(b, F32, z->table_rows, WIDTH),
+        .dout = invar_bench_make(b, BF16, z->tokens, WIDTH),
+        .ids = invar_bench_indices(b, z->tokens, 1, z->table_ids, ID_STEP),
+        .units = units(b)};
 
-    // each row of dout updates a row of f32, which is read and written: 1 + 2 * 2 times its bytes
-    return invar_case_run(
-        b, invar_case_moves(&args, INVAR_DTYPE_BF16, 5 * invar_case_bytes(&args.dout)), TOKENS,
-        VOCABULARY, WIDTH);
+    return invar_bench_case_works(b, &args, BF16, SHAPE(z->tokens, z->table_rows, WIDTH),
+                                  INVAR_BENCH_UNIT_BYTE,
+                                  (2.0 * (double)z->tokens + 8.0 * (double)used) * WIDTH);
 }
 
 invar_status invar_bench_op_scale(invar_bench *b)
 {
-    invar_scale_args args = {.y = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                             .x = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, WIDE),
-                             .factor = 2.0f};
+    invar_scale_args args = {.y = rows(b, BF16), .x = rows(b, F32), .factor = 2.0f};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16,
-                                           invar_case_bytes(&args.x) + invar_case_bytes(&args.y)),
-                          TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 invar_status invar_bench_op_add(invar_bench *b)
 {
-    invar_add_args args = {.out = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                           .a = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                           .b = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
+    invar_add_args args = {.out = rows(b, BF16), .a = rows(b, BF16), .b = rows(b, BF16)};
 
-    return invar_case_run(
-        b, invar_case_moves(&args, INVAR_DTYPE_BF16, 3 * invar_case_bytes(&args.out)), TOKENS, WIDE,
-        0);
+    return moves_rows(b, &args, BF16);
+}
+
+static invar_tensor norm_rows(invar_bench *b)
+{
+    return invar_bench_heads(b, b->sizes->tokens, 1, b->sizes->hidden);
 }
 
 invar_status invar_bench_op_rmsnorm_fwd(invar_bench *b)
 {
-    invar_rmsnorm_fwd_args args = {.y = make_heads(b, TOKENS, 1, WIDE),
-                                   .x = make_heads(b, TOKENS, 1, WIDE),
-                                   .weight = make_vector(b, INVAR_DTYPE_BF16, WIDE),
+    invar_rmsnorm_fwd_args args = {.y = norm_rows(b),
+                                   .x = norm_rows(b),
+                                   .weight = invar_bench_vector(b, BF16, b->sizes->hidden),
                                    .eps = 1e-6f};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16, 2 * invar_case_bytes(&args.x)),
-                          TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 invar_status invar_bench_op_rmsnorm_bwd(invar_bench *b)
 {
-    invar_rmsnorm_bwd_args args = {.dx = make_heads(b, TOKENS, 1, WIDE),
-                                   .dweight = make_vector(b, INVAR_DTYPE_F32, WIDE),
-                                   .dy = make_heads(b, TOKENS, 1, WIDE),
-                                   .x = make_heads(b, TOKENS, 1, WIDE),
-                                   .weight = make_vector(b, INVAR_DTYPE_BF16, WIDE),
-                                   .units = invar_case_whole,
+    invar_rmsnorm_bwd_args args = {.dx = norm_rows(b),
+                                   .dweight = invar_bench_vector(b, F32, b->sizes->hidden),
+                                   .dy = norm_rows(b),
+                                   .x = norm_rows(b),
+                                   .weight = invar_bench_vector(b, BF16, b->sizes->hidden),
+                                   .units = units(b),
                                    .eps = 1e-6f};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16, 3 * invar_case_bytes(&args.x)),
-                          TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 static invar_rope_table_args rope_tables(invar_bench *b)
 {
     return (invar_rope_table_args){
-        .cosine = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, HEAD_DIM / 2),
-        .sine = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, HEAD_DIM / 2),
+        .cosine = invar_bench_make(b, F32, b->sizes->positions, b->sizes->dim / 2),
+        .sine = invar_bench_make(b, F32, b->sizes->positions, b->sizes->dim / 2),
         .theta = 1e6};
 }
 
@@ -326,201 +300,214 @@ invar_status invar_bench_op_rope_table(invar_bench *b)
 {
     invar_rope_table_args args = rope_tables(b);
 
-    return invar_case_run(b, invar_case_decides(&args, INVAR_DTYPE_F32, TOKENS), TOKENS,
-                          HEAD_DIM / 2, 0);
+    return invar_bench_case_works(b, &args, F32, SHAPE(b->sizes->positions, b->sizes->dim / 2),
+                                  INVAR_BENCH_UNIT_TOKEN, (double)b->sizes->positions);
 }
 
 /* Runs rope forward or backward, which have the same arguments. */
-static invar_status run_rope_case(invar_bench *b)
+static invar_status run_rope(invar_bench *b)
 {
+    const invar_bench_sizes *z = b->sizes;
     invar_rope_table_args table = rope_tables(b);
-    invar_rope_fwd_args args = {.y = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                .x = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                .positions = make_sequence(b, TOKENS),
+    invar_rope_fwd_args args = {.y = invar_bench_heads(b, z->tokens, z->heads, z->dim),
+                                .x = invar_bench_heads(b, z->tokens, z->heads, z->dim),
+                                .positions =
+                                    invar_bench_indices(b, z->tokens, 1, b->sizes->positions, 1),
                                 .cosine = table.cosine,
                                 .sine = table.sine};
 
-    INVAR_TRY(invar_bench_prepare(b, INVAR_OP_ROPE_TABLE, &table));
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         2 * invar_case_bytes(&args.x) + 2 * invar_case_bytes(&args.cosine)),
-        TOKENS, HEADS, HEAD_DIM);
+    invar_bench_prepare(b, INVAR_OP_ROPE_TABLE, &table);
+    return invar_bench_case_moves(b, &args, BF16, SHAPE(z->tokens, z->heads, z->dim));
 }
 
 invar_status invar_bench_op_rope_fwd(invar_bench *b)
 {
-    return run_rope_case(b);
+    return run_rope(b);
 }
 
 invar_status invar_bench_op_rope_bwd(invar_bench *b)
 {
-    return run_rope_case(b);
+    return run_rope(b);
 }
 
 invar_status invar_bench_op_swiglu_fwd(invar_bench *b)
 {
-    invar_swiglu_fwd_args args = {.y = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .gate = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .up = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
+    invar_swiglu_fwd_args args = {.y = rows(b, BF16), .gate = rows(b, BF16), .up = rows(b, BF16)};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16, 3 * invar_case_bytes(&args.y)),
-                          TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 invar_status invar_bench_op_swiglu_bwd(invar_bench *b)
 {
-    invar_swiglu_bwd_args args = {.dgate = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .dup = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .dy = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .gate = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE),
-                                  .up = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
+    invar_swiglu_bwd_args args = {.dgate = rows(b, BF16),
+                                  .dup = rows(b, BF16),
+                                  .dy = rows(b, BF16),
+                                  .gate = rows(b, BF16),
+                                  .up = rows(b, BF16)};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16, 5 * invar_case_bytes(&args.dy)),
-                          TOKENS, WIDE, 0);
+    return moves_rows(b, &args, BF16);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Runs an attention case. `sequences` is 0 for packed rows without a KV cache. */
-static invar_status run_attention(invar_bench *b, const void *args, double macs, int64_t sequences)
-{
-    static const int64_t shape[] = {TOKENS, HEADS, KV_HEADS, HEAD_DIM};
-    invar_bench_case c = invar_case_multiplies(args, INVAR_DTYPE_BF16, macs);
+#define SPAN 8192 /* span of keys and queries, as in recipes by default */
 
-    c.shape[0] = sequences;
-    memcpy(c.shape + (sequences > 0), shape, sizeof shape);
-    return invar_bench_run(b, &c);
+typedef struct attention_size {
+    int64_t batch, length, heads, kv_heads, dim;
+} attention_size;
+
+static const attention_size cpu_attention[] = {{1, 1024, 8, 2, 64}, {0}};
+static const attention_size gpu_attention[] = {
+    {4, 4096, 16, 16, 128}, {1, 16384, 32, 32, 128}, {8, 2048, 16, 16, 128}, {16, 1024, 14, 14, 64},
+    {8, 2048, 16, 8, 128},  {1, 32768, 16, 16, 128}, {1, 131072, 8, 8, 128}, {0},
+};
+
+static invar_status run_attention(invar_bench *b, const void *args, const attention_size *z,
+                                  invar_bench_unit unit, double work)
+{
+    const int64_t shape[] = {z->batch, z->length, z->heads, z->kv_heads, z->dim, 0};
+    invar_bench_case c = {.args = {args}, .type = BF16, .unit = unit, .work = work};
+
+    return invar_bench_case_run(b, &c, z->batch > 1 ? shape : shape + 1, "");
 }
 
-static invar_attention_fwd_args make_attention_args(invar_bench *b)
+/* Causal attention has half of two products of length^2 * dim per head. */
+static double attention_macs(const attention_size *z)
 {
-    return (invar_attention_fwd_args){.o = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                      .lse2 = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, HEADS),
-                                      .q = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                      .k = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                      .v = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                      .samples = invar_case_whole};
+    return (double)(z->batch * z->heads * z->length) * (double)(z->length * z->dim);
 }
 
-/* Causal attention has half of two products of tokens^2 * dim per head. */
-static const double attention_macs = (double)TOKENS * TOKENS * HEAD_DIM * HEADS;
+static invar_attention_fwd_args make_attention(invar_bench *b, const attention_size *z)
+{
+    int64_t tokens = z->batch * z->length, span = z->length > SPAN ? SPAN : 0;
+
+    return (invar_attention_fwd_args){.o = invar_bench_heads(b, tokens, z->heads, z->dim),
+                                      .lse2 = invar_bench_make(b, F32, tokens, z->heads),
+                                      .q = invar_bench_heads(b, tokens, z->heads, z->dim),
+                                      .k = invar_bench_heads(b, tokens, z->kv_heads, z->dim),
+                                      .v = invar_bench_heads(b, tokens, z->kv_heads, z->dim),
+                                      .samples = invar_bench_offsets(b, tokens, z->batch),
+                                      .shape = {.kv_span = span, .q_span = span}};
+}
 
 invar_status invar_bench_op_attention_fwd(invar_bench *b)
 {
-    invar_attention_fwd_args args = make_attention_args(b);
-
-    return run_attention(b, &args, attention_macs, 0);
+    for (const attention_size *z = b->local ? gpu_attention : cpu_attention; z->batch > 0; z++) {
+        invar_attention_fwd_args args = make_attention(b, z);
+        INVAR_TRY(run_attention(b, &args, z, INVAR_BENCH_UNIT_MAC, attention_macs(z)));
+    }
+    return INVAR_OK;
 }
 
 invar_status invar_bench_op_attention_bwd(invar_bench *b)
 {
-    invar_attention_fwd_args fwd = make_attention_args(b);
-    invar_attention_bwd_args args = {.dq = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                     .dk = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                     .dv = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                     .d_o = make_heads(b, TOKENS, HEADS, HEAD_DIM),
-                                     .o = fwd.o,
-                                     .lse2 = fwd.lse2,
-                                     .q = fwd.q,
-                                     .k = fwd.k,
-                                     .v = fwd.v,
-                                     .samples = invar_case_whole};
-
-    INVAR_TRY(invar_bench_prepare(b, INVAR_OP_ATTENTION_FWD, &fwd));
-    return run_attention(b, &args, 2.5 * attention_macs, 0); // five products instead of two
+    for (const attention_size *z = b->local ? gpu_attention : cpu_attention; z->batch > 0; z++) {
+        int64_t tokens = z->batch * z->length;
+        invar_attention_fwd_args fwd = make_attention(b, z);
+        invar_attention_bwd_args args = {.dq = invar_bench_heads(b, tokens, z->heads, z->dim),
+                                         .dk = invar_bench_heads(b, tokens, z->kv_heads, z->dim),
+                                         .dv = invar_bench_heads(b, tokens, z->kv_heads, z->dim),
+                                         .d_o = invar_bench_heads(b, tokens, z->heads, z->dim),
+                                         .o = fwd.o,
+                                         .lse2 = fwd.lse2,
+                                         .q = fwd.q,
+                                         .k = fwd.k,
+                                         .v = fwd.v,
+                                         .samples = fwd.samples,
+                                         .shape = fwd.shape};
+        invar_bench_prepare(b, INVAR_OP_ATTENTION_FWD, &fwd);
+        // five products instead of two
+        INVAR_TRY(run_attention(b, &args, z, INVAR_BENCH_UNIT_MAC, 2.5 * attention_macs(z)));
+    }
+    return INVAR_OK;
 }
 
-/*
- * Makes a KV cache for sequences of TOKENS positions, with interleaved pages as in a real rollout.
- */
-static invar_kv_pages make_cache(invar_bench *b)
+/* Makes a KV cache of sequences with scattered pages. */
+static invar_kv_pages make_cache(invar_bench *b, int64_t sequences, int64_t length)
 {
-    enum { PAGES = SEQUENCES * SEQUENCE_PAGES };
-    invar_tensor k = invar_case_make(b, INVAR_DTYPE_BF16, PAGES, PAGE * KV_WIDTH);
-    invar_tensor v = invar_case_make(b, INVAR_DTYPE_BF16, PAGES, PAGE * KV_WIDTH);
-    invar_kv_pages cache = {invar_tensor_4d(k.data, k.dtype, PAGES, PAGE, KV_HEADS, HEAD_DIM),
-                            invar_tensor_4d(v.data, v.dtype, PAGES, PAGE, KV_HEADS, HEAD_DIM),
-                            invar_case_zero(b, INVAR_DTYPE_I32, SEQUENCES, SEQUENCE_PAGES)};
+    const invar_bench_sizes *z = b->sizes;
+    int64_t each = length / PAGE, pages = sequences * each;
+    invar_tensor k = invar_bench_make(b, BF16, pages, PAGE * z->kv_heads * z->dim);
+    invar_tensor v = invar_bench_make(b, BF16, pages, PAGE * z->kv_heads * z->dim);
 
-    for (int32_t s = 0; s < SEQUENCES; s++)
-        for (int32_t p = 0; p < SEQUENCE_PAGES; p++)
-            ((int32_t *)cache.pages.data)[s * SEQUENCE_PAGES + p] = p * SEQUENCES + s;
-    return cache;
+    return (invar_kv_pages){invar_tensor_4d(k.data, k.dtype, pages, PAGE, z->kv_heads, z->dim),
+                            invar_tensor_4d(v.data, v.dtype, pages, PAGE, z->kv_heads, z->dim),
+                            invar_bench_indices(b, sequences, each, pages, 1021)};
 }
 
-static const int64_t full_lengths[SEQUENCES] = {TOKENS, TOKENS, TOKENS, TOKENS,
-                                                TOKENS, TOKENS, TOKENS, TOKENS};
+static const int64_t *make_lengths(invar_bench *b, int64_t sequences, int64_t length)
+{
+    int64_t lengths[256];
 
-/* Decode: one new row per sequence. */
+    INVAR_CHECK(sequences <= (int64_t)(sizeof lengths / sizeof *lengths));
+    for (int64_t i = 0; i < sequences; i++)
+        lengths[i] = length;
+    return invar_bench_array(b, lengths, (size_t)sequences * sizeof *lengths);
+}
+
+/* Decode: one new row per sequence. On a GPU the bytes count: those of keys and values. */
 invar_status invar_bench_op_attention_paged(invar_bench *b)
 {
-    static const int64_t rows[SEQUENCES + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
-    invar_attention_paged_args args = {.o = make_heads(b, SEQUENCES, HEADS, HEAD_DIM),
-                                       .q = make_heads(b, SEQUENCES, HEADS, HEAD_DIM),
-                                       .cache = make_cache(b),
-                                       .rows = {rows, SEQUENCES},
-                                       .lengths = full_lengths};
+    const invar_bench_sizes *s = b->sizes;
+    const attention_size z = {s->sequences, s->context, s->heads, s->kv_heads, s->dim};
+    double cached = (double)(s->sequences * s->context * s->dim);
+    invar_attention_paged_args args = {.o = invar_bench_heads(b, s->sequences, s->heads, s->dim),
+                                       .q = invar_bench_heads(b, s->sequences, s->heads, s->dim),
+                                       .cache = make_cache(b, s->sequences, s->context),
+                                       .rows = invar_bench_offsets(b, s->sequences, s->sequences),
+                                       .lengths = make_lengths(b, s->sequences, s->context)};
 
-    return run_attention(b, &args, 2.0 * SEQUENCES * TOKENS * HEAD_DIM * HEADS, SEQUENCES);
+    if (b->local)
+        return run_attention(b, &args, &z, INVAR_BENCH_UNIT_BYTE,
+                             4.0 * cached * (double)s->kv_heads);
+    return run_attention(b, &args, &z, INVAR_BENCH_UNIT_MAC, 2.0 * cached * (double)s->heads);
 }
 
-/* Prefill: all sequences together have TOKENS new rows. */
+/* Prefill: all sequences are new. */
 invar_status invar_bench_op_kv_write(invar_bench *b)
 {
-    int64_t rows[SEQUENCES + 1];
-    invar_kv_write_args args = {.cache = make_cache(b),
-                                .k = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                .v = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
-                                .rows = {rows, SEQUENCES},
-                                .lengths = full_lengths};
+    const invar_bench_sizes *z = b->sizes;
+    int64_t length = z->tokens / z->new_sequences;
+    invar_kv_write_args args = {.cache = make_cache(b, z->new_sequences, length),
+                                .k = invar_bench_heads(b, z->tokens, z->kv_heads, z->dim),
+                                .v = invar_bench_heads(b, z->tokens, z->kv_heads, z->dim),
+                                .rows = invar_bench_offsets(b, z->tokens, z->new_sequences),
+                                .lengths = make_lengths(b, z->new_sequences, length)};
 
-    for (int64_t s = 0; s <= SEQUENCES; s++)
-        rows[s] = s * (TOKENS / SEQUENCES);
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_BF16, 4 * invar_case_bytes(&args.k)),
-                          TOKENS, KV_HEADS, HEAD_DIM);
+    return invar_bench_case_works(b, &args, BF16, SHAPE(z->tokens, z->kv_heads, z->dim),
+                                  INVAR_BENCH_UNIT_BYTE,
+                                  8.0 * (double)(z->tokens * z->kv_heads * z->dim));
 }
 
 /* ---- log-probs and sampling ------------------------------------------------------------------ */
 
-static invar_tensor make_logits(invar_bench *b)
+static invar_logprob_fwd_args make_logprob(invar_bench *b)
 {
-    invar_tensor logits = invar_case_zero(b, INVAR_DTYPE_F32, LOGIT_ROWS, VOCABULARY);
+    int64_t n = b->sizes->logit_rows;
 
-    invar_case_fill(&logits, 10.0f);
-    return logits;
-}
-
-static invar_logprob_fwd_args make_logprob_args(invar_bench *b)
-{
-    return (invar_logprob_fwd_args){.logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .max = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .logsum = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .logits = make_logits(b),
-                                    .targets = make_ids(b, LOGIT_ROWS, VOCABULARY),
+    return (invar_logprob_fwd_args){.logp = invar_bench_vector(b, F32, n),
+                                    .entropy = invar_bench_vector(b, F32, n),
+                                    .max = invar_bench_vector(b, F32, n),
+                                    .logsum = invar_bench_vector(b, F32, n),
+                                    .logits = invar_bench_make(b, F32, n, VOCABULARY),
+                                    .targets = invar_bench_indices(b, n, 1, VOCABULARY, ID_STEP),
                                     .temperature = 1.0f};
 }
 
 invar_status invar_bench_op_logprob_fwd(invar_bench *b)
 {
-    invar_logprob_fwd_args args = make_logprob_args(b);
+    invar_logprob_fwd_args args = make_logprob(b);
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.logits)),
-                          LOGIT_ROWS, VOCABULARY, 0);
+    return invar_bench_case_moves(b, &args, F32, SHAPE(b->sizes->logit_rows, VOCABULARY));
 }
 
 invar_status invar_bench_op_logprob_bwd(invar_bench *b)
 {
-    invar_logprob_fwd_args fwd = make_logprob_args(b);
-    invar_logprob_bwd_args args = {.dlogits =
-                                       invar_case_make(b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY),
-                                   .dlogp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                   .dentropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+    int64_t n = b->sizes->logit_rows;
+    invar_logprob_fwd_args fwd = make_logprob(b);
+    invar_logprob_bwd_args args = {.dlogits = invar_bench_make(b, BF16, n, VOCABULARY),
+                                   .dlogp = invar_bench_vector(b, F32, n),
+                                   .dentropy = invar_bench_vector(b, F32, n),
                                    .entropy = fwd.entropy,
                                    .max = fwd.max,
                                    .logsum = fwd.logsum,
@@ -528,141 +515,145 @@ invar_status invar_bench_op_logprob_bwd(invar_bench *b)
                                    .targets = fwd.targets,
                                    .temperature = 1.0f};
 
-    INVAR_TRY(invar_bench_prepare(b, INVAR_OP_LOGPROB_FWD, &fwd));
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_BF16,
-                         invar_case_bytes(&args.logits) + invar_case_bytes(&args.dlogits)),
-        LOGIT_ROWS, VOCABULARY, 0);
+    invar_bench_prepare(b, INVAR_OP_LOGPROB_FWD, &fwd);
+    return invar_bench_case_moves(b, &args, BF16, SHAPE(n, VOCABULARY));
 }
 
-/* Benchmarks the part of one of RANKS ranks. */
+/* The part of one of RANKS ranks. */
 invar_status invar_bench_op_logprob_sum(invar_bench *b)
 {
     int64_t ids = VOCABULARY / INVAR_LOGPROB_CHUNK / RANKS * INVAR_LOGPROB_CHUNK;
-    invar_tensor logits = make_logits(b);
+    int64_t n = b->sizes->logit_rows;
     invar_logprob_sum_args args = {
-        .sums = invar_case_make(b, INVAR_DTYPE_F32, LOGIT_ROWS,
-                                invar_logprob_sum_columns(VOCABULARY, RANKS)),
-        .logits = invar_tensor_columns(&logits, 0, ids),
-        .targets = make_ids(b, LOGIT_ROWS, ids),
+        .sums = invar_bench_make(b, F32, n, invar_logprob_sum_columns(VOCABULARY, RANKS)),
+        .logits = invar_bench_make(b, F32, n, ids),
+        .targets = invar_bench_indices(b, n, 1, ids, ID_STEP),
         .temperature = 1.0f};
 
-    return invar_case_run(b,
-                          invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.logits)),
-                          LOGIT_ROWS, ids, 0);
+    return invar_bench_case_moves(b, &args, F32, SHAPE(n, ids));
 }
 
 invar_status invar_bench_op_logprob_join(invar_bench *b)
 {
+    int64_t n = b->sizes->logit_rows;
+    invar_logprob_fwd_args fwd = make_logprob(b);
     invar_logprob_join_args args = {
-        .logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-        .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-        .max = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-        .logsum = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-        .sums = invar_case_make(b, INVAR_DTYPE_F32, RANKS * LOGIT_ROWS,
-                                invar_logprob_sum_columns(VOCABULARY, RANKS)),
-        .targets = make_ids(b, LOGIT_ROWS, VOCABULARY),
+        .logp = fwd.logp,
+        .entropy = fwd.entropy,
+        .max = fwd.max,
+        .logsum = fwd.logsum,
+        .sums = invar_bench_make(b, F32, RANKS * n, invar_logprob_sum_columns(VOCABULARY, RANKS)),
+        .targets = fwd.targets,
         .vocabulary = VOCABULARY,
         .parts = RANKS,
         .temperature = 1.0f};
 
-    return invar_case_run(b, invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.sums)),
-                          LOGIT_ROWS, VOCABULARY, 0);
+    return invar_bench_case_moves(b, &args, F32, SHAPE(n, VOCABULARY));
 }
 
 invar_status invar_bench_op_sample(invar_bench *b)
 {
-    invar_sample_coords coords[LOGIT_ROWS];
-    invar_tensor tokens = invar_case_zero(b, INVAR_DTYPE_I32, 1, LOGIT_ROWS);
-    invar_sample_args args = {.tokens = invar_case_1d(&tokens),
-                              .logits = make_logits(b),
-                              .coords = coords,
+    invar_sample_coords coords[256];
+    int64_t n = b->sizes->sample_rows;
+    invar_sample_args args = {.tokens = invar_bench_indices(b, n, 1, VOCABULARY, 1),
+                              .logits = invar_bench_make(b, F32, n, VOCABULARY),
                               .seed = 42,
                               .purpose = 1,
-                              .temperature = 0.8f,
-                              .top_k = 50,
-                              .top_p = 0.95f,
-                              .min_p = 0.01f};
+                              .temperature = 1.0f,
+                              .top_p = 1.0f};
 
-    for (uint32_t t = 0; t < LOGIT_ROWS; t++)
+    INVAR_CHECK(n <= (int64_t)(sizeof coords / sizeof *coords));
+    for (uint32_t t = 0; t < (uint32_t)n; t++)
         coords[t] = (invar_sample_coords){.position = t, .sample = 7, .rollout = 3};
-    return invar_case_run(b, invar_case_decides(&args, INVAR_DTYPE_F32, LOGIT_ROWS), LOGIT_ROWS,
-                          VOCABULARY, 0);
+    args.coords = invar_bench_array(b, coords, (size_t)n * sizeof *coords);
+    if (b->local)
+        return invar_bench_case_moves(b, &args, F32, SHAPE(n, VOCABULARY));
+    args.temperature = 0.8f;
+    args.top_k = 50;
+    args.top_p = 0.95f;
+    args.min_p = 0.01f;
+    return invar_bench_case_works(b, &args, F32, SHAPE(n, VOCABULARY), INVAR_BENCH_UNIT_TOKEN,
+                                  (double)n);
 }
 
 /* ---- optimizer, hashing ---------------------------------------------------------------------- */
 
+/* Runs a case that also hashes what it reads or writes, as a training step does. */
+static invar_status run_hashed(invar_bench *b, const void *args)
+{
+    invar_bench_case c = {.args = {args},
+                          .type = F32,
+                          .unit = INVAR_BENCH_UNIT_BYTE,
+                          .work = invar_bench_bytes(b->op, args)};
+
+    return invar_bench_case_run(b, &c, SHAPE(b->sizes->parameters), " hashed");
+}
+
 invar_status invar_bench_op_grad_norm(invar_bench *b)
 {
-    invar_tensor grad = make_vector(b, INVAR_DTYPE_F32, PARAMETERS);
     float norm, clip;
-    invar_grad_norm_args args = {
-        .norm = &norm, .clip = &clip, .grads = &grad, .count = 1, .max_norm = 1.0f};
+    invar_digest digest;
 
-    return invar_case_run(b, invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&grad)),
-                          PARAMETERS, 0, 0);
+    for (int hashed = 0; hashed < 2; hashed++) {
+        invar_tensor grad = invar_bench_vector(b, F32, b->sizes->parameters);
+        invar_grad_norm_args args = {.norm = &norm,
+                                     .clip = &clip,
+                                     .grads = &grad,
+                                     .count = 1,
+                                     .max_norm = 1.0f,
+                                     .digest = hashed ? &digest : NULL};
+        INVAR_TRY(hashed ? run_hashed(b, &args)
+                         : invar_bench_case_moves(b, &args, F32, SHAPE(b->sizes->parameters)));
+    }
+    return INVAR_OK;
 }
 
 invar_status invar_bench_op_adamw(invar_bench *b)
 {
-    invar_tensor m = invar_case_zero(b, INVAR_DTYPE_F32, 1, PARAMETERS);
-    invar_tensor v = invar_case_zero(b, INVAR_DTYPE_F32, 1, PARAMETERS);
-    invar_adamw_args args = {.weight = make_vector(b, INVAR_DTYPE_BF16, PARAMETERS),
-                             .master = make_vector(b, INVAR_DTYPE_F32, PARAMETERS),
-                             .m = invar_case_1d(&m),
-                             .v = invar_case_1d(&v),
-                             .grad = make_vector(b, INVAR_DTYPE_F32, PARAMETERS),
-                             .clip = 1.0f,
-                             .lr = 1e-3f,
-                             .beta1 = 0.9f,
-                             .beta2 = 0.95f,
-                             .eps = 1e-8f,
-                             .weight_decay = 0.1f,
-                             .beta1_power = 0.9f,
-                             .beta2_power = 0.95f};
+    int64_t n = b->sizes->parameters;
 
-    // reads four f32 values, writes three and the rounded weight
-    return invar_case_run(
-        b,
-        invar_case_moves(&args, INVAR_DTYPE_F32,
-                         7 * invar_case_bytes(&args.grad) + invar_case_bytes(&args.weight)),
-        PARAMETERS, 0, 0);
+    for (int hashed = 0; hashed < 2; hashed++) {
+        invar_adamw_args args = {.weight = invar_bench_vector(b, BF16, n),
+                                 .master = invar_bench_vector(b, F32, n),
+                                 .m = invar_tensor_1d(invar_bench_zero(b, F32, 1, n).data, F32, n),
+                                 .v = invar_tensor_1d(invar_bench_zero(b, F32, 1, n).data, F32, n),
+                                 .grad = invar_bench_vector(b, F32, n),
+                                 .clip = 1.0f,
+                                 .lr = 1e-6f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.98f,
+                                 .eps = 1e-8f,
+                                 .beta1_power = 0.5f,
+                                 .beta2_power = 0.5f};
+        if (hashed) {
+            args.digest = invar_bench_alloc(b, sizeof *args.digest);
+            args.end = &n;
+            args.tensors = 1;
+        }
+        INVAR_TRY(hashed ? run_hashed(b, &args) : invar_bench_case_moves(b, &args, F32, SHAPE(n)));
+    }
+    return INVAR_OK;
 }
 
 invar_status invar_bench_op_hash_tree(invar_bench *b)
 {
-    enum { ROWS = 1024, COLS = 65536 };
-    invar_digest digest;
-    invar_tensor x = invar_case_make(b, INVAR_DTYPE_BF16, ROWS, COLS);
-    invar_hash_tree_args args = {.digest = &digest, .x = &x, .count = 1, .shards = 1};
-    invar_bench_case c = invar_case_moves(&args, INVAR_DTYPE_BF16, invar_case_bytes(&x));
+    invar_tensor x = invar_bench_make(b, BF16, b->sizes->hash_rows, b->sizes->hash_columns);
+    invar_hash_tree_args args = {
+        .digest = invar_bench_alloc(b, sizeof *args.digest), .x = &x, .count = 1, .shards = 1};
 
-    c.peer = INVAR_BENCH_PEER_XXH3;
-    c.hashed = x.data;
-    return invar_case_run(b, c, ROWS, COLS, 0);
+    return invar_bench_case_moves(b, &args, BF16, SHAPE(x.shape[0], x.shape[1]));
 }
 
 /* Hashes the same bytes as hash.tree, divided into samples, which hash.tree does not know. */
 invar_status invar_bench_op_hash_leaves(invar_bench *b)
 {
-    enum { ROWS = 1024, COLS = 65536, SAMPLES = 8, LEAVES = ROWS * (COLS * 2 / 16384) };
-    static invar_digest digest[LEAVES];
-    int64_t start[SAMPLES + 1];
-    invar_tensor x = invar_case_make(b, INVAR_DTYPE_BF16, ROWS, COLS);
-    invar_hash_leaves_args args = {
-        .digest = digest, .x = x, .samples = {start, SAMPLES}, .leaves = LEAVES};
-    invar_bench_case c = invar_case_moves(&args, INVAR_DTYPE_BF16, invar_case_bytes(&x));
+    enum { SAMPLES = 8, LEAF = 16384 };
+    int64_t rows = b->sizes->hash_rows, leaves = rows * b->sizes->hash_columns * 2 / LEAF;
+    invar_hash_leaves_args args = {.digest =
+                                       invar_bench_alloc(b, (size_t)leaves * sizeof *args.digest),
+                                   .x = invar_bench_make(b, BF16, rows, b->sizes->hash_columns),
+                                   .samples = invar_bench_offsets(b, rows, SAMPLES),
+                                   .leaves = leaves};
 
-    for (int64_t i = 0; i <= SAMPLES; i++)
-        start[i] = i * ROWS / SAMPLES;
-    c.peer = INVAR_BENCH_PEER_XXH3;
-    c.hashed = x.data;
-    return invar_case_run(b, c, ROWS, COLS, 0);
+    return invar_bench_case_moves(b, &args, BF16, SHAPE(rows, b->sizes->hash_columns));
 }
-
-const invar_bench_fn invar_bench_ops[INVAR_OP_COUNT] = {
-#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = invar_bench_op_##fn,
-#include "kernels-deterministic/ops.def"
-#undef INVAR_OP
-};

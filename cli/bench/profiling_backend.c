@@ -271,12 +271,6 @@ const invar_backend *invar_profiling_backend_backend(const invar_profiling_backe
     return &profiler->table;
 }
 
-void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
-                                        const invar_backend *inner)
-{
-    profiler->behind = inner;
-}
-
 invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,
                                            const invar_device *dev)
 {

@@ -5,7 +5,7 @@
  * It replaces the backend of a device, so the engine runs unchanged on top of it. Device memory is
  * always counted by name. While profiling is on, the device is synchronized after every op and
  * copy, so that each has a time of its own; the cost of synchronizing an idle device is subtracted.
- * The backend behind it can be exchanged between ops for one with the same memory functions.
+ * Ops in the table of the backend behind it may be exchanged between calls.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,9 +25,6 @@ void invar_profiling_backend_free(invar_profiling_backend *profiler);
  * allocated with it.
  */
 const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler);
-
-void invar_profiling_backend_set_target(invar_profiling_backend *profiler,
-                                        const invar_backend *inner);
 
 /* Start and stop profiling. Starting discards earlier times; stopping keeps them. */
 invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,

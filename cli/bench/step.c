@@ -18,13 +18,13 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/bench/bench.h"
-#include "cli/bench/model.h"
+#include "cli/bench/step.h"
 #include "engine/record/recorder.h"
 #include "engine/train/flop.h"
 
 #include "base/invar_banned.h"
 
-enum { WARM_UP = 2, IN_A_ROW = 5, MAX_TIMES = 64 };
+enum { WARM_UP = 2, IN_A_ROW = 5 };
 
 /* ---- recording a step ------------------------------------------------------------------------ */
 
@@ -73,15 +73,6 @@ static void recorder_close(recorder *r)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-typedef struct train_bench {
-    const invar_bench_subject *on;
-    invar_bench_train *train;
-    invar_rl_samples samples; /* (train->samples) */
-    invar_token_arrays flat;
-    invar_trainer *trainer;
-    invar_learner learner;
-} train_bench;
-
 static invar_status mean_loss(void *payload, int64_t first, int64_t count, const float *now,
                               const float *entropy, float *dnow, float *dentropy)
 {
@@ -93,8 +84,7 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
     return INVAR_OK;
 }
 
-/* Computes the gradients and their norm. The gradients must be zero. */
-static invar_status forward_backward(train_bench *l)
+static invar_status forward_backward(invar_bench_step *l)
 {
     const invar_trainer_loss loss = {.run = mean_loss, .payload = l->train};
     invar_trainer_result result = {.train_logp = l->flat.train_logp};
@@ -104,22 +94,30 @@ static invar_status forward_backward(train_bench *l)
 }
 
 /* Starts all work of a step without waiting for it. */
-static invar_status queue_step(train_bench *l, bool watched)
+static invar_status queue_step(invar_bench_step *l, bool watched)
 {
     l->learner.options.no_hashing = !watched;
     INVAR_TRY(forward_backward(l));
     return invar_learner_step(&l->learner, 0, false);
 }
 
-static invar_status optimizer_step(train_bench *l)
+invar_status invar_bench_step_gradients(invar_bench_step *l)
 {
-    INVAR_TRY(queue_step(l, false));
-    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
-    return invar_device_synchronize(&l->on->dev);
+    INVAR_TRY(forward_backward(l));
+    return invar_learner_end_step(&l->learner, NULL);
 }
 
-static invar_status recorded_step(train_bench *l, recorder *r)
+invar_status invar_bench_step_run(invar_bench_step *l, void *payload)
 {
+    (void)payload;
+    INVAR_TRY(queue_step(l, false));
+    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
+    return invar_device_synchronize(&l->subject->dev);
+}
+
+static invar_status recorded_step(invar_bench_step *l, void *payload)
+{
+    recorder *r = payload;
     invar_step_report step = {.number = r->step++,
                               .samples = l->samples.items,
                               .flat = &l->flat,
@@ -136,145 +134,71 @@ static invar_status recorded_step(train_bench *l, recorder *r)
     invar_recorder_watch(&r->is, l->trainer, NULL);
     INVAR_TRY(status);
     INVAR_TRY(invar_recorder_end(&r->is));
-    return invar_device_synchronize(&l->on->dev);
+    return invar_device_synchronize(&l->subject->dev);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* A variant of the step that is timed. */
-typedef struct timed_variant {
-    recorder *recorder;        /* NULL to record nothing */
-    const invar_backend *peer; /* backend whose ops are used; NULL for our own */
-    double *median_out;
-    double times[MAX_TIMES];
-} timed_variant;
-
-static invar_status run_step(train_bench *l, const timed_variant *t)
-{
-    const invar_bench_subject *on = l->on;
-    invar_status status;
-
-    if (t->recorder)
-        return recorded_step(l, t->recorder);
-    if (!t->peer)
-        return optimizer_step(l);
-    invar_profiling_backend_set_target(on->profiler, t->peer);
-    status = optimizer_step(l);
-    invar_profiling_backend_set_target(on->profiler, on->backend);
-    return status;
-}
-
 /* Runs `count` steps of a variant after `idle` steps that are not timed. */
-static invar_status run_variant(train_bench *l, timed_variant *t, int64_t idle, int64_t first,
-                                int64_t count)
+static invar_status run_variant(invar_bench_step *l, invar_bench_variant *t, int64_t idle,
+                                int64_t first, int64_t count)
 {
     for (int64_t i = -idle; i < count; i++) {
         double begun = invar_bench_now();
-        INVAR_TRY(run_step(l, t));
+        INVAR_TRY(t->run(l, t->payload));
         if (i >= 0)
             t->times[first + i] = invar_bench_now() - begun;
     }
     return INVAR_OK;
 }
 
-/* Measures the median of each variant. */
-static invar_status measure_variants(train_bench *l, timed_variant *turns, int n_turns)
+invar_status invar_bench_step_measure(invar_bench_step *l, invar_bench_variant *variants, int n)
 {
-    int64_t count = l->on->repetitions;
+    invar_bench_variant *end = variants + n;
+    int64_t count = l->subject->repetitions;
 
-    INVAR_CHECK(count <= MAX_TIMES);
+    INVAR_CHECK(count <= (int64_t)(sizeof variants->times / sizeof *variants->times));
     for (int64_t first = 0; first < count; first += IN_A_ROW) {
-        int64_t left = count - first, idle = first == 0 || n_turns > 1 ? WARM_UP : 0;
-        for (timed_variant *t = turns; t < turns + n_turns; t++)
+        int64_t left = count - first, idle = first == 0 || n > 1 ? WARM_UP : 0;
+        for (invar_bench_variant *t = variants; t < end; t++)
             INVAR_TRY(run_variant(l, t, idle, first, left < IN_A_ROW ? left : IN_A_ROW));
     }
-    for (timed_variant *t = turns; t < turns + n_turns; t++)
+    for (invar_bench_variant *t = variants; t < end; t++)
         *t->median_out = invar_bench_median(t->times, count);
     return INVAR_OK;
 }
 
-/*
- * Measures the step, the step with recording, and the step with the ops of a peer if there is one.
- */
-static invar_status measure_step(train_bench *l)
-{
-    invar_bench_train *out = l->train;
-    recorder r;
-    timed_variant turns[] = {
-        {.median_out = &out->seconds},
-        {.recorder = &r, .median_out = &out->recorded[INVAR_PROBE_STEP].seconds},
-        {.peer = l->on->peer, .median_out = &out->peer_seconds}};
-    invar_status status = recorder_open(&r, l->on, INVAR_PROBE_STEP);
-
-    if (status == INVAR_OK)
-        status = measure_variants(l, turns, l->on->peer ? 3 : 2);
-    out->recorded[INVAR_PROBE_STEP].points = r.is.points;
-    recorder_close(&r);
-    return status;
-}
-
-static invar_status measure_finer(train_bench *l, int64_t level)
+/* Measures the step with recording; at the coarsest level in turn with the step alone. */
+static invar_status measure_recorded(invar_bench_step *l, int64_t level)
 {
     invar_bench_record *out = &l->train->recorded[level];
     recorder r;
-    timed_variant fine = {.recorder = &r, .median_out = &out->seconds};
-    invar_status status = recorder_open(&r, l->on, level);
+    invar_bench_variant variants[] = {
+        {.run = invar_bench_step_run, .median_out = &l->train->seconds},
+        {.run = recorded_step, .payload = &r, .median_out = &out->seconds}};
+    bool both = level == INVAR_PROBE_STEP;
+    invar_status status = recorder_open(&r, l->subject, level);
 
     if (status == INVAR_OK)
-        status = measure_variants(l, &fine, 1);
+        status = invar_bench_step_measure(l, both ? variants : variants + 1, both ? 2 : 1);
     out->points = r.is.points;
     recorder_close(&r);
     return status;
 }
 
-static invar_status profile_step(invar_bench_profile *out, train_bench *l)
+invar_status invar_bench_step_profile(invar_bench_profile *out, invar_bench_step *l)
 {
-    if (!l->on->profile)
+    if (!l->subject->profile)
         return INVAR_OK;
-    INVAR_TRY(invar_profiling_backend_begin(l->on->profiler, &l->on->dev));
-    INVAR_TRY(optimizer_step(l));
-    invar_profiling_backend_end(l->on->profiler);
-    return invar_bench_profile_take(out, l->on->profiler, 1);
+    INVAR_TRY(invar_profiling_backend_begin(l->subject->profiler, &l->subject->dev));
+    INVAR_TRY(invar_bench_step_run(l, NULL));
+    invar_profiling_backend_end(l->subject->profiler);
+    return invar_bench_profile_take(out, l->subject->profiler, 1);
 }
 
-/*
- * Rejects a peer whose gradient norm differs by more than 2 %, because it computes something else.
- */
-static invar_status try_peer(train_bench *l, float own)
+static void record_memory(invar_bench_train *t, const invar_bench_step *l)
 {
-    invar_bench_train *t = l->train;
-
-    // clears our gradients, which would otherwise stand in for work that the peer omits
-    INVAR_TRY(invar_device_zero(&l->on->dev, l->learner.grads->memory, l->learner.grads->bytes));
-    INVAR_TRY(forward_backward(l));
-    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
-    t->peer_norm_ratio = (double)l->learner.norm / (double)own;
-    if (!(t->peer_norm_ratio > 0.98 && t->peer_norm_ratio < 1.02))
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "--peer: its gradient has a norm of %g, ours of %g: it computes "
-                          "something else",
-                          (double)l->learner.norm, (double)own);
-    return profile_step(&t->profile.peer, l);
-}
-
-static invar_status check_peer(train_bench *l)
-{
-    const invar_bench_subject *on = l->on;
-    invar_status status;
-
-    if (!on->peer)
-        return INVAR_OK;
-    INVAR_TRY(forward_backward(l));
-    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
-    invar_profiling_backend_set_target(on->profiler, on->peer);
-    status = try_peer(l, l->learner.norm);
-    invar_profiling_backend_set_target(on->profiler, on->backend);
-    return status;
-}
-
-static void record_memory(invar_bench_train *t, const train_bench *l)
-{
-    const invar_profiling_backend *meter = l->on->profiler;
+    const invar_profiling_backend *meter = l->subject->profiler;
 
     t->gradients = l->learner.grads->bytes;
     t->optimizer = 2 * l->learner.optimizer->local_bytes;
@@ -283,26 +207,25 @@ static void record_memory(invar_bench_train *t, const train_bench *l)
     t->scratch = invar_profiling_backend_allocated_bytes(meter, "arena scratch of ops");
 }
 
-static invar_status measure_all(train_bench *l)
+static invar_status measure_all(invar_bench_step *l)
 {
     invar_bench_train *t = l->train;
 
-    INVAR_TRY(optimizer_step(l));
+    INVAR_TRY(invar_bench_step_run(l, NULL));
     t->norm = (double)l->learner.norm;
     if (!(l->learner.norm > 0.0f))
         return INVAR_FAIL(INVAR_E_STATE, 0, "bench: the gradient is zero: nothing was learned");
     record_memory(t, l);
-    INVAR_TRY(check_peer(l));
-    INVAR_TRY(measure_step(l));
-    INVAR_TRY(measure_finer(l, INVAR_PROBE_POINT));
-    INVAR_TRY(measure_finer(l, INVAR_PROBE_FULL));
-    return profile_step(&t->profile.ours, l);
+    INVAR_TRY(measure_recorded(l, INVAR_PROBE_STEP));
+    INVAR_TRY(measure_recorded(l, INVAR_PROBE_POINT));
+    INVAR_TRY(measure_recorded(l, INVAR_PROBE_FULL));
+    return invar_bench_step_profile(&t->profile, l);
 }
 
 /* ---- setup ----------------------------------------------------------------------------------- */
 
 /* Samples have one token more than is computed, because the last one is only predicted. */
-static invar_status make_samples(train_bench *l)
+static invar_status make_samples(invar_bench_step *l)
 {
     int64_t tokens = l->train->length + 1;
     uint64_t state = 7;
@@ -314,13 +237,13 @@ static invar_status make_samples(train_bench *l)
         s->index = s->group = i;
         s->prompt_tokens = 1;
         s->n_tokens = tokens;
-        invar_bench_tokens(s->tokens, tokens, &state, l->on->model->spec.vocab);
+        invar_bench_tokens(s->tokens, tokens, &state, l->subject->model->spec.vocab);
     }
     return INVAR_OK;
 }
 
 /* Fills in the arrays that a run computes before the step. */
-static invar_status make_flat(train_bench *l)
+static invar_status make_flat(invar_bench_step *l)
 {
     invar_token_arrays *f = &l->flat;
     size_t bytes;
@@ -333,11 +256,11 @@ static invar_status make_flat(train_bench *l)
     return INVAR_OK;
 }
 
-static invar_status open_train_bench(train_bench *l)
+invar_status invar_bench_step_open(invar_bench_step *l, const invar_bench_subject *on,
+                                   invar_bench_train *train)
 {
-    const invar_bench_subject *on = l->on;
     const invar_trainer_options options = {
-        .plan = {.unit_rows = 16384, .unit_count = 64, .micro_batch = l->train->micro_batch},
+        .plan = {.unit_rows = 16384, .unit_count = 64, .micro_batch = train->micro_batch},
         .head_rows = invar_trainer_head_rows(&on->dev, &on->model->spec),
         .temperature = 1.0f};
     const invar_learner_options learner = {.dev = &on->dev,
@@ -348,14 +271,15 @@ static invar_status open_train_bench(train_bench *l)
                                                on->offload ? INVAR_OPTIMIZER_CHUNK_BYTES : 0,
                                            .no_hashing = true};
 
+    *l = (invar_bench_step){.subject = on, .train = train};
     INVAR_TRY(make_samples(l));
-    l->train->flop = invar_flop_train(on->model, l->samples.items, l->samples.count);
+    train->flop = invar_flop_train(on->model, l->samples.items, l->samples.count);
     INVAR_TRY(make_flat(l));
     INVAR_TRY(invar_trainer_new(&l->trainer, &on->dev, &options));
     return invar_learner_open(&l->learner, on->model, true, &learner);
 }
 
-static void close_train_bench(train_bench *l)
+void invar_bench_step_close(invar_bench_step *l)
 {
     invar_rl_samples_reset(&l->samples);
     invar_token_arrays_release(&l->flat);
@@ -365,11 +289,11 @@ static void close_train_bench(train_bench *l)
 
 invar_status invar_bench_train_run(invar_bench_train *train, const invar_bench_subject *subject)
 {
-    train_bench l = {.on = subject, .train = train};
-    invar_status status = open_train_bench(&l);
+    invar_bench_step l;
+    invar_status status = invar_bench_step_open(&l, subject, train);
 
     if (status == INVAR_OK)
         status = measure_all(&l);
-    close_train_bench(&l);
+    invar_bench_step_close(&l);
     return status;
 }

@@ -36,18 +36,15 @@ static const char names[] =
 #define PASSES "{passes int, tokens int, seconds real}"
 
 static const char bench_result[] =
-    "{rows [{op text, shape text, type text, numerics~ text, threads~ int, seconds real,"
-    " rate real, unit text, peer~ text, peer_seconds~ real, ratio~ real, compared~ int,"
-    " different~ int, peers~ [{name text, seconds real, ratio real}]}], error~ text} (ops);"
+    "{rows [{op text, shape text, type text, numerics text, threads~ int, seconds real,"
+    " rate real, unit text, share~ real, compared~ int, different~ int}], error~ text} (ops);"
     " {model text, dtype text, numerics text, device text, layers int, parameters int,"
     " bytes {masters int, weights int},"
     " train~ {samples int, length int, seconds real, tokens_per_second real, flops real,"
     " grad_norm real, recorded {step " RECORD ", point " RECORD ", full " RECORD "},"
-    " peer_seconds~ real, peer_norm_ratio~ real, optimizer_on_host~ bool, bytes {* int},"
-    " profile~ " PROFILE ", peer_profile~ " PROFILE "},"
+    " optimizer_on_host~ bool, bytes {* int}, profile~ " PROFILE "},"
     " decode~ {batch int, context int, last_context int, seconds real, tokens_per_second real,"
-    " prefill_seconds real, peer_seconds~ real, bytes {* int}, profile~ " PROFILE
-    ", peer_profile~ " PROFILE "},"
+    " prefill_seconds real, bytes {* int}, profile~ " PROFILE "},"
     " rollout~ {prompts int, samples int, batch int, context int, shortest int, longest int,"
     " tokens int, seconds real, tokens_per_second real, reading_prompts " PASSES
     ", all_sequences " PASSES ", fewer_sequences " PASSES ", tokens_again int,"

@@ -1,5 +1,5 @@
 /*
- * cutlass.cu - products by CUTLASS's stock kernels, as peers for invar bench --peer.
+ * cutlass.cu - products by CUTLASS's stock kernels, as peers for bench.peers --peer.
  *
  * The kernels are those that CUTLASS's collective builder makes for Hopper by default, in two
  * common forms: cooperative warpgroups on tiles of 128 x 256, and "pingpong" warpgroups on tiles
@@ -19,9 +19,9 @@
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
-#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
+#include "tests/bench/peers.h"
 
 namespace
 {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# cutlass.sh FILE.so - compiles CUTLASS's stock products as peers for invar bench; takes minutes.
+# cutlass.sh FILE.so - compiles CUTLASS's stock products as peers for bench.peers; takes minutes.
 #
 #   tests/bench/cutlass.sh cutlass.so
-#   build-cuda/invar bench --device cuda --op linear --peer ./cutlass.so
+#   build-cuda/bench.peers --device cuda --op linear --peer ./cutlass.so
 #
 # Needs nvcc. Uses CUTLASS's headers of the bundle; otherwise scripts/cutlass fetches them.
 # SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
 /*
- * deepgemm.cpp - products in fp8 by DeepGEMM's kernels, as peers for invar bench --peer.
+ * deepgemm.cpp - products in fp8 by DeepGEMM's kernels, as peers for bench.peers --peer.
  *
  * DeepGEMM has the engine's scale blocks, 1 x 128 and 128 x 128, but reads the scales of x with
  * contiguous rows, which the engine's are not. It reads the same number of bytes in another order,
@@ -17,9 +17,9 @@
 
 #include "jit_kernels/impls/sm90_fp8_gemm_1d2d.hpp"
 
-#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
+#include "tests/bench/peers.h"
 
 namespace
 {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# deepgemm.sh CHECKOUT FILE.so - compiles DeepGEMM's products in fp8 as peers for invar bench.
+# deepgemm.sh CHECKOUT FILE.so - compiles DeepGEMM's products in fp8 as peers for bench.peers.
 #
 #   tests/bench/deepgemm.sh ~/DeepGEMM deepgemm.so
-#   build-cuda/invar bench --device cuda --op linear --peer ./deepgemm.so
+#   build-cuda/bench.peers --device cuda --op linear --peer ./deepgemm.so
 #
 # CHECKOUT is DeepGEMM's repository with its submodule third-party/fmt. Needs PyTorch and nvcc.
 # DeepGEMM also calls nvcc at run time, so CHECKOUT and FILE.so.root must stay in place. Uses

@@ -35,6 +35,8 @@ part() {
 
 bench() { build/invar bench --device cuda "$@"; }
 
+peers() { build/bench.peers --device cuda "$@"; }
+
 # grpo RECIPE: runs three steps of 512 samples and prints the time of each phase
 grpo() {
     local root=$PWD
@@ -68,7 +70,7 @@ compile() {
 
 part compile compile
 if [[ -n $deepgemm ]]; then
-    part deepgemm bench --op linear --peer "$out/deepgemm.so" --burst 10
+    part deepgemm peers --op linear --peer "$out/deepgemm.so" --burst 10
 fi
 part train-0.6b bench --model qwen3-0.6b --only train --repetitions 10
 for run in 1 2 3 4 5; do
@@ -88,7 +90,7 @@ part train-30b bench --model qwen3-30b-a3b --layers 6 --tokens 512x512 --micro-b
 part decode-30b bench --model qwen3-30b-a3b --layers 6 --only decode --repetitions 10
 part grpo-0.6b grpo tests/gpu/qwen3-0.6b.ini
 part grpo-30b grpo tests/gpu/qwen3-30b-cut.ini
-part emulation build/invar bench --op linear --threads 2
+part emulation build/bench.peers --op linear --threads 2
 part engine tests/bench/engine.py build/bench.engine
 part rollout bench --model qwen3-0.6b --only rollout
 part speculation-0.6b bench --model qwen3-0.6b --only speculation

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # gpu.py INVAR [--op NAME] [--burst MS ...] [--peer FILE.so] [--models] - ops against cuBLAS, cuDNN.
 #
-# Runs `invar bench --device cuda --peer`, which times our ops and the peer's alternately, prints
+# Runs the program bench.peers beside INVAR, which times our ops and the peer's alternately, prints
 # the rows, and checks the goals once for each length of burst. The peer is FILE, or
 # tests/bench/peer.cpp, which is then compiled. ratio is the peer's time divided by ours. With
 # --models, complete models follow (model.py). Exit code 1: a goal was missed, or elements differ
@@ -45,7 +45,7 @@ def measure(invar, peer, *more):
     print(f"{'op':16} {'type':6} {'shape':24} {'us':>10} {'rate':>8} {'':8} {'bits':9} "
           f"{'peer us':>10} {'ratio':>7}  peer")
     rows = []
-    command = [invar, "bench", "--device", "cuda", "--json", "--peer", peer, *more]
+    command = [model.peers_of(invar), "--device", "cuda", "--json", "--peer", peer, *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ran:
         for line in ran.stdout:
             if line.startswith("    {"):

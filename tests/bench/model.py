@@ -27,7 +27,7 @@ LAYERS_THAT_FIT = {"qwen3-8b": 12}
 
 
 def make_peer(folder):
-    """Compiles the shared object for invar bench --peer and returns its path."""
+    """Compiles the shared object for bench.peers and returns its path."""
     out = pathlib.Path(folder) / "peer.so"
     command = ["g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-o", str(out), f"-I{ROOT}",
                str(ROOT / "tests/bench/peer.cpp")]
@@ -40,9 +40,14 @@ def make_peer(folder):
     return str(out)
 
 
-def run_invar(invar, shape, part, *more):
-    command = [invar, "bench", "--device", "cuda", "--json", "--model", shape, "--only", part]
-    ran = subprocess.run([*command, *more], stdout=subprocess.PIPE, text=True, check=True)
+def peers_of(invar):
+    """Returns the program that times our ops and those of peers in turn."""
+    return str(pathlib.Path(invar).resolve().with_name("bench.peers"))
+
+
+def run_json(program, shape, part, *more):
+    command = [*program, "--device", "cuda", "--json", "--model", shape, "--only", part, *more]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(ran.stdout)[part]
 
 
@@ -112,13 +117,14 @@ class Peer:
 def measure(invar, peer, shape):
     layers = LAYERS_THAT_FIT.get(shape)
     cut = ("--layers", str(layers)) if layers else ()
-    train = run_invar(invar, shape, "train", "--peer", peer, *cut)
-    decode = run_invar(invar, shape, "decode", "--peer", peer)
+    alone = run_json((invar, "bench"), shape, "train", *cut)
+    train = run_json((peers_of(invar),), shape, "train", "--peer", peer, *cut)
+    decode = run_json((peers_of(invar),), shape, "decode", "--peer", peer)
     name = f"train{f', {layers} layers' if layers else ''}"
     tokens = train["samples"] * train["length"]
     print_line(shape, name, "Invar", train["seconds"], tokens, train["seconds"])
-    print_line(shape, name, "Invar, digests and ledger", train["recorded_seconds"], tokens,
-               train["seconds"])
+    print_line(shape, name, "Invar, digests and ledger", alone["recorded"]["step"]["seconds"],
+               tokens, alone["seconds"])
     print_line(shape, name, "Invar, cuBLAS and cuDNN", train["peer_seconds"], tokens,
                train["seconds"])
     print(f"{shape:13} {name:24} cost of determinism "

@@ -1,5 +1,5 @@
 /*
- * peer.cpp - products of cuBLAS and attention of cuDNN, as peers for invar bench --peer.
+ * peer.cpp - products of cuBLAS and attention of cuDNN, as peers for bench.peers --peer.
  *
  * linear.fwd, .dx and .dw in bf16 call cuBLASLt; attention.fwd and .bwd call cuDNN through
  * PyTorch. cuBLASLt also adds a bias or residual; an activation is the engine's op. A weight
@@ -28,9 +28,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
+#include "tests/bench/peers.h"
 
 namespace
 {

@@ -89,10 +89,8 @@ expect 129 "--device tpu: there are cpu and cuda" selfcheck --device tpu
 expect 129 "--device needs a value" selfcheck --device
 expect 0 "next: $invar bench --device cpu" selfcheck --device=cpu
 expect 129 "there are cpu and cuda" bench --device tpu
-expect 129 "give --device cuda or --model" bench --op add --peer peer.so
 expect 129 "--layers is about a whole model: give --model" bench --op add --layers=2
 expect 129 "--op is about single ops: leave out --model" bench --model tiny --op add
-expect 129 "--burst is about a GPU: give --device cuda" bench --op add --burst 20
 expect 0 "gpu      " doctor
 expect 129 "unknown option '--frob'" doctor --frob
 expect 129 "--op: no op has 'frob' in its name" bench --op frob

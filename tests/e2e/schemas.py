@@ -44,8 +44,8 @@ TINY = tiny.recipe(
 # machine, or are named by the user. The result of a query has any row.
 OPTIONAL = {"train": "golden", "eval": r"sets\..*", "plan": r"choices\..*",
             "doctor": r"trouble|gpu|ranks\.(?!rank|wrong_bytes).*",
-            "bench": r"rows\.(numerics|threads|peer.*|ratio|compared|different)|train|decode"
-                     r"|(train|decode)\.(bytes\..*|peer.*|profile)",
+            "bench": r"rows\.(threads|share|compared|different)|train|decode"
+                     r"|(train|decode)\.(bytes\..*|profile)",
             "ledger-query": "parameters"}
 checks = 0
 seen = {}

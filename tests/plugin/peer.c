@@ -1,9 +1,9 @@
 /*
- * peer.c - ops for invar bench --peer: the program's own, and an op that runs kv.write twice.
+ * peer.c - ops for bench.peers --peer: the program's own, and an op that runs kv.write twice.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "cli/bench/gpu_compare.h"
+#include "tests/bench/peers.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

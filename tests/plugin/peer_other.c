@@ -1,5 +1,5 @@
 /*
- * peer_other.c - ops for invar bench --peer, one of which writes no result.
+ * peer_other.c - ops for bench.peers --peer, one of which writes no result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-# bench_model.py INVAR PLUGINS - invar bench --model on a tiny shape: its numbers are consistent.
+# bench_model.py INVAR PEERS PLUGINS - invar bench --model on a tiny shape: consistent numbers.
 #
-# PLUGINS is the folder of the shared objects of tests/plugin. Bytes, counts, formulas, bits,
+# PEERS is the program of tests/bench/peers.c, PLUGINS the folder of the shared objects of
+# tests/plugin. Bytes, counts, formulas, bits,
 # messages and exit codes are compared with values that this file computes from the shape; times
 # only have to be positive. With INVAR_TEST_FULL=1 options are also given alone, a model has many
 # layers, and a profile has the complete size.
@@ -12,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 
-INVAR, PLUGINS = sys.argv[1], pathlib.Path(sys.argv[2])
+INVAR, PEERS, PLUGINS = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 FULL = bool(os.environ.get("INVAR_TEST_FULL"))
 SMALL = () if FULL else ("--tokens", "2x8", "--batch", "3", "--context", "9")
 LAYERS, HIDDEN, HEADS, KV_HEADS, DIM, WIDE, VOCAB = 2, 128, 4, 2, 64, 256, 512
@@ -32,8 +33,8 @@ def expect(holds, what):
         print(what, file=sys.stderr)
 
 
-def run(*words, code=0):
-    command = [INVAR, "bench", "--model", *words]
+def run(*words, code=0, program=(INVAR, "bench")):
+    command = [*program, "--model", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     expect(done.returncode == code, f"{' '.join(command)}: exit code {done.returncode}, expected "
                                     f"{code}: {done.stderr}")
@@ -169,19 +170,26 @@ def check_profile():
         expect(calls.get(op) == count, f"{op}: {calls.get(op)} calls, expected {count}")
 
 
+def compare(*words, code=0):
+    return run("tiny", "--repetitions", "1", *words, code=code, program=(PEERS,))
+
+
 def check_peer():
-    other = answer("--peer", str(PLUGINS / "peer.so"), "--profile", *SMALL)
-    a = answer("--peer", str(PLUGINS / "peer.so")) if FULL else other
+    done = compare("--json", "--peer", str(PLUGINS / "peer.so"), "--profile", *SMALL)
+    a = json.loads(done.stdout)
     train = a["train"]
     expect(train["peer_seconds"] > 0 and a["decode"]["peer_seconds"] > 0, "the peer was not timed")
-    calls = calls_of(other["train"]["peer_profile"])
+    calls = calls_of(train["peer_profile"])
     expect(calls.get("attention.bwd") == LAYERS, f"calls of the peer: {calls}")
     expect(train["peer_norm_ratio"] == 1, f"the peer's gradient: {train['peer_norm_ratio']}")
-    done = run("tiny", "--peer", str(PLUGINS / "peer_other.so"), *SMALL, code=1)
+    if FULL:
+        text = compare("--peer", str(PLUGINS / "peer.so"), "--profile").stdout
+        expect("cost of determinism" in text and "peer ms" in text, text)
+    done = compare("--peer", str(PLUGINS / "peer_other.so"), *SMALL, code=1)
     expect("it computes something else" in done.stderr, done.stderr)
-    done = run("tiny", "--peer", str(PLUGINS / "not_a_plugin.so"), code=129)
+    done = compare("--peer", str(PLUGINS / "not_a_plugin.so"), code=129)
     expect("no ops for this device" in done.stderr, done.stderr)
-    done = run("tiny", "--peer", "/does/not/exist.so", code=129)
+    done = compare("--peer", "/does/not/exist.so", code=129)
     expect("--peer: " in done.stderr, done.stderr)
 
 

@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
              "serve", "train"}
 # Options of other programs and of our scripts that the documents name.
-OTHERS = {"arch", "asan", "build", "component", "coverage", "full", "gpus-per-task", "help",
-          "install", "markdown", "mpi", "nvtx", "prefix", "preset", "ref", "report", "schema",
-          "target", "test-dir", "tsan", "version", "yes"}
+OTHERS = {"arch", "asan", "build", "burst", "component", "coverage", "full", "gpus-per-task",
+          "help", "install", "markdown", "mpi", "nvtx", "peer", "prefix", "preset", "ref", "report",
+          "schema", "target", "test-dir", "tsan", "version", "yes"}
 KINDS = ("unit|property|golden|fault|fuzz|oracle|invariance|fake_gpu|gpu|cross|compiler|sanitizer|"
          "style|bench")
 TEST = re.compile(rf"(?<![\w./-])(?:{KINDS})\.[a-z0-9_.*-]*[a-z0-9_*]")

@@ -163,29 +163,6 @@ static void test_profiling_backend__counts_memory_by_name(void **state)
     assert_int_equal(invar_profiling_backend_allocated_bytes(b->profiler, "others"), 0);
 }
 
-/* An op `run_add` that writes nothing, unlike the one of the fake GPU. */
-static invar_status skip_add(const invar_device *dev, const void *args, void *workspace)
-{
-    (void)dev, (void)args, (void)workspace;
-    return INVAR_OK;
-}
-
-static void test_profiling_backend__replaces_the_target(void **state)
-{
-    fixture *b = *state;
-    invar_backend other = *invar_fake_gpu_backend();
-    float out[ROWS * COLS], zeros[ROWS * COLS] = {0};
-
-    other.ops[INVAR_OP_ADD].run = skip_add;
-    assert_ok(invar_device_zero(&b->dev, b->y, sizeof zeros));
-    invar_profiling_backend_set_target(b->profiler, &other);
-    run_add(out, b);
-    assert_memory_equal(out, zeros, sizeof out);
-    invar_profiling_backend_set_target(b->profiler, invar_fake_gpu_backend());
-    run_add(out, b);
-    assert_true(out[0] == -3.5f);
-}
-
 static void test_profiling_backend__lacks_ops_that_the_target_lacks(void **state)
 {
     invar_backend less = *invar_fake_gpu_backend();
@@ -207,8 +184,6 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_profiling_backend__separates_shapes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_profiling_backend__counts_memory_by_name, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_profiling_backend__replaces_the_target, setup,
                                         teardown),
         cmocka_unit_test(test_profiling_backend__lacks_ops_that_the_target_lacks),
     };
