@@ -172,8 +172,9 @@ static void import_miles_help(void)
         "\n"
         "Exit codes:\n"
         "  0    the recipe says all that the script says, as far as bits depend on it\n"
-        "  1    something that bits depend on is not taken over, or a flag is unknown\n"
-        "  2    the script cannot be read\n"
+        "  1    something that bits depend on is not taken over, or a value or a flag is\n"
+        "       unknown\n"
+        "  2    the script cannot be read, or there is no python3\n"
         "  129  wrong arguments, or the script is not bash as it is read here\n");
     invar_options_help(import_miles_options(&path));
 }

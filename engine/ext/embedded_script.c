@@ -5,7 +5,6 @@
  */
 #include "engine/ext/embedded_script.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,47 +14,49 @@
 
 #include "base/invar_banned.h"
 
-#define COMMAND "python3 -I -X utf8 -c '%.*s%.*s'"
+#define COMMAND "python3 -I -X utf8 -c '"
 #define ERROR_SIZE 200 /* longest part of the script's message */
 
 extern const invar_embedded invar_engine_scripts[]; /* ends with an entry without a name */
 
-static const invar_embedded *find_script(const char *file)
+static const invar_embedded *find_script(const char *file, size_t bytes)
 {
     const invar_embedded *script = invar_engine_scripts;
 
-    while (script->name && strcmp(script->name, file) != 0)
+    while (script->name &&
+           (strlen(script->name) != bytes || memcmp(script->name, file, bytes) != 0))
         script++;
     INVAR_CHECK(script->name && !memchr(script->text, '\'', script->bytes));
     return script;
 }
 
-static invar_status make_command(char **out, const invar_embedded *before,
-                                 const invar_embedded *script)
+invar_status invar_embedded_script_command(char **out, const char *files)
 {
-    int first = before ? (int)before->bytes : 0;
-    size_t bytes = sizeof COMMAND + (size_t)first + script->bytes;
+    size_t bytes = sizeof COMMAND "'", used = sizeof COMMAND - 1, length;
+    const char *cursor, *file;
 
+    *out = NULL;
+    for (cursor = files; invar_text_item(&file, &length, &cursor, ' ');)
+        bytes += find_script(file, length)->bytes;
     INVAR_TRY(INVAR_ALLOC(*out, bytes, "a command"));
-    (void)snprintf(*out, bytes, COMMAND, first, before ? before->text : "", (int)script->bytes,
-                   script->text);
+    memcpy(*out, COMMAND, used);
+    for (cursor = files; invar_text_item(&file, &length, &cursor, ' ');) {
+        const invar_embedded *script = find_script(file, length);
+        memcpy(*out + used, script->text, script->bytes);
+        used += script->bytes;
+    }
+    memcpy(*out + used, "'", 2);
     return INVAR_OK;
 }
 
-invar_status invar_embedded_script_command(char **out, const char *file)
-{
-    *out = NULL;
-    return make_command(out, NULL, find_script(file));
-}
-
 invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
-                                        const char *file, double seconds)
+                                        const char *files, double seconds)
 {
     invar_status status;
     char *command;
 
     *out = NULL;
-    INVAR_TRY(make_command(&command, find_script("script_loop.py"), find_script(file)));
+    INVAR_TRY(invar_embedded_script_command(&command, files));
     status = invar_line_process_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;

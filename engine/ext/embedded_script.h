@@ -18,18 +18,19 @@ extern "C" {
 #endif
 
 /*
- * Starts python3 with script_loop.py and the embedded script `file`; -I ignores the current folder
- * and the user's settings. `name` is used in error messages, and borrowed. `seconds` is the time
- * limit of each answer.
+ * Starts python3 with the embedded scripts `files`, the names of files between blanks, which
+ * follow each other as one text; the first is script_loop.py. -I ignores the current folder and
+ * the user's settings. `name` is used in error messages, and borrowed. `seconds` is the time limit
+ * of each answer.
  */
 invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
-                                        const char *file, double seconds) INVAR_MUST_USE;
+                                        const char *files, double seconds) INVAR_MUST_USE;
 
 /*
- * Makes the command that starts python3 with the embedded script `file` only: the `spec` of an
+ * Makes the command that starts python3 with the embedded scripts `files` only: the `spec` of an
  * embedded plug-in. The caller frees *out with invar_free.
  */
-invar_status invar_embedded_script_command(char **out, const char *file) INVAR_MUST_USE;
+invar_status invar_embedded_script_command(char **out, const char *files) INVAR_MUST_USE;
 
 /*
  * Ends the line, sends it, and empties it. The caller releases the answer *out with json_decref. An

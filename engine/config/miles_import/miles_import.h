@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #include "engine/config/config.h"
-#include "engine/config/miles_import/launch_script.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,12 +19,15 @@ extern "C" {
 
 #define INVAR_IMPORT_FLAG_SIZE 160
 #define INVAR_IMPORT_WHY_SIZE 400
+#define INVAR_IMPORT_MAX_BYTES 1048576                     /* limit of the script */
 #define INVAR_IMPORT_MARK "# made by invar import-miles\n" /* first line of such a recipe */
 
+/* Kinds of notes, in the order of launch_flags.py. */
 typedef enum invar_import_kind {
-    INVAR_IMPORT_LOST,   /* without it, or with another value, the run differs */
-    INVAR_IMPORT_CHOSEN, /* a key that the script does not have */
-    INVAR_IMPORT_MOOT,   /* no effect here */
+    INVAR_IMPORT_UNKNOWN, /* a value that the reader of the script could not follow */
+    INVAR_IMPORT_LOST,    /* without it, or with another value, the run differs */
+    INVAR_IMPORT_CHOSEN,  /* a key that the script does not have */
+    INVAR_IMPORT_MOOT,    /* no effect here */
     INVAR_IMPORT_KINDS
 } invar_import_kind;
 
@@ -38,10 +40,10 @@ typedef struct invar_import_note {
 } invar_import_note;
 
 typedef struct invar_import {
-    invar_launch_script script;
+    struct json_t *answer; /* answer of launch_flags.py, owner of the names of files */
     invar_recipe *recipe;
     invar_import_note *notes; /* (count) notes about flags and keys */
-    int count, capacity;
+    int count;
     /* reason why the recipe cannot be run as it is; empty if it can */
     char error[INVAR_IMPORT_WHY_SIZE];
 } invar_import;
@@ -49,14 +51,10 @@ typedef struct invar_import {
 /* Converts the script at `path`. Release with invar_import_release. */
 invar_status invar_import_read(invar_import *out, const char *path) INVAR_MUST_USE;
 
-/* Like invar_import_read, from memory; sourced files are not read. */
-invar_status invar_import_parse(invar_import *out, const char *file, const char *text,
-                                size_t bytes) INVAR_MUST_USE;
-
 /* Releases an import; a zeroed one is allowed. */
 void invar_import_release(invar_import *import);
 
-/* Returns true if the recipe can be run and no note is INVAR_IMPORT_LOST. */
+/* Returns true if the recipe can be run and no note is INVAR_IMPORT_UNKNOWN or _LOST. */
 bool invar_import_is_complete(const invar_import *import);
 
 /* Number of keys that the recipe sets. */

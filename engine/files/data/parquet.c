@@ -35,7 +35,8 @@ static invar_status open_file(parquet_state *r, const char *path, const char *co
 {
     json_t *answer;
 
-    INVAR_TRY(invar_embedded_script_open(&r->program, r->name, "parquet_rows.py", SECONDS));
+    INVAR_TRY(invar_embedded_script_open(&r->program, r->name, "script_loop.py parquet_rows.py",
+                                         SECONDS));
     invar_json_text_open(&r->line, '{');
     invar_json_text_key(&r->line, "path");
     invar_json_text_string(&r->line, path, strlen(path));

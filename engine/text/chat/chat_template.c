@@ -260,7 +260,8 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
         status = INVAR_ALLOC(chat, 1, "a chat template");
     if (status == INVAR_OK) {
         memset(chat, 0, sizeof *chat);
-        status = invar_embedded_script_open(&chat->program, NAME, "chat_template.py", seconds);
+        status = invar_embedded_script_open(&chat->program, NAME, "script_loop.py chat_template.py",
+                                            seconds);
     }
     if (status == INVAR_OK)
         status = handshake(chat, &b);

@@ -85,7 +85,7 @@ ENV_JSON="{
 ray job submit --address="http://127.0.0.1:8265" --runtime-env-json="${ENV_JSON}" \
    -- python3 train.py \
    --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \
-   ${MODEL_ARGS[@]} ${CKPT_ARGS[@]} ${ROLLOUT_ARGS[@]} ${EVAL_ARGS[@]} ${PERF_ARGS[@]} \
+   ${MODEL_ARGS[@]} ${CKPT_ARGS[@]} "${ROLLOUT_ARGS[@]}" "${EVAL_ARGS[@]}" ${PERF_ARGS[@]} \
    ${GRPO_ARGS[@]} ${OPTIMIZER_ARGS[@]} ${SGLANG_ARGS[@]} 2>&1 | tee log.txt
 END
 cat >expected.ini <<'END'
@@ -208,7 +208,7 @@ END
 change 's/--colocate/--colocate --made-up 3/'
 expect 1 'not taken over: --made-up 3: unknown flag' import-miles changed.sh
 change 's/--lr 2e-6/--lr $LR/'
-expect 1 'not taken over: --lr $LR: the script does not say what the variable is' \
+expect 1 'unknown: --lr $LR: the script does not say what the variable is' \
     import-miles changed.sh
 change 's/--lr 2e-6/--lr $(cat lr)/'
 expect 1 'nothing is executed' import-miles changed.sh
