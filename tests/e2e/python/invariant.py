@@ -159,9 +159,10 @@ class Operators(unittest.TestCase):
             (3, 1, 8), (4, 8), (4, 10, 8), (4, 8, 5)))
         x = q[:, 0]
         table = torch.zeros(1, 1, dtype=torch.int64)
+        if not q.is_cuda:  # a GPU finds wrong offsets when it runs, and reports them later
+            with self.assertRaisesRegex(invar.Error, ": starts: segments cover"):
+                invar.torch.attention(q, q, q, torch.tensor([0, 2]))
         for told, call in (
-                ("starts: segments cover", lambda: invar.torch.attention(
-                    q, q, q, torch.tensor([0, 2]))),
                 ("pages: type i64", lambda: torch.ops.invar.attention_paged(
                     q, q[None], q[None], table, torch.tensor([0, 3]), torch.tensor([3]), 1.0)),
                 ("top_k: 5; expected 1 to 4", lambda: invar.torch.moe(x, r, gate_up, down, 5)),
