@@ -13,6 +13,8 @@
 #ifndef INVAR_ENGINE_RUN_RUN_STATE_H
 #define INVAR_ENGINE_RUN_RUN_STATE_H
 
+#include <stdio.h>
+
 #include "base/file.h"
 #include "engine/config/config.h"
 #include "engine/files/checkpoint/checkpoint.h"
@@ -34,7 +36,6 @@
 #include "engine/run/train_settings.h"
 #include "engine/sample/source/source.h"
 #include "engine/train/weight_sync/weight_sync.h"
-#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
