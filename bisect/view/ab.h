@@ -30,7 +30,7 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *result);
 /* Prints the result as text: the verdict first, then differences, effects and cost. */
 invar_status invar_ab_print(FILE *out, const invar_ab_result *result, bool color) INVAR_MUST_USE;
 
-extern const char invar_ab_members[]; /* of the JSON, for invar_result_schema */
+extern const char invar_ab_members[]; /* members of the JSON, for invar_result_schema */
 
 /* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
 json_t *invar_ab_object(const invar_ab_result *result);

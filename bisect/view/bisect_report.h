@@ -20,7 +20,8 @@ extern "C" {
 invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *result,
                                        bool color) INVAR_MUST_USE;
 
-extern const char invar_bisect_report_members[]; /* of the JSON, for invar_result_schema */
+/* members of the JSON, for invar_result_schema */
+extern const char invar_bisect_report_members[];
 
 /* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
 json_t *invar_bisect_report_object(const invar_bisect_result *result);

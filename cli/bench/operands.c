@@ -57,7 +57,7 @@ static invar_status make_noise(invar_bench *b)
     INVAR_TRY(INVAR_ALLOC(b->noise, NOISE, "noise"));
     for (int64_t i = 0; i < NOISE; i++) {
         float value = invar_bench_noise(&state);
-        // as the high half of an f32, a zero would make a slow subnormal number
+        // a zero as the high half of an f32 would make a slow subnormal number
         b->noise[i] = invar_bf16_from_f32(value == 0.0f ? 0x1p-9f : value);
     }
     return INVAR_OK;

@@ -234,7 +234,7 @@ const char *invar_diff_sample_field(int bit);
 /* Prints the diff for people: the verdict first, lists cut after 40 lines. */
 invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool color) INVAR_MUST_USE;
 
-extern const char invar_diff_members[]; /* of the JSON, for invar_result_schema */
+extern const char invar_diff_members[]; /* members of the JSON, for invar_result_schema */
 
 /* Writes the complete diff as one JSON object. */
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff) INVAR_MUST_USE;
