@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
+
 #include "base/invar_banned.h"
 
 /*
@@ -64,6 +66,25 @@ void *invar_alloc_zeros(size_t count, size_t size, const char *what)
     void *block = invar_alloc_block(count, size, what);
 
     return block ? memset(block, 0, count * size) : NULL;
+}
+
+void *invar_grow_block(void *block, int64_t *capacity, int64_t used, int64_t needed, size_t size,
+                       const char *what)
+{
+    int64_t larger = *capacity > INT64_MAX / 2 ? INT64_MAX : 2 * *capacity;
+    void *grown;
+
+    if (needed <= *capacity)
+        return block;
+    larger = invar_max_i64(larger, invar_max_i64(needed, 16));
+    grown = invar_alloc_block((size_t)larger, size, what);
+    if (!grown)
+        return block;
+    if (used > 0)
+        memcpy(grown, block, (size_t)used * size);
+    invar_free(block);
+    *capacity = larger;
+    return grown;
 }
 
 invar_status invar_alloc_grow(char **text, size_t *capacity, size_t used, size_t max_bytes,

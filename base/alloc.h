@@ -73,6 +73,25 @@ INVAR_EXPORT void *invar_alloc_zeros(size_t count, size_t size, const char *what
          : INVAR_E_NOMEM)
 
 /*
+ * Returns `block`, an array of *capacity items whose first `used` ones are kept, with capacity for
+ * at least `needed` items: a larger block replaces it if it is too small. A failure returns the
+ * same block and changes nothing. Private to the macro below.
+ */
+INVAR_EXPORT void *invar_grow_block(void *block, int64_t *capacity, int64_t used, int64_t needed,
+                                    size_t size, const char *what) INVAR_MUST_USE;
+
+/*
+ * Gives a growing array capacity for at least `needed` items: `pointer` is NULL and `capacity`, an
+ * int64_t, is 0 at first. The first `used` items are kept and the content of all others is
+ * undefined. The value is an invar_status; INVAR_E_NOMEM changes nothing. The caller frees
+ * `pointer` with invar_free.
+ */
+#define INVAR_GROW(pointer, capacity, used, needed, what)                                          \
+    (INVAR_ALLOC_ASSIGN(                                                                           \
+         pointer, invar_grow_block(pointer, &(capacity), used, needed, sizeof *(pointer), what)),  \
+     (capacity) >= (needed) ? INVAR_OK : INVAR_E_NOMEM)
+
+/*
  * Doubles the capacity *capacity of a buffer for a text of unknown length, and keeps its first
  * `used` bytes. The capacity begins with 64 KiB and is at most max_bytes + 1, so that a text that
  * is too long can be noticed; one more byte is allocated for a NUL. *text is NULL and *capacity 0

@@ -48,17 +48,7 @@ static invar_status add_gauge(invar_gauges *g, const invar_export_scalar *scalar
 {
     invar_gauge *to;
 
-    if (g->count == g->capacity) {
-        int64_t room = g->capacity ? 2 * g->capacity : 64;
-        void *grown;
-
-        INVAR_TRY(invar_alloc(&grown, (size_t)room, sizeof *g->items, "numbers of a run"));
-        if (g->count)
-            memcpy(grown, g->items, (size_t)g->count * sizeof *g->items);
-        invar_free(g->items);
-        g->items = grown;
-        g->capacity = room;
-    }
+    INVAR_TRY(INVAR_GROW(g->items, g->capacity, g->count, g->count + 1, "numbers of a run"));
     to = &g->items[g->count];
     INVAR_TRY(INVAR_ALLOC(to->name, scalar->name_bytes + 1, "a name"));
     memcpy(to->name, scalar->name, scalar->name_bytes);

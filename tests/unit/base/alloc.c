@@ -69,6 +69,31 @@ static void test_base_alloc__appended_text_is_terminated(void **state)
     invar_free(text);
 }
 
+static void test_base_alloc__growing_arrays_keep_their_used_items(void **state)
+{
+    int32_t *items = NULL, *kept;
+    int64_t capacity = 0, kept_capacity;
+
+    (void)state;
+    for (int64_t count = 0; count < 1000; count++) {
+        assert_ok(INVAR_GROW(items, capacity, count, count + 1, "items"));
+        assert_true(capacity > count);
+        items[count] = (int32_t)(7 * count);
+    }
+    assert_in_range(capacity, 1000, 2000);
+    for (int32_t i = 0; i < 1000; i++)
+        assert_int_equal(items[i], 7 * i);
+    kept = items;
+    kept_capacity = capacity;
+    assert_ok(INVAR_GROW(items, capacity, 1000, capacity, "items"));
+    assert_ptr_equal(items, kept);
+    assert_fails(INVAR_GROW(items, capacity, 1000, INT64_MAX, "items"), INVAR_E_NOMEM, "items");
+    assert_ptr_equal(items, kept);
+    assert_int_equal(capacity, kept_capacity);
+    assert_int_equal(items[999], 6993);
+    invar_free(items);
+}
+
 typedef struct recording_allocator {
     size_t requested_bytes;
     int frees;
@@ -121,6 +146,7 @@ int main(void)
         cmocka_unit_test(test_base_alloc__empty_blocks_are_valid_and_distinct),
         cmocka_unit_test(test_base_alloc__rejects_overflow),
         cmocka_unit_test(test_base_alloc__appended_text_is_terminated),
+        cmocka_unit_test(test_base_alloc__growing_arrays_keep_their_used_items),
         cmocka_unit_test(test_base_alloc__uses_the_allocator_that_is_set),
     };
 
