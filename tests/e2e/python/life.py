@@ -15,8 +15,8 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import unittest
+import unittest.mock
 import warnings
 
 import built
@@ -25,10 +25,6 @@ INVAR, LIBRARY, FOLDER = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 built.use(LIBRARY)
 
 import invar  # noqa: E402  pylint: disable=wrong-import-position
-
-LONG = ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) "
-        "SELECT max(i) AS last FROM n")
-
 
 def weights(value):
     return invar.hash_tensors({"w": array.array("f", [value])})
@@ -242,26 +238,39 @@ class Threads(unittest.TestCase):
         self.assertEqual(failed, [])
 
     def test_close_waits(self):
+        """A statement reads its first value only after another thread has asked to close."""
         with invar.Ledger(FOLDER / "closing") as ledger:
             ledger.step(loss=1)
         run = invar.read(FOLDER / "closing")
-        found, began = [], threading.Event()
+        reading, closing = threading.Event(), threading.Event()
+        found = []
+        # pylint: disable=protected-access
+        lock, cell = run._lock, invar.ledger._cell
 
-        def ask():
-            began.set()
-            try:
-                found.extend(run.sql(LONG))
-            except invar.Error as error:
-                found.append(error)
+        class Announced:
+            """Announces close() when it is about to wait for the lock of the run."""
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        began.wait()
-        while thread.is_alive() and not run._busy:  # pylint: disable=protected-access
-            time.sleep(0.001)
-        run.close()
-        thread.join()
-        self.assertEqual(found, [{"last": 300000}])
+            def __enter__(self):
+                if reading.is_set():
+                    closing.set()
+                return lock.__enter__()
+
+            def __exit__(self, *failure):
+                return lock.__exit__(*failure)
+
+        def read_late(value):
+            reading.set()
+            found.append(closing.wait(60))
+            return cell(value)
+
+        thread = threading.Thread(target=lambda: found.append(run.sql("SELECT 7 AS last")))
+        run._lock = Announced()
+        with unittest.mock.patch.object(invar.ledger, "_cell", read_late):
+            thread.start()
+            reading.wait()
+            run.close()
+            thread.join()
+        self.assertEqual(found, [True, [{"last": 7}]])
         with self.assertRaisesRegex(invar.Error, "closed"):
             run.steps()
 
