@@ -6,12 +6,14 @@
 # gives as unknown may be any, and is counted. The scripts are single constructs, sequences of
 # constructs drawn at random, and mutations of their text and hostile texts, which must end soon and
 # without an exception; with INVAR_TEST_FULL=1 more of them. With SCRIPTS, a folder of launch
-# scripts, the test compares all scripts there instead; if the user is root, bash has no network and
-# runs as another user without rights.
+# scripts, the test compares all scripts there instead, and bash gets the arguments and variables
+# without which a script ends at once; if the user is root, bash has no network and runs as another
+# user without rights.
 # SPDX-License-Identifier: Apache-2.0
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -358,29 +360,44 @@ def programs(tools):
     (FOLDER / "env").write_text("enable -n kill\nunset BASH_ENV\n")
 
 
+def needed(said):
+    """The variable or the number of the argument without which bash has ended a script."""
+    found = re.search(r": \$?(\w+): (?:unbound variable|parameter )|\b([A-Z_]+) is not set", said)
+    return found and (found.group(1) or found.group(2))
+
+
 def by_bash(path, foreign=False):
     """The arguments of each start of train.py by bash."""
     record = FOLDER / "record"
-    record.write_bytes(b"")
-    guard = []
+    guard, given, arguments = [], {}, []
     if foreign and os.getuid() == 0:
-        record.chmod(0o666)
         guard = [shutil.which("unshare"), "-n", shutil.which("setpriv"), "--reuid", "65534",
                  "--regid", "65534", "--clear-groups"]
-    try:
-        names = {"PATH": f"{FOLDER}/tools", **({"BASH_ENV": f"{FOLDER}/env"} if foreign else {})}
-        subprocess.run([*guard, BASH, path.name], cwd=path.parent, env=names, timeout=5,
-                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, start_new_session=True)
-    except subprocess.TimeoutExpired:
-        pass
-    starts = []
-    for text in record.read_bytes().decode("utf-8", "replace").split("\n\0")[:-1]:
-        words = text.split("\0")[:-1]
-        at = [i for i, w in enumerate(words) if os.path.basename(w) in reader["TRAIN"]]
-        if at:
-            starts.append(words[at[0] + 1:])
-    return starts
+    names = {"PATH": f"{FOLDER}/tools", **({"BASH_ENV": f"{FOLDER}/env"} if foreign else {})}
+    while True:
+        record.write_bytes(b"")
+        record.chmod(0o666)
+        said = b""
+        try:
+            said = subprocess.run([*guard, BASH, path.name, *arguments], cwd=path.parent,
+                                  env={**names, **given}, timeout=5, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  start_new_session=True).stdout
+        except subprocess.TimeoutExpired:
+            pass
+        starts = []
+        for text in record.read_bytes().decode("utf-8", "replace").split("\n\0")[:-1]:
+            words = text.split("\0")[:-1]
+            at = [i for i, w in enumerate(words) if os.path.basename(w) in reader["TRAIN"]]
+            if at:
+                starts.append(words[at[0] + 1:])
+        name = needed(said.decode("utf-8", "replace"))
+        if starts or not foreign or not name or name in given or len(arguments) > 20:
+            return starts
+        if name.isdigit():
+            arguments.append("given")
+        else:
+            given[name] = "given"
 
 
 def by_reader(path):
