@@ -152,6 +152,7 @@ static invar_status plan_trainers(layout_row *out, layout_table *t,
 
     INVAR_TRY(invar_rank_roles_init_sizes(&sides, sizes, gpus));
     memset(t->view.workload.rollouts, 0, sizeof t->view.workload.rollouts);
+    t->view.workload.models.draft = NULL;
     status = plan_row(out, t, &sizes->train, sides.first_rollout_rank);
     t->view.workload = workload;
     return status;
@@ -550,7 +551,7 @@ static json_t *row_json(const layout_row *r)
     return INVAR_RESULT(INVAR_LAYOUTS_ROW, r->gpus, r->sizes.tensor, r->sizes.sequence,
                         r->sizes.context, r->sizes.expert, r->sizes.expert_tensor,
                         r->sizes.pipeline, r->data, b->need, invar_memory_table_items(b),
-                        b->sampling, b->scoring, b->learning, b->outside_block_bytes, b->fits,
+                        b->sampling, b->scoring, b->learning, b->outside_block_bytes, r->fits,
                         r->sent[0], r->sent[1], r->sent[2], r->sent[3], r->sent[4], r->computing,
                         r->moving, r->rollout_ranks > 0 ? sampler_json(r) : json_null());
 }

@@ -51,7 +51,7 @@ typedef struct foreign_call {
 
 static void begin_foreign(foreign_call *f)
 {
-    f->error[0] = '\0';
+    *f = (foreign_call){0};
     fegetenv(&f->rounding);
     f->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 }

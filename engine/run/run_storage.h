@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* ---- identity.c: ledger and identity --------------------------------------------------------- */
+/* ---- identity/identity.c: ledger and identity ------------------------------------------------ */
 
 /*
  * Opens the ledger to write. Fails with INVAR_E_STATE if it holds a run with another identity, and

@@ -69,7 +69,7 @@ void invar_train_loop_close(invar_train_loop *loop);
  */
 invar_status invar_run_renew_layout(invar_run_models *models) INVAR_MUST_USE;
 
-/* ---- identity.c: ledger and identity --------------------------------------------------------- */
+/* ---- identity/identity.c: ledger and identity ------------------------------------------------ */
 
 /*
  * Begins the run in its ledger. If the ledger has the run already, begins a new segment after

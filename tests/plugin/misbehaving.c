@@ -44,6 +44,10 @@ static int reward(void *self, const invar_plugin_sample *samples, size_t count, 
         out[count - 1] = NAN;
     if (strcmp(label, "silent") == 0)
         return 7;
+    if (strcmp(label, "unterminated") == 0) {
+        memcpy(error, "because", 7);
+        return 7;
+    }
     if (strcmp(label, "refuse") == 0) {
         memset(error, 'x', INVAR_PLUGIN_ERROR_SIZE); // the text has no terminating NUL
         return 7;

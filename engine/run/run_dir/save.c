@@ -174,7 +174,7 @@ static bool was_moved(invar_run_storage *storage, const char *path)
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
-    (void)snprintf(before, sizeof before, "%s", path); // `path` may point into the loop, and change
+    (void)snprintf(before, sizeof before, "%s", path); // `path` may be a field of storage->dirs, and change
     invar_error_take(&first);
     if (invar_run_refresh_paths(storage) == INVAR_OK &&
         strcmp(before, storage->dirs.paths.save) != 0)

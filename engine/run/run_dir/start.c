@@ -331,7 +331,7 @@ static invar_status read_fork_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Sets loop->fork as the ledger of the run folder has it. *run_out is true if it has a run. */
+/* Sets storage->fork as the ledger of the run folder has it. *run_out is true if it has a run. */
 static invar_status read_recorded_fork(bool *run_out, invar_run_storage *storage)
 {
     recorded_fork found = {.fork = &storage->fork};

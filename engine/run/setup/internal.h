@@ -20,7 +20,7 @@ extern "C" {
 
 /*
  * Returns `status`. If all ranks have failed with INVAR_E_INVALID and the same message, sets
- * loop->all_ranks_failed: each rank then reports the failure by itself, and none has to abort the
+ * world->all_failed: each rank then reports the failure by itself, and none has to abort the
  * others. Collective; a rank with any other failure returns at once, and has to abort the others.
  */
 invar_status invar_setup_find_together(invar_run_world *world, invar_status status) INVAR_MUST_USE;

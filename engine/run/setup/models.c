@@ -71,7 +71,7 @@ static void add_checksums(load_checksums *to, const load_checksums *more)
 }
 
 /*
- * Sums the checksums of the ranks that hold one copy of the models together, into session.filled.
+ * Sums the checksums of the ranks that hold one copy of the models together, into context.filled.
  * Hashes of weights are made of the rows that each rank owns, so they do not show a difference
  * between the copies.
  */

@@ -30,7 +30,7 @@ invar_status invar_setup_make_rollout(invar_run_storage *storage, invar_run_mode
 
     if (storage->world->roles.first_rollout_rank > 0 && !storage->world->roles.is_rollout_rank)
         return INVAR_OK;
-    if (!storage->identity.data.evaluates && !recomputes_points(storage) &&
+    if (!storage->identity.evaluates && !recomputes_points(storage) &&
         (storage->job->settings.sft || loads[0]))
         return INVAR_OK;
     // the draft model was not loaded when the memory was planned

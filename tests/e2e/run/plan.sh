@@ -374,6 +374,27 @@ if [[ ${INVAR_TEST_FULL:-} ]]; then
     holds dense 143GB --gpus 8 --rollout-num-gpus 2 --all
     holds [ "$(grep -c '"gpus_per_engine"' plan.json)" -eq "$(grep -c '"tensor":' plan.json)" ]
 fi
+# A layout fits only if its samplers fit; GPUs that only train have no draft model.
+deep=(--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel true
+    --num-layers 16 --rollout-max-prompt-len 64 --rollout-max-response-len 64)
+dense 4GB --gpus 34 --rollout-num-gpus 2 "${deep[@]}"
+holds [ $? -eq 1 ]
+holds [ "$(layout need)" -lt 3000000000 ]
+holds [ "$(grep -c '"fits": false' plan.json)" -eq 2 ]
+holds dense 143GB --gpus 34 --rollout-num-gpus 2 "${deep[@]}"
+holds [ "$(grep -c '"fits": true' plan.json)" -eq 2 ]
+mkdir -p draft
+cat >draft/config.json <<'END'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000,
+ "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8,
+ "intermediate_size": 1024, "max_position_embeddings": 8192, "rope_theta": 10000.0,
+ "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false,
+ "hidden_act": "silu", "eos_token_id": 2, "bos_token_id": 1}
+END
+holds dense 143GB --gpus 6 --rollout-num-gpus 2 --speculative-algorithm draft \
+    --speculative-draft-model-path draft
+holds [ "$(sed '/"samplers"/q' plan.json | grep -c 'draft: weights')" -eq 0 ]
+holds [ "$(sed '1,/"samplers"/d' plan.json | grep -c 'draft: weights')" -eq 1 ]
 for all in "" --all; do
     # shellcheck disable=SC2086 # nothing, or a flag
     expect 129 "leaves 0 of 2 ranks" dense.ini --memory 143GB --gpus 2 --rollout-num-gpus 2 $all

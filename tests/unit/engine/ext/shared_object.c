@@ -214,6 +214,10 @@ static void test_ext_object__refuses_wrong_answers(void **state)
     samples.items[0].label = "refuse";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: xxxx");
+    samples.items[0].label = "unterminated"; // after a reason that has filled the buffer
+    assert_int_equal(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
+                     INVAR_E_STATE);
+    assert_string_equal(invar_error_last()->message, "plug-in custom-rm: it refuses: because");
     samples.items[2].reward = 3;
     assert_fails(invar_plugin_filter(plugin, samples.items, 6, verdict), INVAR_E_CORRUPT,
                  "the verdict on sample 102 is 3");
