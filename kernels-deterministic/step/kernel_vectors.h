@@ -133,19 +133,13 @@ static inline extremes no_extremes(void)
 
 static inline bool out_of_range(extremes e)
 {
-    invar_vi low = invar_vi_greater(invar_vi_set1(EXP_LOW), e.low);
-    invar_vi high = invar_vi_greater(e.high, invar_vi_set1(EXP_HIGH));
-    invar_vi sum = invar_vi_greater(e.sum, invar_vi_set1(SUM_LIMIT));
-
-    return invar_vi_any(invar_vi_or(invar_vi_or(low, high), sum));
+    return invar_vi_any((e.low < EXP_LOW) | (e.high > EXP_HIGH) | (e.sum > SUM_LIMIT));
 }
 
 /* Returns E of one vector, from the exponents of its products and its accumulator. */
 static inline invar_vi largest_exponent(invar_vi products, const float *c)
 {
-    invar_vi bits = invar_vi_from_bits(invar_vf_load(c));
-
-    return invar_vi_max(products, invar_vi_and(bits, invar_vi_set1(FIELD(255))));
+    return invar_vi_max(products, (invar_vi)invar_vf_load(c) & FIELD(255));
 }
 
 static inline void begin_group_row(group_row *g, extremes *e, const float *c, invar_vb products,
@@ -162,7 +156,7 @@ static inline void begin_group_row(group_row *g, extremes *e, const float *c, in
 
         e->low = invar_vi_min(e->low, exp);
         e->high = invar_vi_max(e->high, exp);
-        g->scale[v] = invar_vf_from_bits(invar_vi_sub(invar_vi_set1(FIELD(254 + fraction)), used));
+        g->scale[v] = (invar_vf)invar_vi_sub(invar_vi_set1(FIELD(254 + fraction)), used);
         g->sum[v] = invar_vi_set1(0);
     }
 }
@@ -171,8 +165,7 @@ static inline void add_products(group_row *g, const invar_vf b[SM90_VECTORS], fl
 {
     UNROLL
     for (int v = 0; v < SM90_VECTORS; v++)
-        g->sum[v] = invar_vi_add(
-            g->sum[v], invar_vi_truncate(invar_vf_mul(invar_vf_scale(b[v], a), g->scale[v])));
+        g->sum[v] = invar_vi_add(g->sum[v], invar_vi_truncate(b[v] * a * g->scale[v]));
 }
 
 /* Writes the new accumulators to r. */
@@ -181,13 +174,12 @@ static inline void end_group_row(invar_vf r[SM90_VECTORS], extremes *e, const gr
 {
     UNROLL
     for (int v = 0; v < SM90_VECTORS; v++) {
-        invar_vf unscale = invar_vf_from_bits(
-            invar_vi_sub(invar_vi_set1(FIELD(254)), invar_vi_from_bits(g->scale[v])));
-        invar_vi aligned = invar_vi_truncate(invar_vf_mul(invar_vf_load(c + v * W), g->scale[v]));
+        invar_vf unscale = (invar_vf)invar_vi_sub(invar_vi_set1(FIELD(254)), (invar_vi)g->scale[v]);
+        invar_vi aligned = invar_vi_truncate(invar_vf_load(c + v * W) * g->scale[v]);
 
         e->sum = invar_vi_max(e->sum, invar_vi_abs(g->sum[v]));
-        r[v] = invar_vf_mul(invar_vf_convert(invar_vi_add(g->sum[v], aligned)), unscale);
-        r[v] = invar_vf_from_bits(invar_vi_and(invar_vi_from_bits(r[v]), invar_vi_set1(keep)));
+        r[v] = invar_vf_convert(invar_vi_add(g->sum[v], aligned)) * unscale;
+        r[v] = (invar_vf)((invar_vi)r[v] & keep);
     }
 }
 
@@ -206,17 +198,14 @@ static __attribute__((noinline, unused)) bool row_out_of_range(invar_vb products
     invar_vb_fields(exps, products);
     for (int v = 0; v < SM90_VECTORS; v++) {
         invar_vi exp = largest_exponent(exps[v], c + v * W);
-        invar_vi terms = invar_vi_from_bits(invar_vf_load(c + v * W));
+        invar_vi terms = (invar_vi)invar_vf_load(c + v * W);
 
         for (int p = 0; p < group; p++)
             if (a[p * SM90_ROWS] != 0.0f)
-                terms = invar_vi_or(terms,
-                                    invar_vi_from_bits(invar_vf_load(b + p * SM90_COLS + v * W)));
-        terms = invar_vi_and(terms, invar_vi_set1(INT32_MAX)); // without the sign
+                terms |= (invar_vi)invar_vf_load(b + p * SM90_COLS + v * W);
+        terms &= INT32_MAX; // without the sign
         e.high = invar_vi_max(e.high, exp);
-        e.low = invar_vi_min(
-            e.low, invar_vi_max(exp, invar_vi_and(invar_vi_greater(invar_vi_set1(1), terms),
-                                                  invar_vi_set1(EXP_LOW))));
+        e.low = invar_vi_min(e.low, invar_vi_max(exp, (terms < 1) & EXP_LOW));
     }
     return out_of_range(e);
 }

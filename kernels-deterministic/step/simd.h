@@ -3,7 +3,8 @@
  *
  * invar_vf holds INVAR_VF_WIDTH floats, invar_vi as many int32, and invar_vb four times as many
  * int8, so one invar_vb describes four invar_vf. Each operation is one IEEE or integer operation
- * per lane, so the width never changes a result.
+ * per lane, so the width never changes a result. They are vectors of the compiler: *, &, | and >
+ * work on them lane by lane. The functions of this file are what those operators cannot express.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,30 +15,68 @@
 #include <stdint.h>
 
 #if defined(__aarch64__)
-
 #include <arm_neon.h>
-
 #define INVAR_VF_WIDTH 4
-typedef float32x4_t invar_vf;
-typedef int32x4_t invar_vi;
-typedef int8x16_t invar_vb;
+#elif defined(__x86_64__)
+#include <immintrin.h>
+#if defined(__AVX512BW__)
+#define INVAR_VF_WIDTH 16
+#define INVAR_X86(operation) _mm512_##operation
+#else
+#define INVAR_VF_WIDTH 8
+#define INVAR_X86(operation) _mm256_##operation
+#endif
+#else
+#error "no vector operations for this architecture"
+#endif
+
+/* ---- every width ----------------------------------------------------------------------------- */
+
+#define INVAR_VECTOR_BYTES (4 * INVAR_VF_WIDTH)
+typedef float invar_vf __attribute__((vector_size(INVAR_VECTOR_BYTES)));
+typedef int32_t invar_vi __attribute__((vector_size(INVAR_VECTOR_BYTES)));
+typedef int8_t invar_vb __attribute__((vector_size(INVAR_VECTOR_BYTES)));
+
+/* Types of vectors in memory, at any address. */
+typedef invar_vf invar_vf_anywhere __attribute__((aligned(4), may_alias));
+typedef invar_vb invar_vb_anywhere __attribute__((aligned(1), may_alias));
 
 static inline invar_vf invar_vf_load(const float *p)
 {
-    return vld1q_f32(p);
+    return *(const invar_vf_anywhere *)p;
 }
 static inline void invar_vf_store(float *p, invar_vf v)
 {
-    vst1q_f32(p, v);
+    *(invar_vf_anywhere *)p = v;
 }
-static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
+static inline invar_vb invar_vb_load(const int8_t *p)
 {
-    return vmulq_f32(a, b);
+    return *(const invar_vb_anywhere *)p;
 }
-static inline invar_vf invar_vf_scale(invar_vf a, float s)
+static inline invar_vi invar_vi_set1(int32_t x)
 {
-    return vmulq_n_f32(a, s);
+    invar_vi zero = {0};
+
+    return x - zero;
 }
+/* Addition and subtraction wrap: lanes that are discarded later may overflow. */
+static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
+{
+    typedef uint32_t bits __attribute__((vector_size(INVAR_VECTOR_BYTES)));
+
+    return (invar_vi)((bits)a + (bits)b);
+}
+static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
+{
+    typedef uint32_t bits __attribute__((vector_size(INVAR_VECTOR_BYTES)));
+
+    return (invar_vi)((bits)a - (bits)b);
+}
+
+#if defined(__aarch64__)
+
+/* ---- NEON ------------------------------------------------------------------------------------ */
+
 /* Returns acc + b * s, rounded once. */
 static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
@@ -45,14 +84,6 @@ static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 }
 /* Like invar_vf_fma, with s in a lane of a vector. */
 #define invar_vf_fma_lane(acc, b, s, lane) vfmaq_laneq_f32((acc), (b), (s), (lane))
-static inline invar_vf invar_vf_from_bits(invar_vi v)
-{
-    return vreinterpretq_f32_s32(v);
-}
-static inline invar_vi invar_vi_from_bits(invar_vf v)
-{
-    return vreinterpretq_s32_f32(v);
-}
 static inline invar_vf invar_vf_convert(invar_vi v)
 {
     return vcvtq_f32_s32(v);
@@ -60,31 +91,6 @@ static inline invar_vf invar_vf_convert(invar_vi v)
 static inline invar_vi invar_vi_truncate(invar_vf v)
 {
     return vcvtq_s32_f32(v);
-}
-static inline invar_vi invar_vi_set1(int32_t x)
-{
-    return vdupq_n_s32(x);
-}
-/* Addition and subtraction wrap: lanes that are discarded later may overflow. */
-static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
-{
-    return vreinterpretq_s32_u32(vaddq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
-}
-static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
-{
-    return vreinterpretq_s32_u32(vsubq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
-}
-static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
-{
-    return vandq_s32(a, b);
-}
-static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
-{
-    return vorrq_s32(a, b);
-}
-static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
-{
-    return veorq_s32(a, b);
 }
 static inline invar_vi invar_vi_abs(invar_vi a)
 {
@@ -98,19 +104,9 @@ static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
 {
     return vminq_s32(a, b);
 }
-static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
-{
-    return vreinterpretq_s32_u32(vcgtq_s32(a, b));
-}
-#define invar_vi_shift_left(v, n) vshlq_n_s32((v), (n))
 static inline bool invar_vi_any(invar_vi v)
 {
     return vmaxvq_u32(vreinterpretq_u32_s32(v)) != 0;
-}
-
-static inline invar_vb invar_vb_load(const int8_t *p)
-{
-    return vld1q_s8(p);
 }
 static inline invar_vb invar_vb_set1(int8_t x)
 {
@@ -185,255 +181,90 @@ static inline bool invar_rounding_is_default(void)
     return (now & (UINT64_C(3) << 22 | UINT64_C(1) << 24)) == 0; // RMode, FZ
 }
 
-#elif defined(__x86_64__)
-
-#include <immintrin.h>
-
-#if defined(__AVX512BW__)
-
-#define INVAR_VF_WIDTH 16
-typedef __m512 invar_vf;
-typedef __m512i invar_vi;
-typedef __m512i invar_vb;
-
-static inline invar_vf invar_vf_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-static inline void invar_vf_store(float *p, invar_vf v)
-{
-    _mm512_storeu_ps(p, v);
-}
-static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
-{
-    return _mm512_mul_ps(a, b);
-}
-static inline invar_vf invar_vf_scale(invar_vf a, float s)
-{
-    return _mm512_mul_ps(a, _mm512_set1_ps(s));
-}
-/* Returns acc + b * s, rounded once. */
-static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
-{
-    return _mm512_fmadd_ps(b, _mm512_set1_ps(s), acc);
-}
-static inline invar_vf invar_vf_from_bits(invar_vi v)
-{
-    return _mm512_castsi512_ps(v);
-}
-static inline invar_vi invar_vi_from_bits(invar_vf v)
-{
-    return _mm512_castps_si512(v);
-}
-static inline invar_vf invar_vf_convert(invar_vi v)
-{
-    return _mm512_cvtepi32_ps(v);
-}
-static inline invar_vi invar_vi_truncate(invar_vf v)
-{
-    return _mm512_cvttps_epi32(v);
-}
-static inline invar_vi invar_vi_set1(int32_t x)
-{
-    return _mm512_set1_epi32(x);
-}
-static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
-{
-    return _mm512_add_epi32(a, b);
-}
-static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
-{
-    return _mm512_sub_epi32(a, b);
-}
-static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
-{
-    return _mm512_and_si512(a, b);
-}
-static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
-{
-    return _mm512_or_si512(a, b);
-}
-static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
-{
-    return _mm512_xor_si512(a, b);
-}
-static inline invar_vi invar_vi_abs(invar_vi a)
-{
-    return _mm512_abs_epi32(a);
-}
-static inline invar_vi invar_vi_max(invar_vi a, invar_vi b)
-{
-    return _mm512_max_epi32(a, b);
-}
-static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
-{
-    return _mm512_min_epi32(a, b);
-}
-static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
-{
-    return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
-}
-#define invar_vi_shift_left(v, n) _mm512_slli_epi32((v), (n))
-static inline bool invar_vi_any(invar_vi v)
-{
-    return _mm512_test_epi32_mask(v, v) != 0;
-}
-
-static inline invar_vb invar_vb_load(const int8_t *p)
-{
-    return _mm512_loadu_si512(p);
-}
-static inline invar_vb invar_vb_set1(int8_t x)
-{
-    return _mm512_set1_epi8(x);
-}
-/* Saturates: a sum outside of int8 becomes the nearest int8. */
-static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
-{
-    return _mm512_adds_epi8(a, b);
-}
-static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
-{
-    return _mm512_max_epi8(a, b);
-}
-/* out = (value + 127) * 2^23: exponents in the exponent field of a float. */
-static inline __m512i invar_vi_field(__m128i v)
-{
-    __m512i biased = _mm512_add_epi32(_mm512_cvtepi8_epi32(v), _mm512_set1_epi32(127));
-
-    return _mm512_slli_epi32(biased, 23);
-}
-static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
-{
-    out[0] = invar_vi_field(_mm512_castsi512_si128(v));
-    out[1] = invar_vi_field(_mm512_extracti32x4_epi32(v, 1));
-    out[2] = invar_vi_field(_mm512_extracti32x4_epi32(v, 2));
-    out[3] = invar_vi_field(_mm512_extracti32x4_epi32(v, 3));
-}
-
 #else
 
-#define INVAR_VF_WIDTH 8
-typedef __m256 invar_vf;
-typedef __m256i invar_vi;
-typedef __m256i invar_vb;
+/* ---- AVX2 and AVX-512 ------------------------------------------------------------------------ */
 
-static inline invar_vf invar_vf_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-static inline void invar_vf_store(float *p, invar_vf v)
-{
-    _mm256_storeu_ps(p, v);
-}
-static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
-{
-    return _mm256_mul_ps(a, b);
-}
-static inline invar_vf invar_vf_scale(invar_vf a, float s)
-{
-    return _mm256_mul_ps(a, _mm256_set1_ps(s));
-}
+/* Integers as the instructions of this width take them. */
+#if INVAR_VF_WIDTH == 16
+typedef __m512i invar_x86_integers;
+#else
+typedef __m256i invar_x86_integers;
+#endif
+#define INVAR_X86_INTEGERS(operation, a, b)                                                        \
+    INVAR_X86(operation)((invar_x86_integers)(a), (invar_x86_integers)(b))
+
 /* Returns acc + b * s, rounded once. */
 static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
-    return _mm256_fmadd_ps(b, _mm256_set1_ps(s), acc);
-}
-static inline invar_vf invar_vf_from_bits(invar_vi v)
-{
-    return _mm256_castsi256_ps(v);
-}
-static inline invar_vi invar_vi_from_bits(invar_vf v)
-{
-    return _mm256_castps_si256(v);
+    return INVAR_X86(fmadd_ps)(b, INVAR_X86(set1_ps)(s), acc);
 }
 static inline invar_vf invar_vf_convert(invar_vi v)
 {
-    return _mm256_cvtepi32_ps(v);
+    return INVAR_X86(cvtepi32_ps)((invar_x86_integers)v);
 }
 static inline invar_vi invar_vi_truncate(invar_vf v)
 {
-    return _mm256_cvttps_epi32(v);
-}
-static inline invar_vi invar_vi_set1(int32_t x)
-{
-    return _mm256_set1_epi32(x);
-}
-static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
-{
-    return _mm256_add_epi32(a, b);
-}
-static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
-{
-    return _mm256_sub_epi32(a, b);
-}
-static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
-{
-    return _mm256_and_si256(a, b);
-}
-static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
-{
-    return _mm256_or_si256(a, b);
-}
-static inline invar_vi invar_vi_xor(invar_vi a, invar_vi b)
-{
-    return _mm256_xor_si256(a, b);
+    return (invar_vi)INVAR_X86(cvttps_epi32)(v);
 }
 static inline invar_vi invar_vi_abs(invar_vi a)
 {
-    return _mm256_abs_epi32(a);
+    return (invar_vi)INVAR_X86(abs_epi32)((invar_x86_integers)a);
 }
 static inline invar_vi invar_vi_max(invar_vi a, invar_vi b)
 {
-    return _mm256_max_epi32(a, b);
+    return (invar_vi)INVAR_X86_INTEGERS(max_epi32, a, b);
 }
 static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
 {
-    return _mm256_min_epi32(a, b);
+    return (invar_vi)INVAR_X86_INTEGERS(min_epi32, a, b);
 }
-static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
-{
-    return _mm256_cmpgt_epi32(a, b);
-}
-#define invar_vi_shift_left(v, n) _mm256_slli_epi32((v), (n))
 static inline bool invar_vi_any(invar_vi v)
 {
-    return !_mm256_testz_si256(v, v);
-}
-
-static inline invar_vb invar_vb_load(const int8_t *p)
-{
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+#if INVAR_VF_WIDTH == 16
+    return INVAR_X86_INTEGERS(test_epi32_mask, v, v) != 0;
+#else
+    return !INVAR_X86_INTEGERS(testz_si256, v, v);
+#endif
 }
 static inline invar_vb invar_vb_set1(int8_t x)
 {
-    return _mm256_set1_epi8(x);
+    return (invar_vb)INVAR_X86(set1_epi8)(x);
 }
 /* Saturates: a sum outside of int8 becomes the nearest int8. */
 static inline invar_vb invar_vb_add(invar_vb a, invar_vb b)
 {
-    return _mm256_adds_epi8(a, b);
+    return (invar_vb)INVAR_X86_INTEGERS(adds_epi8, a, b);
 }
 static inline invar_vb invar_vb_max(invar_vb a, invar_vb b)
 {
-    return _mm256_max_epi8(a, b);
+    return (invar_vb)INVAR_X86_INTEGERS(max_epi8, a, b);
 }
-/* out = (value + 127) * 2^23: exponents in the exponent field of a float. */
-static inline __m256i invar_vi_field(__m128i v)
+/* Returns (value + 127) * 2^23: exponents in the exponent field of a float. */
+static inline invar_vi invar_vi_field(__m128i v)
 {
-    __m256i biased = _mm256_add_epi32(_mm256_cvtepi8_epi32(v), _mm256_set1_epi32(127));
-
-    return _mm256_slli_epi32(biased, 23);
+    return (invar_vi)INVAR_X86(slli_epi32)(
+        INVAR_X86(add_epi32)(INVAR_X86(cvtepi8_epi32)(v), INVAR_X86(set1_epi32)(127)), 23);
 }
 static inline void invar_vb_fields(invar_vi out[4], invar_vb v)
 {
-    __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
+#if INVAR_VF_WIDTH == 16
+    out[0] = invar_vi_field(_mm512_castsi512_si128((__m512i)v));
+    out[1] = invar_vi_field(_mm512_extracti32x4_epi32((__m512i)v, 1));
+    out[2] = invar_vi_field(_mm512_extracti32x4_epi32((__m512i)v, 2));
+    out[3] = invar_vi_field(_mm512_extracti32x4_epi32((__m512i)v, 3));
+#else
+    __m128i low = _mm256_castsi256_si128((__m256i)v);
+    __m128i high = _mm256_extracti128_si256((__m256i)v, 1);
 
     out[0] = invar_vi_field(low);
     out[1] = invar_vi_field(_mm_unpackhi_epi64(low, low));
     out[2] = invar_vi_field(high);
     out[3] = invar_vi_field(_mm_unpackhi_epi64(high, high));
+#endif
 }
+
+#if INVAR_VF_WIDTH == 8
 
 /* Loads eight bf16 values as floats, exact. */
 static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
@@ -492,8 +323,6 @@ static inline bool invar_rounding_is_default(void)
     return (_mm_getcsr() & 0xE040u) == 0; // rounding control, FTZ, DAZ
 }
 
-#else
-#error "no vector operations for this architecture"
 #endif
 
 #endif
