@@ -741,6 +741,15 @@ typedef union invar_op_args {
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
+/* Defines the function with the bytes of scratch of an op that needs none on a backend. */
+#define INVAR_NO_WORKSPACE(backend, fn)                                                            \
+    size_t invar_##backend##_##fn##_workspace(const invar_device *dev,                             \
+                                              const invar_##fn##_args *args)                       \
+    {                                                                                              \
+        (void)dev, (void)args;                                                                     \
+        return 0;                                                                                  \
+    }
+
 #ifdef __cplusplus
 }
 #endif

@@ -409,12 +409,7 @@ static void write_slot(const invar_tensor *cache, int32_t page, int64_t slot, co
            (const char *)t->data + row * t->row_stride * element, (size_t)(count * element));
 }
 
-size_t invar_cpu_kv_write_workspace(const invar_device *dev, const invar_kv_write_args *a)
-{
-    (void)dev;
-    (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, kv_write)
 
 invar_status invar_cpu_kv_write(const invar_device *dev, const invar_kv_write_args *a,
                                 void *workspace)

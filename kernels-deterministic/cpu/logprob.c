@@ -175,11 +175,7 @@ static void sum_token(const void *payload, int64_t token, void *scratch)
     row[last] = target < vocabulary ? logits[target] : 0.0f;
 }
 
-size_t invar_cpu_logprob_sum_workspace(const invar_device *dev, const invar_logprob_sum_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, logprob_sum)
 
 invar_status invar_cpu_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
                                    void *workspace)
@@ -259,11 +255,7 @@ static void logprob_piece_back(const void *payload, int64_t token, int64_t first
     invar_tensor_row_store(&a->dlogits, token, first, count, g);
 }
 
-size_t invar_cpu_logprob_bwd_workspace(const invar_device *dev, const invar_logprob_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, logprob_bwd)
 
 invar_status invar_cpu_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a,
                                    void *workspace)

@@ -232,11 +232,7 @@ invar_status invar_cpu_moe_route_bwd(const invar_device *dev, const invar_moe_ro
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
-size_t invar_cpu_moe_plan_workspace(const invar_device *dev, const invar_moe_plan_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, moe_plan)
 
 /* Counting sort: expert_start holds counts first, then the next free row of each expert. */
 invar_status invar_cpu_moe_plan(const invar_device *dev, const invar_moe_plan_args *a,
@@ -278,12 +274,7 @@ static void gather_piece(const void *payload, int64_t row, int64_t first, int64_
            (size_t)(count * size));
 }
 
-size_t invar_cpu_moe_gather_fwd_workspace(const invar_device *dev,
-                                          const invar_moe_gather_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, moe_gather_fwd)
 
 invar_status invar_cpu_moe_gather_fwd(const invar_device *dev, const invar_moe_gather_fwd_args *a,
                                       void *workspace)

@@ -119,11 +119,7 @@ static void quantize_band(const void *payload, int64_t band, void *scratch)
     }
 }
 
-size_t invar_cpu_quantize_workspace(const invar_device *dev, const invar_quantize_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, quantize)
 
 invar_status invar_cpu_quantize(const invar_device *dev, const invar_quantize_args *a,
                                 void *workspace)
@@ -154,11 +150,7 @@ static void dequantize_piece(const void *payload, int64_t row, int64_t first, in
     invar_tensor_row_store(&a->x, row, first, count, x);
 }
 
-size_t invar_cpu_dequantize_workspace(const invar_device *dev, const invar_dequantize_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, dequantize)
 
 invar_status invar_cpu_dequantize(const invar_device *dev, const invar_dequantize_args *a,
                                   void *workspace)

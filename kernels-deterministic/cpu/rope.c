@@ -138,11 +138,7 @@ static invar_status run_rotation(const invar_device *dev, const invar_rope_fwd_a
     return invar_row_parallel_run(dev, &job, NULL);
 }
 
-size_t invar_cpu_rope_fwd_workspace(const invar_device *dev, const invar_rope_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, rope_fwd)
 
 invar_status invar_cpu_rope_fwd(const invar_device *dev, const invar_rope_fwd_args *a,
                                 void *workspace)
@@ -151,11 +147,7 @@ invar_status invar_cpu_rope_fwd(const invar_device *dev, const invar_rope_fwd_ar
     return run_rotation(dev, a, 1.0f);
 }
 
-size_t invar_cpu_rope_bwd_workspace(const invar_device *dev, const invar_rope_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, rope_bwd)
 
 invar_status invar_cpu_rope_bwd(const invar_device *dev, const invar_rope_bwd_args *a,
                                 void *workspace)

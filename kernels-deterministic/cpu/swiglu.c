@@ -38,11 +38,7 @@ static void forward_piece(const void *payload, int64_t row, int64_t first, int64
     invar_tensor_row_store(&a->y, row, first, count, up);
 }
 
-size_t invar_cpu_swiglu_fwd_workspace(const invar_device *dev, const invar_swiglu_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, swiglu_fwd)
 
 invar_status invar_cpu_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a,
                                   void *workspace)
@@ -74,11 +70,7 @@ static void backward_piece(const void *payload, int64_t row, int64_t first, int6
     invar_tensor_row_store(&a->dup, row, first, count, up);
 }
 
-size_t invar_cpu_swiglu_bwd_workspace(const invar_device *dev, const invar_swiglu_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, swiglu_bwd)
 
 invar_status invar_cpu_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a,
                                   void *workspace)

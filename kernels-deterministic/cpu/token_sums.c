@@ -188,11 +188,7 @@ static void fold_group(const void *payload, int64_t group, void *scratch)
     }
 }
 
-size_t invar_cpu_token_fold_workspace(const invar_device *dev, const invar_token_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, token_fold)
 
 invar_status invar_cpu_token_fold(const invar_device *dev, const invar_token_fold_args *a,
                                   void *workspace)
@@ -212,11 +208,7 @@ static void add_row(float *sum, const void *payload, int32_t shard, int64_t toke
         sum[i] += x[i];
 }
 
-size_t invar_cpu_token_sum_workspace(const invar_device *dev, const invar_token_sum_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, token_sum)
 
 invar_status invar_cpu_token_sum(const invar_device *dev, const invar_token_sum_args *a,
                                  void *workspace)
@@ -241,11 +233,7 @@ static void copy_row(const void *payload, int64_t token, void *scratch)
            (size_t)(a->out.shape[1] * element));
 }
 
-size_t invar_cpu_embedding_fwd_workspace(const invar_device *dev, const invar_embedding_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, embedding_fwd)
 
 invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a,
                                      void *workspace)
@@ -348,11 +336,7 @@ static void add_piece(const void *payload, int64_t row, int64_t first, int64_t c
     invar_tensor_row_store(&args->out, row, first, count, a);
 }
 
-size_t invar_cpu_add_workspace(const invar_device *dev, const invar_add_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, add)
 
 invar_status invar_cpu_add(const invar_device *dev, const invar_add_args *a, void *workspace)
 {
@@ -373,11 +357,7 @@ static void scale_piece(const void *payload, int64_t row, int64_t first, int64_t
     invar_tensor_row_store(&a->y, row, first, count, x);
 }
 
-size_t invar_cpu_scale_workspace(const invar_device *dev, const invar_scale_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, scale)
 
 invar_status invar_cpu_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
 {
@@ -424,11 +404,7 @@ static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t 
     invar_tensor_row_store(&a->y, row, first, count, sum);
 }
 
-size_t invar_cpu_shards_fold_workspace(const invar_device *dev, const invar_shards_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cpu, shards_fold)
 
 invar_status invar_cpu_shards_fold(const invar_device *dev, const invar_shards_fold_args *a,
                                    void *workspace)

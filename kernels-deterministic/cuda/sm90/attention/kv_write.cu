@@ -374,12 +374,7 @@ bool is_16_byte_aligned(const invar_tensor *t, int64_t elements)
 
 } // namespace
 
-size_t invar_cuda_kv_write_workspace(const invar_device *dev, const invar_kv_write_args *args)
-{
-    (void)dev;
-    (void)args;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, kv_write)
 
 invar_status invar_cuda_kv_write(const invar_device *dev, const invar_kv_write_args *args,
                                  void *workspace)

@@ -627,11 +627,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
 }
 
-size_t invar_cuda_hash_leaves_workspace(const invar_device *dev, const invar_hash_leaves_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, hash_leaves)
 
 invar_status invar_cuda_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a,
                                     void *workspace)

@@ -402,11 +402,7 @@ template <bool Unit> static __global__ void __launch_bounds__(THREADS, 3) sum_pa
     }
 }
 
-size_t invar_cuda_logprob_sum_workspace(const invar_device *dev, const invar_logprob_sum_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, logprob_sum)
 
 invar_status invar_cuda_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
                                     void *workspace)
@@ -608,11 +604,7 @@ static __global__ void __launch_bounds__(THREADS, 4) logprob_backward(backward_r
     }
 }
 
-size_t invar_cuda_logprob_bwd_workspace(const invar_device *dev, const invar_logprob_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, logprob_bwd)
 
 invar_status invar_cuda_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a,
                                     void *workspace)

@@ -94,12 +94,7 @@ invar_status invar_cuda_moe_plan(const invar_device *dev, const invar_moe_plan_a
 
 /* ---- gather ---------------------------------------------------------------------------------- */
 
-size_t invar_cuda_moe_gather_fwd_workspace(const invar_device *dev,
-                                           const invar_moe_gather_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, moe_gather_fwd)
 
 invar_status invar_cuda_moe_gather_fwd(const invar_device *dev, const invar_moe_gather_fwd_args *a,
                                        void *workspace)

@@ -342,11 +342,7 @@ template <typename F, typename T> static unsigned row_grid(const invar_tensor *x
         x->shape[0] * invar_ceil_div(x->shape[1], F::block) * thread_place<F, T>::lanes, THREADS);
 }
 
-size_t invar_cuda_quantize_workspace(const invar_device *dev, const invar_quantize_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, quantize)
 
 invar_status invar_cuda_quantize(const invar_device *dev, const invar_quantize_args *a,
                                  void *workspace)
@@ -375,11 +371,7 @@ invar_status invar_cuda_quantize(const invar_device *dev, const invar_quantize_a
     });
 }
 
-size_t invar_cuda_dequantize_workspace(const invar_device *dev, const invar_dequantize_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, dequantize)
 
 invar_status invar_cuda_dequantize(const invar_device *dev, const invar_dequantize_args *a,
                                    void *workspace)

@@ -288,11 +288,7 @@ static invar_status launch_short_forward(const invar_device *dev, const invar_rm
     });
 }
 
-size_t invar_cuda_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, rmsnorm_fwd)
 
 /* Runs the two ops one after the other. */
 static invar_status normalize_then_rotate(const invar_device *dev, const invar_rmsnorm_fwd_args *a,

@@ -167,11 +167,7 @@ static invar_status launch_rotation(const invar_device *dev, invar_op op,
     });
 }
 
-size_t invar_cuda_rope_fwd_workspace(const invar_device *dev, const invar_rope_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, rope_fwd)
 
 invar_status invar_cuda_rope_fwd(const invar_device *dev, const invar_rope_fwd_args *a,
                                  void *workspace)
@@ -180,11 +176,7 @@ invar_status invar_cuda_rope_fwd(const invar_device *dev, const invar_rope_fwd_a
     return launch_rotation(dev, INVAR_OP_ROPE_FWD, a, 1.0f);
 }
 
-size_t invar_cuda_rope_bwd_workspace(const invar_device *dev, const invar_rope_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, rope_bwd)
 
 invar_status invar_cuda_rope_bwd(const invar_device *dev, const invar_rope_bwd_args *a,
                                  void *workspace)

@@ -245,11 +245,7 @@ template <typename T> struct forward_runs {
     }
 };
 
-size_t invar_cuda_swiglu_fwd_workspace(const invar_device *dev, const invar_swiglu_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, swiglu_fwd)
 
 template <typename Codes>
 static invar_status forward_table(const invar_device *dev, const invar_swiglu_fwd_args *a,
@@ -374,11 +370,7 @@ template <typename T> struct backward_runs {
     }
 };
 
-size_t invar_cuda_swiglu_bwd_workspace(const invar_device *dev, const invar_swiglu_bwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, swiglu_bwd)
 
 template <typename Codes>
 static invar_status backward_table(const invar_device *dev, const invar_swiglu_bwd_args *a,

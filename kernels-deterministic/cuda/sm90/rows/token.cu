@@ -94,11 +94,7 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
     return invar_token_blocks_add(dev, op, (float *)a->out.data, &sums, &blocks);
 }
 
-size_t invar_cuda_token_fold_workspace(const invar_device *dev, const invar_token_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, token_fold)
 
 invar_status invar_cuda_token_fold(const invar_device *dev, const invar_token_fold_args *a,
                                    void *workspace)
@@ -113,12 +109,7 @@ invar_status invar_cuda_token_fold(const invar_device *dev, const invar_token_fo
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
-size_t invar_cuda_embedding_fwd_workspace(const invar_device *dev,
-                                          const invar_embedding_fwd_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, embedding_fwd)
 
 invar_status invar_cuda_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a,
                                       void *workspace)
@@ -326,11 +317,7 @@ template <typename T> struct add_rows {
     }
 };
 
-size_t invar_cuda_add_workspace(const invar_device *dev, const invar_add_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, add)
 
 invar_status invar_cuda_add(const invar_device *dev, const invar_add_args *a, void *workspace)
 {
@@ -368,11 +355,7 @@ template <typename T> struct scale_rows {
     }
 };
 
-size_t invar_cuda_scale_workspace(const invar_device *dev, const invar_scale_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, scale)
 
 invar_status invar_cuda_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
 {
@@ -429,11 +412,7 @@ template <typename T, int Shards> struct fold_shards {
     }
 };
 
-size_t invar_cuda_shards_fold_workspace(const invar_device *dev, const invar_shards_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
+INVAR_NO_WORKSPACE(cuda, shards_fold)
 
 /* Calls f with the number of shards as a std::integral_constant. */
 template <typename F> static invar_status by_shards(int32_t shards, F f)
