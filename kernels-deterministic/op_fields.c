@@ -26,9 +26,17 @@
 #define ONE .count_at = 0
 #define COUNT(name, n) .count_at = AT(name), .extra_elements = (n)
 
+/* The kind of a number; enums are 32-bit integers. */
+#define NUMBER_KIND(label)                                                                         \
+    _Generic(((const args_of *)0)->label, int64_t                                                  \
+             : INVAR_FIELD_I64, float                                                              \
+             : INVAR_FIELD_F32, double                                                             \
+             : INVAR_FIELD_F64, default                                                            \
+             : INVAR_FIELD_I32)
+
 #define FIELD(label, KIND, ROLE, ...)                                                              \
     {.name = #label,                                                                               \
-     .kind = INVAR_FIELD_##KIND,                                                                   \
+     .kind = (KIND),                                                                               \
      .role = INVAR_FIELD_##ROLE,                                                                   \
      .bytes = SIZE(label),                                                                         \
      .offset = AT(label),                                                                          \
@@ -47,14 +55,19 @@
     return fields;                                                                                 \
     }
 #define TENSOR(label, ROLE, presence, others)                                                      \
-    FIELD(label, TENSOR, ROLE, .may_alias = {others 0}, presence)
-#define SEGMENTS(label) FIELD(label, SEGMENTS, IN, )
-#define ARRAY(label, ROLE, presence, place, count)                                                 \
-    FIELD(label, ARRAY, ROLE, .host = (place), .element = SIZE(label[0]), presence, count)
+    FIELD(label, INVAR_FIELD_TENSOR, ROLE, .may_alias = {others 0}, presence)
+#define SEGMENTS(label) FIELD(label, INVAR_FIELD_SEGMENTS, IN, )
+#define ARRAY(label, type, ROLE, presence, place, count)                                           \
+    FIELD(label, INVAR_FIELD_ARRAY, ROLE, .host = (place), .element = SIZE(label[0]), presence,    \
+          count)
 #define TENSORS(label, ROLE, count)                                                                \
-    FIELD(label, TENSORS, ROLE, .host = true, .element = SIZE(label[0]), count)
-#define NUMBER(label, type) FIELD(label, type, IN, )
-#define NUMBER_AMONG(label, type, count, i) FIELD(label, type, IN, AMONG(count, i, ALWAYS))
+    FIELD(label, INVAR_FIELD_TENSORS, ROLE, .host = true, .element = SIZE(label[0]), count)
+#define NUMBER(label, type) FIELD(label, NUMBER_KIND(label), IN, )
+#define NUMBER_AMONG(label, type, count, i)                                                        \
+    FIELD(label, NUMBER_KIND(label), IN, AMONG(count, i, ALWAYS))
+#define GROUP(member, ...) __VA_ARGS__
+#define REST(...) __VA_ARGS__
+#define LIKE(fn, other, fields) BEGIN(fn) fields END
 #include "kernels-deterministic/op_fields.def"
 
 static const invar_field *(*const field_lists[INVAR_OP_COUNT])(int *count_out) = {

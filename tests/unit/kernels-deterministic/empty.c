@@ -126,8 +126,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_rope_args rotation = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, rotation};
     const invar_rmsnorm_bwd_args rmsnorm_bwd = {
-        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, rotation, heads, 0, 0,
-        {0}};
+        heads, out_1d(F32, 8), .dy = heads, heads, in_1d(F32, 8), none, 1e-6f, rotation, heads};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
@@ -170,8 +169,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                                   ids,    9,      2,      1.0f};
     const invar_sample_args sample = {
         .tokens = ids, .logits = in_2d(F32, 0, 9), .temperature = 1.0f, .top_p = 0.5f};
-    const invar_grad_norm_args grad_norm = {&norm,   &clip, count ? &vector : NULL, count, 1.0f,
-                                            &digest, NULL};
+    const invar_grad_norm_args grad_norm = {&norm, &clip, .grads = count ? &vector : NULL,
+                                            count, 1.0f,  .digest = &digest};
     const invar_adamw_args adamw = {.weight = in_1d(BF16, 0),
                                     .master = vector,
                                     .m = vector,

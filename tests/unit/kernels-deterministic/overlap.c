@@ -1,5 +1,5 @@
 /*
- * overlap.c - tests which outputs of an op may overlap other arguments, as specified in ops.h.
+ * overlap.c - tests which outputs of an op may overlap other arguments, as op_fields.def says.
  *
  * A permitted in-place call has the bits of a call with separate memory. Every other overlap is
  * rejected with the names of both arguments.
@@ -241,7 +241,7 @@ static void test_overlap__rows_and_vectors_reject_it(void **state)
     const invar_rope_args rotation = {ids, cosine, sine};
     const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, rotation};
     const invar_rmsnorm_bwd_args norm_back = {
-        y, invar_tensor_1d(region(5), F32, 16), dy, x, w, unit, 1e-6f, rotation, {0}, 0, 0, {0}};
+        y, invar_tensor_1d(region(5), F32, 16), .dy = dy, x, w, unit, 1e-6f, rotation};
     const invar_rope_table_args table = {.cosine = cosine, .sine = sine, .theta = 1e4};
     const invar_rope_fwd_args rope = {y, x, ids, cosine, sine};
     const invar_swiglu_fwd_args swiglu = {.y = a, .gate = b, .up = c};
@@ -268,7 +268,8 @@ static void test_overlap__rows_and_vectors_reject_it(void **state)
                                     .eps = 1e-8f};
     float norm_clip[2];
     invar_digest digest;
-    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest, NULL};
+    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, .grads = &v,
+                                            1,         0.0f,          .digest = &digest};
     const invar_hash_tree_args hash = {&digest, &a, 1, 1, NULL};
     const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
     invar_rmsnorm_bwd_args blocks = norm_back;

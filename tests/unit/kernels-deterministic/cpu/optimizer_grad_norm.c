@@ -73,7 +73,7 @@ static void test_grad_norm__bits_match_reference(void **state)
         norm = clip = NAN;
         assert_ok(invar_grad_norm(
             &devices[i % INVAR_TEST_DEVICES],
-            &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, limits[i], NULL, NULL}));
+            &(invar_grad_norm_args){&norm, &clip, .grads = grads, TENSORS, limits[i]}));
         assert_true(norm == expected);
         assert_true(clip == (i > 0 && ratio < 1.0f ? ratio : 1.0f));
     }
@@ -90,7 +90,7 @@ static void test_grad_norm__is_invariant_to_tensor_rank(void **state)
     invar_test_fill_normal(&flat, 1, 1.0f);
     for (int i = 0; i < 3; i++)
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[i], &clip, &shapes[i], 1, 0.0f, NULL, NULL}));
+            *state, &(invar_grad_norm_args){&norm[i], &clip, .grads = &shapes[i], 1, 0.0f}));
     invar_assert_bits_f32(norm + 1, norm, 1, "rank 2");
     invar_assert_bits_f32(norm + 2, norm, 1, "rank 4");
     invar_test_free(&flat);
@@ -107,7 +107,7 @@ static void test_grad_norm__accuracy_vs_f64(void **state)
         for (int64_t j = 0; j < sizes[i]; j++)
             sum += pow((double)invar_test_get(&grads[i], 0, j), 2);
     assert_ok(invar_grad_norm(
-        *state, &(invar_grad_norm_args){&norm, &clip, grads, TENSORS, 0.5f, NULL, NULL}));
+        *state, &(invar_grad_norm_args){&norm, &clip, .grads = grads, TENSORS, 0.5f}));
     assert_true(fabs((double)norm / sqrt(sum) - 1.0) < 1e-6);
     assert_true(fabs((double)clip * (sqrt(sum) + 1e-6) / 0.5 - 1.0) < 1e-6);
     grads_free(grads);
@@ -118,7 +118,7 @@ static void test_grad_norm__nothing_has_norm_zero(void **state)
     float norm = NAN, clip = NAN;
 
     assert_ok(
-        invar_grad_norm(*state, &(invar_grad_norm_args){&norm, &clip, NULL, 0, 1.0f, NULL, NULL}));
+        invar_grad_norm(*state, &(invar_grad_norm_args){&norm, &clip, .grads = NULL, 0, 1.0f}));
     assert_true(norm == 0.0f && clip == 1.0f);
 }
 
@@ -130,14 +130,14 @@ static void test_grad_norm__squares_of_each_tensor(void **state)
 {
     float norm, clip, one, squares[TENSORS];
     invar_tensor grads[TENSORS];
-    invar_grad_norm_args args = {&norm, &clip, grads, TENSORS, 1.0f, NULL, squares};
+    invar_grad_norm_args args = {&norm, &clip, .grads = grads, TENSORS, 1.0f, .squares = squares};
 
     grads_new(grads);
     assert_ok(invar_grad_norm(*state, &args));
     assert_true(norm == invar_sqrtf(invar_reduce_f32(squares, TENSORS)));
     for (int i = 0; i < TENSORS; i++) {
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&one, &clip, &grads[i], 1, 1.0f, NULL, NULL}));
+            *state, &(invar_grad_norm_args){&one, &clip, .grads = &grads[i], 1, 1.0f}));
         assert_true(one == invar_sqrtf(squares[i]));
     }
     invar_test_set(&grads[3], 0, 4096, NAN);
@@ -155,7 +155,7 @@ static void test_grad_norm__faults_stop_the_step(void **state)
     invar_tensor grads[TENSORS];
     float norm = 5.0f, clip = 6.0f;
     invar_digest digests[TENSORS] = {{{7}}}, before[TENSORS] = {{{7}}};
-    invar_grad_norm_args args = {&norm, &clip, grads, TENSORS, 1.0f, digests, NULL};
+    invar_grad_norm_args args = {&norm, &clip, .grads = grads, TENSORS, 1.0f, .digest = digests};
 
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         grads_new(grads);
@@ -205,20 +205,21 @@ static void check_hashed_list(void **state, const hashed_list *list)
     }
     assert_ok(
         invar_hash_tree(devices, &(invar_hash_tree_args){expected, grads, list->count, 1, NULL}));
-    assert_ok(invar_grad_norm(devices, &(invar_grad_norm_args){&norm[0], &clip[0], grads,
-                                                               list->count, 0.25f, NULL, NULL}));
+    assert_ok(invar_grad_norm(
+        devices, &(invar_grad_norm_args){&norm[0], &clip[0], .grads = grads, list->count, 0.25f}));
     for (int d = 0; d < INVAR_TEST_DEVICES; d++) {
         memset(digests, 0xFF, sizeof digests);
-        assert_ok(invar_grad_norm(
-            &devices[d],
-            &(invar_grad_norm_args){&norm[1], &clip[1], grads, list->count, 0.25f, digests, NULL}));
+        assert_ok(invar_grad_norm(&devices[d],
+                                  &(invar_grad_norm_args){&norm[1], &clip[1], .grads = grads,
+                                                          list->count, 0.25f, .digest = digests}));
         assert_memory_equal(digests, expected, (size_t)list->count * sizeof *digests);
         assert_true(norm[1] == norm[0] && clip[1] == clip[0]);
     }
     // control: one flipped bit
     ((uint32_t *)grads[0].data)[list->sizes[0] - 1] ^= 1;
-    assert_ok(invar_grad_norm(devices, &(invar_grad_norm_args){&norm[1], &clip[1], grads,
-                                                               list->count, 0.25f, digests, NULL}));
+    assert_ok(
+        invar_grad_norm(devices, &(invar_grad_norm_args){&norm[1], &clip[1], .grads = grads,
+                                                         list->count, 0.25f, .digest = digests}));
     for (int64_t i = 0; i < list->count; i++)
         assert_int_equal(invar_digest_equal(&digests[i], &expected[i]), i > 0);
     for (int64_t i = 0; i < list->count; i++)
@@ -243,9 +244,9 @@ static void test_grad_norm__gaps_between_rows_are_not_read(void **state)
         invar_test_fill_normal(&matrix, 9, 1.0f);
         copy = invar_test_copy(&columns);
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[0], &clip[0], &columns, 1, 1.0f, NULL, NULL}));
+            *state, &(invar_grad_norm_args){&norm[0], &clip[0], .grads = &columns, 1, 1.0f}));
         assert_ok(invar_grad_norm(
-            *state, &(invar_grad_norm_args){&norm[1], &clip[1], &copy, 1, 1.0f, NULL, NULL}));
+            *state, &(invar_grad_norm_args){&norm[1], &clip[1], .grads = &copy, 1, 1.0f}));
         assert_memory_equal(&norm[0], &norm[1], sizeof norm[0]);
         assert_memory_equal(&clip[0], &clip[1], sizeof clip[0]);
         invar_test_free(&matrix, &copy);
@@ -257,7 +258,8 @@ static void test_grad_norm__rejects_bad_arguments(void **state)
     float data[16] = {0}, norm, clip;
     invar_tensor good = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 4), pair[2] = {good, good};
 
-#define GRAD_NORM(...) invar_grad_norm(*state, &(invar_grad_norm_args){__VA_ARGS__, NULL, NULL})
+#define GRAD_NORM(out, clip, ...)                                                                  \
+    invar_grad_norm(*state, &(invar_grad_norm_args){out, clip, .grads = __VA_ARGS__})
     assert_invalid(GRAD_NORM(NULL, &clip, &good, 1, 1.0f), "grad.norm: norm: missing");
     assert_invalid(GRAD_NORM(&norm, NULL, &good, 1, 1.0f), "grad.norm: clip: missing");
     assert_invalid(GRAD_NORM(&norm, &clip, NULL, 1, 1.0f), "grad.norm: grads: 1 tensors");

@@ -601,8 +601,9 @@ static void test_rmsnorm__rejects_bad_arguments(void **state)
                    "rmsnorm.fwd: weight: extent 7");
     assert_invalid(FWD(x, x, w, 0.0f), "rmsnorm.fwd: eps: 0");
     assert_invalid(FWD(x, x, w, NAN), "rmsnorm.fwd: eps: nan");
-#define BWD(...)                                                                                   \
-    invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__, .rotation = rotation})
+#define BWD(dx, dweight, ...)                                                                      \
+    invar_rmsnorm_bwd(                                                                             \
+        *state, &(invar_rmsnorm_bwd_args){dx, dweight, .dy = __VA_ARGS__, .rotation = rotation})
     assert_invalid(BWD(x16, w, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dx is bf16 but x is f32");
     assert_invalid(BWD(x, w, x16, x, w, {start, 1}, EPS), "rmsnorm.bwd: dy is bf16 but x is f32");
     assert_invalid(BWD(x, w16, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dweight: type bf16");
