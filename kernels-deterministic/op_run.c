@@ -47,7 +47,7 @@ static bool holds_an_array(invar_op op)
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static invar_status check_##fn(const invar_device *dev, const void *args)                      \
     {                                                                                              \
-        return invar_check_##fn(dev, args);                                                        \
+        return invar_check_##fn(dev, INVAR_OP_##ID, args);                                         \
     }                                                                                              \
     static size_t copy_##fn(void *to, const void *args)                                            \
     {                                                                                              \

@@ -21,13 +21,12 @@ static invar_status check_heads(invar_op op, const invar_tensor *q, int64_t kv_h
     int64_t heads = q->shape[1], dim = q->shape[2];
 
     if (dim < 1 || dim > INVAR_ATTENTION_MAX_DIM)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: q: head dim %" PRId64 "; expected 1 to %d",
-                          invar_op_name(op), dim, INVAR_ATTENTION_MAX_DIM);
+        return INVAR_REJECT(op, "q: head dim %" PRId64 "; expected 1 to %d", dim,
+                            INVAR_ATTENTION_MAX_DIM);
     if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: q: %" PRId64 " query heads over %" PRId64
-                          " kv heads; expected a multiple",
-                          invar_op_name(op), heads, kv_heads);
+        return INVAR_REJECT(
+            op, "q: %" PRId64 " query heads over %" PRId64 " kv heads; expected a multiple", heads,
+            kv_heads);
     return INVAR_OK;
 }
 
@@ -36,10 +35,10 @@ static invar_status check_span(invar_op op, const char *name, int64_t span, int6
     int64_t block = invar_attention_block(dim);
 
     if (span < 0 || span % block != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 "; expected 0 or a multiple of the block, %" PRId64
-                          " for head dim %" PRId64,
-                          invar_op_name(op), name, span, block, dim);
+        return INVAR_REJECT(op,
+                            "%s: %" PRId64 "; expected 0 or a multiple of the block, %" PRId64
+                            " for head dim %" PRId64,
+                            name, span, block, dim);
     return INVAR_OK;
 }
 
@@ -47,8 +46,7 @@ static invar_status check_shape(invar_op op, const invar_attention_shape *shape,
 {
     INVAR_TRY(invar_check_range(op, "shape.scale", (double)shape->scale, 0.0, MAX_SCALE));
     if (shape->window < 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: shape.window: %" PRId64 "; expected 0 or more",
-                          invar_op_name(op), shape->window);
+        return INVAR_REJECT(op, "shape.window: %" PRId64 "; expected 0 or more", shape->window);
     INVAR_TRY(check_span(op, "shape.kv_span", shape->kv_span, dim));
     return check_span(op, "shape.q_span", shape->q_span, dim);
 }
@@ -79,19 +77,17 @@ static invar_status check_packed(const invar_device *dev, invar_op op, const inv
     return invar_check_segments(dev, op, "samples", samples, q->shape[0]);
 }
 
-invar_status invar_check_attention_fwd(const invar_device *dev, const invar_attention_fwd_args *a)
+invar_status invar_check_attention_fwd(const invar_device *dev, invar_op op,
+                                       const invar_attention_fwd_args *a)
 {
-    invar_op op = INVAR_OP_ATTENTION_FWD;
-
     INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     return invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
 }
 
-invar_status invar_check_attention_bwd(const invar_device *dev, const invar_attention_bwd_args *a)
+invar_status invar_check_attention_bwd(const invar_device *dev, invar_op op,
+                                       const invar_attention_bwd_args *a)
 {
-    invar_op op = INVAR_OP_ATTENTION_BWD;
-
     INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(invar_check_head_shards(op, a->head_shards, a->head_atom));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
@@ -113,12 +109,10 @@ static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_
     INVAR_TRY(invar_check_tensor(op, "cache.v", &cache->v, INVAR_TYPES_STORAGE, 4, cache->k.shape));
     INVAR_TRY(invar_check_same_type(op, "cache.v", &cache->v, "cache.k", &cache->k));
     if (cache->k.shape[1] < 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: pages of %" PRId64 " positions",
-                          invar_op_name(op), cache->k.shape[1]);
+        return INVAR_REJECT(op, "cache.k: pages of %" PRId64 " positions", cache->k.shape[1]);
     // a backend that checks page numbers while it runs would have no valid page
     if (cache->k.shape[0] < 1 && rows > 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: no page for %" PRId64 " rows",
-                          invar_op_name(op), rows);
+        return INVAR_REJECT(op, "cache.k: no page for %" PRId64 " rows", rows);
     return invar_check_tensor(op, "cache.pages", &cache->pages, INVAR_TYPE(I32), 2,
                               (const int64_t[]){sequences, INVAR_ANY});
 }
@@ -133,17 +127,17 @@ static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_
     int64_t page_size = cache->k.shape[1], n_pages = cache->k.shape[0];
 
     if ((length - 1) / page_size >= cache->pages.shape[1])
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: cache.pages: sequence %" PRId64 " of length %" PRId64
-                          " needs more than its %" PRId64 " pages of %" PRId64,
-                          invar_op_name(op), sequence, length, cache->pages.shape[1], page_size);
+        return INVAR_REJECT(op,
+                            "cache.pages: sequence %" PRId64 " of length %" PRId64
+                            " needs more than its %" PRId64 " pages of %" PRId64,
+                            sequence, length, cache->pages.shape[1], page_size);
     pages = (const int32_t *)cache->pages.data + sequence * cache->pages.row_stride;
     for (int64_t i = first / page_size; i <= (length - 1) / page_size; i++)
         if (pages[i] < 0 || pages[i] >= n_pages)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: cache.pages: page %" PRId32 " at index %" PRId64
-                              " of sequence %" PRId64 "; expected 0 to %" PRId64,
-                              invar_op_name(op), pages[i], i, sequence, n_pages - 1);
+            return INVAR_REJECT(op,
+                                "cache.pages: page %" PRId32 " at index %" PRId64
+                                " of sequence %" PRId64 "; expected 0 to %" PRId64,
+                                pages[i], i, sequence, n_pages - 1);
     return INVAR_OK;
 }
 
@@ -161,10 +155,9 @@ static invar_status check_sequences(const invar_device *dev, invar_op op,
         int64_t n = rows->offsets[s + 1] - rows->offsets[s], before;
 
         if (lengths[s] < n)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: lengths: sequence %" PRId64 " has length %" PRId64
-                              " but %" PRId64 " new rows",
-                              invar_op_name(op), s, lengths[s], n);
+            return INVAR_REJECT(
+                op, "lengths: sequence %" PRId64 " has length %" PRId64 " but %" PRId64 " new rows",
+                s, lengths[s], n);
         before = lengths[s] - n;
         if (n > 0)
             INVAR_TRY(check_pages(op, cache, s,
@@ -174,11 +167,9 @@ static invar_status check_sequences(const invar_device *dev, invar_op op,
     return INVAR_OK;
 }
 
-invar_status invar_check_attention_paged(const invar_device *dev,
+invar_status invar_check_attention_paged(const invar_device *dev, invar_op op,
                                          const invar_attention_paged_args *a)
 {
-    invar_op op = INVAR_OP_ATTENTION_PAGED;
-
     INVAR_CHECK_3D(op, a, q, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->q.shape[0]));
@@ -221,10 +212,10 @@ static invar_status check_filled_once(const invar_kv_write_args *a, int64_t s, i
     for (int64_t later = s; later < a->rows.count; later++)
         for (int64_t i = later == s ? n + 1 : 0; filled_page(&other, a, later, i); i++)
             if (other.page == page->page && page->first < other.end && other.first < page->end)
-                return INVAR_FAIL(INVAR_E_INVALID, 0,
-                                  "%s: cache.pages: sequences %" PRId64 " and %" PRId64
-                                  " both fill slots of page %" PRId32,
-                                  invar_op_name(INVAR_OP_KV_WRITE), s, later, page->page);
+                return INVAR_REJECT(INVAR_OP_KV_WRITE,
+                                    "cache.pages: sequences %" PRId64 " and %" PRId64
+                                    " both fill slots of page %" PRId32,
+                                    s, later, page->page);
     return INVAR_OK;
 }
 
@@ -238,10 +229,9 @@ static invar_status check_filled(const invar_kv_write_args *a)
     return INVAR_OK;
 }
 
-invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_args *a)
+invar_status invar_check_kv_write(const invar_device *dev, invar_op op,
+                                  const invar_kv_write_args *a)
 {
-    invar_op op = INVAR_OP_KV_WRITE;
-
     INVAR_CHECK_3D(op, a, k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "v", &a->v, "k", &a->k));
     INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->k.shape[0]));

@@ -24,23 +24,18 @@ static invar_status check_quantized(invar_op op, const char *arg, const invar_te
     int64_t block = invar_dtype_scale_block(t->dtype);
 
     if (t->rank != 2)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; a quantised tensor has 2 indices",
-                          invar_op_name(op), arg, t->rank);
+        return INVAR_REJECT(op, "%s: rank %d; a quantised tensor has 2 indices", arg, t->rank);
     if (!t->scale && t->shape[0] > 0 && t->shape[1] > 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: an %s tensor without scales",
-                          invar_op_name(op), arg, invar_dtype_name(t->dtype));
+        return INVAR_REJECT(op, "%s: an %s tensor without scales", arg, invar_dtype_name(t->dtype));
     if (t->dtype == INVAR_DTYPE_INT4 && t->shape[1] % block != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 " columns; %s needs a multiple of %" PRId64,
-                          invar_op_name(op), arg, t->shape[1], invar_dtype_name(t->dtype), block);
+        return INVAR_REJECT(op, "%s: %" PRId64 " columns; %s needs a multiple of %" PRId64, arg,
+                            t->shape[1], invar_dtype_name(t->dtype), block);
     if (t->scale_rows != 1 && !(t->dtype == INVAR_DTYPE_FP8 && t->scale_rows == INVAR_FP8_BLOCK))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: scales of %d rows; expected 1%s",
-                          invar_op_name(op), arg, t->scale_rows,
-                          t->dtype == INVAR_DTYPE_FP8 ? " or 128" : "");
+        return INVAR_REJECT(op, "%s: scales of %d rows; expected 1%s", arg, t->scale_rows,
+                            t->dtype == INVAR_DTYPE_FP8 ? " or 128" : "");
     if (t->scale_period < 0 || (t->scale_period > 0 && t->scale_rows == 1))
-        return INVAR_FAIL(
-            INVAR_E_INVALID, 0, "%s: %s: scales begin anew after %d rows; expected 0%s",
-            invar_op_name(op), arg, t->scale_period, t->scale_rows == 1 ? "" : " or more");
+        return INVAR_REJECT(op, "%s: scales begin anew after %d rows; expected 0%s", arg,
+                            t->scale_period, t->scale_rows == 1 ? "" : " or more");
     return INVAR_OK;
 }
 
@@ -51,29 +46,24 @@ static invar_status check_stride(invar_op op, const char *arg, const invar_tenso
     for (int i = 0; i < t->rank; i++) {
         int64_t n = t->shape[i];
         if (n < 0 || n > MAX_ELEMENTS)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: extent %" PRId64 " of index %d",
-                              invar_op_name(op), arg, n, i);
+            return INVAR_REJECT(op, "%s: extent %" PRId64 " of index %d", arg, n, i);
         if (i > 0 && n > 0 && row > MAX_ELEMENTS / n)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: too many elements", invar_op_name(op),
-                              arg);
+            return INVAR_REJECT(op, "%s: too many elements", arg);
         if (i > 0)
             row *= n;
     }
     if (t->row_stride < row)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: row stride %" PRId64 " is less than the %" PRId64
-                          " elements of a row",
-                          invar_op_name(op), arg, t->row_stride, row);
+        return INVAR_REJECT(
+            op, "%s: row stride %" PRId64 " is less than the %" PRId64 " elements of a row", arg,
+            t->row_stride, row);
     if (t->rank == 1 && t->row_stride != 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: a vector must be contiguous",
-                          invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: a vector must be contiguous", arg);
     if (t->shape[0] > 0 && t->row_stride > MAX_ELEMENTS / t->shape[0])
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: too many elements", invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: too many elements", arg);
     if (t->dtype == INVAR_DTYPE_INT4 && t->row_stride % 2 != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: int4 rows must start on a byte",
-                          invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: int4 rows must start on a byte", arg);
     if (!t->data && t->shape[0] > 0 && row > 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: no data", invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: no data", arg);
     return INVAR_OK;
 }
 
@@ -81,22 +71,19 @@ invar_status invar_check_tensor(invar_op op, const char *arg, const invar_tensor
                                 int rank, const int64_t *shape)
 {
     if (t->dtype <= INVAR_DTYPE_NONE || t->dtype >= INVAR_DTYPE_COUNT)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: missing", invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: missing", arg);
     if (!(types >> t->dtype & 1))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: type %s is not accepted here",
-                          invar_op_name(op), arg, invar_dtype_name(t->dtype));
+        return INVAR_REJECT(op, "%s: type %s is not accepted here", arg,
+                            invar_dtype_name(t->dtype));
     if (t->rank < 1 || t->rank > INVAR_MAX_RANK)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; expected 1 to %d",
-                          invar_op_name(op), arg, t->rank, INVAR_MAX_RANK);
+        return INVAR_REJECT(op, "%s: rank %d; expected 1 to %d", arg, t->rank, INVAR_MAX_RANK);
     if (rank != INVAR_ANY && t->rank != rank)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; expected %d", invar_op_name(op),
-                          arg, t->rank, rank);
+        return INVAR_REJECT(op, "%s: rank %d; expected %d", arg, t->rank, rank);
     INVAR_TRY(check_stride(op, arg, t));
     for (int i = 0; i < rank; i++)
         if (shape[i] != INVAR_ANY && shape[i] != t->shape[i])
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: %s: extent %" PRId64 " of index %d; expected %" PRId64,
-                              invar_op_name(op), arg, t->shape[i], i, shape[i]);
+            return INVAR_REJECT(op, "%s: extent %" PRId64 " of index %d; expected %" PRId64, arg,
+                                t->shape[i], i, shape[i]);
     return invar_dtype_scale_block(t->dtype) ? check_quantized(op, arg, t) : INVAR_OK;
 }
 
@@ -110,8 +97,8 @@ invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_t
                                    const char *arg_b, const invar_tensor *b)
 {
     if (a->dtype != b->dtype)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s is %s but %s is %s", invar_op_name(op), arg_a,
-                          invar_dtype_name(a->dtype), arg_b, invar_dtype_name(b->dtype));
+        return INVAR_REJECT(op, "%s is %s but %s is %s", arg_a, invar_dtype_name(a->dtype), arg_b,
+                            invar_dtype_name(b->dtype));
     return INVAR_OK;
 }
 
@@ -129,21 +116,19 @@ static invar_status check_segments(const invar_device *dev, invar_op op, const c
     int64_t first, end;
 
     if (s->count < 0 || (s->count > 0 && !s->offsets) || (s->count == 0 && rows != 0))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %" PRId64 " segments for %" PRId64 " rows",
-                          invar_op_name(op), arg, s->count, rows);
+        return INVAR_REJECT(op, "%s: %" PRId64 " segments for %" PRId64 " rows", arg, s->count,
+                            rows);
     if (s->count == 0 || invar_device_unreadable(dev))
         return INVAR_OK;
     for (int64_t i = 0; i < s->count; i++)
         if (s->offsets[i] < 0 || s->offsets[i + 1] < s->offsets[i])
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: segment %" PRId64 " runs backwards",
-                              invar_op_name(op), arg, i);
+            return INVAR_REJECT(op, "%s: segment %" PRId64 " runs backwards", arg, i);
     first = s->offsets[0];
     end = s->offsets[s->count];
     if (some ? end <= rows : first == 0 && end == rows)
         return INVAR_OK;
-    return INVAR_FAIL(
-        INVAR_E_INVALID, 0, "%s: %s: segments cover rows %" PRId64 " to %" PRId64 "; %s%" PRId64,
-        invar_op_name(op), arg, first, end, some ? "there are " : "expected 0 to ", rows);
+    return INVAR_REJECT(op, "%s: segments cover rows %" PRId64 " to %" PRId64 "; %s%" PRId64, arg,
+                        first, end, some ? "there are " : "expected 0 to ", rows);
 }
 
 invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
@@ -169,10 +154,9 @@ invar_status invar_check_indices(const invar_device *dev, invar_op op, const cha
         const int32_t *row = (const int32_t *)t->data + i * t->row_stride;
         for (int64_t j = 0; j < per_row; j++)
             if (row[j] < 0 || row[j] >= bound)
-                return INVAR_FAIL(INVAR_E_INVALID, 0,
-                                  "%s: %s: value %" PRId32 " in row %" PRId64
-                                  "; expected 0 to %" PRId64,
-                                  invar_op_name(op), arg, row[j], i, bound - 1);
+                return INVAR_REJECT(
+                    op, "%s: value %" PRId32 " in row %" PRId64 "; expected 0 to %" PRId64, arg,
+                    row[j], i, bound - 1);
     }
     return INVAR_OK;
 }
@@ -189,10 +173,10 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
     for (int64_t i = 0; i < n; i++) {
         int32_t value = ((const int32_t *)t->data)[i / per_row * t->row_stride + i % per_row];
         if (seen[value])
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: %s: value %" PRId32 " again in row %" PRId64
-                              "; expected each of 0 to %" PRId64 " once",
-                              invar_op_name(op), arg, value, i / per_row, n - 1);
+            return INVAR_REJECT(op,
+                                "%s: value %" PRId32 " again in row %" PRId64
+                                "; expected each of 0 to %" PRId64 " once",
+                                arg, value, i / per_row, n - 1);
         seen[value] = 1;
     }
     return INVAR_OK;
@@ -273,8 +257,7 @@ static bool fields_overlap(const field_memory *a, const field_memory *b)
 static invar_status check_no_overlap(invar_op op, const field_memory *a, const field_memory *b)
 {
     if (fields_overlap(a, b))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
-                          a->name, b->name);
+        return INVAR_REJECT(op, "%s and %s overlap in memory", a->name, b->name);
     return INVAR_OK;
 }
 
@@ -364,17 +347,15 @@ invar_status invar_check_memory(invar_op op, const void *args)
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low, double high)
 {
     if (!(value >= low && value <= high))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %g; expected %g to %g", invar_op_name(op),
-                          arg, value, low, high);
+        return INVAR_REJECT(op, "%s: %g; expected %g to %g", arg, value, low, high);
     return INVAR_OK;
 }
 
 invar_status invar_check_shards(invar_op op, const char *arg, int64_t shards, int64_t most)
 {
     if (shards < 1 || shards > most || (shards & (shards - 1)) != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 " shards; expected a power of two up to %" PRId64,
-                          invar_op_name(op), arg, shards, most);
+        return INVAR_REJECT(op, "%s: %" PRId64 " shards; expected a power of two up to %" PRId64,
+                            arg, shards, most);
     return INVAR_OK;
 }
 
@@ -384,7 +365,6 @@ invar_status invar_check_head_shards(invar_op op, int32_t shards, int64_t atom)
         return INVAR_OK;
     INVAR_TRY(invar_check_shards(op, "head_shards", shards, INVAR_LINEAR_MAX_SHARDS));
     if (shards > 1 && atom < 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: head_atom: %" PRId64 " heads; expected some",
-                          invar_op_name(op), atom);
+        return INVAR_REJECT(op, "head_atom: %" PRId64 " heads; expected some", atom);
     return INVAR_OK;
 }

@@ -13,13 +13,9 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
-    invar_status invar_check_##fn(const invar_device *dev, const invar_##fn##_args *args)          \
-        INVAR_MUST_USE;
+    invar_status invar_check_##fn(const invar_device *dev, invar_op op,                            \
+                                  const invar_##fn##_args *args) INVAR_MUST_USE;
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
@@ -27,6 +23,10 @@ extern "C" {
 #define INVAR_TYPE(dtype) (1u << INVAR_DTYPE_##dtype)
 #define INVAR_TYPES_STORAGE (INVAR_TYPE(F32) | INVAR_TYPE(BF16))
 #define INVAR_TYPES_QUANTIZED (INVAR_TYPE(FP8) | INVAR_TYPE(MXFP8) | INVAR_TYPE(INT4))
+
+/* Sets the error of a rejected call, a format with at least one value, and returns its status. */
+#define INVAR_REJECT(op, format, ...)                                                              \
+    INVAR_FAIL(INVAR_E_INVALID, 0, "%s: " format, invar_op_name(op), __VA_ARGS__)
 
 /* Accepts every rank, or every extent in a shape. */
 #define INVAR_ANY (-1)
@@ -111,7 +111,4 @@ invar_status invar_check_head_shards(invar_op op, int32_t shards, int64_t atom) 
     INVAR_TRY(invar_check_tensor((op), #field, &(args)->field, (types), 4,                         \
                                  (const int64_t[]){(n0), (n1), (n2), (n3)}))
 
-#ifdef __cplusplus
-}
-#endif
 #endif

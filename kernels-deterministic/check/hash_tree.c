@@ -26,11 +26,10 @@ static invar_status check_cut(const invar_tensor *x, const invar_logical_split *
     if (split->shards > 1 &&
         (split->atom < 1 || split->experts < 1 || x->shape[0] % split->experts != 0 ||
          (split->columns && x->rank != 2) || invar_dtype_scale_block(x->dtype)))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: cuts: %d pieces of %" PRId64 " %s in each of %" PRId64
-                          " parts do not fit the tensor",
-                          invar_op_name(op), split->shards, split->atom,
-                          split->columns ? "columns" : "rows", split->experts);
+        return INVAR_REJECT(
+            op,
+            "cuts: %d pieces of %" PRId64 " %s in each of %" PRId64 " parts do not fit the tensor",
+            split->shards, split->atom, split->columns ? "columns" : "rows", split->experts);
     return INVAR_OK;
 }
 
@@ -46,21 +45,18 @@ static invar_status check_one(const invar_hash_tree_args *a, int64_t i)
     unit = x->dtype == INVAR_DTYPE_FP8 ? x->scale_rows : 1;
     if (unit > 1 && a->shards > 1 &&
         (x->shape[0] % (a->shards * unit) != 0 || x->scale_period % unit != 0))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: shards: %" PRId64 " rows do not cut into %d shards of whole %" PRId64
-                          "s",
-                          invar_op_name(op), x->shape[0], a->shards, unit);
+        return INVAR_REJECT(
+            op, "shards: %" PRId64 " rows do not cut into %d shards of whole %" PRId64 "s",
+            x->shape[0], a->shards, unit);
     return INVAR_OK;
 }
 
-invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tree_args *a)
+invar_status invar_check_hash_tree(const invar_device *dev, invar_op op,
+                                   const invar_hash_tree_args *a)
 {
-    invar_op op = INVAR_OP_HASH_TREE;
-
     (void)dev;
     if (a->count < 0 || (a->count > 0 && !a->x))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: %" PRId64 " tensors", invar_op_name(op),
-                          a->count);
+        return INVAR_REJECT(op, "x: %" PRId64 " tensors", a->count);
     if (a->count > 0 && !a->digest)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: digest: missing", invar_op_name(op));
     INVAR_TRY(invar_check_shards(op, "shards", a->shards, a->cuts ? 1 : MAX_SHARDS));
@@ -103,20 +99,18 @@ static invar_status check_leaves(const invar_device *dev, const invar_hash_leave
     if (!invar_device_unreadable(dev))
         least = most = invar_hash_leaf_count(&a->x, &a->samples);
     if (a->leaves < least || a->leaves > most)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: leaves: %" PRId64 "; expected %" PRId64 " to %" PRId64,
-                          invar_op_name(INVAR_OP_HASH_LEAVES), a->leaves, least, most);
+        return INVAR_REJECT(INVAR_OP_HASH_LEAVES,
+                            "leaves: %" PRId64 "; expected %" PRId64 " to %" PRId64, a->leaves,
+                            least, most);
     return INVAR_OK;
 }
 
-invar_status invar_check_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a)
+invar_status invar_check_hash_leaves(const invar_device *dev, invar_op op,
+                                     const invar_hash_leaves_args *a)
 {
-    invar_op op = INVAR_OP_HASH_LEAVES;
-
     INVAR_TRY(invar_check_tensor(op, "x", &a->x, TYPES, INVAR_ANY, NULL));
     if (invar_dtype_scale_block(a->x.dtype) && a->x.scale_rows > 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: %d rows share a scale; expected 1",
-                          invar_op_name(op), (int)a->x.scale_rows);
+        return INVAR_REJECT(op, "x: %d rows share a scale; expected 1", (int)a->x.scale_rows);
     INVAR_TRY(invar_check_segments(dev, op, "samples", &a->samples, a->x.shape[0]));
     INVAR_TRY(check_leaves(dev, a));
     if (a->leaves > 0 && !a->digest)

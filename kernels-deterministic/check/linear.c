@@ -26,15 +26,12 @@ static invar_status check_pair(invar_op op, const char *arg, const invar_tensor 
 
     if (x->dtype == INVAR_DTYPE_INT4 || (int4 && x->dtype != INVAR_DTYPE_BF16) ||
         (!int4 && x->dtype != w->dtype))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: no product of %s with %s is defined",
-                          invar_op_name(op), arg, invar_dtype_name(x->dtype),
-                          invar_dtype_name(w->dtype));
+        return INVAR_REJECT(op, "%s: no product of %s with %s is defined", arg,
+                            invar_dtype_name(x->dtype), invar_dtype_name(w->dtype));
     if (x->dtype == INVAR_DTYPE_FP8 && x->scale_rows != 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: activations take 1x128 scales",
-                          invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: activations take 1x128 scales", arg);
     if (w->dtype == INVAR_DTYPE_FP8 && w->scale_rows != INVAR_FP8_BLOCK)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: weights take 128x128 scales",
-                          invar_op_name(op), arg);
+        return INVAR_REJECT(op, "%s: weights take 128x128 scales", arg);
     return INVAR_OK;
 }
 
@@ -66,10 +63,10 @@ static invar_status check_shards(invar_op op, int32_t shards, int64_t atom, int6
 {
     INVAR_TRY(invar_check_shards(op, "k_shards", shards, INVAR_LINEAR_MAX_SHARDS));
     if (shards > 1 && (atom < 1 || atom % unit != 0))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: k_atom: %" PRId64 " values; a chain of these types is cut into"
-                          " shards at multiples of %" PRId64,
-                          invar_op_name(op), atom, unit);
+        return INVAR_REJECT(op,
+                            "k_atom: %" PRId64 " values; a chain of these types is cut into"
+                            " shards at multiples of %" PRId64,
+                            atom, unit);
     return INVAR_OK;
 }
 
@@ -77,9 +74,8 @@ static invar_status check_shards(invar_op op, int32_t shards, int64_t atom, int6
 static invar_status check_expert_rows(invar_op op, const char *arg, int64_t experts, int64_t rows)
 {
     if (rows > 0 && experts > INT64_MAX / rows)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 " experts of %" PRId64 " rows are too many",
-                          invar_op_name(op), arg, experts, rows);
+        return INVAR_REJECT(op, "%s: %" PRId64 " experts of %" PRId64 " rows are too many", arg,
+                            experts, rows);
     return INVAR_OK;
 }
 
@@ -91,10 +87,10 @@ static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int6
 {
     if (w->dtype == INVAR_DTYPE_FP8 && w->scale_period != rows &&
         (w->scale_period != 0 || (rows % w->scale_rows != 0 && rows != w->shape[0])))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: w: %" PRId64 " rows an expert, but 128x128 scales that begin anew"
-                          " after %d",
-                          invar_op_name(op), rows, w->scale_period);
+        return INVAR_REJECT(op,
+                            "w: %" PRId64 " rows an expert, but 128x128 scales that begin anew"
+                            " after %d",
+                            rows, w->scale_period);
     return INVAR_OK;
 }
 
@@ -132,23 +128,22 @@ static invar_status check_fused(invar_op op, const invar_linear_fwd_args *a)
     bool act = invar_tensor_present(&a->act);
 
     if (a->n_more < 0 || a->n_more >= INVAR_LINEAR_MAX_PARTS)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: n_more: %d; expected 0 to %d", invar_op_name(op),
-                          a->n_more, INVAR_LINEAR_MAX_PARTS - 1);
+        return INVAR_REJECT(op, "n_more: %d; expected 0 to %d", a->n_more,
+                            INVAR_LINEAR_MAX_PARTS - 1);
     if (invar_tensor_present(&a->residual) && a->n_more > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: residual: not with more outputs than one",
                           invar_op_name(op));
     if (act && a->n_more != 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: act: needs two outputs; got %d",
-                          invar_op_name(op), a->n_more + 1);
+        return INVAR_REJECT(op, "act: needs two outputs; got %d", a->n_more + 1);
     if (act && invar_tensor_present(&a->y) != invar_tensor_present(&a->more[0].y))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: act: one of its two inputs is absent",
                           invar_op_name(op));
     return INVAR_OK;
 }
 
-invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a)
+invar_status invar_check_linear_fwd(const invar_device *dev, invar_op op,
+                                    const invar_linear_fwd_args *a)
 {
-    invar_op op = INVAR_OP_LINEAR_FWD;
     invar_linear_output first = {a->y, a->w, a->bias};
     bool stored = invar_tensor_present(&a->y);
 
@@ -173,8 +168,7 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
                                 int64_t experts)
 {
     if (n_parts < 1 || n_parts > INVAR_LINEAR_MAX_PARTS)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: n_parts: %d; expected 1 to %d",
-                          invar_op_name(op), n_parts, INVAR_LINEAR_MAX_PARTS);
+        return INVAR_REJECT(op, "n_parts: %d; expected 1 to %d", n_parts, INVAR_LINEAR_MAX_PARTS);
     for (int32_t i = 0; i < n_parts; i++) {
         const invar_linear_part *p = &parts[i];
         int64_t unit, width;
@@ -192,27 +186,25 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
         // the chain continues into the next part, so this one must end on a full group
         unit = part_unit(p->dy.dtype);
         if (i + 1 < n_parts && width % unit != 0)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: dy: part %d has %" PRId64 " outputs; a part that another"
-                              " follows needs a multiple of %" PRId64,
-                              invar_op_name(op), i, width, unit);
+            return INVAR_REJECT(op,
+                                "dy: part %d has %" PRId64 " outputs; a part that another"
+                                " follows needs a multiple of %" PRId64,
+                                i, width, unit);
     }
     return INVAR_OK;
 }
 
-invar_status invar_check_linear_dx(const invar_device *dev, const invar_linear_dx_args *a)
+invar_status invar_check_linear_dx(const invar_device *dev, invar_op op,
+                                   const invar_linear_dx_args *a)
 {
-    invar_op op = INVAR_OP_LINEAR_DX;
-
     (void)dev;
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->k_atom, 1);
 }
 
-invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_dw_args *a)
+invar_status invar_check_linear_dw(const invar_device *dev, invar_op op,
+                                   const invar_linear_dw_args *a)
 {
-    invar_op op = INVAR_OP_LINEAR_DW;
-
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
@@ -221,10 +213,9 @@ invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_d
     return invar_check_range(op, "fresh", (double)a->fresh, 0, 1);
 }
 
-invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a)
+invar_status invar_check_moe_linear_fwd(const invar_device *dev, invar_op op,
+                                        const invar_moe_linear_fwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_LINEAR_FWD;
-
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_segments_within(dev, op, "experts", &a->experts, a->x.shape[0]));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], INVAR_ANY);
@@ -234,18 +225,17 @@ invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe
     return check_forward(op, &a->y, &a->x, &a->w, a->k_shards, a->k_atom);
 }
 
-invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a)
+invar_status invar_check_moe_linear_dx(const invar_device *dev, invar_op op,
+                                       const invar_moe_linear_dx_args *a)
 {
-    invar_op op = INVAR_OP_MOE_LINEAR_DX;
-
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_segments_within(dev, op, "experts", &a->experts, a->dx.shape[0]));
     return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->k_atom, a->experts.count);
 }
 
-invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_linear_dw_args *a)
+invar_status invar_check_moe_linear_dw(const invar_device *dev, invar_op op,
+                                       const invar_moe_linear_dw_args *a)
 {
-    invar_op op = INVAR_OP_MOE_LINEAR_DW;
     const int32_t *token = a->row_token.data;
     int64_t tokens = !invar_device_unreadable(dev) && a->units.count > 0 && a->units.offsets
                          ? a->units.offsets[a->units.count]
@@ -264,9 +254,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     for (int64_t e = 0; e < a->experts.count && !invar_device_unreadable(dev); e++)
         for (int64_t i = a->experts.offsets[e] + 1; i < a->experts.offsets[e + 1]; i++)
             if (token[i] <= token[i - 1])
-                return INVAR_FAIL(INVAR_E_INVALID, 0,
-                                  "%s: row_token: row %" PRId64
-                                  ": the tokens of an expert must ascend",
-                                  invar_op_name(op), i);
+                return INVAR_REJECT(
+                    op, "row_token: row %" PRId64 ": the tokens of an expert must ascend", i);
     return INVAR_OK;
 }

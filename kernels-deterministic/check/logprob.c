@@ -26,19 +26,17 @@ static invar_status check_common(const invar_device *dev, invar_op op, const inv
     return invar_check_range(op, "temperature", temperature, FLT_MIN, FLT_MAX);
 }
 
-invar_status invar_check_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a)
+invar_status invar_check_logprob_fwd(const invar_device *dev, invar_op op,
+                                     const invar_logprob_fwd_args *a)
 {
-    invar_op op = INVAR_OP_LOGPROB_FWD;
-
     INVAR_TRY(check_common(dev, op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
     INVAR_CHECK_1D(op, a, logp, INVAR_TYPE(F32), a->logits.shape[0]);
     return invar_check_optional(op, "entropy", &a->entropy, INVAR_TYPE(F32), 1, a->logits.shape);
 }
 
-invar_status invar_check_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a)
+invar_status invar_check_logprob_bwd(const invar_device *dev, invar_op op,
+                                     const invar_logprob_bwd_args *a)
 {
-    invar_op op = INVAR_OP_LOGPROB_BWD;
-
     INVAR_TRY(check_common(dev, op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
     INVAR_CHECK_2D(op, a, dlogits, INVAR_TYPES_STORAGE, a->logits.shape[0], a->logits.shape[1]);
     INVAR_CHECK_1D(op, a, dlogp, INVAR_TYPE(F32), a->logits.shape[0]);
@@ -49,9 +47,9 @@ invar_status invar_check_logprob_bwd(const invar_device *dev, const invar_logpro
     return INVAR_OK;
 }
 
-invar_status invar_check_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a)
+invar_status invar_check_logprob_sum(const invar_device *dev, invar_op op,
+                                     const invar_logprob_sum_args *a)
 {
-    invar_op op = INVAR_OP_LOGPROB_SUM;
     const int64_t any[2] = {INVAR_ANY, INVAR_ANY}, *tokens = a->logits.shape;
     int64_t least = invar_logprob_sum_columns(tokens[1], 1);
 
@@ -59,18 +57,17 @@ invar_status invar_check_logprob_sum(const invar_device *dev, const invar_logpro
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)tokens[1], 0, INT32_MAX - 1));
     INVAR_CHECK_2D(op, a, sums, INVAR_TYPE(F32), tokens[0], INVAR_ANY);
     if (a->sums.shape[1] < least || a->sums.shape[1] % 3 != 1)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: sums: %" PRId64
-                          " columns; expected 3 a chunk and 1, at least %" PRId64,
-                          invar_op_name(op), a->sums.shape[1], least);
+        return INVAR_REJECT(
+            op, "sums: %" PRId64 " columns; expected 3 a chunk and 1, at least %" PRId64,
+            a->sums.shape[1], least);
     INVAR_CHECK_1D(op, a, targets, INVAR_TYPE(I32), tokens[0]);
     INVAR_TRY(invar_check_indices(dev, op, "targets", &a->targets, tokens[1] + 1));
     return invar_check_range(op, "temperature", a->temperature, FLT_MIN, FLT_MAX);
 }
 
-invar_status invar_check_logprob_join(const invar_device *dev, const invar_logprob_join_args *a)
+invar_status invar_check_logprob_join(const invar_device *dev, invar_op op,
+                                      const invar_logprob_join_args *a)
 {
-    invar_op op = INVAR_OP_LOGPROB_JOIN;
     const int64_t any[1] = {INVAR_ANY}, *tokens = a->targets.shape;
 
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)a->vocabulary, 1, INT32_MAX));

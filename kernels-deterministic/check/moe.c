@@ -26,13 +26,11 @@ static invar_status check_router(invar_op op, const invar_moe_router *r, int64_t
 
     INVAR_TRY(check_count(op, "experts", experts));
     if (r->scoring != INVAR_MOE_SOFTMAX && r->scoring != INVAR_MOE_SIGMOID)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: router.scoring: %d does not exist",
-                          invar_op_name(op), (int)r->scoring);
+        return INVAR_REJECT(op, "router.scoring: %d does not exist", (int)r->scoring);
     INVAR_TRY(invar_check_range(op, "router.groups", r->groups, 1, (double)experts));
     if (experts % r->groups != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: router.groups: %" PRId64 " experts do not cut into %d groups",
-                          invar_op_name(op), experts, r->groups);
+        return INVAR_REJECT(op, "router.groups: %" PRId64 " experts do not cut into %d groups",
+                            experts, r->groups);
     group = experts / r->groups;
     INVAR_TRY(invar_check_range(op, "router.groups_kept", r->groups_kept, 1, r->groups));
     INVAR_TRY(
@@ -53,16 +51,15 @@ static invar_status check_choice(const invar_device *dev, invar_op op, const cha
         for (int64_t s = 1; s < ids->shape[1]; s++)
             for (int64_t earlier = 0; earlier < s; earlier++)
                 if (row[s] == row[earlier])
-                    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                                      "%s: %s: row %" PRId64 " names expert %" PRId32 " twice",
-                                      invar_op_name(op), arg, t, row[s]);
+                    return INVAR_REJECT(op, "%s: row %" PRId64 " names expert %" PRId32 " twice",
+                                        arg, t, row[s]);
     }
     return INVAR_OK;
 }
 
-invar_status invar_check_moe_route_fwd(const invar_device *dev, const invar_moe_route_fwd_args *a)
+invar_status invar_check_moe_route_fwd(const invar_device *dev, invar_op op,
+                                       const invar_moe_route_fwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_ROUTE_FWD;
     int64_t tokens = a->logits.shape[0], experts = a->logits.shape[1], slots = a->ids.shape[1];
 
     INVAR_CHECK_2D(op, a, logits, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
@@ -79,9 +76,9 @@ invar_status invar_check_moe_route_fwd(const invar_device *dev, const invar_moe_
     return INVAR_OK;
 }
 
-invar_status invar_check_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a)
+invar_status invar_check_moe_route_bwd(const invar_device *dev, invar_op op,
+                                       const invar_moe_route_bwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_ROUTE_BWD;
     int64_t tokens = a->scores.shape[0], experts = a->scores.shape[1], slots = a->ids.shape[1];
 
     INVAR_CHECK_2D(op, a, scores, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
@@ -92,9 +89,9 @@ invar_status invar_check_moe_route_bwd(const invar_device *dev, const invar_moe_
     return check_choice(dev, op, "ids", &a->ids, experts);
 }
 
-invar_status invar_check_moe_plan(const invar_device *dev, const invar_moe_plan_args *a)
+invar_status invar_check_moe_plan(const invar_device *dev, invar_op op,
+                                  const invar_moe_plan_args *a)
 {
-    invar_op op = INVAR_OP_MOE_PLAN;
     int64_t tokens = a->ids.shape[0], slots = a->ids.shape[1];
 
     INVAR_CHECK_2D(op, a, ids, INVAR_TYPE(I32), INVAR_ANY, INVAR_ANY);
@@ -108,10 +105,9 @@ invar_status invar_check_moe_plan(const invar_device *dev, const invar_moe_plan_
     return check_choice(dev, op, "ids", &a->ids, a->experts);
 }
 
-invar_status invar_check_moe_gather_fwd(const invar_device *dev, const invar_moe_gather_fwd_args *a)
+invar_status invar_check_moe_gather_fwd(const invar_device *dev, invar_op op,
+                                        const invar_moe_gather_fwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_GATHER_FWD;
-
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, a->x.shape[1]);
     INVAR_TRY(invar_check_same_type(op, "out", &a->out, "x", &a->x));
@@ -129,9 +125,9 @@ static invar_status check_slot_row(const invar_device *dev, invar_op op,
     return invar_check_indices(dev, op, "slot_row", slot_row, tokens * slot_row->shape[1]);
 }
 
-invar_status invar_check_moe_gather_bwd(const invar_device *dev, const invar_moe_gather_bwd_args *a)
+invar_status invar_check_moe_gather_bwd(const invar_device *dev, invar_op op,
+                                        const invar_moe_gather_bwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_GATHER_BWD;
     int64_t tokens = a->dx.shape[0];
 
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
@@ -140,10 +136,9 @@ invar_status invar_check_moe_gather_bwd(const invar_device *dev, const invar_moe
     return INVAR_OK;
 }
 
-invar_status invar_check_moe_combine_fwd(const invar_device *dev,
+invar_status invar_check_moe_combine_fwd(const invar_device *dev, invar_op op,
                                          const invar_moe_combine_fwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_COMBINE_FWD;
     int64_t tokens = a->out.shape[0], slots = a->slot_row.shape[1], columns = a->out.shape[1];
 
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
@@ -153,10 +148,9 @@ invar_status invar_check_moe_combine_fwd(const invar_device *dev,
     return invar_check_optional(op, "shared", &a->shared, INVAR_TYPES_STORAGE, 2, a->out.shape);
 }
 
-invar_status invar_check_moe_combine_bwd(const invar_device *dev,
+invar_status invar_check_moe_combine_bwd(const invar_device *dev, invar_op op,
                                          const invar_moe_combine_bwd_args *a)
 {
-    invar_op op = INVAR_OP_MOE_COMBINE_BWD;
     int64_t tokens = a->dout.shape[0], slots = a->slot_row.shape[1], columns = a->dout.shape[1];
 
     INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);

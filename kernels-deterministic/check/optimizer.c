@@ -11,17 +11,14 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_norm_args *a)
+invar_status invar_check_grad_norm(const invar_device *dev, invar_op op,
+                                   const invar_grad_norm_args *a)
 {
-    invar_op op = INVAR_OP_GRAD_NORM;
-
     (void)dev;
     if (!a->norm || !a->clip)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: missing", invar_op_name(op),
-                          a->norm ? "clip" : "norm");
+        return INVAR_REJECT(op, "%s: missing", a->norm ? "clip" : "norm");
     if (a->count < 0 || (a->count > 0 && !a->grads))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: grads: %" PRId64 " tensors", invar_op_name(op),
-                          a->count);
+        return INVAR_REJECT(op, "grads: %" PRId64 " tensors", a->count);
     INVAR_TRY(invar_check_range(op, "max_norm", a->max_norm, 0.0, FLT_MAX));
     for (int64_t i = 0; i < a->count; i++) {
         const invar_tensor *t = &a->grads[i];
@@ -43,27 +40,23 @@ static invar_status check_ends(const invar_adamw_args *a)
 
     if (a->tensors < 0 || (a->tensors > 0) != (a->digest != NULL) ||
         (a->tensors > 0) != (a->end != NULL))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: tensors: %" PRId64 "; digest and end come with them",
-                          invar_op_name(op), a->tensors);
+        return INVAR_REJECT(op, "tensors: %" PRId64 "; digest and end come with them", a->tensors);
     for (int64_t i = 0; i < a->tensors; i++) {
         if (a->end[i] <= before || a->end[i] > n)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: end: tensor %" PRId64 " ends at %" PRId64 " of %" PRId64
-                              " elements, the one before at %" PRId64,
-                              invar_op_name(op), i, a->end[i], n, before);
+            return INVAR_REJECT(op,
+                                "end: tensor %" PRId64 " ends at %" PRId64 " of %" PRId64
+                                " elements, the one before at %" PRId64,
+                                i, a->end[i], n, before);
         before = a->end[i];
     }
     if (a->tensors > 0 && before != n)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: end: the last tensor ends at %" PRId64 " of %" PRId64 " elements",
-                          invar_op_name(op), before, n);
+        return INVAR_REJECT(op, "end: the last tensor ends at %" PRId64 " of %" PRId64 " elements",
+                            before, n);
     return INVAR_OK;
 }
 
-invar_status invar_check_adamw(const invar_device *dev, const invar_adamw_args *a)
+invar_status invar_check_adamw(const invar_device *dev, invar_op op, const invar_adamw_args *a)
 {
-    invar_op op = INVAR_OP_ADAMW;
     const double below_1 = 1.0 - FLT_EPSILON / 2.0;
 
     (void)dev;

@@ -7,10 +7,9 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_check_quantize(const invar_device *dev, const invar_quantize_args *a)
+invar_status invar_check_quantize(const invar_device *dev, invar_op op,
+                                  const invar_quantize_args *a)
 {
-    invar_op op = INVAR_OP_QUANTIZE;
-
     (void)dev;
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, q,
@@ -19,10 +18,9 @@ invar_status invar_check_quantize(const invar_device *dev, const invar_quantize_
     return INVAR_OK;
 }
 
-invar_status invar_check_dequantize(const invar_device *dev, const invar_dequantize_args *a)
+invar_status invar_check_dequantize(const invar_device *dev, invar_op op,
+                                    const invar_dequantize_args *a)
 {
-    invar_op op = INVAR_OP_DEQUANTIZE;
-
     (void)dev;
     INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTIZED, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->q.shape[0], a->q.shape[1]);

@@ -36,17 +36,16 @@ static invar_status check_rotation(const invar_device *dev, invar_op op, const i
         return INVAR_OK;
     }
     if (x->shape[2] % 2 != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: %" PRId64 " values a head; they form pairs",
-                          invar_op_name(op), x->shape[2]);
+        return INVAR_REJECT(op, "x: %" PRId64 " values a head; they form pairs", x->shape[2]);
     INVAR_CHECK_2D(op, r, cosine, INVAR_TYPE(F32), INVAR_ANY, x->shape[2] / 2);
     INVAR_TRY(invar_check_like(op, "sine", &r->sine, "cosine", &r->cosine));
     INVAR_CHECK_1D(op, r, positions, INVAR_TYPE(I32), x->shape[0]);
     return invar_check_indices(dev, op, "positions", &r->positions, r->cosine.shape[0]);
 }
 
-invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
+invar_status invar_check_rmsnorm_fwd(const invar_device *dev, invar_op op,
+                                     const invar_rmsnorm_fwd_args *a)
 {
-    invar_op op = INVAR_OP_RMSNORM_FWD;
     const invar_rope_args *r = &a->rotation;
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
@@ -54,9 +53,9 @@ invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnor
     return invar_check_like(op, "y", &a->y, "x", &a->x);
 }
 
-invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
+invar_status invar_check_rmsnorm_bwd(const invar_device *dev, invar_op op,
+                                     const invar_rmsnorm_bwd_args *a)
 {
-    invar_op op = INVAR_OP_RMSNORM_BWD;
     const invar_rope_args *r = &a->rotation;
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));

@@ -22,10 +22,8 @@ static invar_status check_hidden(const invar_device *dev, const invar_sample_arg
     return invar_check_indices(dev, op, "hidden", &a->hidden, a->logits.shape[1]);
 }
 
-invar_status invar_check_sample(const invar_device *dev, const invar_sample_args *a)
+invar_status invar_check_sample(const invar_device *dev, invar_op op, const invar_sample_args *a)
 {
-    invar_op op = INVAR_OP_SAMPLE;
-
     INVAR_CHECK_2D(op, a, logits, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)a->logits.shape[1], 1, INT32_MAX));
     INVAR_CHECK_1D(op, a, tokens, INVAR_TYPE(I32), a->logits.shape[0]);

@@ -7,10 +7,9 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_check_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a)
+invar_status invar_check_swiglu_fwd(const invar_device *dev, invar_op op,
+                                    const invar_swiglu_fwd_args *a)
 {
-    invar_op op = INVAR_OP_SWIGLU_FWD;
-
     (void)dev;
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_like(op, "gate", &a->gate, "y", &a->y));
@@ -32,10 +31,9 @@ static invar_status check_codes(invar_op op, const invar_swiglu_bwd_args *a)
     return INVAR_OK;
 }
 
-invar_status invar_check_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a)
+invar_status invar_check_swiglu_bwd(const invar_device *dev, invar_op op,
+                                    const invar_swiglu_bwd_args *a)
 {
-    invar_op op = INVAR_OP_SWIGLU_BWD;
-
     (void)dev;
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_like(op, "dgate", &a->dgate, "dy", &a->dy));
