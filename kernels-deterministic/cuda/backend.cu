@@ -1,5 +1,5 @@
 /*
- * backend.cu - the CUDA backend: op table, context, memory, copies, graphs and errors.
+ * backend.cu - the CUDA backend: op table, context, memory, copies, graphs, timers, errors.
  *
  * A context has one stream, which orders all ops and copies of the device. Uploads go through a
  * ring of pinned slots, or directly if the source is large and pinned. A kernel cannot fail: it
@@ -15,10 +15,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <nvtx3/nvToolsExt.h>
 
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/gpu_support.h"
-#include "kernels-deterministic/cuda/common/gpu_timers.h"
 #include "kernels-deterministic/cuda/module.h"
 #include "kernels-deterministic/cuda/sm90/hardware_check.h"
 
@@ -500,16 +500,49 @@ static void graph_free(const invar_device *dev, invar_device_graph *graph)
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
+/* Makes sure that the event of a mark exists; events are created when they are first used. */
+static invar_status ensure_event(invar_cuda *cuda, int64_t at)
+{
+    if (!cuda->marks) {
+        INVAR_TRY(INVAR_ALLOC(cuda->marks, INVAR_DEVICE_TIMERS_MAX, "marks of the profile"));
+        for (int64_t i = 0; i < INVAR_DEVICE_TIMERS_MAX; i++)
+            cuda->marks[i] = NULL;
+    }
+    if (!cuda->marks[at])
+        INVAR_CUDA_TRY("mark", cudaEventCreate(&cuda->marks[at]));
+    return INVAR_OK;
+}
+
 static invar_status record_timer(const invar_device *dev, int64_t at)
 {
-    (void)set_current_device(dev);
-    return invar_cuda_timer_set(dev, at);
+    invar_cuda *cuda = set_current_device(dev);
+
+    INVAR_TRY(ensure_event(cuda, at));
+    INVAR_CUDA_TRY("mark", cudaEventRecord(cuda->marks[at], cuda->stream));
+    return INVAR_OK;
 }
 
 static invar_status read_timers(const invar_device *dev, int64_t *ns_out, int64_t count)
 {
-    (void)set_current_device(dev);
-    return invar_cuda_timer_read(dev, ns_out, count);
+    const invar_cuda *cuda = set_current_device(dev);
+    float milliseconds;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_CUDA_TRY("mark", cudaEventSynchronize(cuda->marks[count - 1]));
+    for (int64_t i = 0; i < count; i++) {
+        INVAR_CUDA_TRY("mark", cudaEventElapsedTime(&milliseconds, cuda->marks[0], cuda->marks[i]));
+        ns_out[i] = (int64_t)((double)milliseconds * 1e6);
+    }
+    return INVAR_OK;
+}
+
+static void name_range(const char *name)
+{
+    if (name)
+        (void)nvtxRangePushA(name);
+    else
+        (void)nvtxRangePop();
 }
 
 /* ---- context --------------------------------------------------------------------------------- */
@@ -529,7 +562,10 @@ static void close_context(invar_device *dev)
     for (cudaEvent_t event : cuda->ring.copied)
         if (event)
             (void)cudaEventDestroy(event);
-    invar_cuda_timers_free(cuda);
+    for (int64_t i = 0; cuda->marks && i < INVAR_DEVICE_TIMERS_MAX; i++)
+        if (cuda->marks[i])
+            (void)cudaEventDestroy(cuda->marks[i]);
+    invar_free(cuda->marks);
     (void)cudaFree(cuda->fault);
     (void)cudaFreeHost(cuda->fault_host);
     (void)cudaFreeHost(cuda->host_buffer);
@@ -679,7 +715,7 @@ static const invar_backend cuda_backend = {
      allocated_gpu_bytes, upload_bytes, download_bytes, copy_on_gpu, copy_strided, zero_bytes,
      synchronize_stream, identify_gpu, false, false},
     {graph_begin, graph_end, launch_graph, graph_free},
-    {record_timer, read_timers, invar_cuda_timer_range},
+    {record_timer, read_timers, name_range},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"
