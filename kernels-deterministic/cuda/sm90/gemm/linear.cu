@@ -711,29 +711,13 @@ invar_status invar_cuda_linear_fwd(const invar_device *dev, const invar_linear_f
     return all ? all(dev, &set) : run_separately(dev, &set, &a->act, (char *)workspace);
 }
 
-static invar_gemm moe_forward(const invar_moe_linear_fwd_args *a)
+static invar_gemm product_of(const invar_moe_linear_fwd_args *a)
 {
     invar_gemm p = product_into(INVAR_OP_MOE_LINEAR_FWD, &a->y, a->k_shards);
 
     set_forward(&p, &a->x, &a->w, a->k_atom);
     by_expert(&p, &a->experts);
     return p;
-}
-
-size_t invar_cuda_moe_linear_fwd_workspace(const invar_device *dev,
-                                           const invar_moe_linear_fwd_args *a)
-{
-    invar_gemm p = moe_forward(a);
-
-    return product_workspace(dev, &p);
-}
-
-invar_status invar_cuda_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
-                                       void *workspace)
-{
-    invar_gemm p = moe_forward(a);
-
-    return run_gemm(dev, &p, workspace);
 }
 
 /* ---- dx -------------------------------------------------------------------------------------- */
@@ -751,7 +735,7 @@ static void set_parts(invar_gemm *p, const invar_linear_part *parts, const int64
     }
 }
 
-static invar_gemm input_grad(const invar_linear_dx_args *a)
+static invar_gemm product_of(const invar_linear_dx_args *a)
 {
     invar_gemm p = product_into(INVAR_OP_LINEAR_DX, &a->dx, a->k_shards);
 
@@ -759,22 +743,7 @@ static invar_gemm input_grad(const invar_linear_dx_args *a)
     return p;
 }
 
-size_t invar_cuda_linear_dx_workspace(const invar_device *dev, const invar_linear_dx_args *a)
-{
-    invar_gemm p = input_grad(a);
-
-    return product_workspace(dev, &p);
-}
-
-invar_status invar_cuda_linear_dx(const invar_device *dev, const invar_linear_dx_args *a,
-                                  void *workspace)
-{
-    invar_gemm p = input_grad(a);
-
-    return run_gemm(dev, &p, workspace);
-}
-
-static invar_gemm moe_input_grad(const invar_moe_linear_dx_args *a)
+static invar_gemm product_of(const invar_moe_linear_dx_args *a)
 {
     invar_gemm p = product_into(INVAR_OP_MOE_LINEAR_DX, &a->dx, a->k_shards);
 
@@ -783,18 +752,23 @@ static invar_gemm moe_input_grad(const invar_moe_linear_dx_args *a)
     return p;
 }
 
-size_t invar_cuda_moe_linear_dx_workspace(const invar_device *dev,
-                                          const invar_moe_linear_dx_args *a)
-{
-    invar_gemm p = moe_input_grad(a);
+/* ---- ops of one product ---------------------------------------------------------------------- */
 
-    return product_workspace(dev, &p);
-}
+#define PRODUCT_OP(fn)                                                                             \
+    size_t invar_cuda_##fn##_workspace(const invar_device *dev, const invar_##fn##_args *a)        \
+    {                                                                                              \
+        invar_gemm p = product_of(a);                                                              \
+                                                                                                   \
+        return product_workspace(dev, &p);                                                         \
+    }                                                                                              \
+    invar_status invar_cuda_##fn(const invar_device *dev, const invar_##fn##_args *a,              \
+                                 void *workspace)                                                  \
+    {                                                                                              \
+        invar_gemm p = product_of(a);                                                              \
+                                                                                                   \
+        return run_gemm(dev, &p, workspace);                                                       \
+    }
 
-invar_status invar_cuda_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a,
-                                      void *workspace)
-{
-    invar_gemm p = moe_input_grad(a);
-
-    return run_gemm(dev, &p, workspace);
-}
+PRODUCT_OP(moe_linear_fwd)
+PRODUCT_OP(linear_dx)
+PRODUCT_OP(moe_linear_dx)
