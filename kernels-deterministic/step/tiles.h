@@ -186,15 +186,4 @@ static inline void invar_tile_make(invar_step_tile *t, invar_tile_form form, int
     }
 }
 
-/* Adds outputs to an order-sensitive 64-bit hash, for recording what a GPU computed. */
-static inline uint64_t invar_tile_hash(uint64_t hash, const uint32_t *d /* (INVAR_TILE_OUTPUTS) */)
-{
-    for (int i = 0; i < INVAR_TILE_OUTPUTS; i++) {
-        hash ^= d[i];
-        hash *= UINT64_C(0x100000001B3);
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 #endif

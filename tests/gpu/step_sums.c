@@ -44,7 +44,7 @@ int main(int argc, char **argv)
                     tile_product(d, &tile, (invar_tile_form)form,
                                  portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD,
                                  workspace);
-                hash = invar_tile_hash(hash, &d[0][0]);
+                hash = tile_hash(hash, &d[0][0]);
             }
             printf("%s %s %" PRIu64 " %016" PRIx64 "\n", form == INVAR_TILE_BF16 ? "bf16" : "e4m3",
                    invar_tile_family_names[family], tiles, hash);

@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "kernels-deterministic/cuda/sm90/hardware_check.h"
+#include "tests/step_run.h"
 
 enum { PREFIX = 2048, RECORDED = 40 };
 
@@ -120,7 +121,7 @@ static void record_family(const records *to, const family_run *r, size_t count)
     uint64_t hash = 0;
 
     for (size_t n = 0; n < count; n++) {
-        hash = invar_tile_hash(hash, r->wgmma[n]);
+        hash = tile_hash(hash, r->wgmma[n]);
         if (n + 1 == PREFIX)
             write_hash(to->first_hashes, r, n + 1, hash);
         if (n + 1 == count)
