@@ -21,10 +21,6 @@
 
 #include "kernels-deterministic/op_fields.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_FUSED_PARTS_MAX 3
 #define INVAR_FUSED_PARTS_MAX_OUTPUTS 5
 
@@ -68,7 +64,4 @@ void invar_fused_parts_plan(invar_fused_parts *out, invar_op op, const void *arg
 invar_status invar_fused_parts_copy_accumulators(const invar_device *dev,
                                                  const invar_fused_parts *parts) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

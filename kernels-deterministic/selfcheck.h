@@ -14,10 +14,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Callback for one result; `what` names the value, "o" of attention.fwd. A failure ends the
  * self-check.
@@ -38,7 +34,4 @@ size_t invar_selfcheck_scratch(int threads);
 invar_status invar_selfcheck_run(const invar_device *dev, invar_dtype storage,
                                  invar_selfcheck_emit emit, void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "kernels-deterministic/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * dst[i] = the value at (row, first + i) as f32. mxfp8 and int4 give the bf16 value that they
  * represent; fp8 gives the e4m3 value without its scale. For int4, `first` must be even.
@@ -32,7 +28,4 @@ void invar_tensor_row_store(const invar_tensor *t, int64_t row, int64_t first, i
 /* Returns the scale of an fp8 tensor at (row, col). */
 float invar_tensor_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

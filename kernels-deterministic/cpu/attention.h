@@ -13,10 +13,6 @@
 #include "kernels-deterministic/ops.h"
 #include "kernels-deterministic/step/chain.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_ATTENTION_ROWS 128               /* maximum of query rows in a tile */
 #define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* larger than every position */
 
@@ -168,7 +164,4 @@ typedef struct invar_attention_sum {
 void invar_attention_sum_run(float *acc, const invar_device *dev, const invar_attention_sum *sum,
                              void *spare, void *workspace);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

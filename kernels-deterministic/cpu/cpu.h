@@ -12,10 +12,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     size_t invar_cpu_##fn##_workspace(const invar_device *dev, const invar_##fn##_args *args);     \
     invar_status invar_cpu_##fn(const invar_device *dev, const invar_##fn##_args *args,            \
@@ -23,7 +19,4 @@ extern "C" {
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-#ifdef __cplusplus
-}
-#endif
 #endif

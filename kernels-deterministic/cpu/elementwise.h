@@ -8,10 +8,6 @@
 
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Maximum of elements per call: fits on the stack, and is a multiple of all scale blocks. */
 #define INVAR_PIECE 512
 
@@ -26,7 +22,4 @@ typedef void (*invar_elementwise_fn)(const void *payload, int64_t row, int64_t f
 invar_status invar_elementwise_run(const invar_device *dev, int64_t rows, int64_t cols,
                                    invar_elementwise_fn run, const void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

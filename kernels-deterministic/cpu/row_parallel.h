@@ -11,10 +11,6 @@
 
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_row_parallel_job {
     int64_t rows;
     int64_t rows_per_task; /* at least 1; more if rows are cheap */
@@ -31,7 +27,4 @@ size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch);
 invar_status invar_row_parallel_run(const invar_device *dev, const invar_row_parallel_job *job,
                                     void *workspace) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Maximum of columns per task: long runs of memory, and arrays that fit on the stack. */
 #define INVAR_TOKEN_COLUMNS 512
 
@@ -39,7 +35,4 @@ invar_status invar_token_block_sums(const invar_device *dev, const invar_tensor 
                                     const invar_row_offsets *units, int32_t shards,
                                     invar_token_term_fn term, const void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

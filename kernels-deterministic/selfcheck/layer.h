@@ -11,10 +11,6 @@
 
 #include "kernels-deterministic/selfcheck.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     TOKENS = 37,
     WIDTH = 128, /* a multiple of the fp8 block */
@@ -144,7 +140,4 @@ invar_status invar_selfcheck_products_of_ranks(invar_selfcheck *r) INVAR_MUST_US
 invar_status invar_selfcheck_norm_of_ranks(invar_selfcheck *r) INVAR_MUST_USE;
 invar_status invar_selfcheck_logprobs_of_ranks(invar_selfcheck *r) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

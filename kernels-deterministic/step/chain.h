@@ -13,10 +13,6 @@
 #include "kernels-deterministic/device.h"
 #include "kernels-deterministic/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Position of element (row, k) of an operand in its tensor of rank 2. */
 typedef enum invar_chain_layout {
     INVAR_CHAIN_ROWS,   /* tensor[row][k]: k is the last index */
@@ -108,7 +104,4 @@ void invar_chain_fold(float *acc, int32_t shard, int64_t count);
 /* Ends chains: -0 becomes +0. */
 void invar_chain_finish(float *acc, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Continues the chains of a tile by k products; k is a multiple of `group`, with panels padded by
  * zeros.
@@ -112,7 +108,4 @@ void invar_kernel_sm90_bf16_one(float *acc, const float *a, int64_t a_stride, co
 void invar_kernel_sm90_e4m3_one(float *acc, const float *a, int64_t a_stride, const float *b,
                                 int64_t b_stride);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

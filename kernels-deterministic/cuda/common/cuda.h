@@ -17,10 +17,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* First invalid argument that a kernel found in device memory; all zero if there is none. */
 typedef struct invar_cuda_fault {
     int32_t op;     /* invar_op + 1 */
@@ -111,7 +107,4 @@ invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *fil
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "kernels-deterministic/cuda/common/cuda.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_TENSOR_MAP_RANK 5
 
 /*
@@ -46,7 +42,4 @@ static inline bool invar_tensor_map_takes(const void *data, int64_t stride_bytes
     return ((uintptr_t)data & 15) == 0 && (stride_bytes & 15) == 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

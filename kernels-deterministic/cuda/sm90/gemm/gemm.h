@@ -16,10 +16,6 @@
 
 #include "kernels-deterministic/cuda/common/cuda.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * One operand of a chain: element (i, k) of a matrix. k is the contiguous index, or index 0 if
  * `k_outer` is set. Quantized types are those of tensor.h; scales run along the contiguous index.
@@ -134,7 +130,4 @@ invar_status invar_skinny_set(const invar_device *dev, const invar_gemm_set *set
 bool invar_gemm_fp8_takes(const invar_device *dev, const invar_gemm *p);
 invar_status invar_gemm_fp8(const invar_device *dev, const invar_gemm *p) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif
