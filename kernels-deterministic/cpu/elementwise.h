@@ -22,4 +22,14 @@ typedef void (*invar_elementwise_fn)(const void *payload, int64_t row, int64_t f
 invar_status invar_elementwise_run(const invar_device *dev, int64_t rows, int64_t cols,
                                    invar_elementwise_fn run, const void *payload) INVAR_MUST_USE;
 
+/* Defines the two functions of an element-wise op; `piece` computes the output `out`. */
+#define INVAR_ELEMENTWISE_OP(fn, out, piece)                                                       \
+    INVAR_NO_WORKSPACE(cpu, fn)                                                                    \
+    invar_status invar_cpu_##fn(const invar_device *dev, const invar_##fn##_args *a,               \
+                                void *workspace)                                                   \
+    {                                                                                              \
+        (void)workspace;                                                                           \
+        return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], piece, a);             \
+    }
+
 #endif

@@ -140,19 +140,8 @@ static void logprob_token(const void *payload, int64_t token, void *scratch)
     join_chunks(&out, token, &sums, logits[target] * inverse);
 }
 
-size_t invar_cpu_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
-{
-    return invar_row_parallel_workspace(dev, sums_bytes(a->logits.shape[1]));
-}
-
-invar_status invar_cpu_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
-                                   void *workspace)
-{
-    invar_row_parallel_job job = {a->logits.shape[0], 1, sums_bytes(a->logits.shape[1]),
-                                  logprob_token, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(logprob_fwd, a->logits.shape[0], 1, sums_bytes(a->logits.shape[1]),
+                      logprob_token)
 
 /* ---- forward, by parts of the vocabulary ----------------------------------------------------- */
 
@@ -175,15 +164,7 @@ static void sum_token(const void *payload, int64_t token, void *scratch)
     row[last] = target < vocabulary ? logits[target] : 0.0f;
 }
 
-INVAR_NO_WORKSPACE(cpu, logprob_sum)
-
-invar_status invar_cpu_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
-                                   void *workspace)
-{
-    invar_row_parallel_job job = {a->logits.shape[0], 1, 0, sum_token, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(logprob_sum, a->logits.shape[0], 1, 0, sum_token)
 
 /* Returns the token's row in a part. */
 static const float *sums_of(const invar_logprob_join_args *a, int64_t token, int32_t part)
@@ -214,18 +195,7 @@ static void join_token(const void *payload, int64_t token, void *scratch)
     join_chunks(&out, token, &sums, logit * (1.0f / a->temperature));
 }
 
-size_t invar_cpu_logprob_join_workspace(const invar_device *dev, const invar_logprob_join_args *a)
-{
-    return invar_row_parallel_workspace(dev, sums_bytes(a->vocabulary));
-}
-
-invar_status invar_cpu_logprob_join(const invar_device *dev, const invar_logprob_join_args *a,
-                                    void *workspace)
-{
-    invar_row_parallel_job job = {a->targets.shape[0], 1, sums_bytes(a->vocabulary), join_token, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(logprob_join, a->targets.shape[0], 1, sums_bytes(a->vocabulary), join_token)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
@@ -255,12 +225,4 @@ static void logprob_piece_back(const void *payload, int64_t token, int64_t first
     invar_tensor_row_store(&a->dlogits, token, first, count, g);
 }
 
-INVAR_NO_WORKSPACE(cpu, logprob_bwd)
-
-invar_status invar_cpu_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a,
-                                   void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->logits.shape[0], a->logits.shape[1], logprob_piece_back,
-                                 a);
-}
+INVAR_ELEMENTWISE_OP(logprob_bwd, logits, logprob_piece_back)

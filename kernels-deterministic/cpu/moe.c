@@ -152,19 +152,8 @@ static size_t route_scratch(const invar_moe_route_fwd_args *a)
     return (size_t)(a->logits.shape[1] + a->router.groups) * sizeof(uint64_t);
 }
 
-size_t invar_cpu_moe_route_fwd_workspace(const invar_device *dev, const invar_moe_route_fwd_args *a)
-{
-    return invar_row_parallel_workspace(dev, route_scratch(a));
-}
-
-invar_status invar_cpu_moe_route_fwd(const invar_device *dev, const invar_moe_route_fwd_args *a,
-                                     void *workspace)
-{
-    invar_row_parallel_job job = {a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a),
-                                  route_token, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(moe_route_fwd, a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a),
+                      route_token)
 
 /* Computes dscores[s], the gradient of the score of slot s. */
 static void route_slots_back(float *dscores, const invar_moe_route_bwd_args *a, int64_t token)
@@ -216,19 +205,8 @@ static size_t route_back_scratch(const invar_moe_route_bwd_args *a)
     return (size_t)(a->scores.shape[1] + a->ids.shape[1]) * sizeof(float);
 }
 
-size_t invar_cpu_moe_route_bwd_workspace(const invar_device *dev, const invar_moe_route_bwd_args *a)
-{
-    return invar_row_parallel_workspace(dev, route_back_scratch(a));
-}
-
-invar_status invar_cpu_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
-                                     void *workspace)
-{
-    invar_row_parallel_job job = {a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a),
-                                  route_token_back, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(moe_route_bwd, a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a),
+                      route_token_back)
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
@@ -274,14 +252,7 @@ static void gather_piece(const void *payload, int64_t row, int64_t first, int64_
            (size_t)(count * size));
 }
 
-INVAR_NO_WORKSPACE(cpu, moe_gather_fwd)
-
-invar_status invar_cpu_moe_gather_fwd(const invar_device *dev, const invar_moe_gather_fwd_args *a,
-                                      void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], gather_piece, a);
-}
+INVAR_ELEMENTWISE_OP(moe_gather_fwd, out, gather_piece)
 
 /* ---- combine, and the backward of gather ----------------------------------------------------- */
 

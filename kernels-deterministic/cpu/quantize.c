@@ -150,11 +150,4 @@ static void dequantize_piece(const void *payload, int64_t row, int64_t first, in
     invar_tensor_row_store(&a->x, row, first, count, x);
 }
 
-INVAR_NO_WORKSPACE(cpu, dequantize)
-
-invar_status invar_cpu_dequantize(const invar_device *dev, const invar_dequantize_args *a,
-                                  void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->x.shape[0], a->x.shape[1], dequantize_piece, a);
-}
+INVAR_ELEMENTWISE_OP(dequantize, x, dequantize_piece)

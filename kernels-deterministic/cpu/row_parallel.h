@@ -27,4 +27,22 @@ size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch);
 invar_status invar_row_parallel_run(const invar_device *dev, const invar_row_parallel_job *job,
                                     void *workspace) INVAR_MUST_USE;
 
+/*
+ * Defines the two functions of an op whose rows are independent. `count` is the number of rows and
+ * `bytes` the scratch of a thread, both for the arguments `a`; `one` computes a row.
+ */
+#define INVAR_ROW_PARALLEL_OP(fn, count, per_task, bytes, one)                                     \
+    size_t invar_cpu_##fn##_workspace(const invar_device *dev, const invar_##fn##_args *a)         \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        return invar_row_parallel_workspace(dev, (bytes));                                         \
+    }                                                                                              \
+    invar_status invar_cpu_##fn(const invar_device *dev, const invar_##fn##_args *a,               \
+                                void *workspace)                                                   \
+    {                                                                                              \
+        invar_row_parallel_job job = {(count), (per_task), (bytes), one, a};                       \
+                                                                                                   \
+        return invar_row_parallel_run(dev, &job, workspace);                                       \
+    }
+
 #endif

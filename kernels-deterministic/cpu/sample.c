@@ -388,14 +388,4 @@ static size_t sample_scratch(const invar_sample_args *a)
     return parts.filter + parts.chunks + parts.logits;
 }
 
-size_t invar_cpu_sample_workspace(const invar_device *dev, const invar_sample_args *a)
-{
-    return invar_row_parallel_workspace(dev, sample_scratch(a));
-}
-
-invar_status invar_cpu_sample(const invar_device *dev, const invar_sample_args *a, void *workspace)
-{
-    invar_row_parallel_job job = {a->logits.shape[0], 1, sample_scratch(a), sample_row, a};
-
-    return invar_row_parallel_run(dev, &job, workspace);
-}
+INVAR_ROW_PARALLEL_OP(sample, a->logits.shape[0], 1, sample_scratch(a), sample_row)

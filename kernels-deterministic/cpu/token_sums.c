@@ -336,13 +336,7 @@ static void add_piece(const void *payload, int64_t row, int64_t first, int64_t c
     invar_tensor_row_store(&args->out, row, first, count, a);
 }
 
-INVAR_NO_WORKSPACE(cpu, add)
-
-invar_status invar_cpu_add(const invar_device *dev, const invar_add_args *a, void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], add_piece, a);
-}
+INVAR_ELEMENTWISE_OP(add, out, add_piece)
 
 /* ---- a factor -------------------------------------------------------------------------------- */
 
@@ -357,13 +351,7 @@ static void scale_piece(const void *payload, int64_t row, int64_t first, int64_t
     invar_tensor_row_store(&a->y, row, first, count, x);
 }
 
-INVAR_NO_WORKSPACE(cpu, scale)
-
-invar_status invar_cpu_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], scale_piece, a);
-}
+INVAR_ELEMENTWISE_OP(scale, y, scale_piece)
 
 /* ---- shards of ranks ------------------------------------------------------------------------- */
 
@@ -404,11 +392,4 @@ static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t 
     invar_tensor_row_store(&a->y, row, first, count, sum);
 }
 
-INVAR_NO_WORKSPACE(cpu, shards_fold)
-
-invar_status invar_cpu_shards_fold(const invar_device *dev, const invar_shards_fold_args *a,
-                                   void *workspace)
-{
-    (void)workspace;
-    return invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], fold_piece, a);
-}
+INVAR_ELEMENTWISE_OP(shards_fold, y, fold_piece)
