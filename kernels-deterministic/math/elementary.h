@@ -36,18 +36,17 @@
 #define INVAR_ROUNDER 0x1.8p23f
 #define INVAR_ROUNDER_BITS UINT32_C(0x4B400000)
 
-/* exp(x) = mantissa * scale0 * scale1. The product of the first two is exact and normal. */
-typedef struct invar_exp_parts {
-    float mantissa; /* about 0.707 to 1.415 */
-    float scale0;   /* a power of two */
-    float scale1;   /* a power of two */
-} invar_exp_parts;
+/* exp(x) = (sum + small) * 2^n, where sum + small is about 0.707 to 1.415. */
+typedef struct invar_exp_reduced {
+    float sum, small;
+    float rounded; /* INVAR_ROUNDER + n */
+} invar_exp_reduced;
 
 /*
- * Splits exp(x) for |x| <= 150 or NaN: x = n ln 2 + r with |r| <= ln(2)/2; a polynomial of degree 6
- * for exp(r).
+ * Reduces exp(x) for |x| <= 150 or NaN: x = n ln 2 + r with |r| <= ln(2)/2; a polynomial of degree
+ * 6 for exp(r).
  */
-INVAR_FN invar_exp_parts invar_exp_split(float x)
+INVAR_FN invar_exp_reduced invar_exp_reduce(float x)
 {
     float t = invar_fmaf(x, 0x1.715476p0f, INVAR_ROUNDER);
     float n = t - INVAR_ROUNDER;
@@ -63,13 +62,30 @@ INVAR_FN invar_exp_parts invar_exp_split(float x)
     // 1 + r + r^2 q with an exact 1 + r0: the rounding error of the sum is added to the small part.
     float sum = 1.0f + r0;
     float lost = r0 - (sum - 1.0f);
-    float small = invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    invar_exp_reduced e;
+    e.sum = sum;
+    e.small = invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    e.rounded = t;
+    return e;
+}
+
+/* exp(x) = mantissa * scale0 * scale1. The product of the first two is exact and normal. */
+typedef struct invar_exp_parts {
+    float mantissa;
+    float scale0; /* a power of two */
+    float scale1; /* a power of two */
+} invar_exp_parts;
+
+/* Splits exp(x) for |x| <= 150 or NaN. */
+INVAR_FN invar_exp_parts invar_exp_split(float x)
+{
+    invar_exp_reduced e = invar_exp_reduce(x);
 
     // Two factors, because 2^n itself may be out of range; n + 254 > 0 is split into two exponents.
-    uint32_t exponent = invar_f32_bits(t) - INVAR_ROUNDER_BITS + 254;
+    uint32_t exponent = invar_f32_bits(e.rounded) - INVAR_ROUNDER_BITS + 254;
     uint32_t half = exponent >> 1;
     invar_exp_parts parts;
-    parts.mantissa = sum + small;
+    parts.mantissa = e.sum + e.small;
     parts.scale0 = invar_bits_f32(half << 23);
     parts.scale1 = invar_bits_f32((exponent - half) << 23);
     return parts;

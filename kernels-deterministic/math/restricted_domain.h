@@ -26,41 +26,17 @@ INVAR_FN float invar_max_nan_f32(float x, float low)
 #endif
 }
 
-/* exp(y) = mantissa * 2^n for y <= 0, with n in the low bits of `rounded`. */
-typedef struct invar_exp_nonpositive_parts {
-    float mantissa, rounded;
-} invar_exp_nonpositive_parts;
-
-INVAR_FN invar_exp_nonpositive_parts invar_exp_split_below(float y)
-{
-    float t = invar_fmaf(y, 0x1.715476p0f, INVAR_ROUNDER);
-    float n = t - INVAR_ROUNDER;
-    float r0 = invar_fmaf(n, -0x1.62e43p-1f, y);
-    float r = invar_fmaf(n, 0x1.05c61p-29f, r0);
-
-    float q = 0x1.694cd2p-10f;
-    q = invar_fmaf(q, r, 0x1.123988p-7f);
-    q = invar_fmaf(q, r, 0x1.555a26p-5f);
-    q = invar_fmaf(q, r, 0x1.555492p-3f);
-    q = invar_fmaf(q, r, 0x1.fffffap-2f);
-    float sum = 1.0f + r0;
-    float lost = r0 - (sum - 1.0f);
-    invar_exp_nonpositive_parts e;
-    e.mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
-    e.rounded = t;
-    return e;
-}
-
 /*
  * invar_exp(x) for x <= 0 and NaN. One factor 2^(n + 64) is in range there, its product with the
  * mantissa is exact and normal, and only the multiplication by 2^-64 rounds.
  */
 INVAR_FN float invar_exp_nonpositive(float x)
 {
-    invar_exp_nonpositive_parts e = invar_exp_split_below(invar_max_nan_f32(x, -104.0f));
+    invar_exp_reduced e = invar_exp_reduce(invar_max_nan_f32(x, -104.0f));
+    float mantissa = e.sum + e.small;
     float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x5F800000));
 
-    return invar_canonical_f32(e.mantissa * scale * 0x1p-64f);
+    return invar_canonical_f32(mantissa * scale * 0x1p-64f);
 }
 
 /*
@@ -73,10 +49,11 @@ INVAR_FN float invar_exp_nonpositive(float x)
 
 INVAR_FN float invar_exp_nonpositive_normal(float x)
 {
-    invar_exp_nonpositive_parts e = invar_exp_split_below(x);
+    invar_exp_reduced e = invar_exp_reduce(x);
+    float mantissa = e.sum + e.small;
     float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x3F800000));
 
-    return invar_canonical_f32(e.mantissa * scale);
+    return invar_canonical_f32(mantissa * scale);
 }
 
 /*
@@ -102,20 +79,9 @@ INVAR_FN float invar_inverse_of_1_to_2(float d)
 INVAR_FN invar_sigmoid_parts invar_sigmoid_moderate(float x)
 {
     float a = invar_abs_f32(x);
-    float t = invar_fmaf(-a, 0x1.715476p0f, INVAR_ROUNDER);
-    float n = t - INVAR_ROUNDER;
-    float r0 = invar_fmaf(n, -0x1.62e43p-1f, -a);
-    float r = invar_fmaf(n, 0x1.05c61p-29f, r0);
-
-    float q = 0x1.694cd2p-10f;
-    q = invar_fmaf(q, r, 0x1.123988p-7f);
-    q = invar_fmaf(q, r, 0x1.555a26p-5f);
-    q = invar_fmaf(q, r, 0x1.555492p-3f);
-    q = invar_fmaf(q, r, 0x1.fffffap-2f);
-    float sum = 1.0f + r0;
-    float lost = r0 - (sum - 1.0f);
-    float mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
-    float e = mantissa * invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x3F800000));
+    invar_exp_reduced exp = invar_exp_reduce(-a);
+    float e = (exp.sum + exp.small) *
+              invar_bits_f32((invar_f32_bits(exp.rounded) << 23) + UINT32_C(0x3F800000));
 
     float d = 1.0f + e;
     float d_lost = e - (d - 1.0f);
