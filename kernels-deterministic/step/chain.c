@@ -24,8 +24,6 @@
 
 #define PANEL_ROWS (INVAR_CHAIN_TILE_N + INVAR_KERNEL_MAX_COLS) // enough for either operand
 
-#define FEW_ROWS 4 // maximum of rows for which b is not packed
-
 #define W INVAR_VF_WIDTH
 
 // floats of one row of either layout
@@ -285,27 +283,9 @@ static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
 {
     invar_dtype dtype = tile->b.tensor->dtype;
 
-    return kernel == &invar_kernels_widest()->ieee && tile->m <= FEW_ROWS &&
+    return kernel == &invar_kernels_widest()->ieee && tile->m <= INVAR_KERNEL_DIRECT_ROWS &&
            (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16) &&
            tile->a.layout == INVAR_CHAIN_ROWS && tile->b.layout == INVAR_CHAIN_ROWS;
-}
-
-/*
- * Computes the rows i .. i + INVAR_KERNEL_DIRECT_ROWS - 1 of the tile and all columns that fill a
- * cell, over k values from k_first on.
- */
-static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile, int64_t i,
-                            int64_t k_first, int64_t k, packs *w)
-{
-    const invar_chain_operand *a = &tile->a, *b = &tile->b;
-    int64_t rows = tile->m - i < INVAR_KERNEL_DIRECT_ROWS ? tile->m - i : INVAR_KERNEL_DIRECT_ROWS;
-
-    for (int64_t r = 0; r < rows; r++)
-        invar_tensor_row_load(w->lines + r * LINE, a->tensor, a->row0 + i + r, a->k0 + k_first, k);
-    for (int64_t j = 0; j + INVAR_KERNEL_DIRECT_COLS <= tile->n; j += INVAR_KERNEL_DIRECT_COLS) {
-        invar_kernel_rows rows_b = find_rows(NULL, b->tensor, b->row0 + j, 0, b->k0 + k_first, k);
-        invar_kernel_ieee_direct(acc + i * ld + j, ld, (int)rows, w->lines, LINE, &rows_b, k);
-    }
 }
 
 /*
@@ -314,10 +294,20 @@ static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile
  */
 static int64_t run_direct(float *acc, int64_t ld, const invar_chain_tile *tile, packs *w)
 {
-    for (int64_t k = 0; k < tile->k; k += KC)
-        for (int64_t i = 0; i < tile->m; i += INVAR_KERNEL_DIRECT_ROWS)
-            run_direct_rows(acc, ld, tile, i, k, tile->k - k < KC ? tile->k - k : KC, w);
-    return tile->n / INVAR_KERNEL_DIRECT_COLS * INVAR_KERNEL_DIRECT_COLS;
+    const invar_chain_operand *a = &tile->a, *b = &tile->b;
+    int64_t cols = tile->n / INVAR_KERNEL_DIRECT_COLS * INVAR_KERNEL_DIRECT_COLS;
+
+    for (int64_t first = 0; first < tile->k; first += KC) {
+        int64_t k = tile->k - first < KC ? tile->k - first : KC;
+
+        for (int64_t r = 0; r < tile->m; r++)
+            invar_tensor_row_load(w->lines + r * LINE, a->tensor, a->row0 + r, a->k0 + first, k);
+        for (int64_t j = 0; j < cols; j += INVAR_KERNEL_DIRECT_COLS) {
+            invar_kernel_rows rows = find_rows(NULL, b->tensor, b->row0 + j, 0, b->k0 + first, k);
+            invar_kernel_ieee_direct(acc + j, ld, (int)tile->m, w->lines, LINE, &rows, k);
+        }
+    }
+    return cols;
 }
 
 void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const invar_chain_tile *tile,
