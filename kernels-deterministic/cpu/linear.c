@@ -335,8 +335,10 @@ static invar_status weight_grad(const invar_device *dev, const weight_grad_job *
     return invar_chain_grid_run(dev, &grid, workspace);
 }
 
-static int64_t unit_after(const invar_row_offsets *units, int64_t token)
+/* Returns the first token after the unit of a token; the rule is the offsets of the units. */
+static int64_t unit_end(const void *rule, int64_t token)
 {
+    const invar_row_offsets *units = rule;
     int64_t low = 0, high = units->count - 1;
 
     // the last unit that starts at or before the token; empty units contain no token
@@ -350,11 +352,6 @@ static int64_t unit_after(const invar_row_offsets *units, int64_t token)
     return units->offsets[low + 1];
 }
 
-static int64_t dense_unit_end(const void *rule, int64_t row)
-{
-    return unit_after(rule, row);
-}
-
 size_t invar_cpu_linear_dw_workspace(const invar_device *dev, const invar_linear_dw_args *a)
 {
     (void)a;
@@ -364,7 +361,7 @@ size_t invar_cpu_linear_dw_workspace(const invar_device *dev, const invar_linear
 invar_status invar_cpu_linear_dw(const invar_device *dev, const invar_linear_dw_args *a,
                                  void *workspace)
 {
-    weight_grad_job job = {&a->dw,    &a->dy, &a->x,          0,       dense_unit_end,
+    weight_grad_job job = {&a->dw,    &a->dy, &a->x,          0,       unit_end,
                            &a->units, 0,      a->dy.shape[0], a->fresh};
 
     return weight_grad(dev, &job, workspace);
@@ -380,7 +377,7 @@ typedef struct expert_rule {
 static int64_t expert_unit_end(const void *rule, int64_t row)
 {
     const expert_rule *r = rule;
-    int64_t last_token = unit_after(r->units, r->row_token[row]);
+    int64_t last_token = unit_end(r->units, r->row_token[row]);
 
     while (row < r->end && r->row_token[row] < last_token)
         row++;

@@ -166,12 +166,6 @@ static void sum_token(const void *payload, int64_t token, void *scratch)
 
 INVAR_ROW_PARALLEL_OP(logprob_sum, a->logits.shape[0], 1, 0, sum_token)
 
-/* Returns the token's row in a part. */
-static const float *sums_of(const invar_logprob_join_args *a, int64_t token, int32_t part)
-{
-    return (const float *)a->sums.data + (part * a->targets.shape[0] + token) * a->sums.row_stride;
-}
-
 static void join_token(const void *payload, int64_t token, void *scratch)
 {
     const invar_logprob_join_args *a = payload;
@@ -181,7 +175,8 @@ static void join_token(const void *payload, int64_t token, void *scratch)
     float logit = 0.0f;
 
     for (int32_t p = 0; p < a->parts; p++) {
-        const float *row = sums_of(a, token, p);
+        const float *row =
+            (const float *)a->sums.data + (p * a->targets.shape[0] + token) * a->sums.row_stride;
         int64_t first = invar_shard_start(sums.count, 1, a->parts, p);
         int64_t end = invar_shard_start(sums.count, 1, a->parts, p + 1);
         for (int64_t c = first; c < end; c++) {

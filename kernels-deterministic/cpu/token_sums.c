@@ -253,13 +253,6 @@ typedef struct scatter_job {
     bool *follows; /* (T) the token is not the first of its chain */
 } scatter_job;
 
-static scatter_job scatter_in(const invar_embedding_bwd_args *a, void *workspace)
-{
-    int64_t *last = workspace, *next = last + a->dtable.shape[0];
-
-    return (scatter_job){a, last, next, (bool *)(next + a->dout.shape[0])};
-}
-
 static void link_tokens(const scatter_job *job)
 {
     const invar_embedding_bwd_args *a = job->args;
@@ -316,7 +309,8 @@ size_t invar_cpu_embedding_bwd_workspace(const invar_device *dev, const invar_em
 invar_status invar_cpu_embedding_bwd(const invar_device *dev, const invar_embedding_bwd_args *a,
                                      void *workspace)
 {
-    scatter_job job = scatter_in(a, workspace);
+    int64_t *last = workspace, *next = last + a->dtable.shape[0];
+    scatter_job job = {a, last, next, (bool *)(next + a->dout.shape[0])};
 
     link_tokens(&job);
     return run_groups(dev, a->dout.shape[1], scatter_group, &job);
