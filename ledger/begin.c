@@ -65,17 +65,14 @@ static bool is_fact_of_caller(const invar_ledger_provenance *c, const char *scop
 static invar_status object_known(bool *out, invar_ledger *ledger, const invar_digest *hash)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, ledger->sql, "SELECT 1 FROM object WHERE run = ?1 AND hash = ?2",
+                        ledger->position.run);
 
-    INVAR_TRY(
-        invar_sql_prepare(&stmt, ledger->sql, "SELECT 1 FROM object WHERE run = ?1 AND hash = ?2"));
-    status = invar_sql_bind_int(stmt, 1, ledger->position.run);
     if (status == INVAR_OK)
         status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
-    if (status == INVAR_OK)
-        status = invar_sql_step(out, stmt);
-    invar_sql_free(stmt);
-    return status;
+    *out = invar_sql_next(&status, stmt);
+    return invar_sql_end(stmt, status);
 }
 
 static invar_status add_object(invar_ledger *ledger, const invar_ledger_object *object)
@@ -278,18 +275,16 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
     invar_provenance *found = NULL;
     invar_digest identity;
     invar_status status;
-    void *block;
 
     INVAR_TRY(check_run(run));
-    INVAR_TRY(invar_alloc(&block, run->n_identity, sizeof *order, "an identity"));
-    order = block;
+    INVAR_TRY(INVAR_ALLOC(order, run->n_identity, "an identity"));
     status = check_identity(&identity, order, run->identity, run->n_identity);
     if (status == INVAR_OK)
         status = gather_facts(&found, &run->circumstances);
     if (status == INVAR_OK)
         status = run_begin_transaction(ledger, run, &identity, order, found);
     invar_provenance_free(found);
-    invar_free(block);
+    invar_free(order);
     return status;
 }
 
@@ -305,26 +300,18 @@ static invar_status find_chain(bool *step_out, bool *chain_out, invar_ledger *le
 {
     invar_sql_stmt *stmt;
     invar_digest found;
-    invar_status status;
-    bool row = false;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, ledger->sql,
+                        "SELECT chain FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
+                        "SELECT chain FROM segment WHERE run = ?1 AND seg = 0 AND after_step = ?2",
+                        run, step);
 
     *step_out = *chain_out = false;
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
-                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
-                                "SELECT chain FROM segment WHERE run = ?1 AND seg = 0 AND "
-                                "after_step = ?2"));
-    status = invar_sql_bind_int(stmt, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, step);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt)) {
         *step_out = true;
         *chain_out |= invar_sql_digest(&found, stmt, 0) && invar_digest_equal(&found, chain);
-        status = invar_sql_step(&row, stmt);
     }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 static invar_status load_position(invar_ledger_position *out, invar_ledger *ledger,

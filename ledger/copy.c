@@ -41,20 +41,11 @@ static invar_status for_each_row(transfer *t, const char *text,
                                  invar_status (*take)(transfer *, invar_sql_stmt *))
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(&stmt, t->from->sql, text, t->run.run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, t->from->sql, text));
-    status = invar_sql_bind_int(stmt, 1, t->run.run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt))
         status = take(t, stmt);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- manifests ------------------------------------------------------------------------------- */
@@ -62,28 +53,20 @@ static invar_status for_each_row(transfer *t, const char *text,
 static invar_status copy_points(transfer *t, int64_t manifest, int64_t number)
 {
     invar_ledger_value values[INVAR_MANIFEST_POINT_COLUMNS];
-    invar_sql_stmt *select = NULL, *insert = NULL;
-    invar_status status =
-        invar_sql_prepare(&select, t->from->sql,
-                          "SELECT " INVAR_MANIFEST_POINT_NAMES " FROM point WHERE manifest = ?1");
-    bool row = false;
+    invar_sql_stmt *select, *insert = NULL;
+    invar_status status = INVAR_SQL_QUERY(
+        &select, t->from->sql,
+        "SELECT " INVAR_MANIFEST_POINT_NAMES " FROM point WHERE manifest = ?1", manifest);
 
     if (status == INVAR_OK)
         status = invar_manifest_point_insert(&insert, t->to->sql);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 1, manifest);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, select);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, select)) {
         for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS; i++)
             values[i] = invar_ledger_value_column(select, i);
         status = invar_manifest_point_write(insert, number, values);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, select);
     }
     invar_sql_free(insert);
-    invar_sql_free(select);
-    return status;
+    return invar_sql_end(select, status);
 }
 
 static invar_status copy_manifest(transfer *t, invar_sql_stmt *stmt)
@@ -156,36 +139,16 @@ static invar_status copy_row(transfer *t, const invar_ledger_stored_row *row,
 
 static invar_status copy_table(transfer *t, invar_ledger_table table)
 {
-    invar_sql_stmt *select = NULL, *insert = NULL;
+    invar_sql_stmt *select, *insert = NULL;
     invar_ledger_stored_row found;
-    invar_status status = invar_ledger_row_select(&select, t->from->sql, table, false);
-    bool row = false;
+    invar_status status = INVAR_LEDGER_ROW_SELECT(&select, t->from->sql, table, t->run.run);
 
     if (status == INVAR_OK)
         status = invar_ledger_row_insert(&insert, t->to->sql, table);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 1, t->run.run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, select);
-    while (status == INVAR_OK && row) {
-        invar_ledger_row_read(&found, select, table);
+    while (invar_ledger_row_next(&found, &status, select, table))
         status = copy_row(t, &found, insert);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, select);
-    }
     invar_sql_free(insert);
-    invar_sql_free(select);
-    return status;
-}
-
-/* Runs a prepared INSERT and makes it ready for the next row. */
-static invar_status run_insert(invar_sql_stmt *stmt)
-{
-    bool row;
-    invar_status status = invar_sql_step(&row, stmt);
-
-    invar_sql_reset(stmt);
-    return status;
+    return invar_sql_end(select, status);
 }
 
 static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
@@ -197,7 +160,7 @@ static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
         invar_ledger_value value = invar_ledger_value_column(stmt, i);
         INVAR_TRY(invar_ledger_value_bind(t->add_entry, i + 2, &value));
     }
-    return run_insert(t->add_entry);
+    return invar_sql_run(t->add_entry);
 }
 
 /* Adds the rows that the source itself does not have. */
@@ -209,15 +172,6 @@ static invar_status count_pruned(transfer *t, invar_sql_stmt *stmt)
     t->left[entry].rows += invar_sql_int(stmt, 1);
     t->left[entry].total += (uint64_t)invar_sql_int(stmt, 2);
     return INVAR_OK;
-}
-
-static invar_status add_pruned(transfer *t, int64_t entry)
-{
-    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 1, t->number));
-    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 2, entry));
-    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 3, t->left[entry].rows));
-    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 4, (int64_t)t->left[entry].total));
-    return run_insert(t->add_pruned);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -242,8 +196,11 @@ static invar_status copy_rows(transfer *t)
     INVAR_TRY(
         for_each_row(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", count_pruned));
     for (int64_t entry = t->first; entry < t->run.entries; entry++)
-        if (t->left[entry].rows > 0)
-            INVAR_TRY(add_pruned(t, entry));
+        if (t->left[entry].rows > 0) {
+            INVAR_TRY(INVAR_SQL_BIND(t->add_pruned, t->number, entry, t->left[entry].rows,
+                                     (int64_t)t->left[entry].total));
+            INVAR_TRY(invar_sql_run(t->add_pruned));
+        }
     return INVAR_OK;
 }
 
@@ -252,7 +209,6 @@ static invar_status copy_run(transfer *t)
 {
     invar_status status;
     int64_t entries;
-    void *block;
 
     // entries are counted, because a forged number must not make us allocate all memory
     INVAR_TRY(invar_sql_query_int(&entries, t->from->sql,
@@ -261,9 +217,7 @@ static invar_status copy_run(transfer *t)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: entries are missing; invar ledger verify says which",
                           invar_sql_path(t->from->sql));
-    INVAR_TRY(invar_alloc(&block, (size_t)t->run.entries, sizeof *t->left, "the entries"));
-    t->left = block;
-    memset(t->left, 0, (size_t)t->run.entries * sizeof *t->left);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t->left, (size_t)t->run.entries, "the entries"));
     status = invar_sql_exec(t->to->sql, "BEGIN IMMEDIATE");
     if (status == INVAR_OK) {
         status = copy_rows(t);
@@ -276,7 +230,7 @@ static invar_status copy_run(transfer *t)
             status = invar_sql_roll_back(t->to->sql, status);
         }
     }
-    invar_free(block);
+    invar_free(t->left);
     return status;
 }
 

@@ -75,19 +75,17 @@ invar_status invar_ledger_add_evaluation(invar_ledger *ledger, const char *datas
 {
     const invar_ledger_metric **order;
     invar_status status;
-    void *block;
 
     INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_name("a data set", dataset));
-    INVAR_TRY(invar_alloc(&block, count, sizeof *order, "an evaluation"));
-    order = block;
+    INVAR_TRY(INVAR_ALLOC(order, count, "an evaluation"));
     status = invar_ledger_validate_metrics(order, "a result", results, count);
     if (status == INVAR_OK)
         status = invar_ledger_begin_transaction(ledger, "evaluation", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK)
         status = invar_ledger_commit(ledger, add_results(ledger, dataset, order, count),
                                      &ledger->position);
-    invar_free(block);
+    invar_free(order);
     return status;
 }
 

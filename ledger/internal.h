@@ -50,7 +50,7 @@ struct invar_ledger {
     invar_sql_stmt *insert_entry;
     invar_sql_stmt *insert_series;
     uint64_t *series; /* (n_series) hashes of the names that the table `series` is known to have */
-    size_t n_series, series_room;
+    int64_t n_series, series_room;
     int64_t other_content; /* events "content-differs" that this writer has recorded */
     char other_note[INVAR_LEDGER_NOTE_SIZE]; /* message of the first such event; empty at first */
 

@@ -112,10 +112,8 @@ static invar_status check_names(const invar_ledger_point *points, size_t count)
 {
     const invar_ledger_point **order;
     invar_status status;
-    void *block;
 
-    INVAR_TRY(invar_alloc(&block, count, sizeof *order, "a manifest"));
-    order = block;
+    INVAR_TRY(INVAR_ALLOC(order, count, "a manifest"));
     for (size_t i = 0; i < count; i++)
         order[i] = &points[i];
     status = invar_sort((const void **)order, count, by_name);
@@ -123,7 +121,7 @@ static invar_status check_names(const invar_ledger_point *points, size_t count)
         if (strcmp(order[i - 1]->name, order[i]->name) == 0)
             status = INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: two points have the name \"%.120s\"",
                                 order[i]->name);
-    invar_free(block);
+    invar_free(order);
     return status;
 }
 
@@ -132,33 +130,28 @@ static invar_status check_names(const invar_ledger_point *points, size_t count)
 invar_status invar_manifest_find(int64_t *out, invar_sql *sql, const invar_digest *hash)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status =
+        invar_sql_prepare(&stmt, sql, "SELECT manifest FROM manifest WHERE hash = ?1");
 
-    INVAR_TRY(invar_sql_prepare(&stmt, sql, "SELECT manifest FROM manifest WHERE hash = ?1"));
-    status = invar_sql_bind_blob(stmt, 1, hash->bytes, sizeof hash->bytes);
     if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    *out = row ? invar_sql_int(stmt, 0) : 0;
-    invar_sql_free(stmt);
-    return status;
+        status = invar_sql_bind_blob(stmt, 1, hash->bytes, sizeof hash->bytes);
+    *out = invar_sql_next(&status, stmt) ? invar_sql_int(stmt, 0) : 0;
+    return invar_sql_end(stmt, status);
 }
 
 invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest *hash,
                                 int64_t points)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, sql, "INSERT INTO manifest(points, hash) VALUES(?1, ?2)", points);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, sql, "INSERT INTO manifest(hash, points) VALUES(?1, ?2)"));
-    status = invar_sql_bind_blob(stmt, 1, hash->bytes, sizeof hash->bytes);
     if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, points);
+        status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
     if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    invar_sql_free(stmt);
-    return status == INVAR_OK ? invar_manifest_find(out, sql, hash) : status;
+        status = invar_sql_run(stmt);
+    INVAR_TRY(invar_sql_end(stmt, status));
+    return invar_manifest_find(out, sql, hash);
 }
 
 invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql)
@@ -172,14 +165,10 @@ invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest
                                         const invar_ledger_value *values)
 {
     invar_status status = invar_sql_bind_int(insert, 1, manifest);
-    bool row;
 
     for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS && status == INVAR_OK; i++)
         status = invar_ledger_value_bind(insert, i + 2, &values[i]);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, insert);
-    invar_sql_reset(insert);
-    return status;
+    return status == INVAR_OK ? invar_sql_run(insert) : status;
 }
 
 static invar_status store_manifest(invar_ledger *ledger, const invar_digest *hash,
@@ -258,12 +247,12 @@ invar_status invar_ledger_define(invar_ledger *ledger, const invar_ledger_point 
                                  size_t count)
 {
     point_row *row = NULL;
-    void *rooted;
+    bool *rooted;
     invar_status status;
 
     if (ledger->position.run == 0 || ledger->position.finished)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: points belong to a run that has begun");
-    INVAR_TRY(invar_alloc(&rooted, count, sizeof(bool), "a manifest"));
+    INVAR_TRY(INVAR_ALLOC(rooted, count, "a manifest"));
     status = point_row_new(&row, points, count);
     if (status == INVAR_OK) {
         status = define_points(ledger, points, count, row, rooted);

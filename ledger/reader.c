@@ -82,20 +82,14 @@ invar_status invar_ledger_runs(invar_ledger *ledger,
 {
     invar_ledger_summary summary;
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = true;
+    invar_status status = invar_sql_prepare(&stmt, ledger->sql, summaries);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, summaries));
-    status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt)) {
         status = read_summary(&summary, ledger, stmt);
         if (status == INVAR_OK)
             status = take(payload, &summary);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, stmt);
     }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- finding a run --------------------------------------------------------------------------- */
@@ -193,19 +187,14 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
                                    int64_t step)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, ledger->sql,
+                        "SELECT chain, seg FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
+                        "SELECT chain, seg FROM segment WHERE run = ?1 AND seg = 0 AND "
+                        "after_step = ?2 AND after_step >= 0 ORDER BY seg DESC LIMIT 1",
+                        run, step);
+    bool row = invar_sql_next(&status, stmt);
 
-    INVAR_TRY(
-        invar_sql_prepare(&stmt, ledger->sql,
-                          "SELECT chain, seg FROM step WHERE run = ?1 AND step = ?2 UNION ALL "
-                          "SELECT chain, seg FROM segment WHERE run = ?1 AND seg = 0 AND "
-                          "after_step = ?2 AND after_step >= 0 ORDER BY seg DESC LIMIT 1"));
-    status = invar_sql_bind_int(stmt, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, step);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && !row)
         status =
             INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.1000s: run %" PRId64 " has no step %" PRId64,
@@ -213,8 +202,7 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
     else if (status == INVAR_OK && !invar_sql_digest(out, stmt, 0))
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: step %" PRId64 " has no chain",
                             invar_sql_path(ledger->sql), step);
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
@@ -223,33 +211,22 @@ static invar_status find_newest_segment(bool *found_out, int64_t *out, invar_led
                                         int64_t run, int64_t step)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(
+        &stmt, ledger->sql, "SELECT max(seg) FROM step WHERE run = ?1 AND step = ?2", run, step);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
-                                "SELECT max(seg) FROM step WHERE run = ?1 AND step = ?2"));
-    status = invar_sql_bind_int(stmt, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, step);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    *found_out = row && invar_sql_type(stmt, 0) == INVAR_LEDGER_TYPE_INT;
-    *out = invar_sql_int(stmt, 0);
-    invar_sql_free(stmt);
-    return status;
+    *found_out = invar_sql_next(&status, stmt) && invar_sql_type(stmt, 0) == INVAR_LEDGER_TYPE_INT;
+    *out = *found_out ? invar_sql_int(stmt, 0) : -1;
+    return invar_sql_end(stmt, status);
 }
 
-/* Reads the current row of invar_ledger_row_select; fails if its values do not give its sum. */
-static invar_status read_reply(invar_ledger_plugin_reply *out, invar_ledger *ledger,
-                               invar_sql_stmt *select)
+/* Converts a row; fails if its values do not give its sum. */
+static invar_status read_reply(invar_ledger_plugin_reply *out, const invar_ledger *ledger,
+                               const invar_ledger_stored_row *row)
 {
     enum { PLUGIN = 2, CALL, REQUEST, DATA };
-    const invar_ledger_value *values;
-    invar_ledger_stored_row found;
+    const invar_ledger_value *values = row->values;
 
-    invar_ledger_row_read(&found, select, INVAR_LEDGER_TABLE_REPLY);
-    INVAR_TRY(invar_ledger_row_check(&found, invar_sql_path(ledger->sql)));
-    values = found.values;
+    INVAR_TRY(invar_ledger_row_check(row, invar_sql_path(ledger->sql)));
     if (values[PLUGIN].type != INVAR_LEDGER_TYPE_TEXT ||
         values[CALL].type != INVAR_LEDGER_TYPE_INT ||
         values[REQUEST].type != INVAR_LEDGER_TYPE_BLOB ||
@@ -268,33 +245,24 @@ static invar_status read_reply(invar_ledger_plugin_reply *out, invar_ledger *led
 invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t run, int64_t step,
                                   invar_ledger_take_reply take, void *payload)
 {
+    invar_ledger_stored_row row;
     invar_sql_stmt *select;
     invar_status status;
     int64_t seg;
-    bool row = true;
 
     INVAR_TRY(find_newest_segment(found_out, &seg, ledger, run, step));
     if (!*found_out)
         return INVAR_OK;
-    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, INVAR_LEDGER_TABLE_REPLY, true));
-    status = invar_sql_bind_int(select, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 2, step);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 3, seg);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, select);
-    while (status == INVAR_OK && row) {
+    status =
+        INVAR_LEDGER_ROW_SELECT(&select, ledger->sql, INVAR_LEDGER_TABLE_REPLY, run, step, seg);
+    while (invar_ledger_row_next(&row, &status, select, INVAR_LEDGER_TABLE_REPLY)) {
         invar_ledger_plugin_reply reply;
 
-        status = read_reply(&reply, ledger, select);
+        status = read_reply(&reply, ledger, &row);
         if (status == INVAR_OK)
             status = take(payload, &reply);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, select);
     }
-    invar_sql_free(select);
-    return status;
+    return invar_sql_end(select, status);
 }
 
 /* ---- content --------------------------------------------------------------------------------- */
@@ -304,24 +272,14 @@ static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_
                               int64_t entries, const char *text)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(&stmt, ledger->sql, text, run, entries);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, text));
-    status = invar_sql_bind_int(stmt, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, entries);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt))
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
             invar_ledger_value value = invar_ledger_value_column(stmt, i);
             invar_ledger_value_hash(hasher, &value);
         }
-        status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* A step or evaluation is hashed as the newest segment below `entries` recorded it. */

@@ -30,40 +30,19 @@ static void feed_sha256(void *payload, const void *data, size_t bytes)
     invar_sha256_update(payload, data, bytes);
 }
 
-/* Prepares a statement with ?1 = run and, if it has a second parameter, ?2 = entries. */
-static invar_status prepare_statement(invar_sql_stmt **out, invar_ledger *ledger, const char *text,
-                                      int64_t run, int64_t entries)
-{
-    invar_status status;
-
-    INVAR_TRY(invar_sql_prepare(out, ledger->sql, text));
-    status = invar_sql_bind_int(*out, 1, run);
-    if (status == INVAR_OK && invar_sql_params(*out) > 1)
-        status = invar_sql_bind_int(*out, 2, entries);
-    if (status != INVAR_OK)
-        invar_sql_free(*out);
-    return status;
-}
-
-/* Feeds all columns of all rows of a statement. */
+/* Feeds all columns of all rows of a statement, with ?1 = run and ?2 = entries. */
 static invar_status feed_rows(invar_sha256 *sha, invar_ledger *ledger, const char *text,
                               int64_t run, int64_t entries)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(&stmt, ledger->sql, text, run, entries);
 
-    INVAR_TRY(prepare_statement(&stmt, ledger, text, run, entries));
-    status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt))
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
             invar_ledger_value value = invar_ledger_value_column(stmt, i);
             invar_ledger_value_feed(feed_sha256, sha, &value);
         }
-        status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 static invar_status feed_table(invar_sha256 *sha, invar_ledger *ledger, invar_ledger_table table,
@@ -71,21 +50,12 @@ static invar_status feed_table(invar_sha256 *sha, invar_ledger *ledger, invar_le
 {
     invar_ledger_stored_row found;
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_LEDGER_ROW_SELECT(&stmt, ledger->sql, table, run);
 
-    INVAR_TRY(invar_ledger_row_select(&stmt, ledger->sql, table, false));
-    status = invar_sql_bind_int(stmt, 1, run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
-        invar_ledger_row_read(&found, stmt, table);
+    while (invar_ledger_row_next(&found, &status, stmt, table))
         if (found.entry < entries)
             invar_ledger_row_canonical(table, found.values, feed_sha256, sha);
-        status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 static const char entry_rows[] = "SELECT n, kind, ns, rows, total, chain FROM entry "
@@ -114,18 +84,15 @@ static invar_status check_not_pruned(invar_ledger *ledger, int64_t run)
 invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64_t run, int64_t n)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(
+        &stmt, ledger->sql, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2", run, n);
+    bool row = invar_sql_next(&status, stmt);
 
-    INVAR_TRY(prepare_statement(&stmt, ledger, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2",
-                                run, n));
-    status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && (!row || !invar_sql_digest(out, stmt, 0)))
         status =
             INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: run %" PRId64 " has no entry %" PRId64,
                        invar_sql_path(ledger->sql), run, n);
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 static invar_status compute_seal(invar_seal *out, invar_ledger *ledger, int64_t run,

@@ -329,19 +329,17 @@ typedef struct execution {
 } execution;
 
 static invar_status read_execution(execution *out, const invar_ledger *ledger,
-                                   invar_sql_stmt *select)
+                                   const invar_ledger_stored_row *row)
 {
     const struct {
         int column;
         invar_digest *digest;
     } hashes[] = {
         {STEP_ROOT, &out->root}, {STEP_CHAIN, &out->chain}, {STEP_CONTENT, &out->content}};
-    invar_ledger_stored_row found;
 
-    invar_ledger_row_read(&found, select, INVAR_LEDGER_TABLE_STEP);
-    INVAR_TRY(invar_ledger_row_check(&found, invar_sql_path(ledger->sql)));
+    INVAR_TRY(invar_ledger_row_check(row, invar_sql_path(ledger->sql)));
     for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
-        const invar_ledger_value *value = &found.values[hashes[i].column];
+        const invar_ledger_value *value = &row->values[hashes[i].column];
 
         if (value->type != INVAR_LEDGER_TYPE_BLOB || value->bytes != sizeof *hashes[i].digest)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: a step has no hash; verify it",
@@ -359,26 +357,21 @@ static invar_status find_execution(execution *out, const invar_ledger *ledger,
                                    invar_sql_stmt *select, int64_t step)
 {
     int64_t seg = ledger->position.seg;
+    invar_ledger_stored_row row;
     invar_digest chain;
-    bool row;
+    invar_status status = INVAR_OK;
 
-    out->seg = -1;
-    while (--seg >= 0) {
-        INVAR_TRY(invar_sql_bind_int(select, 1, ledger->position.run));
-        INVAR_TRY(invar_sql_bind_int(select, 2, step));
-        INVAR_TRY(invar_sql_bind_int(select, 3, seg));
-        INVAR_TRY(invar_sql_step(&row, select));
-        if (row)
-            INVAR_TRY(read_execution(out, ledger, select));
-        invar_sql_reset(select);
+    while (out->seg < 0 && status == INVAR_OK && --seg >= 0) {
+        INVAR_TRY(INVAR_SQL_BIND(select, ledger->position.run, step, seg));
+        if (!invar_ledger_row_next(&row, &status, select, INVAR_LEDGER_TABLE_STEP))
+            continue;
+        INVAR_TRY(read_execution(out, ledger, &row));
         chain = ledger->position.chain;
         invar_digest_chain(&chain, &out->root);
-        if (row && invar_digest_equal(&chain, &out->chain)) {
+        if (invar_digest_equal(&chain, &out->chain))
             out->seg = seg;
-            return INVAR_OK;
-        }
     }
-    return INVAR_OK;
+    return status;
 }
 
 /* Writes the first point whose digest differs, among the points that both executions recorded. */
@@ -387,37 +380,25 @@ static invar_status describe_point_difference(char *out, size_t size, const inva
 {
     const invar_ledger_manifest *defined = &ledger->definition;
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
-
-    (void)snprintf(out, size, "no point that both recorded differs, but the root does");
-    INVAR_TRY(invar_sql_prepare(
+    invar_status status = INVAR_SQL_QUERY(
         &stmt, ledger->sql,
         "SELECT q.name, q.op FROM digest d JOIN point p USING(manifest) "
         "JOIN manifest m ON m.hash = ?4 JOIN point q ON q.manifest = m.manifest AND "
         "q.name = p.name WHERE d.run = ?1 AND d.step = ?2 AND d.seg = ?3 AND d.rank = 0 AND "
         "substr(d.data, 1 + 16 * p.ord, 16) <> substr(?5, 1 + 16 * q.ord, 16) "
-        "ORDER BY q.ord LIMIT 1"));
-    status = invar_sql_bind_int(stmt, 1, ledger->position.run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 2, d->step->step);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(stmt, 3, seg);
+        "ORDER BY q.ord LIMIT 1",
+        ledger->position.run, d->step->step, seg);
+
+    (void)snprintf(out, size, "no point that both recorded differs, but the root does");
     if (status == INVAR_OK)
         status = invar_sql_bind_blob(stmt, 4, defined->hash.bytes, sizeof defined->hash.bytes);
     if (status == INVAR_OK)
         status = invar_sql_bind_blob(stmt, 5, d->step->digests,
                                      defined->points * sizeof *d->step->digests);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    if (status == INVAR_OK && row) {
-        size_t bytes;
-        const char *name = invar_sql_text(stmt, 0, &bytes);
-        (void)snprintf(out, size, "the first point that differs is %.255s (%.255s)", name,
-                       (const char *)invar_sql_text(stmt, 1, &bytes));
-    }
-    invar_sql_free(stmt);
-    return status;
+    if (invar_sql_next(&status, stmt))
+        (void)snprintf(out, size, "the first point that differs is %.255s (%.255s)",
+                       invar_sql_text(stmt, 0, NULL), invar_sql_text(stmt, 1, NULL));
+    return invar_sql_end(stmt, status);
 }
 
 static void hash_row(invar_digest *out, invar_ledger_table table, const invar_ledger_value *row)
@@ -436,26 +417,18 @@ static invar_status describe_row_difference(char *out, size_t size, const invar_
     invar_sql_stmt *select;
     invar_ledger_stored_row found;
     invar_ledger_row_values own;
-    invar_status status;
+    invar_status status = INVAR_LEDGER_ROW_SELECT(&select, ledger->sql, table, ledger->position.run,
+                                                  d->step->step, seg);
     bool differs = false, more = true;
 
-    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, table, true));
-    status = invar_sql_bind_int(select, 1, ledger->position.run);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 2, d->step->step);
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(select, 3, seg);
     for (size_t i = 0; status == INVAR_OK && more && !differs; i++) {
         invar_digest before, now;
-        bool row = false;
+        bool row = invar_ledger_row_next(&found, &status, select, table);
 
         more = content_row(own, d, table, i);
-        status = invar_sql_step(&row, select);
         if (status != INVAR_OK || (!row && !more))
             break;
         differs = row != more;
-        if (row)
-            invar_ledger_row_read(&found, select, table);
         if (!differs) {
             hash_row(&before, table, found.values);
             hash_row(&now, table, own);
@@ -464,8 +437,7 @@ static invar_status describe_row_difference(char *out, size_t size, const invar_
         if (differs)
             invar_ledger_row_describe(out, size, table, row ? found.values : own);
     }
-    invar_sql_free(select);
-    return status;
+    return invar_sql_end(select, status);
 }
 
 /*
@@ -492,9 +464,8 @@ static invar_status compare_with_earlier(draft *d, const invar_ledger *ledger)
     invar_sql_stmt *select;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, INVAR_LEDGER_TABLE_STEP, true));
-    status = find_execution(&before, ledger, select, d->step->step);
-    invar_sql_free(select);
+    INVAR_TRY(INVAR_LEDGER_ROW_SELECT(&select, ledger->sql, INVAR_LEDGER_TABLE_STEP, 0, 0, 0));
+    status = invar_sql_end(select, find_execution(&before, ledger, select, d->step->step));
     if (status != INVAR_OK || before.seg < 0)
         return status;
     if (invar_digest_equal(&before.root, &d->root))

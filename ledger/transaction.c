@@ -183,7 +183,6 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
     invar_ledger *ledger;
     invar_ledger_file_kind kind;
     invar_status status;
-    void *block;
 
     if (!options)
         options = &reader;
@@ -191,9 +190,7 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is empty");
     INVAR_TRY(invar_ledger_file_resolve(target, path));
     INVAR_TRY(invar_ledger_file_look(&kind, target));
-    INVAR_TRY(invar_alloc(&block, 1, sizeof *ledger, "a ledger"));
-    ledger = block;
-    memset(ledger, 0, sizeof *ledger);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(ledger, 1, "a ledger"));
     ledger->lock = -1;
     ledger->position.step = -1;
     status = options->write || options->create ? open_writer(ledger, target, options, kind)
@@ -334,7 +331,7 @@ invar_status invar_ledger_add(invar_ledger *ledger, invar_ledger_table table,
 
 static bool series_known(const invar_ledger *ledger, uint64_t hash)
 {
-    for (size_t i = 0; i < ledger->n_series; i++)
+    for (int64_t i = 0; i < ledger->n_series; i++)
         if (ledger->series[i] == hash)
             return true;
     return false;
@@ -342,34 +339,20 @@ static bool series_known(const invar_ledger *ledger, uint64_t hash)
 
 static invar_status remember_series(invar_ledger *ledger, uint64_t hash)
 {
-    size_t room = ledger->series_room ? 2 * ledger->series_room : 128;
-    void *block;
-
-    if (ledger->n_series == ledger->series_room) {
-        INVAR_TRY(invar_alloc(&block, room, sizeof *ledger->series, "names"));
-        if (ledger->n_series > 0)
-            memcpy(block, ledger->series, ledger->n_series * sizeof *ledger->series);
-        invar_free(ledger->series);
-        ledger->series = block;
-        ledger->series_room = room;
-    }
+    INVAR_TRY(INVAR_GROW(ledger->series, ledger->series_room, ledger->n_series,
+                         ledger->n_series + 1, "names"));
     ledger->series[ledger->n_series++] = hash;
     return INVAR_OK;
 }
 
 static invar_status insert_series(invar_ledger *ledger, const char *name)
 {
-    invar_status status;
-    bool row;
-
     if (!ledger->insert_series)
         INVAR_TRY(invar_sql_prepare(&ledger->insert_series, ledger->sql,
                                     "INSERT INTO series(name) SELECT ?1 WHERE NOT EXISTS(SELECT 1 "
                                     "FROM series WHERE name = ?1)"));
     INVAR_TRY(invar_sql_bind_text(ledger->insert_series, 1, name, strlen(name)));
-    status = invar_sql_step(&row, ledger->insert_series);
-    invar_sql_reset(ledger->insert_series);
-    return status;
+    return invar_sql_run(ledger->insert_series);
 }
 
 /* Known names are skipped without a statement, because most names come again at every step. */
@@ -409,27 +392,20 @@ static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
     invar_digest chain = ledger->position.entry_chain;
     int64_t ns = invar_process_clock_ns(CLOCK_REALTIME);
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row;
 
     if (!ledger->insert_entry)
         INVAR_TRY(invar_sql_prepare(&ledger->insert_entry, ledger->sql,
-                                    "INSERT INTO entry(run, n, kind, ns, rows, total, chain) "
+                                    "INSERT INTO entry(run, n, ns, rows, total, kind, chain) "
                                     "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"));
     stmt = ledger->insert_entry;
     invar_ledger_entry_chain(&chain, ledger->position.entry, &kind, ns, ledger->rows,
                              (int64_t)ledger->total);
-    INVAR_TRY(invar_sql_bind_int(stmt, 1, ledger->position.run));
-    INVAR_TRY(invar_sql_bind_int(stmt, 2, ledger->position.entry));
-    INVAR_TRY(invar_sql_bind_text(stmt, 3, ledger->kind, strlen(ledger->kind)));
-    INVAR_TRY(invar_sql_bind_int(stmt, 4, ns));
-    INVAR_TRY(invar_sql_bind_int(stmt, 5, ledger->rows));
-    INVAR_TRY(invar_sql_bind_int(stmt, 6, (int64_t)ledger->total));
+    INVAR_TRY(INVAR_SQL_BIND(stmt, ledger->position.run, ledger->position.entry, ns, ledger->rows,
+                             (int64_t)ledger->total));
+    INVAR_TRY(invar_sql_bind_text(stmt, 6, ledger->kind, strlen(ledger->kind)));
     INVAR_TRY(invar_sql_bind_blob(stmt, 7, chain.bytes, sizeof chain.bytes));
-    status = invar_sql_step(&row, stmt);
-    invar_sql_reset(stmt);
     *chain_out = chain;
-    return status;
+    return invar_sql_run(stmt);
 }
 
 invar_status invar_ledger_commit(invar_ledger *ledger, invar_status status,

@@ -78,19 +78,11 @@ static invar_status for_each_row(audit *a, const char *text,
                                  void (*take)(audit *, invar_sql_stmt *))
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(&stmt, a->ledger->sql, text, a->run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql, text));
-    status = invar_sql_params(stmt) > 0 ? invar_sql_bind_int(stmt, 1, a->run) : INVAR_OK;
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt))
         take(a, stmt);
-        status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- manifests ------------------------------------------------------------------------------- */
@@ -102,68 +94,51 @@ static invar_status check_manifest(audit *a, invar_sql_stmt *points, int64_t man
     invar_hasher hasher;
     invar_digest digest;
     int64_t found = 0;
-    bool row;
+    invar_status status = INVAR_SQL_BIND(points, manifest);
 
-    INVAR_TRY(invar_sql_bind_int(points, 1, manifest));
     invar_hasher_init(&hasher);
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&row, points));
-        if (!row)
-            break;
+    for (; invar_sql_next(&status, points); found++) {
         for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS; i++)
             values[i] = invar_ledger_value_column(points, i);
         invar_manifest_point_hash(&hasher, values);
-        found++;
     }
     invar_hasher_final(&digest, &hasher);
-    if (found != count || !invar_digest_equal(&digest, hash))
+    if (status == INVAR_OK && (found != count || !invar_digest_equal(&digest, hash)))
         report_problem(
             a, "manifest %" PRId64 ": its %" PRId64 " points are not those that it was hashed from",
             manifest, found);
-    return INVAR_OK;
+    return status;
 }
 
 static invar_status check_manifests(audit *a)
 {
-    invar_sql_stmt *manifests = NULL, *points = NULL;
+    invar_sql_stmt *manifests, *points = NULL;
     invar_digest hash;
     invar_status status = invar_sql_prepare(&manifests, a->ledger->sql,
                                             "SELECT manifest, hash, points FROM manifest");
-    bool row = false;
 
     if (status == INVAR_OK)
         status = invar_sql_prepare(&points, a->ledger->sql,
                                    "SELECT " INVAR_MANIFEST_POINT_NAMES
                                    " FROM point WHERE manifest = ?1 "
                                    "ORDER BY ord");
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, manifests);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, manifests)) {
         if (!invar_sql_digest(&hash, manifests, 1))
             memset(&hash, 0, sizeof hash);
         status = check_manifest(a, points, invar_sql_int(manifests, 0), &hash,
                                 invar_sql_int(manifests, 2));
-        invar_sql_reset(points);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, manifests);
     }
     invar_sql_free(points);
-    invar_sql_free(manifests);
-    return status;
+    return invar_sql_end(manifests, status);
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
 static invar_status open_accounts(audit *a)
 {
-    void *block;
-
     INVAR_TRY(invar_sql_query_int(&a->entries, a->ledger->sql,
                                   "SELECT count(*) FROM entry WHERE run = ?1", a->run));
-    INVAR_TRY(invar_alloc(&block, (size_t)a->entries, sizeof *a->accounts, "the entries"));
-    a->accounts = block;
-    memset(a->accounts, 0, (size_t)a->entries * sizeof *a->accounts);
-    return INVAR_OK;
+    return INVAR_ALLOC_ZEROED(a->accounts, (size_t)a->entries, "the entries");
 }
 
 /* Adds the rows that were left out of this copy to the account of their entry. */
@@ -217,22 +192,14 @@ static invar_status check_table(audit *a, invar_ledger_table table)
 {
     invar_ledger_stored_row found;
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_LEDGER_ROW_SELECT(&stmt, a->ledger->sql, table, a->run);
 
-    INVAR_TRY(invar_ledger_row_select(&stmt, a->ledger->sql, table, false));
-    status = invar_sql_bind_int(stmt, 1, a->run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
-        invar_ledger_row_read(&found, stmt, table);
+    while (invar_ledger_row_next(&found, &status, stmt, table)) {
         count_row(a, &found);
         if (table == INVAR_LEDGER_TABLE_OBJECT)
             check_object(a, &found);
-        status = invar_sql_step(&row, stmt);
     }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* Compares every account with its entry, and checks the chain over the entries. */
@@ -240,20 +207,13 @@ static invar_status close_accounts(audit *a)
 {
     invar_digest chain = {{0}}, stored = {{0}};
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false, whole;
+    invar_status status = INVAR_SQL_QUERY(
+        &stmt, a->ledger->sql,
+        "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1 ORDER BY n", a->run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
-                                "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1 "
-                                "ORDER BY n"));
-    status = invar_sql_bind_int(stmt, 1, a->run);
-    for (int64_t n = 0; status == INVAR_OK; n++) {
-        invar_ledger_value kind;
-        status = invar_sql_step(&row, stmt);
-        if (status != INVAR_OK || !row)
-            break;
-        kind = invar_ledger_value_column(stmt, 1);
-        whole = invar_sql_digest(&stored, stmt, 5);
+    for (int64_t n = 0; invar_sql_next(&status, stmt); n++) {
+        invar_ledger_value kind = invar_ledger_value_column(stmt, 1);
+        bool whole = invar_sql_digest(&stored, stmt, 5);
         invar_ledger_entry_chain(&chain, invar_sql_int(stmt, 0), &kind, invar_sql_int(stmt, 2),
                                  invar_sql_int(stmt, 3), invar_sql_int(stmt, 4));
         if (invar_sql_int(stmt, 0) != n)
@@ -273,8 +233,7 @@ static invar_status close_accounts(audit *a)
         chain = stored; // continue from the stored chain, so that one damage is reported once
         a->verdict->entries++;
     }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -341,41 +300,32 @@ static void check_checkpoint(audit *a, invar_sql_stmt *stmt)
 /* Checks that the root of each step follows from its digests of level 0. */
 static invar_status check_roots(audit *a)
 {
-    invar_sql_stmt *digests = NULL, *levels = NULL;
-    invar_status status = invar_sql_prepare(
-        &digests, a->ledger->sql,
-        "SELECT d.step, d.seg, d.manifest, d.data, s.root, m.points FROM digest d "
-        "JOIN step s USING(run, step, seg) JOIN manifest m USING(manifest) "
-        "WHERE d.run = ?1 AND d.rank = 0 ORDER BY d.step, d.seg");
-    bool row = false;
+    invar_sql_stmt *digests, *levels = NULL;
+    invar_status status =
+        INVAR_SQL_QUERY(&digests, a->ledger->sql,
+                        "SELECT d.step, d.seg, d.manifest, d.data, s.root, m.points FROM digest d "
+                        "JOIN step s USING(run, step, seg) JOIN manifest m USING(manifest) "
+                        "WHERE d.run = ?1 AND d.rank = 0 ORDER BY d.step, d.seg",
+                        a->run);
 
     if (status == INVAR_OK)
         status = invar_sql_prepare(&levels, a->ledger->sql,
                                    "SELECT ord FROM point WHERE manifest = ?1 AND level = 0 "
                                    "ORDER BY ord");
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(digests, 1, a->run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, digests);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, digests)) {
         size_t bytes;
         const uint8_t *data = invar_sql_blob(digests, 3, &bytes);
         int64_t points = (int64_t)(bytes / sizeof(invar_digest));
         bool whole = bytes % sizeof(invar_digest) == 0 && points == invar_sql_int(digests, 5);
         invar_hasher hasher;
         invar_digest root, stored;
-        bool more = true;
         invar_hasher_init(&hasher);
-        status = invar_sql_bind_int(levels, 1, invar_sql_int(digests, 2));
-        while (status == INVAR_OK && more && whole) {
-            status = invar_sql_step(&more, levels);
-            if (status == INVAR_OK && more) {
-                int64_t ord = invar_sql_int(levels, 0);
-                if (ord >= 0 && ord < points)
-                    invar_hasher_update(&hasher, data + ord * 16, 16);
-            }
+        status = INVAR_SQL_BIND(levels, invar_sql_int(digests, 2));
+        while (whole && invar_sql_next(&status, levels)) {
+            int64_t ord = invar_sql_int(levels, 0);
+            if (ord >= 0 && ord < points)
+                invar_hasher_update(&hasher, data + ord * 16, 16);
         }
-        invar_sql_reset(levels);
         invar_hasher_final(&root, &hasher);
         if (status == INVAR_OK &&
             (!invar_sql_digest(&stored, digests, 4) || !invar_digest_equal(&root, &stored)))
@@ -384,12 +334,9 @@ static invar_status check_roots(audit *a)
                            ", rank 0): it does "
                            "not give the step's root",
                            a->run, invar_sql_int(digests, 0), invar_sql_int(digests, 1));
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, digests);
     }
     invar_sql_free(levels);
-    invar_sql_free(digests);
-    return status;
+    return invar_sql_end(digests, status);
 }
 
 /* ---- content --------------------------------------------------------------------------------- */
@@ -398,35 +345,22 @@ static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stm
                                    invar_ledger_table table, const invar_ledger_stored_row *step)
 {
     invar_ledger_stored_row found;
-    bool row;
+    invar_status status =
+        INVAR_SQL_BIND(select, a->run, step->values[0].integer, step->values[1].integer);
 
-    INVAR_TRY(invar_sql_bind_int(select, 1, a->run));
-    INVAR_TRY(invar_sql_bind_int(select, 2, step->values[0].integer));
-    INVAR_TRY(invar_sql_bind_int(select, 3, step->values[1].integer));
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&row, select));
-        if (!row)
-            break;
-        invar_ledger_row_read(&found, select, table);
+    while (invar_ledger_row_next(&found, &status, select, table))
         invar_ledger_row_content(hasher, table, found.values);
-    }
-    invar_sql_reset(select);
-    return INVAR_OK;
+    return status;
 }
 
 static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stmt *const *selects)
 {
     invar_ledger_stored_row step;
-    bool row;
+    invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_sql_bind_int(steps, 1, a->run));
-    for (;;) {
+    while (invar_ledger_row_next(&step, &status, steps, INVAR_LEDGER_TABLE_STEP)) {
         invar_hasher hasher;
         invar_digest content;
-        INVAR_TRY(invar_sql_step(&row, steps));
-        if (!row)
-            return INVAR_OK;
-        invar_ledger_row_read(&step, steps, INVAR_LEDGER_TABLE_STEP);
         if (step.entry >= 0 && step.entry < a->entries && a->accounts[step.entry].pruned)
             continue;
         invar_hasher_init(&hasher);
@@ -439,23 +373,23 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
             report_row_problem(a, &step,
                                "its metrics, samples and replies do not give its content");
     }
+    return status;
 }
 
 static invar_status check_contents(audit *a)
 {
-    invar_sql_stmt *steps = NULL, *selects[INVAR_CONTENT_TABLES] = {NULL};
+    invar_sql_stmt *steps, *selects[INVAR_CONTENT_TABLES] = {NULL};
     invar_status status =
-        invar_ledger_row_select(&steps, a->ledger->sql, INVAR_LEDGER_TABLE_STEP, false);
+        INVAR_LEDGER_ROW_SELECT(&steps, a->ledger->sql, INVAR_LEDGER_TABLE_STEP, a->run);
 
     for (int i = 0; i < INVAR_CONTENT_TABLES && status == INVAR_OK; i++)
-        status =
-            invar_ledger_row_select(&selects[i], a->ledger->sql, invar_content_tables[i], true);
+        status = INVAR_LEDGER_ROW_SELECT(&selects[i], a->ledger->sql, invar_content_tables[i],
+                                         a->run, 0, 0);
     if (status == INVAR_OK)
         status = check_content(a, steps, selects);
     for (int i = 0; i < INVAR_CONTENT_TABLES; i++)
         invar_sql_free(selects[i]);
-    invar_sql_free(steps);
-    return status;
+    return invar_sql_end(steps, status);
 }
 
 /* ---- identity and seals ---------------------------------------------------------------------- */
@@ -465,23 +399,20 @@ static invar_status check_identity(audit *a)
     invar_sql_stmt *stmt;
     invar_hasher hasher;
     invar_digest hash, stored;
-    invar_status status;
-    bool row = false, whole = false;
+    bool whole = false;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, a->ledger->sql,
+                        "SELECT r.identity, i.key, i.value FROM run r LEFT JOIN identity i "
+                        "USING(run) WHERE r.run = ?1 ORDER BY i.key",
+                        a->run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
-                                "SELECT r.identity, i.key, i.value FROM run r LEFT JOIN identity i "
-                                "USING(run) WHERE r.run = ?1 ORDER BY i.key"));
     invar_hasher_init(&hasher);
-    status = invar_sql_bind_int(stmt, 1, a->run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt)) {
         whole = invar_sql_digest(&stored, stmt, 0);
         for (int i = 1; i <= 2 && invar_sql_type(stmt, 1) != INVAR_LEDGER_TYPE_NULL; i++) {
             invar_ledger_value value = invar_ledger_value_column(stmt, i);
             invar_ledger_value_hash(&hasher, &value);
         }
-        status = invar_sql_step(&row, stmt);
     }
     invar_sql_free(stmt);
     invar_hasher_final(&hash, &hasher);
@@ -534,22 +465,13 @@ static invar_status check_seal(audit *a, invar_sql_stmt *stmt)
 static invar_status check_seals(audit *a)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(
+        &stmt, a->ledger->sql,
+        "SELECT entry, content, integrity, sha256 FROM seal WHERE run = ?1 ORDER BY entry", a->run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
-                                "SELECT entry, content, integrity, sha256 FROM seal WHERE run = ?1 "
-                                "ORDER BY entry"));
-    status = invar_sql_bind_int(stmt, 1, a->run);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
-    while (status == INVAR_OK && row) {
+    while (invar_sql_next(&status, stmt))
         status = check_seal(a, stmt);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, stmt);
-    }
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- runs and the file ----------------------------------------------------------------------- */
@@ -665,7 +587,6 @@ static invar_status verify_file(audit *a)
 {
     invar_sql_stmt *runs;
     invar_status status;
-    bool row = false;
 
     // checked first, because in a damaged tree of pages a query may return rows without end;
     // reported last, because other findings name the row
@@ -677,16 +598,12 @@ static invar_status verify_file(audit *a)
     INVAR_TRY(invar_sql_query_int(&a->total_rows, a->ledger->sql,
                                   "SELECT coalesce(sum(rows), 0) FROM entry", 0));
     INVAR_TRY(check_manifests(a));
-    INVAR_TRY(invar_sql_prepare(&runs, a->ledger->sql, "SELECT run FROM run ORDER BY run"));
-    status = invar_sql_step(&row, runs);
-    while (status == INVAR_OK && row) {
+    status = invar_sql_prepare(&runs, a->ledger->sql, "SELECT run FROM run ORDER BY run");
+    while (invar_sql_next(&status, runs)) {
         a->run = invar_sql_int(runs, 0);
         status = verify_run(a);
-        if (status == INVAR_OK)
-            status = invar_sql_step(&row, runs);
     }
-    invar_sql_free(runs);
-    INVAR_TRY(status);
+    INVAR_TRY(invar_sql_end(runs, status));
     INVAR_TRY(check_orphans(a));
     INVAR_TRY(check_series(a));
     report_structure(a);

@@ -437,7 +437,6 @@ invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table t
     const invar_ledger_table_def *spec = &specs[table];
     invar_status status = invar_sql_bind_int(insert, 1, run);
     int at = 2;
-    bool found;
 
     for (int i = 0; i < spec->columns && status == INVAR_OK; i++) {
         status = invar_ledger_value_bind(insert, at++, &row[i]);
@@ -446,14 +445,11 @@ invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table t
     }
     if (status == INVAR_OK)
         status = invar_sql_bind_int(insert, at, sum);
-    if (status == INVAR_OK)
-        status = invar_sql_step(&found, insert);
-    invar_sql_reset(insert);
-    return status;
+    return status == INVAR_OK ? invar_sql_run(insert) : status;
 }
 
 invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar_ledger_table table,
-                                     bool of_step)
+                                     const int64_t *key, size_t count)
 {
     const invar_ledger_table_def *spec = &specs[table];
     text t = {.used = 0};
@@ -477,7 +473,7 @@ invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar
                    "s.seg = t.seg)"
                  : "entry",
              spec->name);
-    if (of_step)
+    if (count > 1)
         text_add(&t, " AND step = ?2 AND seg = ?3");
     for (int i = 0; i < spec->columns; i++) {
         position++;
@@ -486,7 +482,7 @@ invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar
         if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             position++;
     }
-    return invar_sql_prepare(out, sql, t.data);
+    return invar_sql_query(out, sql, t.data, key, count);
 }
 
 invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column)
@@ -514,12 +510,14 @@ static bool twin_agrees(int64_t bits, invar_sql_stmt *stmt, int column)
            invar_sql_real(stmt, column) == value;
 }
 
-void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
-                           invar_ledger_table table)
+bool invar_ledger_row_next(invar_ledger_stored_row *out, invar_status *status,
+                           invar_sql_stmt *select, invar_ledger_table table)
 {
     const invar_ledger_table_def *spec = &specs[table];
     int at = 0;
 
+    if (!invar_sql_next(status, select))
+        return false;
     out->table = table;
     out->readable_copies_agree = true;
     for (int i = 0; i < spec->columns; i++) {
@@ -531,6 +529,7 @@ void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
     out->sum = invar_sql_int(select, at++);
     out->entry =
         invar_sql_type(select, at) == INVAR_LEDGER_TYPE_INT ? invar_sql_int(select, at) : -1;
+    return true;
 }
 
 /* ---- for people ----------------------------------------------------------------------- */

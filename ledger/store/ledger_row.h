@@ -154,16 +154,19 @@ typedef struct invar_ledger_stored_row {
 } invar_ledger_stored_row;
 
 /*
- * Prepares a SELECT of the rows of run ?1 in the order of their logical keys. With `of_step` it
- * selects the rows of step ?2 and segment ?3; the table must have these columns. The caller frees
- * *out with invar_sql_free.
+ * Prepares a SELECT of the rows of a run in the order of their logical keys. With three numbers, run,
+ * step and segment, it selects the rows of that step, whose table must have these columns;
+ * INVAR_SQL_BIND selects those of others. The caller frees *out with invar_sql_free.
  */
+#define INVAR_LEDGER_ROW_SELECT(out, sql, table, ...)                                              \
+    invar_ledger_row_select(out, sql, table, (const int64_t[]){__VA_ARGS__},                       \
+                            sizeof(const int64_t[]){__VA_ARGS__} / sizeof(int64_t))
 invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar_ledger_table table,
-                                     bool of_step) INVAR_MUST_USE;
+                                     const int64_t *key, size_t count) INVAR_MUST_USE;
 
-/* Reads the current row of such a statement. */
-void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
-                           invar_ledger_table table);
+/* Reads the next row of such a statement. Fails and ends like invar_sql_next. */
+bool invar_ledger_row_next(invar_ledger_stored_row *out, invar_status *status,
+                           invar_sql_stmt *select, invar_ledger_table table);
 
 /* Returns INVAR_E_CORRUPT, naming row and ledger, if the row's values do not give its sum. */
 invar_status invar_ledger_row_check(const invar_ledger_stored_row *row,

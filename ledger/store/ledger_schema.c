@@ -120,13 +120,11 @@ invar_status invar_ledger_schema_known(bool *out, invar_sql *sql, int version)
 {
     uint8_t sum[INVAR_SHA256_BYTES];
     invar_sql_stmt *stmt;
-    invar_status status;
+    invar_status status = invar_sql_prepare(&stmt, sql, objects);
     invar_sha256 sha;
-    bool row;
 
-    INVAR_TRY(invar_sql_prepare(&stmt, sql, objects));
     invar_sha256_init(&sha);
-    while ((status = invar_sql_step(&row, stmt)) == INVAR_OK && row)
+    while (invar_sql_next(&status, stmt))
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
             invar_ledger_value value = invar_ledger_value_column(stmt, i);
             invar_ledger_value_feed(feed_sha256, &sha, &value);
@@ -214,24 +212,17 @@ static const char later[] = "SELECT 'CREATE TEMP' || substr(sql, length('CREATE'
 
 static invar_status add_newer_objects(invar_sql *sql, invar_sql *fresh)
 {
-    invar_sql_stmt *stmt = NULL;
+    invar_sql_stmt *stmt;
     invar_status status;
     int64_t objects_before;
-    size_t bytes;
-    bool row = true;
 
     INVAR_TRY(
         invar_sql_query_int(&objects_before, fresh, "SELECT max(rowid) FROM sqlite_schema", 0));
     INVAR_TRY(invar_ledger_schema_migrate(fresh, INVAR_LEDGER_VERSION));
-    INVAR_TRY(invar_sql_prepare(&stmt, fresh, later));
-    status = invar_sql_bind_int(stmt, 1, objects_before);
-    while (status == INVAR_OK && row) {
-        status = invar_sql_step(&row, stmt);
-        if (status == INVAR_OK && row)
-            status = invar_sql_create_temp(sql, invar_sql_text(stmt, 0, &bytes));
-    }
-    invar_sql_free(stmt);
-    return status;
+    status = INVAR_SQL_QUERY(&stmt, fresh, later, objects_before);
+    while (invar_sql_next(&status, stmt))
+        status = invar_sql_create_temp(sql, invar_sql_text(stmt, 0, NULL));
+    return invar_sql_end(stmt, status);
 }
 
 invar_status invar_ledger_schema_complete(invar_sql *sql)

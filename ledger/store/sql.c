@@ -175,14 +175,11 @@ static void close_connection(invar_sql *sql)
 invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode)
 {
     invar_sql *sql;
-    void *block;
     invar_status status;
 
     if (strlen(path) >= PATH_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
-    INVAR_TRY(invar_alloc(&block, 1, sizeof *sql, "a connection"));
-    sql = block;
-    memset(sql, 0, sizeof *sql);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(sql, 1, "a connection"));
     status = open_connection(sql, path, mode);
     if (status != INVAR_OK) {
         invar_sql_close(sql);
@@ -352,14 +349,12 @@ static bool is_only_statement(sqlite3 *db, const char *tail)
 invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql, const char *text)
 {
     sqlite3_stmt *handle = NULL;
-    invar_sql_stmt *stmt;
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *tail;
-    void *block;
-    invar_status status = sql_check(sql, sqlite3_prepare_v2(sql->db, text, -1, &handle, &tail));
+    invar_status status;
 
-    if (status != INVAR_OK)
-        return status;
+    *out = NULL;
+    INVAR_TRY(sql_check(sql, sqlite3_prepare_v2(sql->db, text, -1, &handle, &tail)));
     if (!handle)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: there is no statement in it");
     if (!is_only_statement(sql->db, tail)) {
@@ -368,15 +363,12 @@ invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql, const char 
         return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: one statement at a time; behind it stands: %s",
                           quote);
     }
-    status = invar_alloc(&block, 1, sizeof *stmt, "a statement");
-    if (status != INVAR_OK) {
+    status = INVAR_ALLOC(*out, 1, "a statement");
+    if (status == INVAR_OK)
+        **out = (invar_sql_stmt){.handle = handle, .sql = sql};
+    else
         sqlite3_finalize(handle);
-        return status;
-    }
-    stmt = block;
-    *stmt = (invar_sql_stmt){.handle = handle, .sql = sql};
-    *out = stmt;
-    return INVAR_OK;
+    return status;
 }
 
 void invar_sql_free(invar_sql_stmt *stmt)
@@ -385,6 +377,12 @@ void invar_sql_free(invar_sql_stmt *stmt)
         return;
     sqlite3_finalize(stmt->handle);
     invar_free(stmt);
+}
+
+invar_status invar_sql_end(invar_sql_stmt *stmt, invar_status status)
+{
+    invar_sql_free(stmt);
+    return status;
 }
 
 invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value)
@@ -416,9 +414,28 @@ invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index)
     return sql_check(stmt->sql, sqlite3_bind_null(stmt->handle, index));
 }
 
-int invar_sql_param(invar_sql_stmt *stmt, const char *name)
+invar_status invar_sql_bind_ints(invar_sql_stmt *stmt, const int64_t *values, size_t count)
 {
-    return sqlite3_bind_parameter_index(stmt->handle, name);
+    int params = invar_sql_params(stmt);
+
+    invar_sql_reset(stmt);
+    for (int i = 0; i < (int)count && i < params; i++)
+        INVAR_TRY(invar_sql_bind_int(stmt, i + 1, values[i]));
+    return INVAR_OK;
+}
+
+invar_status invar_sql_query(invar_sql_stmt **out, invar_sql *sql, const char *text,
+                             const int64_t *values, size_t count)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_sql_prepare(out, sql, text));
+    status = invar_sql_bind_ints(*out, values, count);
+    if (status != INVAR_OK) {
+        invar_sql_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 int invar_sql_params(invar_sql_stmt *stmt)
@@ -442,6 +459,24 @@ invar_status invar_sql_step(bool *row_out, invar_sql_stmt *stmt)
     rc = sqlite3_step(stmt->handle);
     *row_out = rc == SQLITE_ROW;
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? INVAR_OK : sql_fail(stmt->sql, rc);
+}
+
+bool invar_sql_next(invar_status *status, invar_sql_stmt *stmt)
+{
+    bool row = false;
+
+    if (*status == INVAR_OK)
+        *status = invar_sql_step(&row, stmt);
+    return *status == INVAR_OK && row;
+}
+
+invar_status invar_sql_run(invar_sql_stmt *stmt)
+{
+    bool row;
+    invar_status status = invar_sql_step(&row, stmt);
+
+    invar_sql_reset(stmt);
+    return status;
 }
 
 void invar_sql_reset(invar_sql_stmt *stmt)
@@ -530,17 +565,12 @@ bool invar_sql_digest(invar_digest *out, invar_sql_stmt *stmt, int column)
 invar_status invar_sql_query_int(int64_t *out, invar_sql *sql, const char *text, int64_t argument)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
-    bool row = false;
+    invar_status status = INVAR_SQL_QUERY(&stmt, sql, text, argument);
+    bool row = invar_sql_next(&status, stmt);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, sql, text));
-    status = invar_sql_params(stmt) > 0 ? invar_sql_bind_int(stmt, 1, argument) : INVAR_OK;
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK)
         *out = row ? invar_sql_int(stmt, 0) : 0;
-    invar_sql_free(stmt);
-    return status;
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- guarded statements ---------------------------------------------------------------------- */

@@ -85,11 +85,14 @@ invar_status invar_sql_roll_back(invar_sql *sql, invar_status status);
 
 /*
  * Prepares exactly one statement; text after it is rejected with INVAR_E_INVALID. The caller frees
- * *out with invar_sql_free.
+ * *out, which is NULL after a failure, with invar_sql_free.
  */
 invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql,
                                const char *text) INVAR_MUST_USE;
 void invar_sql_free(invar_sql_stmt *stmt); /* `stmt` may be NULL */
+
+/* Frees the statement and returns `status`. */
+invar_status invar_sql_end(invar_sql_stmt *stmt, invar_status status) INVAR_MUST_USE;
 
 /* Parameters are numbered from 1. Text and blobs are borrowed until the next reset. */
 invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value) INVAR_MUST_USE;
@@ -100,16 +103,37 @@ invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *da
                                  size_t bytes) INVAR_MUST_USE;
 invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index) INVAR_MUST_USE;
 
-/*
- * The parameters of a statement: the index of ":name", 0 if the statement does not have it; their
- * number; the name of a parameter, with its colon.
- */
-int invar_sql_param(invar_sql_stmt *stmt, const char *name);
+/* The parameters of a statement: their number, and the name of one of them, with its colon. */
 int invar_sql_params(invar_sql_stmt *stmt);
 const char *invar_sql_param_name(invar_sql_stmt *stmt, int index);
 
+/*
+ * Bind integers to ?1, ?2 ... of a statement that is made ready to run again, as far as it has these
+ * parameters; the first prepares the statement. The caller frees *out, which is NULL after a
+ * failure, with invar_sql_free.
+ */
+#define INVAR_SQL_QUERY(out, sql, text, ...)                                                       \
+    invar_sql_query(out, sql, text, (const int64_t[]){__VA_ARGS__},                                \
+                    sizeof(const int64_t[]){__VA_ARGS__} / sizeof(int64_t))
+#define INVAR_SQL_BIND(stmt, ...)                                                                  \
+    invar_sql_bind_ints(stmt, (const int64_t[]){__VA_ARGS__},                                      \
+                        sizeof(const int64_t[]){__VA_ARGS__} / sizeof(int64_t))
+invar_status invar_sql_query(invar_sql_stmt **out, invar_sql *sql, const char *text,
+                             const int64_t *values, size_t count) INVAR_MUST_USE;
+invar_status invar_sql_bind_ints(invar_sql_stmt *stmt, const int64_t *values,
+                                 size_t count) INVAR_MUST_USE;
+
 /* Advances to the next row. *row_out is false if there are no more rows. */
 invar_status invar_sql_step(bool *row_out, invar_sql_stmt *stmt) INVAR_MUST_USE;
+
+/*
+ * Advances to the next row if *status is INVAR_OK, and sets it if that fails. False after the last
+ * row and after a failure; `stmt` may be NULL if *status is a failure.
+ */
+bool invar_sql_next(invar_status *status, invar_sql_stmt *stmt);
+
+/* Runs a statement without rows, such as an INSERT, and makes it ready to run again. */
+invar_status invar_sql_run(invar_sql_stmt *stmt) INVAR_MUST_USE;
 
 /* Returns INVAR_E_NOMEM if a value of the current row was read as empty for lack of memory. */
 invar_status invar_sql_row(const invar_sql_stmt *stmt) INVAR_MUST_USE;

@@ -232,11 +232,9 @@ static invar_status put_blob(json_t *object, const char *name, const uint8_t *da
 {
     static const char digits[] = "0123456789abcdef";
     char *hex;
-    void *block;
     json_t *value;
 
-    INVAR_TRY(invar_alloc(&block, bytes, 2, "the export"));
-    hex = block;
+    INVAR_TRY(INVAR_ALLOC(hex, 2 * bytes, "the export"));
     for (size_t i = 0; i < bytes; i++) {
         hex[2 * i] = digits[data[i] >> 4];
         hex[2 * i + 1] = digits[data[i] & 15];
@@ -320,19 +318,13 @@ static invar_status put_member(json_t *object, const member *m, invar_sql_stmt *
                                invar_sql_stmt *outer)
 {
     json_t *value = json_object();
-    invar_status status = INVAR_OK;
-    bool row = true;
+    invar_status status;
 
     INVAR_TRY(set_member(object, m->name, value));
-    INVAR_TRY(invar_sql_bind_int(inner, 1, run));
-    for (int i = 2; i <= invar_sql_params(inner); i++)
-        INVAR_TRY(invar_sql_bind_int(inner, i, invar_sql_int(outer, i - 2)));
-    while (status == INVAR_OK && row) {
-        status = invar_sql_step(&row, inner);
-        if (status == INVAR_OK && row)
-            status = put_item(value, m, inner);
-    }
-    invar_sql_reset(inner);
+    status = INVAR_SQL_BIND(inner, run, invar_sql_int(outer, 0), invar_sql_int(outer, 1),
+                            invar_sql_int(outer, 2));
+    while (invar_sql_next(&status, inner))
+        status = put_item(value, m, inner);
     return status;
 }
 
@@ -366,32 +358,18 @@ static invar_status write_row(FILE *out, int64_t run, const part *p, const queri
     return status;
 }
 
-static invar_status write_rows(FILE *out, int64_t run, const part *p, const queries *q)
-{
-    bool row;
-
-    INVAR_TRY(invar_sql_bind_int(q->lines, 1, run));
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&row, q->lines));
-        if (!row)
-            return INVAR_OK;
-        INVAR_TRY(write_row(out, run, p, q));
-    }
-}
-
 static invar_status write_part(FILE *out, invar_sql *sql, int64_t run, const part *p)
 {
     queries q = {NULL, {NULL}};
-    invar_status status = invar_sql_prepare(&q.lines, sql, p->sql);
+    invar_status status = INVAR_SQL_QUERY(&q.lines, sql, p->sql, run);
 
     for (int i = 0; i < MEMBERS && p->members[i].sql && status == INVAR_OK; i++)
         status = invar_sql_prepare(&q.members[i], sql, p->members[i].sql);
-    if (status == INVAR_OK)
-        status = write_rows(out, run, p, &q);
+    while (invar_sql_next(&status, q.lines))
+        status = write_row(out, run, p, &q);
     for (int i = 0; i < MEMBERS; i++)
         invar_sql_free(q.members[i]);
-    invar_sql_free(q.lines);
-    return status;
+    return invar_sql_end(q.lines, status);
 }
 
 static invar_status write_parts(FILE *out, invar_sql *sql, int64_t run)

@@ -20,31 +20,22 @@
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static invar_status read_run(invar_export_run *out, invar_sql_stmt *stmt, int64_t run)
-{
-    bool row;
-
-    INVAR_TRY(invar_sql_bind_int(stmt, 1, run));
-    INVAR_TRY(invar_sql_step(&row, stmt));
-    if (!row)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the ledger has no run %" PRId64, run);
-    snprintf(out->name, sizeof out->name, "%s", invar_sql_text(stmt, 0, NULL));
-    snprintf(out->uuid, sizeof out->uuid, "%s", invar_sql_text(stmt, 1, NULL));
-    out->created_ns = invar_sql_int(stmt, 2);
-    return INVAR_OK;
-}
-
 invar_status invar_export_find(invar_export_run *out, invar_ledger *ledger, int64_t run)
 {
     invar_sql_stmt *stmt;
-    invar_status status;
+    invar_status status = INVAR_SQL_QUERY(&stmt, ledger->sql,
+                                          "SELECT r.name, r.uuid, e.ns FROM run r JOIN entry e"
+                                          " ON e.run = r.run AND e.n = r.entry WHERE r.run = ?1",
+                                          run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
-                                "SELECT r.name, r.uuid, e.ns FROM run r JOIN entry e"
-                                " ON e.run = r.run AND e.n = r.entry WHERE r.run = ?1"));
-    status = read_run(out, stmt, run);
-    invar_sql_free(stmt);
-    return status;
+    if (invar_sql_next(&status, stmt)) {
+        snprintf(out->name, sizeof out->name, "%s", invar_sql_text(stmt, 0, NULL));
+        snprintf(out->uuid, sizeof out->uuid, "%s", invar_sql_text(stmt, 1, NULL));
+        out->created_ns = invar_sql_int(stmt, 2);
+    } else if (status == INVAR_OK) {
+        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the ledger has no run %" PRId64, run);
+    }
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- scalars --------------------------------------------------------------------------------- */
@@ -103,34 +94,19 @@ static invar_status read_scalar(invar_export_scalar *out, invar_sql_stmt *row)
     return check_name(out->name, out->name_bytes);
 }
 
-static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, const invar_export_range *range,
-                                 invar_export_scalar_fn take, void *payload)
-{
-    invar_export_scalar scalar;
-    bool row;
-
-    INVAR_TRY(invar_sql_bind_int(stmt, 1, run));
-    INVAR_TRY(invar_sql_bind_int(stmt, 2, range->gauges));
-    INVAR_TRY(invar_sql_bind_int(stmt, 3, range->after));
-    INVAR_TRY(invar_sql_bind_int(stmt, 4, range->upto));
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&row, stmt));
-        if (!row)
-            return INVAR_OK;
-        INVAR_TRY(read_scalar(&scalar, stmt));
-        INVAR_TRY(take(payload, &scalar));
-    }
-}
-
 invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
                                   const invar_export_range *range, invar_export_scalar_fn take,
                                   void *payload)
 {
+    invar_export_scalar scalar;
     invar_sql_stmt *stmt;
-    invar_status status;
+    invar_status status =
+        INVAR_SQL_QUERY(&stmt, ledger->sql, scalars, run, range->gauges, range->after, range->upto);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, scalars));
-    status = read_scalars(stmt, run, range, take, payload);
-    invar_sql_free(stmt);
-    return status;
+    while (invar_sql_next(&status, stmt)) {
+        status = read_scalar(&scalar, stmt);
+        if (status == INVAR_OK)
+            status = take(payload, &scalar);
+    }
+    return invar_sql_end(stmt, status);
 }

@@ -156,30 +156,15 @@ invar_status invar_report_append(json_t *array, json_t *value)
     return check_made(json_array_append_new(array, value));
 }
 
-static invar_status for_each_row(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take,
-                                 void *payload)
-{
-    bool row;
-
-    if (invar_sql_params(stmt) > 0)
-        INVAR_TRY(invar_sql_bind_int(stmt, 1, run));
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&row, stmt));
-        if (!row)
-            return INVAR_OK;
-        INVAR_TRY(take(payload, stmt));
-    }
-}
-
 invar_status invar_report_each(const invar_report_run *run, const char *text,
                                invar_report_row_fn take, void *payload)
 {
     invar_sql_stmt *stmt;
+    invar_status status = INVAR_SQL_QUERY(&stmt, run->ledger->sql, text, run->run);
 
-    INVAR_TRY(invar_sql_prepare(&stmt, run->ledger->sql, text));
-    invar_status status = for_each_row(stmt, run->run, take, payload);
-    invar_sql_free(stmt);
-    return status;
+    while (invar_sql_next(&status, stmt))
+        status = take(payload, stmt);
+    return invar_sql_end(stmt, status);
 }
 
 /* ---- the data of a page ---------------------------------------------------------------------- */

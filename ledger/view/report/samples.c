@@ -210,20 +210,14 @@ invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t 
 static invar_status put_parts(json_t *object, shelf *s, invar_sql_stmt *row)
 {
     json_t *list;
-    bool more;
+    invar_status status;
 
     INVAR_TRY(invar_report_member(&list, object, "parts", json_array()));
-    invar_sql_reset(s->parts);
-    INVAR_TRY(invar_sql_bind_int(s->parts, 1, s->run->run));
-    INVAR_TRY(invar_sql_bind_int(s->parts, 2, invar_sql_int(row, 0)));
-    INVAR_TRY(invar_sql_bind_int(s->parts, 3, invar_sql_int(row, 1)));
-    for (;;) {
-        INVAR_TRY(invar_sql_step(&more, s->parts));
-        if (!more)
-            return INVAR_OK;
-        INVAR_TRY(invar_report_append(
-            list, json_pack("[o, o]", invar_report_column(s->parts, 0), bits_of(s->parts, 1))));
-    }
+    status = INVAR_SQL_BIND(s->parts, s->run->run, invar_sql_int(row, 0), invar_sql_int(row, 1));
+    while (invar_sql_next(&status, s->parts))
+        status = invar_report_append(
+            list, json_pack("[o, o]", invar_report_column(s->parts, 0), bits_of(s->parts, 1)));
+    return status;
 }
 
 static invar_status take_sample(void *payload, invar_sql_stmt *row)
