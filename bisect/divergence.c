@@ -62,33 +62,33 @@ static void set_sample(invar_divergence *out, const invar_diff_sample *s)
  */
 static void set_other(invar_divergence *out, const invar_diff *diff)
 {
-    if (diff->roots_differ && diff->n_changes) {
-        COPY(out->point, diff->changes->point);
-        COPY(out->op, diff->changes->what);
+    if (diff->roots_differ && diff->changes.count) {
+        COPY(out->point, diff->changes.items->point);
+        COPY(out->op, diff->changes.items->what);
         COPY(out->kind, "structure");
-    } else if (diff->n_metrics) {
-        COPY(out->point, diff->metrics->name);
+    } else if (diff->metrics.count) {
+        COPY(out->point, diff->metrics.items->name);
         COPY(out->kind, diff->evaluations ? "evaluation" : "metric");
-    } else if (diff->n_samples) {
-        set_sample(out, diff->samples);
-    } else if (diff->replies_different) {
+    } else if (diff->samples.count) {
+        set_sample(out, diff->samples.items);
+    } else if (diff->replies.different) {
         COPY(out->kind, "plug-in reply");
     }
 }
 
 static void set_from_diff(invar_divergence *out, const invar_diff *diff)
 {
-    const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points;
+    const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points.items;
 
     invar_diff_headline(out->headline, diff);
     out->known = diff->diverged;
     out->layer = -1;
     out->step = diff->step;
-    out->points_equal = diff->points_equal;
+    out->points_equal = diff->points.equal;
     if (!diff->diverged)
         return;
-    out->points_different = (int64_t)diff->n_points;
-    if (diff->n_points)
+    out->points_different = (int64_t)diff->points.count;
+    if (diff->points.count)
         set_point(out, p);
     else
         set_other(out, diff);

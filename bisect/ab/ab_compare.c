@@ -47,12 +47,13 @@ static invar_status diff_ledgers(const char *a, const char *b,
 
 static bool runs_are_equal(const invar_diff *diff)
 {
-    return diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL && diff->only_a == 0 && diff->only_b == 0;
+    return diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL && diff->steps.only_a == 0 &&
+           diff->steps.only_b == 0;
 }
 
 static int64_t common_steps(const invar_diff *diff)
 {
-    return diff->common_first < 0 ? 0 : diff->common_last - diff->common_first + 1;
+    return diff->steps.first < 0 ? 0 : diff->steps.last - diff->steps.first + 1;
 }
 
 static void set_pair(void *payload, const invar_diff *diff)
@@ -62,8 +63,8 @@ static void set_pair(void *payload, const invar_diff *diff)
     pair->compared = true;
     pair->same = runs_are_equal(diff);
     pair->steps = common_steps(diff);
-    pair->only[INVAR_AB_A] = diff->only_a;
-    pair->only[INVAR_AB_B] = diff->only_b;
+    pair->only[INVAR_AB_A] = diff->steps.only_a;
+    pair->only[INVAR_AB_B] = diff->steps.only_b;
     pair->diverged = diff->diverged;
     pair->first = diff->step;
     invar_diff_headline(pair->headline, diff);
@@ -108,8 +109,8 @@ static void set_facts(void *payload, const invar_diff *diff)
     invar_ab_result *answer = payload;
 
     for (int pass = 0; pass < 2; pass++) { // identity facts first, then the rest
-        for (size_t i = 0; i < diff->n_facts; i++) {
-            const invar_diff_fact *fact = &diff->facts[i];
+        for (size_t i = 0; i < diff->facts.count; i++) {
+            const invar_diff_fact *fact = &diff->facts.items[i];
             invar_ab_fact *out = &answer->facts[answer->n_facts];
             if (is_irrelevant_fact(fact) || (strcmp(fact->scope, "identity") == 0) != (pass == 0))
                 continue;

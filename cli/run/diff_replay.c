@@ -175,7 +175,7 @@ static invar_status refine_with_same_samples(invar_diff **fine, const diff_repla
     if (ran.end != INVAR_CHILD_EXITED || ran.code > INVAR_EXIT_DIFFERENT)
         return INVAR_OK;
     INVAR_TRY(compare_executions(&behind, s, folder_a, given));
-    if (is_new(&behind->b) && behind->n_points) {
+    if (is_new(&behind->b) && behind->points.count) {
         invar_diff *before = *fine;
         *fine = behind;
         behind = before;
@@ -196,9 +196,9 @@ static invar_status replay_both(invar_diff **out, const diff_replay_context *s)
     INVAR_TRY(execute_step(s, 0, a));
     INVAR_TRY(execute_step(s, 1, b));
     INVAR_TRY(compare_executions(&fine, s, a, b));
-    first = fine->culprit ? fine->culprit : fine->points;
+    first = fine->culprit ? fine->culprit : fine->points.items;
     // other weights or random numbers are a sufficient explanation for other samples
-    if (fine->n_points && strcmp(first->phase, "rollout") == 0 &&
+    if (fine->points.count && strcmp(first->phase, "rollout") == 0 &&
         fine->same_rng != INVAR_TRISTATE_NO && fine->same_weights != INVAR_TRISTATE_NO)
         status = refine_with_same_samples(&fine, s, a);
     if (status == INVAR_OK)
@@ -212,9 +212,9 @@ static invar_status replay_both(invar_diff **out, const diff_replay_context *s)
 static void copy_facts(invar_diff *fine, const invar_diff *coarse)
 {
     fine->replayed = true;
-    fine->facts = coarse->facts;
-    fine->n_facts = coarse->n_facts;
-    fine->facts_equal = coarse->facts_equal;
+    fine->facts.items = coarse->facts.items;
+    fine->facts.count = coarse->facts.count;
+    fine->facts.equal = coarse->facts.equal;
     fine->a.segments = coarse->a.segments;
     fine->b.segments = coarse->b.segments;
 }

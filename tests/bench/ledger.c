@@ -208,7 +208,7 @@ static double search_chains(invar_ledger *a, invar_ledger *b, int64_t expected, 
         DO(invar_diff_runs(&diff, a, 1, b, 1));
         elapsed = now_ms() - start;
         best = elapsed < best ? elapsed : best;
-        *lookups = diff->lookups;
+        *lookups = diff->steps.lookups;
         if (diff->step != expected) {
             fprintf(stderr, "bench.ledger: found step %lld\n", (long long)diff->step);
             exit(1);

@@ -269,7 +269,7 @@ static void test_ledger_golden__compares(void **state)
         invar_diff *same, *other;
         assert_ok(invar_diff_runs(&same, ledger, 1, ledger, 1));
         assert_int_equal(same->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
-        assert_int_equal(same->steps_compared, 10);
+        assert_int_equal(same->steps.compared, 10);
         // Control: a run with another seed.
         assert_ok(invar_diff_runs(&other, ledger, 1, ledger, 2));
         assert_int_equal(other->verdict, INVAR_DIFF_VERDICT_DIFFERENT);

@@ -50,7 +50,6 @@ static invar_status read_inputs(invar_diff *diff, point *p, int64_t ord, const m
     json_error_t error;
     json_t *array = json_loadb(text, bytes, 0, &error);
     invar_status status = INVAR_OK;
-    void *inputs = NULL;
 
     if (!array && *error.text == '\0') // jansson describes every failure except lack of memory
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "diff: no memory for the inputs of a point");
@@ -58,8 +57,7 @@ static invar_status read_inputs(invar_diff *diff, point *p, int64_t ord, const m
         status = invar_diff_corrupt(m->source, "the inputs of a point are no list");
     p->n_inputs = json_array_size(array);
     if (status == INVAR_OK)
-        status = invar_diff_alloc(&inputs, diff, p->n_inputs, sizeof *p->inputs);
-    p->inputs = inputs;
+        status = INVAR_DIFF_ALLOC(p->inputs, diff, p->n_inputs);
     for (size_t i = 0; status == INVAR_OK && i < p->n_inputs; i++) {
         const json_t *input = json_array_get(array, i);
         int64_t value = json_integer_value(input);
@@ -98,17 +96,13 @@ static invar_status read_point(invar_diff *diff, manifest *m, int64_t i, invar_s
 static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest *other,
                               invar_sql_stmt *row)
 {
-    invar_status status;
     size_t bytes;
     const char *name = invar_sql_text(row, 1, &bytes);
-    bool found = false;
+    invar_status status;
 
-    *out = -1;
-    INVAR_TRY(invar_sql_bind_text(find, 2, name, bytes));
-    status = invar_sql_step(&found, find);
-    if (status == INVAR_OK && found)
-        *out = invar_sql_int(find, 0);
     invar_sql_reset(find);
+    status = invar_sql_bind_text(find, 2, name, bytes);
+    *out = invar_sql_next(&status, find) ? invar_sql_int(find, 0) : -1;
     if (*out >= other->count)
         return invar_diff_corrupt(other->source, "a manifest has more points than digests");
     return status;
@@ -118,14 +112,12 @@ static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest
 static invar_status read_point_rows(invar_diff *diff, manifest *m, manifest *other,
                                     invar_sql_stmt *rows, invar_sql_stmt *find)
 {
-    bool more;
+    invar_status status = INVAR_OK;
+    int64_t i = 0;
 
-    for (int64_t i = 0;; i++) {
-        INVAR_TRY(invar_sql_step(&more, rows));
-        if (!more && i == m->count)
-            return INVAR_OK;
-        if (!more || i == m->count)
-            return invar_diff_corrupt(m->source, "a manifest has not as many points as digests");
+    for (; i <= m->count && invar_sql_next(&status, rows); i++) {
+        if (i == m->count)
+            continue;
         INVAR_TRY(read_point(diff, m, i, rows));
         if (!other)
             continue;
@@ -133,71 +125,60 @@ static invar_status read_point_rows(invar_diff *diff, manifest *m, manifest *oth
         if (m->points[i].twin >= 0)
             other->points[m->points[i].twin].twin = i;
     }
+    return status == INVAR_OK && i != m->count
+               ? invar_diff_corrupt(m->source, "a manifest has not as many points as digests")
+               : status;
 }
 
 static invar_status read_points(invar_diff *diff, manifest *m, manifest *other)
 {
-    invar_sql_stmt *rows = NULL, *find = NULL;
-    invar_status status = invar_sql_prepare(
+    invar_sql_stmt *rows, *find = NULL;
+    invar_status status = INVAR_SQL_QUERY(
         &rows, m->source->sql,
         "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs "
-        "FROM point WHERE manifest = ?1 ORDER BY ord");
+        "FROM point WHERE manifest = ?1 ORDER BY ord",
+        m->number);
 
-    if (status == INVAR_OK)
-        status = invar_sql_bind_int(rows, 1, m->number);
     if (status == INVAR_OK && other)
-        status = invar_sql_prepare(&find, other->source->sql,
-                                   "SELECT ord FROM point WHERE manifest = ?1 AND name = ?2");
-    if (status == INVAR_OK && other)
-        status = invar_sql_bind_int(find, 1, other->number);
+        status = INVAR_SQL_QUERY(&find, other->source->sql,
+                                 "SELECT ord FROM point WHERE manifest = ?1 AND name = ?2",
+                                 other->number);
     if (status == INVAR_OK)
         status = read_point_rows(diff, m, other, rows, find);
     invar_sql_free(find);
-    invar_sql_free(rows);
-    return status;
+    return invar_sql_end(rows, status);
 }
 
 /* Reads the digests of rank 0; a pruned copy may not have them. */
 static invar_status read_digests(invar_diff *diff, manifest *m)
 {
-    invar_sql_stmt *row = NULL;
+    invar_sql_stmt *row;
     const unsigned char *data;
-    void *points;
     size_t bytes;
     invar_status status = invar_diff_prepare(
         &row, m->source,
         "SELECT manifest, data FROM digest WHERE run = ?1 AND step = ?2 AND seg = ?3 AND rank = 0");
 
-    if (status == INVAR_OK)
-        status = invar_sql_step(&m->source->side->digests, row);
-    if (status != INVAR_OK || !m->source->side->digests)
-        goto done;
-    m->number = invar_sql_int(row, 0);
-    data = invar_sql_blob(row, 1, &bytes);
-    m->count = (int64_t)(bytes / sizeof m->points->value.bytes);
-    status = invar_diff_alloc(&points, diff, (size_t)m->count, sizeof *m->points);
-    if (status != INVAR_OK)
-        goto done;
-    m->points = points;
-    for (int64_t i = 0; i < m->count; i++)
-        memcpy(m->points[i].value.bytes, data + i * 16, 16);
-    if (bytes % 16)
-        status = invar_diff_corrupt(m->source, "the digests of a step are cut off");
-done:
-    invar_sql_free(row);
-    return status;
+    if (invar_sql_next(&status, row)) {
+        m->source->side->digests = true;
+        m->number = invar_sql_int(row, 0);
+        data = invar_sql_blob(row, 1, &bytes);
+        m->source->side->points = m->count = (int64_t)(bytes / sizeof m->points->value.bytes);
+        status = INVAR_DIFF_ALLOC(m->points, diff, (size_t)m->count);
+        for (int64_t i = 0; status == INVAR_OK && i < m->count; i++)
+            memcpy(m->points[i].value.bytes, data + i * 16, 16);
+        if (status == INVAR_OK && bytes % 16)
+            status = invar_diff_corrupt(m->source, "the digests of a step are cut off");
+    }
+    return invar_sql_end(row, status);
 }
 
 /* ---- structure ------------------------------------------------------------------------------- */
 
-static invar_status add_change(invar_diff *diff, invar_diff_list *changes, const char *name,
-                               const char *what, const char *a, const char *b)
+static invar_status add_change(invar_diff *diff, const char *name, const char *what, const char *a,
+                               const char *b)
 {
-    void *change;
-
-    INVAR_TRY(invar_diff_add(&change, diff, changes, sizeof(invar_diff_manifest_change)));
-    *(invar_diff_manifest_change *)change = (invar_diff_manifest_change){name, what, a, b};
-    return INVAR_OK;
+    return INVAR_DIFF_ADD(diff->changes, diff, (invar_diff_manifest_change){name, what, a, b});
 }
 
 /* Describes a point that only one side has, such as "forward, linear, act, bf16 [4,8]". */
@@ -212,12 +193,10 @@ static invar_status list_inputs(const char **out, invar_diff *diff, const manife
 {
     size_t bytes = 1, used = 0;
     char *text;
-    void *block;
 
     for (size_t i = 0; i < p->n_inputs; i++)
         bytes += strlen(m->points[p->inputs[i]].name) + 2;
-    INVAR_TRY(invar_diff_alloc(&block, diff, 1, bytes));
-    text = block;
+    INVAR_TRY(INVAR_DIFF_ALLOC(text, diff, bytes));
     for (size_t i = 0; i < p->n_inputs; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
                                  m->points[p->inputs[i]].name);
@@ -236,8 +215,8 @@ static bool same_inputs(const manifest *a, const point *p, const point *q)
 }
 
 /* Adds the fields in which two points of one name differ. */
-static invar_status compare_fields(invar_diff *diff, invar_diff_list *changes, const manifest *a,
-                                   const manifest *b, const point *p, const point *q)
+static invar_status compare_fields(invar_diff *diff, const manifest *a, const manifest *b,
+                                   const point *p, const point *q)
 {
     const struct {
         const char *what, *a, *b;
@@ -257,23 +236,23 @@ static invar_status compare_fields(invar_diff *diff, invar_diff_list *changes, c
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (strcmp(texts[i].a, texts[i].b) != 0)
-            INVAR_TRY(add_change(diff, changes, p->name, texts[i].what, texts[i].a, texts[i].b));
+            INVAR_TRY(add_change(diff, p->name, texts[i].what, texts[i].a, texts[i].b));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (numbers[i].a == numbers[i].b)
             continue;
         INVAR_TRY(invar_diff_format(&x, diff, "%" PRId64, numbers[i].a));
         INVAR_TRY(invar_diff_format(&y, diff, "%" PRId64, numbers[i].b));
-        INVAR_TRY(add_change(diff, changes, p->name, numbers[i].what, x, y));
+        INVAR_TRY(add_change(diff, p->name, numbers[i].what, x, y));
     }
     if (same_inputs(a, p, q))
         return INVAR_OK;
     INVAR_TRY(list_inputs(&x, diff, a, p));
     INVAR_TRY(list_inputs(&y, diff, b, q));
-    return add_change(diff, changes, p->name, "inputs", x, y);
+    return add_change(diff, p->name, "inputs", x, y);
 }
 
 /* Adds the first pair of points that the sides execute in opposite order. */
-static invar_status compare_order(invar_diff *diff, invar_diff_list *changes, const manifest *a)
+static invar_status compare_order(invar_diff *diff, const manifest *a)
 {
     const point *last = NULL;
 
@@ -287,34 +266,30 @@ static invar_status compare_order(invar_diff *diff, invar_diff_list *changes, co
         }
         INVAR_TRY(invar_diff_format(&x, diff, "after %s", last->name));
         INVAR_TRY(invar_diff_format(&y, diff, "before %s", last->name));
-        return add_change(diff, changes, p->name, "order", x, y);
+        return add_change(diff, p->name, "order", x, y);
     }
     return INVAR_OK;
 }
 
 static invar_status compare_structure(invar_diff *diff, const manifest *a, const manifest *b)
 {
-    invar_diff_list changes = {0};
     const char *text;
 
     for (const point *p = a->points; p < a->points + a->count; p++) {
         if (p->twin >= 0) {
-            INVAR_TRY(compare_fields(diff, &changes, a, b, p, &b->points[p->twin]));
+            INVAR_TRY(compare_fields(diff, a, b, p, &b->points[p->twin]));
             continue;
         }
         INVAR_TRY(describe_point(&text, diff, p));
-        INVAR_TRY(add_change(diff, &changes, p->name, "point", text, NULL));
+        INVAR_TRY(add_change(diff, p->name, "point", text, NULL));
     }
     for (const point *q = b->points; q < b->points + b->count; q++) {
         if (q->twin >= 0)
             continue;
         INVAR_TRY(describe_point(&text, diff, q));
-        INVAR_TRY(add_change(diff, &changes, q->name, "point", NULL, text));
+        INVAR_TRY(add_change(diff, q->name, "point", NULL, text));
     }
-    INVAR_TRY(compare_order(diff, &changes, a));
-    diff->changes = changes.data;
-    diff->n_changes = changes.count;
-    return INVAR_OK;
+    return compare_order(diff, a);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -352,17 +327,17 @@ typedef struct stretch {
     size_t index; /* index in the list of stretches */
 } stretch;
 
-static invar_status count_stretch(invar_diff *diff, invar_diff_list *stretches, const point *p)
-{
-    stretch *last = stretches->data;
-    void *entry;
+typedef INVAR_DIFF_LIST(stretch) stretch_list;
 
-    last = stretches->count ? &last[stretches->count - 1] : NULL;
+static invar_status count_stretch(invar_diff *diff, stretch_list *stretches, const point *p)
+{
+    stretch *last = stretches->count ? &stretches->items[stretches->count - 1] : NULL;
+
     if (!last || last->count.layer != p->layer || strcmp(last->count.phase, p->phase) != 0) {
-        INVAR_TRY(invar_diff_add(&entry, diff, stretches, sizeof *last));
-        last = entry;
-        *last = (stretch){.count = {.phase = p->phase, .layer = p->layer},
-                          .index = stretches->count - 1};
+        INVAR_TRY(INVAR_DIFF_ADD(*stretches, diff,
+                                 (stretch){.count = {.phase = p->phase, .layer = p->layer},
+                                           .index = stretches->count - 1}));
+        last = &stretches->items[stretches->count - 1];
     }
     last->count.equal += p->fate == FATE_EQUAL;
     last->count.different += p->fate == FATE_DIFFERENT;
@@ -384,15 +359,12 @@ static int by_phase_and_layer(const void *a, const void *b)
 }
 
 /* Joins stretches of the same phase and layer to groups; they need not be adjacent. */
-static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stretches)
+static invar_status join_stretches(invar_diff *diff, const stretch_list *stretches)
 {
-    invar_diff_list groups = {0};
-    stretch *all = stretches->data;
+    stretch *all = stretches->items;
     const void **order;
-    void *block;
 
-    INVAR_TRY(invar_diff_alloc(&block, diff, stretches->count, sizeof *order));
-    order = block;
+    INVAR_TRY(INVAR_DIFF_ALLOC(order, diff, stretches->count));
     for (size_t i = 0; i < stretches->count; i++)
         order[i] = &all[i];
     INVAR_TRY(invar_sort(order, stretches->count, by_name));
@@ -404,18 +376,15 @@ static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stre
     INVAR_TRY(invar_sort(order, stretches->count, by_phase_and_layer));
     for (size_t i = 0; i < stretches->count; i++) {
         const stretch *s = order[i];
-        invar_diff_group *last = groups.data;
+        invar_diff_group *last;
         if (i == 0 || by_phase_and_layer(order[i - 1], s) != 0) {
-            INVAR_TRY(invar_diff_add(&block, diff, &groups, sizeof *last));
-            *(invar_diff_group *)block = s->count;
+            INVAR_TRY(INVAR_DIFF_ADD(diff->groups, diff, s->count));
             continue;
         }
-        last += groups.count - 1;
+        last = &diff->groups.items[diff->groups.count - 1];
         last->equal += s->count.equal;
         last->different += s->count.different;
     }
-    diff->groups = groups.data;
-    diff->n_groups = groups.count;
     return INVAR_OK;
 }
 
@@ -442,16 +411,13 @@ static void compare_parts(invar_diff_point *out, const point *a, const point *b)
     out->parts_equal = invar_digest_equal(&a->value, &b->value);
 }
 
-static invar_status add_point(invar_diff *diff, invar_diff_list *points, const manifest *a,
-                              const manifest *b, const point *p)
+static invar_status add_point(invar_diff *diff, const manifest *a, const manifest *b,
+                              const point *p)
 {
     const point *q = &b->points[p->twin];
     // without recorded inputs, a later difference may follow from an earlier one
-    bool known = p->n_inputs + q->n_inputs > 0 || points->count == 0;
-    void *entry;
-
-    INVAR_TRY(invar_diff_add(&entry, diff, points, sizeof(invar_diff_point)));
-    *(invar_diff_point *)entry = (invar_diff_point){
+    bool known = p->n_inputs + q->n_inputs > 0 || diff->points.count == 0;
+    invar_diff_point different = {
         .name = p->name,
         .phase = p->phase,
         .op = p->op,
@@ -467,27 +433,26 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
         .a = p->value,
         .b = q->value,
     };
-    compare_parts(entry, parts_of(a, p), parts_of(b, q));
-    return INVAR_OK;
+
+    compare_parts(&different, parts_of(a, p), parts_of(b, q));
+    return INVAR_DIFF_ADD(diff->points, diff, different);
 }
 
 static invar_status list_values(invar_diff *diff, const manifest *a, const manifest *b)
 {
-    invar_diff_list points = {0}, stretches = {0};
+    stretch_list stretches = {0};
 
     for (const point *p = a->points; p < a->points + a->count; p++) {
         if (p->fate != FATE_EQUAL && p->fate != FATE_DIFFERENT)
             continue;
         INVAR_TRY(count_stretch(diff, &stretches, p));
-        diff->points_equal += p->fate == FATE_EQUAL;
+        diff->points.equal += p->fate == FATE_EQUAL;
         if (p->fate == FATE_DIFFERENT)
-            INVAR_TRY(add_point(diff, &points, a, b, p));
+            INVAR_TRY(add_point(diff, a, b, p));
     }
-    diff->points = points.data;
-    diff->n_points = points.count;
-    for (size_t i = 0; i < diff->n_points && !diff->culprit; i++)
-        if (diff->points[i].is_origin)
-            diff->culprit = &diff->points[i];
+    for (size_t i = 0; i < diff->points.count && !diff->culprit; i++)
+        if (diff->points.items[i].is_origin)
+            diff->culprit = &diff->points.items[i];
     return join_stretches(diff, &stretches);
 }
 
@@ -498,8 +463,6 @@ invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source
 
     INVAR_TRY(read_digests(diff, &x));
     INVAR_TRY(read_digests(diff, &y));
-    diff->points_a = x.count;
-    diff->points_b = y.count;
     if (!a->side->digests || !b->side->digests)
         return INVAR_OK;
     INVAR_TRY(read_points(diff, &x, NULL));

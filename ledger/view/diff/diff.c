@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/minmax.h"
 #include "ledger/internal.h"
 #include "ledger/view/diff/internal.h"
 
@@ -58,19 +59,8 @@ static invar_status fail_view_corrupt(const view *v, const char *what)
 invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *source,
                                 const char *text)
 {
-    const int64_t arguments[] = {source->run, source->step, source->seg, source->newest};
-    invar_sql_stmt *stmt;
-    invar_status status;
-
-    INVAR_TRY(invar_sql_prepare(&stmt, source->sql, text));
-    status = INVAR_OK;
-    for (int i = 0; status == INVAR_OK && i < 4 && i < invar_sql_params(stmt); i++)
-        status = invar_sql_bind_int(stmt, i + 1, arguments[i]);
-    if (status == INVAR_OK)
-        *out = stmt;
-    else
-        invar_sql_free(stmt);
-    return status;
+    return INVAR_SQL_QUERY(out, source->sql, text, source->run, source->step, source->seg,
+                           source->newest);
 }
 
 /* ---- reading steps --------------------------------------------------------------------------- */
@@ -78,26 +68,23 @@ invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *s
 /* Reads a step. *found_out is false if the view does not have it. */
 static invar_status read_step(bool *found_out, moment *out, view *v, int64_t step)
 {
-    invar_status status;
+    invar_status status = INVAR_SQL_BIND(v->at, v->run, step, v->newest);
     bool whole = true;
 
-    INVAR_TRY(invar_sql_bind_int(v->at, 2, step));
-    INVAR_TRY(invar_sql_bind_int(v->at, 3, v->newest));
-    status = invar_sql_step(found_out, v->at);
-    if (status == INVAR_OK && *found_out) {
+    *found_out = invar_sql_next(&status, v->at);
+    if (*found_out) {
         out->seg = invar_sql_int(v->at, 0);
         out->weights = invar_sql_int(v->at, 1);
         whole = invar_sql_digest(&out->batch, v->at, 2) && invar_sql_digest(&out->rng, v->at, 3) &&
                 invar_sql_digest(&out->root, v->at, 4) && invar_sql_digest(&out->chain, v->at, 5);
     }
-    invar_sql_reset(v->at);
     return whole ? status : fail_view_corrupt(v, "a digest of a step has not 16 bytes");
 }
 
 /* Reads a step of both sides, which both must have. */
 static invar_status read_step_of_both(moment out[2], invar_diff *diff, view sides[2], int64_t step)
 {
-    diff->lookups++;
+    diff->steps.lookups++;
     for (int i = 0; i < 2; i++) {
         bool found;
         INVAR_TRY(read_step(&found, &out[i], &sides[i], step));
@@ -201,21 +188,15 @@ static invar_status search_content(int64_t *out, const view sides[2], int64_t fi
     static const char text[] = "SELECT step, content, max(seg) FROM step "
                                "WHERE run = ?1 AND step BETWEEN ?2 AND ?3 AND seg <= ?4 "
                                "GROUP BY step ORDER BY step";
-    invar_diff_join join = {.keys = 1};
-    invar_status status = INVAR_OK;
-    bool row = false;
+    invar_diff_source a = source_of(&sides[0], first, last), b = source_of(&sides[1], first, last);
+    invar_diff_join join;
+    invar_status status = invar_diff_join_open(&join, &a, &b, text, 1);
 
     *out = -1;
-    for (int i = 0; status == INVAR_OK && i < 2; i++) {
-        invar_diff_source range = source_of(&sides[i], first, last);
-        status = invar_diff_prepare(i ? &join.b : &join.a, &range, text);
-    }
-    while (status == INVAR_OK && *out < 0 &&
-           (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row)
+    while (*out < 0 && invar_diff_join_next(&status, &join))
         if (!join.in_a || !join.in_b || !invar_diff_join_same(&join, 1))
             *out = invar_sql_int(join.in_a ? join.a : join.b, 0);
-    invar_diff_join_release(&join);
-    return status;
+    return invar_diff_join_end(&join, status);
 }
 
 /*
@@ -246,7 +227,7 @@ static invar_status is_repeated(bool *out, invar_diff *diff, view sides[2], int6
     moment old, new;
     bool found;
 
-    diff->lookups++;
+    diff->steps.lookups++;
     *out = false;
     INVAR_TRY(read_step(&found, &new, &sides[1], step));
     if (!found || new.seg != sides[1].newest)
@@ -285,17 +266,13 @@ static invar_status search_segment(int64_t *out, invar_diff *diff, view sides[2]
  */
 static invar_status search_segments(invar_diff *diff, view twice[2], const invar_diff_source *run)
 {
-    invar_sql_stmt *segments = NULL;
+    invar_sql_stmt *segments;
     invar_status status = invar_diff_prepare(
         &segments, run,
         "SELECT seg, after_step FROM segment WHERE run = ?1 AND seg > 0 ORDER BY seg");
     int64_t step = -1;
-    bool row;
 
-    while (status == INVAR_OK && step < 0) {
-        status = invar_sql_step(&row, segments);
-        if (status != INVAR_OK || !row)
-            break;
+    while (step < 0 && invar_sql_next(&status, segments)) {
         twice[1].newest = invar_sql_int(segments, 0);
         twice[0].newest = twice[1].newest - 1;
         status = search_segment(&step, diff, twice, invar_sql_int(segments, 1));
@@ -309,23 +286,19 @@ static invar_status search_segments(invar_diff *diff, view twice[2], const invar
 /* Like search_segments, for evaluations. */
 static invar_status search_repeated(invar_diff *diff, view twice[2], const invar_diff_source *run)
 {
-    invar_sql_stmt *rows = NULL;
+    invar_sql_stmt *rows;
     invar_status status = invar_diff_prepare(
         &rows, run,
         "SELECT e.step, e.seg, f.seg FROM evaluation e JOIN evaluation f "
         "USING(run, step, dataset, series) WHERE e.run = ?1 AND e.step >= -1 AND e.seg < f.seg "
         "AND e.value_bits <> f.value_bits ORDER BY 1, 3, 2 LIMIT 1");
-    bool row = false;
 
-    if (status == INVAR_OK)
-        status = invar_sql_step(&row, rows);
-    if (status == INVAR_OK && row) {
+    if (invar_sql_next(&status, rows)) {
         set_divergence(diff, invar_sql_int(rows, 0), true);
         twice[0].newest = invar_sql_int(rows, 1);
         twice[1].newest = invar_sql_int(rows, 2);
     }
-    invar_sql_free(rows);
-    return status;
+    return invar_sql_end(rows, status);
 }
 
 /*
@@ -351,8 +324,8 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
     twice[0].side = &diff->a;
     twice[1].side = &diff->b;
     memcpy(sides, twice, sizeof twice);
-    diff->common_first = diff->common_last = diff->step;
-    diff->steps_compared = diff->step >= 0;
+    diff->steps.first = diff->steps.last = diff->step;
+    diff->steps.compared = diff->step >= 0;
     return INVAR_OK;
 }
 
@@ -365,9 +338,9 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
 static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
 {
     // runs that begin at step 0 may evaluate their initial weights, at step -1; a fork does not
-    int64_t first = diff->common_first == 0 ? -1 : diff->common_first;
-    invar_diff_source a = source_of(&sides[0], diff->common_last, first);
-    invar_diff_source b = source_of(&sides[1], diff->common_last, first);
+    int64_t first = diff->steps.first == 0 ? -1 : diff->steps.first;
+    invar_diff_source a = source_of(&sides[0], diff->steps.last, first);
+    invar_diff_source b = source_of(&sides[1], diff->steps.last, first);
     int64_t step;
     bool found;
 
@@ -382,11 +355,6 @@ static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
     return INVAR_OK;
 }
 
-static int64_t max_step(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t steps_of(const invar_diff_side *side)
 {
     return side->first_step < 0 ? 0 : side->last_step - side->first_step + 1;
@@ -396,17 +364,17 @@ static int64_t steps_of(const invar_diff_side *side)
 static invar_status compare_steps(invar_diff *diff, view sides[2])
 {
     int64_t a = diff->a.last_step, b = diff->b.last_step, last = a < b ? a : b, step;
-    int64_t first = max_step(diff->a.first_step, diff->b.first_step);
+    int64_t first = invar_max_i64(diff->a.first_step, diff->b.first_step);
     bool beside;
 
-    diff->only_a = steps_of(&diff->a);
-    diff->only_b = steps_of(&diff->b);
+    diff->steps.only_a = steps_of(&diff->a);
+    diff->steps.only_b = steps_of(&diff->b);
     if (last < 0 || last < first)
         return INVAR_OK;
-    diff->common_first = first;
-    diff->common_last = last;
-    diff->only_a -= last - first + 1;
-    diff->only_b -= last - first + 1;
+    diff->steps.first = first;
+    diff->steps.last = last;
+    diff->steps.only_a -= last - first + 1;
+    diff->steps.only_b -= last - first + 1;
     INVAR_TRY(search_chains(&step, diff, sides, first, last));
     beside = step < 0;
     if (beside)
@@ -415,13 +383,13 @@ static invar_status compare_steps(invar_diff *diff, view sides[2])
         set_divergence(diff, step, false);
     if (beside)
         INVAR_TRY(compare_evaluations(diff, sides));
-    diff->steps_compared = (diff->diverged && !diff->evaluations ? diff->step : last) - first + 1;
+    diff->steps.compared = (diff->diverged && !diff->evaluations ? diff->step : last) - first + 1;
     return INVAR_OK;
 }
 
 int64_t invar_diff_compared_step(const invar_diff *diff)
 {
-    return diff->diverged ? diff->step : diff->common_last;
+    return diff->diverged ? diff->step : diff->steps.last;
 }
 
 /* Selects the hash of the initial weights of a run. *out is false if its identity has none. */
@@ -522,7 +490,8 @@ static bool has_contradiction(const invar_diff *diff)
 {
     if (!diff->evaluations)
         return diff->diverged;
-    for (const invar_diff_metric *m = diff->metrics; m < diff->metrics + diff->n_metrics; m++)
+    for (const invar_diff_metric *m = diff->metrics.items;
+         m < diff->metrics.items + diff->metrics.count; m++)
         if (m->in_a && m->in_b)
             return true;
     return false;
@@ -536,7 +505,7 @@ static void compute_verdict(invar_diff *diff)
         diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
     else if (diff->diverged)
         diff->verdict = INVAR_DIFF_VERDICT_DIFFERENT;
-    else if (diff->common_first < 0)
+    else if (diff->steps.first < 0)
         diff->verdict = INVAR_DIFF_VERDICT_NOTHING;
     else
         diff->verdict = INVAR_DIFF_VERDICT_IDENTICAL;
@@ -549,12 +518,12 @@ static invar_status compare_one_step(invar_diff *diff, view sides[2], int64_t st
     INVAR_TRY(open_side(diff, &sides[0]));
     INVAR_TRY(open_side(diff, &sides[1]));
     INVAR_TRY(read_step_of_both(now, diff, sides, step));
-    diff->common_first = diff->common_last = step;
-    diff->steps_compared = 1;
+    diff->steps.first = diff->steps.last = step;
+    diff->steps.compared = 1;
     if (!invar_digest_equal(&now[0].root, &now[1].root))
         set_divergence(diff, step, false);
     INVAR_TRY(compare_step(diff, sides));
-    if (diff->n_points && !diff->diverged)
+    if (diff->points.count && !diff->diverged)
         set_divergence(diff, step, false);
     INVAR_TRY(compare_facts(diff, sides));
     compute_verdict(diff);
@@ -587,12 +556,10 @@ static invar_status diff_new(invar_diff **out, invar_ledger *a, int64_t run_a, i
 {
     bool began[2] = {false, false};
     invar_diff *diff;
-    void *block;
     invar_status status;
 
-    INVAR_TRY(invar_alloc(&block, 1, sizeof *diff, "a diff"));
-    diff = block;
-    *diff = (invar_diff){.step = -1, .common_first = -1, .common_last = -1};
+    INVAR_TRY(INVAR_ALLOC(diff, 1, "a diff"));
+    *diff = (invar_diff){.step = -1, .steps.first = -1, .steps.last = -1};
     view runs[2] = {{a, run_a, INT64_MAX, &diff->a, NULL}, {b, run_b, INT64_MAX, &diff->b, NULL}};
     status = invar_ledger_snapshot(&began[0], a);
     if (status == INVAR_OK)

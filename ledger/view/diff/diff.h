@@ -50,7 +50,8 @@ typedef struct invar_diff_side {
     int64_t first_step, last_step; /* both -1 if the run has no steps */
     int64_t seg;              /* segment that executed or evaluated the compared step; -1 if none */
     invar_digest root, chain; /* root and chain of the compared step */
-    bool digests; /* the ledger has the digests of the compared step; false for a pruned copy */
+    bool digests;   /* the ledger has the digests of the compared step; false for a pruned copy */
+    int64_t points; /* number of points in the manifest of the compared step */
 } invar_diff_side;
 
 /* A fact that differs. The values of a run that had several over its segments are in one text. */
@@ -132,6 +133,22 @@ typedef enum invar_tristate {
     INVAR_TRISTATE_UNKNOWN /* a side has not recorded the value */
 } invar_tristate;
 
+/* Which steps were compared. */
+typedef struct invar_diff_steps {
+    int64_t first, last;    /* range of the common steps; both -1 if there are none */
+    int64_t compared;       /* number of common steps up to the first divergent one */
+    int64_t only_a, only_b; /* number of steps that only this side has */
+    int64_t lookups;        /* number of steps read to find the divergent one */
+} invar_diff_steps;
+
+/* The elements of a type that differ, and the number of equal ones if they are counted. */
+#define INVAR_DIFF_LIST(type)                                                                      \
+    struct {                                                                                       \
+        type *items; /* (count) */                                                                 \
+        size_t count;                                                                              \
+        int64_t equal;                                                                             \
+    }
+
 /* The result of a comparison. */
 typedef struct invar_diff {
     invar_diff_verdict verdict;
@@ -140,11 +157,7 @@ typedef struct invar_diff {
     char self_contradicting_side;
     bool same_inputs; /* the bits differ although identity and program are the same */
     invar_diff_side a, b;
-
-    int64_t common_first, common_last; /* range of the common steps; both -1 if there are none */
-    int64_t steps_compared;            /* number of common steps up to the first divergent one */
-    int64_t only_a, only_b;            /* number of steps that only this side has */
-    int64_t lookups;                   /* number of steps read to find the divergent one */
+    invar_diff_steps steps;
 
     bool diverged; /* a difference was found, at `step` */
     int64_t step;  /* first divergent step; -1 for evaluations before step 0, or if not diverged */
@@ -153,27 +166,18 @@ typedef struct invar_diff {
     invar_tristate same_batch, same_rng; /* batch and random coordinates of the compared step */
     invar_tristate same_weights;         /* weights before the compared step */
 
-    const invar_diff_fact *facts; /* (n_facts) facts that differ */
-    size_t n_facts;
-    int64_t facts_equal; /* number of equal facts */
+    INVAR_DIFF_LIST(invar_diff_fact) facts;
 
     /* The compared step: the divergent one, or for identical runs the last common one. */
-    const invar_diff_manifest_change *changes;
-    size_t n_changes;
-    const invar_diff_point *points; /* (n_points) points that differ, in order of execution */
-    size_t n_points;
-    int64_t points_equal;
-    int64_t points_a, points_b;      /* number of points in the manifest of each side */
-    const invar_diff_point *culprit; /* first point with is_origin; NULL if there is none */
-    const invar_diff_group *groups;
-    size_t n_groups;
-    const invar_diff_metric *metrics; /* (n_metrics) metrics that differ, sorted by name */
-    size_t n_metrics;
-    int64_t metrics_equal;
-    const invar_diff_sample *samples; /* (n_samples) samples that differ, ascending by index */
-    size_t n_samples;
-    int64_t samples_equal;
-    int64_t replies_equal, replies_different;
+    INVAR_DIFF_LIST(invar_diff_manifest_change) changes;
+    INVAR_DIFF_LIST(invar_diff_point) points; /* in order of execution */
+    const invar_diff_point *culprit;          /* first point with is_origin; NULL if none */
+    INVAR_DIFF_LIST(invar_diff_group) groups;
+    INVAR_DIFF_LIST(invar_diff_metric) metrics; /* sorted by name */
+    INVAR_DIFF_LIST(invar_diff_sample) samples; /* ascending by index */
+    struct {
+        int64_t equal, different;
+    } replies;
 
     bool replayed; /* the caller sets it if the step was replayed for this comparison, so that no
                       replay is recommended */

@@ -28,6 +28,9 @@ typedef struct era {
     int64_t seg;
 } era;
 
+typedef INVAR_DIFF_LIST(fact) fact_list;
+typedef INVAR_DIFF_LIST(era) era_list;
+
 static int compare_facts(const fact *a, const fact *b)
 {
     int order;
@@ -39,13 +42,11 @@ static int compare_facts(const fact *a, const fact *b)
 }
 
 /* Appends a complete fact with the values that it had. */
-static invar_status finish_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
-                                invar_diff_list *eras)
+static invar_status finish_fact(invar_diff *diff, fact_list *facts, fact *now, era_list *eras)
 {
-    const era *list = eras->data;
+    const era *list = eras->items;
     size_t bytes = 1, used = 0;
     char *text;
-    void *block;
 
     if (eras->count == 0)
         return INVAR_OK;
@@ -53,27 +54,22 @@ static invar_status finish_fact(invar_diff *diff, invar_diff_list *facts, fact *
     now->several = eras->count > 1;
     for (size_t i = 0; now->several && i < eras->count; i++)
         bytes += strlen(list[i].value) + 64;
-    INVAR_TRY(invar_diff_alloc(&block, diff, 1, bytes));
-    text = block;
+    INVAR_TRY(INVAR_DIFF_ALLOC(text, diff, bytes));
     for (size_t i = 0; now->several && i < eras->count; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s (from segment %" PRId64 ")",
                                  i ? ", " : "", list[i].value, list[i].seg);
     if (now->several)
         now->value = text;
     eras->count = 0;
-    INVAR_TRY(invar_diff_add(&block, diff, facts, sizeof *now));
-    *(fact *)block = *now;
-    return INVAR_OK;
+    return INVAR_DIFF_ADD(*facts, diff, *now);
 }
 
 /* Handles a row: another fact, or another value of the current fact in a later segment. */
-static invar_status add_fact_row(invar_diff *diff, invar_diff_list *facts, fact *now,
-                                 invar_diff_list *eras, invar_sql_stmt *row)
+static invar_status add_fact_row(invar_diff *diff, fact_list *facts, fact *now, era_list *eras,
+                                 invar_sql_stmt *row)
 {
     fact next = {.rank = invar_sql_int(row, 0)};
-    const era *last;
     const char *value;
-    void *block;
 
     INVAR_TRY(invar_diff_column(&next.scope, diff, row, 1));
     INVAR_TRY(invar_diff_column(&next.key, diff, row, 2));
@@ -81,16 +77,13 @@ static invar_status add_fact_row(invar_diff *diff, invar_diff_list *facts, fact 
     if (eras->count && compare_facts(now, &next) != 0)
         INVAR_TRY(finish_fact(diff, facts, now, eras));
     *now = next;
-    last = eras->count ? (const era *)eras->data + eras->count - 1 : NULL;
-    if (last && strcmp(last->value, value) == 0)
+    if (eras->count && strcmp(eras->items[eras->count - 1].value, value) == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_diff_add(&block, diff, eras, sizeof(era)));
-    *(era *)block = (era){value, invar_sql_int(row, 3)};
-    return INVAR_OK;
+    return INVAR_DIFF_ADD(*eras, diff, (era){value, invar_sql_int(row, 3)});
 }
 
 /* Reads the facts of the segments: first those that may change bits, then the others. */
-static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
+static invar_status read_facts(invar_diff *diff, fact_list *facts,
                                const invar_diff_source *segments)
 {
     static const char text[] =
@@ -101,21 +94,15 @@ static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
         "UNION ALL SELECT CASE scope WHEN 'build' THEN 2 WHEN 'host' THEN 3 WHEN 'gpu' THEN 4 "
         "WHEN 'free' THEN 5 ELSE 6 END, scope, key, seg, value FROM fact "
         "WHERE run = ?1 AND seg BETWEEN ?2 AND ?3 ORDER BY 1, 2, 3, 4";
-    invar_diff_list eras = {0};
+    era_list eras = {0};
     fact now = {0};
     invar_sql_stmt *rows;
-    invar_status status;
-    bool row = false;
+    invar_status status = invar_diff_prepare(&rows, segments, text);
 
-    INVAR_TRY(invar_diff_prepare(&rows, segments, text));
-    do {
-        status = invar_sql_step(&row, rows);
-        if (status == INVAR_OK)
-            status = row ? add_fact_row(diff, facts, &now, &eras, rows)
-                         : finish_fact(diff, facts, &now, &eras);
-    } while (status == INVAR_OK && row);
-    invar_sql_free(rows);
-    return status;
+    while (invar_sql_next(&status, rows))
+        status = add_fact_row(diff, facts, &now, &eras, rows);
+    INVAR_TRY(invar_sql_end(rows, status));
+    return finish_fact(diff, facts, &now, &eras);
 }
 
 /* True if the fact must be equal for two runs to have the same bits. */
@@ -126,17 +113,15 @@ static bool must_match(const fact *f)
            strcmp(f->scope, "plugin") == 0;
 }
 
-static invar_status add_fact(invar_diff *diff, invar_diff_list *facts, const fact *a, const fact *b)
+static invar_status add_fact(invar_diff *diff, const fact *a, const fact *b)
 {
     const fact *any = a ? a : b;
-    void *entry;
 
-    INVAR_TRY(invar_diff_add(&entry, diff, facts, sizeof(invar_diff_fact)));
-    *(invar_diff_fact *)entry =
-        (invar_diff_fact){any->scope, any->key, a ? a->value : NULL, b ? b->value : NULL};
     if (must_match(any))
         diff->same_inputs = false;
-    return INVAR_OK;
+    return INVAR_DIFF_ADD(
+        diff->facts, diff,
+        (invar_diff_fact){any->scope, any->key, a ? a->value : NULL, b ? b->value : NULL});
 }
 
 static bool names_program(const fact *f)
@@ -146,8 +131,8 @@ static bool names_program(const fact *f)
 
 const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
 {
-    for (size_t i = 0; i < diff->n_facts; i++) {
-        const invar_diff_fact *f = &diff->facts[i];
+    for (size_t i = 0; i < diff->facts.count; i++) {
+        const invar_diff_fact *f = &diff->facts.items[i];
         bool program = strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0;
         if ((program || strcmp(f->scope, "plugin") == 0) && f->a && f->b)
             return f;
@@ -156,11 +141,9 @@ const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
 }
 
 /* Collects the facts that differ. Both lists are sorted alike. */
-static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
-                                const invar_diff_list *b)
+static invar_status merge_facts(invar_diff *diff, const fact_list *a, const fact_list *b)
 {
-    invar_diff_list facts = {0};
-    const fact *x = a->data, *y = b->data;
+    const fact *x = a->items, *y = b->items;
     size_t i = 0, k = 0;
     bool program = false;
 
@@ -168,24 +151,22 @@ static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
     while (i < a->count || k < b->count) {
         int order = i == a->count ? 1 : k == b->count ? -1 : compare_facts(&x[i], &y[k]);
         if (order == 0 && strcmp(x[i].value, y[k].value) == 0) {
-            diff->facts_equal++;
+            diff->facts.equal++;
             program = program || names_program(&x[i]);
         } else {
-            INVAR_TRY(add_fact(diff, &facts, order <= 0 ? &x[i] : NULL, order >= 0 ? &y[k] : NULL));
+            INVAR_TRY(add_fact(diff, order <= 0 ? &x[i] : NULL, order >= 0 ? &y[k] : NULL));
         }
         i += order <= 0;
         k += order >= 0;
     }
     diff->same_inputs = diff->same_inputs && program;
-    diff->facts = facts.data;
-    diff->n_facts = facts.count;
     return INVAR_OK;
 }
 
 invar_status invar_diff_compare_facts(invar_diff *diff, const invar_diff_source *a,
                                       const invar_diff_source *b)
 {
-    invar_diff_list x = {0}, y = {0};
+    fact_list x = {0}, y = {0};
 
     INVAR_TRY(read_facts(diff, &x, a));
     INVAR_TRY(read_facts(diff, &y, b));

@@ -37,11 +37,11 @@ static json_t *texts_of(const invar_diff *diff)
         (void)json_array_append_new(next, json_string(lines[i]));
     if (diff->culprit)
         invar_diff_fused(fused, diff->culprit, "in A", "in B");
-    return json_pack(
-        "{s:o, s:s, s:b, s:o, s:b}", "metrics",
-        invar_result_list(diff->metrics, diff->n_metrics, sizeof *diff->metrics, metric_texts),
-        "fused", fused, "points", invar_diff_compared_step(diff) >= 0, "next", next, "replay",
-        invar_diff_replay_would_help(diff));
+    return json_pack("{s:o, s:s, s:b, s:o, s:b}", "metrics",
+                     invar_result_list(diff->metrics.items, diff->metrics.count,
+                                       sizeof *diff->metrics.items, metric_texts),
+                     "fused", fused, "points", invar_diff_compared_step(diff) >= 0, "next", next,
+                     "replay", invar_diff_replay_would_help(diff));
 }
 
 invar_status invar_diff_html(FILE *stream, const invar_diff *diff)

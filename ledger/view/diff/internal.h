@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/alloc.h"
 #include "base/number.h"
 #include "base/status.h"
 #include "ledger/store/sql.h"
@@ -25,9 +26,26 @@ extern "C" {
 
 /* ---- memory of a diff, which invar_diff_free frees as a whole -------------------------------- */
 
-/* *out = count * size bytes of zeros, owned by the diff. */
-invar_status invar_diff_alloc(void **out, invar_diff *diff, size_t count,
-                              size_t size) INVAR_MUST_USE;
+/*
+ * Assigns `count` zeroed items to `pointer`, owned by the diff. The value is an invar_status, with
+ * which `pointer` is NULL after a failure.
+ */
+#define INVAR_DIFF_ALLOC(pointer, diff, count)                                                     \
+    (INVAR_ALLOC_ASSIGN(pointer, invar_diff_alloc(diff, count, sizeof *(pointer)))                 \
+         ? INVAR_OK                                                                                \
+         : INVAR_E_NOMEM)
+void *invar_diff_alloc(invar_diff *diff, size_t count, size_t size);
+
+/*
+ * Appends a value, a compound literal, to a list of items and count, which is zeroed at first and
+ * owned by the diff. The value is an invar_status. Invalidates pointers to earlier items.
+ */
+#define INVAR_DIFF_ADD(list, diff, ...)                                                            \
+    (INVAR_ALLOC_ASSIGN(                                                                           \
+         (list).items, invar_diff_append(diff, (list).items, &(list).count, sizeof *(list).items)) \
+         ? ((list).items[(list).count - 1] = (__VA_ARGS__), INVAR_OK)                              \
+         : INVAR_E_NOMEM)
+void *invar_diff_append(invar_diff *diff, void *items, size_t *count, size_t size);
 
 /*
  * *out = a printable copy of the text, owned by the diff. Unprintable bytes are escaped, and so is
@@ -44,16 +62,6 @@ invar_status invar_diff_column(const char **out, invar_diff *diff, invar_sql_stm
 invar_status invar_diff_format(const char **out, invar_diff *diff, const char *format,
                                ...) INVAR_MUST_USE INVAR_PRINTF(3, 4);
 
-/* A list that grows. Zero-initialize before use; the memory is owned by the diff. */
-typedef struct invar_diff_list {
-    void *data;
-    size_t count, room; /* number of elements, and capacity */
-} invar_diff_list;
-
-/* Appends a zeroed element of `size` bytes. Invalidates pointers to earlier elements. */
-invar_status invar_diff_add(void **out, invar_diff *diff, invar_diff_list *list,
-                            size_t size) INVAR_MUST_USE;
-
 /* ---- two sorted results side by side --------------------------------------------------------- */
 
 /* A full join of two results that are sorted by the same keys. */
@@ -61,15 +69,8 @@ typedef struct invar_diff_join {
     invar_sql_stmt *a, *b; /* owned */
     int keys;        /* number of first columns that identify a row; results are sorted by them */
     bool in_a, in_b; /* the current row is on this side */
-    bool started, more_a, more_b;
+    bool more_a, more_b;
 } invar_diff_join;
-
-/* Advances to the next key. *row_out is false if neither side has more rows. */
-invar_status invar_diff_join_next(bool *row_out, invar_diff_join *join) INVAR_MUST_USE;
-void invar_diff_join_release(invar_diff_join *join);
-
-/* True if a column has equal values on both sides; the current row must be on both. */
-bool invar_diff_join_same(const invar_diff_join *join, int column);
 
 /* ---- one execution of one step --------------------------------------------------------------- */
 
@@ -90,6 +91,21 @@ invar_status invar_diff_corrupt(const invar_diff_source *source, const char *wha
  */
 invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *source,
                                 const char *text) INVAR_MUST_USE;
+
+/*
+ * Joins the results of a statement on both sides, as invar_diff_prepare makes it. The caller ends
+ * the join, also after a failure; invar_diff_join_end returns `status`.
+ */
+invar_status invar_diff_join_open(invar_diff_join *join, const invar_diff_source *a,
+                                  const invar_diff_source *b, const char *text,
+                                  int keys) INVAR_MUST_USE;
+invar_status invar_diff_join_end(invar_diff_join *join, invar_status status) INVAR_MUST_USE;
+
+/* Advances to the next key. Fails and ends like invar_sql_next. */
+bool invar_diff_join_next(invar_status *status, invar_diff_join *join);
+
+/* True if a column has equal values on both sides; the current row must be on both. */
+bool invar_diff_join_same(const invar_diff_join *join, int column);
 
 /* Compares the points: sets changes, points, culprit and groups (compare_points.c). */
 invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source *a,

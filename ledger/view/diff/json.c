@@ -126,10 +126,10 @@ static json_t *sample_json(const void *item)
 
 static json_t *compared_json(const invar_diff *d)
 {
-    return INVAR_RESULT(COMPARED, d->common_first, d->common_last, d->steps_compared, d->only_a,
-                        d->only_b, d->lookups, d->points_equal + (int64_t)d->n_points,
-                        d->metrics_equal + (int64_t)d->n_metrics,
-                        d->samples_equal + (int64_t)d->n_samples);
+    return INVAR_RESULT(
+        COMPARED, d->steps.first, d->steps.last, d->steps.compared, d->steps.only_a,
+        d->steps.only_b, d->steps.lookups, d->points.equal + (int64_t)d->points.count,
+        d->metrics.equal + (int64_t)d->metrics.count, d->samples.equal + (int64_t)d->samples.count);
 }
 
 json_t *invar_diff_object(const invar_diff *d)
@@ -142,15 +142,20 @@ json_t *invar_diff_object(const invar_diff *d)
         d->same_inputs, side_json(&d->a), side_json(&d->b), compared_json(d), d->step,
         d->roots_differ, d->evaluations, invar_tristate_json(d->same_batch),
         invar_tristate_json(d->same_rng), invar_tristate_json(d->same_weights),
-        invar_result_list(d->facts, d->n_facts, sizeof *d->facts, fact_json), d->facts_equal,
-        invar_result_list(d->changes, d->n_changes, sizeof *d->changes, change_json), d->points_a,
-        d->points_b, d->culprit ? point_json(d->culprit) : json_null(),
-        invar_result_list(d->points, d->n_points, sizeof *d->points, point_json), d->points_equal,
-        invar_result_list(d->groups, d->n_groups, sizeof *d->groups, group_json),
-        invar_result_list(d->metrics, d->n_metrics, sizeof *d->metrics, metric_json),
-        d->metrics_equal,
-        invar_result_list(d->samples, d->n_samples, sizeof *d->samples, sample_json),
-        d->samples_equal, d->replies_different, d->replies_equal);
+        invar_result_list(d->facts.items, d->facts.count, sizeof *d->facts.items, fact_json),
+        d->facts.equal,
+        invar_result_list(d->changes.items, d->changes.count, sizeof *d->changes.items,
+                          change_json),
+        d->a.points, d->b.points, d->culprit ? point_json(d->culprit) : json_null(),
+        invar_result_list(d->points.items, d->points.count, sizeof *d->points.items, point_json),
+        d->points.equal,
+        invar_result_list(d->groups.items, d->groups.count, sizeof *d->groups.items, group_json),
+        invar_result_list(d->metrics.items, d->metrics.count, sizeof *d->metrics.items,
+                          metric_json),
+        d->metrics.equal,
+        invar_result_list(d->samples.items, d->samples.count, sizeof *d->samples.items,
+                          sample_json),
+        d->samples.equal, d->replies.different, d->replies.equal);
 }
 
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff)

@@ -10,7 +10,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/text.h"
 #include "ledger/view/diff/internal.h"
 
@@ -26,25 +25,25 @@ typedef struct block {
 
 enum { BLOCK_BYTES = 1 << 16 };
 
-invar_status invar_diff_alloc(void **out, invar_diff *diff, size_t count, size_t size)
+void *invar_diff_alloc(invar_diff *diff, size_t count, size_t size)
 {
     block *top = diff->memory;
     size_t bytes;
-    void *fresh;
 
-    if (size && count > (SIZE_MAX - 2 * BLOCK_BYTES) / size)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "diff: a list of %zu elements is too long", count);
+    if (size && count > (SIZE_MAX - 2 * BLOCK_BYTES) / size) {
+        (void)INVAR_FAIL(INVAR_E_NOMEM, 0, "diff: a list of %zu elements is too long", count);
+        return NULL;
+    }
     bytes = (count * size + 15) & ~(size_t)15;
     if (!top || top->size - top->used < bytes) {
         size_t room = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-        INVAR_TRY(invar_alloc(&fresh, 1, sizeof *top + room, "a diff"));
-        top = fresh;
+        if (INVAR_ALLOC_SIZED(top, 1, sizeof *top + room, "a diff") != INVAR_OK)
+            return NULL;
         *top = (block){.next = diff->memory, .size = room};
         diff->memory = top;
     }
-    *out = memset(top->data + top->used, 0, bytes);
     top->used += bytes;
-    return INVAR_OK;
+    return memset(top->data + top->used - bytes, 0, bytes);
 }
 
 void invar_diff_free(invar_diff *diff)
@@ -58,19 +57,18 @@ void invar_diff_free(invar_diff *diff)
     invar_free(diff);
 }
 
-invar_status invar_diff_add(void **out, invar_diff *diff, invar_diff_list *list, size_t size)
+/* The capacity follows from the count: it is 16 or the next power of two, and no less. */
+void *invar_diff_append(invar_diff *diff, void *items, size_t *count, size_t size)
 {
-    if (list->count == list->room) {
-        size_t room = list->room ? 2 * list->room : 16;
-        void *data;
-        INVAR_TRY(invar_diff_alloc(&data, diff, room, size));
-        if (list->count)
-            memcpy(data, list->data, list->count * size);
-        list->data = data;
-        list->room = room;
-    }
-    *out = (unsigned char *)list->data + list->count++ * size;
-    return INVAR_OK;
+    size_t used = (*count)++;
+    void *larger;
+
+    if (used != 0 && (used < 16 || (used & (used - 1)) != 0))
+        return items;
+    larger = invar_diff_alloc(diff, used ? 2 * used : 16, size);
+    if (larger && used)
+        memcpy(larger, items, used * size);
+    return larger;
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -111,9 +109,9 @@ static size_t escape_text(char *out, const char *text, size_t bytes)
 
 invar_status invar_diff_text(const char **out, invar_diff *diff, const char *text, size_t bytes)
 {
-    void *copy;
+    char *copy;
 
-    INVAR_TRY(invar_diff_alloc(&copy, diff, 1, escape_text(NULL, text, bytes) + 1));
+    INVAR_TRY(INVAR_DIFF_ALLOC(copy, diff, escape_text(NULL, text, bytes) + 1));
     escape_text(copy, text, bytes);
     *out = copy;
     return INVAR_OK;
@@ -131,13 +129,13 @@ invar_status invar_diff_format(const char **out, invar_diff *diff, const char *f
 {
     va_list args, again;
     int length;
-    void *copy;
+    char *copy;
     invar_status status;
 
     va_start(args, format);
     va_copy(again, args);
     length = vsnprintf(NULL, 0, format, args);
-    status = invar_diff_alloc(&copy, diff, 1, (size_t)length + 1);
+    status = INVAR_DIFF_ALLOC(copy, diff, (size_t)length + 1);
     if (status == INVAR_OK) {
         vsnprintf(copy, (size_t)length + 1, format, again);
         *out = copy;
@@ -171,26 +169,35 @@ bool invar_diff_join_same(const invar_diff_join *join, int column)
     return compare_column(join->a, join->b, column) == 0;
 }
 
-invar_status invar_diff_join_next(bool *row_out, invar_diff_join *join)
+invar_status invar_diff_join_open(invar_diff_join *join, const invar_diff_source *a,
+                                  const invar_diff_source *b, const char *text, int keys)
+{
+    // as if the row before the first was on both sides
+    *join = (invar_diff_join){.keys = keys, .in_a = true, .in_b = true};
+    INVAR_TRY(invar_diff_prepare(&join->a, a, text));
+    return invar_diff_prepare(&join->b, b, text);
+}
+
+bool invar_diff_join_next(invar_status *status, invar_diff_join *join)
 {
     int order = 0;
 
-    if (!join->started || join->in_a)
-        INVAR_TRY(invar_sql_step(&join->more_a, join->a));
-    if (!join->started || join->in_b)
-        INVAR_TRY(invar_sql_step(&join->more_b, join->b));
-    join->started = true;
+    if (join->in_a)
+        join->more_a = invar_sql_next(status, join->a);
+    if (join->in_b)
+        join->more_b = invar_sql_next(status, join->b);
+    if (*status != INVAR_OK)
+        return false;
     if (join->more_a && join->more_b)
         for (int i = 0; i < join->keys && order == 0; i++)
             order = compare_column(join->a, join->b, i);
     join->in_a = join->more_a && order <= 0;
     join->in_b = join->more_b && order >= 0;
-    *row_out = join->in_a || join->in_b;
-    return INVAR_OK;
+    return join->in_a || join->in_b;
 }
 
-void invar_diff_join_release(invar_diff_join *join)
+invar_status invar_diff_join_end(invar_diff_join *join, invar_status status)
 {
     invar_sql_free(join->a);
-    invar_sql_free(join->b);
+    return invar_sql_end(join->b, status);
 }

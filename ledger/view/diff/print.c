@@ -123,8 +123,8 @@ static void add_tensors(line *l, const invar_diff *diff)
             line_add(l, ", but not the weights");
         invar_diff_fused(fused, p, "in A", "in B");
         line_add(l, "%s%s", *fused ? "; " : "", fused);
-    } else if (diff->n_points) {
-        add_point_name(l, diff->points);
+    } else if (diff->points.count) {
+        add_point_name(l, diff->points.items);
         line_add(l, ", where it begins is not known");
     } else if (!diff->a.digests || !diff->b.digests) {
         line_add(l, "; its points are not in this copy of %s",
@@ -132,8 +132,8 @@ static void add_tensors(line *l, const invar_diff *diff)
                  : diff->a.digests ? "B"
                                    : "A and B");
     } else {
-        line_add(l, ", in structure only: %zu change%s of what is computed", diff->n_changes,
-                 invar_text_plural((int64_t)diff->n_changes));
+        line_add(l, ", in structure only: %zu change%s of what is computed", diff->changes.count,
+                 invar_text_plural((int64_t)diff->changes.count));
     }
 }
 
@@ -141,32 +141,34 @@ static void add_tensors(line *l, const invar_diff *diff)
 static void add_records(line *l, const invar_diff *diff)
 {
     if (diff->evaluations)
-        line_add(l, ", in %zu result%s of evaluations", diff->n_metrics,
-                 invar_text_plural((int64_t)diff->n_metrics));
-    else if (diff->n_metrics + diff->n_samples == 0 && diff->replies_different == 0)
+        line_add(l, ", in %zu result%s of evaluations", diff->metrics.count,
+                 invar_text_plural((int64_t)diff->metrics.count));
+    else if (diff->metrics.count + diff->samples.count == 0 && diff->replies.different == 0)
         line_add(l, ", not in tensors but in what the step was given");
     else
         line_add(l,
                  ", not in tensors but in %zu metric%s, %zu sample%s, %" PRId64 " plug-in repl%s",
-                 diff->n_metrics, invar_text_plural((int64_t)diff->n_metrics), diff->n_samples,
-                 invar_text_plural((int64_t)diff->n_samples), diff->replies_different,
-                 diff->replies_different == 1 ? "y" : "ies");
+                 diff->metrics.count, invar_text_plural((int64_t)diff->metrics.count),
+                 diff->samples.count, invar_text_plural((int64_t)diff->samples.count),
+                 diff->replies.different, diff->replies.different == 1 ? "y" : "ies");
 }
 
 static void add_identical(line *l, const invar_diff *diff)
 {
-    line_add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps_compared,
-             invar_text_plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
-    if (diff->only_a)
-        line_add(l, "; %" PRId64 " more only in A", diff->only_a);
-    if (diff->only_b)
-        line_add(l, "; %" PRId64 " more only in B", diff->only_b);
-    if (diff->n_changes)
-        line_add(l, "; %zu change%s of structure", diff->n_changes,
-                 invar_text_plural((int64_t)diff->n_changes));
-    if (diff->n_points)
-        line_add(l, "; %zu point%s outside the root differ%s", diff->n_points,
-                 invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
+    line_add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps.compared,
+             invar_text_plural(diff->steps.compared),
+             diff->points.equal + (int64_t)diff->points.count);
+    if (diff->steps.only_a)
+        line_add(l, "; %" PRId64 " more only in A", diff->steps.only_a);
+    if (diff->steps.only_b)
+        line_add(l, "; %" PRId64 " more only in B", diff->steps.only_b);
+    if (diff->changes.count)
+        line_add(l, "; %zu change%s of structure", diff->changes.count,
+                 invar_text_plural((int64_t)diff->changes.count));
+    if (diff->points.count)
+        line_add(l, "; %zu point%s outside the root differ%s", diff->points.count,
+                 invar_text_plural((int64_t)diff->points.count),
+                 diff->points.count == 1 ? "s" : "");
 }
 
 /* Adds "step 7", or `start` for evaluations before the first step. */
@@ -207,7 +209,7 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
         line_add(&l, "%sfirst at ", diff->same_inputs ? "same identity and program, " : "");
         add_step(&l, diff, "the start, before any step");
     }
-    if (diff->roots_differ || diff->n_points)
+    if (diff->roots_differ || diff->points.count)
         add_tensors(&l, diff);
     else
         add_records(&l, diff);
@@ -239,9 +241,9 @@ static bool is_side_printable(const invar_diff_side *side)
 
 bool invar_diff_replay_would_help(const invar_diff *diff)
 {
-    const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
+    const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points.items;
 
-    return diff->roots_differ && diff->n_points && at->inputs == 0 &&
+    return diff->roots_differ && diff->points.count && at->inputs == 0 &&
            !diff->self_contradicting_side && !diff->replayed && diff->a.replayable &&
            diff->b.replayable && strcmp(diff->a.kind, "train") == 0 &&
            strcmp(diff->b.kind, "train") == 0;
@@ -394,18 +396,18 @@ static void print_facts(printer *p, const invar_diff *diff)
 {
     int scope = 0, key = 0;
 
-    print_count_title(p, "facts", diff->n_facts, diff->facts_equal);
-    for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
-        scope = wider_of(scope, diff->facts[i].scope, NAME_COLUMNS);
-        key = wider_of(key, diff->facts[i].key, NAME_COLUMNS);
+    print_count_title(p, "facts", diff->facts.count, diff->facts.equal);
+    for (size_t i = 0; i < diff->facts.count && i < LINES; i++) {
+        scope = wider_of(scope, diff->facts.items[i].scope, NAME_COLUMNS);
+        key = wider_of(key, diff->facts.items[i].key, NAME_COLUMNS);
     }
-    for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
-        const invar_diff_fact *f = &diff->facts[i];
+    for (size_t i = 0; i < diff->facts.count && i < LINES; i++) {
+        const invar_diff_fact *f = &diff->facts.items[i];
         fprintf(p->stream, "  ");
         print_padded(p, f->scope, scope + 2, NAME_COLUMNS);
         print_pair(p, f->key, key + 2, f->a, f->b);
     }
-    print_left_out(p, diff->n_facts);
+    print_left_out(p, diff->facts.count);
 }
 
 static void print_digests(const printer *p, const char *what, const invar_digest *a,
@@ -447,20 +449,21 @@ static void print_changes(printer *p, const invar_diff *diff)
 {
     int name = 0;
 
-    if (diff->n_changes == 0)
+    if (diff->changes.count == 0)
         return;
     print_title(p, "structure", true);
-    fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
-            invar_text_plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
-    for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
-        name = wider_of(name, diff->changes[i].point, POINT_COLUMNS);
-    for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
-        const invar_diff_manifest_change *c = &diff->changes[i];
+    fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n",
+            diff->changes.count, invar_text_plural((int64_t)diff->changes.count), diff->a.points,
+            diff->b.points);
+    for (size_t i = 0; i < diff->changes.count && i < LINES; i++)
+        name = wider_of(name, diff->changes.items[i].point, POINT_COLUMNS);
+    for (size_t i = 0; i < diff->changes.count && i < LINES; i++) {
+        const invar_diff_manifest_change *c = &diff->changes.items[i];
         fprintf(p->stream, "  ");
         print_padded(p, c->point, name + 2, POINT_COLUMNS);
         print_pair(p, c->what, 12, c->a, c->b);
     }
-    print_left_out(p, diff->n_changes);
+    print_left_out(p, diff->changes.count);
 }
 
 /* Prints the layers with differences as ranges, such as "layer 3-7, 9". */
@@ -490,13 +493,14 @@ static void print_phases(const printer *p, const invar_diff *diff)
 {
     size_t lines = 0;
 
-    for (size_t i = 0; i < diff->n_groups && lines < LINES; lines++) {
-        const invar_diff_group *first = &diff->groups[i];
+    for (size_t i = 0; i < diff->groups.count && lines < LINES; lines++) {
+        const invar_diff_group *first = &diff->groups.items[i];
         int64_t equal = 0, different = 0;
         size_t count = 0;
-        for (; i < diff->n_groups && strcmp(diff->groups[i].phase, first->phase) == 0; i++) {
-            equal += diff->groups[i].equal;
-            different += diff->groups[i].different;
+        for (; i < diff->groups.count && strcmp(diff->groups.items[i].phase, first->phase) == 0;
+             i++) {
+            equal += diff->groups.items[i].equal;
+            different += diff->groups.items[i].different;
             count++;
         }
         fprintf(p->stream, "  ");
@@ -552,17 +556,17 @@ static void print_points(printer *p, const invar_diff *diff)
                                   : "A and B");
         return;
     }
-    print_count_title(p, "points", diff->n_points, diff->points_equal);
-    if (diff->n_points == 0)
+    print_count_title(p, "points", diff->points.count, diff->points.equal);
+    if (diff->points.count == 0)
         return;
     print_phases(p, diff);
-    for (size_t i = 0; i < diff->n_points && i < LINES; i++)
-        name = wider_of(name, diff->points[i].name, POINT_COLUMNS);
-    if (diff->culprit && diff->culprit >= diff->points + LINES)
+    for (size_t i = 0; i < diff->points.count && i < LINES; i++)
+        name = wider_of(name, diff->points.items[i].name, POINT_COLUMNS);
+    if (diff->culprit && diff->culprit >= diff->points.items + LINES)
         print_point(p, diff, diff->culprit, name);
-    for (size_t i = 0; i < diff->n_points && i < LINES; i++)
-        print_point(p, diff, &diff->points[i], name);
-    print_left_out(p, diff->n_points);
+    for (size_t i = 0; i < diff->points.count && i < LINES; i++)
+        print_point(p, diff, &diff->points.items[i], name);
+    print_left_out(p, diff->points.count);
 }
 
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
@@ -612,11 +616,11 @@ static void print_metrics(printer *p, const invar_diff *diff)
     char distance[INVAR_NUMBER_SIZE];
     int name = 0;
 
-    print_count_title(p, "metrics", diff->n_metrics, diff->metrics_equal);
-    for (size_t i = 0; i < diff->n_metrics && i < LINES; i++)
-        name = wider_of(name, diff->metrics[i].name, POINT_COLUMNS);
-    for (size_t i = 0; i < diff->n_metrics && i < LINES; i++) {
-        const invar_diff_metric *m = &diff->metrics[i];
+    print_count_title(p, "metrics", diff->metrics.count, diff->metrics.equal);
+    for (size_t i = 0; i < diff->metrics.count && i < LINES; i++)
+        name = wider_of(name, diff->metrics.items[i].name, POINT_COLUMNS);
+    for (size_t i = 0; i < diff->metrics.count && i < LINES; i++) {
+        const invar_diff_metric *m = &diff->metrics.items[i];
         fprintf(p->stream, "  ");
         print_padded(p, m->name, name + 2, POINT_COLUMNS);
         put_number(p, m->in_a, m->a);
@@ -628,14 +632,14 @@ static void print_metrics(printer *p, const invar_diff *diff)
         invar_diff_distance(distance, m);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }
-    print_left_out(p, diff->n_metrics);
+    print_left_out(p, diff->metrics.count);
 }
 
 static void print_samples(printer *p, const invar_diff *diff)
 {
-    print_count_title(p, "samples", diff->n_samples, diff->samples_equal);
-    for (size_t i = 0; i < diff->n_samples && i < LINES; i++) {
-        const invar_diff_sample *s = &diff->samples[i];
+    print_count_title(p, "samples", diff->samples.count, diff->samples.equal);
+    for (size_t i = 0; i < diff->samples.count && i < LINES; i++) {
+        const invar_diff_sample *s = &diff->samples.items[i];
         const char *comma = "";
         fprintf(p->stream, "  sample %-5" PRId64 " prompt %-8" PRId64 " ", s->idx,
                 s->in_a ? s->prompt_a : s->prompt_b);
@@ -649,29 +653,29 @@ static void print_samples(printer *p, const invar_diff *diff)
         }
         fputc('\n', p->stream);
     }
-    print_left_out(p, diff->n_samples);
-    print_count_title(p, "plug-in replies", (size_t)diff->replies_different, diff->replies_equal);
+    print_left_out(p, diff->samples.count);
+    print_count_title(p, "plug-in replies", (size_t)diff->replies.different, diff->replies.equal);
 }
 
 static void print_compared(printer *p, const invar_diff *diff)
 {
     print_title(p, "compared", true);
-    if (diff->common_first < 0) {
+    if (diff->steps.first < 0) {
         fprintf(p->stream, "%s\n", diff->diverged ? "evaluations before any step" : "nothing");
         return;
     }
     fprintf(p->stream,
             "%" PRId64 " step%s (%" PRId64 "-%" PRId64 ", by chains), %" PRId64 " points, %" PRId64
             " metrics, %" PRId64 " samples at step %" PRId64 "\n",
-            diff->steps_compared, invar_text_plural(diff->steps_compared), diff->common_first,
-            diff->common_first + diff->steps_compared - 1,
-            diff->points_equal + (int64_t)diff->n_points,
-            diff->metrics_equal + (int64_t)diff->n_metrics,
-            diff->samples_equal + (int64_t)diff->n_samples, invar_diff_compared_step(diff));
-    if (diff->only_a)
-        fprintf(p->stream, "  only A has %" PRId64 " other steps\n", diff->only_a);
-    if (diff->only_b)
-        fprintf(p->stream, "  only B has %" PRId64 " other steps\n", diff->only_b);
+            diff->steps.compared, invar_text_plural(diff->steps.compared), diff->steps.first,
+            diff->steps.first + diff->steps.compared - 1,
+            diff->points.equal + (int64_t)diff->points.count,
+            diff->metrics.equal + (int64_t)diff->metrics.count,
+            diff->samples.equal + (int64_t)diff->samples.count, invar_diff_compared_step(diff));
+    if (diff->steps.only_a)
+        fprintf(p->stream, "  only A has %" PRId64 " other steps\n", diff->steps.only_a);
+    if (diff->steps.only_b)
+        fprintf(p->stream, "  only B has %" PRId64 " other steps\n", diff->steps.only_b);
 }
 
 static void print_next(printer *p, const invar_diff *diff)

@@ -15,15 +15,6 @@
 
 #include "base/invar_banned.h"
 
-/* Begins a join of the results of one statement on both sides. */
-static invar_status join_open(invar_diff_join *join, const invar_diff_source *a,
-                              const invar_diff_source *b, const char *text, int keys)
-{
-    *join = (invar_diff_join){.keys = keys};
-    INVAR_TRY(invar_diff_prepare(&join->a, a, text));
-    return invar_diff_prepare(&join->b, b, text);
-}
-
 /* SQL: the newest segment, up to ?4, that recorded the evaluation `e`. */
 #define NEWEST                                                                                     \
     "(SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step "                \
@@ -79,25 +70,17 @@ static void set_distance(invar_diff_metric *metric, int64_t a, int64_t b)
 /* Column of the bits, after the keys. A name alone is not unique, so two more keys precede it. */
 enum { METRIC_BITS = 3 };
 
-static invar_status add_metric(invar_diff *diff, invar_diff_list *metrics,
-                               const invar_diff_join *join)
+static invar_status add_metric(invar_diff *diff, const invar_diff_join *join)
 {
     int64_t a = join->in_a ? invar_sql_int(join->a, METRIC_BITS) : 0;
     int64_t b = join->in_b ? invar_sql_int(join->b, METRIC_BITS) : 0;
-    invar_diff_metric *metric;
-    void *entry;
+    invar_diff_metric metric = {
+        .in_a = join->in_a, .in_b = join->in_b, .a = double_of(a), .b = double_of(b)};
 
-    INVAR_TRY(invar_diff_add(&entry, diff, metrics, sizeof *metric));
-    metric = entry;
-    metric->in_a = join->in_a;
-    metric->in_b = join->in_b;
-    metric->a = double_of(a);
-    metric->b = double_of(b);
-    metric->ulp = 0;
-    metric->f32 = false;
     if (join->in_a && join->in_b)
-        set_distance(metric, a, b);
-    return invar_diff_column(&metric->name, diff, join->in_a ? join->a : join->b, 0);
+        set_distance(&metric, a, b);
+    INVAR_TRY(invar_diff_column(&metric.name, diff, join->in_a ? join->a : join->b, 0));
+    return INVAR_DIFF_ADD(diff->metrics, diff, metric);
 }
 
 static bool is_evaluation(const invar_diff_join *join)
@@ -115,23 +98,18 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
             "e", "n") ", 1, e.dataset, e.value_bits "
                       "FROM evaluation e JOIN series n USING(series) "
                       "WHERE e.run = ?1 AND e.step = ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
-    invar_diff_list metrics = {0};
     invar_diff_join join;
-    invar_status status = join_open(&join, a, b, text, METRIC_BITS);
-    bool row = false;
+    invar_status status = invar_diff_join_open(&join, a, b, text, METRIC_BITS);
 
-    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+    while (invar_diff_join_next(&status, &join)) {
         bool both = join.in_a && join.in_b;
         if (both && invar_diff_join_same(&join, METRIC_BITS))
-            diff->metrics_equal++;
+            diff->metrics.equal++;
         else if (both || !diff->self_contradicting_side ||
                  !is_evaluation(&join)) // a segment need not evaluate, so this is no contradiction
-            status = add_metric(diff, &metrics, &join);
+            status = add_metric(diff, &join);
     }
-    invar_diff_join_release(&join);
-    diff->metrics = metrics.data;
-    diff->n_metrics = metrics.count;
-    return status;
+    return invar_diff_join_end(&join, status);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -169,27 +147,24 @@ static unsigned compare_sample(const invar_diff_join *join)
     return differing;
 }
 
-static invar_status take_sample(invar_diff *diff, invar_diff_list *samples,
-                                const invar_diff_join *join)
+static invar_status take_sample(invar_diff *diff, const invar_diff_join *join)
 {
     bool both = join->in_a && join->in_b;
     unsigned differing = both ? compare_sample(join) : 0;
-    void *entry;
 
     if (both && differing == 0) {
-        diff->samples_equal++;
+        diff->samples.equal++;
         return INVAR_OK;
     }
-    INVAR_TRY(invar_diff_add(&entry, diff, samples, sizeof(invar_diff_sample)));
-    *(invar_diff_sample *)entry = (invar_diff_sample){
-        .idx = invar_sql_int(join->in_a ? join->a : join->b, 0),
-        .in_a = join->in_a,
-        .in_b = join->in_b,
-        .prompt_a = join->in_a ? invar_sql_int(join->a, 1) : -1,
-        .prompt_b = join->in_b ? invar_sql_int(join->b, 1) : -1,
-        .fields = differing,
-    };
-    return INVAR_OK;
+    return INVAR_DIFF_ADD(diff->samples, diff,
+                          (invar_diff_sample){
+                              .idx = invar_sql_int(join->in_a ? join->a : join->b, 0),
+                              .in_a = join->in_a,
+                              .in_b = join->in_b,
+                              .prompt_a = join->in_a ? invar_sql_int(join->a, 1) : -1,
+                              .prompt_b = join->in_b ? invar_sql_int(join->b, 1) : -1,
+                              .fields = differing,
+                          });
 }
 
 static invar_status compare_samples(invar_diff *diff, const invar_diff_source *a,
@@ -200,17 +175,12 @@ static invar_status compare_samples(invar_diff *diff, const invar_diff_source *a
         "weights_hash, tokens, token_hash, rollout_logp, train_logp, diff_bits, diff_at, "
         "reward_bits, advantage_bits, finish FROM sample "
         "WHERE run = ?1 AND step = ?2 AND seg = ?3 ORDER BY idx";
-    invar_diff_list samples = {0};
     invar_diff_join join;
-    invar_status status = join_open(&join, a, b, text, 1);
-    bool row = false;
+    invar_status status = invar_diff_join_open(&join, a, b, text, 1);
 
-    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row)
-        status = take_sample(diff, &samples, &join);
-    invar_diff_join_release(&join);
-    diff->samples = samples.data;
-    diff->n_samples = samples.count;
-    return status;
+    while (invar_diff_join_next(&status, &join))
+        status = take_sample(diff, &join);
+    return invar_diff_join_end(&join, status);
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
@@ -221,17 +191,15 @@ static invar_status compare_replies(invar_diff *diff, const invar_diff_source *a
     static const char text[] = "SELECT plugin, call, request, data FROM reply "
                                "WHERE run = ?1 AND step = ?2 AND seg = ?3 ORDER BY plugin, call";
     invar_diff_join join;
-    invar_status status = join_open(&join, a, b, text, 2);
-    bool row = false;
+    invar_status status = invar_diff_join_open(&join, a, b, text, 2);
 
-    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+    while (invar_diff_join_next(&status, &join)) {
         bool same = join.in_a && join.in_b && invar_diff_join_same(&join, 2) &&
                     invar_diff_join_same(&join, 3);
-        diff->replies_equal += same;
-        diff->replies_different += !same;
+        diff->replies.equal += same;
+        diff->replies.different += !same;
     }
-    invar_diff_join_release(&join);
-    return status;
+    return invar_diff_join_end(&join, status);
 }
 
 invar_status invar_diff_compare_records(invar_diff *diff, const invar_diff_source *a,
@@ -253,16 +221,13 @@ invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
         "FROM evaluation e JOIN series n USING(series) "
         "WHERE e.run = ?1 AND e.step BETWEEN ?3 AND ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
     invar_diff_join join;
-    invar_status status = join_open(&join, a, b, text, 3);
-    bool row = false;
+    invar_status status = invar_diff_join_open(&join, a, b, text, 3);
 
     *found_out = false;
-    while (status == INVAR_OK && !*found_out &&
-           (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+    while (!*found_out && invar_diff_join_next(&status, &join)) {
         bool both = join.in_a && join.in_b;
         *found_out = alone ? !both : both && !invar_diff_join_same(&join, 3);
         *step_out = invar_sql_int(join.in_a ? join.a : join.b, 0);
     }
-    invar_diff_join_release(&join);
-    return status;
+    return invar_diff_join_end(&join, status);
 }

@@ -89,35 +89,26 @@ static const char *state_of(const invar_diff_join *join)
 
 static invar_status read_strip(strip *s, invar_diff_join *join)
 {
-    bool row;
+    invar_status status = INVAR_OK;
 
-    for (;;) {
-        INVAR_TRY(invar_diff_join_next(&row, join));
-        if (!row)
-            break;
-        int64_t step = invar_sql_int(join->in_a ? join->a : join->b, 0);
-        INVAR_TRY(add_step(s, step, state_of(join)));
-    }
+    while (invar_diff_join_next(&status, join))
+        status = add_step(s, invar_sql_int(join->in_a ? join->a : join->b, 0), state_of(join));
+    INVAR_TRY(status);
     INVAR_TRY(finish_stretch(s));
     return finish_part(s);
-}
-
-static invar_status open_side(invar_sql_stmt **out, const invar_report_run *run)
-{
-    const invar_diff_source source = {.sql = run->ledger->sql, .run = run->run};
-
-    return invar_diff_prepare(out, &source,
-                              "SELECT s.step, s.root, s.content FROM step s WHERE s.run = ?1 AND"
-                              " s.seg = (SELECT max(t.seg) FROM step t WHERE t.run = s.run"
-                              "          AND t.step = s.step) ORDER BY s.step");
 }
 
 static invar_status add_strip(json_t *pair, const invar_report_run *a, const invar_report_run *b,
                               const invar_diff *diff)
 {
+    static const char steps[] = "SELECT s.step, s.root, s.content FROM step s WHERE s.run = ?1 AND"
+                                " s.seg = (SELECT max(t.seg) FROM step t WHERE t.run = s.run"
+                                "          AND t.step = s.step) ORDER BY s.step";
+    const invar_diff_source of_a = {.sql = a->ledger->sql, .run = a->run};
+    const invar_diff_source of_b = {.sql = b->ledger->sql, .run = b->run};
     int64_t first = diff->a.first_step, last = diff->a.last_step;
     strip s = {.out = json_array()};
-    invar_diff_join join = {.keys = 1};
+    invar_diff_join join;
 
     INVAR_TRY(invar_report_set(pair, "strip", s.out));
     if (first < 0 || (diff->b.first_step >= 0 && diff->b.first_step < first))
@@ -126,13 +117,10 @@ static invar_status add_strip(json_t *pair, const invar_report_run *a, const inv
         last = diff->b.last_step;
     s.first = (uint64_t)first;
     s.width = ((uint64_t)last - s.first) / STRETCHES + 1;
-    invar_status status = open_side(&join.a, a);
-    if (status == INVAR_OK)
-        status = open_side(&join.b, b);
+    invar_status status = invar_diff_join_open(&join, &of_a, &of_b, steps, 1);
     if (status == INVAR_OK)
         status = read_strip(&s, &join);
-    invar_diff_join_release(&join);
-    return status;
+    return invar_diff_join_end(&join, status);
 }
 
 /* ---- what the diff says ---------------------------------------------------------------------- */
@@ -166,17 +154,17 @@ static invar_status add_compared(json_t *pair, const invar_diff *diff)
         const char *key;
         int64_t value;
     } members[] = {
-        {"steps", diff->steps_compared},
-        {"only_a", diff->only_a},
-        {"only_b", diff->only_b},
-        {"facts_equal", diff->facts_equal},
-        {"facts_different", (int64_t)diff->n_facts},
-        {"points_equal", diff->points_equal},
-        {"points_different", (int64_t)diff->n_points},
-        {"metrics_equal", diff->metrics_equal},
-        {"metrics_different", (int64_t)diff->n_metrics},
-        {"samples_equal", diff->samples_equal},
-        {"samples_different", (int64_t)diff->n_samples},
+        {"steps", diff->steps.compared},
+        {"only_a", diff->steps.only_a},
+        {"only_b", diff->steps.only_b},
+        {"facts_equal", diff->facts.equal},
+        {"facts_different", (int64_t)diff->facts.count},
+        {"points_equal", diff->points.equal},
+        {"points_different", (int64_t)diff->points.count},
+        {"metrics_equal", diff->metrics.equal},
+        {"metrics_different", (int64_t)diff->metrics.count},
+        {"samples_equal", diff->samples.equal},
+        {"samples_different", (int64_t)diff->samples.count},
     };
     json_t *object;
 
@@ -188,9 +176,9 @@ static invar_status add_compared(json_t *pair, const invar_diff *diff)
 
 static invar_status add_point(json_t *pair, const invar_diff *diff)
 {
-    const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points;
+    const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points.items;
 
-    if (diff->n_points == 0)
+    if (diff->points.count == 0)
         return invar_report_set(pair, "point", json_null());
     return invar_report_set(pair, "point",
                             json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:b, s:o, s:o}", "name",
@@ -207,16 +195,16 @@ static invar_status add_lists(json_t *pair, const invar_diff *diff)
     INVAR_TRY(invar_report_member(&heat, pair, "heat", json_array()));
     INVAR_TRY(invar_report_member(&points, pair, "points", json_array()));
     INVAR_TRY(invar_report_member(&metrics, pair, "metrics", json_array()));
-    for (size_t i = 0; i < diff->n_groups; i++) {
-        const invar_diff_group *g = &diff->groups[i];
+    for (size_t i = 0; i < diff->groups.count; i++) {
+        const invar_diff_group *g = &diff->groups.items[i];
         INVAR_TRY(invar_report_append(
             heat, json_pack("{s:s, s:o, s:I, s:I}", "phase", g->phase, "layer", layer_of(g->layer),
                             "equal", (json_int_t)g->equal, "different", (json_int_t)g->different)));
     }
-    for (size_t i = 0; i < diff->n_points && i < INVAR_REPORT_NAMES; i++)
-        INVAR_TRY(invar_report_append(points, json_string(diff->points[i].name)));
-    for (size_t i = 0; i < diff->n_metrics && i < INVAR_REPORT_NAMES; i++) {
-        const invar_diff_metric *m = &diff->metrics[i];
+    for (size_t i = 0; i < diff->points.count && i < INVAR_REPORT_NAMES; i++)
+        INVAR_TRY(invar_report_append(points, json_string(diff->points.items[i].name)));
+    for (size_t i = 0; i < diff->metrics.count && i < INVAR_REPORT_NAMES; i++) {
+        const invar_diff_metric *m = &diff->metrics.items[i];
         INVAR_TRY(invar_report_append(
             metrics, json_pack("{s:s, s:o, s:o, s:o}", "name", m->name, "a", bits_of(m->in_a, m->a),
                                "b", bits_of(m->in_b, m->b), "ulp", ulp_of(m))));
@@ -239,7 +227,7 @@ static invar_status add_comparison(json_t *pair, const invar_diff *diff)
     INVAR_TRY(invar_report_set(pair, "same_weights", invar_tristate_json(diff->same_weights)));
     INVAR_TRY(invar_report_set(pair, "same_batch", invar_tristate_json(diff->same_batch)));
     INVAR_TRY(invar_report_set(pair, "same_rng", invar_tristate_json(diff->same_rng)));
-    INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->n_changes)));
+    INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->changes.count)));
     INVAR_TRY(add_compared(pair, diff));
     INVAR_TRY(add_point(pair, diff));
     return add_lists(pair, diff);

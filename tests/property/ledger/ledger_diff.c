@@ -55,8 +55,9 @@ static void assert_divergence(const invar_diff *diff, int64_t step, const char *
     assert_int_equal(diff->step, step);
     assert_non_null(diff->culprit);
     assert_string_equal(diff->culprit->name, point);
-    assert_int_equal(diff->n_points + (size_t)diff->points_equal, INVAR_TEST_LEDGER_POINTS);
-    for (const invar_diff_point *p = diff->points; p < diff->points + diff->n_points; p++)
+    assert_int_equal(diff->points.count + (size_t)diff->points.equal, INVAR_TEST_LEDGER_POINTS);
+    for (const invar_diff_point *p = diff->points.items;
+         p < diff->points.items + diff->points.count; p++)
         assert_int_equal(p->is_origin, p == diff->culprit);
 }
 
@@ -289,10 +290,10 @@ static void check_pair(verdict_counts *counts, invar_ledger *ledger, int64_t run
         assert_int_equal(diff->step, expected);
         assert_int_equal(diff->verdict, expected < 0 ? INVAR_DIFF_VERDICT_IDENTICAL
                                                      : INVAR_DIFF_VERDICT_DIFFERENT);
-        assert_int_equal(diff->only_a, plan_length(p) - common);
-        assert_int_equal(diff->only_b, plan_length(q) - common);
-        assert_int_equal(diff->steps_compared, expected < 0 ? common : expected + 1);
-        assert_true(diff->lookups <= (p->n_segments + q->n_segments) * (2 * log2_up(64) + 4));
+        assert_int_equal(diff->steps.only_a, plan_length(p) - common);
+        assert_int_equal(diff->steps.only_b, plan_length(q) - common);
+        assert_int_equal(diff->steps.compared, expected < 0 ? common : expected + 1);
+        assert_true(diff->steps.lookups <= (p->n_segments + q->n_segments) * (2 * log2_up(64) + 4));
     }
     invar_diff_free(diff);
 }
@@ -507,8 +508,8 @@ static void check_histories(change_counts *counts, invar_ledger *ledger, int64_t
         counts->different[histories[0].change]++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
         assert_true(diff->step == histories[0].step || diff->step == histories[1].step);
-        assert_true(diff->n_points + diff->n_metrics + diff->n_samples > 0 ||
-                    diff->replies_different > 0 || diff->same_batch == INVAR_TRISTATE_NO);
+        assert_true(diff->points.count + diff->metrics.count + diff->samples.count > 0 ||
+                    diff->replies.different > 0 || diff->same_batch == INVAR_TRISTATE_NO);
     }
     invar_diff_free(diff);
 }
@@ -559,10 +560,10 @@ static void time_diff(invar_ledger *ledger, int64_t run, int64_t steps, int64_t 
     assert_ok(invar_diff_runs(&diff, ledger, 1, ledger, run));
     elapsed = now_ms() - start;
     assert_int_equal(diff->step, expected);
-    assert_true(diff->lookups <= max_lookups);
+    assert_true(diff->steps.lookups <= max_lookups);
     print_message("%" PRId64 " steps, first difference at %" PRId64 ": %" PRId64
                   " look-ups, %.2f ms for the whole diff\n",
-                  steps, diff->step, diff->lookups, elapsed);
+                  steps, diff->step, diff->steps.lookups, elapsed);
     invar_diff_free(diff);
 }
 

@@ -20,13 +20,14 @@ static void test_diff__identical_runs(void **state)
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     assert_headline(diff, "identical: 23 steps, 15 points a step");
     assert_int_equal(diff->step, -1);
-    assert_int_equal(diff->n_facts, 0);
-    assert_int_equal(diff->facts_equal, 28); // 22 usual facts, 5 of the identity, and the kind
-    assert_int_equal(diff->n_changes + diff->n_points + diff->n_metrics + diff->n_samples, 0);
-    assert_int_equal(diff->points_equal, INVAR_TEST_LEDGER_POINTS);
-    assert_int_equal(diff->samples_equal, INVAR_TEST_LEDGER_SAMPLES);
-    assert_true(diff->metrics_equal >= 20);
-    assert_int_equal(diff->replies_equal, 1);
+    assert_int_equal(diff->facts.count, 0);
+    assert_int_equal(diff->facts.equal, 28); // 22 usual facts, 5 of the identity, and the kind
+    assert_int_equal(
+        diff->changes.count + diff->points.count + diff->metrics.count + diff->samples.count, 0);
+    assert_int_equal(diff->points.equal, INVAR_TEST_LEDGER_POINTS);
+    assert_int_equal(diff->samples.equal, INVAR_TEST_LEDGER_SAMPLES);
+    assert_true(diff->metrics.equal >= 20);
+    assert_int_equal(diff->replies.equal, 1);
     assert_null(diff->culprit);
     assert_false(diff->same_inputs);
     invar_diff_free(diff);
@@ -84,24 +85,24 @@ static void test_diff__first_divergent_point(void **state)
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_headline(diff, "different: first at step 17, point layer.1.mlp.out (forward, layer 1), "
                           "its inputs are equal");
-    assert_int_equal(diff->steps_compared, 18);
+    assert_int_equal(diff->steps.compared, 18);
     assert_true(diff->roots_differ);
     assert_int_equal(diff->same_batch, INVAR_TRISTATE_YES);
     assert_int_equal(diff->same_rng, INVAR_TRISTATE_YES);
     assert_int_equal(diff->same_weights, INVAR_TRISTATE_YES);
-    assert_int_equal(diff->n_facts, 1);
-    assert_string_equal(diff->facts[0].key, "binary");
-    assert_string_equal(diff->facts[0].b, "ff");
+    assert_int_equal(diff->facts.count, 1);
+    assert_string_equal(diff->facts.items[0].key, "binary");
+    assert_string_equal(diff->facts.items[0].b, "ff");
     // The faulty point and all points computed from it differ.
-    assert_int_equal(diff->n_points, 9);
-    assert_int_equal(diff->points_equal, 6);
-    assert_ptr_equal(diff->culprit, &diff->points[0]);
+    assert_int_equal(diff->points.count, 9);
+    assert_int_equal(diff->points.equal, 6);
+    assert_ptr_equal(diff->culprit, &diff->points.items[0]);
     assert_string_equal(diff->culprit->op, "swiglu");
     assert_string_equal(diff->culprit->shape, "[1024,64]");
-    for (size_t i = 1; i < diff->n_points; i++)
-        assert_false(diff->points[i].is_origin);
-    assert_int_equal(diff->n_samples, 0); // samples were drawn before the divergence
-    assert_true(diff->n_metrics > 0 && diff->metrics_equal > 0);
+    for (size_t i = 1; i < diff->points.count; i++)
+        assert_false(diff->points.items[i].is_origin);
+    assert_int_equal(diff->samples.count, 0); // samples were drawn before the divergence
+    assert_true(diff->metrics.count > 0 && diff->metrics.equal > 0);
     invar_diff_free(diff);
 }
 
@@ -117,10 +118,10 @@ static void test_diff__same_program_two_results(void **state)
     assert_true(diff->same_inputs && !diff->self_contradicting_side);
     assert_headline(diff, "nondeterministic: same identity and program, first at step 4, "
                           "point rollout.tokens (rollout), the first that differs");
-    assert_int_equal(diff->n_samples, INVAR_TEST_LEDGER_SAMPLES);
-    assert_int_equal(diff->samples[0].fields, INVAR_DIFF_SAMPLE_WEIGHTS | INVAR_DIFF_SAMPLE_TOKENS |
-                                                  INVAR_DIFF_SAMPLE_ROLLOUT |
-                                                  INVAR_DIFF_SAMPLE_TRAIN);
+    assert_int_equal(diff->samples.count, INVAR_TEST_LEDGER_SAMPLES);
+    assert_int_equal(diff->samples.items[0].fields,
+                     INVAR_DIFF_SAMPLE_WEIGHTS | INVAR_DIFF_SAMPLE_TOKENS |
+                         INVAR_DIFF_SAMPLE_ROLLOUT | INVAR_DIFF_SAMPLE_TRAIN);
     invar_diff_free(diff);
 
     // A reward plug-in is not part of the identity, but another one explains other results.
@@ -146,15 +147,15 @@ static void test_diff__same_program_two_results(void **state)
     b.parent = "0123456789abcdef0123456789abcdef";
     diff = diff_specs(&a, &b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
-    assert_string_equal(diff->facts[0].key, "parent");
+    assert_string_equal(diff->facts.items[0].key, "parent");
     invar_diff_free(diff);
     b.parent = NULL;
     b.seed = 1;
     diff = diff_specs(&a, &b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_int_equal(diff->step, 0);
-    assert_string_equal(diff->facts[0].scope, "identity");
-    assert_string_equal(diff->facts[0].key, "seed");
+    assert_string_equal(diff->facts.items[0].scope, "identity");
+    assert_string_equal(diff->facts.items[0].key, "seed");
     invar_diff_free(diff);
 }
 
@@ -165,7 +166,7 @@ static void test_diff__prefix_of_a_run(void **state)
 
     (void)state;
     assert_headline(diff, "identical: 20 steps, 15 points a step; 10 more only in A");
-    assert_int_equal(diff->common_last, 19);
+    assert_int_equal(diff->steps.last, 19);
     invar_diff_free(diff);
 }
 
@@ -177,8 +178,8 @@ static void test_diff__nothing_in_common(void **state)
 
     (void)state;
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NOTHING);
-    assert_int_equal(diff->only_a, 3);
-    assert_int_equal(diff->facts_equal, 28);
+    assert_int_equal(diff->steps.only_a, 3);
+    assert_int_equal(diff->facts.equal, 28);
     text = text_of(diff, print_plain);
     assert_has(text, "nothing: the runs have no step in common\n");
     assert_has(text, "compared: nothing\n");
@@ -198,7 +199,7 @@ static void test_diff__resumed_run_is_the_same(void **state)
     (void)state;
     assert_headline(diff, "identical: 24 steps, 15 points a step");
     assert_int_equal(diff->b.segments, 2);
-    assert_int_equal(diff->n_facts, 0);
+    assert_int_equal(diff->facts.count, 0);
     invar_diff_free(diff);
 }
 
@@ -276,9 +277,9 @@ static void test_diff__facts_that_changed_on_the_way(void **state)
     invar_ledger_close(ledger);
     diff = diff_files(a, b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
-    assert_int_equal(diff->n_facts, 1);
-    assert_string_equal(diff->facts[0].a, "node-1");
-    assert_string_equal(diff->facts[0].b, "node-1 (from segment 0), node-2 (from segment 1)");
+    assert_int_equal(diff->facts.count, 1);
+    assert_string_equal(diff->facts.items[0].a, "node-1");
+    assert_string_equal(diff->facts.items[0].b, "node-1 (from segment 0), node-2 (from segment 1)");
     invar_diff_free(diff);
 }
 
@@ -308,9 +309,9 @@ static void test_diff__two_programs_in_one_run(void **state)
     invar_diff_headline(headline, diff);
     assert_has(headline, "different: run test (");
     assert_has(headline, "did step 6 twice by two programs with two results");
-    assert_int_equal(diff->n_facts, 1); // the fact that differs between the segments
-    assert_string_equal(diff->facts[0].a, "00112233445566778899aabbccddeeff");
-    assert_string_equal(diff->facts[0].b, "ff");
+    assert_int_equal(diff->facts.count, 1); // the fact that differs between the segments
+    assert_string_equal(diff->facts.items[0].a, "00112233445566778899aabbccddeeff");
+    assert_string_equal(diff->facts.items[0].b, "ff");
     invar_diff_free(diff);
 }
 
@@ -391,7 +392,7 @@ static void test_diff__repeated_step_with_other_numbers(void **state)
         assert_int_equal(invar_diff_next(next, diff), 1);
         assert_has(next[0], "invar ledger show ");
         if (i == 0)
-            assert_string_equal(diff->metrics[0].name, "rollout/raw_reward");
+            assert_string_equal(diff->metrics.items[0].name, "rollout/raw_reward");
         invar_diff_free(diff);
     }
 }
@@ -409,10 +410,11 @@ static void test_diff__samples_without_tensors(void **state)
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_int_equal(diff->step, 7);
     assert_false(diff->roots_differ);
-    assert_int_equal(diff->n_points, 0);
-    assert_int_equal(diff->n_samples, 1);
-    assert_int_equal(diff->samples[0].idx, 3);
-    assert_int_equal(diff->samples[0].fields, INVAR_DIFF_SAMPLE_TRAIN | INVAR_DIFF_SAMPLE_GAP);
+    assert_int_equal(diff->points.count, 0);
+    assert_int_equal(diff->samples.count, 1);
+    assert_int_equal(diff->samples.items[0].idx, 3);
+    assert_int_equal(diff->samples.items[0].fields,
+                     INVAR_DIFF_SAMPLE_TRAIN | INVAR_DIFF_SAMPLE_GAP);
     assert_headline(diff, "different: first at step 7, not in tensors but in 5 metrics, 1 sample, "
                           "0 plug-in replies");
     invar_diff_free(diff);
@@ -428,8 +430,8 @@ static void test_diff__evaluation_without_tensors(void **state)
     diff = diff_specs(&a, &b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_int_equal(diff->step, 19);
-    assert_int_equal(diff->n_metrics, 1);
-    assert_string_equal(diff->metrics[0].name, "eval/gsm8k/reward");
+    assert_int_equal(diff->metrics.count, 1);
+    assert_string_equal(diff->metrics.items[0].name, "eval/gsm8k/reward");
     invar_diff_free(diff);
     for (int64_t step = 3; step < 24; step += 20) { // the earlier difference is reported
         b.faults[1] = (invar_test_fault){INVAR_TEST_LOGP_MISMATCH, step, NULL, 0, 0.25};
@@ -555,8 +557,8 @@ static void test_diff__evaluations(void **state)
         assert_int_equal(diff->diverged, cases[k].step != -2);
         assert_int_equal(diff->step, diff->diverged ? cases[k].step : -1);
         assert_int_equal(diff->evaluations, diff->diverged);
-        assert_int_equal(diff->steps_compared, EVALUATED_STEPS);
-        assert_true(diff->diverged ? diff->n_metrics > 0 : diff->metrics_equal == 1);
+        assert_int_equal(diff->steps.compared, EVALUATED_STEPS);
+        assert_true(diff->diverged ? diff->metrics.count > 0 : diff->metrics.equal == 1);
         assert_int_not_equal(diff->same_batch, INVAR_TRISTATE_NO);
         assert_int_not_equal(diff->same_rng, INVAR_TRISTATE_NO);
         assert_int_not_equal(diff->same_weights, INVAR_TRISTATE_NO);
@@ -571,8 +573,8 @@ static void test_diff__evaluation_names_are_not_doubled(void **state)
     invar_diff *diff = diff_evaluated_runs(&EVALUATED(one), &EVALUATED(two));
 
     (void)state;
-    assert_int_equal(diff->n_metrics, 1);
-    assert_string_equal(diff->metrics[0].name, "eval/sort-pass@1");
+    assert_int_equal(diff->metrics.count, 1);
+    assert_string_equal(diff->metrics.items[0].name, "eval/sort-pass@1");
     invar_diff_free(diff);
 }
 
@@ -613,13 +615,13 @@ static void test_diff__evaluation_of_a_later_segment(void **state)
     (void)state;
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     assert_int_equal(diff->b.segments, 2);
-    assert_int_equal(diff->metrics_equal, 1);
+    assert_int_equal(diff->metrics.equal, 1);
     invar_diff_free(diff);
     diff = diff_evaluated_runs(&EVALUATED(at_once), &EVALUATED(other));
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
     assert_true(diff->same_inputs);
     assert_int_equal(diff->step, 2);
-    assert_int_equal(diff->n_metrics, 1);
+    assert_int_equal(diff->metrics.count, 1);
     invar_diff_free(diff);
 }
 
@@ -643,8 +645,8 @@ static void test_diff__evaluation_repeated(void **state)
         assert_int_equal(diff->step, step);
         assert_int_equal(diff->a.seg, 0);
         assert_int_equal(diff->b.seg, 1);
-        assert_int_equal(diff->n_metrics, 1);
-        assert_true(diff->metrics[0].a == 1 && diff->metrics[0].b == 2);
+        assert_int_equal(diff->metrics.count, 1);
+        assert_true(diff->metrics.items[0].a == 1 && diff->metrics.items[0].b == 2);
         invar_diff_headline(headline, diff);
         assert_has(headline, step < 0 ? ") evaluated its start twice with two results, in 1 result"
                                       : ") evaluated step ");
@@ -665,9 +667,9 @@ static void test_diff__evaluations_of_one_name(void **state)
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
     invar_diff_free(diff);
     diff = diff_evaluated_runs(&EVALUATED(a), &EVALUATED(c));
-    assert_int_equal(diff->n_metrics, 2);
-    assert_string_equal(diff->metrics[0].name, "eval/x/y/z");
-    assert_string_equal(diff->metrics[1].name, "eval/x/y/z");
+    assert_int_equal(diff->metrics.count, 2);
+    assert_string_equal(diff->metrics.items[0].name, "eval/x/y/z");
+    assert_string_equal(diff->metrics.items[1].name, "eval/x/y/z");
     invar_diff_free(diff);
 }
 

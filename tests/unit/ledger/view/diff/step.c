@@ -105,13 +105,13 @@ static void test_diff__structure(void **state)
         }
         invar_diff *diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
                                          &(step_spec){points, 3, NULL, 0, 0, NULL});
-        assert_int_equal(diff->n_changes, 1);
-        assert_string_equal(diff->changes[0].point, "two");
-        assert_string_equal(diff->changes[0].what, cases[i].what);
-        assert_string_equal(diff->changes[0].a, cases[i].a);
-        assert_string_equal(diff->changes[0].b, cases[i].b);
-        assert_int_equal(diff->n_points, 0); // structure differs, not bits
-        assert_int_equal(diff->points_equal, i == 3 || i == 4 || i == 7 ? 2 : 3);
+        assert_int_equal(diff->changes.count, 1);
+        assert_string_equal(diff->changes.items[0].point, "two");
+        assert_string_equal(diff->changes.items[0].what, cases[i].what);
+        assert_string_equal(diff->changes.items[0].a, cases[i].a);
+        assert_string_equal(diff->changes.items[0].b, cases[i].b);
+        assert_int_equal(diff->points.count, 0); // structure differs, not bits
+        assert_int_equal(diff->points.equal, i == 3 || i == 4 || i == 7 ? 2 : 3);
         assert_int_equal(diff->verdict, cases[i].identical ? INVAR_DIFF_VERDICT_IDENTICAL
                                                            : INVAR_DIFF_VERDICT_DIFFERENT);
         if (!cases[i].identical)
@@ -132,21 +132,21 @@ static void test_diff__points_of_one_side(void **state)
     diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
                          &(step_spec){renamed, 3, NULL, 0, 0, NULL});
     assert_headline(diff, "identical: 1 step, 2 points a step; 2 changes of structure");
-    assert_string_equal(diff->changes[0].what, "point");
-    assert_null(diff->changes[0].b);
-    assert_null(diff->changes[1].a);
-    assert_string_equal(diff->changes[1].b, "forward, linear, act, f32 [2,3]");
+    assert_string_equal(diff->changes.items[0].what, "point");
+    assert_null(diff->changes.items[0].b);
+    assert_null(diff->changes.items[1].a);
+    assert_string_equal(diff->changes.items[1].b, "forward, linear, act, f32 [2,3]");
     invar_diff_free(diff);
 
     diff = diff_one_step(&(step_spec){three_points, 3, NULL, 0, 0, NULL},
                          &(step_spec){swapped, 3, NULL, 0, 0, NULL});
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // the root depends on the order
-    assert_int_equal(diff->n_changes, 1);
-    assert_string_equal(diff->changes[0].what, "order");
-    assert_string_equal(diff->changes[0].point, "three");
-    assert_string_equal(diff->changes[0].a, "after two");
-    assert_string_equal(diff->changes[0].b, "before two");
-    assert_int_equal(diff->points_equal, 3);
+    assert_int_equal(diff->changes.count, 1);
+    assert_string_equal(diff->changes.items[0].what, "order");
+    assert_string_equal(diff->changes.items[0].point, "three");
+    assert_string_equal(diff->changes.items[0].a, "after two");
+    assert_string_equal(diff->changes.items[0].b, "before two");
+    assert_int_equal(diff->points.equal, 3);
     invar_diff_free(diff);
 }
 
@@ -199,9 +199,10 @@ static void test_diff__inputs_of_both_sides_count(void **state)
     for (int swap = 0; swap < 2; swap++) {
         diff = diff_one_step(&(step_spec){swap ? b : a, 3, NULL, 0, 0, NULL},
                              &(step_spec){swap ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2, NULL});
-        assert_int_equal(diff->n_points, 2);
+        assert_int_equal(diff->points.count, 2);
         assert_string_equal(diff->culprit->name, "zero");
-        assert_false(diff->points[1].is_origin); // the differing point is its input on one side
+        assert_false(
+            diff->points.items[1].is_origin); // the differing point is its input on one side
         invar_diff_free(diff);
     }
 }
@@ -214,9 +215,9 @@ static void test_diff__points_without_inputs_begin_once(void **state)
     char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
 
     (void)state;
-    assert_int_equal(diff->n_points, 2);
-    assert_ptr_equal(diff->culprit, &diff->points[0]);
-    assert_false(diff->points[1].is_origin); // possibly computed from the first point
+    assert_int_equal(diff->points.count, 2);
+    assert_ptr_equal(diff->culprit, &diff->points.items[0]);
+    assert_false(diff->points.items[1].is_origin); // possibly computed from the first point
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "the first that differs");
     // The command that replays the step with recorded inputs.
@@ -312,12 +313,12 @@ static void test_diff__groups_are_of_a_phase_and_layer_once(void **state)
     // Phase and layer of the points: forward 0, 1, 0, backward 1, 0, 0.
     diff = diff_one_step(&(step_spec){points, 6, NULL, 0, 0, NULL},
                          &(step_spec){points, 6, NULL, 0, 1U << 0 | 1U << 2 | 1U << 5, NULL});
-    assert_int_equal(diff->n_groups, COUNT(expected));
+    assert_int_equal(diff->groups.count, COUNT(expected));
     for (size_t i = 0; i < COUNT(expected); i++) {
-        assert_string_equal(diff->groups[i].phase, expected[i].phase);
-        assert_int_equal(diff->groups[i].layer, expected[i].layer);
-        assert_int_equal(diff->groups[i].equal, expected[i].equal);
-        assert_int_equal(diff->groups[i].different, expected[i].different);
+        assert_string_equal(diff->groups.items[i].phase, expected[i].phase);
+        assert_int_equal(diff->groups.items[i].layer, expected[i].layer);
+        assert_int_equal(diff->groups.items[i].equal, expected[i].equal);
+        assert_int_equal(diff->groups.items[i].different, expected[i].different);
     }
     invar_diff_free(diff);
 }
@@ -414,7 +415,7 @@ static void test_diff__new_source_hides_the_place(void **state)
     b[2].n_inputs = 2;
     diff = diff_one_step(&(step_spec){a, 2, NULL, 0, 0, NULL},
                          &(step_spec){b, 3, NULL, 0, 1U << 2, NULL});
-    assert_int_equal(diff->n_points, 1);
+    assert_int_equal(diff->points.count, 1);
     assert_null(diff->culprit); // the cause may be the input that only B has
     invar_diff_free(diff);
 }
@@ -430,7 +431,7 @@ static void test_diff__finer_points_do_not_decide(void **state)
     diff = diff_one_step(&(step_spec){points, 3, NULL, 0, 0, NULL},
                          &(step_spec){points, 3, NULL, 0, 1U << 1, NULL});
     assert_headline(diff, "identical: 1 step, 3 points a step; 1 point outside the root differs");
-    assert_int_equal(diff->n_points, 1);
+    assert_int_equal(diff->points.count, 1);
     invar_diff_free(diff);
     // The diff of a single step counts finer points.
     assert_ok(invar_diff_step(&diff, shared, shared_runs - 1, shared, shared_runs, 0));
@@ -470,14 +471,14 @@ static void test_diff__metrics_by_bits(void **state)
                                      &(step_spec){three_points, 3, b, COUNT(b), 0, NULL});
 
     (void)state;
-    assert_int_equal(diff->metrics_equal, 1);
-    assert_int_equal(diff->n_metrics, COUNT(expected));
+    assert_int_equal(diff->metrics.equal, 1);
+    assert_int_equal(diff->metrics.count, COUNT(expected));
     for (size_t i = 0; i < COUNT(expected); i++) {
-        assert_string_equal(diff->metrics[i].name, expected[i].name);
-        assert_int_equal(diff->metrics[i].in_a, expected[i].in_a);
-        assert_int_equal(diff->metrics[i].in_b, expected[i].in_b);
-        assert_int_equal(diff->metrics[i].ulp, expected[i].ulp);
-        assert_int_equal(diff->metrics[i].f32, expected[i].f32);
+        assert_string_equal(diff->metrics.items[i].name, expected[i].name);
+        assert_int_equal(diff->metrics.items[i].in_a, expected[i].in_a);
+        assert_int_equal(diff->metrics.items[i].in_b, expected[i].in_b);
+        assert_int_equal(diff->metrics.items[i].ulp, expected[i].ulp);
+        assert_int_equal(diff->metrics.items[i].f32, expected[i].f32);
     }
     text = text_of(diff, print_plain);
     // Between doubles the distance would be 5.4e+09.
@@ -626,9 +627,9 @@ static void test_diff__shows_no_raw_text(void **state)
     tamper(a, "UPDATE fact SET value = '\\x1b' WHERE key LIKE 'tree%'");
     tamper(b, "UPDATE fact SET value = char(27) WHERE key LIKE 'tree%'");
     diff = diff_files(a, b);
-    assert_int_equal(diff->n_facts, 2);
-    assert_string_equal(diff->facts[1].a, "\\x5cx1b");
-    assert_string_equal(diff->facts[1].b, "\\x1b");
+    assert_int_equal(diff->facts.count, 2);
+    assert_string_equal(diff->facts.items[1].a, "\\x5cx1b");
+    assert_string_equal(diff->facts.items[1].b, "\\x1b");
     assert_string_equal(diff->culprit->name, "\\x1b<script>");
     assert_string_equal(diff->culprit->phase, "\\xff");
     for (size_t i = 0; i < COUNT(views); i++) {
@@ -743,9 +744,9 @@ static void test_diff__json(void **state)
     assert_string_equal(
         json_string_value(json_object_get(json_object_get(object, "culprit"), "name")),
         "layer.0.mlp.out");
-    assert_int_equal(json_array_size(json_object_get(object, "points")), diff->n_points);
-    assert_int_equal(json_array_size(json_object_get(object, "metrics")), diff->n_metrics);
-    assert_int_equal(json_array_size(json_object_get(object, "groups")), diff->n_groups);
+    assert_int_equal(json_array_size(json_object_get(object, "points")), diff->points.count);
+    assert_int_equal(json_array_size(json_object_get(object, "metrics")), diff->metrics.count);
+    assert_int_equal(json_array_size(json_object_get(object, "groups")), diff->groups.count);
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(object, "compared"), "only_a")), 2);
     assert_true(json_is_null(json_object_get(object, "self")));
