@@ -158,11 +158,9 @@ invar_status invar_golden_localize(invar_golden_divergence *out, const invar_gol
     pairs p = {.was = was, .is = is};
     const invar_golden_values *a, *b;
     invar_status status;
-    void *memory;
 
     *out = (invar_golden_divergence){.step = -1, .layer = -1};
-    INVAR_TRY(invar_alloc(&memory, was->n_points + is->n_points, sizeof *p.twin, "pairs"));
-    p.twin = memory;
+    INVAR_TRY(INVAR_ALLOC(p.twin, was->n_points + is->n_points, "pairs"));
     p.origin = p.twin + was->n_points;
     for (size_t i = 0; i < was->n_points + is->n_points; i++)
         p.twin[i] = ALONE;
@@ -175,7 +173,7 @@ invar_status invar_golden_localize(invar_golden_divergence *out, const invar_gol
             compare_values(out, &p, a->digits, b->digits);
         }
     }
-    invar_free(memory);
+    invar_free(p.twin);
     return status;
 }
 

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "ledger/internal.h"
 #include "ledger/view/golden/internal.h"
 
 #include "base/invar_banned.h"
@@ -245,64 +246,66 @@ typedef struct recording {
     int64_t steps;
 } recording;
 
-static invar_status take_op(void *payload, const char *const *columns,
-                            const invar_ledger_value *values, int count)
+static invar_status record_ops(recording *r, invar_ledger *ledger, int64_t run)
 {
-    recording *r = payload;
-    const char *name, *revision;
+    invar_sql_stmt *row;
+    invar_status status =
+        INVAR_SQL_QUERY(&row, ledger->sql,
+                        "SELECT key, value FROM fact WHERE run = ?1 AND scope = 'op' AND "
+                        "seg = (SELECT max(seg) FROM segment WHERE run = ?1) ORDER BY key",
+                        run);
 
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
-    name = values[0].data;
-    revision = values[1].data;
-    if (strpbrk(name, " ,\t\n") || !*revision || strpbrk(revision, " ,\t\n"))
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "golden: the op '%.60s' has no plain revision",
-                          name);
-    return put_op(&r->text, &r->column, name, revision);
+    while (invar_sql_next(&status, row)) {
+        const char *name = invar_sql_text(row, 0, NULL), *revision = invar_sql_text(row, 1, NULL);
+
+        status = invar_sql_row(row);
+        if (status == INVAR_OK &&
+            (strpbrk(name, " ,\t\n") || !*revision || strpbrk(revision, " ,\t\n")))
+            status = INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                                "golden: the op '%.60s' has no plain revision", name);
+        if (status == INVAR_OK)
+            status = put_op(&r->text, &r->column, name, revision);
+    }
+    return invar_sql_end(row, status);
 }
 
-static invar_status take_step(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status record_step(recording *r, invar_sql_stmt *row)
 {
-    recording *r = payload;
     invar_golden_step s;
 
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
-    if (values[0].integer != r->steps)
+    if (invar_sql_int(row, 0) != r->steps)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "golden: step %" PRId64 " is missing: only a run from its beginning can "
                           "be one",
                           r->steps);
-    INVAR_TRY(invar_golden_blob(&s.chain, &values[1]));
-    INVAR_TRY(invar_golden_blob(&s.root, &values[2]));
-    s.has_loss = values[3].type == INVAR_LEDGER_TYPE_INT;
-    s.loss = (uint64_t)values[3].integer;
+    INVAR_TRY(invar_golden_blob(&s.chain, row, 1));
+    INVAR_TRY(invar_golden_blob(&s.root, row, 2));
+    s.has_loss = invar_sql_type(row, 3) == INVAR_LEDGER_TYPE_INT;
+    s.loss = (uint64_t)invar_sql_int(row, 3);
     return put_step(&r->text, r->steps++, &s);
 }
 
 static invar_status record_run(recording *r, invar_ledger *ledger, const invar_ledger_summary *run,
                                const char *generator)
 {
-    static const char ops[] = "SELECT key, value FROM fact WHERE run = :run AND scope = 'op' AND "
-                              "seg = (SELECT max(seg) FROM segment WHERE run = :run) ORDER BY key";
     static const char steps[] =
         "SELECT s.step, s.chain, s.root, m.value_bits FROM step s LEFT JOIN metric m ON "
         "m.run = s.run AND m.step = s.step AND m.seg = s.seg AND m.series = "
-        "(SELECT series FROM series WHERE name = 'train/loss') WHERE s.run = :run AND s.seg = "
+        "(SELECT series FROM series WHERE name = 'train/loss') WHERE s.run = ?1 AND s.seg = "
         "(SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step) ORDER BY s.step";
     invar_digest manifest;
     int64_t number;
+    invar_sql_stmt *row;
+    invar_status status;
 
     INVAR_TRY(invar_golden_manifest(&number, &manifest, ledger, run->run));
     INVAR_TRY(invar_golden_put_begin(&r->text, &format, run->name, &run->identity, &manifest));
-    INVAR_TRY(invar_golden_select(ledger, ops, run->run, 0, take_op, r));
+    INVAR_TRY(record_ops(r, ledger, run->run));
     INVAR_TRY(invar_golden_putf(&r->text, "%sgenerator %s\n", r->column ? "\n" : "", generator));
-    return invar_golden_select(ledger, steps, run->run, 0, take_step, r);
+    status = INVAR_SQL_QUERY(&row, ledger->sql, steps, run->run);
+    while (invar_sql_next(&status, row))
+        status = record_step(r, row);
+    return invar_sql_end(row, status);
 }
 
 invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int64_t run,
@@ -315,7 +318,7 @@ invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int
     INVAR_TRY(invar_ledger_find_number(&summary, ledger, run));
     status = record_run(&r, ledger, &summary, generator);
     if (status == INVAR_OK)
-        status = invar_golden_parse(out, summary.name, r.text.data, r.text.used);
+        status = invar_golden_parse(out, summary.name, r.text.data, (size_t)r.text.used);
     invar_free(r.text.data);
     return status;
 }
@@ -341,7 +344,7 @@ invar_status invar_golden_accept(invar_golden **out, const invar_golden *golden,
     invar_status status = put_history(&text, golden, before, entry);
 
     if (status == INVAR_OK)
-        status = invar_golden_parse(out, golden->name, text.data, text.used);
+        status = invar_golden_parse(out, golden->name, text.data, (size_t)text.used);
     invar_free(text.data);
     return status;
 }

@@ -9,6 +9,7 @@
 #ifndef INVAR_LEDGER_VIEW_GOLDEN_INTERNAL_H
 #define INVAR_LEDGER_VIEW_GOLDEN_INTERNAL_H
 
+#include "ledger/store/sql.h"
 #include "ledger/view/golden/golden.h"
 
 #ifdef __cplusplus
@@ -19,8 +20,8 @@ extern "C" {
 
 /* A growing text. Zero-initialize before use; the caller frees `data` with invar_free. */
 typedef struct invar_golden_buffer {
-    char *data;        /* terminated by a NUL; NULL if nothing was added */
-    size_t used, room; /* bytes without the NUL, and capacity */
+    char *data;         /* terminated by a NUL; NULL if nothing was added */
+    int64_t used, room; /* bytes without the NUL, and capacity */
 } invar_golden_buffer;
 
 invar_status invar_golden_put(invar_golden_buffer *out, const char *text,
@@ -118,17 +119,12 @@ invar_status invar_golden_sort_points(const invar_golden_point ***out,
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-/* Runs a query with the parameters :run and, if `manifest` is not 0, :manifest. */
-invar_status invar_golden_select(invar_ledger *ledger, const char *sql, int64_t run,
-                                 int64_t manifest, invar_ledger_row_fn row,
-                                 void *payload) INVAR_MUST_USE;
-
 /* Reads number and hash of the manifest of the run's first step; number 0 if there is none. */
 invar_status invar_golden_manifest(int64_t *number_out, invar_digest *hash_out,
                                    invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
 /* *out = the digest in a column. Returns INVAR_E_CORRUPT if the value is not one. */
-invar_status invar_golden_blob(invar_digest *out, const invar_ledger_value *value) INVAR_MUST_USE;
+invar_status invar_golden_blob(invar_digest *out, invar_sql_stmt *row, int column) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

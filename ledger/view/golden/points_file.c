@@ -15,6 +15,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sort.h"
+#include "base/text.h"
+#include "ledger/internal.h"
 #include "ledger/view/golden/internal.h"
 
 #include "base/invar_banned.h"
@@ -209,15 +211,13 @@ static int by_name(const void *a, const void *b)
 invar_status invar_golden_sort_points(const invar_golden_point ***out, const invar_golden_points *p)
 {
     invar_status status;
-    void *memory;
 
-    INVAR_TRY(invar_alloc(&memory, p->n_points, sizeof **out, "points by name"));
-    *out = memory;
+    INVAR_TRY(INVAR_ALLOC(*out, p->n_points, "points by name"));
     for (size_t i = 0; i < p->n_points; i++)
         (*out)[i] = &p->points[i];
-    status = invar_sort((const void **)memory, p->n_points, by_name);
+    status = invar_sort((const void **)*out, p->n_points, by_name);
     if (status != INVAR_OK)
-        invar_free(memory);
+        invar_free(*out);
     return status;
 }
 
@@ -321,17 +321,13 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
 {
     static const char ending[] = ".golden", new_ending[] = ".golden.new";
     size_t length = strlen(golden), cut_off = 0;
-    const char *more = "";
+    bool renewed = invar_text_has_suffix(golden, new_ending) && length > strlen(new_ending);
     int written;
 
-    if (length > strlen(ending) && strcmp(golden + length - strlen(ending), ending) == 0)
-        cut_off = strlen(ending);
-    if (length > strlen(new_ending) &&
-        strcmp(golden + length - strlen(new_ending), new_ending) == 0) {
-        cut_off = strlen(new_ending);
-        more = ".new";
-    }
-    written = snprintf(out, size, "%.*s.points%s", (int)(length - cut_off), golden, more);
+    if (renewed || (invar_text_has_suffix(golden, ending) && length > strlen(ending)))
+        cut_off = renewed ? strlen(new_ending) : strlen(ending);
+    written = snprintf(out, size, "%.*s.points%s", (int)(length - cut_off), golden,
+                       renewed ? ".new" : "");
     if (written < 0 || (size_t)written >= size)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", golden);
     return INVAR_OK;
@@ -342,53 +338,29 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
 typedef struct recording {
     invar_golden_buffer text;
     int64_t *ords;     /* (n) ords of the points so far */
-    size_t n, room;    /* number of points, and capacity */
+    int64_t n, room;   /* number of points, and capacity */
     size_t step_bytes; /* bytes of all steps so far */
     size_t digests;    /* number of digests that the data of a step must have at least */
 } recording;
 
-static invar_status add_ord(recording *r, int64_t ord)
+static invar_status record_point(recording *r, invar_sql_stmt *row)
 {
-    void *larger;
+    int64_t ord = invar_sql_int(row, 0);
 
+    if (ord < (int64_t)r->digests)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: the points of the ledger are damaged");
+    for (int i = 0; i < FIELDS; i++)
+        INVAR_TRY(invar_golden_putf(
+            &r->text, "%s%s", i ? "\t" : "",
+            invar_sql_type(row, i) == INVAR_LEDGER_TYPE_NULL ? "-" : invar_sql_text(row, i, NULL)));
+    INVAR_TRY(invar_sql_row(row));
+    INVAR_TRY(invar_golden_put(&r->text, "\n", 1));
     if (r->n == MAX_POINTS)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "golden: more than %u points", MAX_POINTS);
-    if (r->n == r->room) {
-        size_t room = r->room ? 2 * r->room : 256;
-        INVAR_TRY(invar_alloc(&larger, room, sizeof *r->ords, "the points of a golden"));
-        if (r->n)
-            memcpy(larger, r->ords, r->n * sizeof *r->ords);
-        invar_free(r->ords);
-        r->ords = larger;
-        r->room = room;
-    }
+    INVAR_TRY(INVAR_GROW(r->ords, r->room, r->n, r->n + 1, "the points of a golden"));
     r->ords[r->n++] = ord;
     r->digests = (size_t)ord + 1;
     return INVAR_OK;
-}
-
-static invar_status take_point(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
-{
-    recording *r = payload;
-
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
-    if (values[0].integer < (int64_t)r->digests)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: the points of the ledger are damaged");
-    INVAR_TRY(invar_golden_putf(&r->text, "%" PRId64, values[0].integer));
-    for (int i = 1; i < FIELDS; i++) {
-        if (values[i].type == INVAR_LEDGER_TYPE_NULL)
-            INVAR_TRY(invar_golden_putf(&r->text, "\t-"));
-        else if (values[i].type == INVAR_LEDGER_TYPE_INT)
-            INVAR_TRY(invar_golden_putf(&r->text, "\t%" PRId64, values[i].integer));
-        else
-            INVAR_TRY(invar_golden_putf(&r->text, "\t%s", (const char *)values[i].data));
-    }
-    INVAR_TRY(invar_golden_put(&r->text, "\n", 1));
-    return add_ord(r, values[0].integer);
 }
 
 static invar_status put_values(recording *r, int64_t step, const uint8_t *data)
@@ -396,7 +368,7 @@ static invar_status put_values(recording *r, int64_t step, const uint8_t *data)
     static const char digits[] = "0123456789abcdef";
 
     INVAR_TRY(invar_golden_putf(&r->text, "step %" PRId64 " ", step));
-    for (size_t i = 0; i < r->n; i++) {
+    for (int64_t i = 0; i < r->n; i++) {
         const uint8_t *digest = data + r->ords[i] * (int64_t)sizeof(invar_digest);
         char hex[INVAR_GOLDEN_DIGITS];
         for (size_t k = 0; k < INVAR_GOLDEN_DIGITS; k++)
@@ -406,26 +378,35 @@ static invar_status put_values(recording *r, int64_t step, const uint8_t *data)
     return invar_golden_putf(&r->text, "\n");
 }
 
-static invar_status take_values(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
+static invar_status record_values(recording *r, invar_sql_stmt *row)
 {
-    recording *r = payload;
-    size_t bytes;
+    int64_t step = invar_sql_int(row, 0);
+    size_t bytes = INVAR_GOLDEN_DIGITS * (size_t)r->n, stored;
+    const uint8_t *data;
 
-    (void)columns;
-    (void)count;
-    if (!values)
+    if (step >= ALL_BELOW && step % THEN_EVERY != 0)
         return INVAR_OK;
-    if (values[0].integer >= ALL_BELOW && values[0].integer % THEN_EVERY != 0)
-        return INVAR_OK;
-    bytes = INVAR_GOLDEN_DIGITS * r->n;
     if (r->step_bytes && r->step_bytes + bytes > STEPS_BYTES)
         return INVAR_OK;
     r->step_bytes += bytes;
-    if (values[1].bytes < r->digests * sizeof(invar_digest))
+    data = invar_sql_blob(row, 1, &stored);
+    INVAR_TRY(invar_sql_row(row));
+    if (stored < r->digests * sizeof(invar_digest))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: the digests of step %" PRId64 " are damaged",
-                          values[0].integer);
-    return put_values(r, values[0].integer, values[1].data);
+                          step);
+    return put_values(r, step, data);
+}
+
+static invar_status record_rows(recording *r, invar_ledger *ledger, const char *text, int64_t run,
+                                int64_t manifest,
+                                invar_status (*record)(recording *, invar_sql_stmt *))
+{
+    invar_sql_stmt *row;
+    invar_status status = INVAR_SQL_QUERY(&row, ledger->sql, text, run, manifest);
+
+    while (invar_sql_next(&status, row))
+        status = record(r, row);
+    return invar_sql_end(row, status);
 }
 
 static invar_status record_run(recording *r, invar_ledger *ledger, const invar_ledger_summary *run)
@@ -435,11 +416,10 @@ static invar_status record_run(recording *r, invar_ledger *ledger, const invar_l
         "SELECT p.ord, p.name, p.phase, p.layer, p.op, p.kind, p.dtype, p.shape, "
         "(SELECT group_concat(value) FROM (SELECT DISTINCT j.value FROM json_each(p.inputs) j "
         "JOIN point q ON q.manifest = p.manifest AND q.ord = j.value AND q.level = 0 "
-        "ORDER BY j.value)) FROM point p WHERE p.manifest = :manifest AND p.level = 0 AND "
-        ":run = :run ORDER BY p.ord";
+        "ORDER BY j.value)) FROM point p WHERE p.manifest = ?2 AND p.level = 0 ORDER BY p.ord";
     static const char values[] =
         "SELECT s.step, d.data FROM step s JOIN digest d USING(run, step, seg) WHERE "
-        "s.run = :run AND d.rank = 0 AND d.manifest = :manifest AND s.seg = "
+        "s.run = ?1 AND d.rank = 0 AND d.manifest = ?2 AND s.seg = "
         "(SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step) ORDER BY s.step";
     invar_golden_points head = {.name = run->name,
                                 .identity = run->identity,
@@ -451,8 +431,8 @@ static invar_status record_run(recording *r, invar_ledger *ledger, const invar_l
     INVAR_TRY(put_head(&r->text, &head));
     if (!manifest)
         return INVAR_OK;
-    INVAR_TRY(invar_golden_select(ledger, points, run->run, manifest, take_point, r));
-    return invar_golden_select(ledger, values, run->run, manifest, take_values, r);
+    INVAR_TRY(record_rows(r, ledger, points, run->run, manifest, record_point));
+    return record_rows(r, ledger, values, run->run, manifest, record_values);
 }
 
 invar_status invar_golden_points_of_run(invar_golden_points **out, invar_ledger *ledger,
@@ -465,7 +445,7 @@ invar_status invar_golden_points_of_run(invar_golden_points **out, invar_ledger 
     INVAR_TRY(invar_ledger_find_number(&summary, ledger, run));
     status = record_run(&r, ledger, &summary);
     if (status == INVAR_OK)
-        status = invar_golden_points_parse(out, summary.name, r.text.data, r.text.used);
+        status = invar_golden_points_parse(out, summary.name, r.text.data, (size_t)r.text.used);
     invar_free(r.text.data);
     invar_free(r.ords);
     return status;

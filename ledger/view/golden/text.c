@@ -15,35 +15,25 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "ledger/internal.h"
 #include "ledger/view/golden/internal.h"
 
 #include "base/invar_banned.h"
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* Reserves bytes, and one more for the NUL. */
 static invar_status reserve_bytes(invar_golden_buffer *out, size_t bytes)
 {
-    size_t room = out->room ? out->room : 4096;
-    void *larger;
-
-    if (bytes < out->room - out->used) // one byte is reserved for the NUL
-        return INVAR_OK;
-    while (room - out->used <= bytes)
-        room *= 2;
-    INVAR_TRY(invar_alloc(&larger, room, 1, "the text of a golden"));
-    if (out->used)
-        memcpy(larger, out->data, out->used);
-    invar_free(out->data);
-    out->data = larger;
-    out->room = room;
-    return INVAR_OK;
+    return INVAR_GROW(out->data, out->room, out->used, out->used + (int64_t)bytes + 1,
+                      "the text of a golden");
 }
 
 invar_status invar_golden_put(invar_golden_buffer *out, const char *text, size_t bytes)
 {
     INVAR_TRY(reserve_bytes(out, bytes));
     memcpy(out->data + out->used, text, bytes);
-    out->used += bytes;
+    out->used += (int64_t)bytes;
     out->data[out->used] = '\0';
     return INVAR_OK;
 }
@@ -61,7 +51,7 @@ invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...
     va_start(list, format);
     (void)vsnprintf(out->data + out->used, (size_t)length + 1, format, list);
     va_end(list);
-    out->used += (size_t)length;
+    out->used += length;
     return INVAR_OK;
 }
 
@@ -131,15 +121,12 @@ invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out,
                                      const invar_golden_format *format, const char *where,
                                      const char *text, size_t bytes)
 {
-    void *memory;
-
     *memory_out = NULL;
     INVAR_TRY(check_bytes(where, text, bytes));
-    INVAR_TRY(invar_alloc(&memory, bytes + 1, 1, "a golden"));
-    memcpy(memory, text, bytes);
-    *memory_out = memory;
+    INVAR_TRY(INVAR_ALLOC(*memory_out, bytes + 1, "a golden"));
+    memcpy(*memory_out, text, bytes);
     (*memory_out)[bytes] = '\0';
-    *out = (invar_golden_lines){.where = where, .next = memory};
+    *out = (invar_golden_lines){.where = where, .next = *memory_out};
     (void)invar_golden_lines_next(out);
     INVAR_TRY(check_version(out, format));
     if (!invar_golden_lines_next(out) || strcmp(out->line, format->legend) != 0)
@@ -229,7 +216,7 @@ invar_status invar_golden_format_print(char **out, size_t *bytes_out,
         return status;
     }
     *out = text.data;
-    *bytes_out = text.used;
+    *bytes_out = (size_t)text.used;
     return INVAR_OK;
 }
 
@@ -297,57 +284,29 @@ invar_status invar_golden_format_read(void **out, const invar_golden_format *for
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-invar_status invar_golden_select(invar_ledger *ledger, const char *sql, int64_t run,
-                                 int64_t manifest, invar_ledger_row_fn row, void *payload)
+invar_status invar_golden_blob(invar_digest *out, invar_sql_stmt *row, int column)
 {
-    invar_ledger_argument arguments[2] = {
-        {.name = "run", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
-        {.name = "manifest", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = manifest}}};
-    invar_ledger_select_request request = {.sql = sql,
-                                           .arguments = arguments,
-                                           .n_arguments = manifest ? 2 : 1,
-                                           .row = row,
-                                           .payload = payload};
-
-    return invar_ledger_select(ledger, &request);
-}
-
-invar_status invar_golden_blob(invar_digest *out, const invar_ledger_value *value)
-{
-    if (value->type != INVAR_LEDGER_TYPE_BLOB || value->bytes != sizeof out->bytes)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: a digest of the ledger is damaged");
-    memcpy(out->bytes, value->data, sizeof out->bytes);
-    return INVAR_OK;
-}
-
-typedef struct manifest {
-    int64_t number;
-    invar_digest hash;
-} manifest;
-
-static invar_status take_manifest(void *payload, const char *const *columns,
-                                  const invar_ledger_value *values, int count)
-{
-    manifest *m = payload;
-
-    (void)columns;
-    (void)count;
-    if (!values)
+    if (invar_sql_digest(out, row, column))
         return INVAR_OK;
-    m->number = values[0].integer;
-    return invar_golden_blob(&m->hash, &values[1]);
+    INVAR_TRY(invar_sql_row(row));
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: a digest of the ledger is damaged");
 }
 
 invar_status invar_golden_manifest(int64_t *number_out, invar_digest *hash_out,
                                    invar_ledger *ledger, int64_t run)
 {
-    static const char sql[] = "SELECT d.manifest, m.hash FROM digest d JOIN manifest m "
-                              "USING(manifest) WHERE d.run = :run AND d.rank = 0 "
-                              "ORDER BY d.step, d.seg DESC LIMIT 1";
-    manifest m = {0};
+    invar_sql_stmt *row;
+    invar_status status = INVAR_SQL_QUERY(&row, ledger->sql,
+                                          "SELECT d.manifest, m.hash FROM digest d JOIN manifest m "
+                                          "USING(manifest) WHERE d.run = ?1 AND d.rank = 0 "
+                                          "ORDER BY d.step, d.seg DESC LIMIT 1",
+                                          run);
 
-    INVAR_TRY(invar_golden_select(ledger, sql, run, 0, take_manifest, &m));
-    *number_out = m.number;
-    *hash_out = m.hash;
-    return INVAR_OK;
+    *number_out = 0;
+    *hash_out = (invar_digest){{0}};
+    if (invar_sql_next(&status, row)) {
+        *number_out = invar_sql_int(row, 0);
+        status = invar_golden_blob(hash_out, row, 1);
+    }
+    return invar_sql_end(row, status);
 }
