@@ -65,7 +65,15 @@ typedef struct invar_cli_command {
     const char *summary;               /* one line */
     int (*run)(int argc, char **argv); /* runs the command on the arguments after its name; returns
                                           an exit code */
-    void (*help)(void);
+    void (*help)(void);                /* prints the help; may be NULL if `about` is set */
+    const char *about;                 /* paragraphs of the help before the options; or NULL */
+    /*
+     * Options that are parsed before `run`, whose arguments are then `least` to `most` words, which
+     * messages call `words`, and a NULL after them; NULL if `run` parses its options itself.
+     */
+    const invar_option *options;
+    const char *words;
+    int least, most;
     const char *arguments; /* usage, such as "RUN [--step S]"; NULL if there are only options */
     const char *result;    /* members of what --json prints, for invar_result_schema; or NULL */
     /* subcommands, NULL-terminated, or NULL; with subcommands, run may be NULL */
@@ -146,6 +154,9 @@ typedef struct invar_help_sink {
     void (*text)(void *payload, const char *text); /* may be NULL to ignore paragraphs */
     void (*options)(void *payload, const invar_option *options);
 } invar_help_sink;
+
+/* Prints the paragraphs and options of a command's help to stdout. */
+void invar_command_help(const invar_cli_command *command);
 
 /* Passes the paragraphs and options of a command's help to a sink. Recipe keys are left out. */
 void invar_help_send(const invar_cli_command *command, const invar_help_sink *sink);

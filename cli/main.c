@@ -144,7 +144,7 @@ static void print_command_help(FILE *out, const command_selection *s)
         fputc('\n', out);
     if (out != stdout) // usage after an error has no details
         return;
-    s->verb->help();
+    invar_command_help(s->verb);
     fputc('\n', out);
     invar_safe_text_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
 }
@@ -253,7 +253,15 @@ static int run_command_line(int argc, char **argv)
     }
     if (!s.verb->multi_process && is_one_of_several(&s))
         return INVAR_EXIT_USAGE;
-    return s.verb->run(argc - s.words, argv + s.words);
+    argc -= s.words;
+    argv += s.words;
+    if (s.verb->options) {
+        if (invar_options_parse_words(&argc, s.verb->options, argc, argv, s.verb->words,
+                                      s.verb->least, s.verb->most) != INVAR_OK)
+            return invar_report_error();
+        argv[argc] = NULL;
+    }
+    return s.verb->run(argc, argv);
 }
 
 int main(int argc, char **argv)

@@ -238,10 +238,20 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
 
 static const invar_help_sink *taker; // NULL to print to stdout
 
+void invar_command_help(const invar_cli_command *command)
+{
+    if (command->help)
+        command->help();
+    if (command->about)
+        invar_help_text(command->about);
+    if (command->options)
+        invar_options_help(command->options);
+}
+
 void invar_help_send(const invar_cli_command *command, const invar_help_sink *to)
 {
     taker = to;
-    command->help();
+    invar_command_help(command);
     taker = NULL;
 }
 

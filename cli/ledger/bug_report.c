@@ -494,28 +494,28 @@ static invar_status write_members(report_bundle *b, const settings *s)
     return invar_tar_commit(b->tar);
 }
 
-static void print_json(const report_bundle *b)
+#define MEMBER                                                                                     \
+    "{name text, about text, bytes int (0: the member is missing),"                                \
+    " note text? (why it is missing, or a part)}"
+#define RESULT "{file text, members [" MEMBER "]}"
+
+static json_t *member_json(const void *item)
 {
-    fputs("{\"file\": ", stdout);
-    invar_safe_text_print_json(stdout, b->path);
-    fputs(", \"members\": [", stdout);
-    for (const report_member *m = b->members; m < b->members + b->count; m++) {
-        printf("%s{\"name\": \"%s\", \"about\": \"%s\", \"bytes\": %zu, \"note\": ",
-               m == b->members ? "" : ", ", m->name, m->about, m->bytes);
-        if (m->note[0])
-            invar_safe_text_print_json(stdout, m->note);
-        else
-            fputs("null", stdout);
-        fputc('}', stdout);
-    }
-    fputs("]}\n", stdout);
+    const report_member *m = item;
+
+    return INVAR_RESULT(MEMBER, m->name, m->about, m->bytes,
+                        m->note[0] ? invar_result_line(m->note) : json_null());
 }
 
-static void print_result(const report_bundle *b, const settings *s)
+static invar_status print_result(const report_bundle *b, const settings *s)
 {
     if (s->json) {
-        print_json(b);
-        return;
+        json_t *result = INVAR_RESULT(
+            RESULT, invar_result_line(b->path),
+            invar_result_list(b->members, (size_t)b->count, sizeof *b->members, member_json));
+        bool written = json_dumpf(result, stdout, 0) == 0 && putchar('\n') != EOF;
+        json_decref(result);
+        return written ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
     }
     print_members(stdout, b);
     fputs("\nwritten   ", stdout);
@@ -525,6 +525,7 @@ static void print_result(const report_bundle *b, const settings *s)
     fputs("look at it before you send it: tar xf ", stdout);
     invar_text_print_shell_word(stdout, b->path);
     puts(" --one-top-level=bug-report");
+    return INVAR_OK;
 }
 
 static invar_status write_report(report_bundle *b, const settings *s)
@@ -545,50 +546,44 @@ static invar_status write_report(report_bundle *b, const settings *s)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static const invar_option *bug_report_options(settings *s)
-{
-    static invar_option list[4];
+static settings given;
 
-    list[0] = (invar_option){.name = "out",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->out,
-                             .metavar = "FILE",
-                             .help = "archive to write (bug-report-NAME.tar)"};
-    list[1] = (invar_option){.name = "samples",
-                             .value = &s->samples,
-                             .help = "also pack prompts and responses that the ledger keeps"};
-    list[2] = invar_option_json(&s->json);
-    return list;
-}
+static const invar_option options[] = {
+    {.name = "out",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.out,
+     .metavar = "FILE",
+     .help = "archive to write (bug-report-NAME.tar)"},
+    {.name = "samples",
+     .value = &given.samples,
+     .help = "also pack prompts and responses that the ledger keeps"},
+    INVAR_OPTION_JSON(&given.json),
+    {0},
+};
 
 static int cmd_bug_report(int argc, char **argv)
 {
-    settings s = {0};
-    report_bundle *b = NULL;
-    int words;
-    invar_status status =
-        invar_options_parse_words(&words, bug_report_options(&s), argc, argv, "RUN", 1, 1);
+    report_bundle *b;
+    invar_status status = INVAR_ALLOC_ZEROED(b, 1, "a report of a problem");
 
-    if (status == INVAR_OK)
-        status = INVAR_ALLOC(b, 1, "a report of a problem");
+    (void)argc;
     if (status == INVAR_OK) {
-        memset(b, 0, sizeof *b);
         b->word = argv[0];
-        status = write_report(b, &s);
+        status = write_report(b, &given);
         invar_tar_writer_close(b->tar);
         invar_free(b->buffer);
         if (status == INVAR_OK)
-            print_result(b, &s);
+            status = print_result(b, &given);
     }
     invar_free(b);
     return invar_exit(status);
 }
 
-static void bug_report_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_bug_report = {
+    .name = "bug-report",
+    .summary = "pack what a maintainer asks about a run into one file",
+    .run = cmd_bug_report,
+    .about =
         "Packs what a maintainer asks about a run into one tar archive: program and machine, the\n"
         "recipe, the run with its provenance and events, its last step, the verification of its\n"
         "ledger, findings, the report, the end of the log, and sizes of its files. A member that\n"
@@ -597,15 +592,10 @@ static void bug_report_help(void)
         "\n"
         "Weights and data are not packed; prompts and responses are with --samples. What looks\n"
         "like a secret is masked. No mask knows every secret: look at the files before you send\n"
-        "them.\n");
-    invar_options_help(bug_report_options(&s));
-}
-
-const invar_cli_command invar_cmd_bug_report = {
-    .name = "bug-report",
-    .summary = "pack what a maintainer asks about a run into one file",
-    .run = cmd_bug_report,
-    .help = bug_report_help,
-    .result = "{file text, members [{name text, about text, bytes int (0: the member is missing),"
-              " note text? (why it is missing, or a part)}]}",
+        "them.\n",
+    .options = options,
+    .words = "RUN",
+    .least = 1,
+    .most = 1,
+    .result = RESULT,
     .arguments = "RUN [--out FILE] [--samples] [--json]"};

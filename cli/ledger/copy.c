@@ -30,31 +30,14 @@
 
 #define IMPORT "import" /* writer name of an import in the lock of a ledger */
 
-typedef struct settings {
+static struct {
     const char *ledger;
     const char *into;
     const char *out;
     const char *csv, *jsonl, *tensorboard;
     int64_t keep_last, keep_every;
     bool json;
-} settings;
-
-static invar_option text_option(const char *name, const char **value, const char *metavar,
-                                const char *help)
-{
-    return (invar_option){
-        .name = name, .type = INVAR_OPTION_TEXT, .value = value, .metavar = metavar, .help = help};
-}
-
-static invar_option count_option(const char *name, int64_t *value, const char *help)
-{
-    return (invar_option){.name = name,
-                          .type = INVAR_OPTION_INT,
-                          .value = value,
-                          .metavar = "N",
-                          .help = help,
-                          .high = INT64_MAX};
-}
+} given = {.keep_last = -1};
 
 /* Prints "PATH: TEXT" to stdout. */
 static void print_done(const char *path, const char *text)
@@ -64,17 +47,6 @@ static void print_done(const char *path, const char *text)
 }
 
 /* ---- import ---------------------------------------------------------------------------------- */
-
-static const invar_option *ledger_import_options(settings *s)
-{
-    static invar_option list[3];
-
-    list[0] = text_option("into", &s->into, "FILE",
-                          "ledger file to copy the runs into; created if missing");
-    list[1] = invar_option_json(&s->json);
-    list[2] = (invar_option){0};
-    return list;
-}
 
 static invar_status count_run(void *payload, const invar_ledger_summary *run)
 {
@@ -160,7 +132,7 @@ static void remove_ledger(const char *path)
     }
 }
 
-static invar_status import_files(int64_t *total_out, const settings *s, int words, char **argv)
+static invar_status import_files(int64_t *total_out, int words, char **argv)
 {
     invar_ledger *into;
     invar_status status;
@@ -168,11 +140,11 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
     bool fresh;
 
     *total_out = 0;
-    if (!s->into)
+    if (!given.into)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "import needs --into FILE");
-    fresh = !invar_path_exists(s->into);
-    INVAR_TRY(check_destination(s->into));
-    INVAR_TRY(invar_ledger_open(&into, s->into,
+    fresh = !invar_path_exists(given.into);
+    INVAR_TRY(check_destination(given.into));
+    INVAR_TRY(invar_ledger_open(&into, given.into,
                                 &(invar_ledger_options){.create = true, .writer = IMPORT}));
     status = INVAR_OK;
     for (int i = 0; i < words && status == INVAR_OK; i++) {
@@ -181,135 +153,121 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
     }
     invar_ledger_close(into);
     if (status != INVAR_OK && fresh && *total_out == 0)
-        remove_ledger(s->into);
+        remove_ledger(given.into);
     return status;
 }
 
 static int cmd_ledger_import(int argc, char **argv)
 {
-    settings s = {0};
     int64_t runs;
     char text[64];
-    int words;
 
-    if (invar_options_parse_words(&words, ledger_import_options(&s), argc, argv, "FILE", 1, argc) !=
-            INVAR_OK ||
-        import_files(&runs, &s, words, argv) != INVAR_OK)
+    if (import_files(&runs, argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (s.json)
-        return invar_exit(invar_json_write(stdout, INVAR_RESULT(IMPORT_RESULT, s.into, runs)));
+    if (given.json)
+        return invar_exit(invar_json_write(stdout, INVAR_RESULT(IMPORT_RESULT, given.into, runs)));
     snprintf(text, sizeof text, "%" PRId64 " run%s imported", runs, invar_text_plural(runs));
-    print_done(s.into, text);
-    invar_print_next(stdout, "ledger ls", s.into, NULL, NULL);
+    print_done(given.into, text);
+    invar_print_next(stdout, "ledger ls", given.into, NULL, NULL);
     return INVAR_EXIT_OK;
 }
 
-static void ledger_import_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Copies runs from several ledgers into one file, so that a query can compare them. Each\n"
-        "run is verified first, keeps its hashes, and is copied only once.\n");
-    invar_options_help(ledger_import_options(&s));
-}
+static const invar_option import_options[] = {
+    {.name = "into",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.into,
+     .metavar = "FILE",
+     .help = "ledger file to copy the runs into; created if missing"},
+    INVAR_OPTION_JSON(&given.json),
+    {0},
+};
 
 const invar_cli_command invar_cmd_ledger_import = {
     .name = "import",
     .summary = "copy runs from several ledgers into one",
     .run = cmd_ledger_import,
-    .help = ledger_import_help,
+    .about =
+        "Copies runs from several ledgers into one file, so that a query can compare them. Each\n"
+        "run is verified first, keeps its hashes, and is copied only once.\n",
+    .options = import_options,
+    .words = "FILE",
+    .least = 1,
+    .most = INT_MAX,
     .result = IMPORT_RESULT,
     .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
 
 /* ---- backup ---------------------------------------------------------------------------------- */
 
-static const invar_option *ledger_backup_options(settings *s)
+static invar_status backup_ledger(const char *word)
 {
-    static invar_option list[6];
-
-    list[0] = text_option("out", &s->out, "FILE", "file to write; must not exist yet");
-    list[1] = count_option("keep-last", &s->keep_last, "keep the detail of the last N steps");
-    list[2] = count_option("keep-every", &s->keep_every, "keep the detail of every N-th step");
-    list[3] = invar_option_ledger(&s->ledger);
-    list[4] = invar_option_json(&s->json);
-    list[5] = (invar_option){0};
-    return list;
-}
-
-static invar_status backup_ledger(const settings *s, const char *word)
-{
-    char path[INVAR_LOCATE_PATH_SIZE];
-    invar_ledger *ledger;
+    invar_located at;
     invar_status status;
 
-    if (!s->out)
+    if (!given.out)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "backup needs --out FILE");
-    if (s->keep_every > 0 && s->keep_last < 0)
+    if (given.keep_every > 0 && given.keep_last < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--keep-every keeps nothing more without --keep-last N");
-    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = invar_ledger_backup(
-        ledger, s->out,
-        &(invar_ledger_retention){.last_steps = s->keep_last, .every_n_steps = s->keep_every});
-    invar_ledger_close(ledger);
+    INVAR_TRY(invar_locate_ledger(&at, word, given.ledger));
+    status = invar_ledger_backup(at.ledger, given.out,
+                                 &(invar_ledger_retention){.last_steps = given.keep_last,
+                                                           .every_n_steps = given.keep_every});
+    invar_located_close(&at);
     return status;
 }
 
 static int cmd_ledger_backup(int argc, char **argv)
 {
-    settings s = {.keep_last = -1};
-    int words;
-
-    if (invar_options_parse_words(&words, ledger_backup_options(&s), argc, argv, "RUN", 0, 1) !=
-            INVAR_OK ||
-        backup_ledger(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+    (void)argc;
+    if (backup_ledger(argv[0]) != INVAR_OK)
         return invar_report_error();
-    if (s.json)
-        return invar_exit(invar_json_write(stdout, INVAR_RESULT(BACKUP_RESULT, s.out)));
-    print_done(s.out, "written");
-    invar_print_next(stdout, "ledger verify", s.out, NULL, NULL);
+    if (given.json)
+        return invar_exit(invar_json_write(stdout, INVAR_RESULT(BACKUP_RESULT, given.out)));
+    print_done(given.out, "written");
+    invar_print_next(stdout, "ledger verify", given.out, NULL, NULL);
     return INVAR_EXIT_OK;
 }
 
-static void ledger_backup_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Copies a ledger, also while a run is writing it. --keep-last and --keep-every leave the\n"
-        "detail of the other steps out of the copy: digests, statistics, samples, plug-in\n"
-        "replies, timings, work of ranks, gauges. Roots, chains and metrics stay, and the copy\n"
-        "can still be verified. This is the only way to get a smaller ledger; nothing is ever\n"
-        "deleted from the original.\n");
-    invar_options_help(ledger_backup_options(&s));
-}
+static const invar_option backup_options[] = {
+    {.name = "out",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.out,
+     .metavar = "FILE",
+     .help = "file to write; must not exist yet"},
+    {.name = "keep-last",
+     .type = INVAR_OPTION_INT,
+     .value = &given.keep_last,
+     .metavar = "N",
+     .help = "keep the detail of the last N steps",
+     .high = INT64_MAX},
+    {.name = "keep-every",
+     .type = INVAR_OPTION_INT,
+     .value = &given.keep_every,
+     .metavar = "N",
+     .help = "keep the detail of every N-th step",
+     .high = INT64_MAX},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    INVAR_OPTION_JSON(&given.json),
+    {0},
+};
 
 const invar_cli_command invar_cmd_ledger_backup = {
     .name = "backup",
     .summary = "copy a ledger, optionally without old detail",
     .run = cmd_ledger_backup,
-    .help = ledger_backup_help,
+    .about =
+        "Copies a ledger, also while a run is writing it. --keep-last and --keep-every leave the\n"
+        "detail of the other steps out of the copy: digests, statistics, samples, plug-in\n"
+        "replies, timings, work of ranks, gauges. Roots, chains and metrics stay, and the copy\n"
+        "can still be verified. This is the only way to get a smaller ledger; nothing is ever\n"
+        "deleted from the original.\n",
+    .options = backup_options,
+    .words = "RUN",
+    .most = 1,
     .result = BACKUP_RESULT,
     .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
 
 /* ---- export ---------------------------------------------------------------------------------- */
-
-static const invar_option *ledger_export_options(settings *s)
-{
-    static invar_option list[5];
-
-    list[0] = text_option("csv", &s->csv, "FILE",
-                          "write metrics and evaluations as CSV; - writes to standard output");
-    list[1] = text_option("jsonl", &s->jsonl, "FILE",
-                          "write everything as JSON lines; - writes to standard output");
-    list[2] = text_option("tensorboard", &s->tensorboard, "FOLDER",
-                          "write scalars as a TensorBoard event file into this folder");
-    list[3] = invar_option_ledger(&s->ledger);
-    list[4] = (invar_option){0};
-    return list;
-}
 
 static invar_status export_file(const invar_located *at, const char *path, const char *mark,
                                 invar_status (*write)(FILE *, invar_ledger *, int64_t))
@@ -320,60 +278,70 @@ static invar_status export_file(const invar_located *at, const char *path, const
     return invar_output_close(&out, write(out.stream, at->ledger, at->run.run));
 }
 
-static invar_status export_run(const settings *s, const char *word)
+static invar_status export_run(const char *word)
 {
     invar_located at;
     invar_status status = INVAR_OK;
 
-    if (!s->csv && !s->jsonl && !s->tensorboard)
+    if (!given.csv && !given.jsonl && !given.tensorboard)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "export needs --csv FILE, --jsonl FILE or --tensorboard FOLDER");
-    if (s->csv && s->jsonl && strcmp(s->csv, s->jsonl) == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.1000s", s->csv);
-    INVAR_TRY(invar_locate_run(&at, word, s->ledger));
-    if (s->csv)
-        status = export_file(&at, s->csv, INVAR_EXPORT_CSV_MARK, invar_export_csv);
-    if (s->jsonl && status == INVAR_OK)
-        status = export_file(&at, s->jsonl, INVAR_EXPORT_JSONL_MARK, invar_export_jsonl);
-    if (s->tensorboard && status == INVAR_OK)
-        status = invar_export_tensorboard(s->tensorboard, at.ledger, at.run.run);
+    if (given.csv && given.jsonl && strcmp(given.csv, given.jsonl) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.1000s", given.csv);
+    INVAR_TRY(invar_locate_run(&at, word, given.ledger));
+    if (given.csv)
+        status = export_file(&at, given.csv, INVAR_EXPORT_CSV_MARK, invar_export_csv);
+    if (given.jsonl && status == INVAR_OK)
+        status = export_file(&at, given.jsonl, INVAR_EXPORT_JSONL_MARK, invar_export_jsonl);
+    if (given.tensorboard && status == INVAR_OK)
+        status = invar_export_tensorboard(given.tensorboard, at.ledger, at.run.run);
     invar_located_close(&at);
     return status;
 }
 
 static int cmd_ledger_export(int argc, char **argv)
 {
-    settings s = {0};
-    int words;
-
-    if (invar_options_parse_words(&words, ledger_export_options(&s), argc, argv, "RUN", 0, 1) !=
-            INVAR_OK ||
-        export_run(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+    (void)argc;
+    if (export_run(argv[0]) != INVAR_OK)
         return invar_report_error();
-    if (s.tensorboard) {
+    if (given.tensorboard) {
         fputs("next: tensorboard --logdir ", stderr);
-        invar_text_print_shell_word(stderr, s.tensorboard);
+        invar_text_print_shell_word(stderr, given.tensorboard);
         fputc('\n', stderr);
     } else {
-        invar_print_next(stderr, "ledger report", words > 0 ? argv[0] : NULL, s.ledger,
-                         "--out report.html");
+        invar_print_next(stderr, "ledger report", argv[0], given.ledger, "--out report.html");
     }
     return INVAR_EXIT_OK;
 }
 
-static void ledger_export_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Writes a run in a format that other programs read. The exact bits of every number are\n"
-        "written beside it.\n");
-    invar_options_help(ledger_export_options(&s));
-}
+static const invar_option export_options[] = {
+    {.name = "csv",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.csv,
+     .metavar = "FILE",
+     .help = "write metrics and evaluations as CSV; - writes to standard output"},
+    {.name = "jsonl",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.jsonl,
+     .metavar = "FILE",
+     .help = "write everything as JSON lines; - writes to standard output"},
+    {.name = "tensorboard",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.tensorboard,
+     .metavar = "FOLDER",
+     .help = "write scalars as a TensorBoard event file into this folder"},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    {0},
+};
 
 const invar_cli_command invar_cmd_ledger_export = {
     .name = "export",
     .summary = "write a run as CSV, JSON lines or TensorBoard events",
     .run = cmd_ledger_export,
-    .help = ledger_export_help,
+    .about =
+        "Writes a run in a format that other programs read. The exact bits of every number are\n"
+        "written beside it.\n",
+    .options = export_options,
+    .words = "RUN",
+    .most = 1,
     .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};

@@ -24,38 +24,32 @@ static const invar_cli_command *const subs[] = {
     &invar_cmd_ledger_report, &invar_cmd_ledger_watch,  NULL,
 };
 
-static void ledger_help(void)
-{
-    invar_help_text(
+const invar_cli_command invar_cmd_ledger = {
+    .name = "ledger",
+    .summary = "query, verify and export the record of runs",
+    .about =
         "\n"
         "A RUN is one of: a run's folder, which holds ledger.db; a ledger file; FILE:WHICH, where\n"
         "WHICH is the number, the name or the first digits of the uuid of a run in that file; at\n"
         "least 4 digits of the uuid of a run below runs/; or @last, the newest run below runs/.\n"
         "With --ledger FILE, or with the environment variable INVAR_LEDGER, RUN is a WHICH in\n"
-        "that file.");
-}
+        "that file.",
+    .arguments = "VERB [ARGUMENT ...] [--option value ...]",
+    .subcommands = subs};
 
-const invar_cli_command invar_cmd_ledger = {.name = "ledger",
-                                            .summary =
-                                                "query, verify and export the record of runs",
-                                            .help = ledger_help,
-                                            .arguments = "VERB [ARGUMENT ...] [--option value ...]",
-                                            .subcommands = subs};
+invar_option invar_option_ledger(const char **value)
+{
+    return (invar_option)INVAR_OPTION_LEDGER(value);
+}
 
 invar_option invar_option_json(bool *value)
 {
-    return (invar_option){.name = "json", .value = value, .help = "print the result as JSON"};
-}
-
-invar_option invar_option_csv(bool *value)
-{
-    return (invar_option){.name = "csv", .value = value, .help = "print the result as CSV"};
+    return (invar_option)INVAR_OPTION_JSON(value);
 }
 
 invar_option invar_option_exact(bool *value)
 {
-    return (invar_option){
-        .name = "exact", .value = value, .help = "show all digits of numbers instead of 4"};
+    return (invar_option)INVAR_OPTION_EXACT(value);
 }
 
 invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv, bool exact)
@@ -103,42 +97,25 @@ invar_status invar_run_state(const char **out, const char *path, const invar_led
     return INVAR_OK;
 }
 
-/* Takes the first row, which is the newest checkpoint. */
-static invar_status take_checkpoint(void *payload, const char *const *columns,
-                                    const invar_ledger_value *values, int count)
-{
-    int64_t *step = payload;
-
-    (void)columns, (void)count;
-    if (values && *step < 0)
-        *step = values[0].integer;
-    return INVAR_OK;
-}
-
 invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *ledger,
                               const invar_ledger_summary *run)
 {
-    const invar_ledger_argument argument = {"run",
-                                            {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}};
     invar_ledger_query points;
-    int64_t step = -1;
+    json_t *newest;
 
     out[0] = '\0';
     if ((run->finished && run->exit_code == 0) || strcmp(run->kind, "train") != 0)
         return INVAR_OK;
     INVAR_TRY(invar_ledger_query_find(&points, "restore-points"));
-    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = points.sql,
-                                                                         .arguments = &argument,
-                                                                         .n_arguments = 1,
-                                                                         .row = take_checkpoint,
-                                                                         .payload = &step}));
-    if (step >= 0)
+    INVAR_TRY(invar_run_row(&newest, ledger, run->run, points.sql));
+    if (newest)
         (void)snprintf(out, INVAR_RUN_RESUME_SIZE,
-                       "; the command that began it resumes after step %" PRId64
+                       "; the command that began it resumes after step %" JSON_INTEGER_FORMAT
                        ", its newest checkpoint",
-                       step);
+                       json_integer_value(json_object_get(newest, "step")));
     else
         (void)snprintf(out, INVAR_RUN_RESUME_SIZE, "; it has no checkpoint to resume from");
+    json_decref(newest);
     return INVAR_OK;
 }
 
@@ -161,20 +138,28 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
                         run->parent[0] ? run->parent : NULL, run->fork_step);
 }
 
-static invar_status take_model(void *payload, const char *const *columns,
+static invar_status take_first(void *payload, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
-    return values ? invar_json_row(payload, columns, values, count) : INVAR_OK;
+    json_t **row = payload;
+
+    return values && !*row ? invar_json_row(row, columns, values, count) : INVAR_OK;
 }
 
-invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run)
+invar_status invar_run_row(json_t **out, invar_ledger *ledger, int64_t run, const char *sql)
 {
     const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
+    invar_status status;
 
     *out = NULL;
-    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = invar_ledger_model_sql,
-                                                                      .arguments = &argument,
-                                                                      .n_arguments = 1,
-                                                                      .row = take_model,
-                                                                      .payload = out});
+    status = invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
+                                                                        .arguments = &argument,
+                                                                        .n_arguments = 1,
+                                                                        .row = take_first,
+                                                                        .payload = out});
+    if (status != INVAR_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return status;
 }

@@ -29,9 +29,28 @@ extern const invar_cli_command invar_cmd_ledger_backup;
 extern const invar_cli_command invar_cmd_ledger_report;
 extern const invar_cli_command invar_cmd_ledger_watch;
 
-/* Options --json, --csv and --exact, and the format that they select together. */
+/* Initializers of the options --ledger, --json, --csv and --exact. */
+#define INVAR_OPTION_LEDGER(variable)                                                              \
+    {                                                                                              \
+        .name = "ledger", .type = INVAR_OPTION_TEXT, .value = (variable), .metavar = "FILE",       \
+        .help = "ledger file that contains RUN; RUN is then a number, a name or a uuid"            \
+    }
+#define INVAR_OPTION_JSON(variable)                                                                \
+    {                                                                                              \
+        .name = "json", .value = (variable), .help = "print the result as JSON"                    \
+    }
+#define INVAR_OPTION_CSV(variable)                                                                 \
+    {                                                                                              \
+        .name = "csv", .value = (variable), .help = "print the result as CSV"                      \
+    }
+#define INVAR_OPTION_EXACT(variable)                                                               \
+    {                                                                                              \
+        .name = "exact", .value = (variable), .help = "show all digits of numbers instead of 4"    \
+    }
+
+/* The same as functions, and the format that the last three select together. */
+invar_option invar_option_ledger(const char **value);
 invar_option invar_option_json(bool *value);
-invar_option invar_option_csv(bool *value);
 invar_option invar_option_exact(bool *value);
 invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv,
                                      bool exact) INVAR_MUST_USE;
@@ -83,10 +102,11 @@ int64_t invar_run_steps(const invar_ledger_summary *run);
 json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state);
 
 /*
- * Reads the model of a run as an object with the columns of invar_ledger_model_sql. The caller owns
- * *out.
+ * Runs a query with the parameter :run, such as invar_ledger_model_sql. *out = its first row as an
+ * object with the columns as members, or NULL if there is no row. The caller owns *out.
  */
-invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
+invar_status invar_run_row(json_t **out, invar_ledger *ledger, int64_t run,
+                           const char *sql) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -78,8 +78,7 @@ static invar_status refresh_body(cached_body *body, invar_ledger *ledger,
     out = open_memstream(&fresh.text, &fresh.bytes);
     if (!out)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
-    invar_status status =
-        page ? invar_report_live_page(out, &shown, 1) : invar_report_data(out, &shown, 1);
+    invar_status status = invar_report_live(out, &shown, 1, page);
     if (fclose(out) != 0 && status == INVAR_OK)
         status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
     if (status != INVAR_OK) {

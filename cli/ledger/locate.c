@@ -34,16 +34,6 @@ const char *invar_locate_given(const char *ledger)
     return fallback && fallback[0] != '\0' ? fallback : NULL;
 }
 
-invar_option invar_option_ledger(const char **value)
-{
-    return (invar_option){
-        .name = "ledger",
-        .type = INVAR_OPTION_TEXT,
-        .value = value,
-        .metavar = "FILE",
-        .help = "ledger file that contains RUN; RUN is then a number, a name or a uuid"};
-}
-
 /*
  * Makes a glob pattern for the ledgers below a folder. Special characters of its name are escaped.
  */
@@ -328,25 +318,18 @@ void invar_located_close(invar_located *located)
     located->ledger = NULL;
 }
 
-invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *word,
-                                 const char *ledger)
+invar_status invar_locate_ledger(invar_located *out, const char *word, const char *ledger)
 {
-    invar_located run;
-
+    *out = (invar_located){.ledger = NULL};
     ledger = invar_locate_given(ledger);
     if (!word && !ledger)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "which ledger? say a file, a folder or a RUN, or --ledger FILE");
-    if (!word) {
-        locate_given(out, ledger);
-        return INVAR_OK;
-    }
-    if (!ledger && ledger_at(out, word))
-        return INVAR_OK;
-    INVAR_TRY(invar_locate_run(&run, word, ledger));
-    snprintf(out, INVAR_LOCATE_PATH_SIZE, "%s", run.path);
-    invar_located_close(&run);
-    return INVAR_OK;
+    if (!word)
+        locate_given(out->path, ledger);
+    else if (ledger || !ledger_at(out->path, word))
+        return invar_locate_run(out, word, ledger);
+    return invar_ledger_open(&out->ledger, out->path, &(invar_ledger_options){0});
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */

@@ -18,7 +18,6 @@
 #define INVAR_CLI_LEDGER_LOCATE_H
 
 #include "base/status.h"
-#include "cli/command.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -43,10 +42,10 @@ invar_status invar_locate_run(invar_located *out, const char *word,
 void invar_located_close(invar_located *located);
 
 /*
- * Finds the path of the ledger that `word` names directly (a file or folder) or that contains it as
- * a RUN.
+ * Locates and opens the ledger that `word` names directly (a file or folder) or that contains it as
+ * a RUN; out->run is set only for a RUN. Close *out with invar_located_close.
  */
-invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *word,
+invar_status invar_locate_ledger(invar_located *out, const char *word,
                                  const char *ledger) INVAR_MUST_USE;
 
 /*
@@ -70,9 +69,6 @@ invar_status invar_locate_below(const char *folder,
                                 void *payload) INVAR_MUST_USE;
 
 #define INVAR_LOCATE_RUNS "runs" /* folder in which RUN arguments are searched */
-
-/* Returns the option --ledger. */
-invar_option invar_option_ledger(const char **value);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,10 +18,10 @@
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
+static struct {
     const char *ledger;
     bool json;
-} settings;
+} given;
 
 typedef struct run_listing {
     invar_text_table table;
@@ -75,7 +76,7 @@ static invar_status add_run(void *payload, const invar_ledger_summary *run)
     INVAR_TRY(invar_run_state(&state, l->path, run));
     if (!l->array)
         return add_row(l, run, state);
-    INVAR_TRY(invar_run_model(&model, l->ledger, run->run));
+    INVAR_TRY(invar_run_row(&model, l->ledger, run->run, invar_ledger_model_sql));
     row = invar_run_json(l->path, run, state);
     (void)json_object_set_new(row, "model", model); // append_json fails if the row is NULL
     return append_json(l, row, json_null());
@@ -146,13 +147,13 @@ static invar_status add_word(run_listing *l, const char *word)
                             "%.1000s: neither it nor a folder in it has a ledger.db", word);
 }
 
-static invar_status collect_runs(run_listing *l, const settings *s, int words, char **argv)
+static invar_status collect_runs(run_listing *l, int words, char **argv)
 {
-    const char *given = invar_locate_given(s->ledger);
+    const char *ledger = invar_locate_given(given.ledger);
 
-    l->by_uuid = words == 0 && !given;
+    l->by_uuid = words == 0 && !ledger;
     if (words == 0)
-        return given ? add_word(l, given) : invar_locate_below(INVAR_LOCATE_RUNS, add_ledger, l);
+        return ledger ? add_word(l, ledger) : invar_locate_below(INVAR_LOCATE_RUNS, add_ledger, l);
     for (int i = 0; i < words; i++)
         if (add_word(l, argv[i]) != INVAR_OK)
             l->code = invar_report_error();
@@ -183,48 +184,35 @@ static invar_status print_listing(run_listing *l)
     return INVAR_OK;
 }
 
-static invar_status list_runs(run_listing *l, const settings *s, int words, char **argv)
+static invar_status list_runs(run_listing *l, int words, char **argv)
 {
     l->now_ns = invar_process_clock_ns(CLOCK_REALTIME);
-    if (s->json && !(l->array = json_array()))
+    if (given.json && !(l->array = json_array()))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
     invar_text_table_add(&l->table, "ssssssssss", "run", "name", "kind", "state", "steps",
                          "segments", "age", "chain", "created", "ledger");
-    INVAR_TRY(collect_runs(l, s, words, argv));
+    INVAR_TRY(collect_runs(l, words, argv));
     return print_listing(l);
-}
-
-static const invar_option *ledger_ls_options(settings *s)
-{
-    static invar_option list[3];
-
-    list[0] = invar_option_ledger(&s->ledger);
-    list[1] = invar_option_json(&s->json);
-    list[2] = (invar_option){0};
-    return list;
 }
 
 static int cmd_ledger_ls(int argc, char **argv)
 {
-    settings s = {0};
     run_listing l = {.table = {.columns = 10}, .code = INVAR_EXIT_OK};
-    invar_status status;
-    int words;
+    invar_status status = list_runs(&l, argc, argv);
 
-    if (invar_options_parse_words(&words, ledger_ls_options(&s), argc, argv, "FOLDER", 0, argc) !=
-        INVAR_OK)
-        return invar_report_error();
-    status = list_runs(&l, &s, words, argv);
     invar_text_table_free(&l.table);
     json_decref(l.array);
     return status == INVAR_OK ? l.code : invar_report_error();
 }
 
-static void ledger_ls_help(void)
-{
-    settings s;
+static const invar_option options[] = {
+    INVAR_OPTION_LEDGER(&given.ledger), INVAR_OPTION_JSON(&given.json), {0}};
 
-    invar_help_text(
+const invar_cli_command invar_cmd_ledger_ls = {
+    .name = "ls",
+    .summary = "list runs",
+    .run = cmd_ledger_ls,
+    .about =
         "Lists the runs in the given ledgers and folders, or those below runs/. The column\n"
         "'state' is one of:\n"
         "\n"
@@ -233,15 +221,10 @@ static void ledger_ls_help(void)
         "  failed      it ended by itself, with the exit code shown\n"
         "  stopped     a signal ended it in an orderly way; it resumes when it is started again\n"
         "  killed      it ended without recording an end; likewise\n"
-        "  unreadable  damaged, or not a ledger; the exit code is then 2\n");
-    invar_options_help(ledger_ls_options(&s));
-}
-
-const invar_cli_command invar_cmd_ledger_ls = {
-    .name = "ls",
-    .summary = "list runs",
-    .run = cmd_ledger_ls,
-    .help = ledger_ls_help,
+        "  unreadable  damaged, or not a ledger; the exit code is then 2\n",
+    .options = options,
+    .words = "FOLDER",
+    .most = INT_MAX,
     .result =
         "[{" INVAR_RUN_MEMBERS("?") ", model " INVAR_RUN_MODEL "?, error text?"
                                     " (why the ledger cannot be read: then all else is null)}]",

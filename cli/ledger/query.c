@@ -152,15 +152,11 @@ static invar_status run_and_print(char *lacks, invar_ledger *ledger,
     return status;
 }
 
-static invar_option limit_option(int64_t *value, const char *help)
-{
-    return (invar_option){.name = "limit-ms",
-                          .type = INVAR_OPTION_INT,
-                          .value = value,
-                          .metavar = "N",
-                          .help = help,
-                          .high = INT32_MAX};
-}
+#define LIMIT_OPTION(variable, text)                                                               \
+    {                                                                                              \
+        .name = "limit-ms", .type = INVAR_OPTION_INT, .value = (variable), .metavar = "N",         \
+        .help = (text), .high = INT32_MAX                                                          \
+    }
 
 /* ---- list of named queries ------------------------------------------------------------------- */
 
@@ -391,14 +387,12 @@ static invar_status query_runs(question *q, const settings *s)
 
 static invar_status query_ledger(question *q, const char *word, const settings *s)
 {
-    char path[INVAR_LOCATE_PATH_SIZE];
-    invar_ledger *ledger;
+    invar_located at;
     invar_status status;
 
-    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = run_with_numbers(ledger, q, NULL, s);
-    invar_ledger_close(ledger);
+    INVAR_TRY(invar_locate_ledger(&at, word, s->ledger));
+    status = run_with_numbers(at.ledger, q, NULL, s);
+    invar_located_close(&at);
     return status;
 }
 
@@ -413,9 +407,9 @@ static const invar_option *ledger_query_options(settings *s, question *q)
                                      .value = &q->texts[count],
                                      .metavar = type_name(q->query.params[count].type)};
     list[count++] = invar_option_ledger(&s->ledger);
-    list[count++] = limit_option(&s->limit_ms, "time limit in milliseconds (none)");
+    list[count++] = (invar_option)LIMIT_OPTION(&s->limit_ms, "time limit in milliseconds (none)");
     list[count++] = invar_option_json(&s->json);
-    list[count++] = invar_option_csv(&s->csv);
+    list[count++] = (invar_option)INVAR_OPTION_CSV(&s->csv);
     list[count++] = invar_option_exact(&s->exact);
     list[count] = (invar_option){0};
     return list;
@@ -520,32 +514,28 @@ const invar_cli_command invar_cmd_ledger_query = {
 
 /* ---- any SQL --------------------------------------------------------------------------------- */
 
-static const invar_option *ledger_sql_options(settings *s)
-{
-    static invar_option list[6];
+static settings given = {.limit_ms = 10000};
 
-    list[0] = invar_option_ledger(&s->ledger);
-    list[1] = limit_option(&s->limit_ms, "time limit in milliseconds (10000); 0: none");
-    list[2] = invar_option_json(&s->json);
-    list[3] = invar_option_csv(&s->csv);
-    list[4] = invar_option_exact(&s->exact);
-    list[5] = (invar_option){0};
-    return list;
-}
+static const invar_option sql_options[] = {
+    INVAR_OPTION_LEDGER(&given.ledger),
+    LIMIT_OPTION(&given.limit_ms, "time limit in milliseconds (10000); 0: none"),
+    INVAR_OPTION_JSON(&given.json),
+    INVAR_OPTION_CSV(&given.csv),
+    INVAR_OPTION_EXACT(&given.exact),
+    {0},
+};
 
 static invar_status run_statement(const char *text, const char *word, const settings *s)
 {
-    char path[INVAR_LOCATE_PATH_SIZE];
-    invar_ledger *ledger;
+    invar_located at;
     invar_status status;
 
-    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = invar_texts_add(ledger);
+    INVAR_TRY(invar_locate_ledger(&at, word, s->ledger));
+    status = invar_texts_add(at.ledger);
     if (status == INVAR_OK)
-        status =
-            run_and_print(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
-    invar_ledger_close(ledger);
+        status = run_and_print(NULL, at.ledger, &(invar_ledger_select_request){.sql = text}, NULL,
+                               NULL, s);
+    invar_located_close(&at);
     if (status == INVAR_OK && is_text_output(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
     return status;
@@ -558,47 +548,31 @@ static bool is_statement(const char *word)
            strncasecmp(word, "values", 6) == 0;
 }
 
-static invar_status parse_sql(int *words, settings *s, int argc, char **argv)
-{
-    INVAR_TRY(invar_options_parse_words(words, ledger_sql_options(s), argc, argv, "\"SELECT ...\"",
-                                        1, 2));
-    if (*words == 2 && is_statement(argv[1]) && !is_statement(argv[0]))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "'%.1000s' stands where the statement belongs: invar ledger sql "
-                          "\"SELECT ...\" %.1000s",
-                          argv[0], argv[0]);
-    return INVAR_OK;
-}
-
 static int cmd_ledger_sql(int argc, char **argv)
 {
-    settings s = {.limit_ms = 10000};
-    int words;
-
-    if (parse_sql(&words, &s, argc, argv) != INVAR_OK)
-        return invar_report_error();
-    return invar_exit(run_statement(argv[0], words > 1 ? argv[1] : NULL, &s));
-}
-
-static void ledger_sql_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Runs one SQL statement that only reads, on the ledger that contains RUN or on --ledger.\n"
-        "It cannot write, attach other files or load extensions, and it has a time limit.\n"
-        "docs/ledger.md explains the tables and views. Examples:\n"
-        "\n"
-        "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n"
-        "    SELECT step, reward, response, label FROM sample_texts ORDER BY reward DESC LIMIT "
-        "5\n");
-    invar_options_help(ledger_sql_options(&s));
+    if (argc == 2 && is_statement(argv[1]) && !is_statement(argv[0]))
+        return invar_exit(INVAR_FAIL(INVAR_E_INVALID, 0,
+                                     "'%.1000s' stands where the statement belongs: invar ledger "
+                                     "sql \"SELECT ...\" %.1000s",
+                                     argv[0], argv[0]));
+    return invar_exit(run_statement(argv[0], argv[1], &given));
 }
 
 const invar_cli_command invar_cmd_ledger_sql = {
     .name = "sql",
     .summary = "run any SQL query that only reads",
     .run = cmd_ledger_sql,
-    .help = ledger_sql_help,
+    .about =
+        "Runs one SQL statement that only reads, on the ledger that contains RUN or on --ledger.\n"
+        "It cannot write, attach other files or load extensions, and it has a time limit.\n"
+        "docs/ledger.md explains the tables and views. Examples:\n"
+        "\n"
+        "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n"
+        "    SELECT step, reward, response, label FROM sample_texts ORDER BY reward DESC LIMIT "
+        "5\n",
+    .options = sql_options,
+    .words = "\"SELECT ...\"",
+    .least = 1,
+    .most = 2,
     .result = RESULT,
     .arguments = "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

@@ -9,6 +9,7 @@
 #include "cli/ledger/report.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -22,11 +23,11 @@
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
+static struct {
     const char *ledger;
     const char *out;
     bool no_samples, share;
-} settings;
+} given;
 
 /* Returns page options with the defaults of this program's recipe keys. */
 static invar_report_options page_options(invar_ledger_pair defaults[INVAR_KEY_COUNT], bool live)
@@ -43,63 +44,27 @@ static void report_damage(void *payload, const char *line)
     invar_interactive_print(NULL, line);
 }
 
-static invar_status write_and_count_damage(FILE *out, int64_t *damaged_out,
-                                           const invar_report_run *runs, size_t count,
-                                           invar_report_options *options)
-{
-    *damaged_out = 0;
-    options->damaged = report_damage;
-    options->payload = damaged_out;
-    return invar_report_write(out, runs, count, options);
-}
-
 invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
                                size_t count)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
     invar_report_options options = page_options(defaults, false);
 
-    return write_and_count_damage(out, damaged_out, runs, count, &options);
-}
-
-invar_status invar_report_live_page(FILE *out, const invar_report_run *runs, size_t count)
-{
-    invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    const invar_report_options options = page_options(defaults, true);
-
+    options.damaged = report_damage;
+    options.payload = damaged_out;
+    options.no_samples = given.no_samples;
+    options.redact = given.share;
+    *damaged_out = 0;
     return invar_report_write(out, runs, count, &options);
 }
 
-invar_status invar_report_data(FILE *out, const invar_report_run *runs, size_t count)
+invar_status invar_report_live(FILE *out, const invar_report_run *runs, size_t count, bool page)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
     const invar_report_options options = page_options(defaults, true);
 
-    return invar_report_write_data(out, runs, count, &options);
-}
-
-static const invar_option *ledger_report_options(settings *s)
-{
-    static invar_option list[5];
-
-    list[0] = (invar_option){.name = "out",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->out,
-                             .metavar = "FILE",
-                             .help = "HTML file to write; an existing page is replaced"};
-    list[1] =
-        (invar_option){.name = "share",
-                       .type = INVAR_OPTION_FLAG,
-                       .value = &s->share,
-                       .help = "leave out what is not for others: samples, commands, folders, "
-                               "host name, author, messages of events"};
-    list[2] = (invar_option){.name = "no-samples",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->no_samples,
-                             .help = "leave out the texts of samples"};
-    list[3] = invar_option_ledger(&s->ledger);
-    list[4] = (invar_option){0};
-    return list;
+    return page ? invar_report_write(out, runs, count, &options)
+                : invar_report_write_data(out, runs, count, &options);
 }
 
 /* Returns the argument of a run as its label if another run has the same name, otherwise NULL. */
@@ -111,11 +76,9 @@ static const char *label_of(const invar_located *runs, int count, int i, char **
     return NULL;
 }
 
-static invar_status write_page(const settings *s, int64_t *damaged_out, const invar_located *runs,
-                               int count, char **argv)
+static invar_status write_page(int64_t *damaged_out, const invar_located *runs, int count,
+                               char **argv)
 {
-    invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    invar_report_options options = page_options(defaults, false);
     invar_report_run *list;
     invar_output out;
     invar_status status;
@@ -125,31 +88,29 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
         list[i] = (invar_report_run){.ledger = runs[i].ledger,
                                      .run = runs[i].run.run,
                                      .label = label_of(runs, count, i, argv)};
-    options.no_samples = s->no_samples;
-    options.redact = s->share;
-    status = invar_output_open(&out, s->out, INVAR_PAGE_MARK("report"));
+    status = invar_output_open(&out, given.out, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
         status = invar_output_close(
-            &out, write_and_count_damage(out.stream, damaged_out, list, (size_t)count, &options));
+            &out, invar_report_page(out.stream, damaged_out, list, (size_t)count));
     invar_free(list);
     return status;
 }
 
-static invar_status report_runs(int64_t *damaged_out, const settings *s, int words, char **argv)
+static invar_status report_runs(int64_t *damaged_out, int words, char **argv)
 {
     int count = words > 0 ? words : 1, open = 0;
     invar_located *runs;
     invar_status status = INVAR_OK;
 
-    if (!s->out)
+    if (!given.out)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "report needs --out FILE.html");
     INVAR_TRY(INVAR_ALLOC(runs, (size_t)count, "report"));
     while (open < count && status == INVAR_OK) {
-        status = invar_locate_run(&runs[open], words > 0 ? argv[open] : NULL, s->ledger);
+        status = invar_locate_run(&runs[open], argv[open], given.ledger);
         open += status == INVAR_OK;
     }
     if (status == INVAR_OK)
-        status = write_page(s, damaged_out, runs, count, argv);
+        status = write_page(damaged_out, runs, count, argv);
     while (open > 0)
         invar_located_close(&runs[--open]);
     invar_free(runs);
@@ -169,37 +130,43 @@ static invar_status check_damage(int64_t damaged)
 
 static int cmd_ledger_report(int argc, char **argv)
 {
-    settings s = {0};
     int64_t damaged = 0;
-    int words;
 
-    if (invar_options_parse_words(&words, ledger_report_options(&s), argc, argv, "RUN", 0, argc) !=
-            INVAR_OK ||
-        report_runs(&damaged, &s, words, argv) != INVAR_OK)
+    if (report_runs(&damaged, argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (strcmp(s.out, "-") != 0) {
-        invar_safe_text_print(stdout, s.out);
+    if (strcmp(given.out, "-") != 0) {
+        invar_safe_text_print(stdout, given.out);
         puts(": written; open it in a browser");
-        invar_print_next(stdout, damaged ? "ledger verify" : "ledger show",
-                         words > 0 ? argv[0] : NULL, s.ledger, NULL);
+        invar_print_next(stdout, damaged ? "ledger verify" : "ledger show", argv[0], given.ledger,
+                         NULL);
     }
-    return check_damage(damaged) == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+    return invar_exit(check_damage(damaged));
 }
 
-static void ledger_report_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
-        "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
-        "network. Use --share for a page that others will see.\n");
-    invar_options_help(ledger_report_options(&s));
-}
+static const invar_option options[] = {
+    {.name = "out",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.out,
+     .metavar = "FILE",
+     .help = "HTML file to write; an existing page is replaced"},
+    {.name = "share",
+     .value = &given.share,
+     .help = "leave out what is not for others: samples, commands, folders, "
+             "host name, author, messages of events"},
+    {.name = "no-samples", .value = &given.no_samples, .help = "leave out the texts of samples"},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    {0},
+};
 
 const invar_cli_command invar_cmd_ledger_report = {
     .name = "report",
     .summary = "write an HTML page with curves of one or several runs",
     .run = cmd_ledger_report,
-    .help = ledger_report_help,
+    .about =
+        "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
+        "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
+        "network. Use --share for a page that others will see.\n",
+    .options = options,
+    .words = "RUN",
+    .most = INT_MAX,
     .arguments = "RUN [RUN ...] --out FILE.html [--share] [--no-samples] [--option value ...]"};

@@ -19,13 +19,12 @@ extern "C" {
 invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
                                size_t count) INVAR_MUST_USE;
 
-/* Like invar_report_page, for a page that polls for new data. Damage is shown on the page only. */
-invar_status invar_report_live_page(FILE *out, const invar_report_run *runs,
-                                    size_t count) INVAR_MUST_USE;
-
-/* Writes the data that such a page polls. */
-invar_status invar_report_data(FILE *out, const invar_report_run *runs,
-                               size_t count) INVAR_MUST_USE;
+/*
+ * Like invar_report_page, for a page that polls for new data, or writes these data without `page`.
+ * Damage is shown on the page only.
+ */
+invar_status invar_report_live(FILE *out, const invar_report_run *runs, size_t count,
+                               bool page) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -528,30 +528,17 @@ static void print_model(const json_t *model)
     print_fact("weights", weights ? weights : "not recorded");
 }
 
-static invar_status read_count(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
-{
-    (void)columns;
-    if (values && count == 1)
-        *(int64_t *)payload = values[0].integer;
-    return INVAR_OK;
-}
-
 /* Warns about steps that were executed again with equal bits and different content. */
 static invar_status print_other_content(const invar_located *at)
 {
-    const invar_ledger_argument argument = {
-        "run", {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
-    int64_t steps = 0;
+    json_t *row;
+    int64_t steps;
 
-    INVAR_TRY(invar_ledger_select(
-        at->ledger,
-        &(invar_ledger_select_request){.sql = "SELECT count(DISTINCT step) FROM event WHERE "
-                                              "run = :run AND kind = 'content-differs'",
-                                       .arguments = &argument,
-                                       .n_arguments = 1,
-                                       .row = read_count,
-                                       .payload = &steps}));
+    INVAR_TRY(invar_run_row(&row, at->ledger, at->run.run,
+                            "SELECT count(DISTINCT step) AS steps FROM event WHERE "
+                            "run = :run AND kind = 'content-differs'"));
+    steps = json_integer_value(json_object_get(row, "steps"));
+    json_decref(row);
     if (steps > 0)
         printf("%-10s %" PRId64 " step%s executed again: the same bits, but other metrics, samples "
                "or replies\n",
@@ -602,7 +589,7 @@ static invar_status show_json(const invar_located *at, const char *state, const 
 {
     json_t *run = invar_run_json(at->path, &at->run, state), *model;
     json_t *out = json_pack("{s:o}", "run", run);
-    invar_status status = invar_run_model(&model, at->ledger, at->run.run);
+    invar_status status = invar_run_row(&model, at->ledger, at->run.run, invar_ledger_model_sql);
 
     if (status == INVAR_OK && json_object_set_new(run, "model", model) != 0)
         status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the model");
@@ -632,7 +619,7 @@ static invar_status show_run(const invar_located *at, const char *word, const se
     if (s->step < 0) {
         if (strcmp(state, "running") != 0)
             INVAR_TRY(invar_run_resume(resume, at->ledger, &at->run));
-        INVAR_TRY(invar_run_model(&model, at->ledger, at->run.run));
+        INVAR_TRY(invar_run_row(&model, at->ledger, at->run.run, invar_ledger_model_sql));
         print_run(at, state, resume, model);
         json_decref(model);
         INVAR_TRY(print_other_content(at));
@@ -654,50 +641,43 @@ static invar_status show_run(const invar_located *at, const char *word, const se
     return INVAR_OK;
 }
 
-static const invar_option *ledger_show_options(settings *s)
-{
-    static invar_option list[7];
+static settings given = {.step = -1};
 
-    list[0] = (invar_option){.name = "step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->step,
-                             .metavar = "S",
-                             .help = "show everything about this step",
-                             .high = INT64_MAX};
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = invar_option_json(&s->json);
-    list[3] = invar_option_exact(&s->exact);
-    list[4] =
-        (invar_option){.name = "all", .value = &s->all, .help = "also show keys at their default"};
-    list[5] = (invar_option){.name = "no-samples",
-                             .value = &s->no_samples,
-                             .help = "leave out the beginnings of plug-in replies"};
-    list[6] = (invar_option){0};
-    return list;
-}
+static const invar_option options[] = {
+    {.name = "step",
+     .type = INVAR_OPTION_INT,
+     .value = &given.step,
+     .metavar = "S",
+     .help = "show everything about this step",
+     .high = INT64_MAX},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    INVAR_OPTION_JSON(&given.json),
+    INVAR_OPTION_EXACT(&given.exact),
+    {.name = "all", .value = &given.all, .help = "also show keys at their default"},
+    {.name = "no-samples",
+     .value = &given.no_samples,
+     .help = "leave out the beginnings of plug-in replies"},
+    {0},
+};
 
 static int cmd_ledger_show(int argc, char **argv)
 {
-    settings s = {.step = -1};
     invar_located at;
     invar_status status;
-    int words;
 
-    if (invar_options_parse_words(&words, ledger_show_options(&s), argc, argv, "RUN", 0, 1) !=
-        INVAR_OK)
+    (void)argc;
+    if (invar_locate_run(&at, argv[0], given.ledger) != INVAR_OK)
         return invar_report_error();
-    if (invar_locate_run(&at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
-        return invar_report_error();
-    status = show_run(&at, words > 0 ? argv[0] : NULL, &s);
+    status = show_run(&at, argv[0], &given);
     invar_located_close(&at);
     return invar_exit(status);
 }
 
-static void ledger_show_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_ledger_show = {
+    .name = "show",
+    .summary = "show a run or one of its steps",
+    .run = cmd_ledger_show,
+    .about =
         "Shows a run: its identity, its latest metrics, the keys that differ from their defaults,\n"
         "its segments and how they ended, checkpoints, events, seals, and where it ran. --all\n"
         "also shows keys at their default.\n"
@@ -705,14 +685,9 @@ static void ledger_show_help(void)
         "With --step it shows that step: hashes, metrics (with --exact also their bits), the\n"
         "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
         "replies, timings, what each rank did. --json prints everything. --no-samples leaves\n"
-        "out how the replies of plug-ins begin, which may be texts of samples.\n");
-    invar_options_help(ledger_show_options(&s));
-}
-
-const invar_cli_command invar_cmd_ledger_show = {.name = "show",
-                                                 .summary = "show a run or one of its steps",
-                                                 .run = cmd_ledger_show,
-                                                 .help = ledger_show_help,
-                                                 .result = RESULT,
-                                                 .arguments =
-                                                     "RUN [--step S] [--option value ...]"};
+        "out how the replies of plug-ins begin, which may be texts of samples.\n",
+    .options = options,
+    .words = "RUN",
+    .most = 1,
+    .result = RESULT,
+    .arguments = "RUN [--step S] [--option value ...]"};

@@ -71,33 +71,19 @@ static void print_command(FILE *out, const char *command, int64_t step, const se
     }
 }
 
-static invar_status read_model(void *payload, const char *const *columns,
-                               const invar_ledger_value *values, int count)
-{
-    settings *s = payload;
-
-    (void)columns, (void)count;
-    if (values && values[0].type == INVAR_LEDGER_TYPE_TEXT && values[0].bytes < sizeof s->model) {
-        memcpy(s->model, values[0].data, values[0].bytes);
-        s->model[values[0].bytes] = '\0';
-    }
-    return INVAR_OK;
-}
-
 /* Reads the folder of the run's model. */
 static invar_status find_model(settings *s, const invar_located *at)
 {
-    const invar_ledger_argument run = {"run",
-                                       {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
+    json_t *row;
 
-    return invar_ledger_select(
-        at->ledger, &(invar_ledger_select_request){
-                        .sql = "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
-                               "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
-                        .arguments = &run,
-                        .n_arguments = 1,
-                        .row = read_model,
-                        .payload = s});
+    INVAR_TRY(invar_run_row(&row, at->ledger, at->run.run,
+                            "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
+                            "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1"));
+    if (row && json_string_length(json_object_get(row, "value")) < sizeof s->model)
+        (void)snprintf(s->model, sizeof s->model, "%s",
+                       json_string_value(json_object_get(row, "value")));
+    json_decref(row);
+    return INVAR_OK;
 }
 
 /* ---- JSON output ----------------------------------------------------------------------------- */
@@ -233,55 +219,45 @@ static invar_status run_triage(int *code_out, settings *s)
     return status;
 }
 
-static const invar_option *triage_options(settings *s)
-{
-    static invar_option list[3];
+static settings given;
 
-    list[0] = invar_option_ledger(&s->ledger);
-    list[1] = invar_option_json(&s->json);
-    list[2] = (invar_option){0};
-    return list;
-}
+static const invar_option options[] = {
+    INVAR_OPTION_LEDGER(&given.ledger), INVAR_OPTION_JSON(&given.json), {0}};
 
 static int cmd_triage(int argc, char **argv)
 {
-    int words, code = INVAR_EXIT_OK;
-    settings s = {0};
+    int code = INVAR_EXIT_OK;
 
-    if (invar_options_parse_words(&words, triage_options(&s), argc, argv, "RUN", 1, 1) != INVAR_OK)
-        return invar_report_error();
-    s.run = argv[0];
-    return run_triage(&code, &s) == INVAR_OK ? code : invar_report_error();
-}
-
-static void triage_help(void)
-{
-    settings s = {0};
-
-    invar_help_text(
-        "Looks at a run's ledger for what goes wrong most often: a reference that is another "
-        "model, log-probs that differ, gradients that vanish or jump, a reward that collapses, "
-        "groups without a signal, lengths that run away, a model that is unsure of its own "
-        "samples, entropy that "
-        "collapses, NaN, samples that are too old, phases that become slow, an end by a "
-        "failure, no end at all.\n");
-    invar_help_text(
-        "Each finding has the step that shows it first, the evidence, what it usually means, the "
-        "query that shows all of it, and the command that comes next. The query's parameters are "
-        "the rule's limits. A run that trains tells the same findings as warnings.\n");
-    invar_help_text("Exit codes:\n"
-                    "  0    no finding\n"
-                    "  1    findings\n"
-                    "  2    the ledger could not be read\n"
-                    "  6    the run has no step yet\n");
-    invar_options_help(triage_options(&s));
+    (void)argc;
+    given.run = argv[0];
+    return run_triage(&code, &given) == INVAR_OK ? code : invar_report_error();
 }
 
 const invar_cli_command invar_cmd_triage = {
     .name = "triage",
     .summary = "find what is wrong with a run, with evidence and the next command",
     .run = cmd_triage,
-    .help = triage_help,
+    .about =
+        "Looks at a run's ledger for what goes wrong most often: a reference that is another "
+        "model, log-probs that differ, gradients that vanish or jump, a reward that collapses, "
+        "groups without a signal, lengths that run away, a model that is unsure of its own "
+        "samples, entropy that "
+        "collapses, NaN, samples that are too old, phases that become slow, an end by a "
+        "failure, no end at all.\n"
+        "\n"
+        "Each finding has the step that shows it first, the evidence, what it usually means, the "
+        "query that shows all of it, and the command that comes next. The query's parameters are "
+        "the rule's limits. A run that trains tells the same findings as warnings.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    no finding\n"
+        "  1    findings\n"
+        "  2    the ledger could not be read\n"
+        "  6    the run has no step yet\n",
+    .options = options,
+    .words = "RUN",
+    .least = 1,
+    .most = 1,
     .result = RESULT,
     .arguments = "RUN [--json]",
 };

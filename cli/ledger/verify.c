@@ -18,12 +18,12 @@
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
+static struct {
     const char *ledger;
     const char *seal;
     bool json;
     bool store;
-} settings;
+} given;
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
@@ -133,10 +133,10 @@ static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger
 
 /* Returns the seal line, read from standard input if it is "-". */
 static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SIZE],
-                              const char *given)
+                              const char *line)
 {
-    *out = given;
-    if (!given || strcmp(given, "-") != 0)
+    *out = line;
+    if (!line || strcmp(line, "-") != 0)
         return INVAR_OK;
     if (!fgets(buffer, INVAR_LEDGER_SEAL_SIZE, stdin))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--seal -: no line on standard input");
@@ -146,9 +146,9 @@ static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SI
 }
 
 static invar_status print_result(const invar_ledger_verify_result *v, invar_ledger *ledger,
-                                 const char *path, const char *seal, const settings *s)
+                                 const char *path, const char *seal)
 {
-    if (s->json)
+    if (given.json)
         return write_json(v, ledger, path, seal);
     print_verdict(v, path);
     if (seal)
@@ -165,15 +165,14 @@ static invar_status print_result(const invar_ledger_verify_result *v, invar_ledg
  * Verifies all rows. Returns INVAR_E_CORRUPT if there are findings. *code becomes NOTHING if the
  * ledger has no run.
  */
-static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal,
-                               const settings *s)
+static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal)
 {
     invar_ledger_verify_result verdict;
     invar_status status = verify_with_progress(&verdict, ledger);
 
     if (status != INVAR_OK && status != INVAR_E_CORRUPT)
         return status;
-    INVAR_TRY(print_result(&verdict, ledger, path, seal, s));
+    INVAR_TRY(print_result(&verdict, ledger, path, seal));
     if (verdict.problems > 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path,
                           verdict.first_problem);
@@ -194,59 +193,50 @@ static const char *check_seal(int *code_out, invar_ledger *ledger, const char *l
 }
 
 /* Checks the seal before the rows, so that a malformed line fails before the long verification. */
-static int check_ledger(invar_ledger *ledger, const char *path, const settings *s)
+static int check_ledger(invar_ledger *ledger, const char *path)
 {
     char buffer[INVAR_LEDGER_SEAL_SIZE];
     const char *line, *seal = NULL;
     int code = INVAR_EXIT_OK;
 
-    if (read_seal(&line, buffer, s->seal) != INVAR_OK)
+    if (read_seal(&line, buffer, given.seal) != INVAR_OK)
         return invar_report_error();
     if (line)
         seal = check_seal(&code, ledger, line);
     if (code == INVAR_EXIT_USAGE)
         return code;
-    return check_rows(&code, ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
-}
-
-static const invar_option *ledger_verify_options(settings *s)
-{
-    static invar_option list[4];
-
-    list[0] = (invar_option){
-        .name = "seal",
-        .type = INVAR_OPTION_TEXT,
-        .value = &s->seal,
-        .metavar = "LINE",
-        .help = "also compare with a line that `ledger seal` printed; - reads standard input"};
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = invar_option_json(&s->json);
-    list[3] = (invar_option){0};
-    return list;
+    return check_rows(&code, ledger, path, seal) == INVAR_OK ? code : invar_report_error();
 }
 
 static int cmd_ledger_verify(int argc, char **argv)
 {
-    char path[INVAR_LOCATE_PATH_SIZE];
-    settings s = {0};
-    invar_ledger *ledger;
-    int words, code;
+    invar_located at;
+    int code;
 
-    if (invar_options_parse_words(&words, ledger_verify_options(&s), argc, argv, "RUN", 0, 1) !=
-            INVAR_OK ||
-        invar_locate_ledger(path, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK ||
-        invar_ledger_open(&ledger, path, &(invar_ledger_options){0}) != INVAR_OK)
+    (void)argc;
+    if (invar_locate_ledger(&at, argv[0], given.ledger) != INVAR_OK)
         return invar_report_error();
-    code = check_ledger(ledger, path, &s);
-    invar_ledger_close(ledger);
+    code = check_ledger(at.ledger, at.path);
+    invar_located_close(&at);
     return code;
 }
 
-static void ledger_verify_help(void)
-{
-    settings s;
+static const invar_option verify_options[] = {
+    {.name = "seal",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.seal,
+     .metavar = "LINE",
+     .help = "also compare with a line that `ledger seal` printed; - reads standard input"},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    INVAR_OPTION_JSON(&given.json),
+    {0},
+};
 
-    invar_help_text(
+const invar_cli_command invar_cmd_ledger_verify = {
+    .name = "verify",
+    .summary = "check that no bit of a ledger has changed",
+    .run = cmd_ledger_verify,
+    .about =
         "Recomputes every hash in a ledger: of rows, of entries and their chain, of steps and of\n"
         "seals. Prints two hashes for each run: 'content' is equal for runs that computed the\n"
         "same bits, 'integrity' covers every row.\n"
@@ -255,41 +245,23 @@ static void ledger_verify_help(void)
         "  0    clean\n"
         "  1    clean, but not what the seal says\n"
         "  2    damaged, not a ledger, or a copy without old detail, whose seal cannot be checked\n"
-        "  6    the ledger has no run\n");
-    invar_options_help(ledger_verify_options(&s));
-}
-
-const invar_cli_command invar_cmd_ledger_verify = {.name = "verify",
-                                                   .summary =
-                                                       "check that no bit of a ledger has changed",
-                                                   .run = cmd_ledger_verify,
-                                                   .help = ledger_verify_help,
-                                                   .result = RESULT,
-                                                   .arguments = "RUN|FILE [--option value ...]"};
+        "  6    the ledger has no run\n",
+    .options = verify_options,
+    .words = "RUN",
+    .most = 1,
+    .result = RESULT,
+    .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */
 
-static const invar_option *ledger_seal_options(settings *s)
-{
-    static invar_option list[3];
-
-    list[0] =
-        (invar_option){.name = "store",
-                       .value = &s->store,
-                       .help = "also store the seal in the ledger; refused while a run writes it"};
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = (invar_option){0};
-    return list;
-}
-
-static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word, const settings *s)
+static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word)
 {
     invar_located at;
     invar_status status;
 
-    INVAR_TRY(invar_locate_run(&at, word, s->ledger));
+    INVAR_TRY(invar_locate_run(&at, word, given.ledger));
     status = INVAR_OK;
-    if (s->store) {
+    if (given.store) {
         // an open reader would prevent the writer from truncating the write-ahead log
         invar_located_close(&at);
         status = invar_ledger_open(&at.ledger, at.path,
@@ -304,34 +276,34 @@ static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word
 static int cmd_ledger_seal(int argc, char **argv)
 {
     char line[INVAR_LEDGER_SEAL_SIZE], seal[INVAR_LEDGER_SEAL_SIZE + 16];
-    settings s = {0};
-    int words;
 
-    if (invar_options_parse_words(&words, ledger_seal_options(&s), argc, argv, "RUN", 0, 1) !=
-            INVAR_OK ||
-        make_seal(line, words > 0 ? argv[0] : NULL, &s) != INVAR_OK)
+    (void)argc;
+    if (make_seal(line, argv[0]) != INVAR_OK)
         return invar_report_error();
     puts(line);
     fprintf(stderr, "to keep it with the commit: git notes --ref=invar add -m '%s'\n", line);
     (void)snprintf(seal, sizeof seal, "--seal '%s'", line);
-    invar_print_next(stderr, "ledger verify", words > 0 ? argv[0] : NULL, s.ledger, seal);
+    invar_print_next(stderr, "ledger verify", argv[0], given.ledger, seal);
     return INVAR_EXIT_OK;
 }
 
-static void ledger_seal_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Prints one line with a SHA-256 that pins the current state of the run. Keep it outside\n"
-        "the ledger, for example in a git note: it then reveals any later change, even a forged\n"
-        "one. Continuing the run does not invalidate it.\n");
-    invar_options_help(ledger_seal_options(&s));
-}
+static const invar_option seal_options[] = {
+    {.name = "store",
+     .value = &given.store,
+     .help = "also store the seal in the ledger; refused while a run writes it"},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    {0},
+};
 
 const invar_cli_command invar_cmd_ledger_seal = {
     .name = "seal",
     .summary = "print one line that reveals any later change of a run",
     .run = cmd_ledger_seal,
-    .help = ledger_seal_help,
+    .about =
+        "Prints one line with a SHA-256 that pins the current state of the run. Keep it outside\n"
+        "the ledger, for example in a git note: it then reveals any later change, even a forged\n"
+        "one. Continuing the run does not invalidate it.\n",
+    .options = seal_options,
+    .words = "RUN",
+    .most = 1,
     .arguments = "RUN [--option value ...]"};

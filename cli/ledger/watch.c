@@ -292,10 +292,8 @@ static invar_status follow_until_interrupted(watch_job *w)
 static invar_status store_metric_names(watch_job *w, const char *metrics)
 {
     size_t bytes = strlen(metrics) + 3;
-    void *memory;
 
-    INVAR_TRY(invar_alloc(&memory, bytes, 1, "names of metrics"));
-    w->names = memory;
+    INVAR_TRY(INVAR_ALLOC(w->names, bytes, "names of metrics"));
     (void)snprintf(w->names, bytes, ",%s,", metrics);
     return INVAR_OK;
 }
@@ -312,83 +310,71 @@ static invar_status follow_in_browser(watch_job *w)
     return status;
 }
 
-static const invar_option *ledger_watch_options(settings *s)
-{
-    static invar_option list[6];
+static settings given = {
+    .interval_s = 1, .until_step = INT64_MAX, .metrics = default_metrics, .port = NO_PAGE};
 
-    list[0] = (invar_option){.name = "interval",
-                             .type = INVAR_OPTION_REAL,
-                             .value = &s->interval_s,
-                             .metavar = "S",
-                             .help = "seconds between updates (1)",
-                             .high = 3600};
-    list[1] = (invar_option){.name = "until-step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->until_step,
-                             .metavar = "N",
-                             .help = "stop when this step is done",
-                             .high = INT64_MAX};
-    list[2] =
-        (invar_option){.name = "metrics",
-                       .type = INVAR_OPTION_TEXT,
-                       .value = &s->metrics,
-                       .metavar = "A,B",
-                       .help = "metrics to show instead of the usual ones; the run must have them"};
-    list[3] =
-        (invar_option){.name = "serve",
-                       .type = INVAR_OPTION_OPTIONAL_INT,
-                       .value = &s->port,
-                       .metavar = "PORT",
-                       .help = "show the report at http://127.0.0.1:PORT, live, until Ctrl-C; "
-                               "without PORT: at one that is free",
-                       .high = 65535};
-    list[4] = invar_option_ledger(&s->ledger);
-    list[5] = (invar_option){0};
-    return list;
-}
+static const invar_option options[] = {
+    {.name = "interval",
+     .type = INVAR_OPTION_REAL,
+     .value = &given.interval_s,
+     .metavar = "S",
+     .help = "seconds between updates (1)",
+     .high = 3600},
+    {.name = "until-step",
+     .type = INVAR_OPTION_INT,
+     .value = &given.until_step,
+     .metavar = "N",
+     .help = "stop when this step is done",
+     .high = INT64_MAX},
+    {.name = "metrics",
+     .type = INVAR_OPTION_TEXT,
+     .value = &given.metrics,
+     .metavar = "A,B",
+     .help = "metrics to show instead of the usual ones; the run must have them"},
+    {.name = "serve",
+     .type = INVAR_OPTION_OPTIONAL_INT,
+     .value = &given.port,
+     .metavar = "PORT",
+     .help = "show the report at http://127.0.0.1:PORT, live, until Ctrl-C; "
+             "without PORT: at one that is free",
+     .high = 65535},
+    INVAR_OPTION_LEDGER(&given.ledger),
+    {0},
+};
 
 static int cmd_ledger_watch(int argc, char **argv)
 {
-    settings s = {
-        .interval_s = 1, .until_step = INT64_MAX, .metrics = default_metrics, .port = NO_PAGE};
-    watch_job w = {.settings = &s};
+    watch_job w = {.settings = &given};
     invar_status status;
-    int words;
 
-    if (invar_options_parse_words(&words, ledger_watch_options(&s), argc, argv, "RUN", 0, 1) !=
-            INVAR_OK ||
-        invar_locate_run(&w.at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
+    (void)argc;
+    if (invar_locate_run(&w.at, argv[0], given.ledger) != INVAR_OK)
         return invar_report_error();
-    if (s.interval_s < 0.01)
-        s.interval_s = 0.01; // the poll itself takes some time
-    status = store_metric_names(&w, s.metrics);
+    if (given.interval_s < 0.01)
+        given.interval_s = 0.01; // the poll itself takes some time
+    status = store_metric_names(&w, given.metrics);
     if (status == INVAR_OK)
-        status = s.port == NO_PAGE ? follow_run(&w) : follow_in_browser(&w);
+        status = given.port == NO_PAGE ? follow_run(&w) : follow_in_browser(&w);
     invar_free(w.names);
     invar_located_close(&w.at);
     if (status == INVAR_OK)
-        invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
+        invar_print_next(stdout, "ledger show", argv[0], given.ledger, NULL);
     return invar_exit(status);
-}
-
-static void ledger_watch_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Follows a running run: prints its last ten steps, then a line for every new step, and\n"
-        "ends with the run. With --serve a browser shows the report, which brings itself up to\n"
-        "date, until Ctrl-C: a run that is resumed goes on. Only this machine reaches it.\n"
-        "\n"
-        "Exit codes:\n"
-        "  0    the run has ended, also by a failure, or step --until-step is done\n"
-        "  2    the run was killed\n");
-    invar_options_help(ledger_watch_options(&s));
 }
 
 const invar_cli_command invar_cmd_ledger_watch = {
     .name = "watch",
     .summary = "follow a run live, step by step",
     .run = cmd_ledger_watch,
-    .help = ledger_watch_help,
+    .about =
+        "Follows a running run: prints its last ten steps, then a line for every new step, and\n"
+        "ends with the run. With --serve a browser shows the report, which brings itself up to\n"
+        "date, until Ctrl-C: a run that is resumed goes on. Only this machine reaches it.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    the run has ended, also by a failure, or step --until-step is done\n"
+        "  2    the run was killed\n",
+    .options = options,
+    .words = "RUN",
+    .most = 1,
     .arguments = "RUN [--interval S] [--until-step N] [--serve [PORT]] [--option value ...]"};
