@@ -68,12 +68,13 @@ typedef struct invar_cli_command {
     void (*help)(void);                /* prints the help; may be NULL if `about` is set */
     const char *about;                 /* paragraphs of the help before the options; or NULL */
     /*
-     * Options that are parsed before `run`, whose arguments are then `least` to `most` words, which
-     * messages call `words`, and a NULL after them; NULL if `run` parses its options itself.
+     * Options that are parsed before `run`, whose arguments are then `min_words` to `max_words`
+     * words, which messages call `words`, and a NULL after them; NULL if `run` parses its options
+     * itself.
      */
     const invar_option *options;
     const char *words;
-    int least, most;
+    int min_words, max_words;
     const char *arguments; /* usage, such as "RUN [--step S]"; NULL if there are only options */
     const char *result;    /* members of what --json prints, for invar_result_schema; or NULL */
     /* subcommands, NULL-terminated, or NULL; with subcommands, run may be NULL */

@@ -257,7 +257,7 @@ static int run_command_line(int argc, char **argv)
     argv += s.words;
     if (s.verb->options) {
         if (invar_options_parse_words(&argc, s.verb->options, argc, argv, s.verb->words,
-                                      s.verb->least, s.verb->most) != INVAR_OK)
+                                      s.verb->min_words, s.verb->max_words) != INVAR_OK)
             return invar_report_error();
         argv[argc] = NULL;
     }

@@ -595,7 +595,7 @@ const invar_cli_command invar_cmd_bug_report = {
         "them.\n",
     .options = options,
     .words = "RUN",
-    .least = 1,
-    .most = 1,
+    .min_words = 1,
+    .max_words = 1,
     .result = RESULT,
     .arguments = "RUN [--out FILE] [--samples] [--json]"};

@@ -191,8 +191,8 @@ const invar_cli_command invar_cmd_ledger_import = {
         "run is verified first, keeps its hashes, and is copied only once.\n",
     .options = import_options,
     .words = "FILE",
-    .least = 1,
-    .most = INT_MAX,
+    .min_words = 1,
+    .max_words = INT_MAX,
     .result = IMPORT_RESULT,
     .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
 
@@ -263,7 +263,7 @@ const invar_cli_command invar_cmd_ledger_backup = {
         "deleted from the original.\n",
     .options = backup_options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .result = BACKUP_RESULT,
     .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
 
@@ -343,5 +343,5 @@ const invar_cli_command invar_cmd_ledger_export = {
         "written beside it.\n",
     .options = export_options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};

@@ -1,6 +1,9 @@
 /*
  * ledger.h - subcommands of `invar ledger`, and functions that they share.
  *
+ * Shared are options, the description of a run as text and as JSON, and the hint about the next
+ * command. Each command keeps what its options set in a static variable of its file.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_CLI_LEDGER_LEDGER_H
@@ -48,10 +51,12 @@ extern const invar_cli_command invar_cmd_ledger_watch;
         .name = "exact", .value = (variable), .help = "show all digits of numbers instead of 4"    \
     }
 
-/* The same as functions, and the format that the last three select together. */
+/* Return the same options, for lists that are filled while the program runs. */
 invar_option invar_option_ledger(const char **value);
 invar_option invar_option_json(bool *value);
 invar_option invar_option_exact(bool *value);
+
+/* *out = the format that the last three options select together. */
 invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv,
                                      bool exact) INVAR_MUST_USE;
 

@@ -224,7 +224,7 @@ const invar_cli_command invar_cmd_ledger_ls = {
         "  unreadable  damaged, or not a ledger; the exit code is then 2\n",
     .options = options,
     .words = "FOLDER",
-    .most = INT_MAX,
+    .max_words = INT_MAX,
     .result =
         "[{" INVAR_RUN_MEMBERS("?") ", model " INVAR_RUN_MODEL "?, error text?"
                                     " (why the ledger cannot be read: then all else is null)}]",

@@ -572,7 +572,7 @@ const invar_cli_command invar_cmd_ledger_sql = {
         "5\n",
     .options = sql_options,
     .words = "\"SELECT ...\"",
-    .least = 1,
-    .most = 2,
+    .min_words = 1,
+    .max_words = 2,
     .result = RESULT,
     .arguments = "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

@@ -168,5 +168,5 @@ const invar_cli_command invar_cmd_ledger_report = {
         "network. Use --share for a page that others will see.\n",
     .options = options,
     .words = "RUN",
-    .most = INT_MAX,
+    .max_words = INT_MAX,
     .arguments = "RUN [RUN ...] --out FILE.html [--share] [--no-samples] [--option value ...]"};

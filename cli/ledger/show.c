@@ -688,6 +688,6 @@ const invar_cli_command invar_cmd_ledger_show = {
         "out how the replies of plug-ins begin, which may be texts of samples.\n",
     .options = options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .result = RESULT,
     .arguments = "RUN [--step S] [--option value ...]"};

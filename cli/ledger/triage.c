@@ -256,8 +256,8 @@ const invar_cli_command invar_cmd_triage = {
         "  6    the run has no step yet\n",
     .options = options,
     .words = "RUN",
-    .least = 1,
-    .most = 1,
+    .min_words = 1,
+    .max_words = 1,
     .result = RESULT,
     .arguments = "RUN [--json]",
 };

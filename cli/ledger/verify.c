@@ -248,7 +248,7 @@ const invar_cli_command invar_cmd_ledger_verify = {
         "  6    the ledger has no run\n",
     .options = verify_options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .result = RESULT,
     .arguments = "RUN|FILE [--option value ...]"};
 
@@ -305,5 +305,5 @@ const invar_cli_command invar_cmd_ledger_seal = {
         "one. Continuing the run does not invalidate it.\n",
     .options = seal_options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .arguments = "RUN [--option value ...]"};

@@ -376,5 +376,5 @@ const invar_cli_command invar_cmd_ledger_watch = {
         "  2    the run was killed\n",
     .options = options,
     .words = "RUN",
-    .most = 1,
+    .max_words = 1,
     .arguments = "RUN [--interval S] [--until-step N] [--serve [PORT]] [--option value ...]"};

@@ -154,8 +154,8 @@ typedef struct invar_ledger_stored_row {
 } invar_ledger_stored_row;
 
 /*
- * Prepares a SELECT of the rows of a run in the order of their logical keys. With three numbers, run,
- * step and segment, it selects the rows of that step, whose table must have these columns;
+ * Prepares a SELECT of the rows of a run in the order of their logical keys. With three numbers,
+ * run, step and segment, it selects the rows of that step, whose table must have these columns;
  * INVAR_SQL_BIND selects those of others. The caller frees *out with invar_sql_free.
  */
 #define INVAR_LEDGER_ROW_SELECT(out, sql, table, ...)                                              \

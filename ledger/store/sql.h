@@ -108,8 +108,8 @@ int invar_sql_params(invar_sql_stmt *stmt);
 const char *invar_sql_param_name(invar_sql_stmt *stmt, int index);
 
 /*
- * Bind integers to ?1, ?2 ... of a statement that is made ready to run again, as far as it has these
- * parameters; the first prepares the statement. The caller frees *out, which is NULL after a
+ * Bind integers to ?1, ?2 ... of a statement that is made ready to run again, as far as it has
+ * these parameters; the first prepares the statement. The caller frees *out, which is NULL after a
  * failure, with invar_sql_free.
  */
 #define INVAR_SQL_QUERY(out, sql, text, ...)                                                       \

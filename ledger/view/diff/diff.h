@@ -133,7 +133,7 @@ typedef enum invar_tristate {
     INVAR_TRISTATE_UNKNOWN /* a side has not recorded the value */
 } invar_tristate;
 
-/* Which steps were compared. */
+/* The steps that were compared. */
 typedef struct invar_diff_steps {
     int64_t first, last;    /* range of the common steps; both -1 if there are none */
     int64_t compared;       /* number of common steps up to the first divergent one */

@@ -17,7 +17,6 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "ledger/internal.h"
 #include "ledger/view/golden/internal.h"
 
 #include "base/invar_banned.h"

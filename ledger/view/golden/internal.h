@@ -9,7 +9,7 @@
 #ifndef INVAR_LEDGER_VIEW_GOLDEN_INTERNAL_H
 #define INVAR_LEDGER_VIEW_GOLDEN_INTERNAL_H
 
-#include "ledger/store/sql.h"
+#include "ledger/internal.h"
 #include "ledger/view/golden/golden.h"
 
 #ifdef __cplusplus

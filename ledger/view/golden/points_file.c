@@ -16,7 +16,6 @@
 #include "base/file.h"
 #include "base/sort.h"
 #include "base/text.h"
-#include "ledger/internal.h"
 #include "ledger/view/golden/internal.h"
 
 #include "base/invar_banned.h"
