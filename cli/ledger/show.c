@@ -153,122 +153,51 @@ static const section of_step[] = {
     {.name = NULL},
 };
 
-#define RUN "{" INVAR_RUN_MEMBERS("") ", model " INVAR_RUN_MODEL "}"
 #define REAL(name)                                                                                 \
     name " real/text (a string: nan, inf or -inf), " name "_bits 0xhex16 (the double's bits)"
-#define METRIC "{name text?, " REAL("value") "}"
+#define VALUE REAL("value")
+#define ABSMAX REAL("absmax")
+#define L2 REAL("l2")
+#define REWARD REAL("reward")
+#define ADVANTAGE REAL("advantage")
+#define DIFFERENCE REAL("diff")
+
+#define RUN "run {" INVAR_RUN_MEMBERS("") ", model " INVAR_RUN_MODEL "}"
+#define METRICS "[{name text?, " VALUE "}]"
+#define EXECUTION                                                                                  \
+    "{segment int, root hex32, chain hex32, time text, weights int, batch hex32, rng hex32,"       \
+    " content hex32}"
+#define DIGEST                                                                                     \
+    "{ord int, name text, phase text, layer int?, op text, kind text, level int, hash hex32,"      \
+    " differing_ranks int}"
+#define STATISTIC "{rank int, ord int, name text?, nans int, infs int, " ABSMAX ", " L2 "}"
+#define SAMPLE                                                                                     \
+    "{idx int, prompt int, " REWARD ", " ADVANTAGE ", " DIFFERENCE ", diff_at int,"                \
+    " prompt_tokens int, tokens int, finish text, weights_first int, weights_last int, rng text,"  \
+    " arrival int, token_hash hex32, rollout_logp hex32, train_logp hex32, prompt_hash hex32,"     \
+    " weights_hash hex32}"
+
 #define RESULT                                                                                     \
-    "{run " RUN ", metrics [" METRIC "], evaluations [{dataset text, name text?, step int, " REAL( \
-        "value") "}], identity [{key text, value text}],"                                          \
-                 " segments [{segment int, begun text, after_step int, steps int, exit_code "      \
-                 "int?, ended text?}],"                                                            \
-                 " checkpoints [{step int, segment int, state text, path text, bytes int, hash "   \
-                 "hex32}],"                                                                        \
-                 " events [{time text, segment int, step int?, level text, kind text, message "    \
-                 "text, data text?}],"                                                             \
-                 " seals [{entry int, content hex32, integrity hex32, sha256 hex64}],"             \
-                 " facts [{scope text, key text, value text, segments text}],"                     \
-                 " objects [{hash hex32, kind text, bytes int}]} (a run);"                         \
-                 " {run " RUN                                                                      \
-                 ", step int, executions [{segment int, root hex32, chain hex32, time text,"       \
-                 " weights int, batch hex32, rng hex32, content hex32}], metrics [" METRIC "],"    \
-                 " evaluations [{segment int, dataset text, name text?, " REAL(                    \
-                     "value") "}],"                                                                \
-                              " digests [{ord int, name text, phase text, layer int?, op text, "   \
-                              "kind text, level int,"                                              \
-                              " hash hex32, differing_ranks int}], statistics [{rank int, ord "    \
-                              "int, name text?, nans int,"                                         \
-                              " infs int, " REAL("absmax") ", " REAL(                              \
-                                  "l2") "}], samples [{idx "                                       \
-                                        "int, prompt "                                             \
-                                        "int, " REAL("reward") ", " REAL("advantage") ", " REAL(   \
-                                            "diff") ", "                                           \
-                                                    "diff_at "                                     \
-                                                    "int, "                                        \
-                                                    "prompt_"                                      \
-                                                    "tokens "                                      \
-                                                    "int,"                                         \
-                                                    " tokens "                                     \
-                                                    "int, "                                        \
-                                                    "finish "                                      \
-                                                    "text, "                                       \
-                                                    "weights_"                                     \
-                                                    "first "                                       \
-                                                    "int, "                                        \
-                                                    "weights_"                                     \
-                                                    "last "                                        \
-                                                    "int, rng "                                    \
-                                                    "text, "                                       \
-                                                    "arrival "                                     \
-                                                    "int,"                                         \
-                                                    " token_"                                      \
-                                                    "hash "                                        \
-                                                    "hex32, "                                      \
-                                                    "rollout_"                                     \
-                                                    "logp "                                        \
-                                                    "hex32, "                                      \
-                                                    "train_"                                       \
-                                                    "logp "                                        \
-                                                    "hex32, "                                      \
-                                                    "prompt_"                                      \
-                                                    "hash "                                        \
-                                                    "hex32,"                                       \
-                                                    " weights_"                                    \
-                                                    "hash "                                        \
-                                                    "hex32}], "                                    \
-                                                    "replies "                                     \
-                                                    "[{plugin "                                    \
-                                                    "text, "                                       \
-                                                    "call "                                        \
-                                                    "int, "                                        \
-                                                    "request "                                     \
-                                                    "hex32, "                                      \
-                                                    "bytes "                                       \
-                                                    "int,"                                         \
-                                                    " data_"                                       \
-                                                    "begins "                                      \
-                                                    "text?}], "                                    \
-                                                    "timings "                                     \
-                                                    "[{phase "                                     \
-                                                    "text, "                                       \
-                                                    "begun "                                       \
-                                                    "text, "                                       \
-                                                    "duration_"                                    \
-                                                    "ns int}],"                                    \
-                                                    " ranks "                                      \
-                                                    "[{rank "                                      \
-                                                    "int, "                                        \
-                                                    "host "                                        \
-                                                    "text, "                                       \
-                                                    "phase "                                       \
-                                                    "text, "                                       \
-                                                    "move "                                        \
-                                                    "text, "                                       \
-                                                    "calls "                                       \
-                                                    "int, "                                        \
-                                                    "duration_"                                    \
-                                                    "ns int, "                                     \
-                                                    "sent int,"                                    \
-                                                    " received"                                    \
-                                                    " int}], "                                     \
-                                                    "gauges "                                      \
-                                                    "[" METRIC "], "                               \
-                                                    "events "                                      \
-                                                    "[{time "                                      \
-                                                    "text, "                                       \
-                                                    "segment "                                     \
-                                                    "int, "                                        \
-                                                    "level "                                       \
-                                                    "text,"                                        \
-                                                    " kind "                                       \
-                                                    "text, "                                       \
-                                                    "message "                                     \
-                                                    "text, "                                       \
-                                                    "data "                                        \
-                                                    "text?}]} "                                    \
-                                                    "(with "                                       \
-                                                    "--step: "                                     \
-                                                    "one step)"
+    "{" RUN ", metrics " METRICS ", evaluations [{dataset text, name text?, step int, " VALUE      \
+    "}],"                                                                                          \
+    " identity [{key text, value text}],"                                                          \
+    " segments [{segment int, begun text, after_step int, steps int, exit_code int?,"              \
+    " ended text?}],"                                                                              \
+    " checkpoints [{step int, segment int, state text, path text, bytes int, hash hex32}],"        \
+    " events [{time text, segment int, step int?, level text, kind text, message text,"            \
+    " data text?}],"                                                                               \
+    " seals [{entry int, content hex32, integrity hex32, sha256 hex64}],"                          \
+    " facts [{scope text, key text, value text, segments text}],"                                  \
+    " objects [{hash hex32, kind text, bytes int}]} (a run);"                                      \
+    " {" RUN ", step int, executions [" EXECUTION "], metrics " METRICS                            \
+    ", evaluations [{segment int, dataset text, name text?, " VALUE "}], digests [" DIGEST         \
+    "], statistics [" STATISTIC "], samples [" SAMPLE                                              \
+    "], replies [{plugin text, call int, request hex32, bytes int, data_begins text?}],"           \
+    " timings [{phase text, begun text, duration_ns int}],"                                        \
+    " ranks [{rank int, host text, phase text, move text, calls int, duration_ns int, sent int,"   \
+    " received int}], gauges " METRICS                                                             \
+    ", events [{time text, segment int, level text, kind text, message text, data text?}]}"        \
+    " (with --step: one step)"
 
 enum { LAST = 10, MAX_COLUMNS = 32, BITS_SIZE = 19 };
 
