@@ -100,7 +100,7 @@ static invar_status copy_series(transfer *t, const invar_ledger_stored_row *row)
 {
     const invar_ledger_table_def *spec = invar_ledger_table_get(row->table);
 
-    for (int i = 0; i < spec->columns; i++)
+    for (int i = 0; spec->column[i].name; i++)
         if (spec->column[i].flags & INVAR_COLUMN_SERIES) {
             if (row->values[i].type != INVAR_LEDGER_TYPE_TEXT)
                 return INVAR_FAIL(

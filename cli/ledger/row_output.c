@@ -24,25 +24,18 @@
 #include "base/invar_banned.h"
 
 enum {
-    CHUNK_BYTES = 1 << 20,
     CELL_BYTES = 64,        /* memory per table cell in addition to its text */
     TABLE_BYTES = 64 << 20, /* limit of a table; longer ones are not readable anyway */
     DOCUMENT_BYTES = 128 << 20,
 };
 
-/* A chunk of a document that is not written yet. */
-typedef struct document_chunk {
-    struct document_chunk *next;
-    size_t used;
-    char text[CHUNK_BYTES];
-} document_chunk;
-
 struct invar_row_writer {
     FILE *stream;
     invar_row_writer_format format;
     invar_text_table table;
-    document_chunk *first, *last; /* chunks of a JSON document; owned */
-    size_t bytes;                 /* bytes in memory */
+    char *document;        /* (used) JSON document; owned */
+    size_t used, capacity; /* bytes of the document, and what is allocated for it */
+    size_t bytes;          /* bytes in memory */
     int64_t count;
 };
 
@@ -63,24 +56,7 @@ static invar_status count_held_bytes(invar_row_writer *rows, size_t bytes, size_
 static invar_status put_text(invar_row_writer *rows, const char *text, size_t bytes)
 {
     INVAR_TRY(count_held_bytes(rows, bytes, DOCUMENT_BYTES));
-    while (bytes > 0) {
-        size_t room = rows->last ? CHUNK_BYTES - rows->last->used : 0;
-        size_t part = bytes < room ? bytes : room;
-        document_chunk *fresh;
-        if (part == 0) {
-            INVAR_TRY(INVAR_ALLOC(fresh, 1, "JSON"));
-            fresh->next = NULL;
-            fresh->used = 0;
-            *(rows->last ? &rows->last->next : &rows->first) = fresh;
-            rows->last = fresh;
-            continue;
-        }
-        memcpy(rows->last->text + rows->last->used, text, part);
-        rows->last->used += part;
-        text += part;
-        bytes -= part;
-    }
-    return INVAR_OK;
+    return invar_alloc_append(&rows->document, &rows->used, &rows->capacity, text, bytes, "JSON");
 }
 
 static invar_status put_string(invar_row_writer *rows, const char *text)
@@ -209,8 +185,7 @@ static invar_status add_json_row(invar_row_writer *rows, const char *const *colu
 static invar_status end_json(invar_row_writer *rows)
 {
     INVAR_TRY(put_string(rows, rows->count > 0 ? "\n]\n" : "]\n"));
-    for (const document_chunk *c = rows->first; c; c = c->next)
-        fwrite(c->text, 1, c->used, rows->stream);
+    fwrite(rows->document, 1, rows->used, rows->stream);
     return INVAR_OK; // main checks whether stdout could be written
 }
 
@@ -356,9 +331,6 @@ void invar_row_writer_free(invar_row_writer *rows)
     if (!rows)
         return;
     invar_text_table_free(&rows->table);
-    for (document_chunk *c = rows->first, *next; c; c = next) {
-        next = c->next;
-        invar_free(c);
-    }
+    invar_free(rows->document);
     invar_free(rows);
 }

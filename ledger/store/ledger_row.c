@@ -43,37 +43,33 @@
         "series", TEXT, K | C | INVAR_COLUMN_SERIES                                                \
     }
 
+enum { ALWAYS = false, DETAIL = true };
+
 static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
     [INVAR_LEDGER_TABLE_RUN] = {"run",
-                                7,
+                                ALWAYS,
                                 {ENTRY,
                                  {"uuid", TEXT, K},
                                  {"name", TEXT, 0},
                                  {"kind", TEXT, 0},
                                  {"identity", BLOB, 0},
                                  {"parent", TEXT, 0},
-                                 {"fork_step", INT, 0}},
-                                false,
-                                false},
-    [INVAR_LEDGER_TABLE_IDENTITY] =
-        {"identity", 3, {{"key", TEXT, K}, ENTRY, {"value", TEXT, 0}}, false, false},
-    [INVAR_LEDGER_TABLE_SEGMENT] =
-        {"segment", 4, {SEG, ENTRY, {"after_step", INT, 0}, {"chain", BLOB, 0}}, false, false},
-    [INVAR_LEDGER_TABLE_FINISH] =
-        {"finish", 4, {SEG, ENTRY, {"exit_code", INT, 0}, {"reason", TEXT, 0}}, false, false},
+                                 {"fork_step", INT, 0}}},
+    [INVAR_LEDGER_TABLE_IDENTITY] = {"identity",
+                                     ALWAYS,
+                                     {{"key", TEXT, K}, ENTRY, {"value", TEXT, 0}}},
+    [INVAR_LEDGER_TABLE_SEGMENT] = {"segment",
+                                    ALWAYS,
+                                    {SEG, ENTRY, {"after_step", INT, 0}, {"chain", BLOB, 0}}},
+    [INVAR_LEDGER_TABLE_FINISH] = {"finish",
+                                   ALWAYS,
+                                   {SEG, ENTRY, {"exit_code", INT, 0}, {"reason", TEXT, 0}}},
     [INVAR_LEDGER_TABLE_FACT] =
-        {"fact",
-         5,
-         {SEG, {"scope", TEXT, K}, {"key", TEXT, K}, ENTRY, {"value", TEXT, 0}},
-         false,
-         false},
-    [INVAR_LEDGER_TABLE_OBJECT] = {"object",
-                                   4,
-                                   {{"hash", BLOB, K}, ENTRY, {"kind", TEXT, 0}, {"data", BLOB, 0}},
-                                   false,
-                                   false},
+        {"fact", ALWAYS, {SEG, {"scope", TEXT, K}, {"key", TEXT, K}, ENTRY, {"value", TEXT, 0}}},
+    [INVAR_LEDGER_TABLE_OBJECT] =
+        {"object", ALWAYS, {{"hash", BLOB, K}, ENTRY, {"kind", TEXT, 0}, {"data", BLOB, 0}}},
     [INVAR_LEDGER_TABLE_STEP] = {"step",
-                                 9,
+                                 ALWAYS,
                                  {STEP,
                                   SEG,
                                   ENTRY,
@@ -82,22 +78,19 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                   {"rng", BLOB, C},
                                   {"root", BLOB, C},
                                   {"chain", BLOB, C},
-                                  {"content", BLOB, 0}},
-                                 false,
-                                 false},
-    [INVAR_LEDGER_TABLE_METRIC] =
-        {"metric", 4, {STEP, SEG, SERIES, {"value_bits", INT, TWIN}}, true, false},
+                                  {"content", BLOB, 0}}},
+    [INVAR_LEDGER_TABLE_METRIC] = {"metric",
+                                   ALWAYS,
+                                   {STEP, SEG, SERIES, {"value_bits", INT, TWIN}}},
     [INVAR_LEDGER_TABLE_DIGEST] = {"digest",
-                                   5,
+                                   DETAIL,
                                    {STEP,
                                     SEG,
                                     {"rank", INT, K},
                                     {"manifest", BLOB, INVAR_COLUMN_MANIFEST},
-                                    {"data", BLOB, 0}},
-                                   true,
-                                   true},
+                                    {"data", BLOB, 0}}},
     [INVAR_LEDGER_TABLE_STAT] = {"stat",
-                                 8,
+                                 DETAIL,
                                  {STEP,
                                   SEG,
                                   {"rank", INT, K},
@@ -105,11 +98,9 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                   {"nans", INT, 0},
                                   {"infs", INT, 0},
                                   {"absmax_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY},
-                                  {"l2_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}},
-                                 true,
-                                 true},
+                                  {"l2_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}}},
     [INVAR_LEDGER_TABLE_SAMPLE] = {"sample",
-                                   20,
+                                   DETAIL,
                                    {STEP,
                                     SEG,
                                     {"idx", INT, K | C},
@@ -129,27 +120,21 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                     {"diff_bits", INT, TWIN},
                                     {"diff_at", INT, C},
                                     {"finish", TEXT, C},
-                                    {"arrival", INT, 0}},
-                                   true,
-                                   true},
+                                    {"arrival", INT, 0}}},
     [INVAR_LEDGER_TABLE_REPLY] = {"reply",
-                                  6,
+                                  DETAIL,
                                   {STEP,
                                    SEG,
                                    {"plugin", TEXT, K | C},
                                    {"call", INT, K | C},
                                    {"request", BLOB, C},
-                                   {"data", BLOB, C}},
-                                  true,
-                                  true},
+                                   {"data", BLOB, C}}},
     [INVAR_LEDGER_TABLE_EVALUATION] =
         {"evaluation",
-         6,
-         {STEP, SEG, {"dataset", TEXT, K | C}, SERIES, ENTRY, {"value_bits", INT, TWIN}},
-         false,
-         false},
+         ALWAYS,
+         {STEP, SEG, {"dataset", TEXT, K | C}, SERIES, ENTRY, {"value_bits", INT, TWIN}}},
     [INVAR_LEDGER_TABLE_CHECKPOINT] = {"checkpoint",
-                                       8,
+                                       ALWAYS,
                                        {STEP,
                                         SEG,
                                         {"entry", INT, K | INVAR_COLUMN_ENTRY},
@@ -157,31 +142,21 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                         {"path", TEXT, 0},
                                         {"bytes", INT, 0},
                                         {"hash", BLOB, 0},
-                                        {"chain", BLOB, 0}},
-                                       false,
-                                       false},
+                                        {"chain", BLOB, 0}}},
     [INVAR_LEDGER_TABLE_SEAL] = {"seal",
-                                 4,
+                                 ALWAYS,
                                  {{"entry", INT, K | INVAR_COLUMN_ENTRY},
                                   {"content", BLOB, 0},
                                   {"integrity", BLOB, 0},
-                                  {"sha256", BLOB, 0}},
-                                 false,
-                                 false},
+                                  {"sha256", BLOB, 0}}},
     [INVAR_LEDGER_TABLE_TIMING] =
         {"timing",
-         5,
-         {STEP, SEG, {"phase", TEXT, K}, {"start_ns", INT, 0}, {"duration_ns", INT, 0}},
-         true,
-         true},
+         DETAIL,
+         {STEP, SEG, {"phase", TEXT, K}, {"start_ns", INT, 0}, {"duration_ns", INT, 0}}},
     [INVAR_LEDGER_TABLE_GAUGE] =
-        {"gauge",
-         4,
-         {STEP, SEG, SERIES, {"value_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}},
-         true,
-         true},
+        {"gauge", DETAIL, {STEP, SEG, SERIES, {"value_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}}},
     [INVAR_LEDGER_TABLE_EVENT] = {"event",
-                                  8,
+                                  ALWAYS,
                                   {{"entry", INT, K | INVAR_COLUMN_ENTRY},
                                    {"i", INT, K},
                                    {"seg", INT, 0},
@@ -189,11 +164,9 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                    {"level", TEXT, 0},
                                    {"kind", TEXT, 0},
                                    {"message", TEXT, 0},
-                                   {"data", TEXT, 0}},
-                                  false,
-                                  false},
+                                   {"data", TEXT, 0}}},
     [INVAR_LEDGER_TABLE_WORK] = {"work",
-                                 10,
+                                 DETAIL,
                                  {STEP,
                                   SEG,
                                   {"rank", INT, K},
@@ -203,23 +176,17 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                   {"calls", INT, 0},
                                   {"duration_ns", INT, 0},
                                   {"sent", INT, 0},
-                                  {"received", INT, 0}},
-                                 true,
-                                 true},
+                                  {"received", INT, 0}}},
     [INVAR_LEDGER_TABLE_REWARD_PART] =
         {"reward_part",
-         5,
-         {STEP, SEG, {"idx", INT, K | C}, SERIES, {"value_bits", INT, TWIN}},
-         true,
-         true},
+         DETAIL,
+         {STEP, SEG, {"idx", INT, K | C}, SERIES, {"value_bits", INT, TWIN}}},
     [INVAR_LEDGER_TABLE_LED_SAMPLE] =
         {"led_sample",
-         5,
-         {STEP, SEG, {"idx", INT, K}, {"turns", INT, 0}, {"inserted", INT, 0}},
-         true,
-         true},
+         DETAIL,
+         {STEP, SEG, {"idx", INT, K}, {"turns", INT, 0}, {"inserted", INT, 0}}},
     [INVAR_LEDGER_TABLE_OP_TIME] = {"op_time",
-                                    8,
+                                    DETAIL,
                                     {STEP,
                                      SEG,
                                      {"rank", INT, K},
@@ -227,11 +194,10 @@ static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
                                      {"op", TEXT, K},
                                      {"calls", INT, 0},
                                      {"duration_ns", INT, 0},
-                                     {"longest_ns", INT, 0}},
-                                    true,
-                                    true},
-    [INVAR_LEDGER_TABLE_KEPT_SAMPLE] =
-        {"kept_sample", 4, {STEP, SEG, {"idx", INT, K}, {"data", BLOB, 0}}, true, true},
+                                     {"longest_ns", INT, 0}}},
+    [INVAR_LEDGER_TABLE_KEPT_SAMPLE] = {"kept_sample",
+                                        DETAIL,
+                                        {STEP, SEG, {"idx", INT, K}, {"data", BLOB, 0}}},
 };
 
 const invar_ledger_table invar_content_tables[INVAR_CONTENT_TABLES] = {
@@ -317,7 +283,7 @@ static void feed_columns(invar_ledger_bytes_fn feed, void *payload, invar_ledger
     invar_ledger_value name = invar_ledger_value_text(spec->name);
 
     invar_ledger_value_feed(feed, payload, &name);
-    for (int i = 0; i < spec->columns; i++)
+    for (int i = 0; spec->column[i].name; i++)
         if ((spec->column[i].flags & flags) == flags)
             invar_ledger_value_feed(feed, payload, &row[i]);
 }
@@ -393,7 +359,7 @@ invar_status invar_ledger_row_insert(invar_sql_stmt **out, invar_sql *sql, invar
 
     text_add(&names, "run");
     text_add(&values, "?");
-    for (int i = 0; i < spec->columns; i++) {
+    for (int i = 0; spec->column[i].name; i++) {
         const invar_column *column = &spec->column[i];
         text_add(&names, ", %s", column->name);
         if (column->flags & INVAR_COLUMN_SERIES)
@@ -438,7 +404,7 @@ invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table t
     invar_status status = invar_sql_bind_int(insert, 1, run);
     int at = 2;
 
-    for (int i = 0; i < spec->columns && status == INVAR_OK; i++) {
+    for (int i = 0; spec->column[i].name && status == INVAR_OK; i++) {
         status = invar_ledger_value_bind(insert, at++, &row[i]);
         if (status == INVAR_OK && spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             status = invar_sql_bind_real(insert, at++, twin_of(row[i].integer)); // NaN binds NULL
@@ -454,10 +420,12 @@ invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar
     const invar_ledger_table_def *spec = &specs[table];
     text t = {.used = 0};
     int position = 0, keys = 0;
+    bool has_entry = false;
 
     text_add(&t, "SELECT ");
-    for (int i = 0; i < spec->columns; i++) {
+    for (int i = 0; spec->column[i].name; i++) {
         const invar_column *column = &spec->column[i];
+        has_entry |= (column->flags & INVAR_COLUMN_ENTRY) != 0;
         if (column->flags & INVAR_COLUMN_SERIES)
             text_add(&t, "(SELECT name FROM series n WHERE n.series = t.series), ");
         else if (column->flags & INVAR_COLUMN_MANIFEST)
@@ -468,14 +436,13 @@ invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar
             text_add(&t, "%.*s, ", twin_length(column), column->name);
     }
     text_add(&t, "sum, %s FROM %s t WHERE run = ?1",
-             spec->keyed_by_step
-                 ? "(SELECT entry FROM step s WHERE s.run = t.run AND s.step = t.step AND "
-                   "s.seg = t.seg)"
-                 : "entry",
+             has_entry ? "entry"
+                       : "(SELECT entry FROM step s WHERE s.run = t.run AND s.step = t.step AND "
+                         "s.seg = t.seg)",
              spec->name);
     if (count > 1)
         text_add(&t, " AND step = ?2 AND seg = ?3");
-    for (int i = 0; i < spec->columns; i++) {
+    for (int i = 0; spec->column[i].name; i++) {
         position++;
         if (spec->column[i].flags & INVAR_COLUMN_KEY)
             text_add(&t, "%s%d", keys++ == 0 ? " ORDER BY " : ", ", position);
@@ -520,7 +487,7 @@ bool invar_ledger_row_next(invar_ledger_stored_row *out, invar_status *status,
         return false;
     out->table = table;
     out->readable_copies_agree = true;
-    for (int i = 0; i < spec->columns; i++) {
+    for (int i = 0; spec->column[i].name; i++) {
         out->values[i] = invar_ledger_value_column(select, at++);
         if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             out->readable_copies_agree =
@@ -554,7 +521,7 @@ void invar_ledger_row_describe(char *out, size_t size, invar_ledger_table table,
     int used = snprintf(out, size, "%s (", spec->name);
     const char *comma = "";
 
-    for (int i = 0; i < spec->columns && used >= 0 && (size_t)used < size; i++) {
+    for (int i = 0; spec->column[i].name && used >= 0 && (size_t)used < size; i++) {
         if (!(spec->column[i].flags & INVAR_COLUMN_KEY))
             continue;
         if (row[i].type == INVAR_LEDGER_TYPE_TEXT)

@@ -85,10 +85,10 @@ typedef struct invar_column {
 
 typedef struct invar_ledger_table_def {
     const char *name;
-    int columns; /* number of logical columns, without run and sum */
+    bool detail; /* a copy may leave out rows of old steps (invar_ledger_retention) */
+    /* The logical columns, without run and sum, and one without a name. Rows of a table without a
+       column of entries belong to the entry of their step. */
     invar_column column[INVAR_LEDGER_ROW_COLUMNS];
-    bool keyed_by_step; /* the table has no entry column: a row belongs to the entry of its step */
-    bool detail;        /* a copy may leave out rows of old steps (invar_ledger_retention) */
 } invar_ledger_table_def;
 
 /* Returns the static definition of a table. */
