@@ -90,7 +90,7 @@ invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
 
     INVAR_TRY(invar_temp_name(folder, path, "partial"));
     // SQLite would apply a "-wal" file at the target to the copy
-    if (access(path, F_OK) == 0 || invar_ledger_file_has_wal(path))
+    if (access(path, F_OK) == 0 || invar_ledger_file_beside(path, "-wal") > 0)
         return fail_exists(path);
     if (mkdir(folder, 0700) != 0)
         return io_error(path, "cannot be made");

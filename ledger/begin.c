@@ -228,22 +228,24 @@ static invar_status gather_facts(invar_provenance **out, const invar_ledger_prov
     return c->no_auto_facts ? INVAR_OK : invar_provenance_gather(out, c->build);
 }
 
-/* Drops the points of the previous run or segment. */
-static void clear_definition(invar_ledger *ledger)
+/*
+ * Ends the transaction of begin or resume. A failure restores the position that was `before`;
+ * otherwise the points of the previous run or segment are dropped.
+ */
+static invar_status commit_segment(invar_ledger *ledger, invar_status status,
+                                   const invar_ledger_position *before)
 {
+    status = invar_ledger_commit(ledger, status, &ledger->position);
+    if (status != INVAR_OK) {
+        ledger->position = *before;
+        return status;
+    }
     invar_free(ledger->definition.rooted);
     ledger->definition = (invar_ledger_manifest){.defined = false};
+    return INVAR_OK;
 }
 
-/* Returns the position before the first step: that of a step of the parent, or before step 0. */
-static invar_ledger_position first_position(const invar_ledger_run *run)
-{
-    if (!run->fork_chain)
-        return (invar_ledger_position){.step = -1};
-    return (invar_ledger_position){.step = run->fork_step, .chain = *run->fork_chain};
-}
-
-/* The transaction of begin. Restores the position if it fails. */
+/* The transaction of begin. */
 static invar_status run_begin_transaction(invar_ledger *ledger, const invar_ledger_run *run,
                                           const invar_digest *identity,
                                           const invar_ledger_pair *const *order,
@@ -254,19 +256,17 @@ static invar_status run_begin_transaction(invar_ledger *ledger, const invar_ledg
     invar_status status;
 
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "begin", INVAR_DURABILITY_PROCESS));
-    ledger->position = first_position(run);
+    ledger->position = (invar_ledger_position){.step = -1};
+    if (run->fork_chain) // the run begins after a step of its parent
+        ledger->position =
+            (invar_ledger_position){.step = run->fork_step, .chain = *run->fork_chain};
     status = invar_sql_query_int(&last, ledger->sql, "SELECT max(run) FROM run", 0);
     ledger->position.run = last + 1;
     if (status == INVAR_OK)
         status = add_run(ledger, run, identity, order);
     if (status == INVAR_OK)
         status = add_segment(ledger, &run->circumstances, found);
-    status = invar_ledger_commit(ledger, status, &ledger->position);
-    if (status != INVAR_OK)
-        ledger->position = before;
-    else
-        clear_definition(ledger);
-    return status;
+    return commit_segment(ledger, status, &before);
 }
 
 invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *run)
@@ -365,12 +365,7 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
     status = invar_ledger_begin_transaction(ledger, "resume", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK) {
         ledger->position = next;
-        status = add_segment(ledger, provenance, found);
-        status = invar_ledger_commit(ledger, status, &next);
-        if (status != INVAR_OK)
-            ledger->position = before;
-        else
-            clear_definition(ledger);
+        status = commit_segment(ledger, add_segment(ledger, provenance, found), &before);
     }
     invar_provenance_free(found);
     return status;

@@ -25,14 +25,17 @@ typedef struct leftover {
     uint64_t total; /* sum of their sums, modulo 2^64 */
 } leftover;
 
-/* The copy of one run. */
+/* A copy of runs, and the run that is being copied. */
 typedef struct transfer {
     invar_ledger *from, *to;
-    invar_ledger_summary run;           /* the run in `from` */
-    int64_t number;                     /* number of the run in `to` */
-    int64_t first;                      /* first entry to copy; `to` has the earlier ones */
+    int64_t only;                       /* number of the only run to copy; 0 to copy all */
     const invar_ledger_retention *keep; /* detail rows to keep; NULL keeps all */
-    leftover *left;                     /* (run.entries) rows left out of each entry */
+    int64_t copied;                     /* number of runs copied or extended */
+
+    invar_ledger_summary run; /* the run in `from` */
+    int64_t number;           /* number of the run in `to` */
+    int64_t first;            /* first entry to copy; `to` has the earlier ones */
+    leftover *left;           /* (run.entries) rows left out of each entry */
     invar_sql_stmt *add_entry, *add_pruned;
 } transfer;
 
@@ -220,6 +223,7 @@ static invar_status copy_run(transfer *t)
     INVAR_TRY(INVAR_ALLOC_ZEROED(t->left, (size_t)t->run.entries, "the entries"));
     status = invar_sql_exec(t->to->sql, "BEGIN IMMEDIATE");
     if (status == INVAR_OK) {
+        t->add_entry = t->add_pruned = NULL;
         status = copy_rows(t);
         invar_sql_free(t->add_entry);
         invar_sql_free(t->add_pruned);
@@ -264,87 +268,73 @@ static invar_status find_target(transfer *t)
     return INVAR_OK;
 }
 
-typedef struct batch {
-    invar_ledger *from, *to;
-    int64_t only; /* number of the only run to copy; 0 to copy all */
-    const invar_ledger_retention *keep;
-    int64_t copied; /* number of runs copied or extended */
-} batch;
-
 static invar_status copy_new_entries(void *payload, const invar_ledger_summary *run)
 {
-    batch *b = payload;
-    transfer t = {.from = b->from, .to = b->to, .run = *run, .keep = b->keep};
+    transfer *t = payload;
 
-    if (b->only != 0 && b->only != run->run)
+    if (t->only != 0 && t->only != run->run)
         return INVAR_OK;
-    INVAR_TRY(find_target(&t));
-    if (t.first == run->entries)
+    t->run = *run;
+    INVAR_TRY(find_target(t));
+    if (t->first == run->entries)
         return INVAR_OK;
-    if (t.number == b->to->position.run) // the position of the writer would become wrong
+    if (t->number == t->to->position.run) // the position of the writer would become wrong
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "ledger %.1000s: its run %.32s is being written and cannot be extended by "
             "%.1000s; close it first",
-            invar_sql_path(b->to->sql), run->uuid, invar_sql_path(b->from->sql));
-    INVAR_TRY(copy_run(&t));
-    b->copied++;
-    return INVAR_OK;
-}
-
-static invar_status check_source(invar_ledger *from)
-{
-    invar_ledger_verify_result verdict;
-
-    INVAR_TRY(invar_ledger_verify(&verdict, from, NULL, NULL));
-    if (verdict.problems > 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "ledger %.1000s: it is damaged and not copied: %.1000s",
-                          invar_sql_path(from->sql), verdict.first_problem);
+            invar_sql_path(t->to->sql), run->uuid, invar_sql_path(t->from->sql));
+    INVAR_TRY(copy_run(t));
+    t->copied++;
     return INVAR_OK;
 }
 
 /*
  * Verifies and copies in one snapshot of the source, so that exactly the verified rows are copied.
  */
-static invar_status copy_runs(batch *b, bool verified)
+static invar_status copy_runs(transfer *t, bool verified)
 {
+    invar_ledger_verify_result verdict;
     invar_status status = INVAR_OK;
     bool began;
 
-    if (b->to->lock < 0)
+    if (t->to->lock < 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.1000s: it is open for reading only",
-                          invar_sql_path(b->to->sql));
-    INVAR_TRY(invar_ledger_snapshot(&began, b->from));
+                          invar_sql_path(t->to->sql));
+    INVAR_TRY(invar_ledger_snapshot(&began, t->from));
     if (verified)
-        status = check_source(b->from);
+        status = invar_ledger_verify(&verdict, t->from, NULL, NULL);
+    if (status == INVAR_OK && verified && verdict.problems > 0)
+        status =
+            INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: it is damaged and not copied: %.1000s",
+                       invar_sql_path(t->from->sql), verdict.first_problem);
     if (status == INVAR_OK)
-        status = invar_ledger_runs(b->from, copy_new_entries, b);
-    invar_ledger_snapshot_end(b->from, began);
+        status = invar_ledger_runs(t->from, copy_new_entries, t);
+    invar_ledger_snapshot_end(t->from, began);
     return status;
 }
 
 invar_status invar_ledger_import(int64_t *runs_out, invar_ledger *ledger, invar_ledger *from)
 {
-    batch b = {.from = from, .to = ledger};
+    transfer t = {.from = from, .to = ledger};
 
     *runs_out = 0;
-    INVAR_TRY(copy_runs(&b, true));
-    *runs_out = b.copied;
+    INVAR_TRY(copy_runs(&t, true));
+    *runs_out = t.copied;
     return INVAR_OK;
 }
 
 invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from, int64_t run)
 {
-    batch b = {.from = from, .to = ledger, .only = run};
+    transfer t = {.from = from, .to = ledger, .only = run};
 
-    return copy_runs(&b, false);
+    return copy_runs(&t, false);
 }
 
 invar_status invar_ledger_copy_pruned(invar_ledger *ledger, invar_ledger *from,
                                       const invar_ledger_retention *keep)
 {
-    batch b = {.from = from, .to = ledger, .keep = keep};
+    transfer t = {.from = from, .to = ledger, .keep = keep};
 
-    return copy_runs(&b, true);
+    return copy_runs(&t, true);
 }

@@ -25,6 +25,16 @@ static invar_status check_segment_open(const invar_ledger *ledger)
     return INVAR_OK;
 }
 
+/* Records one row in a transaction of its own, which moves the position to `next`. */
+static invar_status record_row(invar_ledger *ledger, invar_ledger_table table,
+                               const invar_ledger_value *row, const invar_ledger_position *next)
+{
+    const char *kind = invar_ledger_table_get(table)->name;
+
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, kind, INVAR_DURABILITY_POWER));
+    return invar_ledger_commit(ledger, invar_ledger_add(ledger, table, row), next);
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 invar_status invar_ledger_add_event(invar_ledger *ledger, const invar_ledger_event *event,
@@ -114,18 +124,15 @@ static invar_status check_checkpoint(invar_ledger *ledger, const invar_ledger_ch
 static invar_status record_checkpoint(invar_ledger *ledger, const invar_ledger_checkpoint *made,
                                       const char *state)
 {
-    invar_status status;
-
     INVAR_TRY(check_checkpoint(ledger, made));
-    INVAR_TRY(invar_ledger_begin_transaction(ledger, "checkpoint", INVAR_DURABILITY_POWER));
-    status = invar_ledger_add(
+    return record_row(
         ledger, INVAR_LEDGER_TABLE_CHECKPOINT,
         (invar_ledger_row_values){
             invar_ledger_value_int(made->step), invar_ledger_value_int(ledger->position.seg),
             invar_ledger_value_int(ledger->position.entry), invar_ledger_value_text(state),
             invar_ledger_value_text(made->path), invar_ledger_value_int(made->bytes),
-            invar_ledger_value_digest(&made->hash), invar_ledger_value_digest(&made->chain)});
-    return invar_ledger_commit(ledger, status, &ledger->position);
+            invar_ledger_value_digest(&made->hash), invar_ledger_value_digest(&made->chain)},
+        &ledger->position);
 }
 
 invar_status invar_ledger_checkpoint_intent(invar_ledger *ledger,
@@ -145,17 +152,14 @@ invar_status invar_ledger_checkpoint_complete(invar_ledger *ledger,
 invar_status invar_ledger_finish(invar_ledger *ledger, int64_t exit_code, const char *reason)
 {
     invar_ledger_position next = ledger->position;
-    invar_status status;
 
     INVAR_TRY(check_segment_open(ledger));
     INVAR_TRY(invar_ledger_validate_text("a reason", reason));
-    INVAR_TRY(invar_ledger_begin_transaction(ledger, "finish", INVAR_DURABILITY_POWER));
-    status =
-        invar_ledger_add(ledger, INVAR_LEDGER_TABLE_FINISH,
-                         (invar_ledger_row_values){invar_ledger_value_int(ledger->position.seg),
-                                                   invar_ledger_value_int(ledger->position.entry),
-                                                   invar_ledger_value_int(exit_code),
-                                                   invar_ledger_value_text(reason)});
     next.finished = true;
-    return invar_ledger_commit(ledger, status, &next);
+    return record_row(ledger, INVAR_LEDGER_TABLE_FINISH,
+                      (invar_ledger_row_values){invar_ledger_value_int(ledger->position.seg),
+                                                invar_ledger_value_int(ledger->position.entry),
+                                                invar_ledger_value_int(exit_code),
+                                                invar_ledger_value_text(reason)},
+                      &next);
 }

@@ -73,13 +73,6 @@ static void add_fact_printf(invar_provenance *p, const char *scope, const char *
     add_fact(p, scope, key, p->values[p->n_facts]);
 }
 
-/* Turns the record of the last failure into a fact, which explains why `dirty` is unknown. */
-static void add_problem(invar_provenance *p)
-{
-    add_fact_printf(p, "build", "problem", "%s", invar_error_last()->message);
-    invar_error_clear();
-}
-
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Opens a regular file. Reading anything else, such as a pipe or a device, might never end. */
@@ -146,7 +139,7 @@ static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_o
 
 /* ---- the build ------------------------------------------------------------------------------- */
 
-enum { DIRTY = 5, BUILD_KEYS = 10 };
+enum { COMMIT_TIME = 2, DIRTY = 5, BUILD_KEYS = 10 };
 
 #define TEXT(key, text)                                                                            \
     {                                                                                              \
@@ -174,9 +167,6 @@ static const invar_recipe_key build_keys[BUILD_KEYS] = {
     TEXT("version", "of the program"),
     TEXT("type", "of the build"),
 };
-static const char *const fact_keys[BUILD_KEYS] = {"commit",  "tree",  "commit_time", "author",
-                                                  "subject", "dirty", "compiler",    "flags",
-                                                  "version", "type"};
 static const invar_recipe_schema build_schema = {.keys = build_keys, .count = BUILD_KEYS};
 
 static invar_status read_build(invar_provenance *p, const char *path)
@@ -229,14 +219,16 @@ static invar_status gather_build(invar_provenance *p, const char *path)
     if (status == INVAR_E_NOMEM)
         return status;
     if (status != INVAR_OK) {
-        add_problem(p);
+        // `dirty` is unknown, and this is why
+        add_fact_printf(p, "build", "problem", "%s", invar_error_last()->message);
+        invar_error_clear();
         add_fact(p, "build", "dirty", "unknown");
         return INVAR_OK;
     }
     for (int i = 0; i < BUILD_KEYS; i++) {
         invar_recipe_entry entry;
         invar_recipe_entry_get(&entry, p->build, i);
-        add_fact(p, "build", fact_keys[i], entry.text);
+        add_fact(p, "build", i == COMMIT_TIME ? "commit_time" : build_keys[i].name, entry.text);
     }
     return INVAR_OK;
 }

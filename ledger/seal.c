@@ -126,20 +126,14 @@ invar_status invar_seal_compute(invar_seal *out, invar_ledger *ledger, int64_t r
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-static void print_hex(char *out, const uint8_t *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
-
 static void print_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *uuid, const invar_seal *seal)
 {
     char content[INVAR_DIGEST_HEX_SIZE], integrity[INVAR_DIGEST_HEX_SIZE];
-    char sha256[2 * INVAR_SEAL_BYTES + 1];
+    char sha256[INVAR_SHA256_HEX_SIZE];
 
     invar_digest_format(content, &seal->content);
     invar_digest_format(integrity, &seal->integrity);
-    print_hex(sha256, seal->sha256, INVAR_SEAL_BYTES);
+    invar_sha256_format(sha256, seal->sha256);
     snprintf(out, INVAR_LEDGER_SEAL_SIZE, "invar-seal 1 %s %" PRId64 " %s %s %s", uuid,
              seal->entries, content, integrity, sha256);
 }

@@ -8,6 +8,7 @@
  */
 #include "ledger/sha256.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/invar_banned.h"
@@ -107,4 +108,10 @@ void invar_sha256_final(uint8_t out[INVAR_SHA256_BYTES], invar_sha256 *sha)
     invar_sha256_update(sha, tail, 1 + zeros + 8);
     for (int i = 0; i < INVAR_SHA256_BYTES; i++)
         out[i] = (uint8_t)(sha->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void invar_sha256_format(char out[INVAR_SHA256_HEX_SIZE], const uint8_t digest[INVAR_SHA256_BYTES])
+{
+    for (int i = 0; i < INVAR_SHA256_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }

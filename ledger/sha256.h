@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 #define INVAR_SHA256_BYTES 32
+#define INVAR_SHA256_HEX_SIZE 65 /* hexadecimal digits and a NUL */
 
 typedef struct invar_sha256 {
     uint32_t state[8];
@@ -32,6 +33,9 @@ void invar_sha256_update(invar_sha256 *sha, const void *data, size_t bytes);
 
 /* Writes the digest to `out`. Call invar_sha256_init before using `sha` again. */
 void invar_sha256_final(uint8_t out[INVAR_SHA256_BYTES], invar_sha256 *sha);
+
+/* Writes a digest as hexadecimal digits. */
+void invar_sha256_format(char out[INVAR_SHA256_HEX_SIZE], const uint8_t digest[INVAR_SHA256_BYTES]);
 
 #ifdef __cplusplus
 }

@@ -147,15 +147,6 @@ static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_o
 
 /* ---- checks of the caller's values ----------------------------------------------------------- */
 
-static invar_status check_samples(const invar_ledger_step *step)
-{
-    for (size_t i = 0; i < step->n_samples; i++) {
-        INVAR_TRY(invar_ledger_validate_name("a sample's coordinates", step->samples[i].rng));
-        INVAR_TRY(invar_ledger_validate_name("a sample's finish", step->samples[i].finish_reason));
-    }
-    return INVAR_OK;
-}
-
 /* Checks reward parts. They must be in the order of their keys, in which they are hashed. */
 static invar_status check_parts(const invar_ledger_step *step)
 {
@@ -615,20 +606,20 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
     draft d = {.step = step, .seg = ledger->position.seg, .entry = ledger->position.entry};
     const void **order;
     invar_status status;
-    void *block;
 
     INVAR_TRY(check_state(ledger, step));
-    INVAR_TRY(check_samples(step));
+    for (size_t i = 0; i < step->n_samples; i++) {
+        INVAR_TRY(invar_ledger_validate_name("a sample's coordinates", step->samples[i].rng));
+        INVAR_TRY(invar_ledger_validate_name("a sample's finish", step->samples[i].finish_reason));
+    }
     INVAR_TRY(check_parts(step));
     INVAR_TRY(check_details(ledger, step));
-    INVAR_TRY(invar_alloc(&block, step->n_metrics + step->n_gauges + step->n_replies, sizeof *order,
-                          "a step"));
-    order = block;
+    INVAR_TRY(INVAR_ALLOC(order, step->n_metrics + step->n_gauges + step->n_replies, "a step"));
     d.metrics = (const invar_ledger_metric **)order;
     d.gauges = d.metrics + step->n_metrics;
     d.replies = (const invar_ledger_plugin_reply **)(order + step->n_metrics + step->n_gauges);
     status = append_draft(ledger, &d);
-    invar_free(block);
+    invar_free(order);
     return status;
 }
 

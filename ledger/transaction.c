@@ -45,7 +45,7 @@ static invar_status fail_incomplete(const char *path)
 
 static invar_status fail_not_a_ledger(const char *path)
 {
-    if (invar_ledger_file_has_been_written(path))
+    if (invar_ledger_file_beside(path, "-lock") >= 0)
         return fail_incomplete(path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: an empty file, not a ledger", path);
 }
@@ -54,7 +54,7 @@ static invar_status check_file_system(const char *path, bool write)
 {
     const char *network = invar_ledger_file_network(path);
 
-    if (!network || (!write && !invar_ledger_file_has_wal(path)))
+    if (!network || (!write && invar_ledger_file_beside(path, "-wal") <= 0))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                       "ledger %.1000s: it lies on %s, where SQLite loses data; put it on a local "
@@ -105,7 +105,7 @@ static invar_status open_locked(invar_ledger *ledger, const char *path,
 static invar_status open_writer(invar_ledger *ledger, const char *path,
                                 const invar_ledger_options *options, invar_ledger_file_kind kind)
 {
-    bool locked = invar_ledger_file_has_lock(path);
+    bool locked = invar_ledger_file_beside(path, "-lock") >= 0;
     invar_status status;
 
     if (kind == INVAR_LEDGER_FILE_KIND_MISSING && !options->create)
@@ -152,7 +152,7 @@ static bool has_writer(const char *path)
  */
 static invar_status open_reader(invar_ledger *ledger, const char *path, invar_ledger_file_kind kind)
 {
-    bool complete = !invar_ledger_file_has_wal(path) && !has_writer(path);
+    bool complete = invar_ledger_file_beside(path, "-wal") <= 0 && !has_writer(path);
     invar_status status;
 
     if (kind == INVAR_LEDGER_FILE_KIND_MISSING)
@@ -163,8 +163,9 @@ static invar_status open_reader(invar_ledger *ledger, const char *path, invar_le
     if (complete && (invar_ledger_file_network(path) || !invar_ledger_file_writable(path)))
         return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
     status = open_as(ledger, path, INVAR_SQL_MODE_READ);
-    if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_ledger_file_has_journal(path) &&
-        invar_ledger_file_has_been_written(path) && !has_writer(path))
+    if (status != INVAR_OK && status != INVAR_E_NOMEM &&
+        invar_ledger_file_beside(path, "-journal") >= 0 &&
+        invar_ledger_file_beside(path, "-lock") >= 0 && !has_writer(path))
         return fail_incomplete(path);
     if (status == INVAR_E_IO && !complete && !invar_ledger_file_writable(path))
         return INVAR_FAIL(
@@ -214,8 +215,8 @@ invar_status invar_ledger_check_output(const char *path, const char *home)
     INVAR_TRY(invar_ledger_file_look(&kind, target));
     INVAR_TRY(check_writable(target));
     // a file with a WAL or a journal cannot be opened as immutable: open checks it later
-    if (kind != INVAR_LEDGER_FILE_KIND_DATA || invar_ledger_file_has_wal(target) ||
-        invar_ledger_file_has_journal(target))
+    if (kind != INVAR_LEDGER_FILE_KIND_DATA || invar_ledger_file_beside(target, "-wal") > 0 ||
+        invar_ledger_file_beside(target, "-journal") >= 0)
         return INVAR_OK;
     INVAR_TRY(open_as(&there, target, INVAR_SQL_MODE_IMMUTABLE));
     invar_sql_close(there.sql);
@@ -240,7 +241,7 @@ static void complete_file(invar_sql *sql)
  */
 static void remove_empty_wal(const char *path)
 {
-    if (invar_ledger_file_has_empty_wal(path) && invar_ledger_file_writable(path) &&
+    if (invar_ledger_file_beside(path, "-wal") == 0 && invar_ledger_file_writable(path) &&
         !has_writer(path))
         invar_sql_remove_wal(path);
 }
@@ -329,22 +330,6 @@ invar_status invar_ledger_add(invar_ledger *ledger, invar_ledger_table table,
 
 /* ---- series ---------------------------------------------------------------------------------- */
 
-static bool series_known(const invar_ledger *ledger, uint64_t hash)
-{
-    for (int64_t i = 0; i < ledger->n_series; i++)
-        if (ledger->series[i] == hash)
-            return true;
-    return false;
-}
-
-static invar_status remember_series(invar_ledger *ledger, uint64_t hash)
-{
-    INVAR_TRY(INVAR_GROW(ledger->series, ledger->series_room, ledger->n_series,
-                         ledger->n_series + 1, "names"));
-    ledger->series[ledger->n_series++] = hash;
-    return INVAR_OK;
-}
-
 static invar_status insert_series(invar_ledger *ledger, const char *name)
 {
     if (!ledger->insert_series)
@@ -363,10 +348,14 @@ invar_status invar_ledger_add_series(invar_ledger *ledger, const char *name)
 
     invar_hash_bytes(&digest, name, strlen(name));
     memcpy(&hash, digest.bytes, sizeof hash);
-    if (series_known(ledger, hash))
-        return INVAR_OK;
+    for (int64_t i = 0; i < ledger->n_series; i++)
+        if (ledger->series[i] == hash)
+            return INVAR_OK;
     INVAR_TRY(insert_series(ledger, name));
-    return remember_series(ledger, hash);
+    INVAR_TRY(INVAR_GROW(ledger->series, ledger->series_room, ledger->n_series,
+                         ledger->n_series + 1, "names"));
+    ledger->series[ledger->n_series++] = hash;
+    return INVAR_OK;
 }
 
 /* ---- the end of a transaction ---------------------------------------------------------------- */

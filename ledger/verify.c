@@ -134,13 +134,6 @@ static invar_status check_manifests(audit *a)
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-static invar_status open_accounts(audit *a)
-{
-    INVAR_TRY(invar_sql_query_int(&a->entries, a->ledger->sql,
-                                  "SELECT count(*) FROM entry WHERE run = ?1", a->run));
-    return INVAR_ALLOC_ZEROED(a->accounts, (size_t)a->entries, "the entries");
-}
-
 /* Adds the rows that were left out of this copy to the account of their entry. */
 static void count_pruned(audit *a, invar_sql_stmt *stmt)
 {
@@ -510,11 +503,13 @@ static invar_status verify_run_rows(audit *a)
 
 static invar_status verify_run(audit *a)
 {
-    invar_status status = open_accounts(a);
+    invar_status status;
 
+    INVAR_TRY(invar_sql_query_int(&a->entries, a->ledger->sql,
+                                  "SELECT count(*) FROM entry WHERE run = ?1", a->run));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(a->accounts, (size_t)a->entries, "the entries"));
     a->pruned = false;
-    if (status == INVAR_OK)
-        status = verify_run_rows(a);
+    status = verify_run_rows(a);
     invar_free(a->accounts);
     a->accounts = NULL;
     a->verdict->runs++;
@@ -577,12 +572,6 @@ static void add_structure_complaints(audit *a, invar_sql_stmt *stmt)
         a->complaints += *text == '\n';
 }
 
-static void report_structure(audit *a)
-{
-    if (a->complaints > 0)
-        report_problem(a, "the file's structure: %s", a->structure);
-}
-
 static invar_status verify_file(audit *a)
 {
     invar_sql_stmt *runs;
@@ -592,7 +581,7 @@ static invar_status verify_file(audit *a)
     // reported last, because other findings name the row
     INVAR_TRY(for_each_row(a, "PRAGMA integrity_check(10)", add_structure_complaints));
     if (a->complaints >= COMPLAINTS) {
-        report_structure(a);
+        report_problem(a, "the file's structure: %s", a->structure);
         return INVAR_OK;
     }
     INVAR_TRY(invar_sql_query_int(&a->total_rows, a->ledger->sql,
@@ -606,7 +595,8 @@ static invar_status verify_file(audit *a)
     INVAR_TRY(invar_sql_end(runs, status));
     INVAR_TRY(check_orphans(a));
     INVAR_TRY(check_series(a));
-    report_structure(a);
+    if (a->complaints > 0)
+        report_problem(a, "the file's structure: %s", a->structure);
     return INVAR_OK;
 }
 

@@ -129,26 +129,19 @@ static bool read_output(size_t *bytes_out, report_bundle *b, size_t most, int fd
     }
 }
 
-/* The last line of an output, without the program's name. */
-static void last_line(char *out, size_t size, const char *text, size_t bytes)
-{
-    invar_process_tail tail = {0};
-
-    invar_process_tail_add(&tail, text, bytes);
-    invar_process_last_output_line(out, size, &tail);
-}
-
 static void describe_end(report_member *m, const invar_subprocess *child, const char *text,
                          size_t bytes, const char *limit)
 {
     int code = WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : -1;
     char words[NOTE_BYTES - 40];
+    invar_process_tail tail = {0};
 
     if (limit) {
         (void)snprintf(m->note, sizeof m->note, "only what was printed before a limit of %s",
                        limit);
     } else if (code != INVAR_EXIT_OK && code != INVAR_EXIT_DIFFERENT) {
-        last_line(words, sizeof words, text, bytes);
+        invar_process_tail_add(&tail, text, bytes);
+        invar_process_last_output_line(words, sizeof words, &tail);
         (void)snprintf(m->note, sizeof m->note, "exit code %d: %s", code, words);
     }
 }

@@ -90,43 +90,28 @@ static invar_status refresh_body(cached_body *body, invar_ledger *ledger,
     return INVAR_OK;
 }
 
-static invar_status answer_body(invar_http_transaction *transaction, invar_live_report_server *b,
-                                invar_ledger *ledger, const invar_ledger_summary *run, bool running,
-                                bool page)
-{
-    cached_body *body = page ? &b->page : &b->data;
-
-    (void)pthread_mutex_lock(&b->lock);
-    invar_status status = refresh_body(body, ledger, run, running, page);
-    if (status == INVAR_OK)
-        status = send_body(transaction, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
-    (void)pthread_mutex_unlock(&b->lock);
-    return status;
-}
-
-static invar_status answer_state(invar_http_transaction *transaction,
-                                 const invar_ledger_summary *run, bool running)
-{
-    char text[80];
-    int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
-                         run->entries, running ? "false" : "true");
-
-    return send_body(transaction, 200, TYPE_JSON, text, (size_t)bytes);
-}
-
 static invar_status answer_path(invar_http_transaction *transaction, invar_live_report_server *b,
                                 invar_ledger *ledger)
 {
-    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "", text[80];
+    bool page = strcmp(transaction->path, "/") == 0;
+    cached_body *body = page ? &b->page : &b->data;
     invar_ledger_summary run;
 
     INVAR_TRY(invar_ledger_find(&run, ledger, b->at->run.uuid));
     if (!run.finished)
         INVAR_TRY(invar_ledger_writer(writer, b->at->path));
-    if (strcmp(transaction->path, "/state") == 0)
-        return answer_state(transaction, &run, writer[0] != '\0');
-    return answer_body(transaction, b, ledger, &run, writer[0] != '\0',
-                       strcmp(transaction->path, "/") == 0);
+    if (strcmp(transaction->path, "/state") == 0) {
+        int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
+                             run.entries, writer[0] ? "false" : "true");
+        return send_body(transaction, 200, TYPE_JSON, text, (size_t)bytes);
+    }
+    (void)pthread_mutex_lock(&b->lock);
+    invar_status status = refresh_body(body, ledger, &run, writer[0] != '\0', page);
+    if (status == INVAR_OK)
+        status = send_body(transaction, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
+    (void)pthread_mutex_unlock(&b->lock);
+    return status;
 }
 
 /* ---- callbacks of the HTTP server ------------------------------------------------------------ */
@@ -196,7 +181,7 @@ static invar_status start_listening(invar_live_report_server *b, int64_t port)
 }
 
 invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
-                                           int64_t port)
+                                           int64_t *port)
 {
     const invar_serve_table *http;
     invar_live_report_server *b;
@@ -206,18 +191,14 @@ invar_status invar_live_report_server_open(invar_live_report_server **out, const
     INVAR_TRY(INVAR_ALLOC(b, 1, "a server of a page"));
     *b = (invar_live_report_server){.at = at, .http = http};
     (void)pthread_mutex_init(&b->lock, NULL);
-    invar_status status = start_listening(b, port);
+    invar_status status = start_listening(b, *port);
     if (status != INVAR_OK) {
         invar_live_report_server_close(b);
         return status;
     }
+    *port = b->port;
     *out = b;
     return INVAR_OK;
-}
-
-int64_t invar_live_report_server_port(const invar_live_report_server *browser)
-{
-    return browser->port;
 }
 
 void invar_live_report_server_close(invar_live_report_server *b)

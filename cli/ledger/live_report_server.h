@@ -24,13 +24,12 @@ extern "C" {
 typedef struct invar_live_report_server invar_live_report_server;
 
 /*
- * Starts the server at 127.0.0.1; port 0 means any free port. `at` is borrowed and must outlive the
- * server. Returns INVAR_E_UNSUPPORTED if this build has no HTTP server, and INVAR_E_IO if the port
- * cannot be opened.
+ * Starts the server at 127.0.0.1. *port is its port; 0 means any free port, which replaces it. `at`
+ * is borrowed and must outlive the server. Returns INVAR_E_UNSUPPORTED if this build has no HTTP
+ * server, and INVAR_E_IO if the port cannot be opened.
  */
 invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
-                                           int64_t port) INVAR_MUST_USE;
-int64_t invar_live_report_server_port(const invar_live_report_server *browser);
+                                           int64_t *port) INVAR_MUST_USE;
 void invar_live_report_server_close(invar_live_report_server *browser);
 
 #ifdef __cplusplus

@@ -66,27 +66,6 @@ static invar_status put_string(invar_row_writer *rows, const char *text)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Writes 2 * bytes digits and a NUL. */
-static void format_hex(char *out, const unsigned char *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        snprintf(out + 2 * i, 3, "%02x", data[i]);
-    out[2 * bytes] = '\0';
-}
-
-static json_t *json_blob(const void *data, size_t bytes)
-{
-    json_t *out;
-    char *hex;
-
-    if (INVAR_ALLOC(hex, 2 * bytes + 1, "JSON") != INVAR_OK)
-        return NULL;
-    format_hex(hex, data, bytes);
-    out = json_stringn_nocheck(hex, 2 * bytes);
-    invar_free(hex);
-    return out;
-}
-
 static json_t *json_double(double value)
 {
     return isfinite(value) ? json_real(value)
@@ -102,7 +81,7 @@ json_t *invar_json_value(const invar_ledger_value *value)
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
     case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
     case INVAR_LEDGER_TYPE_TEXT: return invar_result_text(value->data, value->bytes);
-    case INVAR_LEDGER_TYPE_BLOB: return json_blob(value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_BLOB: return invar_export_hex(value->data, value->bytes);
     }
     return NULL;
 }
@@ -244,12 +223,12 @@ static invar_status write_csv_row(invar_row_writer *rows, const char *const *col
 
 static invar_status add_blob(invar_text_table *table, const invar_ledger_value *value)
 {
-    char *hex;
+    json_t *hex = invar_export_hex(value->data, value->bytes);
 
-    INVAR_TRY(INVAR_ALLOC(hex, 2 * value->bytes + 1, "table"));
-    format_hex(hex, value->data, value->bytes);
-    invar_text_table_text(table, hex, 2 * value->bytes);
-    invar_free(hex);
+    if (!hex)
+        return fail_no_memory();
+    invar_text_table_text(table, json_string_value(hex), 2 * value->bytes);
+    json_decref(hex);
     return INVAR_OK;
 }
 

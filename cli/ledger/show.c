@@ -308,13 +308,6 @@ static bool is_default(const char *const *columns, const invar_ledger_value *val
     return false;
 }
 
-static bool row_belongs(const section *of, const char *const *columns,
-                        const invar_ledger_value *values, int count)
-{
-    return of->which == WHICH_ALL ||
-           is_default(columns, values, count) == (of->which == WHICH_DEFAULT);
-}
-
 static invar_status add_row(void *payload, const char *const *columns,
                             const invar_ledger_value *values, int count)
 {
@@ -323,7 +316,8 @@ static invar_status add_row(void *payload, const char *const *columns,
     expanded_row e;
     json_t *row;
 
-    if (values && !s->array && !row_belongs(s->section, columns, values, count))
+    if (values && !s->array && s->section->which != WHICH_ALL &&
+        is_default(columns, values, count) != (s->section->which == WHICH_DEFAULT))
         return INVAR_OK;
     s->count += values != NULL;
     expand_row(&e, columns, values, count, s->array || (s->section->bits && s->exact));
@@ -358,14 +352,6 @@ static invar_status select_rows(section_sink *s, const invar_located *at, int64_
                                                                           .payload = s});
 }
 
-static void print_title(const char *title)
-{
-    bool color = invar_term_has_color(stdout);
-
-    printf("\n%s%s%s\n", invar_term_escape(color, INVAR_TERM_STYLE_CYAN), title,
-           invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
-}
-
 /*
  * Prints a section unless it is empty. Sections of default values are only counted without --all.
  */
@@ -381,7 +367,9 @@ static invar_status print_section(int64_t *hidden, const section *what, const in
     status = select_rows(&s, at, step, !how->no_samples);
     *hidden += hide ? s.count : 0;
     if (status == INVAR_OK && s.count > 0 && !hide) {
-        print_title(what->name);
+        bool color = invar_term_has_color(stdout);
+        printf("\n%s%s%s\n", invar_term_escape(color, INVAR_TERM_STYLE_CYAN), what->name,
+               invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
         status = invar_row_writer_end(s.rows);
     }
     invar_row_writer_free(s.rows);

@@ -39,15 +39,6 @@ static void show_progress(void *payload, int64_t done, int64_t total)
     invar_progress_update(*progress, done, NULL);
 }
 
-static invar_status verify_with_progress(invar_ledger_verify_result *out, invar_ledger *ledger)
-{
-    invar_progress *progress = NULL;
-    invar_status status = invar_ledger_verify(out, ledger, show_progress, &progress);
-
-    invar_progress_free(progress);
-    return status;
-}
-
 /* ---- hashes of every run --------------------------------------------------------------------- */
 
 #define HASHES "{uuid text, name text, content hex32, integrity hex32}"
@@ -79,14 +70,6 @@ static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
     invar_text_table_text(&h->table, run->uuid, strnlen(run->uuid, 8));
     invar_text_table_add(&h->table, "sss", run->name, content_hex, integrity_hex);
     return h->table.status;
-}
-
-static invar_status print_hashes(invar_ledger *ledger)
-{
-    hash_output h = {.ledger = ledger, .table = {.columns = 4}};
-
-    invar_text_table_add(&h.table, "ssss", "run", "name", "content", "integrity");
-    return invar_text_table_show(&h.table, stdout, invar_ledger_runs(ledger, add_hashes, &h));
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -148,6 +131,8 @@ static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SI
 static invar_status print_result(const invar_ledger_verify_result *v, invar_ledger *ledger,
                                  const char *path, const char *seal)
 {
+    hash_output h = {.ledger = ledger, .table = {.columns = 4}};
+
     if (given.json)
         return write_json(v, ledger, path, seal);
     print_verdict(v, path);
@@ -155,7 +140,8 @@ static invar_status print_result(const invar_ledger_verify_result *v, invar_ledg
         printf("seal: %s\n", seal);
     if (v->problems > 0 || v->runs == 0)
         return INVAR_OK;
-    INVAR_TRY(print_hashes(ledger));
+    invar_text_table_add(&h.table, "ssss", "run", "name", "content", "integrity");
+    INVAR_TRY(invar_text_table_show(&h.table, stdout, invar_ledger_runs(ledger, add_hashes, &h)));
     putchar('\n');
     invar_print_next(stdout, v->runs == 1 && !seal ? "ledger seal" : "ledger ls", path, NULL, NULL);
     return INVAR_OK;
@@ -168,8 +154,10 @@ static invar_status print_result(const invar_ledger_verify_result *v, invar_ledg
 static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal)
 {
     invar_ledger_verify_result verdict;
-    invar_status status = verify_with_progress(&verdict, ledger);
+    invar_progress *progress = NULL;
+    invar_status status = invar_ledger_verify(&verdict, ledger, show_progress, &progress);
 
+    invar_progress_free(progress);
     if (status != INVAR_OK && status != INVAR_E_CORRUPT)
         return status;
     INVAR_TRY(print_result(&verdict, ledger, path, seal));

@@ -48,12 +48,6 @@ typedef struct watch_job {
 
 /* ---- status line ----------------------------------------------------------------------------- */
 
-static void clear_status(void)
-{
-    if (invar_term_live(stderr))
-        fputs("\r\033[K", stderr);
-}
-
 static void print_status(const watch_job *w)
 {
     char age[INVAR_SAFE_TEXT_TIME_SIZE];
@@ -133,19 +127,14 @@ static invar_status print_row(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_ledger_value integer(int64_t value)
-{
-    return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = value};
-}
-
 /* Prints steps. `after` is the step before the first one, or for past_steps their number. */
 static invar_status print_steps(watch_job *w, const char *sql, int64_t after)
 {
     const invar_ledger_argument arguments[] = {
-        {"run", integer(w->at.run.run)},
-        {"segment", integer(w->segment)},
-        {"after", integer(after)},
-        {"until", integer(w->settings->until_step)},
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = w->at.run.run}},
+        {"segment", {.type = INVAR_LEDGER_TYPE_INT, .integer = w->segment}},
+        {"after", {.type = INVAR_LEDGER_TYPE_INT, .integer = after}},
+        {"until", {.type = INVAR_LEDGER_TYPE_INT, .integer = w->settings->until_step}},
         {"names", {.type = INVAR_LEDGER_TYPE_TEXT, .data = w->names, .bytes = strlen(w->names)}},
     };
     invar_status status;
@@ -212,7 +201,8 @@ static invar_status print_new_steps(watch_state *out, watch_job *w)
     INVAR_TRY(invar_ledger_writer(writer, w->at.path));
     memcpy(uuid, w->at.run.uuid, sizeof uuid);
     INVAR_TRY(invar_ledger_find(&w->at.run, w->at.ledger, uuid));
-    clear_status();
+    if (invar_term_live(stderr))
+        fputs("\r\033[K", stderr); // the status line
     INVAR_TRY(check_names(w));
     INVAR_TRY(print_new_segments(w));
     *out = w->at.run.last_step >= w->settings->until_step ? STATE_REACHED
@@ -247,65 +237,43 @@ static void pause_for(double seconds)
     nanosleep(&span, NULL);
 }
 
-static invar_status follow_run(watch_job *w)
-{
-    watch_state how;
-
-    INVAR_TRY(print_past_steps(w));
-    for (;;) {
-        INVAR_TRY(print_new_steps(&how, w));
-        if (fflush(stdout) != 0) // main reports the failed output
-            return INVAR_OK;
-        if (how != STATE_RUNNING)
-            return print_end(w, how);
-        print_status(w);
-        pause_for(w->settings->interval_s);
-    }
-}
-
 /*
- * Keeps following after the run has ended, because the page may still be open and the run may be
- * resumed.
+ * Follows the run to its end; with `browser` until Ctrl-C, because the page may still be open and
+ * the run may be resumed.
  */
-static invar_status follow_until_interrupted(watch_job *w)
+static invar_status follow_run(watch_job *w, bool browser)
 {
     watch_state how, before = STATE_RUNNING;
 
     INVAR_TRY(print_past_steps(w));
     for (;;) {
         INVAR_TRY(print_new_steps(&how, w));
-        if (how != STATE_RUNNING && how != before) {
+        if (browser && how != STATE_RUNNING && how != before) {
             if (print_end(w, how) != INVAR_OK)
                 (void)invar_report_error();
             invar_error_clear();
             puts("the page stays until Ctrl-C");
         }
         before = how;
-        if (fflush(stdout) != 0)
+        if (fflush(stdout) != 0) // main reports the failed output
             return INVAR_OK;
+        if (!browser && how != STATE_RUNNING)
+            return print_end(w, how);
         if (how == STATE_RUNNING)
             print_status(w);
         pause_for(w->settings->interval_s);
     }
 }
 
-static invar_status store_metric_names(watch_job *w, const char *metrics)
-{
-    size_t bytes = strlen(metrics) + 3;
-
-    INVAR_TRY(INVAR_ALLOC(w->names, bytes, "names of metrics"));
-    (void)snprintf(w->names, bytes, ",%s,", metrics);
-    return INVAR_OK;
-}
-
 static invar_status follow_in_browser(watch_job *w)
 {
     invar_live_report_server *browser;
+    int64_t port = w->settings->port;
 
-    INVAR_TRY(invar_live_report_server_open(&browser, &w->at, w->settings->port));
-    printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_live_report_server_port(browser));
+    INVAR_TRY(invar_live_report_server_open(&browser, &w->at, &port));
+    printf("page at http://127.0.0.1:%" PRId64 "/\n", port);
     fflush(stdout);
-    invar_status status = follow_until_interrupted(w);
+    invar_status status = follow_run(w, true);
     invar_live_report_server_close(browser);
     return status;
 }
@@ -345,6 +313,7 @@ static const invar_option options[] = {
 static int cmd_ledger_watch(int argc, char **argv)
 {
     watch_job w = {.settings = &given};
+    size_t bytes = strlen(given.metrics) + 3;
     invar_status status;
 
     (void)argc;
@@ -352,9 +321,11 @@ static int cmd_ledger_watch(int argc, char **argv)
         return invar_report_error();
     if (given.interval_s < 0.01)
         given.interval_s = 0.01; // the poll itself takes some time
-    status = store_metric_names(&w, given.metrics);
-    if (status == INVAR_OK)
-        status = given.port == NO_PAGE ? follow_run(&w) : follow_in_browser(&w);
+    status = INVAR_ALLOC(w.names, bytes, "names of metrics");
+    if (status == INVAR_OK) {
+        (void)snprintf(w.names, bytes, ",%s,", given.metrics);
+        status = given.port == NO_PAGE ? follow_run(&w, false) : follow_in_browser(&w);
+    }
     invar_free(w.names);
     invar_located_close(&w.at);
     if (status == INVAR_OK)

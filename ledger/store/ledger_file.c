@@ -90,34 +90,13 @@ static void folder_of(char out[PATH_BYTES], const char *path)
         snprintf(out, PATH_BYTES, "%.*s/", length, path);
 }
 
-/* Returns the size of the file `path` + `suffix`; -1 if it does not exist. */
-static int64_t size_beside(const char *path, const char *suffix)
+int64_t invar_ledger_file_beside(const char *path, const char *suffix)
 {
     char name[PATH_BYTES];
     struct stat info;
 
     with_suffix(name, path, suffix);
     return stat(name, &info) == 0 ? (int64_t)info.st_size : -1;
-}
-
-bool invar_ledger_file_has_wal(const char *path)
-{
-    return size_beside(path, "-wal") > 0;
-}
-
-bool invar_ledger_file_has_empty_wal(const char *path)
-{
-    return size_beside(path, "-wal") == 0;
-}
-
-bool invar_ledger_file_has_journal(const char *path)
-{
-    return size_beside(path, "-journal") >= 0;
-}
-
-bool invar_ledger_file_has_been_written(const char *path)
-{
-    return size_beside(path, "-lock") >= 0;
 }
 
 bool invar_ledger_file_writable(const char *path)
@@ -308,11 +287,6 @@ invar_status invar_ledger_file_lock(int *fd_out, const char *path, const char *w
     }
     *fd_out = fd;
     return INVAR_OK;
-}
-
-bool invar_ledger_file_has_lock(const char *path)
-{
-    return size_beside(path, "-lock") >= 0;
 }
 
 void invar_ledger_file_remove_lock(const char *path)

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -41,20 +42,15 @@ invar_status invar_ledger_file_resolve(char out[INVAR_LEDGER_FILE_PATH_SIZE],
  */
 invar_status invar_ledger_file_look(invar_ledger_file_kind *out, const char *path) INVAR_MUST_USE;
 
-/* True if "PATH-wal" exists and is not empty: it may hold steps that are not in the file yet. */
-bool invar_ledger_file_has_wal(const char *path);
+/*
+ * Returns the size of a file beside the ledger, -1 if it does not exist. "-wal" may hold steps that
+ * are not in the ledger yet, and a reader leaves it empty. "-journal" exists only while the tables
+ * are created. "-lock" exists since a writer has opened the ledger for the first time.
+ */
+int64_t invar_ledger_file_beside(const char *path, const char *suffix);
 
 /* True if this process may write the file and create files beside it. */
 bool invar_ledger_file_writable(const char *path);
-
-/* True if "PATH-wal" exists and is empty, as a reader leaves it. */
-bool invar_ledger_file_has_empty_wal(const char *path);
-
-/* True if "PATH-journal" exists, which a ledger has only while its tables are created. */
-bool invar_ledger_file_has_journal(const char *path);
-
-/* True if "PATH-lock" exists, so a writer has opened the ledger at least once. */
-bool invar_ledger_file_has_been_written(const char *path);
 
 /* True if the file has a second name (a hard link), under which a writer has another lock. */
 bool invar_ledger_file_has_other_names(const char *path);
@@ -86,9 +82,6 @@ bool invar_ledger_file_lock_valid(int fd);
 
 /* True if the ledger of this lock was removed; a ledger that was moved with its folder was not. */
 bool invar_ledger_file_removed(int fd);
-
-/* True if the lock file exists, whether a process holds the lock or not. */
-bool invar_ledger_file_has_lock(const char *path);
 
 /* Removes the lock file. Caller holds the lock. */
 void invar_ledger_file_remove_lock(const char *path);

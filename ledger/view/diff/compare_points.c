@@ -294,14 +294,6 @@ static invar_status compare_structure(invar_diff *diff, const manifest *a, const
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static fate compare_values(const point *p, const point *q)
-{
-    if (strcmp(p->dtype, q->dtype) != 0 || strcmp(p->shape, q->shape) != 0 ||
-        p->shards != q->shards)
-        return FATE_RESHAPED;
-    return invar_digest_equal(&p->value, &q->value) ? FATE_EQUAL : FATE_DIFFERENT;
-}
-
 static bool inputs_settled(const manifest *m, const point *p)
 {
     for (size_t i = 0; i < p->n_inputs; i++)
@@ -314,7 +306,13 @@ static bool inputs_settled(const manifest *m, const point *p)
 static void propagate_equality(manifest *m, const manifest *other)
 {
     for (point *p = m->points; p < m->points + m->count; p++) {
-        p->fate = p->twin < 0 ? FATE_ALONE : compare_values(p, &other->points[p->twin]);
+        const point *q = p->twin < 0 ? NULL : &other->points[p->twin];
+        bool alike = q && strcmp(p->dtype, q->dtype) == 0 && strcmp(p->shape, q->shape) == 0 &&
+                     p->shards == q->shards;
+        p->fate = !q                                         ? FATE_ALONE
+                  : !alike                                   ? FATE_RESHAPED
+                  : invar_digest_equal(&p->value, &q->value) ? FATE_EQUAL
+                                                             : FATE_DIFFERENT;
         p->settled = p->fate == FATE_EQUAL ||
                      (p->fate == FATE_ALONE && p->n_inputs > 0 && inputs_settled(m, p));
     }
@@ -401,20 +399,11 @@ static const point *parts_of(const manifest *m, const point *p)
     return next;
 }
 
-static void compare_parts(invar_diff_point *out, const point *a, const point *b)
-{
-    out->fused = a && b;
-    if (!out->fused)
-        return;
-    out->fused_mismatch_a = !invar_digest_equal(&out->a, &a->value);
-    out->fused_mismatch_b = !invar_digest_equal(&out->b, &b->value);
-    out->parts_equal = invar_digest_equal(&a->value, &b->value);
-}
-
 static invar_status add_point(invar_diff *diff, const manifest *a, const manifest *b,
                               const point *p)
 {
-    const point *q = &b->points[p->twin];
+    const point *q = &b->points[p->twin], *parts = parts_of(a, p), *other = parts_of(b, q);
+    bool fused = parts && other;
     // without recorded inputs, a later difference may follow from an earlier one
     bool known = p->n_inputs + q->n_inputs > 0 || diff->points.count == 0;
     invar_diff_point different = {
@@ -430,11 +419,14 @@ static invar_status add_point(invar_diff *diff, const manifest *a, const manifes
         .inputs = (int64_t)p->n_inputs,
         .is_origin = known && inputs_settled(a, p) && inputs_settled(b, q),
         .inputs_differ = !same_inputs(a, p, q),
+        .fused = fused,
+        .fused_mismatch_a = fused && !invar_digest_equal(&p->value, &parts->value),
+        .fused_mismatch_b = fused && !invar_digest_equal(&q->value, &other->value),
+        .parts_equal = fused && invar_digest_equal(&parts->value, &other->value),
         .a = p->value,
         .b = q->value,
     };
 
-    compare_parts(&different, parts_of(a, p), parts_of(b, q));
     return INVAR_DIFF_ADD(diff->points, diff, different);
 }
 

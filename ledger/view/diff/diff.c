@@ -392,14 +392,6 @@ int64_t invar_diff_compared_step(const invar_diff *diff)
     return diff->diverged ? diff->step : diff->steps.last;
 }
 
-/* Selects the hash of the initial weights of a run. *out is false if its identity has none. */
-static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_diff_source *of)
-{
-    INVAR_TRY(invar_diff_prepare(
-        row, of, "SELECT value FROM identity WHERE run = ?1 AND key = '" INVAR_LEDGER_WEIGHTS "'"));
-    return invar_sql_step(out, *row);
-}
-
 /*
  * Compares the weights before the step. Other versions mean other weights. If the versions are
  * equal, the chains before the step are equal, too, so the weights are the same; at the first step
@@ -408,23 +400,21 @@ static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_di
 static invar_status compare_weights(invar_tristate *out, const moment now[2],
                                     const invar_diff_source of[2])
 {
-    invar_sql_stmt *rows[2] = {NULL, NULL};
-    bool found[2] = {false, false};
-    invar_status status = INVAR_OK;
+    invar_diff_join join;
+    invar_status status;
 
     *out = now[0].weights == now[1].weights ? INVAR_TRISTATE_YES : INVAR_TRISTATE_NO;
     if (*out == INVAR_TRISTATE_NO || of[0].step > 0)
         return INVAR_OK;
-    for (int i = 0; i < 2 && status == INVAR_OK; i++)
-        status = find_initial(&found[i], &rows[i], &of[i]);
-    if (status == INVAR_OK && (!found[0] || !found[1]))
+    status = invar_diff_join_open(&join, &of[0], &of[1],
+                                  "SELECT value FROM identity WHERE run = ?1 AND key = "
+                                  "'" INVAR_LEDGER_WEIGHTS "'",
+                                  0);
+    if (!invar_diff_join_next(&status, &join) || !join.in_a || !join.in_b)
         *out = INVAR_TRISTATE_UNKNOWN;
-    else if (status == INVAR_OK &&
-             strcmp(invar_sql_text(rows[0], 0, NULL), invar_sql_text(rows[1], 0, NULL)) != 0)
+    else if (!invar_diff_join_same(&join, 0))
         *out = INVAR_TRISTATE_NO;
-    invar_sql_free(rows[0]);
-    invar_sql_free(rows[1]);
-    return status;
+    return invar_diff_join_end(&join, status);
 }
 
 /* Compares two digests; unknown if one of them is zeros, which means that it was not recorded. */

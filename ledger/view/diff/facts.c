@@ -124,11 +124,6 @@ static invar_status add_fact(invar_diff *diff, const fact *a, const fact *b)
         (invar_diff_fact){any->scope, any->key, a ? a->value : NULL, b ? b->value : NULL});
 }
 
-static bool names_program(const fact *f)
-{
-    return f->rank == 2 && strcmp(f->key, "binary") == 0 && !f->several;
-}
-
 const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
 {
     for (size_t i = 0; i < diff->facts.count; i++) {
@@ -152,7 +147,7 @@ static invar_status merge_facts(invar_diff *diff, const fact_list *a, const fact
         int order = i == a->count ? 1 : k == b->count ? -1 : compare_facts(&x[i], &y[k]);
         if (order == 0 && strcmp(x[i].value, y[k].value) == 0) {
             diff->facts.equal++;
-            program = program || names_program(&x[i]);
+            program |= x[i].rank == 2 && strcmp(x[i].key, "binary") == 0 && !x[i].several;
         } else {
             INVAR_TRY(add_fact(diff, order <= 0 ? &x[i] : NULL, order >= 0 ? &y[k] : NULL));
         }

@@ -83,11 +83,6 @@ static invar_status add_metric(invar_diff *diff, const invar_diff_join *join)
     return INVAR_DIFF_ADD(diff->metrics, diff, metric);
 }
 
-static bool is_evaluation(const invar_diff_join *join)
-{
-    return invar_sql_int(join->in_a ? join->a : join->b, 1) == 1;
-}
-
 static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a,
                                     const invar_diff_source *b)
 {
@@ -106,7 +101,8 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
         if (both && invar_diff_join_same(&join, METRIC_BITS))
             diff->metrics.equal++;
         else if (both || !diff->self_contradicting_side ||
-                 !is_evaluation(&join)) // a segment need not evaluate, so this is no contradiction
+                 invar_sql_int(join.in_a ? join.a : join.b, 1) ==
+                     0) // a segment need not evaluate, so this is no contradiction
             status = add_metric(diff, &join);
     }
     return invar_diff_join_end(&join, status);
@@ -136,22 +132,15 @@ const char *invar_diff_sample_field(int bit)
     return bit >= 0 && bit < INVAR_DIFF_SAMPLE_FIELDS ? fields[bit].name : "";
 }
 
-static unsigned compare_sample(const invar_diff_join *join)
-{
-    unsigned differing = 0;
-
-    for (int i = 0; i < INVAR_DIFF_SAMPLE_FIELDS; i++)
-        for (int k = 0; k < fields[i].count; k++)
-            if (!invar_diff_join_same(join, fields[i].first + k))
-                differing |= 1U << i;
-    return differing;
-}
-
 static invar_status take_sample(invar_diff *diff, const invar_diff_join *join)
 {
     bool both = join->in_a && join->in_b;
-    unsigned differing = both ? compare_sample(join) : 0;
+    unsigned differing = 0;
 
+    for (int i = 0; both && i < INVAR_DIFF_SAMPLE_FIELDS; i++)
+        for (int k = 0; k < fields[i].count; k++)
+            if (!invar_diff_join_same(join, fields[i].first + k))
+                differing |= 1U << i;
     if (both && differing == 0) {
         diff->samples.equal++;
         return INVAR_OK;

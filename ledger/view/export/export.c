@@ -221,27 +221,22 @@ static invar_status set_member(json_t *object, const char *name, json_t *value)
     return INVAR_OK;
 }
 
-static invar_status put_text(json_t *object, const char *name, const char *text, size_t bytes)
-{
-    json_t *value = json_stringn(text, bytes);
-
-    return value ? set_member(object, name, value) : no_string(text, bytes);
-}
-
-static invar_status put_blob(json_t *object, const char *name, const uint8_t *data, size_t bytes)
+json_t *invar_export_hex(const void *data, size_t bytes)
 {
     static const char digits[] = "0123456789abcdef";
+    const uint8_t *from = data;
     char *hex;
     json_t *value;
 
-    INVAR_TRY(INVAR_ALLOC(hex, 2 * bytes, "the export"));
+    if (INVAR_ALLOC(hex, 2 * bytes, "JSON") != INVAR_OK)
+        return NULL;
     for (size_t i = 0; i < bytes; i++) {
-        hex[2 * i] = digits[data[i] >> 4];
-        hex[2 * i + 1] = digits[data[i] & 15];
+        hex[2 * i] = digits[from[i] >> 4];
+        hex[2 * i + 1] = digits[from[i] & 15];
     }
-    value = json_stringn(hex, 2 * bytes);
+    value = json_stringn_nocheck(hex, 2 * bytes);
     invar_free(hex);
-    return set_member(object, name, value);
+    return value;
 }
 
 /* Sets a double and its bits: the members X and X_bits for the column X_bits, value for bits. */
@@ -263,27 +258,22 @@ static invar_status put_bits(json_t *object, const char *name, int64_t bits)
     return set_member(object, name, json_string(hex));
 }
 
-static bool is_bits(const char *name)
-{
-    size_t length = strlen(name);
-
-    return length >= 4 && strcmp(name + length - 4, "bits") == 0;
-}
-
 static invar_status put_column(json_t *object, const char *name, invar_sql_stmt *row, int column)
 {
     size_t bytes;
     const void *data;
+    json_t *value;
 
     switch (invar_sql_type(row, column)) {
     case INVAR_LEDGER_TYPE_INT:
         return set_member(object, name, json_integer(invar_sql_int(row, column)));
     case INVAR_LEDGER_TYPE_TEXT:
         data = invar_sql_text(row, column, &bytes);
-        return put_text(object, name, data, bytes);
+        value = json_stringn(data, bytes);
+        return value ? set_member(object, name, value) : no_string(data, bytes);
     case INVAR_LEDGER_TYPE_BLOB:
         data = invar_sql_blob(row, column, &bytes);
-        return put_blob(object, name, data, bytes);
+        return set_member(object, name, invar_export_hex(data, bytes));
     default: return set_member(object, name, json_null());
     }
 }
@@ -292,7 +282,7 @@ static invar_status put_columns(json_t *object, invar_sql_stmt *row, int first)
 {
     for (int i = first; i < invar_sql_columns(row); i++) {
         const char *name = invar_sql_column_name(row, i);
-        if (is_bits(name))
+        if (invar_text_has_suffix(name, "bits"))
             INVAR_TRY(put_bits(object, name, invar_sql_int(row, i)));
         else
             INVAR_TRY(put_column(object, name, row, i));
@@ -372,13 +362,6 @@ static invar_status write_part(FILE *out, invar_sql *sql, int64_t run, const par
     return invar_sql_end(q.lines, status);
 }
 
-static invar_status write_parts(FILE *out, invar_sql *sql, int64_t run)
-{
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        INVAR_TRY(write_part(out, sql, run, &parts[i]));
-    return flush_output(out);
-}
-
 invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run)
 {
     invar_export_run found;
@@ -387,8 +370,10 @@ invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run)
 
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
     status = invar_export_find(&found, ledger, run);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == INVAR_OK; i++)
+        status = write_part(out, ledger->sql, run, &parts[i]);
     if (status == INVAR_OK)
-        status = write_parts(out, ledger->sql, run);
+        status = flush_output(out);
     invar_ledger_snapshot_end(ledger, began);
     return status;
 }

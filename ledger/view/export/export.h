@@ -10,6 +10,7 @@
 #ifndef INVAR_LEDGER_VIEW_EXPORT_EXPORT_H
 #define INVAR_LEDGER_VIEW_EXPORT_EXPORT_H
 
+#include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -33,6 +34,9 @@ invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run) INVA
 
 /* Writes a field of a CSV row, with quotes if it needs them. */
 void invar_export_csv_field(FILE *out, const char *text, size_t bytes);
+
+/* Returns bytes as JSON, as hexadecimal digits; NULL for lack of memory. */
+json_t *invar_export_hex(const void *data, size_t bytes);
 
 /*
  * Writes the records of the run in all segments, one JSON object per line. "kind" is the kind of a

@@ -65,15 +65,6 @@ static void put_bytes(message *m, unsigned field, const void *data, size_t bytes
     m->bytes += bytes;
 }
 
-static void put_float(message *m, unsigned field, float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    put_head(m, field, WIRE_32);
-    put_little_endian(m, bits, 4);
-}
-
 static void put_seconds(message *m, unsigned field, int64_t ns)
 {
     double seconds = (double)ns / 1e9;
@@ -124,25 +115,19 @@ static invar_status write_record(const target *to, const message *m)
     return INVAR_OK;
 }
 
-static invar_status write_version(const target *to, int64_t ns)
-{
-    static const char version[] = "brain.Event:2";
-    message event = {.bytes = 0};
-
-    put_seconds(&event, 1, ns);
-    put_bytes(&event, 3, version, sizeof version - 1);
-    return write_record(to, &event);
-}
-
 static invar_status write_scalar(void *payload, const invar_export_scalar *scalar)
 {
     message event = {.bytes = 0}, summary = {.bytes = 0}, value = {.bytes = 0};
+    float number = (float)scalar->value;
+    uint32_t bits;
 
     if (scalar->name_bytes > TAG_BYTES)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "step %" PRId64 ": a name has %zu bytes: %.60s...",
                           scalar->step, scalar->name_bytes, scalar->name);
     put_bytes(&value, 1, scalar->name, scalar->name_bytes);
-    put_float(&value, 2, (float)scalar->value);
+    memcpy(&bits, &number, sizeof bits);
+    put_head(&value, 2, WIRE_32);
+    put_little_endian(&value, bits, 4);
     put_bytes(&summary, 1, value.data, value.bytes);
     put_seconds(&event, 1, scalar->ns);
     put_head(&event, 2, WIRE_VARINT);
@@ -186,23 +171,15 @@ static invar_status check_no_other_events(const char *folder, const char *own)
     return status;
 }
 
-/* Replaces characters in the name of a run that a folder name must not have. */
-static void make_harmless(char *name)
-{
-    for (char *c = name; *c; c++) {
-        if ((unsigned char)*c < ' ' || *c == '/' || *c == '\\' || *c == 0x7F)
-            *c = '_';
-    }
-    if (name[0] == '.')
-        name[0] = '_';
-}
-
+/* Joins the folder and the name of a run, without characters that a folder must not have. */
 static invar_status join_folder(char out[PATH_BYTES], const char *folder, const char *name)
 {
     char harmless[INVAR_LEDGER_NAME_BYTES + 1];
 
     (void)snprintf(harmless, sizeof harmless, "%s", name);
-    make_harmless(harmless);
+    for (char *c = harmless; *c; c++)
+        if ((unsigned char)*c < ' ' || strchr("/\\\x7F", *c) || (c == harmless && *c == '.'))
+            *c = '_';
     if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, harmless) >= PATH_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.1000s", folder);
     return INVAR_OK;
@@ -228,7 +205,12 @@ static invar_status make_paths(place *out, const char *folder, invar_ledger *led
 static invar_status write_file(const target *to, invar_ledger *ledger, const place *at, int64_t run,
                                const invar_export_range *range)
 {
-    INVAR_TRY(write_version(to, at->run.created_ns));
+    static const char version[] = "brain.Event:2";
+    message event = {.bytes = 0};
+
+    put_seconds(&event, 1, at->run.created_ns);
+    put_bytes(&event, 3, version, sizeof version - 1);
+    INVAR_TRY(write_record(to, &event));
     INVAR_TRY(invar_export_scalars(ledger, run, range, write_scalar, (void *)to));
     if (fflush(to->out) != 0 || invar_fd_sync(fileno(to->out)) != 0)
         return write_failed(to->path);

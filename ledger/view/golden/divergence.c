@@ -68,11 +68,6 @@ static void add_field_change(invar_golden_divergence *out, const char *point, co
         add_change(out, "%.90s: %s %.40s, was %.40s", point, field, is, was);
 }
 
-static bool is_comparable(const invar_golden_point *a, const invar_golden_point *b)
-{
-    return strcmp(a->dtype, b->dtype) == 0 && strcmp(a->shape, b->shape) == 0;
-}
-
 static void compare_structure(invar_golden_divergence *out, const pairs *p)
 {
     size_t last = 0;
@@ -140,7 +135,11 @@ static void compare_values(invar_golden_divergence *out, const pairs *p, const c
 {
     for (size_t i = 0; i < p->was->n_points; i++) {
         const char *was = a + INVAR_GOLDEN_DIGITS * i, *is;
-        if (p->twin[i] == ALONE || !is_comparable(&p->was->points[i], &p->is->points[p->twin[i]]))
+        const invar_golden_point *old = &p->was->points[i], *now;
+        if (p->twin[i] == ALONE)
+            continue;
+        now = &p->is->points[p->twin[i]];
+        if (strcmp(old->dtype, now->dtype) != 0 || strcmp(old->shape, now->shape) != 0)
             continue;
         is = b + INVAR_GOLDEN_DIGITS * p->twin[i];
         if (memcmp(was, is, INVAR_GOLDEN_DIGITS) == 0) {

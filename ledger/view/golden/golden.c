@@ -131,15 +131,6 @@ static invar_status parse_accepted(invar_golden *g, const invar_golden_lines *li
     return INVAR_OK;
 }
 
-static bool parse_loss(invar_golden_step *s, const char *text)
-{
-    s->has_loss = strcmp(text, "-") != 0;
-    if (!s->has_loss)
-        return true;
-    s->loss = strlen(text) == 16 ? strtoull(text, NULL, 16) : 0;
-    return strlen(text) == 16; // the final comparison of the text finds other characters
-}
-
 static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
 {
     invar_golden_step *s = &g->steps[g->n_steps];
@@ -148,8 +139,13 @@ static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
     int64_t step;
 
     if (!invar_golden_parse_int(&step, &at) || step != g->n_steps || strlen(at) < 68 ||
-        at[33] != ' ' || at[66] != ' ' || !parse_loss(s, at + 67))
+        at[33] != ' ' || at[66] != ' ')
         return invar_golden_damaged(lines, "STEP CHAIN ROOT LOSS");
+    s->has_loss = strcmp(at + 67, "-") != 0;
+    if (s->has_loss && strlen(at + 67) != 16)
+        return invar_golden_damaged(lines, "STEP CHAIN ROOT LOSS");
+    // the final comparison of the text finds other characters than digits
+    s->loss = s->has_loss ? strtoull(at + 67, NULL, 16) : 0;
     at[33] = at[66] = '\0';
     if (invar_digest_parse(&s->chain, at + 1) != INVAR_OK ||
         invar_digest_parse(&s->root, at + 34) != INVAR_OK) {
@@ -324,24 +320,19 @@ invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int
 
 /* ---- history --------------------------------------------------------------------------------- */
 
-static invar_status put_history(invar_golden_buffer *out, const invar_golden *golden,
-                                const invar_golden *before, const char *entry)
-{
-    INVAR_TRY(put_head(out, golden));
-    if (before)
-        INVAR_TRY(put_accepted(out, before));
-    if (entry)
-        INVAR_TRY(invar_golden_putf(out, "accepted %zu: %s\n",
-                                    before ? before->n_accepted + 1 : (size_t)1, entry));
-    return put_steps(out, golden);
-}
-
 invar_status invar_golden_accept(invar_golden **out, const invar_golden *golden,
                                  const invar_golden *before, const char *entry)
 {
     invar_golden_buffer text = {0};
-    invar_status status = put_history(&text, golden, before, entry);
+    invar_status status = put_head(&text, golden);
 
+    if (status == INVAR_OK && before)
+        status = put_accepted(&text, before);
+    if (status == INVAR_OK && entry)
+        status = invar_golden_putf(&text, "accepted %zu: %s\n",
+                                   before ? before->n_accepted + 1 : (size_t)1, entry);
+    if (status == INVAR_OK)
+        status = put_steps(&text, golden);
     if (status == INVAR_OK)
         status = invar_golden_parse(out, golden->name, text.data, (size_t)text.used);
     invar_free(text.data);

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/result.h"
 #include "ledger/internal.h"
 #include "ledger/view/diff/internal.h"
 #include "ledger/view/report/internal.h"
@@ -125,10 +126,19 @@ static invar_status add_strip(json_t *pair, const invar_report_run *a, const inv
 
 /* ---- what the diff says ---------------------------------------------------------------------- */
 
-static json_t *layer_of(int64_t layer)
-{
-    return layer < 0 ? json_null() : json_integer(layer);
-}
+#define COMPARED                                                                                   \
+    "{steps int, only_a int, only_b int, facts_equal int, facts_different int, points_equal int,"  \
+    " points_different int, metrics_equal int, metrics_different int, samples_equal int,"          \
+    " samples_different int}"
+#define POINT                                                                                      \
+    "{name text, phase text, layer int?, op text, kind text, inputs int, born bool, a hex32,"      \
+    " b hex32}"
+#define GROUP "{phase text, layer int?, equal int, different int}"
+#define METRIC "{name text, a hex16?, b hex16?, ulp text?}"
+#define PAIR                                                                                       \
+    "{b int, first int?, verdict text, self text?, twins bool, same_weights bool?,"                \
+    " same_batch bool?, same_rng bool?, changes int, compared " COMPARED ", point " POINT          \
+    "?, heat [" GROUP "], points [text], metrics [" METRIC "]}"
 
 static json_t *bits_of(bool there, double value)
 {
@@ -140,108 +150,70 @@ static json_t *bits_of(bool there, double value)
     return there ? json_string(text) : json_null();
 }
 
-static json_t *ulp_of(const invar_diff_metric *m)
+static json_t *point_json(const invar_diff_point *p)
 {
-    char text[32]; // text, because JSON numbers are not exact above 2^53
-
-    snprintf(text, sizeof text, "%" PRIu64 " (%s)", m->ulp, invar_diff_ulp_format(m));
-    return m->ulp > 0 ? json_string(text) : json_null();
+    return INVAR_RESULT(POINT, p->name, p->phase, p->layer, p->op, p->kind, p->inputs, p->is_origin,
+                        &p->a, &p->b);
 }
 
-static invar_status add_compared(json_t *pair, const invar_diff *diff)
+static json_t *group_json(const void *item)
 {
-    const struct {
-        const char *key;
-        int64_t value;
-    } members[] = {
-        {"steps", diff->steps.compared},
-        {"only_a", diff->steps.only_a},
-        {"only_b", diff->steps.only_b},
-        {"facts_equal", diff->facts.equal},
-        {"facts_different", (int64_t)diff->facts.count},
-        {"points_equal", diff->points.equal},
-        {"points_different", (int64_t)diff->points.count},
-        {"metrics_equal", diff->metrics.equal},
-        {"metrics_different", (int64_t)diff->metrics.count},
-        {"samples_equal", diff->samples.equal},
-        {"samples_different", (int64_t)diff->samples.count},
-    };
-    json_t *object;
+    const invar_diff_group *g = item;
 
-    INVAR_TRY(invar_report_member(&object, pair, "compared", json_object()));
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
-        INVAR_TRY(invar_report_set(object, members[i].key, json_integer(members[i].value)));
-    return INVAR_OK;
+    return INVAR_RESULT(GROUP, g->phase, g->layer, g->equal, g->different);
 }
 
-static invar_status add_point(json_t *pair, const invar_diff *diff)
+static json_t *name_json(const void *item)
 {
-    const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points.items;
-
-    if (diff->points.count == 0)
-        return invar_report_set(pair, "point", json_null());
-    return invar_report_set(pair, "point",
-                            json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:b, s:o, s:o}", "name",
-                                      p->name, "phase", p->phase, "layer", layer_of(p->layer), "op",
-                                      p->op, "kind", p->kind, "inputs", (json_int_t)p->inputs,
-                                      "born", p->is_origin, "a", invar_report_digest(&p->a), "b",
-                                      invar_report_digest(&p->b)));
+    return json_string(((const invar_diff_point *)item)->name);
 }
 
-static invar_status add_lists(json_t *pair, const invar_diff *diff)
+static json_t *metric_json(const void *item)
 {
-    json_t *heat, *points, *metrics;
+    const invar_diff_metric *m = item;
+    char ulp[32]; // text, because JSON numbers are not exact above 2^53
 
-    INVAR_TRY(invar_report_member(&heat, pair, "heat", json_array()));
-    INVAR_TRY(invar_report_member(&points, pair, "points", json_array()));
-    INVAR_TRY(invar_report_member(&metrics, pair, "metrics", json_array()));
-    for (size_t i = 0; i < diff->groups.count; i++) {
-        const invar_diff_group *g = &diff->groups.items[i];
-        INVAR_TRY(invar_report_append(
-            heat, json_pack("{s:s, s:o, s:I, s:I}", "phase", g->phase, "layer", layer_of(g->layer),
-                            "equal", (json_int_t)g->equal, "different", (json_int_t)g->different)));
-    }
-    for (size_t i = 0; i < diff->points.count && i < INVAR_REPORT_NAMES; i++)
-        INVAR_TRY(invar_report_append(points, json_string(diff->points.items[i].name)));
-    for (size_t i = 0; i < diff->metrics.count && i < INVAR_REPORT_NAMES; i++) {
-        const invar_diff_metric *m = &diff->metrics.items[i];
-        INVAR_TRY(invar_report_append(
-            metrics, json_pack("{s:s, s:o, s:o, s:o}", "name", m->name, "a", bits_of(m->in_a, m->a),
-                               "b", bits_of(m->in_b, m->b), "ulp", ulp_of(m))));
-    }
-    return INVAR_OK;
+    snprintf(ulp, sizeof ulp, "%" PRIu64 " (%s)", m->ulp, invar_diff_ulp_format(m));
+    return INVAR_RESULT(METRIC, m->name, bits_of(m->in_a, m->a), bits_of(m->in_b, m->b),
+                        m->ulp > 0 ? ulp : NULL);
 }
 
-static invar_status add_comparison(json_t *pair, const invar_diff *diff)
+static size_t shown(size_t count)
 {
-    json_t *first = diff->diverged ? json_integer(diff->step) : json_null();
-    const char *self = diff->self_contradicting_side == 'A'   ? "a"
-                       : diff->self_contradicting_side == 'B' ? "b"
-                                                              : NULL;
+    return count < INVAR_REPORT_NAMES ? count : INVAR_REPORT_NAMES;
+}
 
-    INVAR_TRY(invar_report_set(pair, "first", first));
-    INVAR_TRY(
-        invar_report_set(pair, "verdict", json_string(invar_diff_verdict_name(diff->verdict))));
-    INVAR_TRY(invar_report_set(pair, "self", self ? json_string(self) : json_null()));
-    INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->same_inputs)));
-    INVAR_TRY(invar_report_set(pair, "same_weights", invar_tristate_json(diff->same_weights)));
-    INVAR_TRY(invar_report_set(pair, "same_batch", invar_tristate_json(diff->same_batch)));
-    INVAR_TRY(invar_report_set(pair, "same_rng", invar_tristate_json(diff->same_rng)));
-    INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->changes.count)));
-    INVAR_TRY(add_compared(pair, diff));
-    INVAR_TRY(add_point(pair, diff));
-    return add_lists(pair, diff);
+static json_t *pair_json(const invar_diff *d, size_t index)
+{
+    const invar_diff_point *point = d->culprit ? d->culprit : d->points.items;
+    const char *self = d->self_contradicting_side == 'A'   ? "a"
+                       : d->self_contradicting_side == 'B' ? "b"
+                                                           : NULL;
+
+    return INVAR_RESULT(
+        PAIR, index, d->diverged ? json_integer(d->step) : json_null(),
+        invar_diff_verdict_name(d->verdict), self, d->same_inputs,
+        invar_tristate_json(d->same_weights), invar_tristate_json(d->same_batch),
+        invar_tristate_json(d->same_rng), d->changes.count,
+        INVAR_RESULT(COMPARED, d->steps.compared, d->steps.only_a, d->steps.only_b, d->facts.equal,
+                     d->facts.count, d->points.equal, d->points.count, d->metrics.equal,
+                     d->metrics.count, d->samples.equal, d->samples.count),
+        d->points.count ? point_json(point) : json_null(),
+        invar_result_list(d->groups.items, d->groups.count, sizeof *d->groups.items, group_json),
+        invar_result_list(d->points.items, shown(d->points.count), sizeof *d->points.items,
+                          name_json),
+        invar_result_list(d->metrics.items, shown(d->metrics.count), sizeof *d->metrics.items,
+                          metric_json));
 }
 
 invar_status invar_report_add_pair(json_t *pairs, const invar_report_run *runs, size_t index)
 {
     const invar_report_run *a = &runs[0], *b = &runs[index];
-    json_t *pair = json_pack("{s:I}", "b", (json_int_t)index);
     invar_diff *diff;
 
-    INVAR_TRY(invar_report_append(pairs, pair));
     INVAR_TRY(invar_diff_runs(&diff, a->ledger, a->run, b->ledger, b->run));
-    invar_status status = add_comparison(pair, diff);
+    json_t *pair = pair_json(diff, index);
+    invar_status status = invar_report_append(pairs, pair);
     if (status == INVAR_OK)
         status = add_strip(pair, a, b, diff);
     invar_diff_free(diff);

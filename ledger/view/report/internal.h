@@ -36,8 +36,6 @@ json_t *invar_report_text_within(const char *text, size_t bytes, size_t most);
 /* Returns a column of the current row: text, integer or null. */
 json_t *invar_report_column(invar_sql_stmt *row, int column);
 
-json_t *invar_report_digest(const invar_digest *digest);
-
 #define INVAR_REPORT_BITS_DIGITS 16
 
 /* Writes the IEEE pattern of a double as 16 hexadecimal digits. */

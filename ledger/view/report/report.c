@@ -120,14 +120,6 @@ json_t *invar_report_column(invar_sql_stmt *row, int column)
     }
 }
 
-json_t *invar_report_digest(const invar_digest *digest)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, digest);
-    return json_string(hex);
-}
-
 void invar_report_bits(char out[INVAR_REPORT_BITS_DIGITS + 1], uint64_t bits)
 {
     snprintf(out, INVAR_REPORT_BITS_DIGITS + 1, "%016" PRIx64, bits);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/result.h"
 #include "ledger/internal.h"
 #include "ledger/view/report/internal.h"
 
@@ -74,13 +75,25 @@ static invar_status take_array(void *payload, invar_sql_stmt *row)
 static const struct {
     const char *key, *text;
     invar_report_row_fn take;
-} lists[] = {
+    bool list; /* the member is a list; otherwise an object */
+} parts[] = {
+    {"model", invar_ledger_model_sql, take_members, false},
+    {"again",
+     "SELECT count(*) AS steps, coalesce(sum(differs), 0) AS differ,"
+     " min(CASE WHEN differs THEN step END) AS first, coalesce(sum(other), 0) AS other,"
+     " min(CASE WHEN other THEN step END) AS first_other"
+     " FROM (SELECT step, count(DISTINCT root) > 1 AS differs,"
+     "       count(DISTINCT root) = 1 AND count(DISTINCT content) > 1 AS other"
+     "       FROM step WHERE run = ?1 GROUP BY step HAVING count(*) > 1)",
+     take_members, false},
+    {"levels", "SELECT level, count(*) FROM event WHERE run = ?1 GROUP BY level", take_count,
+     false},
     {"segments",
      "WITH " LIVES " SELECT l.after_step AS after, l.began / 1000000 AS ms,"
      " l.ended / 1000000 AS \"end\", f.exit_code AS exit, f.reason AS reason,"
      " coalesce(" INVAR_LEDGER_STOPPED ", 0) AS stopped"
      " FROM life l LEFT JOIN finish f ON f.run = ?1 AND f.seg = l.seg ORDER BY l.seg",
-     take_object},
+     take_object, true},
     {"clock", // at the last step of each of at most 1000 stretches, without pauses between segments
      "WITH " LIVES ", lived AS (SELECT seg, began, total(max(ended - began, 0.0)) OVER"
      "  (ORDER BY seg ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM life),"
@@ -90,18 +103,18 @@ static const struct {
      "  JOIN entry e ON e.run = s.run AND e.n = s.entry WHERE s.run = ?1 AND s.seg ="
      "  (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step))"
      " SELECT max(step), CAST(ns / 1000000 AS INTEGER) FROM done GROUP BY stretch ORDER BY 1",
-     take_array},
+     take_array, true},
     {"checkpoints",
      "SELECT DISTINCT step FROM checkpoint WHERE run = ?1 AND state = 'complete'"
      " ORDER BY step DESC" LIMIT(CHECKPOINTS),
-     take_value},
+     take_value, true},
     {"events",
      "SELECT x.step AS step, e.ns / 1000000 AS ms, x.level AS level, x.kind AS kind,"
      " x.message AS message, x.data AS data"
      " FROM event x JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1"
      " ORDER BY CASE x.level WHEN 'error' THEN 0 WHEN 'warning' THEN 1 WHEN 'info' THEN 2"
      " ELSE 3 END, x.entry DESC, x.i DESC" LIMIT(INVAR_REPORT_EVENTS),
-     take_object},
+     take_object, true},
     {"slowest", // per stretch, at most 400, the rank that computed longest
      "WITH span AS (SELECT min(step) AS a, max(step) AS b FROM step WHERE run = ?1),"
      " part AS (SELECT (step - a) * 400 / (b - a + 1) AS stretch, min(step) AS x, max(step) AS y,"
@@ -109,7 +122,7 @@ static const struct {
      " place AS (SELECT x, y, rank, row_number() OVER"
      "  (PARTITION BY stretch ORDER BY computed DESC, rank) AS place FROM part)"
      " SELECT x AS \"from\", y AS \"to\", rank FROM place WHERE place = 1 ORDER BY x",
-     take_object},
+     take_object, true},
 };
 
 static const char origin[] = "SELECT parent, fork_step,"
@@ -120,16 +133,6 @@ static const char origin[] = "SELECT parent, fork_step,"
 static const char tokens[] =
     "SELECT CAST(total(tokens) AS INTEGER) AS tokens FROM samples WHERE run = ?1"
     " AND NOT EXISTS (SELECT 1 FROM pruned WHERE run = ?1)";
-
-static const char levels[] = "SELECT level, count(*) FROM event WHERE run = ?1 GROUP BY level";
-
-static const char again[] =
-    "SELECT count(*) AS steps, coalesce(sum(differs), 0) AS differ,"
-    " min(CASE WHEN differs THEN step END) AS first, coalesce(sum(other), 0) AS other,"
-    " min(CASE WHEN other THEN step END) AS first_other"
-    " FROM (SELECT step, count(DISTINCT root) > 1 AS differs,"
-    "       count(DISTINCT root) = 1 AND count(DISTINCT content) > 1 AS other"
-    "       FROM step WHERE run = ?1 GROUP BY step HAVING count(*) > 1)";
 
 /* ---- named queries --------------------------------------------------------------------------- */
 
@@ -155,8 +158,9 @@ static invar_status add_row_object(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status add_query_rows(json_t *answers, const invar_report_run *run, const char *name,
-                                   double factor, int64_t count)
+/* Adds the rows of a named query as the list `key`. */
+static invar_status add_query_rows(json_t *object, const char *key, const invar_report_run *run,
+                                   const char *name, double factor, int64_t count)
 {
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
@@ -165,7 +169,9 @@ static invar_status add_query_rows(json_t *answers, const invar_report_run *run,
         {"count", {.type = INVAR_LEDGER_TYPE_INT, .integer = count}},
     };
     invar_ledger_query query;
+    json_t *answers;
 
+    INVAR_TRY(invar_report_member(&answers, object, key, json_array()));
     INVAR_TRY(invar_ledger_query_find(&query, name));
     return invar_ledger_select(
         run->ledger,
@@ -178,8 +184,13 @@ static invar_status add_query_rows(json_t *answers, const invar_report_run *run,
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static invar_status add_summary(json_t *object, const invar_report_run *run,
-                                const invar_ledger_summary *summary)
+#define SUMMARY                                                                                    \
+    "{label text, uuid text, name text, kind text, running bool, first int, last int,"             \
+    " identity hex32, chain hex32, content hex32, integrity hex32, created_ms int,"                \
+    " updated_ms int}"
+
+static invar_status read_summary(json_t **out, const invar_report_run *run,
+                                 const invar_ledger_summary *summary)
 {
     const char *label = run->label ? run->label : summary->name;
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
@@ -188,59 +199,34 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
     INVAR_TRY(invar_ledger_content_hash(&content, run->ledger, run->run));
     if (!summary->finished)
         INVAR_TRY(invar_ledger_writer(writer, invar_sql_path(run->ledger->sql)));
-    const struct {
-        const char *key;
-        json_t *value;
-    } members[] = {
-        {"label", invar_report_text(label, strlen(label))},
-        {"uuid", invar_report_text(summary->uuid, strlen(summary->uuid))},
-        {"name", invar_report_text(summary->name, strlen(summary->name))},
-        {"kind", invar_report_text(summary->kind, strlen(summary->kind))},
-        {"running", json_boolean(writer[0] != '\0')},
-        {"first", json_integer(summary->first_step)},
-        {"last", json_integer(summary->last_step)},
-        {"identity", invar_report_digest(&summary->identity)},
-        {"chain", invar_report_digest(&summary->chain)},
-        {"content", invar_report_digest(&content)},
-        {"integrity", invar_report_digest(&summary->integrity)},
-        {"created_ms", json_integer(summary->created_ns / 1000000)},
-        {"updated_ms", json_integer(summary->updated_ns / 1000000)},
-    };
-    invar_status status = INVAR_OK;
-    // all members are set even after a failure, because that frees their values
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        invar_status here = invar_report_set(object, members[i].key, members[i].value);
-        status = status == INVAR_OK ? here : status;
-    }
-    return status;
+    *out = INVAR_RESULT(SUMMARY, invar_report_text(label, strlen(label)),
+                        invar_report_text(summary->uuid, strlen(summary->uuid)),
+                        invar_report_text(summary->name, strlen(summary->name)),
+                        invar_report_text(summary->kind, strlen(summary->kind)), writer[0] != '\0',
+                        summary->first_step, summary->last_step, &summary->identity,
+                        &summary->chain, &content, &summary->integrity,
+                        summary->created_ns / 1000000, summary->updated_ns / 1000000);
+    return INVAR_OK; // the caller finds out whether there was memory
 }
 
 invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int64_t limit)
 {
-    json_t *object = json_object(), *member;
+    json_t *object, *member;
     invar_ledger_summary summary;
 
-    INVAR_TRY(invar_report_append(runs, object));
     INVAR_TRY(invar_ledger_find_number(&summary, run->ledger, run->run));
-    INVAR_TRY(add_summary(object, run, &summary));
+    INVAR_TRY(read_summary(&object, run, &summary));
+    INVAR_TRY(invar_report_append(runs, object));
     INVAR_TRY(invar_report_each(run, origin, take_members, object));
     INVAR_TRY(invar_report_each(run, tokens, take_members, object));
-    INVAR_TRY(invar_report_member(&member, object, "model", json_object()));
-    INVAR_TRY(invar_report_each(run, invar_ledger_model_sql, take_members, member));
-    INVAR_TRY(invar_report_member(&member, object, "again", json_object()));
-    INVAR_TRY(invar_report_each(run, again, take_members, member));
-    INVAR_TRY(invar_report_member(&member, object, "levels", json_object()));
-    INVAR_TRY(invar_report_each(run, levels, take_count, member));
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        INVAR_TRY(invar_report_member(&member, object, lists[i].key, json_array()));
-        INVAR_TRY(invar_report_each(run, lists[i].text, lists[i].take, member));
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        INVAR_TRY(invar_report_member(&member, object, parts[i].key,
+                                      parts[i].list ? json_array() : json_object()));
+        INVAR_TRY(invar_report_each(run, parts[i].text, parts[i].take, member));
     }
-    INVAR_TRY(invar_report_member(&member, object, "slow", json_array()));
-    INVAR_TRY(add_query_rows(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
-    INVAR_TRY(invar_report_member(&member, object, "ranks", json_array()));
-    INVAR_TRY(add_query_rows(member, run, "slow-ranks", 0, 0));
-    INVAR_TRY(invar_report_member(&member, object, "nan", json_array()));
-    INVAR_TRY(add_query_rows(member, run, "nan-birth", 0, 1));
+    INVAR_TRY(add_query_rows(object, "slow", run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
+    INVAR_TRY(add_query_rows(object, "ranks", run, "slow-ranks", 0, 0));
+    INVAR_TRY(add_query_rows(object, "nan", run, "nan-birth", 0, 1));
     INVAR_TRY(invar_report_member(&member, object, "series", json_array()));
     return invar_report_add_series(member, run, summary.first_step, summary.last_step, limit);
 }

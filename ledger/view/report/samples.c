@@ -103,13 +103,6 @@ typedef struct gap {
     size_t at, count;
 } gap;
 
-static gap gap_of(size_t tokens, size_t most)
-{
-    gap none = {tokens, 0};
-
-    return tokens <= most ? none : (gap){most / 2, tokens - most};
-}
-
 static json_t *json_thousandths(const json_t *value)
 {
     double number = json_is_null(value) ? (double)NAN : 1000 * json_number_value(value);
@@ -176,7 +169,8 @@ static json_t *label_within(const json_t *kept, size_t most)
 
 static invar_status put_kept(json_t *object, const json_t *kept, size_t tokens)
 {
-    gap without = gap_of(json_array_size(json_object_get(kept, "response")), tokens);
+    size_t all = json_array_size(json_object_get(kept, "response"));
+    gap without = all <= tokens ? (gap){all, 0} : (gap){tokens / 2, all - tokens};
 
     INVAR_TRY(
         invar_report_set(object, "text", text_within(json_object_get(kept, "prompt"), 8 * tokens)));

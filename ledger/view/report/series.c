@@ -42,7 +42,7 @@ typedef struct curve {
     json_t *at;        /* step differences of the kept points; owned; NULL before the first */
     int64_t kept_step; /* step of the last kept point */
     char *bits;        /* (room) patterns of the kept points; owned */
-    size_t used, room;
+    int64_t used, room;
 } curve;
 
 /* All series of one kind of a run. */
@@ -65,22 +65,6 @@ static void curve_release(curve *c)
 
 /* ---- thinning -------------------------------------------------------------------------------- */
 
-static invar_status curve_reserve(curve *c)
-{
-    size_t room = c->room > 0 ? 2 * c->room : 64 * (size_t)INVAR_REPORT_BITS_DIGITS;
-    char *larger;
-
-    if (c->used + INVAR_REPORT_BITS_DIGITS < c->room)
-        return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(larger, room, "a series"));
-    if (c->used > 0)
-        memcpy(larger, c->bits, c->used);
-    invar_free(c->bits);
-    c->bits = larger;
-    c->room = room;
-    return INVAR_OK;
-}
-
 static invar_status curve_add_point(curve *c, const point *p)
 {
     uint64_t before = c->at ? (uint64_t)c->kept_step : 0;
@@ -90,7 +74,8 @@ static invar_status curve_add_point(curve *c, const point *p)
     if (!c->at)
         c->at = json_array();
     INVAR_TRY(invar_report_append(c->at, json_integer((json_int_t)((uint64_t)p->step - before))));
-    INVAR_TRY(curve_reserve(c));
+    INVAR_TRY(
+        INVAR_GROW(c->bits, c->room, c->used, c->used + INVAR_REPORT_BITS_DIGITS + 1, "a series"));
     invar_report_bits(c->bits + c->used, p->bits);
     c->used += INVAR_REPORT_BITS_DIGITS;
     c->kept_step = p->step;
@@ -163,7 +148,7 @@ static invar_status curve_finish(curve *c, const sheet *s)
             status = invar_report_append(
                 s->out, json_pack("{s:O, s:s, s:I, s:I, s:O, s:s%}", "name", c->name, "kind",
                                   s->kind, "count", (json_int_t)c->count, "odd", (json_int_t)c->odd,
-                                  "at", c->at, "bits", c->bits, c->used));
+                                  "at", c->at, "bits", c->bits, (size_t)c->used));
     }
     curve_release(c);
     return status;
@@ -197,26 +182,19 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
     return c->name ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a series");
 }
 
-static curve *find_curve(const sheet *s, int64_t series)
-{
-    int64_t i = invar_binary_search(s->curves, s->count, sizeof *s->curves, offsetof(curve, series),
-                                    series);
-
-    return i < 0 ? NULL : &s->curves[i];
-}
-
 static invar_status take_value(void *payload, invar_sql_stmt *row)
 {
     sheet *s = payload;
     int64_t series = invar_sql_int(row, 0);
-    curve *c = find_curve(s, series);
+    int64_t i = invar_binary_search(s->curves, s->count, sizeof *s->curves, offsetof(curve, series),
+                                    series);
 
-    if (!c)
+    if (i < 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: series %" PRId64
                           " has no name; invar ledger verify says more",
                           invar_sql_path(s->run->ledger->sql), series);
-    return curve_add(c, s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));
+    return curve_add(&s->curves[i], s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));
 }
 
 static invar_status read_side_by_side(sheet *s, const char *text)
