@@ -70,7 +70,7 @@ static invar_status object_known(bool *out, invar_ledger *ledger, const invar_di
                         ledger->position.run);
 
     if (status == INVAR_OK)
-        status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
+        status = invar_sql_bind(stmt, 2, invar_ledger_value_digest(hash));
     *out = invar_sql_next(&status, stmt);
     return invar_sql_end(stmt, status);
 }

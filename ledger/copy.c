@@ -158,11 +158,9 @@ static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
 {
     if (invar_sql_int(stmt, 0) < t->first)
         return INVAR_OK;
-    INVAR_TRY(invar_sql_bind_int(t->add_entry, 1, t->number));
-    for (int i = 0; i < invar_sql_columns(stmt); i++) {
-        invar_ledger_value value = invar_ledger_value_column(stmt, i);
-        INVAR_TRY(invar_ledger_value_bind(t->add_entry, i + 2, &value));
-    }
+    INVAR_TRY(invar_sql_bind(t->add_entry, 1, invar_ledger_value_int(t->number)));
+    for (int i = 0; i < invar_sql_columns(stmt); i++)
+        INVAR_TRY(invar_sql_bind(t->add_entry, i + 2, invar_ledger_value_column(stmt, i)));
     return invar_sql_run(t->add_entry);
 }
 

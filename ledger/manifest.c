@@ -134,7 +134,7 @@ invar_status invar_manifest_find(int64_t *out, invar_sql *sql, const invar_diges
         invar_sql_prepare(&stmt, sql, "SELECT manifest FROM manifest WHERE hash = ?1");
 
     if (status == INVAR_OK)
-        status = invar_sql_bind_blob(stmt, 1, hash->bytes, sizeof hash->bytes);
+        status = invar_sql_bind(stmt, 1, invar_ledger_value_digest(hash));
     *out = invar_sql_next(&status, stmt) ? invar_sql_int(stmt, 0) : 0;
     return invar_sql_end(stmt, status);
 }
@@ -147,7 +147,7 @@ invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest
         INVAR_SQL_QUERY(&stmt, sql, "INSERT INTO manifest(points, hash) VALUES(?1, ?2)", points);
 
     if (status == INVAR_OK)
-        status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
+        status = invar_sql_bind(stmt, 2, invar_ledger_value_digest(hash));
     if (status == INVAR_OK)
         status = invar_sql_run(stmt);
     INVAR_TRY(invar_sql_end(stmt, status));
@@ -164,10 +164,10 @@ invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql)
 invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest,
                                         const invar_ledger_value *values)
 {
-    invar_status status = invar_sql_bind_int(insert, 1, manifest);
+    invar_status status = invar_sql_bind(insert, 1, invar_ledger_value_int(manifest));
 
     for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS && status == INVAR_OK; i++)
-        status = invar_ledger_value_bind(insert, i + 2, &values[i]);
+        status = invar_sql_bind(insert, i + 2, values[i]);
     return status == INVAR_OK ? invar_sql_run(insert) : status;
 }
 

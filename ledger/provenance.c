@@ -75,56 +75,40 @@ static void add_fact_printf(invar_provenance *p, const char *scope, const char *
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Opens a regular file. Reading anything else, such as a pipe or a device, might never end. */
-static invar_status open_file(int *out, off_t *bytes_out, const char *path)
-{
-    int file = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
-    struct stat about;
-
-    if (file < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be opened: %s", path, strerror(errno));
-    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-        close(file);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s: is not a file", path);
-    }
-    *out = file;
-    *bytes_out = about.st_size;
-    return INVAR_OK;
-}
-
 /* Reads up to `size` bytes. *out = the number of bytes read. */
 static invar_status read_bytes(size_t *out, int file, char *data, size_t size, const char *path)
 {
-    size_t used = 0;
+    ssize_t count = 1;
 
-    while (used < size) {
-        ssize_t count = read(file, data + used, size - used);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0)
+    for (*out = 0; *out < size && count != 0;) {
+        count = read(file, data + *out, size - *out);
+        if (count < 0 && errno != EINTR)
             return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be read: %s", path,
                               strerror(errno));
-        if (count == 0)
-            break;
-        used += (size_t)count;
+        *out += count > 0 ? (size_t)count : 0;
     }
-    *out = used;
     return INVAR_OK;
 }
 
 /*
- * Reads the first bytes of a file, at most `limit`, and appends a NUL. *total_out = the size of the
- * file. The caller frees *out with invar_free.
+ * Reads the first bytes of a regular file, at most `limit`, and appends a NUL; reading anything
+ * else, such as a pipe or a device, might never end. *total_out = the size of the file. The caller
+ * frees *out, which is NULL after a failure, with invar_free.
  */
 static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_out,
                                    const char *path, size_t limit)
 {
+    int file = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
+    struct stat about;
     invar_status status;
-    int file;
 
     *out = NULL;
-    INVAR_TRY(open_file(&file, total_out, path));
-    status = INVAR_ALLOC(*out, limit + 1, path);
+    if (file < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be opened: %s", path, strerror(errno));
+    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode))
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s: is not a file", path);
+    else
+        status = INVAR_ALLOC(*out, limit + 1, path);
     if (status == INVAR_OK)
         status = read_bytes(bytes_out, file, *out, limit, path);
     close(file);
@@ -133,6 +117,7 @@ static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_o
         *out = NULL;
         return status;
     }
+    *total_out = about.st_size;
     (*out)[*bytes_out] = '\0';
     return INVAR_OK;
 }
@@ -183,14 +168,6 @@ static invar_status read_build(invar_provenance *p, const char *path)
     return status;
 }
 
-static bool has_diff(const invar_provenance *p)
-{
-    invar_recipe_entry dirty;
-
-    invar_recipe_entry_get(&dirty, p->build, DIRTY);
-    return strcmp(dirty.text, "untracked") == 0 || strcmp(dirty.text, "modified") == 0;
-}
-
 /* Reads the diff between the sources and their commit, without which the commit would mislead. */
 static invar_status read_diff(invar_provenance *p, const char *build)
 {
@@ -213,9 +190,13 @@ static invar_status read_diff(invar_provenance *p, const char *build)
 static invar_status gather_build(invar_provenance *p, const char *path)
 {
     invar_status status = read_build(p, path);
+    invar_recipe_entry entry;
 
-    if (status == INVAR_OK && has_diff(p))
-        status = read_diff(p, path);
+    if (status == INVAR_OK) {
+        invar_recipe_entry_get(&entry, p->build, DIRTY);
+        if (strcmp(entry.text, "untracked") == 0 || strcmp(entry.text, "modified") == 0)
+            status = read_diff(p, path);
+    }
     if (status == INVAR_E_NOMEM)
         return status;
     if (status != INVAR_OK) {
@@ -226,7 +207,6 @@ static invar_status gather_build(invar_provenance *p, const char *path)
         return INVAR_OK;
     }
     for (int i = 0; i < BUILD_KEYS; i++) {
-        invar_recipe_entry entry;
         invar_recipe_entry_get(&entry, p->build, i);
         add_fact(p, "build", i == COMMIT_TIME ? "commit_time" : build_keys[i].name, entry.text);
     }
@@ -234,20 +214,6 @@ static invar_status gather_build(invar_provenance *p, const char *path)
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
-
-/*
- * Writes the path PROGRAM.build to `out`. A program whose file was replaced since it started is
- * called "PROGRAM (deleted)" by the kernel and has no such file.
- */
-static void find_build(char out[INVAR_PATH_SIZE])
-{
-    char program[INVAR_PATH_SIZE];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-
-    program[length > 0 ? length : 0] = '\0';
-    if (length > 0)
-        invar_module_record(out, program, ".build");
-}
 
 static invar_status gather_program(invar_provenance *p)
 {
@@ -465,14 +431,17 @@ static invar_status gather_gpus(invar_provenance *p)
 
 invar_status invar_provenance_gather(invar_provenance **out, const char *build)
 {
-    char own[INVAR_PATH_SIZE] = "";
+    char own[INVAR_PATH_SIZE] = "", program[INVAR_PATH_SIZE];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     invar_provenance *p;
     invar_status status = INVAR_OK;
 
     *out = NULL;
     INVAR_TRY(INVAR_ALLOC_ZEROED(p, 1, "provenance"));
-    if (!build)
-        find_build(own);
+    // a program whose file was replaced is called "PROGRAM (deleted)", and has no PROGRAM.build
+    program[length > 0 ? length : 0] = '\0';
+    if (!build && length > 0)
+        invar_module_record(own, program, ".build");
     if (!build || *build) {
         status = gather_build(p, build ? build : own);
         if (status == INVAR_OK)

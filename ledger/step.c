@@ -382,10 +382,11 @@ static invar_status describe_point_difference(char *out, size_t size, const inva
 
     (void)snprintf(out, size, "no point that both recorded differs, but the root does");
     if (status == INVAR_OK)
-        status = invar_sql_bind_blob(stmt, 4, defined->hash.bytes, sizeof defined->hash.bytes);
+        status = invar_sql_bind(stmt, 4, invar_ledger_value_digest(&defined->hash));
     if (status == INVAR_OK)
-        status = invar_sql_bind_blob(stmt, 5, d->step->digests,
-                                     defined->points * sizeof *d->step->digests);
+        status = invar_sql_bind(
+            stmt, 5,
+            invar_ledger_value_blob(d->step->digests, defined->points * sizeof *d->step->digests));
     if (invar_sql_next(&status, stmt))
         (void)snprintf(out, size, "the first point that differs is %.255s (%.255s)",
                        invar_sql_text(stmt, 0, NULL), invar_sql_text(stmt, 1, NULL));

@@ -235,17 +235,6 @@ static void complete_file(invar_sql *sql)
     invar_error_put(&error);
 }
 
-/*
- * Removes the "-wal" and "-shm" files that a reader had to make, if this process may write them.
- * SQLite removes them when the last connection that can write is closed, and only then.
- */
-static void remove_empty_wal(const char *path)
-{
-    if (invar_ledger_file_beside(path, "-wal") == 0 && invar_ledger_file_writable(path) &&
-        !has_writer(path))
-        invar_sql_remove_wal(path);
-}
-
 void invar_ledger_close(invar_ledger *ledger)
 {
     char path[INVAR_LEDGER_FILE_PATH_SIZE] = "";
@@ -265,8 +254,11 @@ void invar_ledger_close(invar_ledger *ledger)
     invar_sql_close(ledger->sql);
     if (ledger->lock >= 0)
         close(ledger->lock);
-    if (path[0])
-        remove_empty_wal(path);
+    // a reader had to make "-wal" and "-shm", which SQLite removes only when the last connection
+    // that can write is closed
+    if (path[0] && invar_ledger_file_beside(path, "-wal") == 0 &&
+        invar_ledger_file_writable(path) && !has_writer(path))
+        invar_sql_remove_wal(path);
     invar_free(ledger);
 }
 
@@ -336,7 +328,7 @@ static invar_status insert_series(invar_ledger *ledger, const char *name)
         INVAR_TRY(invar_sql_prepare(&ledger->insert_series, ledger->sql,
                                     "INSERT INTO series(name) SELECT ?1 WHERE NOT EXISTS(SELECT 1 "
                                     "FROM series WHERE name = ?1)"));
-    INVAR_TRY(invar_sql_bind_text(ledger->insert_series, 1, name, strlen(name)));
+    INVAR_TRY(invar_sql_bind(ledger->insert_series, 1, invar_ledger_value_text(name)));
     return invar_sql_run(ledger->insert_series);
 }
 
@@ -391,8 +383,8 @@ static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
                              (int64_t)ledger->total);
     INVAR_TRY(INVAR_SQL_BIND(stmt, ledger->position.run, ledger->position.entry, ns, ledger->rows,
                              (int64_t)ledger->total));
-    INVAR_TRY(invar_sql_bind_text(stmt, 6, ledger->kind, strlen(ledger->kind)));
-    INVAR_TRY(invar_sql_bind_blob(stmt, 7, chain.bytes, sizeof chain.bytes));
+    INVAR_TRY(invar_sql_bind(stmt, 6, kind));
+    INVAR_TRY(invar_sql_bind(stmt, 7, invar_ledger_value_digest(&chain)));
     *chain_out = chain;
     return invar_sql_run(stmt);
 }

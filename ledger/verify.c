@@ -171,16 +171,6 @@ static void count_row(audit *a, const invar_ledger_stored_row *row)
         a->progress(a->payload, a->verdict->rows, a->total_rows);
 }
 
-static void check_object(audit *a, const invar_ledger_stored_row *row)
-{
-    invar_digest hash;
-
-    invar_hash_bytes(&hash, row->values[3].data, row->values[3].bytes);
-    if (row->values[0].bytes != sizeof hash.bytes ||
-        memcmp(row->values[0].data, hash.bytes, sizeof hash.bytes) != 0)
-        report_row_problem(a, row, "its data do not give its hash");
-}
-
 static invar_status check_table(audit *a, invar_ledger_table table)
 {
     invar_ledger_stored_row found;
@@ -188,9 +178,16 @@ static invar_status check_table(audit *a, invar_ledger_table table)
     invar_status status = INVAR_LEDGER_ROW_SELECT(&stmt, a->ledger->sql, table, a->run);
 
     while (invar_ledger_row_next(&found, &status, stmt, table)) {
+        const invar_ledger_value *key = &found.values[0], *data = &found.values[3];
+        invar_digest hash;
+
         count_row(a, &found);
-        if (table == INVAR_LEDGER_TABLE_OBJECT)
-            check_object(a, &found);
+        if (table != INVAR_LEDGER_TABLE_OBJECT)
+            continue;
+        invar_hash_bytes(&hash, data->data, data->bytes);
+        if (key->bytes != sizeof hash.bytes ||
+            memcmp(key->data, hash.bytes, sizeof hash.bytes) != 0)
+            report_row_problem(a, &found, "its data do not give its hash");
     }
     return invar_sql_end(stmt, status);
 }

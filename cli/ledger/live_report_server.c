@@ -116,19 +116,10 @@ static invar_status answer_path(invar_http_transaction *transaction, invar_live_
 
 /* ---- callbacks of the HTTP server ------------------------------------------------------------ */
 
-static bool is_known(const char *path)
-{
-    static const char *const paths[] = {"/", "/state", "/data"};
-
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (strcmp(path, paths[i]) == 0)
-            return true;
-    return false;
-}
-
 static bool admit_request(void *payload, invar_http_transaction *transaction)
 {
     const invar_live_report_server *b = payload;
+    const char *path = transaction->path;
 
     if (!invar_server_host_is_loopback(transaction->host, b->port)) {
         char text[INVAR_SERVER_HOST_ERROR_SIZE];
@@ -137,7 +128,8 @@ static bool admit_request(void *payload, invar_http_transaction *transaction)
     } else if (strcmp(transaction->method, "GET") != 0) {
         transaction->allow = "GET";
         send_text(transaction, 405, "there is only GET here\n");
-    } else if (!is_known(transaction->path)) {
+    } else if (strcmp(path, "/") != 0 && strcmp(path, "/state") != 0 &&
+               strcmp(path, "/data") != 0) {
         send_text(transaction, 404, "there are /, /state and /data\n");
     } else {
         return true;

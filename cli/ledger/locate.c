@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,29 +86,25 @@ typedef struct run_search {
     char copies[LIST_SIZE]; /* ledgers that contain `run`, if there are several */
 } run_search;
 
+/* Appends to a list, with a comma unless it is the first element; what does not fit is cut off. */
+static void INVAR_PRINTF(2, 3) append_to_list(char list[LIST_SIZE], const char *format, ...)
+{
+    size_t used = strlen(list);
+    va_list arguments;
+
+    used += (size_t)snprintf(list + used, LIST_SIZE - used, "%s", used > 0 ? ", " : "");
+    va_start(arguments, format);
+    if (used < LIST_SIZE)
+        (void)vsnprintf(list + used, LIST_SIZE - used, format, arguments);
+    va_end(arguments);
+}
+
 static void store_match(run_search *s, const invar_ledger_summary *run)
 {
     if (strcmp(s->run.uuid, run->uuid) != 0)
         s->copies[0] = '\0';
     snprintf(s->found, sizeof s->found, "%s", s->path);
     s->run = *run;
-}
-
-static void list_match(run_search *s, const char *path, const invar_ledger_summary *run)
-{
-    size_t used = strlen(s->list);
-
-    snprintf(s->list + used, sizeof s->list - used, "%s%.12s in %s", used > 0 ? ", " : "",
-             run->uuid, path);
-}
-
-static void list_copy(run_search *s)
-{
-    size_t used = strlen(s->copies);
-
-    if (used == 0)
-        used = (size_t)snprintf(s->copies, sizeof s->copies, "%.1000s", s->found);
-    (void)snprintf(s->copies + used, sizeof s->copies - used, ", %s", s->path);
 }
 
 static invar_status consider_run(void *payload, const invar_ledger_summary *run)
@@ -121,7 +118,9 @@ static invar_status consider_run(void *payload, const invar_ledger_summary *run)
         store_match(s, run);
         // a copy of the same run: prefer the one with more entries
     } else if (strcmp(s->run.uuid, run->uuid) == 0) {
-        list_copy(s);
+        if (s->copies[0] == '\0')
+            append_to_list(s->copies, "%.1000s", s->found);
+        append_to_list(s->copies, "%s", s->path);
         if (run->entries > s->run.entries)
             store_match(s, run);
     } else if (!s->prefix) {
@@ -129,8 +128,8 @@ static invar_status consider_run(void *payload, const invar_ledger_summary *run)
             store_match(s, run);
     } else {
         if (!s->several)
-            list_match(s, s->found, &s->run);
-        list_match(s, s->path, run);
+            append_to_list(s->list, "%.12s in %s", s->run.uuid, s->found);
+        append_to_list(s->list, "%.12s in %s", run->uuid, s->path);
         s->several = true;
     }
     return INVAR_OK;
@@ -203,14 +202,6 @@ invar_status invar_locate_file(char out[INVAR_LOCATE_PATH_SIZE], const char *wor
                : INVAR_FAIL(INVAR_E_NOTFOUND, errno, "%.1000s: %s", word, strerror(errno));
 }
 
-static bool is_prefix(const char *word)
-{
-    size_t length = strlen(word);
-
-    return length >= 4 && length < INVAR_LEDGER_UUID_SIZE &&
-           strspn(word, "0123456789abcdef") == length;
-}
-
 /* A ledger and one of its runs. */
 typedef struct run_location {
     char path[INVAR_LOCATE_PATH_SIZE];
@@ -240,6 +231,7 @@ static void locate_given(char out[INVAR_LOCATE_PATH_SIZE], const char *ledger)
 static invar_status resolve_location(run_location *out, const char *word, const char *ledger)
 {
     run_search s = {.prefix = NULL};
+    size_t digits = word ? strspn(word, "0123456789abcdef") : 0;
 
     out->which = NULL;
     if (ledger) {
@@ -252,7 +244,7 @@ static invar_status resolve_location(run_location *out, const char *word, const 
         INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_or_skip, &s));
     } else if (ledger_at(out->path, word) || split_file_and_run(out, word)) {
         return INVAR_OK;
-    } else if (is_prefix(word)) {
+    } else if (digits >= 4 && digits < INVAR_LEDGER_UUID_SIZE && word[digits] == '\0') {
         s.prefix = word;
         INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_or_skip, &s));
     }
@@ -271,12 +263,10 @@ typedef struct candidate_list {
 static invar_status add_candidate(void *payload, const invar_ledger_summary *run)
 {
     candidate_list *c = payload;
-    size_t used = strlen(c->list);
 
     if (!c->which || strcmp(c->which, run->name) == 0 ||
         strncmp(c->which, run->uuid, strlen(c->which)) == 0)
-        snprintf(c->list + used, sizeof c->list - used, "%s%.12s (%.40s)", used > 0 ? ", " : "",
-                 run->uuid, run->name);
+        append_to_list(c->list, "%.12s (%.40s)", run->uuid, run->name);
     return INVAR_OK;
 }
 

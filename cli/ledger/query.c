@@ -111,30 +111,15 @@ static bool is_text_output(const settings *s)
     return !s->json && !s->csv;
 }
 
-/*
- * Explains an empty result: fails if the arguments of `query` are wrong, and fills `lacks` if the
- * ledger has no data for the query. `lacks` is unchanged if there was data.
- */
-static invar_status explain_empty_result(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledger *ledger,
-                                         const invar_ledger_query *query,
-                                         const invar_ledger_argument *arguments)
-{
-    char why[INVAR_LEDGER_QUERY_LINE];
-    bool data;
-
-    INVAR_TRY(invar_ledger_query_has_data(&data, why, ledger, query, arguments));
-    if (!data)
-        memcpy(lacks, why, sizeof why);
-    return data ? invar_ledger_query_check(ledger, query, arguments) : INVAR_OK;
-}
-
 /* Runs a query and prints the result. `query` and `lacks` are NULL for a query without a name. */
 static invar_status run_and_print(char *lacks, invar_ledger *ledger,
                                   invar_ledger_select_request *request,
                                   const invar_ledger_query *query, const char *run_ledger,
                                   const settings *s)
 {
+    char why[INVAR_LEDGER_QUERY_LINE];
     row_sink out = {.ledger = run_ledger};
+    bool data = true;
     invar_row_writer_format format;
     invar_status status;
 
@@ -144,8 +129,14 @@ static invar_status run_and_print(char *lacks, invar_ledger *ledger,
     request->payload = &out;
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
-    if (status == INVAR_OK && query && invar_row_writer_count(out.rows) == 0)
-        status = explain_empty_result(lacks, ledger, query, request->arguments);
+    if (status == INVAR_OK && query && invar_row_writer_count(out.rows) == 0) {
+        // nothing to look at, wrong arguments, or nothing found
+        status = invar_ledger_query_has_data(&data, why, ledger, query, request->arguments);
+        if (status == INVAR_OK && !data)
+            memcpy(lacks, why, sizeof why);
+        else if (status == INVAR_OK)
+            status = invar_ledger_query_check(ledger, query, request->arguments);
+    }
     if (status == INVAR_OK && !(query && lacks[0] && is_text_output(s)))
         status = invar_row_writer_end(out.rows);
     invar_row_writer_free(out.rows);
@@ -223,14 +214,6 @@ static json_t *param_json(const void *item)
                         p->optional ? p->fallback : NULL);
 }
 
-static json_t *query_json(const invar_ledger_query *query)
-{
-    return INVAR_RESULT(QUERY, query->name, query->question,
-                        invar_result_list(query->params, (size_t)query->n_params,
-                                          sizeof *query->params, param_json),
-                        query->sql);
-}
-
 static invar_status write_queries(void)
 {
     json_t *list = json_array();
@@ -239,7 +222,12 @@ static invar_status write_queries(void)
 
     for (int i = 0; i < invar_ledger_query_count() && status == INVAR_OK; i++) {
         status = invar_ledger_query_at(&query, i);
-        if (status == INVAR_OK && json_array_append_new(list, query_json(&query)) != 0)
+        if (status == INVAR_OK &&
+            json_array_append_new(
+                list, INVAR_RESULT(QUERY, query.name, query.question,
+                                   invar_result_list(query.params, (size_t)query.n_params,
+                                                     sizeof *query.params, param_json),
+                                   query.sql)) != 0)
             status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of queries");
     }
     if (status == INVAR_OK)

@@ -61,10 +61,10 @@ invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_repo
 invar_status invar_report_live(FILE *out, const invar_report_run *runs, size_t count, bool page)
 {
     invar_ledger_pair defaults[INVAR_KEY_COUNT];
-    const invar_report_options options = page_options(defaults, true);
+    invar_report_options options = page_options(defaults, true);
 
-    return page ? invar_report_write(out, runs, count, &options)
-                : invar_report_write_data(out, runs, count, &options);
+    options.data_only = !page;
+    return invar_report_write(out, runs, count, &options);
 }
 
 /* Returns the argument of a run as its label if another run has the same name, otherwise NULL. */

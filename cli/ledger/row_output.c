@@ -66,20 +66,16 @@ static invar_status put_string(invar_row_writer *rows, const char *text)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *json_double(double value)
-{
-    return isfinite(value) ? json_real(value)
-                           : json_string(isnan(value) ? "nan"
-                                         : value > 0  ? "inf"
-                                                      : "-inf");
-}
-
-json_t *invar_json_value(const invar_ledger_value *value)
+static json_t *json_of_value(const invar_ledger_value *value)
 {
     switch (value->type) {
     case INVAR_LEDGER_TYPE_NULL: return json_null();
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
-    case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
+    case INVAR_LEDGER_TYPE_REAL:
+        return isfinite(value->real) ? json_real(value->real)
+                                     : json_string(isnan(value->real) ? "nan"
+                                                   : value->real > 0  ? "inf"
+                                                                      : "-inf");
     case INVAR_LEDGER_TYPE_TEXT: return invar_result_text(value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return invar_export_hex(value->data, value->bytes);
     }
@@ -98,7 +94,7 @@ invar_status invar_json_row(json_t **out, const char *const *columns,
 
     *out = NULL;
     for (int c = 0; c < count; c++)
-        if (json_object_set_new(row, columns[c], invar_json_value(&values[c])) != 0) {
+        if (json_object_set_new(row, columns[c], json_of_value(&values[c])) != 0) {
             json_decref(row);
             return fail_no_memory();
         }

@@ -53,9 +53,6 @@ void invar_row_writer_free(invar_row_writer *rows); /* `rows` may be NULL */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Returns a new reference, or NULL without memory. */
-json_t *invar_json_value(const invar_ledger_value *value);
-
 /* Converts a row to an object. */
 invar_status invar_json_row(json_t **out, const char *const *columns,
                             const invar_ledger_value *values, int count) INVAR_MUST_USE;

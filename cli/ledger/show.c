@@ -492,15 +492,6 @@ static void print_run(const invar_located *at, const char *state, const char *re
     print_fact("ledger", at->path);
 }
 
-static void print_step(const invar_located *at, int64_t step)
-{
-    printf("step %" PRId64 " of ", step);
-    invar_safe_text_print(stdout, at->run.name);
-    fputs(", run ", stdout);
-    invar_safe_text_print(stdout, at->run.uuid);
-    putchar('\n');
-}
-
 static invar_status show_json(const invar_located *at, const char *state, const section *sections,
                               int64_t step, const settings *s)
 {
@@ -540,8 +531,13 @@ static invar_status show_run(const invar_located *at, const char *word, const se
         print_run(at, state, resume, model);
         json_decref(model);
         INVAR_TRY(print_other_content(at));
-    } else
-        print_step(at, step);
+    } else {
+        printf("step %" PRId64 " of ", step);
+        invar_safe_text_print(stdout, at->run.name);
+        fputs(", run ", stdout);
+        invar_safe_text_print(stdout, at->run.uuid);
+        putchar('\n');
+    }
     for (; sections->name; sections++)
         INVAR_TRY(print_section(&hidden, sections, at, step, s));
     if (hidden > 0)

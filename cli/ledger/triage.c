@@ -121,20 +121,16 @@ static json_t *causes_json(const invar_triage_finding *f, const settings *s)
     return causes;
 }
 
-static json_t *finding_json(const invar_triage_finding *f, const settings *s)
-{
-    return INVAR_RESULT(FINDING, rule_name(&f->rule), f->rule.question, f->step, f->steps,
-                        f->evidence, f->explanation, f->rule.name,
-                        command_json(f->next_command, f->step, s), causes_json(f, s));
-}
-
 static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
                                const settings *s)
 {
     json_t *findings = json_array(), *idle = json_array();
 
-    for (int i = 0; i < t->count; i++)
-        (void)json_array_append_new(findings, finding_json(&t->found[i], s));
+    for (const invar_triage_finding *f = t->found; f < t->found + t->count; f++)
+        (void)json_array_append_new(
+            findings, INVAR_RESULT(FINDING, rule_name(&f->rule), f->rule.question, f->step,
+                                   f->steps, f->evidence, f->explanation, f->rule.name,
+                                   command_json(f->next_command, f->step, s), causes_json(f, s)));
     for (int i = 0; i < t->n_idle; i++)
         (void)json_array_append_new(idle, json_string(rule_name(&t->idle[i].rule)));
     return invar_json_write(stdout, INVAR_RESULT(RESULT, run->uuid, run->name, invar_run_steps(run),

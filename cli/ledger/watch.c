@@ -229,14 +229,6 @@ static invar_status print_end(const watch_job *w, watch_state how)
     return INVAR_OK;
 }
 
-static void pause_for(double seconds)
-{
-    struct timespec span = {.tv_sec = (time_t)seconds};
-
-    span.tv_nsec = (long)((seconds - (double)span.tv_sec) * 1e9);
-    nanosleep(&span, NULL);
-}
-
 /*
  * Follows the run to its end; with `browser` until Ctrl-C, because the page may still be open and
  * the run may be resumed.
@@ -244,7 +236,10 @@ static void pause_for(double seconds)
 static invar_status follow_run(watch_job *w, bool browser)
 {
     watch_state how, before = STATE_RUNNING;
+    double seconds = w->settings->interval_s;
+    struct timespec span = {.tv_sec = (time_t)seconds};
 
+    span.tv_nsec = (long)((seconds - (double)span.tv_sec) * 1e9);
     INVAR_TRY(print_past_steps(w));
     for (;;) {
         INVAR_TRY(print_new_steps(&how, w));
@@ -261,7 +256,7 @@ static invar_status follow_run(watch_job *w, bool browser)
             return print_end(w, how);
         if (how == STATE_RUNNING)
             print_status(w);
-        pause_for(w->settings->interval_s);
+        nanosleep(&span, NULL);
     }
 }
 

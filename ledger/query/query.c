@@ -137,7 +137,7 @@ static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_sele
             invar_text_quote(quote, sizeof quote, name, strlen(name));
             return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: the parameter %s has no value", quote);
         }
-        INVAR_TRY(invar_ledger_value_bind(stmt, index, &argument->value));
+        INVAR_TRY(invar_sql_bind(stmt, index, argument->value));
     }
     return INVAR_OK;
 }

@@ -144,26 +144,22 @@ static invar_status fail_unknown_value(finding *f, const char *option, const str
                       f->used ? f->list : "none", more);
 }
 
-/* True if the argument is the default value, which cannot be misspelled. */
-static bool is_fallback(const invar_ledger_query_param *param, const invar_ledger_value *given)
-{
-    return param->optional && given->type == INVAR_LEDGER_TYPE_TEXT &&
-           given->bytes == strlen(param->fallback) &&
-           memcmp(given->data, param->fallback, given->bytes) == 0;
-}
-
 /* Checks argument i. The message names the option `option`. */
 static invar_status check_param(invar_ledger *ledger, const char *option,
                                 const invar_ledger_query *query,
                                 const invar_ledger_argument *arguments, int i)
 {
+    const invar_ledger_query_param *param = &query->params[i];
     const invar_ledger_value *given = &arguments[i].value;
+    // the default value cannot be misspelled
+    bool fallback = param->optional && given->type == INVAR_LEDGER_TYPE_TEXT &&
+                    given->bytes == strlen(param->fallback) &&
+                    memcmp(given->data, param->fallback, given->bytes) == 0;
     finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT,
-                 .pattern = strcmp(query->params[i].fallback, "%") == 0};
+                 .pattern = strcmp(param->fallback, "%") == 0};
 
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-        if (strcmp(known[k].param, query->params[i].name) != 0 ||
-            is_fallback(&query->params[i], given))
+        if (fallback || strcmp(known[k].param, param->name) != 0)
             continue;
         if (!f.numbers)
             invar_spelling_init(&f.near, given->data, given->bytes);

@@ -334,7 +334,8 @@ static invar_status open_existing_lock(int *out, const char *path)
     return *out < 0 && errno != ENOENT ? io_error(path, "its lock cannot be opened") : INVAR_OK;
 }
 
-invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
+/* Reads the holder of the lock, or without `current` also the last one that has released it. */
+static invar_status read_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path, bool current)
 {
     struct flock lock = whole_file();
     int fd;
@@ -345,21 +346,18 @@ invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char 
         return INVAR_OK;
     if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
         lock.l_type = F_UNLCK; // without support for these locks no writer could have one
-    if (lock.l_type != F_UNLCK)
+    if (!current || lock.l_type != F_UNLCK)
         read_holder(out, fd);
     close(fd);
     return INVAR_OK;
 }
 
+invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
+{
+    return read_writer(out, path, true);
+}
+
 invar_status invar_ledger_last_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
 {
-    int fd;
-
-    out[0] = '\0';
-    INVAR_TRY(open_existing_lock(&fd, path));
-    if (fd < 0)
-        return INVAR_OK;
-    read_holder(out, fd);
-    close(fd);
-    return INVAR_OK;
+    return read_writer(out, path, false);
 }

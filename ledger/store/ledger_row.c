@@ -377,18 +377,6 @@ invar_status invar_ledger_row_insert(invar_sql_stmt **out, invar_sql *sql, invar
     return invar_sql_prepare(out, sql, all.data);
 }
 
-invar_status invar_ledger_value_bind(invar_sql_stmt *stmt, int index,
-                                     const invar_ledger_value *value)
-{
-    switch (value->type) {
-    case INVAR_LEDGER_TYPE_INT: return invar_sql_bind_int(stmt, index, value->integer);
-    case INVAR_LEDGER_TYPE_REAL: return invar_sql_bind_real(stmt, index, value->real);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_sql_bind_text(stmt, index, value->data, value->bytes);
-    case INVAR_LEDGER_TYPE_BLOB: return invar_sql_bind_blob(stmt, index, value->data, value->bytes);
-    default: return invar_sql_bind_null(stmt, index);
-    }
-}
-
 static double twin_of(int64_t bits)
 {
     double value;
@@ -401,16 +389,18 @@ invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table t
                                     const invar_ledger_value *row, int64_t sum)
 {
     const invar_ledger_table_def *spec = &specs[table];
-    invar_status status = invar_sql_bind_int(insert, 1, run);
+    invar_status status = invar_sql_bind(insert, 1, invar_ledger_value_int(run));
     int at = 2;
 
     for (int i = 0; spec->column[i].name && status == INVAR_OK; i++) {
-        status = invar_ledger_value_bind(insert, at++, &row[i]);
+        status = invar_sql_bind(insert, at++, row[i]);
         if (status == INVAR_OK && spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
-            status = invar_sql_bind_real(insert, at++, twin_of(row[i].integer)); // NaN binds NULL
+            status = invar_sql_bind(insert, at++, // NaN binds NULL
+                                    (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL,
+                                                         .real = twin_of(row[i].integer)});
     }
     if (status == INVAR_OK)
-        status = invar_sql_bind_int(insert, at, sum);
+        status = invar_sql_bind(insert, at, invar_ledger_value_int(sum));
     return status == INVAR_OK ? invar_sql_run(insert) : status;
 }
 

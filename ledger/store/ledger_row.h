@@ -104,12 +104,7 @@ invar_ledger_value invar_ledger_value_text(const char *text);
 invar_ledger_value invar_ledger_value_blob(const void *data, size_t bytes);
 invar_ledger_value invar_ledger_value_digest(const invar_digest *digest);
 
-/*
- * Bind a value to a parameter, or read a column of the current row. The data of a value that was
- * read are valid until the next step or reset.
- */
-invar_status invar_ledger_value_bind(invar_sql_stmt *stmt, int index,
-                                     const invar_ledger_value *value) INVAR_MUST_USE;
+/* Reads a column of the current row. Its data are valid until the next step or reset. */
 invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column);
 
 /* Callback that receives bytes to hash, in several calls. */

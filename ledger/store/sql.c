@@ -385,33 +385,26 @@ invar_status invar_sql_end(invar_sql_stmt *stmt, invar_status status)
     return status;
 }
 
-invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value)
+invar_status invar_sql_bind(invar_sql_stmt *stmt, int index, invar_ledger_value value)
 {
-    return sql_check(stmt->sql, sqlite3_bind_int64(stmt->handle, index, value));
-}
+    sqlite3_stmt *to = stmt->handle;
 
-invar_status invar_sql_bind_real(invar_sql_stmt *stmt, int index, double value)
-{
-    return sql_check(stmt->sql, sqlite3_bind_double(stmt->handle, index, value));
-}
-
-invar_status invar_sql_bind_text(invar_sql_stmt *stmt, int index, const char *text, size_t bytes)
-{
-    return sql_check(stmt->sql, sqlite3_bind_text64(stmt->handle, index, text, bytes, SQLITE_STATIC,
-                                                    SQLITE_UTF8));
-}
-
-invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *data, size_t bytes)
-{
-    if (bytes == 0) // sqlite3_bind_blob64 with a NULL pointer would bind NULL
-        return sql_check(stmt->sql, sqlite3_bind_zeroblob(stmt->handle, index, 0));
-    return sql_check(stmt->sql,
-                     sqlite3_bind_blob64(stmt->handle, index, data, bytes, SQLITE_STATIC));
-}
-
-invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index)
-{
-    return sql_check(stmt->sql, sqlite3_bind_null(stmt->handle, index));
+    switch (value.type) {
+    case INVAR_LEDGER_TYPE_INT:
+        return sql_check(stmt->sql, sqlite3_bind_int64(to, index, value.integer));
+    case INVAR_LEDGER_TYPE_REAL:
+        return sql_check(stmt->sql, sqlite3_bind_double(to, index, value.real));
+    case INVAR_LEDGER_TYPE_TEXT:
+        return sql_check(stmt->sql, sqlite3_bind_text64(to, index, value.data, value.bytes,
+                                                        SQLITE_STATIC, SQLITE_UTF8));
+    case INVAR_LEDGER_TYPE_BLOB:
+        // sqlite3_bind_blob64 with a NULL pointer would bind NULL
+        return sql_check(stmt->sql, value.bytes == 0
+                                        ? sqlite3_bind_zeroblob(to, index, 0)
+                                        : sqlite3_bind_blob64(to, index, value.data, value.bytes,
+                                                              SQLITE_STATIC));
+    default: return sql_check(stmt->sql, sqlite3_bind_null(to, index));
+    }
 }
 
 invar_status invar_sql_bind_ints(invar_sql_stmt *stmt, const int64_t *values, size_t count)
@@ -420,7 +413,7 @@ invar_status invar_sql_bind_ints(invar_sql_stmt *stmt, const int64_t *values, si
 
     invar_sql_reset(stmt);
     for (int i = 0; i < (int)count && i < params; i++)
-        INVAR_TRY(invar_sql_bind_int(stmt, i + 1, values[i]));
+        INVAR_TRY(sql_check(stmt->sql, sqlite3_bind_int64(stmt->handle, i + 1, values[i])));
     return INVAR_OK;
 }
 

@@ -94,14 +94,9 @@ void invar_sql_free(invar_sql_stmt *stmt); /* `stmt` may be NULL */
 /* Frees the statement and returns `status`. */
 invar_status invar_sql_end(invar_sql_stmt *stmt, invar_status status) INVAR_MUST_USE;
 
-/* Parameters are numbered from 1. Text and blobs are borrowed until the next reset. */
-invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value) INVAR_MUST_USE;
-invar_status invar_sql_bind_real(invar_sql_stmt *stmt, int index, double value) INVAR_MUST_USE;
-invar_status invar_sql_bind_text(invar_sql_stmt *stmt, int index, const char *text,
-                                 size_t bytes) INVAR_MUST_USE;
-invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *data,
-                                 size_t bytes) INVAR_MUST_USE;
-invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index) INVAR_MUST_USE;
+/* Binds a value to a parameter, from 1. Text and blobs are borrowed until the next reset. */
+invar_status invar_sql_bind(invar_sql_stmt *stmt, int index,
+                            invar_ledger_value value) INVAR_MUST_USE;
 
 /* The parameters of a statement: their number, and the name of one of them, with its colon. */
 int invar_sql_params(invar_sql_stmt *stmt);

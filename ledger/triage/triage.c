@@ -122,22 +122,17 @@ static invar_status add_rule_result(invar_triage *out, invar_ledger *ledger, int
     return INVAR_OK;
 }
 
-static bool applies_to_run(const invar_ledger_query *query, bool written)
+invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run, bool written)
 {
     char of[INVAR_LEDGER_QUERY_LINE];
 
-    return strncmp(query->name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) == 0 &&
-           !(written && invar_ledger_query_line(of, query->sql, "of"));
-}
-
-invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run, bool written)
-{
     *out = (invar_triage){.count = 0};
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         const invar_ledger_query *rule = &out->found[out->count].rule;
 
         INVAR_TRY(invar_ledger_query_at(&out->found[out->count].rule, i));
-        if (applies_to_run(rule, written))
+        if (strncmp(rule->name, INVAR_TRIAGE_PREFIX, strlen(INVAR_TRIAGE_PREFIX)) == 0 &&
+            !(written && invar_ledger_query_line(of, rule->sql, "of")))
             INVAR_TRY(add_rule_result(out, ledger, run));
     }
     return INVAR_OK;

@@ -73,14 +73,6 @@ static invar_status write_hash(FILE *out, const invar_embedded *file)
     return write_bytes(out, text, strlen(text));
 }
 
-static const invar_embedded *file_named(const invar_embedded *files, const char *name, size_t bytes)
-{
-    for (; files->name; files++)
-        if (strlen(files->name) == bytes && memcmp(files->name, name, bytes) == 0)
-            return files;
-    return NULL;
-}
-
 /* The page that is being written. */
 typedef struct page {
     FILE *out;
@@ -111,8 +103,10 @@ static invar_status write_named(const page *p, const char *name, size_t bytes)
     if (remove_prefix("live:", &name, &bytes))
         return p->live ? write_bytes(out, name, bytes) : INVAR_OK;
     bool hashed = remove_prefix("sha256:", &name, &bytes);
-    const invar_embedded *file = file_named(p->files, name, bytes);
-    INVAR_CHECK(file); // an embedded template names only embedded files
+    const invar_embedded *file = p->files;
+    while (file->name && (strlen(file->name) != bytes || memcmp(file->name, name, bytes) != 0))
+        file++;
+    INVAR_CHECK(file->name); // an embedded template names only embedded files
     return hashed ? write_hash(out, file) : write_bytes(out, file->text, file->bytes);
 }
 

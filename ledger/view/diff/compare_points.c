@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/sort.h"
+#include "ledger/store/ledger_row.h"
 #include "ledger/view/diff/internal.h"
 
 #include "base/invar_banned.h"
@@ -96,12 +97,10 @@ static invar_status read_point(invar_diff *diff, manifest *m, int64_t i, invar_s
 static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest *other,
                               invar_sql_stmt *row)
 {
-    size_t bytes;
-    const char *name = invar_sql_text(row, 1, &bytes);
     invar_status status;
 
     invar_sql_reset(find);
-    status = invar_sql_bind_text(find, 2, name, bytes);
+    status = invar_sql_bind(find, 2, invar_ledger_value_column(row, 1));
     *out = invar_sql_next(&status, find) ? invar_sql_int(find, 0) : -1;
     if (*out >= other->count)
         return invar_diff_corrupt(other->source, "a manifest has more points than digests");

@@ -105,19 +105,14 @@ static invar_status read_facts(invar_diff *diff, fact_list *facts,
     return finish_fact(diff, facts, &now, &eras);
 }
 
-/* True if the fact must be equal for two runs to have the same bits. */
-static bool must_match(const fact *f)
-{
-    return f->rank == 0 || (f->rank == 1 && strcmp(f->key, "parent") == 0) ||
-           (f->rank == 2 && strcmp(f->key, "binary") == 0) || strcmp(f->scope, "op") == 0 ||
-           strcmp(f->scope, "plugin") == 0;
-}
-
 static invar_status add_fact(invar_diff *diff, const fact *a, const fact *b)
 {
     const fact *any = a ? a : b;
 
-    if (must_match(any))
+    // runs with the same bits have the same identity, parent, program, ops and plug-ins
+    if (any->rank == 0 || (any->rank == 1 && strcmp(any->key, "parent") == 0) ||
+        (any->rank == 2 && strcmp(any->key, "binary") == 0) || strcmp(any->scope, "op") == 0 ||
+        strcmp(any->scope, "plugin") == 0)
         diff->same_inputs = false;
     return INVAR_DIFF_ADD(
         diff->facts, diff,

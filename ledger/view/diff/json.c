@@ -124,24 +124,21 @@ static json_t *sample_json(const void *item)
                         s->in_b ? json_integer(s->prompt_b) : json_null(), fields);
 }
 
-static json_t *compared_json(const invar_diff *d)
-{
-    return INVAR_RESULT(
-        COMPARED, d->steps.first, d->steps.last, d->steps.compared, d->steps.only_a,
-        d->steps.only_b, d->steps.lookups, d->points.equal + (int64_t)d->points.count,
-        d->metrics.equal + (int64_t)d->metrics.count, d->samples.equal + (int64_t)d->samples.count);
-}
-
 json_t *invar_diff_object(const invar_diff *d)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {d->self_contradicting_side, 0};
 
+    json_t *compared = INVAR_RESULT(
+        COMPARED, d->steps.first, d->steps.last, d->steps.compared, d->steps.only_a,
+        d->steps.only_b, d->steps.lookups, d->points.equal + (int64_t)d->points.count,
+        d->metrics.equal + (int64_t)d->metrics.count, d->samples.equal + (int64_t)d->samples.count);
+
     invar_diff_headline(headline, d);
     return INVAR_RESULT(
         invar_diff_members, invar_diff_verdict_name(d->verdict), headline, self[0] ? self : NULL,
-        d->same_inputs, side_json(&d->a), side_json(&d->b), compared_json(d), d->step,
-        d->roots_differ, d->evaluations, invar_tristate_json(d->same_batch),
-        invar_tristate_json(d->same_rng), invar_tristate_json(d->same_weights),
+        d->same_inputs, side_json(&d->a), side_json(&d->b), compared, d->step, d->roots_differ,
+        d->evaluations, invar_tristate_json(d->same_batch), invar_tristate_json(d->same_rng),
+        invar_tristate_json(d->same_weights),
         invar_result_list(d->facts.items, d->facts.count, sizeof *d->facts.items, fact_json),
         d->facts.equal,
         invar_result_list(d->changes.items, d->changes.count, sizeof *d->changes.items,

@@ -591,24 +591,22 @@ const char *invar_diff_ulp_format(const invar_diff_metric *metric)
     return metric->f32 ? "fp32" : "fp64";
 }
 
-static void put_number(const printer *p, bool present, double value)
+/* Prints both values of a metric, or their bits. */
+static void print_values(const printer *p, const invar_diff_metric *m, bool as_bits)
 {
-    char text[INVAR_NUMBER_SIZE] = "-";
+    const bool present[] = {m->in_a, m->in_b};
+    const double values[] = {m->a, m->b};
 
-    if (present)
-        invar_diff_number(text, value);
-    fprintf(p->stream, "%-26s", text);
-}
-
-static void put_bits(const printer *p, bool present, double value)
-{
-    uint64_t bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    if (present)
-        fprintf(p->stream, " %016" PRIx64, bits);
-    else
-        fprintf(p->stream, " %-16s", "-");
+    for (int i = 0; i < 2; i++) {
+        char text[INVAR_NUMBER_SIZE] = "-";
+        uint64_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        if (present[i] && as_bits)
+            snprintf(text, sizeof text, "%016" PRIx64, bits);
+        else if (present[i])
+            invar_diff_number(text, values[i]);
+        fprintf(p->stream, as_bits ? " %-16s" : "%-26s", text);
+    }
 }
 
 static void print_metrics(printer *p, const invar_diff *diff)
@@ -623,12 +621,9 @@ static void print_metrics(printer *p, const invar_diff *diff)
         const invar_diff_metric *m = &diff->metrics.items[i];
         fprintf(p->stream, "  ");
         print_padded(p, m->name, name + 2, POINT_COLUMNS);
-        put_number(p, m->in_a, m->a);
-        put_number(p, m->in_b, m->b);
-        if (has_room(p, name + METRIC_DETAIL)) {
-            put_bits(p, m->in_a, m->a);
-            put_bits(p, m->in_b, m->b);
-        }
+        print_values(p, m, false);
+        if (has_room(p, name + METRIC_DETAIL))
+            print_values(p, m, true);
         invar_diff_distance(distance, m);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }

@@ -318,15 +318,6 @@ static invar_status put_member(json_t *object, const member *m, invar_sql_stmt *
     return status;
 }
 
-static invar_status write_line(FILE *out, const json_t *line)
-{
-    // json_dumpf also fails for lack of memory
-    if (json_dumpf(line, out, JSON_COMPACT) != 0 && !ferror(out))
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "the export: no memory for a line");
-    fputc('\n', out);
-    return check_written(out);
-}
-
 /* The prepared statements of a part: the query of its lines and those of its members. */
 typedef struct queries {
     invar_sql_stmt *lines;
@@ -342,8 +333,13 @@ static invar_status write_row(FILE *out, int64_t run, const part *p, const queri
         status = put_columns(line, q->lines, 0);
     for (int i = 0; i < MEMBERS && p->members[i].sql && status == INVAR_OK; i++)
         status = put_member(line, &p->members[i], q->members[i], run, q->lines);
-    if (status == INVAR_OK)
-        status = write_line(out, line);
+    // json_dumpf also fails for lack of memory
+    if (status == INVAR_OK && json_dumpf(line, out, JSON_COMPACT) != 0 && !ferror(out))
+        status = INVAR_FAIL(INVAR_E_NOMEM, 0, "the export: no memory for a line");
+    if (status == INVAR_OK) {
+        fputc('\n', out);
+        status = check_written(out);
+    }
     json_decref(line);
     return status;
 }

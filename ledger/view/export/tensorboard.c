@@ -350,19 +350,10 @@ invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const
     return status;
 }
 
-/* Fails if the file was removed, because writing to a removed file loses data without an error. */
-static invar_status check_linked(const invar_tensorboard_writer *e)
-{
-    struct stat info;
-
-    return fstat(fileno(e->to.out), &info) == 0 && info.st_nlink > 0
-               ? INVAR_OK
-               : INVAR_FAIL(INVAR_E_IO, 0, "%.1000s: was removed", e->to.path);
-}
-
 invar_status invar_tensorboard_writer_add(invar_tensorboard_writer *e, int64_t upto)
 {
     const invar_export_range range = {.gauges = true, .after = e->told, .upto = upto};
+    struct stat info;
 
     if (upto <= e->told)
         return INVAR_OK;
@@ -370,7 +361,10 @@ invar_status invar_tensorboard_writer_add(invar_tensorboard_writer *e, int64_t u
     if (fflush(e->to.out) != 0)
         return write_failed(e->to.path);
     e->told = upto;
-    return check_linked(e);
+    // writing to a removed file would lose data without an error
+    return fstat(fileno(e->to.out), &info) == 0 && info.st_nlink > 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_IO, 0, "%.1000s: was removed", e->to.path);
 }
 
 void invar_tensorboard_writer_close(invar_tensorboard_writer *e)

@@ -162,7 +162,6 @@ typedef struct invar_golden_points {
 /* Like the functions of goldens without "points" in their names. */
 invar_status invar_golden_points_parse(invar_golden_points **out, const char *where,
                                        const char *text, size_t bytes) INVAR_MUST_USE;
-invar_status invar_golden_points_read(invar_golden_points **out, const char *path) INVAR_MUST_USE;
 invar_status invar_golden_points_of_run(invar_golden_points **out, invar_ledger *ledger,
                                         int64_t run) INVAR_MUST_USE;
 void invar_golden_points_free(invar_golden_points *points);

@@ -29,10 +29,6 @@ invar_status invar_golden_put(invar_golden_buffer *out, const char *text,
 invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...) INVAR_MUST_USE
     INVAR_PRINTF(2, 3);
 
-/* Appends the line "KEY HEX". */
-invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
-                                     const invar_digest *digest) INVAR_MUST_USE;
-
 /* ---- a format -------------------------------------------------------------------------------- */
 
 /* A file format: how a value is written and read. */

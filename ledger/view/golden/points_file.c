@@ -44,23 +44,20 @@ static invar_status put_head(invar_golden_buffer *out, const invar_golden_points
     return invar_golden_putf(out, "chain %" PRId64 " %s\n", p->last_step, hex);
 }
 
-static invar_status put_point(invar_golden_buffer *out, const invar_golden_point *p)
-{
-    char layer[24] = "-";
-
-    if (p->layer >= 0)
-        (void)snprintf(layer, sizeof layer, "%" PRId64, p->layer);
-    return invar_golden_putf(out, "%" PRId64 "\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p->ord, p->name,
-                             p->phase, layer, p->op, p->kind, p->dtype, p->shape, p->inputs);
-}
-
 static invar_status put_points(invar_golden_buffer *out, const void *value)
 {
     const invar_golden_points *p = value;
 
     INVAR_TRY(put_head(out, p));
-    for (size_t i = 0; i < p->n_points; i++)
-        INVAR_TRY(put_point(out, &p->points[i]));
+    for (const invar_golden_point *q = p->points; q < p->points + p->n_points; q++) {
+        char layer[24] = "-";
+
+        if (q->layer >= 0)
+            (void)snprintf(layer, sizeof layer, "%" PRId64, q->layer);
+        INVAR_TRY(invar_golden_putf(out, "%" PRId64 "\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", q->ord,
+                                    q->name, q->phase, layer, q->op, q->kind, q->dtype, q->shape,
+                                    q->inputs));
+    }
     for (size_t i = 0; i < p->n_values; i++)
         INVAR_TRY(invar_golden_putf(out, "step %" PRId64 " %s\n", p->values[i].step,
                                     p->values[i].digits));
@@ -98,15 +95,6 @@ static invar_status parse_chain(invar_golden_points *p, invar_golden_lines *line
     return INVAR_OK;
 }
 
-/* Returns the point with this index in the manifest; NULL if it is not listed. */
-static const invar_golden_point *find_ord(const invar_golden_points *p, int64_t ord)
-{
-    int64_t i = invar_binary_search(p->points, (int64_t)p->n_points, sizeof *p->points,
-                                    offsetof(invar_golden_point, ord), ord);
-
-    return i < 0 ? NULL : &p->points[i];
-}
-
 /* True if the text is "-", or a list of ords of earlier points, ascending. */
 static bool good_inputs(const invar_golden_points *p, char *text)
 {
@@ -115,7 +103,9 @@ static bool good_inputs(const invar_golden_points *p, char *text)
     if (strcmp(text, "-") == 0)
         return true;
     for (char *at = text;; at++) {
-        if (!invar_golden_parse_int(&ord, &at) || ord <= last || !find_ord(p, ord))
+        if (!invar_golden_parse_int(&ord, &at) || ord <= last ||
+            invar_binary_search(p->points, (int64_t)p->n_points, sizeof *p->points,
+                                offsetof(invar_golden_point, ord), ord) < 0)
             return false;
         last = ord;
         if (*at == '\0')
@@ -253,11 +243,6 @@ invar_status invar_golden_points_parse(invar_golden_points **out, const char *wh
     return invar_golden_format_parse((void **)out, &format, where, text, bytes);
 }
 
-invar_status invar_golden_points_read(invar_golden_points **out, const char *path)
-{
-    return invar_golden_format_read((void **)out, &format, path);
-}
-
 static void free_points(void *value)
 {
     invar_golden_points *points = value;
@@ -287,15 +272,6 @@ static const invar_golden_format format = {
     .put = put_points,
     .free = free_points};
 
-/* True if the points belong to the golden, and not to an older or newer version of it. */
-static bool is_points_of(const invar_golden_points *points, const invar_golden *golden)
-{
-    return points->last_step == golden->n_steps - 1 &&
-           invar_digest_equal(&points->identity, &golden->identity) &&
-           (golden->n_steps == 0 ||
-            invar_digest_equal(&points->chain, &golden->steps[golden->n_steps - 1].chain));
-}
-
 invar_status invar_golden_points_beside(invar_golden_points **out, const invar_golden *golden,
                                         const char *path)
 {
@@ -304,12 +280,17 @@ invar_status invar_golden_points_beside(invar_golden_points **out, const invar_g
 
     *out = NULL;
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
-    status = invar_golden_points_read(out, beside);
+    status = invar_golden_format_read((void **)out, &format, beside);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         return INVAR_OK;
     }
-    if (status == INVAR_OK && !is_points_of(*out, golden)) {
+    // points of an older or newer version of the golden do not count
+    if (status == INVAR_OK &&
+        ((*out)->last_step != golden->n_steps - 1 ||
+         !invar_digest_equal(&(*out)->identity, &golden->identity) ||
+         (golden->n_steps > 0 &&
+          !invar_digest_equal(&(*out)->chain, &golden->steps[golden->n_steps - 1].chain)))) {
         invar_golden_points_free(*out);
         *out = NULL;
     }

@@ -54,15 +54,6 @@ invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...
     return INVAR_OK;
 }
 
-invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
-                                     const invar_digest *digest)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, digest);
-    return invar_golden_putf(out, "%s %s\n", key, hex);
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* --force, because `record` does not replace a file that it cannot read. */
@@ -198,10 +189,12 @@ invar_status invar_golden_put_begin(invar_golden_buffer *out, const invar_golden
                                     const char *name, const invar_digest *identity,
                                     const invar_digest *manifest)
 {
-    INVAR_TRY(invar_golden_putf(out, "%s %d\n%s\nname %s\n", format->magic, format->version,
-                                format->legend, name));
-    INVAR_TRY(invar_golden_put_digest(out, "identity", identity));
-    return invar_golden_put_digest(out, "manifest", manifest);
+    char of_run[INVAR_DIGEST_HEX_SIZE], of_points[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(of_run, identity);
+    invar_digest_format(of_points, manifest);
+    return invar_golden_putf(out, "%s %d\n%s\nname %s\nidentity %s\nmanifest %s\n", format->magic,
+                             format->version, format->legend, name, of_run, of_points);
 }
 
 invar_status invar_golden_format_print(char **out, size_t *bytes_out,

@@ -150,12 +150,6 @@ static json_t *bits_of(bool there, double value)
     return there ? json_string(text) : json_null();
 }
 
-static json_t *point_json(const invar_diff_point *p)
-{
-    return INVAR_RESULT(POINT, p->name, p->phase, p->layer, p->op, p->kind, p->inputs, p->is_origin,
-                        &p->a, &p->b);
-}
-
 static json_t *group_json(const void *item)
 {
     const invar_diff_group *g = item;
@@ -185,7 +179,7 @@ static size_t shown(size_t count)
 
 static json_t *pair_json(const invar_diff *d, size_t index)
 {
-    const invar_diff_point *point = d->culprit ? d->culprit : d->points.items;
+    const invar_diff_point *p = d->culprit ? d->culprit : d->points.items;
     const char *self = d->self_contradicting_side == 'A'   ? "a"
                        : d->self_contradicting_side == 'B' ? "b"
                                                            : NULL;
@@ -198,7 +192,9 @@ static json_t *pair_json(const invar_diff *d, size_t index)
         INVAR_RESULT(COMPARED, d->steps.compared, d->steps.only_a, d->steps.only_b, d->facts.equal,
                      d->facts.count, d->points.equal, d->points.count, d->metrics.equal,
                      d->metrics.count, d->samples.equal, d->samples.count),
-        d->points.count ? point_json(point) : json_null(),
+        d->points.count ? INVAR_RESULT(POINT, p->name, p->phase, p->layer, p->op, p->kind,
+                                       p->inputs, p->is_origin, &p->a, &p->b)
+                        : json_null(),
         invar_result_list(d->groups.items, d->groups.count, sizeof *d->groups.items, group_json),
         invar_result_list(d->points.items, shown(d->points.count), sizeof *d->points.items,
                           name_json),

@@ -100,14 +100,6 @@ static bool has_last_word_of(piece name, const char *const *words)
     return false;
 }
 
-static bool has_small_letters(piece name)
-{
-    for (size_t i = 0; i < name.bytes; i++)
-        if (name.text[i] >= 'a' && name.text[i] <= 'z')
-            return true;
-    return false;
-}
-
 /*
  * True if a name before '=' is that of a secret. Short words count only in capitals, as in names of
  * variables, because `input-key` and `stop-token` are keys of recipes.
@@ -120,10 +112,13 @@ static bool is_secret(piece name)
     static const char *const capitals[] = {"key",  "token", "secret",      "password",
                                            "pass", "pwd",   "credentials", NULL};
 
+    bool small = false; // the name has small letters
+
+    for (size_t i = 0; i < name.bytes; i++)
+        small |= name.text[i] >= 'a' && name.text[i] <= 'z';
     return has_suffix(name, "password") || has_suffix(name, "passwd") ||
            has_suffix(name, "passphrase") || has_last_word_of(name, any) ||
-           equals_word(name, "token") ||
-           (!has_small_letters(name) && has_last_word_of(name, capitals));
+           equals_word(name, "token") || (!small && has_last_word_of(name, capitals));
 }
 
 /* True if a name in the query of a URL is that of a secret; keys of recipes do not occur there. */
@@ -172,15 +167,6 @@ static piece value_at(piece text)
         return (piece){text.text, bytes_until(text, (const char[]){quote, '\0'})};
     }
     return (piece){text.text, bytes_until(text, " \t\r\n\"'&;,")};
-}
-
-/* Returns the value of an option after blanks; empty if another option follows. */
-static piece option_value(piece text)
-{
-    while (text.bytes > 0 && text.text[0] == ' ')
-        text = rest_of(text, 1);
-    return text.bytes > 1 && text.text[0] == '-' && text.text[1] == '-' ? (piece){text.text, 0}
-                                                                        : value_at(text);
 }
 
 static bool is_number(piece value)
@@ -250,18 +236,13 @@ static piece credentials_at(piece text)
     return scheme;
 }
 
-static bool is_alnum(char c)
-{
-    return is_name(c) && c != '_' && c != '-';
-}
-
 /* True if a part between '-' and '_' is too long, or has too many digits, for a natural word. */
 static bool looks_random(piece name)
 {
     size_t bytes = 0, digits = 0;
 
     for (size_t i = 0; i < name.bytes; i++) {
-        bool part = is_alnum(name.text[i]);
+        bool part = is_name(name.text[i]) && !strchr("_-", name.text[i]);
         bytes = part ? bytes + 1 : 0;
         digits = part ? digits + (name.text[i] <= '9') : 0;
         if (bytes >= 16 || (bytes >= 8 && digits > 0 && digits < bytes))
@@ -320,14 +301,6 @@ static piece secret_of_form(piece text)
     return (piece){text.text, web_token_at(text)};
 }
 
-/* Returns the value of a member "key" of JSON unless it is a plain name, such as a recipe key. */
-static piece key_of_json(piece text)
-{
-    piece value = value_at(text);
-
-    return value.text != text.text && looks_random(value) ? value : (piece){text.text, 0};
-}
-
 /*
  * Returns the value after a name and '=' or ':'; a colon may be followed by blanks. The number in
  * "token: 5" is a count of tokens and no secret; a number after any other name may be a secret.
@@ -362,13 +335,19 @@ static piece secret_after(piece name, piece text, char before)
     option = option && (is_secret(name) || is_option_secret(name));
     if (next == '=' && (option || is_secret(name) || (query && is_query_secret(name))))
         return value_after(name, rest, false);
-    if (next == ' ' && (option || equals_word(name, "bearer")))
-        return option_value(rest);
+    if (next == ' ' && (option || equals_word(name, "bearer"))) {
+        while (has_prefix(rest, " "))
+            rest = rest_of(rest, 1);
+        return has_prefix(rest, "--") ? (piece){rest.text, 0} : value_at(rest);
+    }
     if ((next == '"' || next == '\'') && rest.bytes > 0 && rest.text[0] == ':' && is_secret(name))
         return value_after(name, rest_of(rest, 1), true);
     if (next == '"' && before == '"' && equals_word(name, "key") && has_prefix(rest, ":")) {
+        // the value of a member "key" of JSON may be a plain name, such as a recipe key
         rest = rest_of(rest, 1);
-        return key_of_json(rest_of(rest, has_prefix(rest, " ")));
+        rest = rest_of(rest, has_prefix(rest, " "));
+        piece value = value_at(rest);
+        return value.text != rest.text && looks_random(value) ? value : (piece){rest.text, 0};
     }
     if (next != ':')
         return none;

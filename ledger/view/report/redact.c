@@ -83,12 +83,6 @@ static invar_status shorten_scope(json_t *scope)
     return INVAR_OK;
 }
 
-/* True for kinds of events whose messages contain only numbers and names of metrics. */
-static bool is_harmless(const char *kind)
-{
-    return strcmp(kind, "triage") == 0 || strcmp(kind, "not-finite") == 0;
-}
-
 static invar_status redact_events(json_t *events)
 {
     json_t *event;
@@ -96,8 +90,10 @@ static invar_status redact_events(json_t *events)
 
     json_array_foreach(events, i, event)
     {
+        const char *kind = json_string_value(json_object_get(event, "kind"));
         INVAR_TRY(invar_report_set(event, "data", json_null()));
-        if (!is_harmless(json_string_value(json_object_get(event, "kind"))))
+        // messages of these kinds contain only numbers and names of metrics
+        if (strcmp(kind, "triage") != 0 && strcmp(kind, "not-finite") != 0)
             INVAR_TRY(invar_report_set(event, "message", json_null()));
     }
     return INVAR_OK;

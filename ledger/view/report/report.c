@@ -54,23 +54,14 @@ extern const invar_embedded invar_report_files[];
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Returns the length to which a text is cut: at most `most`, without splitting a character. */
-static size_t cut_length(const char *text, size_t bytes, size_t most)
-{
-    if (bytes <= most)
-        return bytes;
-    bytes = most;
-    while (bytes > 0 && ((unsigned char)text[bytes] & 0xC0) == 0x80)
-        bytes--;
-    return bytes;
-}
-
 json_t *invar_report_text_within(const char *text, size_t bytes, size_t most)
 {
     static const char broken[] = "\xEF\xBF\xBD", more[] = " \xE2\x80\xA6";
-    size_t kept = cut_length(text, bytes, most), used = 0;
+    size_t kept = bytes < most ? bytes : most, used = 0;
     char *copy;
 
+    while (kept > 0 && kept < bytes && ((unsigned char)text[kept] & 0xC0) == 0x80)
+        kept--;                                    // no character is split
     for (int i = 0; i < 2 && kept == bytes; i++) { // again, as the first failure may be memory
         json_t *plain = json_stringn(text, bytes);
         if (plain)
@@ -191,15 +182,6 @@ static invar_status add_defaults(json_t *data, const invar_report_options *optio
     return INVAR_OK;
 }
 
-/* Sets the member without: which option left data out. */
-static invar_status add_without(json_t *data, const invar_report_options *options)
-{
-    return invar_report_set(data, "without",
-                            options->redact       ? json_string("share")
-                            : options->no_samples ? json_string("samples")
-                                                  : json_null());
-}
-
 static invar_status collect_runs(json_t *data, const invar_report_run *runs, size_t count,
                                  const invar_report_options *options)
 {
@@ -261,42 +243,33 @@ static void report_damaged(const json_t *data, const invar_report_run *runs,
     }
 }
 
-static invar_status make_data(json_t **out, const invar_report_run *runs, size_t count,
+static invar_status make_data(json_t *out, const invar_report_run *runs, size_t count,
                               const invar_report_options *options)
 {
-    *out = NULL;
     if (count == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
-    *out = json_object();
-    INVAR_TRY(check_made(!*out));
-    INVAR_TRY(add_defaults(*out, options));
-    INVAR_TRY(add_without(*out, options));
-    INVAR_TRY(collect_in_snapshots(*out, runs, count, options, 0));
+    INVAR_TRY(check_made(!out));
+    INVAR_TRY(add_defaults(out, options));
+    INVAR_TRY(invar_report_set(out, "without",
+                               options->redact       ? json_string("share")
+                               : options->no_samples ? json_string("samples")
+                                                     : json_null()));
+    INVAR_TRY(collect_in_snapshots(out, runs, count, options, 0));
     if (options->damaged)
-        report_damaged(*out, runs, options);
+        report_damaged(out, runs, options);
     return INVAR_OK;
 }
 
 invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count,
                                 const invar_report_options *options)
 {
-    json_t *data;
-    invar_status status = make_data(&data, runs, count, options);
+    json_t *data = json_object();
+    invar_status status = make_data(data, runs, count, options);
 
     if (status == INVAR_OK)
-        status = invar_page_write(out, invar_report_files, data, options->live);
-    json_decref(data);
-    return status;
-}
-
-invar_status invar_report_write_data(FILE *out, const invar_report_run *runs, size_t count,
-                                     const invar_report_options *options)
-{
-    json_t *data;
-    invar_status status = make_data(&data, runs, count, options);
-
-    if (status == INVAR_OK)
-        status = invar_page_write_data(out, data);
+        status = options->data_only
+                     ? invar_page_write_data(out, data)
+                     : invar_page_write(out, invar_report_files, data, options->live);
     json_decref(data);
     return status;
 }

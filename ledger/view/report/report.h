@@ -49,6 +49,7 @@ typedef struct invar_report_options {
     bool redact;     /* leave out what must not leave the machine: kept samples, commands, folders,
                         host, author, messages */
     bool live;       /* the page polls its server for new data */
+    bool data_only;  /* write the data of the page alone, as JSON */
     /* Callback for each damaged kept sample, which the page leaves out; may be NULL. */
     void (*damaged)(void *payload, const char *line);
     void *payload;
@@ -67,10 +68,6 @@ invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t 
  */
 invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text,
                                size_t bytes) INVAR_MUST_USE;
-
-/* Like invar_report_write, for the data of the page alone, as JSON. */
-invar_status invar_report_write_data(FILE *out, const invar_report_run *runs, size_t count,
-                                     const invar_report_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

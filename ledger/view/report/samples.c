@@ -81,7 +81,8 @@ static const char part_rows[] = "SELECT name, bits FROM reward_parts"
 
 typedef struct shelf {
     const invar_report_run *run;
-    json_t *out, *damaged;
+    json_t *kept, *out, *damaged;
+    int64_t chosen; /* number of chosen samples */
     size_t tokens;  /* maximum tokens of a response */
     int64_t unread; /* bytes that kept samples may still expand to */
     int64_t over;   /* number of samples left out because no bytes remained */
@@ -246,47 +247,34 @@ static invar_status take_sample(void *payload, invar_sql_stmt *row)
                               (json_int_t)invar_sql_int(row, 1), "why", why));
 }
 
-/* Counts of kept samples: the object that receives them, and the number of chosen ones. */
-typedef struct count {
-    json_t *kept;
-    int64_t chosen;
-} count;
-
 static invar_status take_totals(void *payload, invar_sql_stmt *row)
 {
-    count *c = payload;
+    shelf *s = payload;
 
-    c->chosen = invar_sql_int(row, 0);
+    s->chosen = invar_sql_int(row, 0);
     for (int i = 1; i < invar_sql_columns(row); i++)
         INVAR_TRY(
-            invar_report_set(c->kept, invar_sql_column_name(row, i), invar_report_column(row, i)));
+            invar_report_set(s->kept, invar_sql_column_name(row, i), invar_report_column(row, i)));
     return INVAR_OK;
-}
-
-static invar_status add_rows(shelf *s, json_t *kept)
-{
-    INVAR_TRY(invar_sql_prepare(&s->parts, s->run->ledger->sql, part_rows));
-    invar_status status = invar_report_each(s->run, rows, take_sample, s);
-    invar_sql_free(s->parts);
-    INVAR_TRY(status);
-    return invar_report_set(kept, "over", json_integer(s->over));
 }
 
 invar_status invar_report_add_samples(json_t *run, const invar_report_run *from, size_t runs)
 {
     shelf s = {.run = from};
-    count c = {0};
 
-    INVAR_TRY(invar_report_member(&c.kept, run, "kept", json_object()));
+    INVAR_TRY(invar_report_member(&s.kept, run, "kept", json_object()));
     INVAR_TRY(invar_report_member(&s.out, run, "samples", json_array()));
     INVAR_TRY(invar_report_member(&s.damaged, run, "damaged", json_array()));
-    INVAR_TRY(invar_report_each(from, totals, take_totals, &c));
-    if (c.chosen == 0 || runs == 0)
+    INVAR_TRY(invar_report_each(from, totals, take_totals, &s));
+    if (s.chosen == 0 || runs == 0)
         return INVAR_OK;
     s.unread = INVAR_REPORT_EXPANDED_BYTES / (int64_t)runs;
-    int64_t tokens = INVAR_REPORT_SAMPLE_BYTES / (int64_t)runs / c.chosen / BYTES_OF_TOKEN;
+    int64_t tokens = INVAR_REPORT_SAMPLE_BYTES / (int64_t)runs / s.chosen / BYTES_OF_TOKEN;
     s.tokens = tokens < LEAST_TOKENS  ? LEAST_TOKENS
                : tokens > MOST_TOKENS ? MOST_TOKENS
                                       : (size_t)tokens;
-    return add_rows(&s, c.kept);
+    INVAR_TRY(invar_sql_prepare(&s.parts, from->ledger->sql, part_rows));
+    invar_status status = invar_report_each(from, rows, take_sample, &s);
+    INVAR_TRY(invar_sql_end(s.parts, status));
+    return invar_report_set(s.kept, "over", json_integer(s.over));
 }

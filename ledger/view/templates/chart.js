@@ -14,7 +14,7 @@
 const InvarChart = (() => {
   const {html, svg, trim, format, formatTick, group, ticks, timeTicks, logTicks, clock, same}
     = InvarPage;
-  const {decode, thinned, bitsAt, nearest, smoothed, equalBits} = InvarSeries;
+  const {decode, thinned, bitsAt, firstFrom, nearest, smoothed, equalBits} = InvarSeries;
 
   /* ---- the view that all charts share -------------------------------------------------------- */
 
@@ -65,13 +65,7 @@ const InvarChart = (() => {
       if (!this.timed) return step;
       const {clock: at} = this.runs[run];
       if (!at.length) return 0;
-      let lo = 0;
-      let hi = at.length - 1;
-      while (lo < hi) {
-        const mid = (lo + hi) >> 1;
-        if (at[mid][0] < step) lo = mid + 1;
-        else hi = mid;
-      }
+      const lo = firstFrom(at, step, one => one[0]);
       const [to, ms] = at[lo];
       const [from, before] = at[Math.max(lo - 1, 0)];
       const share = Math.min(1, Math.max(0, (step - from) / Math.max(to - from, 1)));

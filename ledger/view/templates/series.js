@@ -46,16 +46,22 @@ const InvarSeries = (() => {
       ? double(bits) : null;
   }
 
-  /* The index of the point nearest to a place; -1: there is none. */
-  function nearest(x, step) {
+  /* The index of the first of the ascending values that is not less, or else of the last. */
+  function firstFrom(list, value, of = one => one) {
     let lo = 0;
-    let hi = x.length - 1;
+    let hi = list.length - 1;
     while (lo < hi) {
       const mid = (lo + hi) >> 1;
-      if (x[mid] < step) lo = mid + 1;
+      if (of(list[mid]) < value) lo = mid + 1;
       else hi = mid;
     }
-    return lo > 0 && step - x[lo - 1] < x[lo] - step ? lo - 1 : hi;
+    return hi;
+  }
+
+  /* The index of the point nearest to a place; -1: there is none. */
+  function nearest(x, step) {
+    const lo = firstFrom(x, step);
+    return lo > 0 && step - x[lo - 1] < x[lo] - step ? lo - 1 : lo;
   }
 
   /* Exponential moving average; a gap of n steps counts as n. What is not finite is passed by. */
@@ -103,6 +109,6 @@ const InvarSeries = (() => {
     return null;
   }
 
-  return {double, bitsAt, decode, thinned, zero, constant, nearest, smoothed, equalBits,
+  return {double, bitsAt, decode, thinned, zero, constant, firstFrom, nearest, smoothed, equalBits,
     firstDifference};
 })();

@@ -84,21 +84,15 @@ static invar_ledger_value text_of(const char *text, size_t bytes)
                                 .bytes = bytes};
 }
 
-static invar_ledger_value member_of(const newest *n, const char *name)
-{
-    const json_t *value = json_object_get(n->sample.members, name);
-
-    return text_of(json_string_value(value), json_string_length(value));
-}
-
 static invar_status select_text(invar_ledger_value *out, const newest *n,
                                 const invar_ledger_value *name)
 {
     const char *word = name->type == INVAR_LEDGER_TYPE_TEXT ? name->data : "";
+    const json_t *member = json_object_get(n->sample.members, word);
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
     if (strcmp(word, "prompt") == 0 || strcmp(word, "label") == 0)
-        *out = member_of(n, word);
+        *out = text_of(json_string_value(member), json_string_length(member));
     else if (strcmp(word, "response") == 0)
         *out = text_of(n->response, n->response_bytes);
     else if (strcmp(word, "json") == 0)

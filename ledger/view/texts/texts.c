@@ -34,36 +34,22 @@ static invar_status parse_twice(json_t **out, const char *text, size_t bytes)
     return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a kept sample");
 }
 
-static bool is_text(const json_t *value)
-{
-    return json_is_string(value);
-}
-
-static bool is_real(const json_t *value)
-{
-    return json_is_number(value) || json_is_null(value);
-}
-
-static bool is_integer(const json_t *value)
-{
-    return json_is_integer(value);
-}
-
 /* Lists with one element per token of the response, and the list of the prompt's tokens. */
 static const struct {
     const char *key;
-    bool (*fits)(const json_t *value);
-} lists[] = {{"response", is_text},  {"tokens", is_integer}, {"logp", is_real},
-             {"advantage", is_real}, {"drawn", is_integer},  {"prompt_tokens", is_integer}};
+    json_type type; /* JSON_REAL stands for any number and null */
+} lists[] = {{"response", JSON_STRING}, {"tokens", JSON_INTEGER}, {"logp", JSON_REAL},
+             {"advantage", JSON_REAL},  {"drawn", JSON_INTEGER},  {"prompt_tokens", JSON_INTEGER}};
 
-static bool is_list(const json_t *list, bool (*fits)(const json_t *value))
+static bool is_list(const json_t *list, json_type type)
 {
     json_t *value;
     size_t i;
 
     json_array_foreach(list, i, value)
     {
-        if (!fits(value))
+        if (json_typeof(value) != type &&
+            (type != JSON_REAL || (!json_is_number(value) && !json_is_null(value))))
             return false;
     }
     return json_is_array(list);
@@ -79,7 +65,7 @@ static bool is_sample(const json_t *members)
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
         const json_t *list = json_object_get(members, lists[k].key);
         bool response = k + 1 < sizeof lists / sizeof *lists;
-        if (!is_list(list, lists[k].fits) || (response && json_array_size(list) != count))
+        if (!is_list(list, lists[k].type) || (response && json_array_size(list) != count))
             return false;
     }
     return json_is_string(json_object_get(members, "prompt")) &&

@@ -169,11 +169,13 @@ static page read_data(const char *name, size_t count, const invar_report_options
 {
     invar_ledger *ledger = open_ledger(name);
     invar_report_run runs[2] = {{ledger, 1, "folder/of/mine"}, {ledger, 2, NULL}};
+    invar_report_options only = *with;
     page p;
     FILE *stream = open_memstream(&p.text, &p.bytes);
 
     assert_non_null(stream);
-    assert_ok(invar_report_write_data(stream, runs, count, with));
+    only.data_only = true;
+    assert_ok(invar_report_write(stream, runs, count, &only));
     assert_int_equal(fclose(stream), 0);
     p.data = json_loads(p.text, JSON_ALLOW_NUL, NULL);
     assert_non_null(p.data);
