@@ -1,7 +1,7 @@
 /*
  * command.h - commands of the command line, their options, help texts and exit codes.
  *
- * A command is a table of name, summary, option list and two functions. Options are parsed
+ * A command is a table of name, summary, help, options and a function. Options are parsed
  * strictly: an unknown option or a value out of range is an error. The help text exists once and is
  * printed, or passed to a sink that makes man pages and completions of it (manpages/).
  *
@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/pool.h"
 #include "base/process/process.h"
 #include "base/recipe/choices.h"
 #include "base/status.h"
@@ -65,14 +66,18 @@ typedef struct invar_cli_command {
     const char *summary;               /* one line */
     int (*run)(int argc, char **argv); /* runs the command on the arguments after its name; returns
                                           an exit code */
-    void (*help)(void);                /* prints the help; may be NULL if `about` is set */
-    const char *about;                 /* paragraphs of the help before the options; or NULL */
     /*
-     * Options that are parsed before `run`, whose arguments are then `min_words` to `max_words`
-     * words, which messages call `words`, and a NULL after them; NULL if `run` parses its options
-     * itself.
+     * Parts of the help in this order: paragraphs, options, and what a function prints by the
+     * functions below; NULL for each that there is not.
      */
+    const char *about;
     const invar_option *options;
+    void (*help)(void);
+    /*
+     * Options are parsed before `run`, whose arguments are then `min_words` to `max_words` words, which
+     * messages call `words`, and a NULL after them. If the options end with recipe keys, `run`
+     * parses them, and if there are none, its own.
+     */
     const char *words;
     int min_words, max_words;
     const char *arguments; /* usage, such as "RUN [--step S]"; NULL if there are only options */
@@ -89,8 +94,7 @@ extern const invar_cli_command invar_cmd_version;
 extern const invar_cli_command invar_cmd_selfcheck;
 extern const invar_cli_command invar_cmd_bench;
 extern const invar_cli_command invar_cmd_doctor;
-extern const invar_cli_command
-    invar_cmd_train; /* only with INVAR_LEDGER, like the following ones */
+extern const invar_cli_command invar_cmd_train;
 extern const invar_cli_command invar_cmd_plan;
 extern const invar_cli_command invar_cmd_eval;
 extern const invar_cli_command invar_cmd_generate;
@@ -122,8 +126,11 @@ typedef struct invar_exit_meaning {
 /* All exit codes, ascending; terminated by a NULL meaning. */
 extern const invar_exit_meaning invar_exit_codes[];
 
-/* Returns the option --threads. */
-invar_option invar_option_threads(int64_t *value, const char *help);
+/* Initializer of the option --threads. */
+#define INVAR_OPTION_THREADS(value, help)                                                          \
+    {                                                                                              \
+        "threads", INVAR_OPTION_INT, value, "N", help, 1, INVAR_POOL_MAX_THREADS                   \
+    }
 
 /*
  * Parses `--name value` and `--name=value` and rejects everything else. The list ends with a NULL
@@ -167,6 +174,9 @@ bool invar_help_has_sink(void);
 
 /* Prints "invar: MESSAGE" from the error record to stderr. Returns the exit code of its status. */
 int invar_report_error(void);
+
+/* Returns INVAR_EXIT_OK, or prints the error and returns its exit code. */
+int invar_exit(invar_status status);
 
 /* Returns the default number of threads: the online processors, at most 256. */
 int64_t invar_default_threads(void);

@@ -12,7 +12,6 @@
 #include "base/invar_banned.h"
 
 const invar_cli_command *const invar_cmds[] = {
-#ifdef INVAR_LEDGER
     &invar_cmd_train,
     &invar_cmd_plan,
     &invar_cmd_eval,
@@ -27,7 +26,6 @@ const invar_cli_command *const invar_cmds[] = {
     &invar_cmd_diff,
     &invar_cmd_triage,
     &invar_cmd_bug_report,
-#endif
 #ifdef INVAR_BISECT
     &invar_cmd_bisect,
     &invar_cmd_blame,

@@ -14,25 +14,23 @@
 #include <time.h>
 
 #include "base/console/term.h"
+#include "base/json/result.h"
 #include "base/process/argv0.h"
 #include "base/process/process.h"
 #include "cli/command.h"
 #include "cli/doctor.h"
-#include "cli/safe_text.h"
-#include "kernels-deterministic/ops.h"
-#ifdef INVAR_LEDGER
 #include "cli/open_ranks.h"
 #include "cli/recipe_flags.h"
 #include "engine/config/config.h"
-#endif
+#include "kernels-deterministic/ops.h"
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
+static struct {
     bool json;
     int64_t ranks;   /* number of threads as ranks; 0 to inspect only this machine */
     int64_t timeout; /* seconds that a rank waits for another; 0 for the default */
-} settings;
+} asked;
 
 /* ---- rate of a matrix product ---------------------------------------------------------------- */
 
@@ -166,25 +164,25 @@ static void print_text(const invar_doctor_findings *f)
            invar_doctor_agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
 }
 
-static void print_json(const invar_doctor_findings *f)
+#define GPU                                                                                        \
+    "{name text, multiprocessors int, memory int, free int, driver text, runtime text,"            \
+    " step_outputs int, step_differences int, unit_results int, unit_differences int,"             \
+    " copy_bytes_per_second real, product_flops real}"
+#define RESULT "{version text, cuda bool, cores int, gpu~ " GPU ", trouble~ text} (this machine)"
+
+static invar_status print_json(const invar_doctor_findings *f)
 {
-    printf("{\"version\": \"%s\", \"cuda\": %s, \"cores\": %ld", INVAR_VERSION,
-           f->built ? "true" : "false", f->cores);
-    if (f->examined)
-        printf(", \"gpu\": {\"name\": \"%s\", \"multiprocessors\": %d, \"memory\": %zu, \"free\": "
-               "%zu, \"driver\": \"%s\", \"runtime\": \"%s\", \"step_outputs\": %" PRId64
-               ", \"step_differences\": %" PRId64 ", \"unit_results\": %" PRId64
-               ", \"unit_differences\": %" PRId64
-               ", \"copy_bytes_per_second\": %.6g, \"product_flops\": %.6g}",
-               f->gpu.name, f->gpu.multiprocessors, f->gpu.memory, f->gpu.memory_free,
-               f->gpu.driver, f->gpu.runtime, f->gpu.step_outputs, f->gpu.step_differences,
-               f->gpu.sfu_results, f->gpu.sfu_differences, f->gpu.copy_bytes_per_second,
-               f->product_flops);
-    if (f->trouble[0]) {
-        printf(", \"trouble\": ");
-        invar_safe_text_print_json(stdout, f->trouble);
-    }
-    printf("}\n");
+    const invar_device_info *g = &f->gpu;
+
+    return invar_json_write(
+        stdout, INVAR_RESULT(RESULT, INVAR_VERSION, f->built, f->cores,
+                             f->examined ? INVAR_RESULT(GPU, g->name, g->multiprocessors, g->memory,
+                                                        g->memory_free, g->driver, g->runtime,
+                                                        g->step_outputs, g->step_differences,
+                                                        g->sfu_results, g->sfu_differences,
+                                                        g->copy_bytes_per_second, f->product_flops)
+                                         : json_null(),
+                             f->trouble[0] ? f->trouble : NULL));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -196,35 +194,26 @@ int invar_doctor_code(const invar_doctor_findings *f)
     return invar_doctor_agrees(f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
 }
 
-static const invar_option *doctor_options(settings *s)
-{
-    static invar_option list[4];
+#define OPTIONS                                                                                    \
+    {"json", INVAR_OPTION_FLAG, &asked.json, NULL, "print the findings as JSON", 0, 0},            \
+        {"ranks",                                                                                  \
+         INVAR_OPTION_OPTIONAL_INT,                                                                \
+         &asked.ranks,                                                                             \
+         "[N]",                                                                                    \
+         "compare the ranks that mpirun or srun has started, or N threads, and the recipe if one " \
+         "is "                                                                                     \
+         "given",                                                                                  \
+         1,                                                                                        \
+         1024},                                                                                    \
+    {                                                                                              \
+        "timeout", INVAR_OPTION_INT, &asked.timeout, "SECONDS",                                    \
+            "how long a rank waits for another (60, or the recipe's distributed-timeout-minutes)", \
+            1, 86400                                                                               \
+    }
 
-    list[0] =
-        (invar_option){.name = "json", .value = &s->json, .help = "print the findings as JSON"};
-#ifdef INVAR_LEDGER
-    list[1] = (invar_option){.name = "ranks",
-                             .type = INVAR_OPTION_OPTIONAL_INT,
-                             .value = &s->ranks,
-                             .metavar = "[N]",
-                             .help = "compare the ranks that mpirun or srun has started, or N "
-                                     "threads, and the recipe if one is given",
-                             .low = 1,
-                             .high = 1024};
-    list[2] = (invar_option){.name = "timeout",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->timeout,
-                             .metavar = "SECONDS",
-                             .help = "how long a rank waits for another (60, or the recipe's "
-                                     "distributed-timeout-minutes)",
-                             .low = 1,
-                             .high = 86400};
-    list[3] = s->ranks ? invar_recipe_flags_end() : (invar_option){0};
-#endif
-    return list;
-}
+static const invar_option options[] = {OPTIONS, {0}};
+static const invar_option options_of_ranks[] = {OPTIONS, INVAR_RECIPE_FLAGS_END};
 
-#ifdef INVAR_LEDGER
 static bool names_ranks(int argc, char **argv)
 {
     for (int i = 0; i < argc; i++)
@@ -236,24 +225,21 @@ static bool names_ranks(int argc, char **argv)
 /* Recipe keys on the command line replace a recipe file. */
 static int cmd_doctor_ranks(int argc, char **argv)
 {
-    settings s = {.ranks = 1};
-    invar_doctor_ranks_options options = {.ranks = 1};
+    invar_doctor_ranks_options request = {.path = NULL};
     invar_config config = {.recipe = NULL};
     int code, words = argc;
     invar_status status =
-        invar_recipe_flags_recipe(&config, &options.path, doctor_options(&s), &argc, argv);
+        invar_recipe_flags_recipe(&config, &request.path, options_of_ranks, &argc, argv);
 
-    if (status == INVAR_OK)
-        status = invar_options_parse(doctor_options(&s), argc, argv);
     if (status == INVAR_OK && argc < words) {
-        options.config = &config;
+        request.config = &config;
         status = invar_config_check(&config);
     }
     if (status == INVAR_OK) {
-        options.ranks = s.ranks;
-        options.seconds = (double)s.timeout;
-        options.json = s.json;
-        code = invar_doctor_ranks(&options);
+        request.ranks = asked.ranks;
+        request.seconds = (double)asked.timeout;
+        request.json = asked.json;
+        code = invar_doctor_ranks(&request);
     } else {
         invar_open_ranks_queue();
         code = invar_report_error();
@@ -261,40 +247,40 @@ static int cmd_doctor_ranks(int argc, char **argv)
     invar_recipe_free(config.recipe);
     return code;
 }
-#endif
 
 static int cmd_doctor(int argc, char **argv)
 {
-    settings s = {0};
     invar_doctor_findings f;
 
-#ifdef INVAR_LEDGER
     if (names_ranks(argc, argv))
         return cmd_doctor_ranks(argc, argv);
-#endif
-    if (invar_options_parse(doctor_options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(options, argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (s.timeout) {
+    if (asked.timeout) {
         (void)INVAR_FAIL(INVAR_E_INVALID, 0, "--timeout is about ranks: give --ranks");
         return invar_report_error();
     }
     invar_doctor_inspect(&f, 0);
-    if (s.json)
-        print_json(&f);
-    else
+    if (!asked.json)
         print_text(&f);
+    else if (print_json(&f) != INVAR_OK)
+        return invar_report_error();
     return invar_doctor_code(&f);
 }
 
 static void doctor_help(void)
 {
-    settings s = {0};
+    invar_options_help(options);
+}
 
-    invar_help_text(
+const invar_cli_command invar_cmd_doctor = {
+    .name = "doctor",
+    .summary = "check the GPU: driver, memory, tensor cores, speed",
+    .run = cmd_doctor,
+    .about =
         "Checks the GPU: driver, memory, whether its tensor cores and special function units\n"
         "compute numerics = sm90 bit for bit, memory bandwidth, and the speed of one large matrix "
         "product.\n"
-#ifdef INVAR_LEDGER
         "\n"
         "With --ranks it checks the ranks of a job before a long run: host, threads, GPU, driver "
         "and\n"
@@ -302,28 +288,13 @@ static void doctor_help(void)
         "recipe "
         "it\n"
         "also reads data and weights on every rank, and compares them as a run does.\n"
-#endif
         "\n"
         "Exit codes:\n"
         "  0    no problem found, or no GPU\n"
         "  1    the tensor cores or special function units compute other bits; ranks differ, or\n"
         "       bytes between them are wrong\n"
-        "  2    the GPU fails, or a rank does not answer\n");
-    invar_options_help(doctor_options(&s));
-}
-
-const invar_cli_command invar_cmd_doctor = {
-    .name = "doctor",
-    .summary = "check the GPU: driver, memory, tensor cores, speed",
-    .run = cmd_doctor,
+        "  2    the GPU fails, or a rank does not answer\n",
     .help = doctor_help,
-    .result = "{version text, cuda bool, cores int, gpu~ {name text, multiprocessors int,"
-              " memory int, free int, driver text, runtime text, step_outputs int,"
-              " step_differences int, unit_results int, unit_differences int,"
-              " copy_bytes_per_second real, product_flops real}, trouble~ text} (this "
-              "machine); " INVAR_RANKS_RESULT,
-#ifdef INVAR_LEDGER
-    .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
-#endif
-    ,
+    .result = RESULT "; " INVAR_RANKS_RESULT,
+    .arguments = "[--ranks [N] [RECIPE] [--key value ...]]",
     .multi_process = true};

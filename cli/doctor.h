@@ -57,7 +57,7 @@ typedef struct invar_doctor_ranks_options {
     bool json;
 } invar_doctor_ranks_options;
 
-/* Compares all ranks, prints the result and returns the exit code. Only with INVAR_LEDGER. */
+/* Compares all ranks, prints the result and returns the exit code. */
 int invar_doctor_ranks(const invar_doctor_ranks_options *options);
 
 #ifdef __cplusplus

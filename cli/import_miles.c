@@ -132,35 +132,24 @@ static invar_status import_script(int *code_out, const char *script, const char 
     return status;
 }
 
-static const invar_option *import_miles_options(const char **path)
-{
-    static invar_option list[2];
-
-    list[0] = (invar_option){.name = "out",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = path,
-                             .metavar = "FILE",
-                             .help = "recipe to write (standard output)"};
-    return list;
-}
+static const char *out_path;
+static const invar_option options[] = {
+    {"out", INVAR_OPTION_TEXT, &out_path, "FILE", "recipe to write (standard output)", 0, 0}, {0}};
 
 static int cmd_import_miles(int argc, char **argv)
 {
-    const char *path = NULL;
-    int words, code = INVAR_EXIT_OK;
-    invar_status status =
-        invar_options_parse_words(&words, import_miles_options(&path), argc, argv, "SCRIPT", 1, 1);
+    int code = INVAR_EXIT_OK;
+    invar_status status = import_script(&code, argv[0], out_path);
 
-    if (status == INVAR_OK)
-        status = import_script(&code, argv[0], path);
+    (void)argc;
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void import_miles_help(void)
-{
-    const char *path;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_import_miles = {
+    .name = "import-miles",
+    .summary = "turn a launch script of Miles into a recipe",
+    .run = cmd_import_miles,
+    .about =
         "Turns a launch script of Miles into a recipe: the arrays NAME_ARGS=( ... ) and the words\n"
         "behind train.py. Nothing is executed. Files of source are read if they lie beside the\n"
         "script; variables of the environment count as not set.\n"
@@ -175,13 +164,9 @@ static void import_miles_help(void)
         "  1    something that bits depend on is not taken over, or a value or a flag is\n"
         "       unknown\n"
         "  2    the script cannot be read, or there is no python3\n"
-        "  129  wrong arguments, or the script is not bash as it is read here\n");
-    invar_options_help(import_miles_options(&path));
-}
-
-const invar_cli_command invar_cmd_import_miles = {.name = "import-miles",
-                                                  .summary =
-                                                      "turn a launch script of Miles into a recipe",
-                                                  .run = cmd_import_miles,
-                                                  .help = import_miles_help,
-                                                  .arguments = "SCRIPT [--out FILE]"};
+        "  129  wrong arguments, or the script is not bash as it is read here\n",
+    .options = options,
+    .words = "SCRIPT",
+    .min_words = 1,
+    .max_words = 1,
+    .arguments = "SCRIPT [--out FILE]"};

@@ -13,15 +13,12 @@
 
 #include "base/console/spelling.h"
 #include "base/process/argv0.h"
+#include "cli/combinations/combinations.h"
 #include "cli/command.h"
+#include "cli/open_ranks.h"
 #include "cli/recipe_flags.h"
 #include "cli/safe_text.h"
 #include "cli/schema/schema.h"
-
-#ifdef INVAR_LEDGER
-#include "cli/combinations/combinations.h"
-#include "cli/open_ranks.h"
-#endif
 
 #include "base/invar_banned.h"
 
@@ -51,15 +48,11 @@ static void print_help(FILE *out)
           out);
     print_command_list(out, invar_cmds);
     print_entry(out, "help VERB", "explain a verb and its options");
-#ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "explain a recipe key, its values and its default");
     print_entry(out, "help combinations",
                 "list the pairs of recipe keys that are refused, and why");
-#endif
     print_entry(out, "help exit-codes", "list the exit codes, and what they mean");
-#ifdef INVAR_LEDGER
     print_entry(out, "help --schema", "JSON Schemas of recipes and of what --json prints");
-#endif
 }
 
 static int report_unexpected(const char *argument)
@@ -82,14 +75,6 @@ typedef struct command_selection {
     int words; /* number of words that name the command */
 } command_selection;
 
-/* Waits so that only the first process of a launcher prints an error that all of them find. */
-static void wait_for_first(void)
-{
-#ifdef INVAR_LEDGER
-    invar_open_ranks_queue();
-#endif
-}
-
 /* Prints "invar: ledger: no verb 'shwo' (did you mean 'show'?); ...". */
 static void report_unknown_command(const char *group, const invar_cli_command *const *list,
                                    const char *name)
@@ -99,7 +84,7 @@ static void report_unknown_command(const char *group, const invar_cli_command *c
     invar_spelling_init(&spelling, name, strlen(name));
     for (; *list; list++)
         invar_spelling_offer(&spelling, (*list)->name);
-    wait_for_first();
+    invar_open_ranks_queue();
     fprintf(stderr, "invar: %s%sno verb '%s'%s; 'invar help%s%s' lists them\n", group,
             *group ? ": " : "", name, invar_spelling_hint(&spelling), *group ? " " : "", group);
 }
@@ -163,12 +148,9 @@ static void print_exit_codes(void)
 static bool print_subject_help(int *code_out, int argc, char **argv)
 {
     const bool codes = strcmp(argv[0], "exit-codes") == 0;
-    bool pairs = false, key = false;
+    const bool pairs = strcmp(argv[0], "combinations") == 0;
+    const bool key = !find_command(invar_cmds, argv[0]) && invar_recipe_flags_is_key(argv[0]);
 
-#ifdef INVAR_LEDGER // recipe keys exist only with the commands that read recipes
-    pairs = strcmp(argv[0], "combinations") == 0;
-    key = !find_command(invar_cmds, argv[0]) && invar_recipe_flags_is_key(argv[0]);
-#endif
     if (!codes && !pairs && !key)
         return false;
     *code_out = INVAR_EXIT_OK;
@@ -176,12 +158,10 @@ static bool print_subject_help(int *code_out, int argc, char **argv)
         *code_out = report_unexpected(argv[1]);
     else if (codes)
         print_exit_codes();
-#ifdef INVAR_LEDGER
     else if (key)
         invar_recipe_flags_help_key(argv[0]);
     else if (invar_combinations_show() != INVAR_OK)
         *code_out = invar_report_error();
-#endif
     return true;
 }
 
@@ -194,10 +174,8 @@ static int cmd_help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
-#ifdef INVAR_LEDGER
     if (strcmp(argv[0], "--schema") == 0 && argc <= 3)
         return invar_schema_help(argc - 1, argv + 1);
-#endif
     if (print_subject_help(&code, argc, argv))
         return code;
     if (!select_command(&s, argc, argv))
@@ -211,21 +189,33 @@ static int cmd_help(int argc, char **argv)
 /* Returns true if mpirun or srun started several processes, which would all do the same at once. */
 static bool is_one_of_several(const command_selection *s)
 {
-#ifdef INVAR_LEDGER
     int64_t processes;
 
     if (invar_launch_processes(&processes) == INVAR_OK && processes <= 1)
         return false;
-    wait_for_first();
+    invar_open_ranks_queue();
     fprintf(stderr,
             "invar: %s%s%s runs in one process, and a launcher has started several: start it "
             "without mpirun, or by srun -n 1\n",
             s->group ? s->group->name : "", s->group ? " " : "", s->verb->name);
     return true;
-#else
-    (void)s;
-    return false;
-#endif
+}
+
+/* Parses the options of a command, except among recipe keys, and runs it. */
+static int run_command(const invar_cli_command *verb, int argc, char **argv)
+{
+    const invar_option *end = verb->options;
+
+    while (end && end->name)
+        end++;
+    if (end && !end->value) {
+        if (invar_options_parse_words(&argc, verb->options, argc, argv,
+                                      verb->words ? verb->words : "argument", verb->min_words,
+                                      verb->max_words) != INVAR_OK)
+            return invar_report_error();
+        argv[argc] = NULL;
+    }
+    return verb->run(argc, argv);
 }
 
 static int run_command_line(int argc, char **argv)
@@ -239,7 +229,7 @@ static int run_command_line(int argc, char **argv)
     if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
         return cmd_help(argc - 1, argv + 1);
     if (strcmp(argv[0], "--version") == 0)
-        return invar_cmd_version.run(argc - 1, argv + 1);
+        return run_command(&invar_cmd_version, argc - 1, argv + 1);
     if (!select_command(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     for (int i = s.words; i < argc; i++)
@@ -253,15 +243,7 @@ static int run_command_line(int argc, char **argv)
     }
     if (!s.verb->multi_process && is_one_of_several(&s))
         return INVAR_EXIT_USAGE;
-    argc -= s.words;
-    argv += s.words;
-    if (s.verb->options) {
-        if (invar_options_parse_words(&argc, s.verb->options, argc, argv, s.verb->words,
-                                      s.verb->min_words, s.verb->max_words) != INVAR_OK)
-            return invar_report_error();
-        argv[argc] = NULL;
-    }
-    return s.verb->run(argc, argv);
+    return run_command(s.verb, argc - s.words, argv + s.words);
 }
 
 int main(int argc, char **argv)

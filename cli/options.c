@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/console/spelling.h"
-#include "base/pool.h"
 #include "base/process/process.h"
 #include "cli/command.h"
 #include "cli/safe_text.h"
@@ -74,17 +73,6 @@ static invar_status set_word(const invar_option *option, const char *text)
     }
     word->value = value;
     return INVAR_OK;
-}
-
-invar_option invar_option_threads(int64_t *value, const char *help)
-{
-    return (invar_option){.name = "threads",
-                          .type = INVAR_OPTION_INT,
-                          .value = value,
-                          .metavar = "N",
-                          .help = help,
-                          .low = 1,
-                          .high = INVAR_POOL_MAX_THREADS};
 }
 
 /*
@@ -240,12 +228,12 @@ static const invar_help_sink *taker; // NULL to print to stdout
 
 void invar_command_help(const invar_cli_command *command)
 {
-    if (command->help)
-        command->help();
     if (command->about)
         invar_help_text(command->about);
     if (command->options)
         invar_options_help(command->options);
+    if (command->help)
+        command->help();
 }
 
 void invar_help_send(const invar_cli_command *command, const invar_help_sink *to)
@@ -313,6 +301,11 @@ int invar_report_error(void)
     invar_safe_text_print(stderr, error->message); // the message may quote an untrusted file
     fputc('\n', stderr);
     return invar_process_exit_code(error->status);
+}
+
+int invar_exit(invar_status status)
+{
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
 int64_t invar_default_threads(void)

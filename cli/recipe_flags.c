@@ -229,7 +229,8 @@ static invar_status read_recipe(invar_config *out, const char **path_out,
 {
     out->recipe = NULL;
     INVAR_TRY(take_path(path_out, options, argc, argv));
-    return make_recipe(out, *path_out, argc, argv);
+    INVAR_TRY(make_recipe(out, *path_out, argc, argv));
+    return invar_options_parse(options, *argc, argv);
 }
 
 invar_status invar_recipe_flags_recipe(invar_config *out, const char **path_out,
@@ -324,12 +325,7 @@ static const char *foreign_to(const char *name, size_t length)
     return invar_flag_alias_find(&foreign, name, length) ? foreign.sentence : NULL;
 }
 
-invar_option invar_recipe_flags_end(void)
-{
-    static invar_option_names names = {name_at, instead_of, foreign_to};
-
-    return (invar_option){.value = &names};
-}
+invar_option_names invar_recipe_flags_names = {name_at, instead_of, foreign_to};
 
 /* Formats the possible values: "fp32|bf16", "true|false", "0 to 256", "NUMBER", "TEXT". */
 static void format_values(char *out, size_t size, const invar_recipe_key *k)

@@ -18,8 +18,8 @@ invar_status invar_recipe_flags_keys(invar_config *out, int *argc, char **argv) 
 
 /*
  * Like invar_recipe_flags_keys, for commands with a recipe file: the first word that is neither a
- * flag nor the value of one. `options` are the command's own options. *path_out is borrowed from
- * argv; NULL if there is no file, and keys without a flag have their defaults.
+ * flag nor the value of one. The command's own `options` are parsed, too. *path_out is borrowed
+ * from argv; NULL if there is no file, and keys without a flag have their defaults.
  */
 invar_status invar_recipe_flags_recipe(invar_config *out, const char **path_out,
                                        const invar_option *options, int *argc,
@@ -41,11 +41,12 @@ invar_status invar_recipe_flags_model(invar_config *out, const char **path_out,
 invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *options, int *argc,
                                         char **argv) INVAR_MUST_USE;
 
-/*
- * Returns the end of an option list for commands that read recipe keys, so that misspelt keys are
- * recognized.
- */
-invar_option invar_recipe_flags_end(void);
+/* End of the options of commands that read recipe keys, so that misspelt keys are recognized. */
+#define INVAR_RECIPE_FLAGS_END                                                                     \
+    {                                                                                              \
+        .value = &invar_recipe_flags_names                                                         \
+    }
+extern invar_option_names invar_recipe_flags_names;
 
 #define INVAR_RECIPE_FLAGS_TEXT_SIZE 1224
 

@@ -12,21 +12,20 @@
 #include <string.h>
 
 #include "base/console/term.h"
+#include "base/json/result.h"
 #include "base/process/argv0.h"
 #include "cli/command.h"
-#include "cli/safe_text.h"
 #include "kernels-deterministic/selfcheck.h"
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
+static struct {
     invar_option_choice device;
-    const invar_backend *backend; /* backend of the device */
     int64_t threads;
     bool portable;
     bool json;
     bool record;
-} settings;
+} asked = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU}};
 
 typedef struct configuration {
     invar_dtype storage;
@@ -50,7 +49,8 @@ typedef struct cell {
 } cell;
 
 typedef struct report {
-    const settings *settings;
+    const invar_backend *backend; /* backend of the device */
+    json_t *results;
     configuration now;
     int index; /* index of the configuration */
     cell cells[INVAR_OP_COUNT][CONFIGURATIONS];
@@ -95,6 +95,17 @@ static const char *verdict_name(verdict v)
     return names[v];
 }
 
+#define VALUE                                                                                      \
+    "{storage text, numerics text, op text, revision int, value text, digest hex32, verdict text}"
+#define RESULT "{results [" VALUE "], values int, different int, missing int, error~ text}"
+
+static invar_status print_json(const report *r, invar_status status)
+{
+    return invar_json_write(stdout,
+                            INVAR_RESULT(RESULT, r->results, r->values, r->different, r->missing,
+                                         status == INVAR_OK ? NULL : invar_error_last()->message));
+}
+
 static invar_status add_result(void *payload, invar_op op, const char *what,
                                const invar_digest *digest)
 {
@@ -110,16 +121,14 @@ static invar_status add_result(void *payload, invar_op op, const char *what,
     invar_digest_chain(&at->digest, digest);
     r->different += v == VERDICT_DIFFERENT;
     r->missing += v == VERDICT_MISSING;
-    if (r->settings->record) {
+    if (asked.record) {
         golden_key(key, sizeof key, &r->now, op);
         printf("%s%s %s\n", key, hex, what);
-    } else if (r->settings->json) {
-        printf(
-            "%s\n    {\"storage\": \"%s\", \"numerics\": \"%s\", \"op\": \"%s\", \"revision\": %d, "
-            "\"value\": \"%s\", \"digest\": \"%s\", \"verdict\": \"%s\"}",
-            r->values ? "," : "", invar_dtype_name(r->now.storage),
-            invar_numerics_name(r->now.numerics), invar_op_name(op), invar_op_revision(op), what,
-            hex, verdict_name(v));
+    } else if (asked.json) {
+        (void)json_array_append_new(
+            r->results, INVAR_RESULT(VALUE, invar_dtype_name(r->now.storage),
+                                     invar_numerics_name(r->now.numerics), invar_op_name(op),
+                                     invar_op_revision(op), what, digest, verdict_name(v)));
     } else if (v == VERDICT_DIFFERENT || v == VERDICT_MISSING) {
         fprintf(stderr, "invar: %s %s: %s %s: %s %s\n", invar_dtype_name(r->now.storage),
                 invar_numerics_name(r->now.numerics), invar_op_name(op), what, hex,
@@ -132,18 +141,17 @@ static invar_status add_result(void *payload, invar_op op, const char *what,
 
 static invar_status run_configuration(report *r)
 {
-    const settings *s = r->settings;
-    invar_device dev = {.backend = s->backend,
+    invar_device dev = {.backend = r->backend,
                         .numerics = r->now.numerics,
-                        .cpu_path = s->portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD};
+                        .cpu_path = asked.portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD};
     invar_status status;
 
-    INVAR_TRY(invar_pool_new(&dev.pool, (int)s->threads));
+    INVAR_TRY(invar_pool_new(&dev.pool, (int)asked.threads));
     status = invar_device_open(&dev);
     if (status == INVAR_OK)
         status = invar_device_arena(&dev.scratch, &dev, "selfcheck");
     if (status == INVAR_OK)
-        status = invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch((int)s->threads));
+        status = invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch((int)asked.threads));
     if (status == INVAR_OK)
         status = invar_arena_reserve(dev.scratch);
     if (status == INVAR_OK)
@@ -218,83 +226,66 @@ static void print_table(const report *r)
             print_op(r->cells[op], op, color, narrow);
 }
 
-static int print_summary(const report *r)
+/* Prints a summary of the text, or the JSON of the values so far, and returns the exit code. */
+static int print_summary(const report *r, invar_status status)
 {
     bool right = r->different + r->missing == 0;
 
-    if (r->settings->record)
+    if (asked.json && print_json(r, status) != INVAR_OK)
+        status = INVAR_E_NOMEM;
+    if (status != INVAR_OK)
+        return invar_report_error();
+    if (asked.record)
         return INVAR_EXIT_OK;
-    if (r->settings->json)
-        printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
-               r->different, r->missing);
-    else {
+    if (!asked.json) {
+        print_table(r);
         printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
                r->values - r->different - r->missing, r->different, r->missing);
         // stdout must not differ between machines, so the path of the program goes to stderr
         fprintf(stderr, "next: %s %s --device %s%s\n", invar_argv0(), right ? "bench" : "selfcheck",
-                invar_device_kind_choices.words[r->settings->device.value], right ? "" : " --json");
+                invar_device_kind_choices.words[asked.device.value], right ? "" : " --json");
     }
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
 }
 
-static const invar_option *selfcheck_options(settings *s)
-{
-    static invar_option list[6];
-
-    list[0] = (invar_option){.name = "device",
-                             .type = INVAR_OPTION_WORD,
-                             .value = &s->device,
-                             .metavar = "DEVICE",
-                             .help = "where to run"};
-    list[1] = invar_option_threads(&s->threads, "number of threads (all cores)");
-    list[2] = (invar_option){
-        .name = "portable", .value = &s->portable, .help = "use plain C instead of SIMD"};
-    list[3] =
-        (invar_option){.name = "json", .value = &s->json, .help = "print every value as JSON"};
-    list[4] = (invar_option){.name = "record",
-                             .value = &s->record,
-                             .help = "print lines for the golden file instead of comparing"};
-    list[5] = (invar_option){0};
-    return list;
-}
+static const invar_option options[] = {
+    {"device", INVAR_OPTION_WORD, &asked.device, "DEVICE", "where to run", 0, 0},
+    INVAR_OPTION_THREADS(&asked.threads, "number of threads (all cores)"),
+    {"portable", INVAR_OPTION_FLAG, &asked.portable, NULL, "use plain C instead of SIMD", 0, 0},
+    {"json", INVAR_OPTION_FLAG, &asked.json, NULL, "print every value as JSON", 0, 0},
+    {"record", INVAR_OPTION_FLAG, &asked.record, NULL,
+     "print lines for the golden file instead of comparing", 0, 0},
+    {0}};
 
 static int cmd_selfcheck(int argc, char **argv)
 {
-    settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
-                  .threads = invar_default_threads()};
-    report r = {.settings = &s};
+    report r = {.index = 0};
+    invar_status status = INVAR_OK;
 
-    if (invar_options_parse(selfcheck_options(&s), argc, argv) != INVAR_OK)
-        return invar_report_error();
-    if (s.json && s.record) {
+    (void)argc, (void)argv;
+    if (asked.threads == 0)
+        asked.threads = invar_default_threads();
+    if (asked.json && asked.record) {
         fprintf(stderr, "invar: --json and --record do not go together\n");
         return INVAR_EXIT_USAGE;
     }
-    if (invar_backend_find(&s.backend, (invar_device_kind)s.device.value) != INVAR_OK)
+    if (invar_backend_find(&r.backend, (invar_device_kind)asked.device.value) != INVAR_OK)
         return invar_report_error();
-    if (s.json)
-        printf("{\n  \"results\": [");
-    for (r.index = 0; r.index < CONFIGURATIONS; r.index++) {
-        invar_status status;
+    r.results = json_array();
+    for (; r.index < CONFIGURATIONS && status == INVAR_OK; r.index++) {
         r.now = configurations[r.index];
         status = run_configuration(&r);
-        if (status != INVAR_OK && s.json)
-            invar_safe_text_end_json(stdout, status);
-        if (status != INVAR_OK)
-            return invar_report_error();
     }
-    if (!s.json && !s.record)
-        print_table(&r);
-    return print_summary(&r);
+    return print_summary(&r, status);
 }
 
-static void selfcheck_help(void)
-{
-    settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU}};
-
-    invar_help_text(
+const invar_cli_command invar_cmd_selfcheck = {
+    .name = "selfcheck",
+    .summary = "run every op once and compare its bits with recorded ones",
+    .run = cmd_selfcheck,
+    .about =
         "Runs every op once on fixed data and compares the hash of each result with the recorded\n"
         "one. Use it to check a new machine, compiler or GPU.\n"
         "\n"
@@ -302,15 +293,7 @@ static void selfcheck_help(void)
         "  0    identical\n"
         "  1    different\n"
         "  4    an op has no recorded hash\n"
-        "  125  no such device here\n");
-    invar_options_help(selfcheck_options(&s));
-}
-
-const invar_cli_command invar_cmd_selfcheck = {
-    .name = "selfcheck",
-    .summary = "run every op once and compare its bits with recorded ones",
-    .run = cmd_selfcheck,
-    .help = selfcheck_help,
-    .result = "{results [{storage text, numerics text, op text, revision int, value text,"
-              " digest hex32, verdict text}], values int, different int, missing int}",
+        "  125  no such device here\n",
+    .options = options,
+    .result = RESULT,
     .multi_process = true};

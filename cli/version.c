@@ -1,8 +1,8 @@
 /*
  * version.c - invar version: prints what this program was built from, for bug reports.
  *
- * Commit and compiler come from the build file next to the program (ledger/provenance.h). A build
- * without the ledger knows only its version and compiler.
+ * Commit and compiler come from the build file next to the program (ledger/provenance.h). Without
+ * this file only the version and the compiler are known.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,18 +12,15 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/json/result.h"
 #include "cli/command.h"
 #include "cli/safe_text.h"
 #include "kernels-deterministic/device.h"
-#ifdef INVAR_LEDGER
 #include "ledger/provenance.h"
-#endif
 
 #include "base/invar_banned.h"
 
-typedef struct settings {
-    bool json;
-} settings;
+#define RESULT "{version text, commit text, compiler text, devices text, numerics text}"
 
 enum { LINE = 1024 };
 
@@ -31,7 +28,6 @@ typedef struct build_summary {
     char commit[LINE], compiler[LINE], devices[LINE], numerics[LINE];
 } build_summary;
 
-#ifdef INVAR_LEDGER
 static const char *find_build_fact(const invar_ledger_fact *facts, size_t count, const char *key)
 {
     for (size_t i = 0; i < count; i++)
@@ -62,13 +58,6 @@ static invar_status read_build(build_summary *a)
     invar_provenance_free(found);
     return INVAR_OK;
 }
-#else
-static invar_status read_build(build_summary *a)
-{
-    (void)a;
-    return INVAR_OK;
-}
-#endif
 
 /* Lists the devices that this build supports. `invar doctor` checks whether they exist and work. */
 static void describe_devices(build_summary *a)
@@ -96,7 +85,7 @@ static void describe_numerics(build_summary *a)
         (void)snprintf(a->numerics + used, (size_t)(LINE - used), " of revision 1");
 }
 
-static void print_summary(const build_summary *a, bool json)
+static void print_summary(const build_summary *a)
 {
     const struct {
         const char *name, *text;
@@ -105,55 +94,42 @@ static void print_summary(const build_summary *a, bool json)
                  {"devices", a->devices},
                  {"numerics", a->numerics}};
 
-    printf(json ? "{\"version\": \"%s\"" : "invar %s\n", INVAR_VERSION);
+    printf("invar %s\n", INVAR_VERSION);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        printf(json ? ", \"%s\": " : "%-9s ", lines[i].name);
-        if (json)
-            invar_safe_text_print_json(stdout, lines[i].text);
-        else
-            invar_safe_text_print(stdout, lines[i].text);
-        fputs(json ? "" : "\n", stdout);
+        printf("%-9s ", lines[i].name);
+        invar_safe_text_print(stdout, lines[i].text);
+        putchar('\n');
     }
-    fputs(json ? "}\n" : "", stdout);
 }
 
-static const invar_option *version_options(settings *s)
-{
-    static invar_option list[2];
-
-    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "print it as JSON"};
-    return list;
-}
+static bool json;
+static const invar_option options[] = {
+    {"json", INVAR_OPTION_FLAG, &json, NULL, "print it as JSON", 0, 0}, {0}};
 
 static int cmd_version(int argc, char **argv)
 {
-    settings s = {0};
     build_summary a = {.commit = "not known", .compiler = __VERSION__};
 
-    if (invar_options_parse(version_options(&s), argc, argv) != INVAR_OK ||
-        read_build(&a) != INVAR_OK)
+    (void)argc, (void)argv;
+    if (read_build(&a) != INVAR_OK)
         return invar_report_error();
     describe_devices(&a);
     describe_numerics(&a);
-    print_summary(&a, s.json);
+    if (json)
+        return invar_exit(
+            invar_json_write(stdout, INVAR_RESULT(RESULT, INVAR_VERSION, a.commit, a.compiler,
+                                                  a.devices, a.numerics)));
+    print_summary(&a);
     return INVAR_EXIT_OK;
-}
-
-static void version_help(void)
-{
-    settings s;
-
-    invar_help_text(
-        "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
-        "numerics, and the revision of every op. Quote this in bug reports.\n");
-    invar_options_help(version_options(&s));
 }
 
 const invar_cli_command invar_cmd_version = {
     .name = "version",
     .summary = "show what this program was built from",
     .run = cmd_version,
-    .help = version_help,
-    .result = "{version text, commit text, compiler text, devices text,"
-              " numerics text}",
+    .about =
+        "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
+        "numerics, and the revision of every op. Quote this in bug reports.\n",
+    .options = options,
+    .result = RESULT,
     .multi_process = true};

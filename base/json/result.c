@@ -192,6 +192,16 @@ json_t *invar_result_list(const void *items, size_t count, size_t size,
     return list;
 }
 
+invar_status invar_json_write(FILE *out, json_t *value)
+{
+    if (!value)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
+    json_dumpf(value, out, JSON_INDENT(2) | INVAR_JSON_FLAGS);
+    fputc('\n', out);
+    json_decref(value);
+    return INVAR_OK;
+}
+
 /* ---- schema ---------------------------------------------------------------------------------- */
 
 static json_t *type_schema(const char **at);

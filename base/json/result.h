@@ -19,8 +19,10 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/hash.h"
+#include "base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +69,14 @@ json_t *invar_result_line(const char *text);
 
 /* Returns the JSON Schema of a result, or NULL without memory. */
 json_t *invar_result_schema(const char *result);
+
+#define INVAR_JSON_FLAGS (JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17))
+
+/*
+ * Writes a value and a newline, and releases the reference. Returns INVAR_E_NOMEM if `value` is
+ * NULL.
+ */
+invar_status invar_json_write(FILE *out, json_t *value) INVAR_MUST_USE;
 
 /* ---- expansion of INVAR_RESULT --------------------------------------------------------------- */
 

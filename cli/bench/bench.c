@@ -10,12 +10,13 @@
 #include "cli/bench/bench.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/console/term.h"
-#include "cli/safe_text.h"
+#include "base/json/result.h"
 
 #include "base/invar_banned.h"
 
@@ -139,20 +140,13 @@ static void set_rate(bench_row *r)
     }
 }
 
-static void print_json(const invar_bench *b, const bench_row *r)
+static json_t *row_json(const invar_bench *b, const bench_row *r)
 {
-    printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"type\": \"%s\", \"numerics\": \"%s\", "
-           "\"seconds\": %.9g, \"rate\": %.6g, \"unit\": \"%s\"",
-           b->rows > 0 ? "," : "", invar_op_name(r->c->op), r->c->shape,
-           invar_dtype_name(r->c->type), invar_numerics_name(r->dev->numerics), r->seconds, r->rate,
-           r->unit);
-    if (r->share > 0.0)
-        printf(", \"share\": %.4g", r->share);
-    if (b->local)
-        printf(", \"compared\": %" PRId64 ", \"different\": %" PRId64, r->c->compared,
-               r->c->different);
-    else
-        printf(", \"threads\": %d", invar_pool_threads(r->dev->pool));
+    return INVAR_RESULT(INVAR_BENCH_ROW, invar_op_name(r->c->op), r->c->shape,
+                        invar_dtype_name(r->c->type), invar_numerics_name(r->dev->numerics),
+                        r->seconds, r->rate, r->unit, r->share > 0.0 ? r->share : (double)NAN,
+                        b->local ? r->c->compared : -1, b->local ? r->c->different : -1,
+                        b->local ? -1 : invar_pool_threads(r->dev->pool));
 }
 
 /* Omits what is equal to the row above. */
@@ -185,14 +179,18 @@ static void print_head(const invar_bench *b)
 static void print_row(invar_bench *b, const bench_row *r, const invar_bench_runner *peers,
                       int count)
 {
-    const invar_bench_options *o = b->options;
+    const invar_bench_peers *hooks = b->options->peers;
+    json_t *row = b->rows ? row_json(b, r) : NULL;
 
-    (o->json ? print_json : print_line)(b, r);
-    if (o->peers)
-        o->peers->print(r->c, r->seconds, peers, count, r->dev, o->json);
-    printf(o->json ? "}" : "\n");
+    if (!b->rows)
+        print_line(b, r);
+    if (hooks)
+        hooks->print(r->c, r->seconds, peers, count, r->dev, row);
+    if (b->rows)
+        (void)json_array_append_new(b->rows, row);
+    else
+        printf("\n");
     fflush(stdout);
-    b->rows++;
     b->first_of_op = false;
 }
 
@@ -330,16 +328,17 @@ static invar_status run_selected(invar_bench *b)
 
 static invar_status run_table(invar_bench *b)
 {
-    bool json = b->options->json;
     invar_status status;
 
-    if (json)
-        printf("{\n  \"rows\": [");
+    if (b->options->json)
+        b->rows = json_array();
     else
         print_head(b);
     status = run_selected(b);
-    if (json)
-        invar_safe_text_end_json(stdout, status);
+    if (b->options->json)
+        INVAR_TRY(invar_json_write(
+            stdout, INVAR_RESULT(INVAR_BENCH_OPS_RESULT, b->rows,
+                                 status == INVAR_OK ? NULL : invar_error_last()->message)));
     else if (status == INVAR_OK)
         printf("\nshare: of the speed of a copy of as many bytes, or of a large product\n");
     INVAR_TRY(status);

@@ -10,9 +10,16 @@
 #ifndef INVAR_CLI_BENCH_BENCH_H
 #define INVAR_CLI_BENCH_BENCH_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 #include "kernels-deterministic/ops.h"
+
+/* Members of the JSON. */
+#define INVAR_BENCH_ROW                                                                            \
+    "{op text, shape text, type text, numerics text, seconds real, rate real, unit text,"          \
+    " share~ real, compared~ int, different~ int, threads~ int}"
+#define INVAR_BENCH_OPS_RESULT "{rows [" INVAR_BENCH_ROW "], error~ text} (ops)"
 
 typedef enum invar_bench_unit {
     INVAR_BENCH_UNIT_MAC,  /* multiply-adds */
@@ -51,9 +58,12 @@ typedef struct invar_bench_runner {
 typedef struct invar_bench_peers {
     /* Writes the peers of a case to `out` and returns their number. */
     int (*find)(invar_bench_runner *out, const invar_bench_case *c, const invar_device *dev);
-    /* Prints them, after a copy if there is one, at the end of a row. */
+    /*
+     * Adds them, after a copy if there is one, to the JSON of a row, or prints them at its end if
+     * `row` is NULL.
+     */
     void (*print)(const invar_bench_case *c, double seconds, const invar_bench_runner *peers,
-                  int count, const invar_device *dev, bool json);
+                  int count, const invar_device *dev, json_t *row);
 } invar_bench_peers;
 
 typedef struct invar_bench_options {
@@ -89,7 +99,7 @@ typedef struct invar_bench {
     int n_blocks;
     invar_op op;      /* current op */
     bool first_of_op; /* no row of the current op was printed yet */
-    int rows;
+    json_t *rows;     /* JSON of the rows; NULL to print text */
     int64_t compared, different;
 } invar_bench;
 

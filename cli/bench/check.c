@@ -11,16 +11,13 @@
 
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
-#include "kernels-deterministic/op_fields.h"
-#ifdef INVAR_LEDGER
 #include "engine/model/audit/audit.h"
-#endif
+#include "kernels-deterministic/op_fields.h"
 
 #include "base/invar_banned.h"
 
 /* ---- products and attention ------------------------------------------------------------------ */
 
-#ifdef INVAR_LEDGER
 static invar_status count_difference(void *payload, const invar_audit_finding *finding)
 {
     (void)finding;
@@ -57,13 +54,6 @@ static invar_status audit(invar_bench_case *c, const invar_bench *b)
     invar_op_runner_release(&runner);
     return status;
 }
-#else
-static invar_status audit(invar_bench_case *c, const invar_bench *b)
-{
-    (void)c, (void)b;
-    return INVAR_OK;
-}
-#endif
 
 /* ---- other ops ------------------------------------------------------------------------------- */
 

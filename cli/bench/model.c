@@ -2,9 +2,8 @@
  * model.c - invar bench --model: builds a model with random weights, runs the parts, prints the
  * results.
  *
- * Weights are copied from a block of noise in device memory. Every result is printed as text or
- * JSON as soon as its part is done. The measurements are in step.c, decode.c, rollout.c and
- * speculation.c.
+ * Weights are copied from a block of noise in device memory. Text is printed as soon as a part is
+ * done, JSON at the end. The measurements are in step.c and decode.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,15 +16,14 @@
 
 #include "base/alloc.h"
 #include "base/console/term.h"
+#include "base/json/result.h"
 #include "cli/bench/bench.h"
-#include "cli/safe_text.h"
 #include "engine/model/graph/op_runner.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"
 
 #define PEAK_FLOPS 989e12 /* of an H100 or H200: bf16, dense */
-#define FEW_SEQUENCES 8   /* number of sequences at which a GPU has spare time for drafts */
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -37,24 +35,18 @@
 
 typedef struct shape {
     invar_model_spec spec;
-    int64_t samples, length;   /* samples of a step and tokens of each */
-    int64_t batch, context;    /* sequences and context of decoding and of a rollout */
-    int64_t groups, group;     /* prompts of a rollout and samples of each */
-    int64_t shortest, longest; /* response lengths of a rollout */
+    int64_t samples, length; /* samples of a step and tokens of each */
+    int64_t batch, context;  /* sequences and context of decoding */
 } shape;
 
 #define QWEN                                                                                       \
     .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
-#define DEFAULT_SIZES                                                                              \
-    .samples = 8, .length = 2048, .batch = 256, .context = 512, .groups = 256, .group = 8,         \
-    .shortest = 100, .longest = 4000
+#define DEFAULT_SIZES .samples = 8, .length = 2048, .batch = 256, .context = 512
 #define TINY                                                                                       \
     .vocab = 512, .hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 64,           \
     .intermediate = 256, .max_positions = 1024, .norm_eps = 1e-6f, .init_std = 0.02f,              \
     .tied = true, .qk_norm = true, .rope = {.theta = 1e6}
-#define TINY_DEFAULT_SIZES                                                                         \
-    .samples = 2, .length = 32, .batch = 4, .context = 16, .groups = 4, .group = 2, .shortest = 5, \
-    .longest = 40
+#define TINY_DEFAULT_SIZES .samples = 2, .length = 32, .batch = 4, .context = 16
 
 static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
     [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {DEFAULT_SIZES,
@@ -276,13 +268,11 @@ typedef struct model_results {
     const invar_bench_model_options *options;
     const invar_model *model;
     const invar_device *dev;
-    shape shape;
     int64_t parameters;
     size_t masters, weights; /* bytes */
     invar_bench_train train;
     invar_bench_decode decode;
-    invar_bench_rollout rollout;
-    invar_bench_speculation speculation;
+    bool trained, decoded; /* the part was measured */
 } model_results;
 
 static void count_parameters(model_results *a)
@@ -377,64 +367,6 @@ static void print_decode(const model_results *a)
     print_profile(&d->profile, "decoding");
 }
 
-static void print_passes(const char *what, const invar_bench_passes *p, double seconds)
-{
-    printf("  %-38s %10.3f s  %12.0f tokens/s %6.1f %% of the time, %" PRId64 " passes\n", what,
-           p->seconds, p->seconds > 0.0 ? (double)p->tokens / p->seconds : 0.0,
-           100.0 * p->seconds / seconds, p->count);
-}
-
-/* Returns the tokens per second of decoding alone. */
-static double steady_rate(const invar_bench_rollout *r)
-{
-    return (double)r->steady.batch / r->steady.seconds;
-}
-
-static void print_rollout(const model_results *a)
-{
-    const invar_bench_rollout *r = &a->rollout;
-
-    printf("\nrollout, %" PRId64 " prompts of %" PRId64 " tokens x %" PRId64 " samples of %" PRId64
-           " to %" PRId64 ", %" PRId64 " sequences at a time\n",
-           r->groups, r->context, r->group, r->shortest, r->longest, r->batch);
-    printf("  %-38s %10.3f s  %12.0f tokens/s\n", "all of it", r->seconds,
-           (double)r->tokens / r->seconds);
-    print_passes("passes that read prompts", &r->prompts, r->seconds);
-    print_passes("passes with all sequences", &r->all, r->seconds);
-    print_passes("passes with fewer", &r->fewer, r->seconds);
-    printf("  %-38s %10" PRId64 " tokens\n", "computed again, for want of pages",
-           r->recomputed_rows);
-    printf("  decoding alone, context %-14" PRId64 " %10.3f ms %12.0f tokens/s; all of it: %.2f\n",
-           r->steady.context, 1e3 * r->steady.seconds, steady_rate(r),
-           (double)r->tokens / r->seconds / steady_rate(r));
-    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", to_mib(r->cache),
-           to_mib(r->activations));
-}
-
-static void print_draft_result(const invar_bench_draft_result *g,
-                               const invar_bench_draft_result *none)
-{
-    printf("  %-38" PRId64 " %10.3f ms %12.0f tokens/s %6.2f times, %" PRId64 " passes, %" PRId64
-           " of %" PRId64 " guesses held\n",
-           g->n_draft_tokens, 1e3 * g->seconds, (double)g->tokens / g->seconds,
-           none->seconds / g->seconds, g->passes, g->accepted, g->drafted);
-}
-
-static void print_speculation(const model_results *a)
-{
-    static const char *const texts[INVAR_BENCH_TEXT_COUNT] = {
-        [INVAR_BENCH_TEXT_TABLE] = "lines of a table",
-        [INVAR_BENCH_TEXT_PROBLEMS] = "answers of word problems"};
-    const invar_bench_speculation *s = &a->speculation;
-
-    for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
-        printf("\nspeculation, %s, %" PRId64 " sequences; tokens guessed at a time\n", texts[text],
-               s->batch);
-        for (int i = 0; i < INVAR_BENCH_DRAFTED; i++)
-            print_draft_result(&s->drafted[text][i], &s->drafted[text][0]);
-    }
-}
-
 static void print_head(const model_results *a)
 {
     bool color = invar_term_has_color(stdout);
@@ -451,175 +383,101 @@ static void print_head(const model_results *a)
 
 /* ---- JSON output ----------------------------------------------------------------------------- */
 
-static void json_profile(const invar_bench_profile *p)
+static json_t *profile_row_json(const void *item)
 {
-    if (!p->rows)
-        return;
-    printf(", \"profile\": {\"seconds\": %.9g, \"rounds\": %" PRId64 ", \"rows\": [", p->seconds,
-           p->rounds);
-    for (int64_t i = 0; i < p->count; i++)
-        printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"calls\": %" PRId64
-               ", \"seconds\": %.9g}",
-               i ? "," : "", p->rows[i].name, p->rows[i].shape, p->rows[i].calls,
-               p->rows[i].seconds);
-    printf("]}");
+    const invar_profile_row *r = item;
+
+    return INVAR_RESULT(INVAR_BENCH_PROFILE_ROW, r->name, r->shape, r->calls, r->seconds);
 }
 
-static void json_head(const model_results *a)
+static json_t *profile_json(const invar_bench_profile *p)
 {
-    printf("{\n  \"model\": \"%s\", \"dtype\": \"%s\", \"numerics\": \"%s\", \"device\": \"%s\", "
-           "\"layers\": %" PRId64 ", \"parameters\": %" PRId64
-           ",\n  \"bytes\": {\"masters\": %zu, \"weights\": %zu}",
-           invar_bench_shape_choices.words[a->options->model.value],
-           invar_format_name(a->model->format), invar_numerics_name(a->dev->numerics),
-           invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
-           a->parameters, a->masters, a->weights);
+    return p->rows ? INVAR_RESULT(INVAR_BENCH_PROFILE, p->seconds, p->rounds,
+                                  invar_result_list(p->rows, (size_t)p->count, sizeof *p->rows,
+                                                    profile_row_json))
+                   : json_null();
 }
 
-static void json_record(const char *level, const invar_bench_record *r, const char *then)
+static json_t *record_json(const invar_bench_record *r)
 {
-    printf("\"%s\": {\"seconds\": %.9g, \"points\": %" PRId64 "}%s", level, r->seconds, r->points,
-           then);
+    return INVAR_RESULT(INVAR_BENCH_RECORD, r->seconds, r->points);
 }
 
-static void json_train(const model_results *a)
+static json_t *train_json(const model_results *a)
 {
     const invar_bench_train *t = &a->train;
+    const invar_bench_record *recorded = t->recorded;
 
-    printf(",\n  \"train\": {\"samples\": %" PRId64 ", \"length\": %" PRId64
-           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, \"flops\": %.9g, "
-           "\"grad_norm\": %.9g, \"recorded\": {",
-           t->samples, t->length, t->seconds, (double)(t->samples * t->length) / t->seconds,
-           t->flop, t->norm);
-    json_record("step", &t->recorded[INVAR_PROBE_STEP], ", ");
-    json_record("point", &t->recorded[INVAR_PROBE_POINT], ", ");
-    json_record("full", &t->recorded[INVAR_PROBE_FULL], "}");
-    if (a->options->offload)
-        printf(", \"optimizer_on_host\": true");
-    printf(", \"bytes\": {\"gradients\": %zu, \"optimizer\": %zu, \"activations\": %zu, "
-           "\"head\": %zu, \"scratch\": %zu}",
-           t->gradients, t->optimizer, t->activations, t->head, t->scratch);
-    json_profile(&t->profile);
-    printf("}");
+    return INVAR_RESULT(INVAR_BENCH_TRAIN, t->samples, t->length, t->seconds,
+                        (double)(t->samples * t->length) / t->seconds, t->flop, t->norm,
+                        INVAR_RESULT(INVAR_BENCH_RECORDED, record_json(&recorded[INVAR_PROBE_STEP]),
+                                     record_json(&recorded[INVAR_PROBE_POINT]),
+                                     record_json(&recorded[INVAR_PROBE_FULL])),
+                        a->options->offload ? json_true() : json_null(),
+                        INVAR_RESULT(INVAR_BENCH_TRAIN_BYTES, t->gradients, t->optimizer,
+                                     t->activations, t->head, t->scratch),
+                        profile_json(&t->profile));
 }
 
-static void json_decode(const model_results *a)
+static json_t *decode_json(const model_results *a)
 {
     const invar_bench_decode *d = &a->decode;
 
-    printf(",\n  \"decode\": {\"batch\": %" PRId64 ", \"context\": %" PRId64
-           ", \"last_context\": %" PRId64 ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, "
-           "\"prefill_seconds\": %.9g",
-           d->batch, d->context, d->last_context, d->seconds, (double)d->batch / d->seconds,
-           d->prefill_seconds);
-    printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}", d->cache, d->activations);
-    json_profile(&d->profile);
-    printf("}");
+    return INVAR_RESULT(INVAR_BENCH_DECODE, d->batch, d->context, d->last_context, d->seconds,
+                        (double)d->batch / d->seconds, d->prefill_seconds,
+                        INVAR_RESULT(INVAR_BENCH_DECODE_BYTES, d->cache, d->activations),
+                        profile_json(&d->profile));
 }
 
-static void json_passes(const char *name, const invar_bench_passes *p)
+/* Prints the parts that were measured, and after a failure its message. */
+static invar_status print_json(const model_results *a, invar_status status)
 {
-    printf(", \"%s\": {\"passes\": %" PRId64 ", \"tokens\": %" PRId64 ", \"seconds\": %.9g}", name,
-           p->count, p->tokens, p->seconds);
-}
-
-static void json_rollout(const model_results *a)
-{
-    const invar_bench_rollout *r = &a->rollout;
-
-    printf(",\n  \"rollout\": {\"prompts\": %" PRId64 ", \"samples\": %" PRId64
-           ", \"batch\": %" PRId64 ", \"context\": %" PRId64 ", \"shortest\": %" PRId64
-           ", \"longest\": %" PRId64 ", \"tokens\": %" PRId64
-           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g",
-           r->groups, r->group, r->batch, r->context, r->shortest, r->longest, r->tokens,
-           r->seconds, (double)r->tokens / r->seconds);
-    json_passes("reading_prompts", &r->prompts);
-    json_passes("all_sequences", &r->all);
-    json_passes("fewer_sequences", &r->fewer);
-    printf(", \"tokens_again\": %" PRId64 ", \"decoding_alone\": {\"context\": %" PRId64
-           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g}",
-           r->recomputed_rows, r->steady.context, r->steady.seconds, steady_rate(r));
-    printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
-}
-
-static void json_speculation(const model_results *a)
-{
-    const invar_bench_speculation *s = &a->speculation;
-
-    printf(",\n  \"speculation\": {\"batch\": %" PRId64, s->batch);
-    for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
-        printf(", \"%s\": [", invar_bench_text_choices.words[text]);
-        for (int i = 0; i < INVAR_BENCH_DRAFTED; i++) {
-            const invar_bench_draft_result *g = &s->drafted[text][i];
-            printf("%s{\"tokens_at_a_time\": %" PRId64 ", \"tokens\": %" PRId64
-                   ", \"passes\": %" PRId64 ", \"drafted\": %" PRId64 ", \"accepted\": %" PRId64
-                   ", \"seconds\": %.9g}",
-                   i ? ", " : "", g->n_draft_tokens, g->tokens, g->passes, g->drafted, g->accepted,
-                   g->seconds);
-        }
-        printf("]");
-    }
-    printf("}");
+    INVAR_TRY(invar_json_write(
+        stdout,
+        INVAR_RESULT(
+            INVAR_BENCH_MODEL_RESULT, invar_bench_shape_choices.words[a->options->model.value],
+            invar_format_name(a->model->format), invar_numerics_name(a->dev->numerics),
+            invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
+            a->parameters, INVAR_RESULT(INVAR_BENCH_MODEL_BYTES, a->masters, a->weights),
+            a->trained ? train_json(a) : json_null(), a->decoded ? decode_json(a) : json_null(),
+            status == INVAR_OK ? NULL : invar_error_last()->message)));
+    return status;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* Returns true if a part is measured. Rollout and speculation take long and run only on request. */
-static bool part_is_selected(const invar_bench_model_options *o, invar_bench_part part)
-{
-    return o->only.value < 0 ? part < INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
-}
-
-/* Prints the results of each part before the next one starts. */
+/* Measures the selected parts. Text is printed as soon as a part is done. */
 static invar_status measure_parts(model_results *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
 
-    if (part_is_selected(o, INVAR_BENCH_PART_TRAIN)) {
+    if (o->only.value != INVAR_BENCH_PART_DECODE) {
         INVAR_TRY(invar_bench_train_run(&a->train, subject));
-        (o->json ? json_train : print_train)(a);
+        a->trained = true;
+        if (!o->json)
+            print_train(a);
         fflush(stdout);
     }
-    if (part_is_selected(o, INVAR_BENCH_PART_DECODE)) {
+    if (o->only.value != INVAR_BENCH_PART_TRAIN) {
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
-        (o->json ? json_decode : print_decode)(a);
-    }
-    if (part_is_selected(o, INVAR_BENCH_PART_ROLLOUT)) {
-        a->rollout = (invar_bench_rollout){.groups = a->shape.groups,
-                                           .group = a->shape.group,
-                                           .batch = a->decode.batch,
-                                           .context = a->decode.context,
-                                           .shortest = a->shape.shortest,
-                                           .longest = a->shape.longest};
-        INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
-        (o->json ? json_rollout : print_rollout)(a);
-    }
-    if (part_is_selected(o, INVAR_BENCH_PART_SPECULATION)) {
-        a->speculation = (invar_bench_speculation){.batch = o->batch ? o->batch : FEW_SEQUENCES};
-        INVAR_TRY(invar_bench_speculation_run(&a->speculation, subject));
-        (o->json ? json_speculation : print_speculation)(a);
+        a->decoded = true;
+        if (!o->json)
+            print_decode(a);
     }
     return INVAR_OK;
 }
 
 static invar_status measure_model(model_results *a, const invar_bench_subject *subject)
 {
-    const invar_bench_model_options *o = a->options;
     invar_status status;
 
     a->model = subject->model;
     a->dev = &subject->dev;
     count_parameters(a);
-    (o->json ? json_head : print_head)(a);
+    if (!a->options->json)
+        print_head(a);
     status = measure_parts(a, subject);
-    if (!o->json)
-        return status;
-    if (status != INVAR_OK) {
-        printf(",\n  \"error\": ");
-        invar_safe_text_print_json(stdout, invar_error_last()->message);
-    }
-    printf("\n}\n");
-    return status;
+    return a->options->json ? print_json(a, status) : status;
 }
 
 invar_status invar_bench_open(invar_bench_subject *subject, const invar_bench_model_options *o,
@@ -652,7 +510,7 @@ void invar_bench_close(invar_bench_subject *subject)
 
 invar_status invar_bench_model(const invar_bench_model_options *options)
 {
-    model_results a = {.options = options, .shape = find_shape(options)};
+    model_results a = {.options = options};
     invar_bench_subject subject = {.repetitions = 0};
     const invar_backend *backend;
     invar_status status;

@@ -1,10 +1,8 @@
 /*
- * model.h - invar bench --model: measures a training step, decoding and a rollout with random
- * weights.
+ * model.h - invar bench --model: measures a training step and decoding with random weights.
  *
  * model.c builds the model, runs the measurements and prints them. step.c trains, decode.c times
- * decode passes, rollout.c a complete rollout, speculation.c speculative decoding. All of them use
- * the engine as a run does.
+ * decode passes. Both use the engine as a run does, and so do the programs of tests/bench.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,6 +19,28 @@
 #include "cli/bench/choices.def"
 #undef INVAR_CHOICES
 #undef INVAR_CHOICE
+
+/* Members of the JSON. */
+#define INVAR_BENCH_PROFILE_ROW "{op text, shape text, calls int, seconds real}"
+#define INVAR_BENCH_PROFILE "{seconds real, rounds int, rows [" INVAR_BENCH_PROFILE_ROW "]}"
+#define INVAR_BENCH_RECORD "{seconds real, points int}"
+#define INVAR_BENCH_RECORDED                                                                       \
+    "{step " INVAR_BENCH_RECORD ", point " INVAR_BENCH_RECORD ", full " INVAR_BENCH_RECORD "}"
+#define INVAR_BENCH_TRAIN_BYTES                                                                    \
+    "{gradients int, optimizer int, activations int, head int, scratch int}"
+#define INVAR_BENCH_TRAIN                                                                          \
+    "{samples int, length int, seconds real, tokens_per_second real, flops real, grad_norm real,"  \
+    " recorded " INVAR_BENCH_RECORDED ", optimizer_on_host~ bool, bytes " INVAR_BENCH_TRAIN_BYTES  \
+    ", profile~ " INVAR_BENCH_PROFILE "}"
+#define INVAR_BENCH_DECODE_BYTES "{cache int, activations int}"
+#define INVAR_BENCH_DECODE                                                                         \
+    "{batch int, context int, last_context int, seconds real, tokens_per_second real,"             \
+    " prefill_seconds real, bytes " INVAR_BENCH_DECODE_BYTES ", profile~ " INVAR_BENCH_PROFILE "}"
+#define INVAR_BENCH_MODEL_BYTES "{masters int, weights int}"
+#define INVAR_BENCH_MODEL_RESULT                                                                   \
+    "{model text, dtype text, numerics text, device text, layers int, parameters int,"             \
+    " bytes " INVAR_BENCH_MODEL_BYTES ", train~ " INVAR_BENCH_TRAIN                                \
+    ", decode~ " INVAR_BENCH_DECODE ", error~ text} (with --model)"
 
 typedef struct invar_bench_model_options {
     invar_option_choice model; /* an invar_bench_shape; negative to measure single ops */
@@ -43,13 +63,92 @@ typedef struct invar_bench_model_options {
     bool json;
 } invar_bench_model_options;
 
-/*
- * Adds the options of --model, without an end, and returns their number. The first one is --model;
- * the others require it.
- */
-enum { INVAR_BENCH_MODEL_OPTIONS = 13 };
-int invar_bench_add_model_options(invar_option *list, invar_bench_model_options *options);
-invar_bench_model_options invar_bench_default_model_options(void);
+#define INVAR_BENCH_MODEL_DEFAULTS                                                                 \
+    {                                                                                              \
+        .model = {&invar_bench_shape_choices, -1},                                                 \
+        .dtype = {&invar_format_choices, INVAR_FORMAT_BF16},                                       \
+        .numerics = {&invar_numerics_choices, -1}, .tokens = "",                                   \
+        .only = {&invar_bench_part_choices, -1}, .repetitions = 5                                  \
+    }
+
+/* Rows of the options of --model, which comes first; the others require it. */
+#define INVAR_BENCH_MODEL_OPTIONS(o)                                                               \
+    {"model",                                                                                      \
+     INVAR_OPTION_WORD,                                                                            \
+     &(o).model,                                                                                   \
+     "SHAPE",                                                                                      \
+     "measure a whole model with random weights",                                                  \
+     0,                                                                                            \
+     0},                                                                                           \
+        {"only", INVAR_OPTION_WORD, &(o).only, "PART", "measure one part alone", 0, 0},            \
+        {"dtype", INVAR_OPTION_WORD, &(o).dtype, "FORMAT", "number format of the model", 0, 0},    \
+        {"numerics",                                                                               \
+         INVAR_OPTION_WORD,                                                                        \
+         &(o).numerics,                                                                            \
+         "NAME",                                                                                   \
+         "arithmetic, by default sm90 on a GPU and ieee elsewhere",                                \
+         0,                                                                                        \
+         0},                                                                                       \
+        {"tokens",                                                                                 \
+         INVAR_OPTION_TEXT,                                                                        \
+         &(o).tokens,                                                                              \
+         "BxL",                                                                                    \
+         "samples in a training step x tokens in each (8x2048; tiny: fewer)",                      \
+         0,                                                                                        \
+         0},                                                                                       \
+        {"micro-batch",                                                                            \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).micro_batch,                                                                         \
+         "N",                                                                                      \
+         "number of samples in a micro-batch (all)",                                               \
+         1,                                                                                        \
+         1 << 20},                                                                                 \
+        {"batch",                                                                                  \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).batch,                                                                               \
+         "N",                                                                                      \
+         "number of sequences decoded together (256; tiny: fewer)",                                \
+         1,                                                                                        \
+         1 << 16},                                                                                 \
+        {"context",                                                                                \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).context,                                                                             \
+         "N",                                                                                      \
+         "number of tokens in each sequence before decoding is timed (512; tiny: fewer)",          \
+         1,                                                                                        \
+         1 << 20},                                                                                 \
+        {"layers",                                                                                 \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).layers,                                                                              \
+         "N",                                                                                      \
+         "use only the first N layers, when a step does not fit in memory",                        \
+         1,                                                                                        \
+         256},                                                                                     \
+        {"logical-tp",                                                                             \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).logical_tp,                                                                          \
+         "N",                                                                                      \
+         "make sums of 1, 2, 4 or 8 pieces, as the recipe key does (1)",                           \
+         1,                                                                                        \
+         8},                                                                                       \
+        {"repetitions",                                                                            \
+         INVAR_OPTION_INT,                                                                         \
+         &(o).repetitions,                                                                         \
+         "N",                                                                                      \
+         "number of timed steps (5); the median is shown",                                         \
+         1,                                                                                        \
+         64},                                                                                      \
+        {"profile",                                                                                \
+         INVAR_OPTION_FLAG,                                                                        \
+         &(o).profile,                                                                             \
+         NULL,                                                                                     \
+         "show the time of each op in a step and in a decoding pass",                              \
+         0,                                                                                        \
+         0},                                                                                       \
+    {                                                                                              \
+        "optimizer-cpu-offload", INVAR_OPTION_FLAG, &(o).offload, NULL,                            \
+            "on a GPU: keep the moments of AdamW in host memory", 0, 0                             \
+    }
 
 invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_MUST_USE;
 
@@ -127,51 +226,5 @@ invar_status invar_bench_decode_run(invar_bench_decode *decode,
 /* Checks the options and sets the sizes of what is measured. */
 invar_status invar_bench_apply_options(invar_bench_train *train, invar_bench_decode *decode,
                                        const invar_bench_model_options *options) INVAR_MUST_USE;
-
-typedef struct invar_bench_passes {
-    int64_t count, tokens; /* number of drawn tokens */
-    double seconds;
-} invar_bench_passes;
-
-typedef struct invar_bench_rollout {
-    int64_t groups, group;     /* prompts, and samples of each */
-    int64_t batch, context;    /* concurrent sequences, and tokens of a prompt */
-    int64_t shortest, longest; /* range of response lengths */
-    /* results of the measurement */
-    int64_t tokens;          /* tokens of all responses */
-    int64_t recomputed_rows; /* rows computed again after a preemption */
-    double seconds;          /* seconds of the complete rollout */
-    /* passes with prefill or recomputed tokens; passes in which all sequences drew; others */
-    invar_bench_passes prompts, all, fewer;
-    size_t cache, activations; /* bytes */
-    invar_bench_decode steady; /* decoding alone: the same number of sequences with the mean
-                                  context */
-} invar_bench_rollout;
-
-/* Returns the response length of a sample from a fixed list, log-uniform between the two bounds. */
-int64_t invar_bench_rollout_length(int64_t shortest, int64_t longest, int64_t sample);
-
-invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
-                                     const invar_bench_subject *subject) INVAR_MUST_USE;
-
-/* Result of a rollout with given responses. */
-typedef struct invar_bench_draft_result {
-    int64_t n_draft_tokens; /* draft tokens per pass; 0 without speculation */
-    int64_t tokens;         /* tokens of all responses */
-    /* number of passes, of draft tokens, and of draft tokens equal to those of the response */
-    int64_t passes, drafted, accepted;
-    double seconds;
-} invar_bench_draft_result;
-
-enum { INVAR_BENCH_DRAFTED = 4 }; /* number of measured draft lengths; the first one is 0 */
-
-typedef struct invar_bench_speculation {
-    int64_t batch; /* number of sequences */
-    /* results of the measurement */
-    invar_bench_draft_result drafted[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_DRAFTED];
-} invar_bench_speculation;
-
-invar_status invar_bench_speculation_run(invar_bench_speculation *speculation,
-                                         const invar_bench_subject *subject) INVAR_MUST_USE;
 
 #endif

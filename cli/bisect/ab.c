@@ -142,7 +142,7 @@ static const invar_option *ab_options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 7, &s->shared);
-    list[7 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
+    list[7 + INVAR_BISECT_SHARED_OPTIONS] = (invar_option)INVAR_RECIPE_FLAGS_END;
     return list;
 }
 

@@ -55,7 +55,7 @@ static const invar_option *bisect_options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 13, &s->shared);
-    list[13 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
+    list[13 + INVAR_BISECT_SHARED_OPTIONS] = (invar_option)INVAR_RECIPE_FLAGS_END;
     return list;
 }
 

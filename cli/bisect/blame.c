@@ -51,7 +51,7 @@ static const invar_option *blame_options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 10, &s->shared);
-    list[10 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
+    list[10 + INVAR_BISECT_SHARED_OPTIONS] = (invar_option)INVAR_RECIPE_FLAGS_END;
     return list;
 }
 

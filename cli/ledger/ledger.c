@@ -62,11 +62,6 @@ invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bo
                        : INVAR_OK;
 }
 
-int invar_exit(invar_status status)
-{
-    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
-}
-
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest)
 {

@@ -60,9 +60,6 @@ invar_option invar_option_exact(bool *value);
 invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv,
                                      bool exact) INVAR_MUST_USE;
 
-/* Returns INVAR_EXIT_OK, or prints the error and returns its exit code. */
-int invar_exit(invar_status status);
-
 /*
  * Prints "next: invar VERB WORD [--ledger LEDGER] REST" with words quoted for a shell. `word`,
  * `ledger` and `rest` may be NULL.

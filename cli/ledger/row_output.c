@@ -102,21 +102,9 @@ invar_status invar_json_row(json_t **out, const char *const *columns,
     return row ? INVAR_OK : fail_no_memory();
 }
 
-#define JSON_FLAGS (JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17))
-
 static int dump_callback(const char *text, size_t bytes, void *rows)
 {
     return put_text(rows, text, bytes) == INVAR_OK ? 0 : -1;
-}
-
-invar_status invar_json_write(FILE *out, json_t *value)
-{
-    if (!value)
-        return fail_no_memory();
-    json_dumpf(value, out, JSON_INDENT(2) | JSON_FLAGS);
-    fputc('\n', out);
-    json_decref(value);
-    return INVAR_OK;
 }
 
 /* Rejects duplicate column names, which would lose values, and names that are not UTF-8. */
@@ -150,7 +138,7 @@ static invar_status add_json_row(invar_row_writer *rows, const char *const *colu
     }
     INVAR_TRY(invar_json_row(&row, columns, values, count));
     status = put_string(rows, rows->count > 1 ? ",\n " : "\n ");
-    if (status == INVAR_OK && json_dump_callback(row, dump_callback, rows, JSON_FLAGS) != 0)
+    if (status == INVAR_OK && json_dump_callback(row, dump_callback, rows, INVAR_JSON_FLAGS) != 0)
         status = rows->bytes > DOCUMENT_BYTES ? INVAR_E_NOMEM : fail_no_memory();
     json_decref(row);
     return status;

@@ -57,12 +57,6 @@ void invar_row_writer_free(invar_row_writer *rows); /* `rows` may be NULL */
 invar_status invar_json_row(json_t **out, const char *const *columns,
                             const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
-/*
- * Writes a value and a newline, and releases the reference. Returns INVAR_E_NOMEM if `value` is
- * NULL.
- */
-invar_status invar_json_write(FILE *out, json_t *value) INVAR_MUST_USE;
-
 #ifdef __cplusplus
 }
 #endif

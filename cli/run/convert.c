@@ -47,6 +47,9 @@ typedef struct settings {
     bool force;
 } settings;
 
+static settings asked = {
+    .dtype = {&formats, INVAR_FORMAT_FP32}, .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
+
 /* Comparison of log-probs of fixed tokens, all of which are finite. */
 typedef struct merge_report {
     int64_t tokens;
@@ -587,93 +590,50 @@ static invar_status convert_weights(conversion *j)
     return print_result(j);
 }
 
-static const invar_option *convert_options(settings *s)
-{
-    static invar_option list[9];
-
-    list[0] = (invar_option){.name = "dtype",
-                             .type = INVAR_OPTION_WORD,
-                             .value = &s->dtype,
-                             .metavar = "TYPE",
-                             .help = "number format of the written weights"};
-    list[1] = (invar_option){.name = "max-shard-bytes",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->max_shard_bytes,
-                             .metavar = "N",
-                             .help = "split tensors into files of at most this size (0: one file)",
-                             .high = INT64_MAX};
-    list[2] = (invar_option){.name = "ckpt-step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->step,
-                             .metavar = "S",
-                             .help = "step of the checkpoint to read (-1: the newest)",
-                             .low = -1,
-                             .high = INT64_MAX};
-    list[3] = (invar_option){.name = "tokenizer",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->tokenizer,
-                             .metavar = "DIR",
-                             .help = "folder to copy tokenizer files from (FROM)"};
-    list[4] = (invar_option){
-        .name = "to-checkpoint",
-        .type = INVAR_OPTION_FLAG,
-        .value = &s->to_checkpoint,
-        .help = "write a checkpoint of step 0, for ref-load, instead of a Hugging Face folder"};
-    list[5] = (invar_option){.name = "force",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->force,
-                             .help = "write even if the folder is not empty"};
-    list[6] = (invar_option){
-        .name = "hf-ignore-keys",
-        .type = INVAR_OPTION_TEXT,
-        .value = &s->ignored,
-        .metavar = "A,B",
-        .help = "unknown keys of FROM's config.json to ignore, because they change no number"};
-    list[7] = (invar_option){.name = "merge",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->adapter,
-                             .metavar = "DIR",
-                             .help = "folder of peft whose adapter is added to the weights"};
-    list[8] = (invar_option){0};
-    return list;
-}
+static const invar_option options[] = {
+    {"dtype", INVAR_OPTION_WORD, &asked.dtype, "TYPE", "number format of the written weights", 0,
+     0},
+    {"max-shard-bytes", INVAR_OPTION_INT, &asked.max_shard_bytes, "N",
+     "split tensors into files of at most this size (0: one file)", 0, INT64_MAX},
+    {"ckpt-step", INVAR_OPTION_INT, &asked.step, "S",
+     "step of the checkpoint to read (-1: the newest)", -1, INT64_MAX},
+    {"tokenizer", INVAR_OPTION_TEXT, &asked.tokenizer, "DIR",
+     "folder to copy tokenizer files from (FROM)", 0, 0},
+    {"to-checkpoint", INVAR_OPTION_FLAG, &asked.to_checkpoint, NULL,
+     "write a checkpoint of step 0, for ref-load, instead of a Hugging Face folder", 0, 0},
+    {"force", INVAR_OPTION_FLAG, &asked.force, NULL, "write even if the folder is not empty", 0, 0},
+    {"hf-ignore-keys", INVAR_OPTION_TEXT, &asked.ignored, "A,B",
+     "unknown keys of FROM's config.json to ignore, because they change no number", 0, 0},
+    {"merge", INVAR_OPTION_TEXT, &asked.adapter, "DIR",
+     "folder of peft whose adapter is added to the weights", 0, 0},
+    {0}};
 
 static int cmd_convert(int argc, char **argv)
 {
-    settings s = {
-        .dtype = {&formats, INVAR_FORMAT_FP32}, .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
-    conversion j = {.set = &s,
+    conversion j = {.set = &asked,
                     .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
-    int words;
     invar_status status;
 
-    status = invar_options_parse_words(&words, convert_options(&s), argc, argv,
-                                       "FROM TO, two folders", 2, 2);
-    if (status == INVAR_OK) {
-        j.from = argv[0];
-        j.to = argv[1];
-        status = convert_weights(&j);
-    }
+    (void)argc;
+    j.from = argv[0];
+    j.to = argv[1];
+    status = convert_weights(&j);
     release_conversion(&j);
     return invar_exit(status);
-}
-
-static void convert_help(void)
-{
-    settings s = {.dtype = {&formats, INVAR_FORMAT_FP32}};
-
-    invar_help_text(
-        "Reads weights from a Hugging Face folder, a run or checkpoints, and writes them as a\n"
-        "Hugging Face folder or as a checkpoint. Equal weights give equal bytes. Tokenizer files\n"
-        "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
-        "of\n"
-        "peft.\n");
-    invar_options_help(convert_options(&s));
 }
 
 const invar_cli_command invar_cmd_convert = {
     .name = "convert",
     .summary = "convert weights between checkpoints and Hugging Face folders",
     .run = cmd_convert,
-    .help = convert_help,
+    .about =
+        "Reads weights from a Hugging Face folder, a run or checkpoints, and writes them as a\n"
+        "Hugging Face folder or as a checkpoint. Equal weights give equal bytes. Tokenizer files\n"
+        "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
+        "of\n"
+        "peft.\n",
+    .options = options,
+    .words = "FROM TO, two folders",
+    .min_words = 2,
+    .max_words = 2,
     .arguments = "FROM TO [--option value ...]"};

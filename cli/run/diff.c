@@ -30,6 +30,8 @@ typedef struct settings {
     invar_diff_replay again;
 } settings;
 
+static settings asked;
+
 static int exit_code(invar_diff_verdict verdict)
 {
     switch (verdict) {
@@ -121,63 +123,40 @@ static invar_status check_keys(const settings *s)
     return INVAR_OK;
 }
 
-static const invar_option *diff_options(settings *s)
-{
-    static invar_option list[8];
-
-    list[0] = (invar_option){.name = "html",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->html,
-                             .metavar = "FILE",
-                             .help = "also write the result as one self-contained HTML page"};
-    list[1] = invar_option_ledger(&s->ledger);
-    list[2] = invar_option_json(&s->json);
-    list[3] = (invar_option){.name = "replay",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->replay,
-                             .help = "execute the step again with every op recorded: names the op"};
-    list[4] =
-        (invar_option){.name = "program-a",
-                       .type = INVAR_OPTION_TEXT,
-                       .value = &s->again.programs[0],
-                       .metavar = "PATH",
-                       .help = "invar that executes A again: the one that made it (this one)"};
-    list[5] = (invar_option){.name = "program-b",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->again.programs[1],
-                             .metavar = "PATH",
-                             .help = "the same for B"};
-    list[6] = (invar_option){.name = "keep",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->again.keep,
-                             .metavar = "DIR",
-                             .help = "keep the ledgers of --replay in this new folder"};
-    list[7] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"html", INVAR_OPTION_TEXT, &asked.html, "FILE",
+     "also write the result as one self-contained HTML page", 0, 0},
+    INVAR_OPTION_LEDGER(&asked.ledger),
+    INVAR_OPTION_JSON(&asked.json),
+    {"replay", INVAR_OPTION_FLAG, &asked.replay, NULL,
+     "execute the step again with every op recorded: names the op", 0, 0},
+    {"program-a", INVAR_OPTION_TEXT, &asked.again.programs[0], "PATH",
+     "invar that executes A again: the one that made it (this one)", 0, 0},
+    {"program-b", INVAR_OPTION_TEXT, &asked.again.programs[1], "PATH", "the same for B", 0, 0},
+    {"keep", INVAR_OPTION_TEXT, &asked.again.keep, "DIR",
+     "keep the ledgers of --replay in this new folder", 0, 0},
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_diff(int argc, char **argv)
 {
-    settings s = {0};
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status = invar_recipe_flags_to_argv(&s.again.flags, diff_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_to_argv(&asked.again.flags, options, &argc, argv);
 
     if (status == INVAR_OK)
-        status =
-            invar_options_parse_words(&words, diff_options(&s), argc, argv, "A B, two runs", 2, 2);
+        status = invar_options_parse_words(&words, options, argc, argv, "A B, two runs", 2, 2);
     if (status == INVAR_OK)
-        status = check_keys(&s);
+        status = check_keys(&asked);
     if (status == INVAR_OK)
-        status = compare_runs(&code, &s, argv);
-    invar_free((void *)s.again.flags);
+        status = compare_runs(&code, &asked, argv);
+    invar_free((void *)asked.again.flags);
     return invar_replay_exit(status, code);
 }
 
-static void diff_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_diff = {
+    .name = "diff",
+    .summary = "find where two runs diverge: step, layer, tensor",
+    .run = cmd_diff,
+    .about =
         "Compares two runs. Shows the facts that differ (configuration, build, host), the first\n"
         "step at which the bits diverge, and in that step the first point whose inputs are equal\n"
         "and whose value is not.\n"
@@ -196,14 +175,7 @@ static void diff_help(void)
         "  3    nondeterministic: the same program and inputs gave two results\n"
         "  6    no step in common\n"
         "  125  --replay: a run cannot be executed here\n"
-        "  129  wrong arguments; --replay: a program refuses to execute its run\n");
-    invar_options_help(diff_options(&s));
-}
-
-const invar_cli_command invar_cmd_diff = {.name = "diff",
-                                          .summary =
-                                              "find where two runs diverge: step, layer, tensor",
-                                          .run = cmd_diff,
-                                          .help = diff_help,
-                                          .result = invar_diff_members,
-                                          .arguments = "A B [--option value ...]"};
+        "  129  wrong arguments; --replay: a program refuses to execute its run\n",
+    .options = options,
+    .result = invar_diff_members,
+    .arguments = "A B [--option value ...]"};

@@ -25,6 +25,8 @@ typedef struct settings {
     bool exact;
 } settings;
 
+static settings asked = {.rollout = -1};
+
 /* Destination of results: a table and a JSON object. */
 typedef struct eval_results {
     invar_text_table table;
@@ -131,63 +133,41 @@ static invar_status run_eval(const settings *set, const invar_config *config)
     return status;
 }
 
-static const invar_option *eval_options(settings *s)
-{
-    static invar_option list[4];
-
-    list[0] = (invar_option){
-        .name = "rollout",
-        .type = INVAR_OPTION_INT,
-        .value = &s->rollout,
-        .metavar = "N",
-        .help =
-            "use the random draws of this rollout (default: the checkpoint's next rollout, or 0)",
-        .low = 0,
-        .high = UINT32_MAX};
-    list[1] = invar_option_json(&s->json);
-    list[2] = invar_option_exact(&s->exact);
-    list[3] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"rollout", INVAR_OPTION_INT, &asked.rollout, "N",
+     "use the random draws of this rollout (default: the checkpoint's next rollout, or 0)", 0,
+     UINT32_MAX},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_OPTION_EXACT(&asked.exact),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_eval(int argc, char **argv)
 {
-    settings s = {.rollout = -1};
     invar_config config = {.recipe = NULL};
     const char *path = NULL;
-    invar_status status;
+    invar_status status = invar_recipe_flags_recipe(&config, &path, options, &argc, argv);
 
-    status = invar_recipe_flags_recipe(&config, &path, eval_options(&s), &argc, argv);
-    if (status == INVAR_OK)
-        status = invar_options_parse(eval_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_eval(&s, &config);
+        status = run_eval(&asked, &config);
     if (status == INVAR_OK)
         invar_weights_hint(&config, path);
     invar_recipe_free(config.recipe);
     return invar_exit(status);
 }
 
-static void eval_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_eval = {
+    .name = "eval",
+    .summary = "evaluate weights on the evaluation sets of a recipe",
+    .run = cmd_eval,
+    .about =
         "Samples and scores every data set of the recipe's eval-prompt-data. The results equal\n"
         "those that training records for the same weights.\n"
         "\n"
         "The weights come from --load DIR; otherwise from the newest checkpoint of --run DIR;\n"
         "otherwise they are the initial ones, also with an empty --load=. --ckpt-step picks\n"
-        "another checkpoint. Recipe keys are options here too.\n");
-    invar_options_help(eval_options(&s));
-}
-
-const invar_cli_command invar_cmd_eval = {
-    .name = "eval",
-    .summary = "evaluate weights on the evaluation sets of a recipe",
-    .run = cmd_eval,
-    .help = eval_help,
+        "another checkpoint. Recipe keys are options here too.\n",
+    .options = options,
     .result = RESULT,
     .arguments = "RECIPE [--run DIR | --load DIR] [--key value ...]"};

@@ -37,6 +37,8 @@ typedef struct settings {
     bool json;
 } settings;
 
+static settings asked;
+
 /* Result of comparing a regenerated sample with the ledger. */
 typedef enum verdict {
     VERDICT_NONE,
@@ -475,65 +477,38 @@ static invar_status run_generate(int *code_out, const settings *set, const invar
     return status;
 }
 
-static const invar_option *generate_options(settings *s)
-{
-    static invar_option list[6];
-
-    list[0] = (invar_option){.name = "prompt",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->prompt,
-                             .metavar = "TEXT",
-                             .help = "text to complete"};
-    list[1] =
-        (invar_option){.name = "prompts",
-                       .type = INVAR_OPTION_TEXT,
-                       .value = &s->prompts,
-                       .metavar = "FILE",
-                       .help = "data set with prompts to complete: a JSON lines file or task:NAME"};
-    list[2] = (invar_option){
-        .name = "sample",
-        .type = INVAR_OPTION_TEXT,
-        .value = &s->sample,
-        .metavar = "COORDS",
-        .help = "reproduce a recorded sample; COORDS is column rng of the ledger's table sample"};
-    list[3] = (invar_option){.name = "n",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->n,
-                             .metavar = "N",
-                             .help = "number of completions for each prompt (1)",
-                             .low = 1,
-                             .high = 65536};
-    list[4] = invar_option_json(&s->json);
-    list[5] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"prompt", INVAR_OPTION_TEXT, &asked.prompt, "TEXT", "text to complete", 0, 0},
+    {"prompts", INVAR_OPTION_TEXT, &asked.prompts, "FILE",
+     "data set with prompts to complete: a JSON lines file or task:NAME", 0, 0},
+    {"sample", INVAR_OPTION_TEXT, &asked.sample, "COORDS",
+     "reproduce a recorded sample; COORDS is column rng of the ledger's table sample", 0, 0},
+    {"n", INVAR_OPTION_INT, &asked.n, "N", "number of completions for each prompt (1)", 1, 65536},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_generate(int argc, char **argv)
 {
-    settings s = {0};
     invar_config config = {.recipe = NULL};
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
-    invar_status status =
-        invar_recipe_flags_model(&config, &path, generate_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&config, &path, options, &argc, argv);
 
-    if (status == INVAR_OK)
-        status = invar_options_parse(generate_options(&s), argc, argv);
-    if (status == INVAR_OK && !s.sample) // with --sample, the coordinates select the weights
+    if (status == INVAR_OK && !asked.sample) // with --sample, the coordinates select the weights
         status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_generate(&code, &s, &config);
-    if (status == INVAR_OK && !s.sample && path)
+        status = run_generate(&code, &asked, &config);
+    if (status == INVAR_OK && !asked.sample && path)
         invar_weights_hint(&config, path);
     invar_recipe_free(config.recipe);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void generate_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_generate = {
+    .name = "generate",
+    .summary = "complete prompts, or reproduce one recorded sample",
+    .run = cmd_generate,
+    .about =
         "Completes prompts, or reproduces one recorded sample on its own, bit for bit. The model\n"
         "and the sampling settings come from a recipe, from its keys as options (--hf-checkpoint\n"
         "DIR, --rollout-temperature, --rollout-max-response-len with a default of 256,\n"
@@ -549,15 +524,8 @@ static void generate_help(void)
         "Exit codes:\n"
         "  0    done; --sample with --run: identical\n"
         "  1    --sample with --run: different\n"
-        "  6    --sample with --run: the ledger has no such sample\n");
-    invar_options_help(generate_options(&s));
-}
-
-const invar_cli_command invar_cmd_generate = {
-    .name = "generate",
-    .summary = "complete prompts, or reproduce one recorded sample",
-    .run = cmd_generate,
-    .help = generate_help,
+        "  6    --sample with --run: the ledger has no such sample\n",
+    .options = options,
     .result = "{prompt int, prompt_tokens int, tokens [int] (of prompt and response),"
               " logprobs [real/text] (of each token of the response; one that is not finite is a"
               " string), bits [hex8] (the same as binary32), text text, finish text, coords text,"

@@ -23,6 +23,8 @@ typedef struct settings {
     const char *output;
 } settings;
 
+static settings asked = {.step = -1};
+
 static void print_pack(const invar_replay_context *context, const invar_pack_result *r,
                        const char *path)
 {
@@ -66,45 +68,31 @@ static invar_status pack_step(const settings *s, const char *word, const invar_c
     return status;
 }
 
-static const invar_option *pack_options(settings *s)
-{
-    static invar_option list[3];
-
-    list[0] = (invar_option){.name = "step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->step,
-                             .metavar = "S",
-                             .help = "step to pack",
-                             .high = INT64_MAX};
-    list[1] = (invar_option){.name = "output",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->output,
-                             .metavar = "FILE",
-                             .help = "file to write (UUID-STEP.invar-pack)"};
-    list[2] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"step", INVAR_OPTION_INT, &asked.step, "S", "step to pack", 0, INT64_MAX},
+    {"output", INVAR_OPTION_TEXT, &asked.output, "FILE", "file to write (UUID-STEP.invar-pack)", 0,
+     0},
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_pack(int argc, char **argv)
 {
-    settings s = {.step = -1};
     invar_config flags = {.recipe = NULL};
     int words;
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, pack_options(&s), argc, argv, "RUN", 1, 1);
+        status = invar_options_parse_words(&words, options, argc, argv, "RUN", 1, 1);
     if (status == INVAR_OK)
-        status = pack_step(&s, argv[0], &flags);
+        status = pack_step(&asked, argv[0], &flags);
     invar_recipe_free(flags.recipe);
     return invar_replay_exit(status, INVAR_EXIT_OK);
 }
 
-static void pack_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_pack = {
+    .name = "pack",
+    .summary = "pack a recorded step and all that it needs into one file",
+    .run = cmd_pack,
+    .about =
         "Writes everything that one recorded step needs into one file, a plain tar archive: the\n"
         "state before its rollout, the ledger, the recipe, the data, the tokenizer, and the\n"
         "initial weights unless a seed generates them. If the run has no checkpoint at that step,\n"
@@ -112,13 +100,6 @@ static void pack_help(void)
         "the step on any machine.\n"
         "\n"
         "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last. The options\n"
-        "of 'invar replay' work here too.\n");
-    invar_options_help(pack_options(&s));
-}
-
-const invar_cli_command invar_cmd_pack = {
-    .name = "pack",
-    .summary = "pack a recorded step and all that it needs into one file",
-    .run = cmd_pack,
-    .help = pack_help,
+        "of 'invar replay' work here too.\n",
+    .options = options,
     .arguments = "RUN --step S [--output FILE]"};

@@ -36,12 +36,9 @@ typedef struct settings {
     bool json;
 } settings;
 
-static settings default_settings(void)
-{
-    return (settings){.layouts = {.tflops = INVAR_LAYOUTS_TFLOPS,
-                                  .intra_node_gbps = INVAR_LAYOUTS_NODE,
-                                  .inter_node_gbps = INVAR_LAYOUTS_NET}};
-}
+static settings asked = {.layouts = {.tflops = INVAR_LAYOUTS_TFLOPS,
+                                     .intra_node_gbps = INVAR_LAYOUTS_NODE,
+                                     .inter_node_gbps = INVAR_LAYOUTS_NET}};
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -304,72 +301,47 @@ static invar_status plan_run(int *code_out, const settings *s, const invar_confi
     return status;
 }
 
-static invar_option rate_option(const char *name, double *value, const char *help)
-{
-    return (invar_option){.name = name,
-                          .type = INVAR_OPTION_REAL,
-                          .value = value,
-                          .metavar = "RATE",
-                          .low = 1,
-                          .high = 1000000,
-                          .help = help};
-}
-
-static const invar_option *plan_options(settings *s)
-{
-    static invar_option list[8];
-
-    list[0] = (invar_option){.name = "memory",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->memory,
-                             .metavar = "SIZE",
-                             .help = "plan for a device with this much memory, such as 80GB or "
-                                     "79.1GiB (default: what the device has free)"};
-    list[1] = (invar_option){.name = "gpus",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->layouts.gpus,
-                             .metavar = "N[,N...]",
-                             .help = "plan for so many ranks with a GPU each: memory, bytes that "
-                                     "a rank sends in a training step, and a predicted time"};
-    list[2] = (invar_option){.name = "all",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->layouts.all,
-                             .help = "with --gpus: all layouts that fit, the fastest first, not "
-                                     "that of the recipe"};
-    list[3] =
-        rate_option("tflops", &s->layouts.tflops, "TFLOP/s that a GPU computes (default 450)");
-    list[4] = rate_option("node-gbs", &s->layouts.intra_node_gbps,
-                          "GB/s that a GPU sends to others of its node of 8 (default 450)");
-    list[5] = rate_option("net-gbs", &s->layouts.inter_node_gbps,
-                          "GB/s that a GPU sends to other nodes (default 50)");
-    list[6] = invar_option_json(&s->json);
-    list[7] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"memory", INVAR_OPTION_TEXT, &asked.memory, "SIZE",
+     "plan for a device with this much memory, such as 80GB or "
+     "79.1GiB (default: what the device has free)",
+     0, 0},
+    {"gpus", INVAR_OPTION_TEXT, &asked.layouts.gpus, "N[,N...]",
+     "plan for so many ranks with a GPU each: memory, bytes that "
+     "a rank sends in a training step, and a predicted time",
+     0, 0},
+    {"all", INVAR_OPTION_FLAG, &asked.layouts.all, NULL,
+     "with --gpus: all layouts that fit, the fastest first, not "
+     "that of the recipe",
+     0, 0},
+    {"tflops", INVAR_OPTION_REAL, &asked.layouts.tflops, "RATE",
+     "TFLOP/s that a GPU computes (default 450)", 1, 1000000},
+    {"node-gbs", INVAR_OPTION_REAL, &asked.layouts.intra_node_gbps, "RATE",
+     "GB/s that a GPU sends to others of its node of 8 (default 450)", 1, 1000000},
+    {"net-gbs", INVAR_OPTION_REAL, &asked.layouts.inter_node_gbps, "RATE",
+     "GB/s that a GPU sends to other nodes (default 50)", 1, 1000000},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_plan(int argc, char **argv)
 {
-    settings s = default_settings();
     invar_config config = {.recipe = NULL};
     const char *path = NULL;
     int code = INVAR_EXIT_OK, failure;
-    invar_status status;
+    invar_status status = invar_recipe_flags_recipe(&config, &path, options, &argc, argv);
 
-    status = invar_recipe_flags_recipe(&config, &path, plan_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(plan_options(&s), argc, argv);
-    if (status == INVAR_OK)
-        status = plan_run(&code, &s, &config, path);
+        status = plan_run(&code, &asked, &config, path);
     invar_recipe_free(config.recipe);
     failure = invar_exit(status);
     return code ? code : failure;
 }
 
-static void plan_help(void)
-{
-    settings s;
-
-    invar_help_text(
+const invar_cli_command invar_cmd_plan = {
+    .name = "plan",
+    .summary = "show the memory that a run needs, before it runs",
+    .run = cmd_plan,
+    .about =
         "Prints how much memory a run needs on its device, item by item, and what Invar chooses\n"
         "for the keys that the recipe leaves open. Nothing is run, and no weights are read: of a\n"
         "model folder only config.json is needed. With --device cuda --memory 80GB it plans for\n"
@@ -383,15 +355,8 @@ static void plan_help(void)
         "  0    the run fits in memory; the verdict also says whether it fits on the disk\n"
         "  1    it does not; the message names keys that would help\n"
         "  2    a file is missing or damaged\n"
-        "  125  there is no GPU, and no --memory\n");
-    invar_options_help(plan_options(&s));
-}
-
-const invar_cli_command invar_cmd_plan = {
-    .name = "plan",
-    .summary = "show the memory that a run needs, before it runs",
-    .run = cmd_plan,
-    .help = plan_help,
+        "  125  there is no GPU, and no --memory\n",
+    .options = options,
     .result = PLAN "; " INVAR_LAYOUTS_RESULT,
     .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--gpus N[,N...] [--all]] "
                  "[--key value ...]"};

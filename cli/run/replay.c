@@ -32,6 +32,8 @@ typedef struct settings {
     bool json;
 } settings;
 
+static settings asked = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
+
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 static invar_status open_pack(invar_replay_context *context, const settings *s, const char *word,
@@ -188,58 +190,37 @@ static invar_status replay_steps(int *code_out, const settings *s, const char *w
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static const invar_option *replay_options(settings *s)
-{
-    static invar_option list[6];
-
-    list[0] = (invar_option){.name = "step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->step,
-                             .metavar = "S",
-                             .help = "step to execute again; not needed for a pack",
-                             .high = INT64_MAX};
-    list[1] = (invar_option){.name = "from",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->from,
-                             .metavar = "A",
-                             .help = "execute all steps from A to S (default: only S)",
-                             .high = INT64_MAX};
-    list[2] = (invar_option){.name = "level",
-                             .type = INVAR_OPTION_WORD,
-                             .value = &s->level,
-                             .metavar = "LEVEL",
-                             .help = "how much detail to record, as debug-determinism"};
-    list[3] = (invar_option){.name = "keep",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->keep,
-                             .metavar = "DIR",
-                             .help = "keep the ledger with both executions in this new folder"};
-    list[4] = invar_option_json(&s->json);
-    list[5] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"step", INVAR_OPTION_INT, &asked.step, "S", "step to execute again; not needed for a pack", 0,
+     INT64_MAX},
+    {"from", INVAR_OPTION_INT, &asked.from, "A", "execute all steps from A to S (default: only S)",
+     0, INT64_MAX},
+    {"level", INVAR_OPTION_WORD, &asked.level, "LEVEL",
+     "how much detail to record, as debug-determinism", 0, 0},
+    {"keep", INVAR_OPTION_TEXT, &asked.keep, "DIR",
+     "keep the ledger with both executions in this new folder", 0, 0},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_replay(int argc, char **argv)
 {
-    settings s = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
     invar_config flags = {.recipe = NULL};
     int words, code = INVAR_EXIT_TROUBLE;
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, replay_options(&s), argc, argv, "RUN or a pack",
-                                           1, 1);
+        status = invar_options_parse_words(&words, options, argc, argv, "RUN or a pack", 1, 1);
     if (status == INVAR_OK)
-        status = replay_steps(&code, &s, argv[0], &flags);
+        status = replay_steps(&code, &asked, argv[0], &flags);
     invar_recipe_free(flags.recipe);
     return invar_replay_exit(status, code);
 }
 
-static void replay_help(void)
-{
-    settings s = {.level = {&invar_probe_level_choices, -1}};
-
-    invar_help_text(
+const invar_cli_command invar_cmd_replay = {
+    .name = "replay",
+    .summary = "execute recorded steps again and compare every bit",
+    .run = cmd_replay,
+    .about =
         "Executes recorded steps again, starting at the newest checkpoint before them, and\n"
         "compares every bit with the ledger. The run's own files are only read. Plug-ins are not\n"
         "started; their recorded replies are used. Steps that were computed under other revisions\n"
@@ -255,14 +236,7 @@ static void replay_help(void)
         "  1    different\n"
         "  2    could not be done\n"
         "  6    nothing was compared\n"
-        "  125  no such device here\n");
-    invar_options_help(replay_options(&s));
-}
-
-const invar_cli_command invar_cmd_replay = {
-    .name = "replay",
-    .summary = "execute recorded steps again and compare every bit",
-    .run = cmd_replay,
-    .help = replay_help,
+        "  125  no such device here\n",
+    .options = options,
     .result = RESULT,
     .arguments = "RUN|FILE --step S [--option value ...]"};

@@ -41,6 +41,8 @@ typedef struct settings {
     bool json;
 } settings;
 
+static settings asked = {.mode = {&modes, MODE_TRAIN}};
+
 /* Lines of the file, as samples whose prompt is their first token. */
 typedef struct scored_lines {
     invar_rl_samples samples;
@@ -291,78 +293,46 @@ static invar_status run_score(const settings *set, const invar_config *config)
     return status;
 }
 
-static const invar_option *score_options(settings *s)
-{
-    static invar_option list[6];
-
-    list[0] = (invar_option){.name = "tokens",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->tokens,
-                             .metavar = "FILE",
-                             .help = "file with lines {\"tokens\":[...]}; - reads standard input"};
-    list[1] = (invar_option){.name = "mode",
-                             .type = INVAR_OPTION_WORD,
-                             .value = &s->mode,
-                             .metavar = "MODE",
-                             .help = "which forward pass"};
-    list[2] = (invar_option){.name = "batch-size",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->batch_size,
-                             .metavar = "N",
-                             .help = "number of sequences in a batch (0: as many as fit)",
-                             .low = 0,
-                             .high = 65536};
-    list[3] = (invar_option){.name = "chunk",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->chunk,
-                             .metavar = "N",
-                             .help = "number of prefill tokens in one pass (0: 512)",
-                             .low = 0,
-                             .high = 1 << 24};
-    list[4] = invar_option_json(&s->json);
-    list[5] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"tokens", INVAR_OPTION_TEXT, &asked.tokens, "FILE",
+     "file with lines {\"tokens\":[...]}; - reads standard input", 0, 0},
+    {"mode", INVAR_OPTION_WORD, &asked.mode, "MODE", "which forward pass", 0, 0},
+    {"batch-size", INVAR_OPTION_INT, &asked.batch_size, "N",
+     "number of sequences in a batch (0: as many as fit)", 0, 65536},
+    {"chunk", INVAR_OPTION_INT, &asked.chunk, "N", "number of prefill tokens in one pass (0: 512)",
+     0, 1 << 24},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_score(int argc, char **argv)
 {
-    settings s = {.mode = {&modes, MODE_TRAIN}};
     invar_config config = {.recipe = NULL};
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&config, &path, score_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&config, &path, options, &argc, argv);
 
-    if (status == INVAR_OK)
-        status = invar_options_parse(score_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(&config);
     if (status == INVAR_OK)
-        status = run_score(&s, &config);
+        status = run_score(&asked, &config);
     if (status == INVAR_OK && path)
         invar_weights_hint(&config, path);
     invar_recipe_free(config.recipe);
-    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
-}
-
-static void score_help(void)
-{
-    settings s = {.mode = {&modes, MODE_TRAIN}};
-
-    invar_help_text(
-        "Computes the log-probabilities of given tokens. The training forward pass, prefill in\n"
-        "any chunking and decoding token by token give the same bits.\n"
-        "\n"
-        "The model comes from a recipe, from its keys as options (--hf-checkpoint DIR, --dtype,\n"
-        "--numerics with a default of ieee, --threads, --rollout-temperature), or from both. The\n"
-        "weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
-        "(--ckpt-step picks another); otherwise they are the initial ones.\n");
-    invar_options_help(score_options(&s));
+    return invar_exit(status);
 }
 
 const invar_cli_command invar_cmd_score = {
     .name = "score",
     .summary = "compute log-probabilities of given tokens",
     .run = cmd_score,
-    .help = score_help,
+    .about =
+        "Computes the log-probabilities of given tokens. The training forward pass, prefill in\n"
+        "any chunking and decoding token by token give the same bits.\n"
+        "\n"
+        "The model comes from a recipe, from its keys as options (--hf-checkpoint DIR, --dtype,\n"
+        "--numerics with a default of ieee, --threads, --rollout-temperature), or from both. The\n"
+        "weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
+        "(--ckpt-step picks another); otherwise they are the initial ones.\n",
+    .options = options,
     .result = "{logprobs [real/text] (of each token but the first; one that is not finite is a"
               " string), bits [hex8] (the same as binary32)}"
               " (one line of output: each is an object)",

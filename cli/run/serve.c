@@ -33,6 +33,14 @@ typedef struct settings {
     int64_t port, most, most_body, memory, seconds, client_seconds;
 } settings;
 
+static settings asked = {.host = "127.0.0.1",
+                         .port = 8000,
+                         .most = 256,
+                         .most_body = 4 << 20,
+                         .memory = 1 << 30,
+                         .seconds = 600,
+                         .client_seconds = 30};
+
 /* Parts that live as long as the server. */
 typedef struct serve_context {
     invar_run_context session;
@@ -231,97 +239,44 @@ static invar_status run_serve(const settings *set, const invar_config *config)
     return status;
 }
 
-static const invar_option *serve_options(settings *s)
-{
-    static invar_option list[10];
-
-    list[0] = (invar_option){.name = "host",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->host,
-                             .metavar = "ADDRESS",
-                             .help = "number of the address to listen at (127.0.0.1); one that "
-                                     "other machines reach needs a key"};
-    list[1] = (invar_option){.name = "port",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->port,
-                             .metavar = "N",
-                             .help = "port to listen at (8000); 0: any that is free",
-                             .low = 0,
-                             .high = 65535};
-    list[2] = (invar_option){.name = "api-key-file",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->key_file,
-                             .metavar = "FILE",
-                             .help = "file whose first line is the key that requests must bring; "
-                                     "otherwise " KEY_VARIABLE " of the environment"};
-    list[3] = (invar_option){.name = "served-model-name",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->name,
-                             .metavar = "NAME",
-                             .help = "name of the model in requests (the folder's)"};
-    list[4] = (invar_option){.name = "max-requests",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->most,
-                             .metavar = "N",
-                             .help = "number of requests at a time (256); more are told to come "
-                                     "again",
-                             .low = 1,
-                             .high = 65536};
-    list[5] = (invar_option){.name = "max-body-bytes",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->most_body,
-                             .metavar = "N",
-                             .help = "bytes of the longest request (4194304)",
-                             .low = 1,
-                             .high = INT64_C(1) << 30};
-    list[6] = (invar_option){.name = "max-memory-bytes",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->memory,
-                             .metavar = "N",
-                             .help = "bytes of memory for all requests in flight (1073741824); "
-                                     "more requests are told to come again",
-                             .low = 1 << 16,
-                             .high = INT64_C(1) << 50};
-    list[7] = (invar_option){.name = "request-seconds",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->seconds,
-                             .metavar = "N",
-                             .help = "seconds that a request may take (600); 0: no limit",
-                             .low = 0,
-                             .high = 1000000};
-    list[8] = (invar_option){.name = "client-seconds",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->client_seconds,
-                             .metavar = "N",
-                             .help = "seconds that a client has to send a request, and to take "
-                                     "the next bytes of its reply (30)",
-                             .low = 1,
-                             .high = 1000000};
-    list[9] = invar_recipe_flags_end();
-    return list;
-}
-
-static settings default_settings(void)
-{
-    return (settings){.host = "127.0.0.1",
-                      .port = 8000,
-                      .most = 256,
-                      .most_body = 4 << 20,
-                      .memory = 1 << 30,
-                      .seconds = 600,
-                      .client_seconds = 30};
-}
+static const invar_option options[] = {
+    {"host", INVAR_OPTION_TEXT, &asked.host, "ADDRESS",
+     "number of the address to listen at (127.0.0.1); one that "
+     "other machines reach needs a key",
+     0, 0},
+    {"port", INVAR_OPTION_INT, &asked.port, "N", "port to listen at (8000); 0: any that is free", 0,
+     65535},
+    {"api-key-file", INVAR_OPTION_TEXT, &asked.key_file, "FILE",
+     "file whose first line is the key that requests must bring; "
+     "otherwise " KEY_VARIABLE " of the environment",
+     0, 0},
+    {"served-model-name", INVAR_OPTION_TEXT, &asked.name, "NAME",
+     "name of the model in requests (the folder's)", 0, 0},
+    {"max-requests", INVAR_OPTION_INT, &asked.most, "N",
+     "number of requests at a time (256); more are told to come "
+     "again",
+     1, 65536},
+    {"max-body-bytes", INVAR_OPTION_INT, &asked.most_body, "N",
+     "bytes of the longest request (4194304)", 1, INT64_C(1) << 30},
+    {"max-memory-bytes", INVAR_OPTION_INT, &asked.memory, "N",
+     "bytes of memory for all requests in flight (1073741824); "
+     "more requests are told to come again",
+     1 << 16, INT64_C(1) << 50},
+    {"request-seconds", INVAR_OPTION_INT, &asked.seconds, "N",
+     "seconds that a request may take (600); 0: no limit", 0, 1000000},
+    {"client-seconds", INVAR_OPTION_INT, &asked.client_seconds, "N",
+     "seconds that a client has to send a request, and to take "
+     "the next bytes of its reply (30)",
+     1, 1000000},
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_serve(int argc, char **argv)
 {
-    settings s = default_settings();
     invar_config config = {.recipe = NULL};
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&config, &path, serve_options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&config, &path, options, &argc, argv);
 
-    if (status == INVAR_OK)
-        status = invar_options_parse(serve_options(&s), argc, argv);
-    if (status == INVAR_OK && s.name && !s.name[0])
+    if (status == INVAR_OK && asked.name && !asked.name[0])
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--served-model-name: the name is empty; give one, or leave the option "
                             "out for that of the folder");
@@ -332,17 +287,17 @@ static int cmd_serve(int argc, char **argv)
     if (status == INVAR_OK && path)
         invar_weights_hint(&config, path);
     if (status == INVAR_OK)
-        status = run_serve(&s, &config);
+        status = run_serve(&asked, &config);
     invar_recipe_free(config.recipe);
     return status != INVAR_OK ? invar_report_error()
                               : invar_process_stop_code(invar_interactive_caught());
 }
 
-static void serve_help(void)
-{
-    settings s = default_settings();
-
-    invar_help_text(
+const invar_cli_command invar_cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
+    .run = cmd_serve,
+    .about =
         "Serves a model by OpenAI's HTTP API: /v1/completions, /v1/chat/completions, /v1/models\n"
         "and /health. A reply has the same bits at any load, and says from which coordinates\n"
         "'invar generate' makes it again.\n"
@@ -357,13 +312,6 @@ static void serve_help(void)
         "\n"
         "Exit codes:\n"
         "  130  Ctrl-C ended it, after the open requests were answered\n"
-        "  143  SIGTERM or SIGHUP ended it, after the open requests were answered\n");
-    invar_options_help(serve_options(&s));
-}
-
-const invar_cli_command invar_cmd_serve = {
-    .name = "serve",
-    .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
-    .run = cmd_serve,
-    .help = serve_help,
+        "  143  SIGTERM or SIGHUP ended it, after the open requests were answered\n",
+    .options = options,
     .arguments = "[RECIPE] --hf-checkpoint DIR [--port N] [--key value ...]"};

@@ -59,6 +59,8 @@ typedef struct settings {
     int64_t fork_step;
 } settings;
 
+static settings asked = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
+
 /* ---- progress -------------------------------------------------------------------------------- */
 
 typedef struct train_screen {
@@ -533,106 +535,68 @@ static invar_status run_dry(invar_launch *launch, const char *path, const settin
     return invar_launch_end(launch, invar_dry_run(launch, config, path));
 }
 
-static const invar_option *train_options(settings *s)
-{
-    static invar_option list[11];
-
-    list[0] = (invar_option){.name = "golden",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->golden,
-                             .metavar = "FILE",
-                             .help = "compare the chain with this golden file"};
-    list[1] = (invar_option){.name = "record-golden",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->record,
-                             .metavar = "FILE",
-                             .help = "write the chain of this run as a golden file"};
-    list[2] = (invar_option){.name = "until",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->until,
-                             .metavar = "STEP",
-                             .help = "stop after the rollout that contains this step",
-                             .low = -1,
-                             .high = INT64_MAX};
-    list[3] = (invar_option){.name = "no-report",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->no_report,
-                             .help = "do not write report.html"};
-    list[4] =
-        (invar_option){.name = "fresh",
-                       .type = INVAR_OPTION_FLAG,
-                       .value = &s->fresh,
-                       .help = "start over; an existing run is renamed to NAME.1, NAME.2, ..."};
-    list[5] = (invar_option){.name = "ranks",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->ranks,
-                             .metavar = "N",
-                             .help = "divide the work among N threads that are ranks (default 1); "
-                                     "for processes use mpirun or srun",
-                             .low = 1,
-                             .high = 1024};
-    list[6] =
-        (invar_option){.name = "fork",
-                       .type = INVAR_OPTION_TEXT,
-                       .value = &s->fork,
-                       .metavar = "RUN",
-                       .help = "begin a new run from a checkpoint of this run folder: weights, "
-                               "optimizer, place in the data; keys may differ"};
-    list[7] = (invar_option){.name = "fork-step",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->fork_step,
-                             .metavar = "STEP",
-                             .help = "of which step the checkpoint is (the newest)",
-                             .low = 0,
-                             .high = INT64_MAX};
-    list[8] = (invar_option){.name = "dry-run",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->dry,
-                             .help = "show the keys, the memory and the identity, and write "
-                                     "nothing"};
-    list[9] = invar_option_json(&s->json);
-    list[10] = invar_recipe_flags_end();
-    return list;
-}
+static const invar_option options[] = {
+    {"golden", INVAR_OPTION_TEXT, &asked.golden, "FILE", "compare the chain with this golden file",
+     0, 0},
+    {"record-golden", INVAR_OPTION_TEXT, &asked.record, "FILE",
+     "write the chain of this run as a golden file", 0, 0},
+    {"until", INVAR_OPTION_INT, &asked.until, "STEP",
+     "stop after the rollout that contains this step", -1, INT64_MAX},
+    {"no-report", INVAR_OPTION_FLAG, &asked.no_report, NULL, "do not write report.html", 0, 0},
+    {"fresh", INVAR_OPTION_FLAG, &asked.fresh, NULL,
+     "start over; an existing run is renamed to NAME.1, NAME.2, ...", 0, 0},
+    {"ranks", INVAR_OPTION_INT, &asked.ranks, "N",
+     "divide the work among N threads that are ranks (default 1); "
+     "for processes use mpirun or srun",
+     1, 1024},
+    {"fork", INVAR_OPTION_TEXT, &asked.fork, "RUN",
+     "begin a new run from a checkpoint of this run folder: weights, "
+     "optimizer, place in the data; keys may differ",
+     0, 0},
+    {"fork-step", INVAR_OPTION_INT, &asked.fork_step, "STEP",
+     "of which step the checkpoint is (the newest)", 0, INT64_MAX},
+    {"dry-run", INVAR_OPTION_FLAG, &asked.dry, NULL,
+     "show the keys, the memory and the identity, and write "
+     "nothing",
+     0, 0},
+    INVAR_OPTION_JSON(&asked.json),
+    INVAR_RECIPE_FLAGS_END};
 
 static int cmd_train(int argc, char **argv)
 {
-    settings s = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
     invar_launch launch = {.count = 1};
     invar_config config = {.recipe = NULL};
     invar_golden *golden = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
     bool missing = false;
-    invar_status status;
+    invar_status status = invar_recipe_flags_recipe(&config, &path, options, &argc, argv);
 
-    status = invar_recipe_flags_recipe(&config, &path, train_options(&s), &argc, argv);
-    if (status == INVAR_OK)
-        status = invar_options_parse(train_options(&s), argc, argv);
-    if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
+    if (status == INVAR_OK && !asked.fork && asked.fork_step != INVAR_CHECKPOINT_LATEST)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
-    if (status == INVAR_OK && s.fork && (s.golden || s.record))
+    if (status == INVAR_OK && asked.fork && (asked.golden || asked.record))
         status =
             INVAR_FAIL(INVAR_E_INVALID, 0,
                        "--fork: a golden begins with step 0, which a fork does not have: leave "
                        "out %s",
-                       s.golden ? "--golden" : "--record-golden");
-    if (status == INVAR_OK && s.dry &&
-        (s.golden || s.record || s.fork || s.json || s.fresh || s.until >= 0))
+                       asked.golden ? "--golden" : "--record-golden");
+    if (status == INVAR_OK && asked.dry &&
+        (asked.golden || asked.record || asked.fork || asked.json || asked.fresh ||
+         asked.until >= 0))
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--dry-run goes with a recipe, its keys and --ranks alone");
     if (status == INVAR_OK)
         status = invar_admission_check(&(invar_admission){.config = &config});
     if (status == INVAR_OK)
-        status = check_clock(&config, &s);
+        status = check_clock(&config, &asked);
     if (status == INVAR_OK) {
-        status = read_golden(&golden, &s);
+        status = read_golden(&golden, &asked);
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
-    if (status == INVAR_OK && s.dry)
-        status = run_dry(&launch, path, &s, &config);
+    if (status == INVAR_OK && asked.dry)
+        status = run_dry(&launch, path, &asked, &config);
     else if (status == INVAR_OK)
-        status = run_training(&code, &launch, path, &s, golden, &config);
+        status = run_training(&code, &launch, path, &asked, golden, &config);
     invar_golden_free(golden);
     invar_recipe_free(config.recipe);
     if (status == INVAR_OK)
@@ -648,9 +612,20 @@ static int cmd_train(int argc, char **argv)
 
 static void train_help(void)
 {
-    settings s;
-
     invar_help_text(
+        "\n"
+        "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
+        "one must not; 'semantic if set' counts only where it differs from its default. More is "
+        "in\n"
+        "docs/recipes.md and docs/keys.md.");
+    invar_recipe_flags_help();
+}
+
+const invar_cli_command invar_cmd_train = {
+    .name = "train",
+    .summary = "train a model as a recipe says",
+    .run = cmd_train,
+    .about =
         "Runs a recipe: rollout, rewards, advantages, optimizer steps, hashes, ledger,\n"
         "checkpoints. The run has its own folder, runs/NAME, with ledger, checkpoints and\n"
         "report.html.\n"
@@ -676,21 +651,9 @@ static void train_help(void)
         "  125  no such device here\n"
         "  130  stopped by SIGINT (Ctrl-C) and saved\n"
         "  143  stopped by SIGTERM or SIGHUP and saved\n"
-        "  153  stopped by a limit on file sizes\n");
-    invar_options_help(train_options(&s));
-    invar_help_text(
-        "\n"
-        "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
-        "one must not; 'semantic if set' counts only where it differs from its default. More is "
-        "in\n"
-        "docs/recipes.md and docs/keys.md.");
-    invar_recipe_flags_help();
-}
-
-const invar_cli_command invar_cmd_train = {.name = "train",
-                                           .summary = "train a model as a recipe says",
-                                           .run = cmd_train,
-                                           .help = train_help,
-                                           .result = RESULT,
-                                           .arguments = "RECIPE [--key value ...]",
-                                           .multi_process = true};
+        "  153  stopped by a limit on file sizes\n",
+    .options = options,
+    .help = train_help,
+    .result = RESULT,
+    .arguments = "RECIPE [--key value ...]",
+    .multi_process = true};

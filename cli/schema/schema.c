@@ -31,27 +31,6 @@ static const char names[] =
     " ledger-backup ledger-import ledger-ls ledger-query ledger-show ledger-verify plan replay"
     " score selfcheck train triage version blame bisect-view bisect-resume-log ledger-sql " RECIPE;
 
-#define PROFILE "{seconds real, rounds int, rows [{op text, shape text, calls int, seconds real}]}"
-#define RECORD "{seconds real, points int}"
-#define PASSES "{passes int, tokens int, seconds real}"
-
-static const char bench_result[] =
-    "{rows [{op text, shape text, type text, numerics text, threads~ int, seconds real,"
-    " rate real, unit text, share~ real, compared~ int, different~ int}], error~ text} (ops);"
-    " {model text, dtype text, numerics text, device text, layers int, parameters int,"
-    " bytes {masters int, weights int},"
-    " train~ {samples int, length int, seconds real, tokens_per_second real, flops real,"
-    " grad_norm real, recorded {step " RECORD ", point " RECORD ", full " RECORD "},"
-    " optimizer_on_host~ bool, bytes {* int}, profile~ " PROFILE "},"
-    " decode~ {batch int, context int, last_context int, seconds real, tokens_per_second real,"
-    " prefill_seconds real, bytes {* int}, profile~ " PROFILE "},"
-    " rollout~ {prompts int, samples int, batch int, context int, shortest int, longest int,"
-    " tokens int, seconds real, tokens_per_second real, reading_prompts " PASSES
-    ", all_sequences " PASSES ", fewer_sequences " PASSES ", tokens_again int,"
-    " decoding_alone {context int, seconds real, tokens_per_second real}, bytes {* int}},"
-    " speculation~ {batch int, * [{tokens_at_a_time int, tokens int, passes int, drafted int,"
-    " accepted int, seconds real}]}, error~ text} (with --model)";
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* Returns the result of the command of this name below `list`, or NULL; extends its title. */
@@ -76,10 +55,6 @@ static const char *find_result(char title[TITLE_SIZE], const char *name,
 static const char *result_of(char title[TITLE_SIZE], const char *name)
 {
     (void)snprintf(title, TITLE_SIZE, "invar");
-    if (strcmp(name, "bench") == 0) {
-        (void)snprintf(title, TITLE_SIZE, "invar bench");
-        return bench_result;
-    }
     return find_result(title, name, invar_cmds);
 }
 

@@ -1,8 +1,8 @@
 /*
  * schema.h - JSON Schemas (draft 2020-12) of recipes and of the output of commands with --json.
  *
- * The schema of a command is a file in this folder or in ledger/, named after the command. The
- * schema of recipes is generated from the key table.
+ * The schema of a command is made from the members of its result, the schema of recipes from the
+ * key table.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

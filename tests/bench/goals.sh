@@ -35,6 +35,8 @@ part() {
 
 bench() { build/invar bench --device cuda "$@"; }
 
+sampling() { build/bench.sampling --device cuda "$@"; }
+
 peers() { build/bench.peers --device cuda "$@"; }
 
 # grpo RECIPE: runs three steps of 512 samples and prints the time of each phase
@@ -92,9 +94,9 @@ part grpo-0.6b grpo tests/gpu/qwen3-0.6b.ini
 part grpo-30b grpo tests/gpu/qwen3-30b-cut.ini
 part emulation build/bench.peers --op linear --threads 2
 part engine tests/bench/engine.py build/bench.engine
-part rollout bench --model qwen3-0.6b --only rollout
-part speculation-0.6b bench --model qwen3-0.6b --only speculation
-part speculation-8b bench --model qwen3-8b --only speculation
+part rollout sampling --model qwen3-0.6b --only rollout
+part speculation-0.6b sampling --model qwen3-0.6b --only speculation
+part speculation-8b sampling --model qwen3-8b --only speculation
 part ops rows tests/bench/gpu.py build/invar --burst 10 --peer "$out/peer.so"
 part attention-200 rows tests/bench/gpu.py build/invar --burst 200 --op attention \
     --peer "$out/peer.so"

@@ -1,5 +1,5 @@
 /*
- * lag.c - invar with responses that have the lengths of the list of `invar bench`.
+ * lag.c - invar with responses that have the lengths of the list of bench.sampling.
  *
  * BENCH_LENGTHS="SHORTEST LONGEST" in the environment sets the range of the lengths. Nothing else
  * ends a response; sampled tokens, scores and training are those of the model. Runs with and
@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/bench/bench.h"
-#include "cli/bench/model.h"
+#include "tests/bench/sampling/sampling.h"
 #include "tests/device/wrapped_rollout.h"
 
-#define LISTED 2048 // samples in the rollout of `invar bench`; further samples repeat their lengths
+#define LISTED                                                                                     \
+    2048 // samples in the rollout of bench.sampling; further samples repeat their lengths
 
 /* Returns the length of the complete sample in tokens. */
 static int64_t end_of(const invar_rl_sample *s, int64_t shortest, int64_t longest)

@@ -2,7 +2,7 @@
 # lag.py BENCH.LAG FOLDER [OPTION ...] - time saved by asynchronous rollouts (rollout-lag).
 #
 # Trains with rollout-lag 0, and with a lag and rollout-overlap, on the same prompts. BENCH.LAG
-# (tests/bench/lag.c) gives responses the lengths of the list of `invar bench`: the same in all
+# (tests/bench/lag.c) gives responses the lengths of the list of bench.sampling: the same in all
 # runs, from 100 to 4000 tokens, most of them short. Prints the mean seconds of a complete rollout,
 # from its begin to that of the next one, and of its phases, for the rollouts that have all their
 # ticks. Weights are random, and hardly change (lr is tiny).

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/result.h"
 #include "base/process/argv0.h"
 #include "cli/bench/bench.h"
 #include "kernels-deterministic/math/elementary.h"
@@ -258,36 +259,35 @@ static void add_ratio(const invar_bench_case *c, const char *peer, double ratio)
     f->rows++;
 }
 
-static void print_peers(const invar_bench_case *c, double seconds, const invar_bench_runner *list,
-                        int count, const invar_device *dev, bool json)
+static void print_peers(const invar_bench_case *c, double seconds, const invar_bench_runner *found,
+                        int count, const invar_device *dev, json_t *row)
 {
     enum { LEFT = 84 }; // columns before those of the peer
+    json_t *list = json_array();
     invar_bench_runner all[INVAR_BENCH_RUNNERS] = {{0}};
     bool ieee = dev->numerics == INVAR_NUMERICS_IEEE, local = invar_device_is_local(dev);
     double *alone = &peers.ieee[invar_pool_threads(dev->pool) > 1];
 
     for (int i = 0; i < count; i++)
-        all[i] = list[i];
+        all[i] = found[i];
     if (ieee)
         *alone = seconds;
     else if (!local)
         all[count++] = (invar_bench_runner){.name = "our ieee chain", .seconds = *alone};
-    if (json)
-        printf(", \"peers\": [");
     for (int i = 0; i < count; i++) {
         const char *name = strcmp(all[i].name, "copy") == 0 && !local ? "memcpy" : all[i].name;
         double ratio = all[i].seconds / seconds;
-        if (json)
-            printf("%s{\"name\": \"%s\", \"seconds\": %.9g, \"ratio\": %.5g}", i > 0 ? ", " : "",
-                   name, all[i].seconds, ratio);
-        else
+        (void)json_array_append_new(list, INVAR_RESULT("{name text, seconds real, ratio real}",
+                                                       name, all[i].seconds, ratio));
+        if (!row)
             printf("%s%*s %10.1f %7.3f  %s", i > 0 ? "\n" : "", i > 0 ? LEFT + 10 * local : 0, "",
                    1e6 * all[i].seconds, ratio, name);
         if (local)
             add_ratio(c, name, ratio);
     }
-    if (json)
-        printf("]");
+    if (row)
+        (void)json_object_set(row, "peers", list);
+    json_decref(list);
 }
 
 static void print_means(void)
@@ -344,24 +344,25 @@ int main(int argc, char **argv)
 {
     static const invar_bench_peers hooks = {find_peers, print_peers};
     invar_bench_options ops = {.only = "", .peers = &hooks};
-    invar_bench_model_options model = invar_bench_default_model_options();
+    invar_bench_model_options model = INVAR_BENCH_MODEL_DEFAULTS;
     invar_option_choice device = {&invar_device_kind_choices, INVAR_DEVICE_CPU};
     const char *peer = "";
     int64_t burst = 0;
     bool json = false;
-    invar_option list[INVAR_BENCH_MODEL_OPTIONS + 7] = {
+    const invar_option options[] = {
         {"device", INVAR_OPTION_WORD, &device, "DEVICE", "where to run", 0, 0},
         {"op", INVAR_OPTION_TEXT, &ops.only, "NAME", "only ops with NAME in their name", 0, 0},
-        {"threads", INVAR_OPTION_INT, &model.threads, "N", "threads", 1, INVAR_POOL_MAX_THREADS},
+        INVAR_OPTION_THREADS(&model.threads, "threads"),
         {"json", INVAR_OPTION_FLAG, &json, NULL, "print JSON", 0, 0},
         {"peer", INVAR_OPTION_TEXT, &peer, "FILE.so", "ops to compare with", 0, 0},
         {"burst", INVAR_OPTION_INT, &burst, "MS", "milliseconds of a turn (20; 10)", 1, 1000},
-    };
+        INVAR_BENCH_MODEL_OPTIONS(model),
+        {0}};
     invar_status status;
 
     invar_argv0_set(argv[0]);
-    (void)invar_bench_add_model_options(list + 6, &model);
-    status = invar_options_parse(list, argc - 1, argv + 1);
+    model.threads = invar_default_threads();
+    status = invar_options_parse(options, argc - 1, argv + 1);
     ops.device = model.device = (invar_device_kind)device.value;
     ops.threads = (int)model.threads;
     ops.json = model.json = json;
@@ -369,5 +370,5 @@ int main(int argc, char **argv)
     if (status == INVAR_OK)
         status = model.model.value >= 0 ? invar_bench_compare_model(&model, peer)
                                         : compare_ops(&ops, peer);
-    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+    return invar_exit(status);
 }

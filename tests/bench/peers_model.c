@@ -247,9 +247,8 @@ invar_status invar_bench_compare_model(const invar_bench_model_options *options,
     invar_status status;
 
     m.options = options;
-    if (!path[0] || options->only.value > INVAR_BENCH_PART_DECODE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "--model: expected --peer FILE.so, and --only train or decode if any");
+    if (!path[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--model: expected --peer FILE.so");
     INVAR_TRY(invar_bench_apply_options(&m.train, &m.decode, options));
     INVAR_TRY(invar_backend_find(&m.own, options->device));
     INVAR_TRY(find_peer(&m, path));

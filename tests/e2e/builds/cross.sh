@@ -4,9 +4,9 @@
 #
 # Builds for ARCHITECTURE, Debian's name of it, and runs under qemu. With --step only the program of
 # the tensor-core step is built, whose kernels are the code that is written for one architecture; it
-# must print the same digests as the one beside INVAR. Without it the whole product is built and
-# compared by variant.sh, with the ledger and the engine if their libraries are available for
-# ARCHITECTURE; cross.train then trains with this build.
+# must print the same digests as the one beside INVAR. Without it the kernels are built and compared
+# by variant.sh, and the whole product if its libraries are available for ARCHITECTURE; cross.train
+# then trains with this build.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 step=

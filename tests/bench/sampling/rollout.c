@@ -10,16 +10,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "tests/bench/sampling/sampling.h"
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
-#include "cli/bench/model.h"
 #include "engine/sample/rollout/rollout.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/philox.h"
-
-#include "base/invar_banned.h"
 
 /* State of a rollout that is timed pass by pass. */
 typedef struct pass_watch {

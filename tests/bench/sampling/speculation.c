@@ -8,14 +8,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "tests/bench/sampling/sampling.h"
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
-#include "cli/bench/model.h"
 #include "engine/sample/rollout/rollout.h"
-
-#include "base/invar_banned.h"
 
 enum { LINE = 24, LINES = 12, MAX_TOKENS = 512 };
 
@@ -25,7 +24,7 @@ typedef struct problem {
 
 static const problem problems[] = {
 #define PROBLEM(QUESTION, ANSWER) {QUESTION, ANSWER},
-#include "cli/bench/problems.def"
+#include "tests/bench/sampling/problems.def"
 #undef PROBLEM
 };
 
