@@ -91,11 +91,8 @@ static invar_status run_rollout(pass_watch *w, invar_bench_decode *d, invar_rl_s
                                       .temperature = 1.0f,
                                       .top_p = 1.0f,
                                       .max_response = response_length(d, w, chunk)};
-    invar_rollout_exec_options limits = {.concurrency = d->batch,
-                                         .prefill_chunk = chunk,
-                                         .page_size = PAGE,
-                                         .no_graphs =
-                                             w->n_profiled > 0}; // ops in a graph cannot be timed
+    invar_rollout_exec_options limits = {
+        .concurrency = d->batch, .prefill_chunk = chunk, .page_size = PAGE};
     invar_rollout *rollout = NULL;
     invar_status status;
 

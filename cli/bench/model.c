@@ -491,7 +491,7 @@ invar_status invar_bench_open(invar_bench_subject *subject, const invar_bench_mo
         .repetitions = o->repetitions, .offload = o->offload, .profile = o->profile};
     INVAR_TRY(invar_profiling_backend_new(&subject->profiler, backend));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
-    subject->dev.backend = invar_profiling_backend_backend(subject->profiler);
+    (void)invar_profiling_backend_attach(&subject->dev, subject->profiler);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
     INVAR_TRY(invar_model_new(&subject->model, &found.spec, (invar_format)o->dtype.value, NULL,

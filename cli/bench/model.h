@@ -156,7 +156,7 @@ invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_M
 
 /* The measured model and its device. */
 typedef struct invar_bench_subject {
-    invar_device dev; /* its backend is the one of `profiler` */
+    invar_device dev; /* has the profiler attached */
     invar_profiling_backend *profiler;
     invar_model *model;
     int64_t repetitions;

@@ -1,16 +1,16 @@
 /*
- * profiling_backend.c - backend that forwards all calls to another one, times ops and counts
- * memory.
+ * profiling_backend.c - times the ops of a device and counts its memory by name.
  *
- * Every op gets a generated wrapper in the table. While profiling is on, each op and copy is
- * followed by a synchronization, whose cost on an idle device is measured before and subtracted.
- * Not thread-safe.
+ * Time is measured by the profiler of the device. Each op and copy is followed by a
+ * synchronization, whose cost on an idle device is measured before and subtracted. Memory is
+ * counted by a copy of the backend with functions of its own for allocations. Not thread-safe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/bench/profiling_backend.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,8 +31,11 @@ struct invar_profiling_backend {
     invar_backend table; /* first member, so that a device's backend pointer can be converted to
                             this struct */
     const invar_backend *behind;
-    bool on;
+    invar_op_profiler meter; /* enabled while profiling is on */
     double begun, seconds;
+    const char *name; /* name, shape and start of the current call */
+    char shape[sizeof((invar_profile_row){0}.shape)];
+    double call_begun;
     double idle; /* seconds of a synchronization with an idle device */
     int64_t waits;
     invar_profile_row rows[MAX_ROWS];
@@ -66,20 +69,6 @@ static void add_time(invar_profiling_backend *m, const char *name, const char *s
     }
     m->rows[i].calls++;
     m->rows[i].seconds += seconds;
-}
-
-/* Waits for the device and adds the time since `begun` to a row. */
-static invar_status finish_call(const invar_device *dev, const char *name, const char *shape,
-                                double begun)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double seconds;
-
-    INVAR_TRY(m->behind->memory.synchronize(dev));
-    seconds = invar_bench_now() - begun - m->idle;
-    m->waits++;
-    add_time(m, name, shape, seconds > 0.0 ? seconds : 0.0);
-    return INVAR_OK;
 }
 
 #define SHAPE_SIZE sizeof((invar_profile_row){0}.shape)
@@ -120,37 +109,47 @@ static void format_shape(char *out, invar_op op, const void *args)
     }
 }
 
-static invar_status run_op(const invar_device *dev, invar_op op, const void *args, void *workspace)
+static invar_profiling_backend *profiler_of(invar_op_profiler *meter)
 {
-    invar_profiling_backend *m = backend_of(dev);
-    char shape[SHAPE_SIZE];
-    double begun;
-
-    if (!m->on)
-        return m->behind->ops[op].run(dev, args, workspace);
-    begun = invar_bench_now();
-    INVAR_TRY(m->behind->ops[op].run(dev, args, workspace));
-    format_shape(shape, op, args);
-    return finish_call(dev, invar_op_name(op), shape, begun);
+    return (invar_profiling_backend *)(void *)((char *)meter -
+                                               offsetof(invar_profiling_backend, meter));
 }
 
-#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
-    static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
-    {                                                                                              \
-        return backend_of(dev)->behind->ops[INVAR_OP_##ID].workspace(dev, args);                   \
-    }                                                                                              \
-    static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
-    {                                                                                              \
-        return run_op(dev, INVAR_OP_##ID, args, workspace);                                        \
-    }
-#include "kernels-deterministic/ops.def"
-#undef INVAR_OP
+static void begin_call(invar_op_profiler *meter, const invar_device *dev,
+                       const invar_op_profiler_call *call)
+{
+    invar_profiling_backend *m = profiler_of(meter);
 
-static const invar_op_impl impls[INVAR_OP_COUNT] = {
-#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
-#include "kernels-deterministic/ops.def"
-#undef INVAR_OP
-};
+    (void)dev;
+    m->name = call->name;
+    m->shape[0] = '\0';
+    if (call->args)
+        format_shape(m->shape, (invar_op)call->op, call->args);
+    m->call_begun = invar_bench_now();
+}
+
+/* Waits for the device and adds the time of the call to its row. */
+static void end_call(invar_op_profiler *meter, const invar_device *dev)
+{
+    static const char *const copies[][2] = {{"put", "to the device"},
+                                            {"get", "from the device"},
+                                            {"copy", "on the device"},
+                                            {"zero", "zeros"}};
+    invar_profiling_backend *m = profiler_of(meter);
+    double idle = m->idle, seconds;
+
+    if (strcmp(m->name, "wait") == 0)
+        return;
+    if (strcmp(m->name, "get") == 0)
+        idle = 0.0; // it has synchronized already
+    else if (dev->backend->memory.synchronize(dev) != INVAR_OK)
+        invar_error_clear(); // the next call on the device fails with the same error
+    m->waits += idle > 0.0;
+    seconds = invar_bench_now() - m->call_begun - idle;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        m->name = strcmp(m->name, copies[i][0]) == 0 ? copies[i][1] : m->name;
+    add_time(m, m->name, m->shape, seconds > 0.0 ? seconds : 0.0);
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -181,61 +180,6 @@ static void profile_free(const invar_device *dev, void *at)
     m->behind->memory.free(dev, at);
 }
 
-static invar_status profile_upload(const invar_device *dev, void *to, const void *from,
-                                   size_t bytes)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double begun = m->on ? invar_bench_now() : 0.0;
-
-    INVAR_TRY(m->behind->memory.upload(dev, to, from, bytes));
-    return m->on ? finish_call(dev, "to the device", "", begun) : INVAR_OK;
-}
-
-static invar_status profile_download(const invar_device *dev, void *to, const void *from,
-                                     size_t bytes)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double begun = m->on ? invar_bench_now() : 0.0;
-
-    INVAR_TRY(m->behind->memory.download(dev, to, from, bytes));
-    if (m->on) // a download has synchronized already
-        add_time(m, "from the device", "", invar_bench_now() - begun);
-    return INVAR_OK;
-}
-
-static invar_status profile_copy(const invar_device *dev, void *to, const void *from, size_t bytes)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double begun = m->on ? invar_bench_now() : 0.0;
-
-    INVAR_TRY(m->behind->memory.copy(dev, to, from, bytes));
-    return m->on ? finish_call(dev, "on the device", "", begun) : INVAR_OK;
-}
-
-static invar_status profile_copy_strided(const invar_device *dev, void *to, const void *from,
-                                         size_t bytes, size_t stride, size_t count)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double begun = m->on ? invar_bench_now() : 0.0;
-
-    INVAR_TRY(m->behind->memory.copy_strided(dev, to, from, bytes, stride, count));
-    return m->on ? finish_call(dev, "on the device", "", begun) : INVAR_OK;
-}
-
-static invar_status profile_zero(const invar_device *dev, void *at, size_t bytes)
-{
-    invar_profiling_backend *m = backend_of(dev);
-    double begun = m->on ? invar_bench_now() : 0.0;
-
-    INVAR_TRY(m->behind->memory.zero(dev, at, bytes));
-    return m->on ? finish_call(dev, "zeros", "", begun) : INVAR_OK;
-}
-
-static invar_status profile_synchronize(const invar_device *dev)
-{
-    return backend_of(dev)->behind->memory.synchronize(dev);
-}
-
 /* ---- interface ------------------------------------------------------------------------------- */
 
 invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *inner)
@@ -247,16 +191,9 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     m->table = *inner;
     m->table.memory.alloc = profile_alloc;
     m->table.memory.free = profile_free;
-    m->table.memory.upload = profile_upload;
-    m->table.memory.download = profile_download;
-    m->table.memory.copy = profile_copy;
-    m->table.memory.copy_strided = profile_copy_strided;
-    m->table.memory.zero = profile_zero;
-    m->table.memory.synchronize = profile_synchronize;
-    for (int op = 0; op < INVAR_OP_COUNT; op++)
-        if (inner->ops[op].run)
-            m->table.ops[op] = impls[op];
     m->behind = inner;
+    m->meter.begin = begin_call;
+    m->meter.end = end_call;
     *out = m;
     return INVAR_OK;
 }
@@ -266,8 +203,10 @@ void invar_profiling_backend_free(invar_profiling_backend *profiler)
     invar_free(profiler);
 }
 
-const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler)
+invar_backend *invar_profiling_backend_attach(invar_device *dev, invar_profiling_backend *profiler)
 {
+    dev->profiler = &profiler->meter;
+    dev->backend = &profiler->table;
     return &profiler->table;
 }
 
@@ -286,7 +225,7 @@ invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,
             profiler->idle = seconds;
     }
     profiler->n_rows = profiler->waits = 0;
-    profiler->on = true;
+    __atomic_store_n(&profiler->meter.enabled, true, __ATOMIC_RELEASE);
     profiler->begun = invar_bench_now();
     return INVAR_OK;
 }
@@ -295,7 +234,7 @@ void invar_profiling_backend_end(invar_profiling_backend *profiler)
 {
     profiler->seconds =
         invar_bench_now() - profiler->begun - profiler->idle * (double)profiler->waits;
-    profiler->on = false;
+    __atomic_store_n(&profiler->meter.enabled, false, __ATOMIC_RELEASE);
 }
 
 double invar_profiling_backend_seconds(const invar_profiling_backend *profiler)

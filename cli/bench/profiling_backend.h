@@ -1,11 +1,9 @@
 /*
- * profiling_backend.h - backend that forwards all calls to another one, times ops and counts
- * memory.
+ * profiling_backend.h - times the ops of a device and counts its memory by name.
  *
- * It replaces the backend of a device, so the engine runs unchanged on top of it. Device memory is
- * always counted by name. While profiling is on, the device is synchronized after every op and
- * copy, so that each has a time of its own; the cost of synchronizing an idle device is subtracted.
- * Ops in the table of the backend behind it may be exchanged between calls.
+ * Memory is counted from the time at which the profiler is attached. While profiling is on, the
+ * device is synchronized after every op and copy, so that each has a time of its own; the cost of
+ * synchronizing an idle device is subtracted.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +19,10 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out,
 void invar_profiling_backend_free(invar_profiling_backend *profiler);
 
 /*
- * Returns the backend for a device. The profiling backend must outlive the device and everything
- * allocated with it.
+ * Attaches the profiler to a device that is not open yet, and returns its backend, whose ops may be
+ * exchanged between calls. The profiler must outlive the device and everything allocated with it.
  */
-const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *profiler);
+invar_backend *invar_profiling_backend_attach(invar_device *dev, invar_profiling_backend *profiler);
 
 /* Start and stop profiling. Starting discards earlier times; stopping keeps them. */
 invar_status invar_profiling_backend_begin(invar_profiling_backend *profiler,

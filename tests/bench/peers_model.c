@@ -25,7 +25,6 @@ typedef struct side {
 typedef struct model_comparison {
     const invar_bench_model_options *options;
     invar_bench_subject subject;
-    invar_backend ops; /* in use now: those of `own`, or of `peer` */
     const invar_backend *own, *peer;
     invar_bench_train train;
     invar_bench_decode decode;
@@ -35,7 +34,9 @@ typedef struct model_comparison {
 
 static void use_ops(model_comparison *m, const invar_backend *backend)
 {
-    memcpy(m->ops.ops, backend->ops, sizeof m->ops.ops);
+    invar_backend *used = invar_profiling_backend_attach(&m->subject.dev, m->subject.profiler);
+
+    memcpy(used->ops, backend->ops, sizeof used->ops);
 }
 
 static invar_status find_peer(model_comparison *m, const char *path)
@@ -252,8 +253,7 @@ invar_status invar_bench_compare_model(const invar_bench_model_options *options,
     INVAR_TRY(invar_bench_apply_options(&m.train, &m.decode, options));
     INVAR_TRY(invar_backend_find(&m.own, options->device));
     INVAR_TRY(find_peer(&m, path));
-    m.ops = *m.own;
-    status = invar_bench_open(&m.subject, options, &m.ops);
+    status = invar_bench_open(&m.subject, options, m.own);
     if (status == INVAR_OK)
         status = compare_parts(&m);
     invar_free(m.ours.train_profile.rows);
