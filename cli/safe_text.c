@@ -57,16 +57,6 @@ void invar_safe_text_print_json(FILE *out, const char *text)
     fputc('"', out);
 }
 
-void invar_safe_text_end_json(FILE *out, invar_status status)
-{
-    fputs("\n  ]", out);
-    if (status != INVAR_OK) {
-        fputs(",\n  \"error\": ", out);
-        invar_safe_text_print_json(out, invar_error_last()->message);
-    }
-    fputs("\n}\n", out);
-}
-
 /* Prints words from column `indent` on. Lines that do not fit are wrapped and indented. */
 static void put_words(FILE *out, const char *text, size_t bytes, int indent, int width)
 {

@@ -30,12 +30,6 @@ void invar_safe_text_print_bytes(FILE *out, const char *text, size_t bytes);
 void invar_safe_text_print_json(FILE *out, const char *text);
 
 /*
- * Ends a list that is the last member of a JSON document, and the document. If `status` is a
- * failure, the list is incomplete and a member "error" has the message.
- */
-void invar_safe_text_end_json(FILE *out, invar_status status);
-
-/*
  * Prints a trusted text and a newline after a prefix of `indent` columns. On a terminal, lines are
  * wrapped at words and indented; otherwise it is one line.
  */

@@ -37,35 +37,16 @@ void invar_text_table_free(invar_text_table *table)
     *table = (invar_text_table){.columns = table->columns};
 }
 
-/* Grows *block to at least `need` items and keeps the first `used` items. */
-static invar_status grow_block(void **block, size_t *room, size_t used, size_t need, size_t size)
-{
-    void *larger;
-    size_t more = *room < 64 ? 64 : *room;
-
-    if (need <= *room)
-        return INVAR_OK;
-    while (more < need)
-        more *= 2;
-    INVAR_TRY(invar_alloc(&larger, more, size, "table"));
-    if (used > 0)
-        memcpy(larger, *block, used * size);
-    invar_free(*block);
-    *block = larger;
-    *room = more;
-    return INVAR_OK;
-}
-
 static void add_cell(invar_text_table *t, const char *text, size_t bytes, bool number)
 {
     cell *c;
 
     if (t->status == INVAR_OK)
         t->status =
-            grow_block((void **)&t->cells, &t->room, t->count, t->count + 1, sizeof *t->cells);
+            INVAR_GROW(t->cells, t->room, (int64_t)t->count, (int64_t)t->count + 1, "table");
     if (t->status == INVAR_OK)
-        t->status = grow_block((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1,
-                               sizeof *t->text);
+        t->status = INVAR_GROW(t->text, t->text_room, (int64_t)t->used,
+                               (int64_t)(t->used + 4 * bytes + 1), "table");
     if (t->status != INVAR_OK)
         return;
     c = &t->cells[t->count++];

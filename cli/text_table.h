@@ -27,10 +27,11 @@ extern "C" {
 typedef struct invar_text_table {
     size_t columns;
     struct invar_text_table_cell *cells; /* row by row */
-    size_t count, room;
+    size_t count;
     char *text; /* texts of all cells */
-    size_t used, text_room;
-    invar_status status; /* first failure; later calls change nothing */
+    size_t used;
+    int64_t room, text_room; /* capacities */
+    invar_status status;     /* first failure; later calls change nothing */
 } invar_text_table;
 
 void invar_text_table_free(invar_text_table *table);

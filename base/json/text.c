@@ -31,28 +31,11 @@ void invar_json_text_reset(invar_json_text *text)
     text->status = INVAR_OK;
 }
 
-static invar_status json_text_grow(invar_json_text *text, size_t more)
-{
-    size_t capacity = text->capacity ? text->capacity : 256;
-    void *grown = NULL;
-
-    if (more > SIZE_MAX / 4 - text->bytes)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for JSON text of %zu bytes more", more);
-    while (capacity < text->bytes + more)
-        capacity *= 2;
-    INVAR_TRY(invar_alloc(&grown, capacity, 1, "JSON text"));
-    if (text->bytes)
-        memcpy(grown, text->data, text->bytes);
-    invar_free(text->data);
-    text->data = grown;
-    text->capacity = capacity;
-    return INVAR_OK;
-}
-
 void invar_json_text_append(invar_json_text *text, const char *piece, size_t bytes)
 {
-    if (text->status == INVAR_OK && bytes > text->capacity - text->bytes)
-        text->status = json_text_grow(text, bytes);
+    if (text->status == INVAR_OK)
+        text->status = INVAR_GROW(text->data, text->capacity, (int64_t)text->bytes,
+                                  (int64_t)(text->bytes + bytes), "JSON text");
     if (text->status != INVAR_OK || bytes == 0)
         return;
     memcpy(text->data + text->bytes, piece, bytes);

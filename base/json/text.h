@@ -32,7 +32,7 @@ extern "C" {
 typedef struct invar_json_text {
     char *data; /* (bytes) text without a NUL; NULL before the first call */
     size_t bytes;
-    size_t capacity;
+    int64_t capacity;
     invar_status status; /* first failure of a call */
 } invar_json_text;
 
