@@ -43,20 +43,6 @@ void invar_safe_text_print(FILE *out, const char *text)
     invar_safe_text_print_bytes(out, text, strlen(text));
 }
 
-void invar_safe_text_print_json(FILE *out, const char *text)
-{
-    char shown[INVAR_TEXT_ESCAPED_SIZE];
-
-    fputc('"', out);
-    for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
-        length = invar_text_escape_char(shown, text, left);
-        if (shown[0] == '"' || shown[0] == '\\')
-            fputc('\\', out);
-        fputs(shown, out);
-    }
-    fputc('"', out);
-}
-
 /* Prints words from column `indent` on. Lines that do not fit are wrapped and indented. */
 static void put_words(FILE *out, const char *text, size_t bytes, int indent, int width)
 {

@@ -1,5 +1,5 @@
 /*
- * safe_text.h - escapes untrusted text for terminals and JSON; formats times and durations.
+ * safe_text.h - escapes untrusted text for terminals; formats times and durations.
  *
  * Text from files is untrusted. Only printable UTF-8 reaches a terminal: control characters and
  * invalid bytes are shown as \xNN.
@@ -25,9 +25,6 @@ size_t invar_safe_text_width(const char *text, size_t bytes);
 /* Print an escaped string, or `bytes` bytes. */
 void invar_safe_text_print(FILE *out, const char *text);
 void invar_safe_text_print_bytes(FILE *out, const char *text, size_t bytes);
-
-/* Prints an escaped string in JSON quotes. */
-void invar_safe_text_print_json(FILE *out, const char *text);
 
 /*
  * Prints a trusted text and a newline after a prefix of `indent` columns. On a terminal, lines are

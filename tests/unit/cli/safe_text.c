@@ -56,28 +56,6 @@ static void test_safe_text__escapes_all_pairs_of_bytes(void **state)
         }
 }
 
-static void assert_json(const char *text, const char *expected)
-{
-    char out[256] = "";
-    FILE *file = fmemopen(out, sizeof out, "w");
-
-    assert_non_null(file);
-    invar_safe_text_print_json(file, text);
-    (void)fclose(file);
-    assert_string_equal(out, expected);
-}
-
-static void test_safe_text__prints_json_strings(void **state)
-{
-    (void)state;
-    assert_json("", "\"\"");
-    assert_json("two words", "\"two words\"");
-    assert_json("a \"key\"", "\"a \\\"key\\\"\"");
-    assert_json("C:\\n", "\"C:\\\\n\"");
-    assert_json("\033[31m\n", "\"\\\\x1b[31m\\\\x0a\"");
-    assert_json("\xc3\xa4\xff", "\"\xc3\xa4\\\\xff\"");
-}
-
 static void test_safe_text__omits_characters_that_do_not_fit(void **state)
 {
     char out[6];
@@ -197,7 +175,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_safe_text__escapes_control_characters),
         cmocka_unit_test(test_safe_text__escapes_all_pairs_of_bytes),
-        cmocka_unit_test(test_safe_text__prints_json_strings),
         cmocka_unit_test(test_safe_text__omits_characters_that_do_not_fit),
         cmocka_unit_test(test_safe_text__width_counts_characters),
         cmocka_unit_test(test_safe_text__formats_times),
