@@ -74,9 +74,9 @@ typedef struct invar_cli_command {
     const invar_option *options;
     void (*help)(void);
     /*
-     * Options are parsed before `run`, whose arguments are then `min_words` to `max_words` words, which
-     * messages call `words`, and a NULL after them. If the options end with recipe keys, `run`
-     * parses them, and if there are none, its own.
+     * What messages call the words that are not options. The options are parsed before `run`, whose
+     * arguments are then `min_words` to `max_words` words and a NULL after them. NULL if `run` parses the
+     * options itself.
      */
     const char *words;
     int min_words, max_words;

@@ -268,11 +268,6 @@ static int cmd_doctor(int argc, char **argv)
     return invar_doctor_code(&f);
 }
 
-static void doctor_help(void)
-{
-    invar_options_help(options);
-}
-
 const invar_cli_command invar_cmd_doctor = {
     .name = "doctor",
     .summary = "check the GPU: driver, memory, tensor cores, speed",
@@ -294,7 +289,7 @@ const invar_cli_command invar_cmd_doctor = {
         "  1    the tensor cores or special function units compute other bits; ranks differ, or\n"
         "       bytes between them are wrong\n"
         "  2    the GPU fails, or a rank does not answer\n",
-    .help = doctor_help,
+    .options = options,
     .result = RESULT "; " INVAR_RANKS_RESULT,
     .arguments = "[--ranks [N] [RECIPE] [--key value ...]]",
     .multi_process = true};

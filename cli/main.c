@@ -201,16 +201,10 @@ static bool is_one_of_several(const command_selection *s)
     return true;
 }
 
-/* Parses the options of a command, except among recipe keys, and runs it. */
 static int run_command(const invar_cli_command *verb, int argc, char **argv)
 {
-    const invar_option *end = verb->options;
-
-    while (end && end->name)
-        end++;
-    if (end && !end->value) {
-        if (invar_options_parse_words(&argc, verb->options, argc, argv,
-                                      verb->words ? verb->words : "argument", verb->min_words,
+    if (verb->words) {
+        if (invar_options_parse_words(&argc, verb->options, argc, argv, verb->words, verb->min_words,
                                       verb->max_words) != INVAR_OK)
             return invar_report_error();
         argv[argc] = NULL;

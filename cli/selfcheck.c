@@ -295,5 +295,6 @@ const invar_cli_command invar_cmd_selfcheck = {
         "  4    an op has no recorded hash\n"
         "  125  no such device here\n",
     .options = options,
+    .words = "argument",
     .result = RESULT,
     .multi_process = true};

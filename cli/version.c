@@ -131,5 +131,6 @@ const invar_cli_command invar_cmd_version = {
         "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
         "numerics, and the revision of every op. Quote this in bug reports.\n",
     .options = options,
+    .words = "argument",
     .result = RESULT,
     .multi_process = true};

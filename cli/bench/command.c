@@ -76,11 +76,6 @@ static int cmd_bench(int argc, char **argv)
         .device = model.device, .only = op, .threads = (int)model.threads, .json = json}));
 }
 
-static void bench_help(void)
-{
-    invar_options_help(options);
-}
-
 const invar_cli_command invar_cmd_bench = {
     .name = "bench",
     .summary = "measure the speed of ops or of a whole model",
@@ -105,6 +100,6 @@ const invar_cli_command invar_cmd_bench = {
         "  0    done\n"
         "  1    bits on the GPU differ from the CPU's\n"
         "  125  no such device here\n",
-    .help = bench_help,
+    .options = options,
     .result = INVAR_BENCH_OPS_RESULT "; " INVAR_BENCH_MODEL_RESULT,
     .multi_process = true};
