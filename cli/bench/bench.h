@@ -2,8 +2,8 @@
  * bench.h - interface between the files of invar bench for single ops.
  *
  * Each op has one function (ops.c, experts.c), named after it, that makes operands (operands.c) and
- * runs cases. A case is timed (timing.c), on a GPU also compared with the CPU (check.c), and
- * printed as a row (bench.c). tests/bench adds the calls of peers.
+ * runs cases. A case is timed (timing.c) and printed as a row (bench.c). tests/bench adds the calls
+ * of peers and, on a GPU, compares results with those of the CPU.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,7 +18,7 @@
 /* Members of the JSON. */
 #define INVAR_BENCH_ROW                                                                            \
     "{op text, shape text, type text, numerics text, seconds real, rate real, unit text,"          \
-    " share~ real, compared~ int, different~ int, threads~ int}"
+    " share~ real, threads~ int}"
 #define INVAR_BENCH_OPS_RESULT "{rows [" INVAR_BENCH_ROW "], error~ text} (ops)"
 
 typedef enum invar_bench_unit {
@@ -37,8 +37,7 @@ typedef struct invar_bench_case {
     char shape[64];
     invar_dtype type;
     invar_bench_unit unit;
-    double work;                 /* units of work per call */
-    int64_t compared, different; /* elements compared with the CPU */
+    double work; /* units of work per call */
 } invar_bench_case;
 
 /* Calls that are timed in turn with others: our op, a copy, or the function of a peer. */
@@ -56,6 +55,8 @@ typedef struct invar_bench_runner {
 
 /* Calls beside each op, and the end of its row; used by tests/bench. */
 typedef struct invar_bench_peers {
+    /* Examines the results of a case on a GPU before it is timed. */
+    invar_status (*check)(const invar_bench_case *c, const invar_device *dev);
     /* Writes the peers of a case to `out` and returns their number. */
     int (*find)(invar_bench_runner *out, const invar_bench_case *c, const invar_device *dev);
     /*
@@ -100,16 +101,12 @@ typedef struct invar_bench {
     invar_op op;      /* current op */
     bool first_of_op; /* no row of the current op was printed yet */
     json_t *rows;     /* JSON of the rows; NULL to print text */
-    int64_t compared, different;
 } invar_bench;
 
 /* Returns INVAR_E_INVALID if no op has `only` in its name. */
 invar_status invar_bench_check_selection(const char *only) INVAR_MUST_USE;
 
-/*
- * Runs the benchmarks of the selected ops and prints their rows: on a CPU with 1 thread and with
- * all; on a GPU, `threads` compute what is compared with the CPU.
- */
+/* Runs the benchmarks of the selected ops and prints their rows; on a CPU with 1 thread and all. */
 invar_status invar_bench_run(const invar_bench_options *options) INVAR_MUST_USE;
 
 /* ---- ops.c, experts.c: the cases of each op -------------------------------------------------- */
@@ -197,10 +194,5 @@ invar_status invar_bench_run_once(const invar_device *dev, invar_op op,
  */
 float invar_bench_noise(uint64_t *state);
 #define INVAR_BENCH_NOISE 0.577f
-
-/* ---- check.c --------------------------------------------------------------------------------- */
-
-/* Runs the op of a case once on the GPU and a part of it on the CPU, and compares the bits. */
-invar_status invar_bench_check(invar_bench_case *c, const invar_bench *b) INVAR_MUST_USE;
 
 #endif

@@ -91,14 +91,11 @@ const invar_cli_command invar_cmd_bench = {
         "x width. Other ops show the shape of their tensor. Rates are multiply-adds (GMAC/s, on a\n"
         "GPU TFLOP/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
         "\n"
-        "On a GPU, part of every result is also compared with the CPU.\n"
-        "\n"
         "With --model it measures one optimizer step and decoding of a whole model, what hashing\n"
         "and the ledger add to a step, and the memory that each part takes.\n"
         "\n"
         "Exit codes:\n"
         "  0    done\n"
-        "  1    bits on the GPU differ from the CPU's\n"
         "  125  no such device here\n",
     .options = options,
     .result = INVAR_BENCH_OPS_RESULT "; " INVAR_BENCH_MODEL_RESULT,

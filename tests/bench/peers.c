@@ -3,19 +3,20 @@
  *
  * On a CPU, the peers of products are those of OpenBLAS on the same matrices, of hashes XXH3 in one
  * call, and of sm90 our own ieee chain. On a GPU, --peer names a shared object (peers.h). They run
- * in turn with the op. With --model, complete models are compared (peers_model.c). The exit codes
- * are those of invar bench.
+ * in turn with the op, and a part of every result is compared with the CPU's (check.c). With
+ * --model, complete models are compared (peers_model.c). The exit code is 1 if bits differ.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/json/result.h"
 #include "base/process/argv0.h"
-#include "cli/bench/bench.h"
 #include "kernels-deterministic/math/elementary.h"
+#include "tests/bench/check.h"
 #include "tests/bench/peers_model.h"
 
 typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
@@ -42,6 +43,7 @@ static struct {
     double ieee[2]; /* seconds of the last ieee row, with 1 thread and with more */
     ratio_family families[MAX_FAMILIES];
     int n_families;
+    invar_bench_comparison now, all; /* elements of the current case, and of all cases */
 } peers;
 
 /* ---- peers of a CPU -------------------------------------------------------------------------- */
@@ -243,6 +245,14 @@ static int find_peers(invar_bench_runner *out, const invar_bench_case *c, const 
     return count;
 }
 
+static invar_status check_case(const invar_bench_case *c, const invar_device *dev)
+{
+    INVAR_TRY(invar_bench_check(&peers.now, c, dev));
+    peers.all.compared += peers.now.compared;
+    peers.all.different += peers.now.different;
+    return INVAR_OK;
+}
+
 static void add_ratio(const invar_bench_case *c, const char *peer, double ratio)
 {
     ratio_family *f = peers.families, *end = f + peers.n_families;
@@ -268,6 +278,12 @@ static void print_peers(const invar_bench_case *c, double seconds, const invar_b
     bool ieee = dev->numerics == INVAR_NUMERICS_IEEE, local = invar_device_is_local(dev);
     double *alone = &peers.ieee[invar_pool_threads(dev->pool) > 1];
 
+    if (row && local) {
+        (void)json_object_set_new(row, "compared", json_integer(peers.now.compared));
+        (void)json_object_set_new(row, "different", json_integer(peers.now.different));
+    } else if (local) {
+        printf(" %-9s", peers.now.different ? "DIFFERENT" : peers.now.compared ? "equal" : "");
+    }
     for (int i = 0; i < count; i++)
         all[i] = found[i];
     if (ieee)
@@ -335,14 +351,20 @@ static invar_status compare_ops(const invar_bench_options *o, const char *path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: ops of the CPU have their own peers");
     INVAR_TRY(find_gpu_peers(path));
     status = invar_bench_run(o);
-    if (!o->json && (status == INVAR_OK || status == INVAR_E_MISMATCH))
+    if (!o->json && status == INVAR_OK)
         print_means();
+    if (status == INVAR_OK && peers.all.different > 0)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "%" PRId64 " of %" PRId64
+                          " elements differ from the CPU: see invar doctor, and invar selfcheck "
+                          "--device cuda",
+                          peers.all.different, peers.all.compared);
     return status;
 }
 
 int main(int argc, char **argv)
 {
-    static const invar_bench_peers hooks = {find_peers, print_peers};
+    static const invar_bench_peers hooks = {check_case, find_peers, print_peers};
     invar_bench_options ops = {.only = "", .peers = &hooks};
     invar_bench_model_options model = INVAR_BENCH_MODEL_DEFAULTS;
     invar_option_choice device = {&invar_device_kind_choices, INVAR_DEVICE_CPU};

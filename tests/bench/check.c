@@ -1,5 +1,5 @@
 /*
- * check.c - invar bench --device cuda: compares a part of the result of an op with the CPU's.
+ * check.c - compares a part of the result of an op on a GPU with the CPU's.
  *
  * The audit of the engine computes elements of products and rows of attention again. All other ops
  * run on the CPU too: on a few rows from the middle if each row depends on itself alone, otherwise
@@ -7,14 +7,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "tests/bench/check.h"
+
 #include <string.h>
 
 #include "base/alloc.h"
-#include "cli/bench/bench.h"
 #include "engine/model/audit/audit.h"
 #include "kernels-deterministic/op_fields.h"
-
-#include "base/invar_banned.h"
 
 /* ---- products and attention ------------------------------------------------------------------ */
 
@@ -36,20 +35,21 @@ static invar_status run_audited(invar_op_runner *runner, const invar_bench_case 
     return INVAR_OK;
 }
 
-static invar_status audit(invar_bench_case *c, const invar_bench *b)
+static invar_status audit(invar_bench_comparison *out, const invar_bench_case *c,
+                          const invar_device *dev)
 {
     enum { ELEMENTS = 16 };
     invar_audit_options options = {
-        .elements = ELEMENTS, .found = count_difference, .payload = &c->different};
+        .elements = ELEMENTS, .found = count_difference, .payload = &out->different};
     invar_op_runner runner;
     invar_status status;
     int64_t differ;
 
-    invar_op_runner_init(&runner, &b->dev);
-    status = invar_audit_new(&runner.audit, &b->dev, &options);
+    invar_op_runner_init(&runner, dev);
+    status = invar_audit_new(&runner.audit, dev, &options);
     if (status == INVAR_OK)
         status = run_audited(&runner, c);
-    invar_audit_counted(&c->compared, &differ, runner.audit);
+    invar_audit_counted(&out->compared, &differ, runner.audit);
     invar_audit_free(runner.audit);
     invar_op_runner_release(&runner);
     return status;
@@ -68,7 +68,7 @@ typedef struct excerpt {
 } excerpt;
 
 typedef struct comparison {
-    const invar_bench *b;
+    const invar_device *dev;
     invar_op_args cpu;        /* arguments with memory of the host */
     invar_tensor list;        /* the tensor of an op that has a list of one */
     int64_t all, first, rows; /* rows of the op; those that are compared */
@@ -120,7 +120,7 @@ static invar_status fetch_memory(comparison *p, void **pointer, size_t bytes, si
         memcpy(e->before, e->device, bytes);
         return INVAR_OK;
     }
-    return invar_device_download(&p->b->dev, e->before, e->device, bytes);
+    return invar_device_download(p->dev, e->before, e->device, bytes);
 }
 
 static invar_status fetch_tensor(comparison *p, invar_tensor *t, const invar_field *f)
@@ -167,22 +167,24 @@ static invar_status fetch_field(comparison *p, const invar_field *f)
     }
 }
 
-static invar_status compare_result(invar_bench_case *c, const comparison *p, const excerpt *e)
+static invar_status compare_result(invar_bench_comparison *out, const comparison *p,
+                                   const excerpt *e)
 {
     if (e->host)
         memcpy(e->after, e->device, e->bytes);
     else
-        INVAR_TRY(invar_device_download(&p->b->dev, e->after, e->device, e->bytes));
+        INVAR_TRY(invar_device_download(p->dev, e->after, e->device, e->bytes));
     for (size_t at = 0; at < e->bytes; at += e->element)
-        c->different += memcmp(e->before + at, e->after + at, e->element) != 0;
-    c->compared += (int64_t)(e->bytes / e->element);
+        out->different += memcmp(e->before + at, e->after + at, e->element) != 0;
+    out->compared += (int64_t)(e->bytes / e->element);
     return INVAR_OK;
 }
 
-static invar_status compare_with_cpu(invar_bench_case *c, comparison *p)
+static invar_status compare_with_cpu(invar_bench_comparison *out, const invar_bench_case *c,
+                                     comparison *p)
 {
     const invar_device cpu = {
-        .backend = invar_backend_cpu(), .numerics = p->b->dev.numerics, .pool = p->b->dev.pool};
+        .backend = invar_backend_cpu(), .numerics = p->dev->numerics, .pool = p->dev->pool};
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
@@ -199,22 +201,24 @@ static invar_status compare_with_cpu(invar_bench_case *c, comparison *p)
     }
     for (int i = count - 1; i >= 0; i--) // arrays before the tensors that count them
         INVAR_TRY(fetch_field(p, &fields[i]));
-    INVAR_TRY(invar_bench_run_once(&p->b->dev, c->op, c->args[0]));
+    INVAR_TRY(invar_bench_run_once(p->dev, c->op, c->args[0]));
     INVAR_TRY(invar_bench_run_once(&cpu, c->op, &p->cpu));
     for (int i = 0; i < p->count; i++)
         if (p->parts[i].result)
-            INVAR_TRY(compare_result(c, p, &p->parts[i]));
+            INVAR_TRY(compare_result(out, p, &p->parts[i]));
     return INVAR_OK;
 }
 
-invar_status invar_bench_check(invar_bench_case *c, const invar_bench *b)
+invar_status invar_bench_check(invar_bench_comparison *out, const invar_bench_case *c,
+                               const invar_device *dev)
 {
-    comparison p = {.b = b, .all = -1};
+    comparison p = {.dev = dev, .all = -1};
     invar_status status;
 
+    *out = (invar_bench_comparison){0};
     if (invar_op_depends_on_numerics(c->op))
-        return audit(c, b);
-    status = compare_with_cpu(c, &p);
+        return audit(out, c, dev);
+    status = compare_with_cpu(out, c, &p);
     for (int i = 0; i < p.count; i++) {
         invar_free(p.parts[i].before);
         invar_free(p.parts[i].after);
