@@ -67,16 +67,16 @@ typedef struct invar_cli_command {
     int (*run)(int argc, char **argv); /* runs the command on the arguments after its name; returns
                                           an exit code */
     /*
-     * Parts of the help in this order: paragraphs, options, and what a function prints by the
-     * functions below; NULL for each that there is not.
+     * Help in this order: paragraphs, options, and a function that prints by the functions below.
+     * Each part may be NULL.
      */
     const char *about;
     const invar_option *options;
     void (*help)(void);
     /*
-     * What messages call the words that are not options. The options are parsed before `run`, whose
-     * arguments are then `min_words` to `max_words` words and a NULL after them. NULL if `run` parses the
-     * options itself.
+     * Name of the words that are not options, for messages. The options are parsed before `run`,
+     * whose arguments are then `min_words` to `max_words` words, and a NULL after them. NULL if
+     * `run` parses the options itself.
      */
     const char *words;
     int min_words, max_words;

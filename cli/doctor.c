@@ -36,14 +36,6 @@ static struct {
 
 enum { EDGE = 8192, PRODUCTS = 10 };
 
-static double clock_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /*
  * Fills the matrices with random signs and fractions: zeros save power, which would raise the rate.
  */
@@ -56,7 +48,7 @@ static invar_status time_product(double *out, const invar_device *dev, char *mem
         .y = invar_tensor_2d(memory + 2 * bytes, INVAR_DTYPE_BF16, EDGE, EDGE),
         .k_shards = 1};
     uint16_t row[EDGE];
-    double begin;
+    int64_t begin;
 
     for (int i = 0; i < 2 * EDGE; i++) {
         for (int j = 0; j < EDGE; j++)
@@ -66,11 +58,12 @@ static invar_status time_product(double *out, const invar_device *dev, char *mem
     }
     INVAR_TRY(invar_linear_fwd(dev, &args));
     INVAR_TRY(invar_device_synchronize(dev));
-    begin = clock_seconds();
+    begin = invar_process_clock_ns(CLOCK_MONOTONIC);
     for (int i = 0; i < PRODUCTS; i++)
         INVAR_TRY(invar_linear_fwd(dev, &args));
     INVAR_TRY(invar_device_synchronize(dev));
-    *out = 2.0 * EDGE * EDGE * EDGE * PRODUCTS / (clock_seconds() - begin);
+    *out = 2e9 * EDGE * EDGE * EDGE * PRODUCTS /
+           (double)(invar_process_clock_ns(CLOCK_MONOTONIC) - begin);
     return INVAR_OK;
 }
 

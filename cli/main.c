@@ -204,8 +204,8 @@ static bool is_one_of_several(const command_selection *s)
 static int run_command(const invar_cli_command *verb, int argc, char **argv)
 {
     if (verb->words) {
-        if (invar_options_parse_words(&argc, verb->options, argc, argv, verb->words, verb->min_words,
-                                      verb->max_words) != INVAR_OK)
+        if (invar_options_parse_words(&argc, verb->options, argc, argv, verb->words,
+                                      verb->min_words, verb->max_words) != INVAR_OK)
             return invar_report_error();
         argv[argc] = NULL;
     }

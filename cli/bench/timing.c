@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/process/process.h"
 #include "cli/bench/bench.h"
 
 #include "base/invar_banned.h"
@@ -21,10 +22,7 @@ enum { WARM_ROUNDS = 2, FEW_ROUNDS = 3 };
 
 double invar_bench_now(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e-9 * (double)invar_process_clock_ns(CLOCK_MONOTONIC);
 }
 
 /* Sums four random bytes, which is approximately normal. */

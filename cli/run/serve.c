@@ -120,14 +120,6 @@ static invar_status check_recipe(const invar_config *config)
     return INVAR_OK;
 }
 
-static int64_t seconds_now(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return now.tv_sec;
-}
-
 static void set_server_info(serve_context *s, const settings *set)
 {
     const invar_run_context *session = &s->session;
@@ -139,7 +131,7 @@ static void set_server_info(serve_context *s, const settings *set)
                                    .numerics = invar_numerics_name(session->dev.numerics),
                                    .format = invar_format_name(session->rollout_format),
                                    .context = context ? context : session->spec.max_positions,
-                                   .started = seconds_now()};
+                                   .started = invar_process_clock_ns(CLOCK_REALTIME) / 1000000000};
     set_name(s, set);
 }
 
