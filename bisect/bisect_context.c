@@ -16,18 +16,6 @@
 
 #include "base/invar_banned.h"
 
-const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *context,
-                                                          const char *commit, int64_t attempt)
-{
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
-
-    for (size_t i = 0; i < count; i++)
-        if (trials[i].attempt == attempt && strcmp(trials[i].trial.commit, commit) == 0)
-            return &trials[i];
-    return NULL;
-}
-
 bool invar_bisect_context_skipped(const invar_bisect_context *context, const char *commit)
 {
     const char *const *skip = context->what->skip;
@@ -80,7 +68,7 @@ static int64_t find_diverging_step(const invar_bisect_context *context,
                                    const invar_bisect_trial *trial)
 {
     const invar_bisect_state_trial *good =
-        invar_bisect_context_find(context, context->what->good, 0);
+        invar_bisect_state_find(context->state, context->what->good, 0);
     int64_t step = -1;
 
     if (!good || !good->trial.ledger[0] || !trial->ledger[0])
@@ -140,13 +128,11 @@ static invar_status copy_equal(bool *out, invar_bisect_context *context, const c
                                const char *role)
 {
     char tree[INVAR_OID_SIZE];
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
 
     *out = false;
     INVAR_TRY(invar_repo_tree(tree, context->repo, commit));
-    for (size_t i = 0; i < count; i++) {
-        invar_bisect_state_trial copy = trials[i];
+    for (size_t i = 0; i < context->state->count; i++) {
+        invar_bisect_state_trial copy = context->state->trials[i];
         if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
             continue;
         memcpy(copy.trial.commit, commit, sizeof copy.trial.commit);
@@ -198,7 +184,7 @@ static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
     *used_out = 0;
     for (size_t i = 0; i < count; i++) {
         bool copied = false;
-        if (invar_bisect_context_find(context, commits[i], attempt))
+        if (invar_bisect_state_find(context->state, commits[i], attempt))
             continue;
         if (attempt == 0)
             INVAR_TRY(copy_equal(&copied, context, commits[i], role));
@@ -236,8 +222,10 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
     who_out[0] = '\0';
     INVAR_TRY(invar_bisect_context_test(context, commits, count, 1, "again", NULL, NULL));
     for (size_t i = 0; i < count && !context->stopped; i++) {
-        const invar_bisect_state_trial *once = invar_bisect_context_find(context, commits[i], 0);
-        const invar_bisect_state_trial *again = invar_bisect_context_find(context, commits[i], 1);
+        const invar_bisect_state_trial *once =
+            invar_bisect_state_find(context->state, commits[i], 0);
+        const invar_bisect_state_trial *again =
+            invar_bisect_state_find(context->state, commits[i], 1);
         if (strcmp(once->trial.value, again->trial.value) != 0) {
             memcpy(who_out, commits[i], INVAR_OID_SIZE);
             return INVAR_OK;
@@ -284,8 +272,8 @@ invar_status invar_bisect_context_find_divergence(invar_divergence *out,
                                                   invar_bisect_context *context, const char *before,
                                                   const char *after, bool fine)
 {
-    const invar_bisect_state_trial *a = invar_bisect_context_find(context, before, 0);
-    const invar_bisect_state_trial *b = invar_bisect_context_find(context, after, 0);
+    const invar_bisect_state_trial *a = invar_bisect_state_find(context->state, before, 0);
+    const invar_bisect_state_trial *b = invar_bisect_state_find(context->state, after, 0);
 
     *out = (invar_divergence){.step = -1, .layer = -1};
     // the cache may have been emptied since; the result is complete without a divergence

@@ -44,10 +44,6 @@ typedef struct invar_bisect_context {
     bool stopped;              /* stopped by the user */
 } invar_bisect_context;
 
-/* Returns the recorded trial of a commit, or NULL. */
-const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *context,
-                                                          const char *commit, int64_t attempt);
-
 /* Returns true if the user excluded the commit from testing. */
 bool invar_bisect_context_skipped(const invar_bisect_context *context, const char *commit);
 

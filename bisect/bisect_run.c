@@ -26,16 +26,14 @@ static bool find_known(void *payload, invar_bisect_state_trial *out, const char 
 {
     invar_bisect_context *context = payload;
     bool found = false;
-    size_t count;
 
     pthread_mutex_lock(&context->mutex);
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
-    for (size_t i = 0; i < count && !found; i++)
-        if (trials[i].attempt == 0 && trials[i].trial.value[0] &&
-            strcmp(trials[i].binary, binary) == 0) {
-            *out = trials[i];
-            found = true;
-        }
+    for (size_t i = 0; i < context->state->count && !found; i++) {
+        const invar_bisect_state_trial *t = &context->state->trials[i];
+        found = t->attempt == 0 && t->trial.value[0] && strcmp(t->binary, binary) == 0;
+        if (found)
+            *out = *t;
+    }
     pthread_mutex_unlock(&context->mutex);
     return found;
 }
@@ -52,8 +50,8 @@ static invar_status pin_golden(invar_bisect_context *context)
 
     if (!context->what->golden)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(context->golden, sizeof context->golden,
-                              invar_bisect_state_folder(context->state), "golden"));
+    INVAR_TRY(
+        invar_path_join(context->golden, sizeof context->golden, context->state->folder, "golden"));
     if (invar_path_exists(context->golden))
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, context->what->golden, MAX_GOLDEN));
@@ -65,25 +63,25 @@ static invar_status pin_golden(invar_bisect_context *context)
 /* Writes the recipe text of the state file to a file in the folder of the bisect. */
 static invar_status pin_recipe(invar_bisect_context *context)
 {
-    const char *text = invar_bisect_state_recipe(context->state);
+    const char *text = context->state->recipe;
 
     if (!text)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(context->recipe, sizeof context->recipe,
-                              invar_bisect_state_folder(context->state), "recipe.ini"));
+    INVAR_TRY(invar_path_join(context->recipe, sizeof context->recipe, context->state->folder,
+                              "recipe.ini"));
     return invar_file_write(context->recipe, text, strlen(text));
 }
 
 static invar_status run_stages(invar_bisect_context *context)
 {
-    context->what = invar_bisect_state_case(context->state);
+    context->what = &context->state->what;
     INVAR_TRY(pin_recipe(context));
     INVAR_TRY(pin_golden(context));
     context->trial_context =
         (invar_trial_context){.what = context->what,
                               .question = context->what->question,
                               .workspace = context->workspace,
-                              .folder = invar_bisect_state_folder(context->state),
+                              .folder = context->state->folder,
                               .recipe = context->recipe[0] ? context->recipe : NULL,
                               .threads = context->options->threads,
                               .stop = context->options->stop,
@@ -169,19 +167,19 @@ static invar_status add_subjects_and_patch(invar_bisect_context *context)
 static invar_status fill_result(invar_bisect_context *context)
 {
     invar_bisect_result *a = context->result;
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, context->state);
+    const invar_bisect_state *state = context->state;
 
-    (void)snprintf(a->id, sizeof a->id, "%s", invar_bisect_state_id(context->state));
-    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_bisect_state_folder(context->state));
+    (void)snprintf(a->id, sizeof a->id, "%s", context->state->id);
+    (void)snprintf(a->folder, sizeof a->folder, "%s", context->state->folder);
     (void)snprintf(a->repo, sizeof a->repo, "%s", context->what->repo);
     memcpy(a->good, context->what->good, INVAR_OID_SIZE);
     memcpy(a->bad, context->what->bad, INVAR_OID_SIZE);
     invar_criterion_describe(a->question, &context->trial_context.question);
-    INVAR_TRY(INVAR_ALLOC(a->trials, count, "the trials"));
-    for (size_t i = 0; i < count; i++) {
-        a->trials[a->n_trials++] = trials[i].trial;
-        add_cost(a, &trials[i].trial);
+    INVAR_TRY(INVAR_ALLOC(a->trials, state->count, "the trials"));
+    while (a->n_trials < state->count) {
+        const invar_bisect_trial *trial = &state->trials[a->n_trials].trial;
+        a->trials[a->n_trials++] = *trial;
+        add_cost(a, trial);
     }
     INVAR_TRY(add_subjects_and_patch(context));
     return find_positions(context);

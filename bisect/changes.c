@@ -30,7 +30,7 @@ typedef struct commit_line {
  */
 static const char *value_of(const invar_bisect_context *context, const char *commit)
 {
-    const invar_bisect_state_trial *t = invar_bisect_context_find(context, commit, 0);
+    const invar_bisect_state_trial *t = invar_bisect_state_find(context->state, commit, 0);
 
     return t ? t->trial.value : NULL;
 }

@@ -83,7 +83,7 @@ static invar_status record_endpoint_trials(invar_bisect_context *context, invar_
 
     for (int i = 0; i < 2 && !context->stopped; i++) {
         invar_bisect_state_trial *result = &ends[i].result;
-        if (invar_bisect_context_find(context, ends[i].commit, 0))
+        if (invar_bisect_state_find(context->state, ends[i].commit, 0))
             continue;
         if (result->trial.value[0])
             INVAR_TRY(invar_criterion_evaluate(
@@ -96,13 +96,13 @@ static invar_status record_endpoint_trials(invar_bisect_context *context, invar_
 
 static bool endpoints_are_known(const invar_bisect_context *context)
 {
-    return invar_bisect_context_find(context, context->what->good, 0) &&
-           invar_bisect_context_find(context, context->what->bad, 0);
+    return invar_bisect_state_find(context->state, context->what->good, 0) &&
+           invar_bisect_state_find(context->state, context->what->bad, 0);
 }
 
 static invar_status choose_last_step(invar_bisect_context *context)
 {
-    int64_t until = invar_bisect_state_until(context->state);
+    int64_t until = context->state->until;
     invar_trial_job ends[2];
 
     if (context->what->question.kind != INVAR_CRITERION_CHAIN)
@@ -229,13 +229,14 @@ invar_status invar_bisect_test_endpoints(invar_bisect_context *context)
     if (!context->stopped)
         INVAR_TRY(invar_bisect_context_test(context, bad, 1, 0, "bad end", NULL, NULL));
     if (!context->stopped)
-        check_endpoint_values(context, invar_bisect_context_find(context, context->what->good, 0),
-                              invar_bisect_context_find(context, context->what->bad, 0));
+        check_endpoint_values(context,
+                              invar_bisect_state_find(context->state, context->what->good, 0),
+                              invar_bisect_state_find(context->state, context->what->bad, 0));
     if (context->stopped || !context->golden[0] ||
         context->result->verdict == INVAR_BISECT_UNTESTABLE)
         return INVAR_OK;
-    return compare_golden(context,
-                          invar_bisect_context_find(context, context->what->good, 0)->trial.ledger);
+    return compare_golden(
+        context, invar_bisect_state_find(context->state, context->what->good, 0)->trial.ledger);
 }
 
 /* ---- merge bases ----------------------------------------------------------------------------- */
@@ -261,7 +262,7 @@ invar_status invar_bisect_test_merge_bases(invar_bisect_context *context)
                                                 0, "merge base", NULL, NULL));
         if (context->stopped)
             return INVAR_OK;
-        t = invar_bisect_context_find(context, bases[i], 0);
+        t = invar_bisect_state_find(context->state, bases[i], 0);
         memcpy(context->result->base, bases[i], INVAR_OID_SIZE);
         if (!t || !t->trial.value[0])
             (void)snprintf(context->result->reason, sizeof context->result->reason,

@@ -42,23 +42,21 @@ static invar_status add_result(first_bad_search *h, const invar_bisect_trial *tr
 static bool still_useful(void *payload, const invar_trial_job *job)
 {
     first_bad_search *h = payload;
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
+    const invar_bisect_state *state = h->driver->state;
     int32_t commit = invar_history_find(h->history, job->commit);
 
-    if (count && add_result(h, &trials[count - 1].trial) != INVAR_OK)
+    if (state->count && add_result(h, &state->trials[state->count - 1].trial) != INVAR_OK)
         invar_error_clear(); // add_known_results adds all results again after the round
     return commit < 0 || invar_search_useful(h->search, commit);
 }
 
 static invar_status add_known_results(first_bad_search *h)
 {
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
+    const invar_bisect_state *state = h->driver->state;
 
-    for (size_t i = 0; i < count; i++)
-        if (trials[i].attempt == 0)
-            INVAR_TRY(add_result(h, &trials[i].trial));
+    for (size_t i = 0; i < state->count; i++)
+        if (state->trials[i].attempt == 0)
+            INVAR_TRY(add_result(h, &state->trials[i].trial));
     return INVAR_OK;
 }
 
@@ -139,7 +137,7 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
                                         "again", NULL, NULL));
     for (size_t i = 0; i < parents && !context->stopped; i++) {
         const invar_bisect_state_trial *t =
-            invar_bisect_context_find(context, culprit->parents[i], 0);
+            invar_bisect_state_find(context->state, culprit->parents[i], 0);
         const char *verdict = t ? invar_bisect_context_verdict(context, t->trial.value) : "skip";
         if (strcmp(verdict, "good") == 0)
             continue;
@@ -168,7 +166,7 @@ static invar_status confirm_culprit(char again_out[INVAR_OID_SIZE], invar_bisect
         return INVAR_OK;
     memcpy(commits[0], culprit->id, INVAR_OID_SIZE);
     for (size_t i = 0; i < culprit->n_parents && i < INVAR_REPO_PARENTS; i++)
-        if (invar_bisect_context_find(context, culprit->parents[i], 0))
+        if (invar_bisect_state_find(context->state, culprit->parents[i], 0))
             memcpy(commits[count++], culprit->parents[i], INVAR_OID_SIZE);
     INVAR_TRY(
         invar_bisect_context_repeat(who, context, (const char(*)[INVAR_OID_SIZE])commits, count));
@@ -195,7 +193,7 @@ static invar_status report_culprit(char again_out[INVAR_OID_SIZE], first_bad_sea
         INVAR_TRY(invar_bisect_context_find_divergence(&context->result->divergence, context,
                                                        change.parent, culprit, true));
     }
-    t = invar_bisect_context_find(context, culprit, 0);
+    t = invar_bisect_state_find(context->state, culprit, 0);
     (void)snprintf(change.before, sizeof change.before, "%s", context->good_value);
     (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
     change.merge =

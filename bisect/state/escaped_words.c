@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "bisect/state/escaped_words.h"
+#include "bisect/state/state_internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -41,14 +41,6 @@ invar_status invar_word_buffer_put_word(invar_word_buffer *b, const char *word)
             INVAR_TRY(invar_word_buffer_put_bytes(b, word, 1));
     }
     return INVAR_OK;
-}
-
-invar_status invar_word_buffer_put_int(invar_word_buffer *b, int64_t value)
-{
-    char text[32];
-
-    (void)snprintf(text, sizeof text, "%" PRId64, value);
-    return invar_word_buffer_put(b, text);
 }
 
 bool invar_word_buffer_unescape(char *word)

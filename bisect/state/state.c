@@ -102,18 +102,21 @@ static bool take_trial(invar_bisect_state_trial *out, char **f)
            invar_bisect_state_copy(t->failure_reason, sizeof t->failure_reason, f[13]);
 }
 
+const invar_bisect_state_trial *invar_bisect_state_find(const invar_bisect_state *state,
+                                                        const char *commit, int64_t attempt)
+{
+    for (size_t i = 0; i < state->count; i++)
+        if (state->trials[i].attempt == attempt &&
+            strcmp(state->trials[i].trial.commit, commit) == 0)
+            return &state->trials[i];
+    return NULL;
+}
+
 static invar_status keep_trial(invar_bisect_state *s, const invar_bisect_state_trial *trial)
 {
-    if (s->count == s->capacity) {
-        size_t capacity = s->capacity ? 2 * s->capacity : 64;
-        invar_bisect_state_trial *grown;
-        INVAR_TRY(INVAR_ALLOC(grown, capacity, "the trials of a bisect"));
-        if (s->count)
-            memcpy(grown, s->trials, s->count * sizeof *grown);
-        invar_free(s->trials);
-        s->trials = grown;
-        s->capacity = capacity;
-    }
+    const int64_t count = (int64_t)s->count;
+
+    INVAR_TRY(INVAR_GROW(s->trials, s->capacity, count, count + 1, "the trials of a bisect"));
     s->trials[s->count++] = *trial;
     return INVAR_OK;
 }
@@ -404,30 +407,21 @@ static int64_t milliseconds(double seconds)
 static invar_status put_trial(invar_word_buffer *b, const invar_bisect_state_trial *trial)
 {
     const invar_bisect_trial *t = &trial->trial;
-    const char *head[] = {t->commit, trial->tree, trial->binary};
-    const char *middle[] = {t->role, t->verdict, t->value, t->source};
-    const int64_t numbers[] = {t->diverged_at, t->exit_code, milliseconds(t->build_s),
-                               milliseconds(t->run_s)};
+    const int64_t values[] = {trial->attempt, t->diverged_at, t->exit_code,
+                              milliseconds(t->build_s), milliseconds(t->run_s)};
+    char numbers[5][24];
+    const char *const words[TRIAL_FIELDS] = {
+        t->commit,  trial->tree, trial->binary, numbers[0],       t->role,
+        t->verdict, t->value,    t->source,     numbers[1],       numbers[2],
+        numbers[3], numbers[4],  t->ledger,     t->failure_reason};
 
+    for (size_t i = 0; i < 5; i++)
+        (void)snprintf(numbers[i], sizeof numbers[i], "%" PRId64, values[i]);
     INVAR_TRY(invar_word_buffer_put(b, "trial"));
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < TRIAL_FIELDS; i++) {
         INVAR_TRY(invar_word_buffer_put(b, " "));
-        INVAR_TRY(invar_word_buffer_put_word(b, head[i]));
+        INVAR_TRY(invar_word_buffer_put_word(b, words[i]));
     }
-    INVAR_TRY(invar_word_buffer_put(b, " "));
-    INVAR_TRY(invar_word_buffer_put_int(b, trial->attempt));
-    for (size_t i = 0; i < 4; i++) {
-        INVAR_TRY(invar_word_buffer_put(b, " "));
-        INVAR_TRY(invar_word_buffer_put_word(b, middle[i]));
-    }
-    for (size_t i = 0; i < 4; i++) {
-        INVAR_TRY(invar_word_buffer_put(b, " "));
-        INVAR_TRY(invar_word_buffer_put_int(b, numbers[i]));
-    }
-    INVAR_TRY(invar_word_buffer_put(b, " "));
-    INVAR_TRY(invar_word_buffer_put_word(b, t->ledger));
-    INVAR_TRY(invar_word_buffer_put(b, " "));
-    INVAR_TRY(invar_word_buffer_put_word(b, t->failure_reason));
     return invar_word_buffer_put(b, "\n");
 }
 
@@ -463,54 +457,11 @@ invar_status invar_bisect_state_finish(invar_bisect_state *state)
     return INVAR_OK;
 }
 
-/* ---- getters --------------------------------------------------------------------------------- */
-
-const char *invar_bisect_state_id(const invar_bisect_state *state)
-{
-    return state->id;
-}
-
-const char *invar_bisect_state_folder(const invar_bisect_state *state)
-{
-    return state->folder;
-}
-
-const invar_bisect_case *invar_bisect_state_case(const invar_bisect_state *state)
-{
-    return &state->what;
-}
-
-const char *invar_bisect_state_recipe(const invar_bisect_state *state)
-{
-    return state->recipe;
-}
-
-const invar_bisect_state_trial *invar_bisect_state_trials(size_t *count_out,
-                                                          const invar_bisect_state *state)
-{
-    *count_out = state->count;
-    return state->trials;
-}
-
-int64_t invar_bisect_state_until(const invar_bisect_state *state)
-{
-    return state->until;
-}
-
-bool invar_bisect_state_finished(const invar_bisect_state *state)
-{
-    return state->finished;
-}
-
 invar_status invar_bisect_state_import(invar_bisect_state *state, const invar_bisect_state *from)
 {
     for (size_t i = 0; i < from->count; i++) {
         const invar_bisect_state_trial *t = &from->trials[i];
-        bool known = false;
-        for (size_t k = 0; k < state->count && !known; k++)
-            known = state->trials[k].attempt == t->attempt &&
-                    strcmp(state->trials[k].trial.commit, t->trial.commit) == 0;
-        if (!known)
+        if (!invar_bisect_state_find(state, t->trial.commit, t->attempt))
             INVAR_TRY(invar_bisect_state_add(state, t));
     }
     return from->until >= 0 && state->until < 0 ? invar_bisect_state_set_until(state, from->until)

@@ -43,7 +43,22 @@ typedef struct invar_bisect_state_trial {
                                            confirmation */
 } invar_bisect_state_trial;
 
-typedef struct invar_bisect_state invar_bisect_state;
+/* A state in memory. `what` borrows its strings and lists from the memory of the state. */
+typedef struct invar_bisect_state {
+    char id[INVAR_DIGEST_HEX_SIZE];
+    char folder[INVAR_PATH_SIZE]; /* bisects/ID; empty if the state was read from a file */
+    char path[INVAR_PATH_SIZE];
+    int fd;                 /* locked descriptor for appending; -1 if the state is read-only */
+    char *text;             /* first part of the file, cut into strings; owned */
+    invar_bisect_case what; /* `recipe` is the path that the user gave */
+    const char **lists;     /* storage for the lists of `what`; owned */
+    char *recipe;           /* text of the recipe; NULL if the case runs a command; owned */
+    invar_bisect_state_trial *trials; /* (count) in file order; moves when one is added */
+    size_t count;
+    int64_t capacity;
+    int64_t until; /* step at which the ends diverge; -1 if it is unknown */
+    bool finished;
+} invar_bisect_state;
 
 /*
  * Opens or creates the state of this case below `folder` (bisects/ of a workspace) for exclusive
@@ -58,34 +73,19 @@ invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folde
 invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path) INVAR_MUST_USE;
 void invar_bisect_state_close(invar_bisect_state *state); /* `state` may be NULL */
 
-const char *invar_bisect_state_id(const invar_bisect_state *state);
-const char *
-invar_bisect_state_folder(const invar_bisect_state *state); /* bisects/ID; empty if read from a
-                                                               file */
-
-/*
- * Returns the case of the file, borrowed from the state. `recipe` is the path that the user gave.
- */
-const invar_bisect_case *invar_bisect_state_case(const invar_bisect_state *state);
-
-/* Returns the text of the recipe, or NULL if the case runs a command. */
-const char *invar_bisect_state_recipe(const invar_bisect_state *state);
-
-/* Returns the recorded trials in file order, borrowed until the next change. */
-const invar_bisect_state_trial *invar_bisect_state_trials(size_t *count_out,
-                                                          const invar_bisect_state *state);
+/* Returns the recorded trial of a commit, or NULL. It moves when a trial is added. */
+const invar_bisect_state_trial *invar_bisect_state_find(const invar_bisect_state *state,
+                                                        const char *commit, int64_t attempt);
 
 /* Appends a trial. It is durable when the function returns. */
 invar_status invar_bisect_state_add(invar_bisect_state *state,
                                     const invar_bisect_state_trial *trial) INVAR_MUST_USE;
 
-/* Returns the step at which the ends diverge, or -1 if it is unknown. */
-int64_t invar_bisect_state_until(const invar_bisect_state *state);
+/* Records the step at which the ends diverge. */
 invar_status invar_bisect_state_set_until(invar_bisect_state *state, int64_t step) INVAR_MUST_USE;
 
 /* Marks the bisect as finished. The state stays for reports. */
 invar_status invar_bisect_state_finish(invar_bisect_state *state) INVAR_MUST_USE;
-bool invar_bisect_state_finished(const invar_bisect_state *state);
 
 /* Copies trials and the diverging step from another state, as far as this one lacks them. */
 invar_status invar_bisect_state_import(invar_bisect_state *state,

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static const char *const kind_words[] = {
     [INVAR_CRITERION_CHAIN] = "chain",
@@ -29,55 +30,94 @@ static const char *const kind_words[] = {
 };
 static const invar_choices kinds = {kind_words, sizeof kind_words / sizeof *kind_words};
 
-static invar_status put_field(invar_word_buffer *b, const char *key, const char *value)
+typedef enum field_type {
+    FIELD_TEXT, /* const char *; NULL is not written */
+    FIELD_LIST, /* const char *const *; one line for each item */
+    FIELD_WORD, /* char[size] */
+    FIELD_KIND, /* invar_criterion_kind */
+    FIELD_BOOL,
+    FIELD_INT, /* int64_t of at least -1 */
+    FIELD_REAL
+} field_type;
+
+/* A field of the case: the first word of its line and its place in invar_bisect_case. */
+typedef struct case_field {
+    const char *key;
+    field_type type;
+    size_t offset, size;
+    unsigned kinds; /* bit mask of the criteria for which it is written; 0 for all */
+} case_field;
+
+#define FIELD(key, type, member)                                                                   \
+    {                                                                                              \
+        key, type, offsetof(invar_bisect_case, member), sizeof((invar_bisect_case *)NULL)->member, \
+            0                                                                                      \
+    }
+#define FIELD_OF(kind, key, type, member)                                                          \
+    {                                                                                              \
+        key, type, offsetof(invar_bisect_case, question.member),                                   \
+            sizeof((invar_bisect_case *)NULL)->question.member, 1u << INVAR_CRITERION_##kind       \
+    }
+
+/* All fields in the order in which they are written. */
+static const case_field fields[] = {FIELD("repo", FIELD_TEXT, repo),
+                                    FIELD("good", FIELD_TEXT, good),
+                                    FIELD("bad", FIELD_TEXT, bad),
+                                    FIELD("first-parent", FIELD_BOOL, first_parent),
+                                    FIELD("all-changes", FIELD_BOOL, all_changes),
+                                    FIELD("path", FIELD_LIST, paths),
+                                    FIELD("skip", FIELD_LIST, skip),
+                                    FIELD("question", FIELD_KIND, question.kind),
+                                    FIELD("last", FIELD_INT, question.until),
+                                    FIELD_OF(METRIC, "metric", FIELD_WORD, metric),
+                                    FIELD_OF(METRIC, "op", FIELD_WORD, op),
+                                    FIELD_OF(METRIC, "bound", FIELD_REAL, bound),
+                                    FIELD_OF(POINTS, "layer", FIELD_INT, layer),
+                                    FIELD_OF(POINTS, "point-kind", FIELD_WORD, point_kind),
+                                    FIELD_OF(POINTS, "point-op", FIELD_WORD, point_op),
+                                    FIELD_OF(POINTS, "phase", FIELD_WORD, phase),
+                                    FIELD_OF(POINTS, "point", FIELD_WORD, point),
+                                    FIELD("recipe", FIELD_TEXT, recipe),
+                                    FIELD("inputs", FIELD_TEXT, inputs),
+                                    FIELD("flag", FIELD_LIST, flags),
+                                    FIELD("golden", FIELD_TEXT, golden),
+                                    FIELD("run", FIELD_TEXT, run),
+                                    FIELD("build", FIELD_TEXT, build),
+                                    FIELD("program", FIELD_TEXT, program),
+                                    FIELD("timeout", FIELD_REAL, timeout)};
+
+#define N_FIELDS (sizeof fields / sizeof *fields)
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static invar_status put_line(invar_word_buffer *b, const char *key, const char *value)
 {
-    if (!value)
-        return INVAR_OK;
     INVAR_TRY(invar_word_buffer_put(b, key));
     INVAR_TRY(invar_word_buffer_put(b, " "));
     INVAR_TRY(invar_word_buffer_put_word(b, value));
     return invar_word_buffer_put(b, "\n");
 }
 
-static invar_status put_int(invar_word_buffer *b, const char *key, int64_t value)
+static invar_status put_field(invar_word_buffer *b, const case_field *f, const void *value)
 {
-    char text[32];
+    const char *const *list = value;
+    char number[INVAR_NUMBER_SIZE];
 
-    (void)snprintf(text, sizeof text, "%" PRId64, value);
-    return put_field(b, key, text);
-}
-
-static invar_status put_real(invar_word_buffer *b, const char *key, double value)
-{
-    char text[INVAR_NUMBER_SIZE];
-
-    INVAR_TRY(invar_number_format(text, value));
-    return put_field(b, key, text);
-}
-
-static invar_status put_list(invar_word_buffer *b, const char *key, const char *const *list)
-{
-    for (; list && *list; list++)
-        INVAR_TRY(put_field(b, key, *list));
-    return INVAR_OK;
-}
-
-static invar_status put_question(invar_word_buffer *b, const invar_criterion *q)
-{
-    INVAR_TRY(put_field(b, "question", kind_words[q->kind]));
-    INVAR_TRY(put_int(b, "last", q->until));
-    if (q->kind == INVAR_CRITERION_METRIC) {
-        INVAR_TRY(put_field(b, "metric", q->metric));
-        INVAR_TRY(put_field(b, "op", q->op));
-        return put_real(b, "bound", q->bound);
-    }
-    if (q->kind != INVAR_CRITERION_POINTS)
+    switch (f->type) {
+    case FIELD_TEXT: return *list ? put_line(b, f->key, *list) : INVAR_OK;
+    case FIELD_LIST:
+        for (list = *(const char *const *const *)value; list && *list; list++)
+            INVAR_TRY(put_line(b, f->key, *list));
         return INVAR_OK;
-    INVAR_TRY(put_int(b, "layer", q->layer));
-    INVAR_TRY(put_field(b, "point-kind", q->point_kind));
-    INVAR_TRY(put_field(b, "point-op", q->point_op));
-    INVAR_TRY(put_field(b, "phase", q->phase));
-    return put_field(b, "point", q->point);
+    case FIELD_WORD: return put_line(b, f->key, value);
+    case FIELD_KIND: return put_line(b, f->key, kind_words[*(const invar_criterion_kind *)value]);
+    case FIELD_BOOL: return put_line(b, f->key, *(const bool *)value ? "1" : "0");
+    case FIELD_INT:
+        (void)snprintf(number, sizeof number, "%" PRId64, *(const int64_t *)value);
+        return put_line(b, f->key, number);
+    case FIELD_REAL: INVAR_TRY(invar_number_format(number, *(const double *)value)); break;
+    }
+    return put_line(b, f->key, number);
 }
 
 static invar_status put_recipe(invar_word_buffer *b, const char *text)
@@ -97,41 +137,14 @@ invar_status invar_bisect_state_put_case(invar_word_buffer *b, const invar_bisec
                                          const char *recipe)
 {
     INVAR_TRY(invar_word_buffer_put(b, INVAR_BISECT_STATE_MAGIC));
-    INVAR_TRY(put_field(b, "repo", w->repo));
-    INVAR_TRY(put_field(b, "good", w->good));
-    INVAR_TRY(put_field(b, "bad", w->bad));
-    INVAR_TRY(put_int(b, "first-parent", w->first_parent));
-    INVAR_TRY(put_int(b, "all-changes", w->all_changes));
-    INVAR_TRY(put_list(b, "path", w->paths));
-    INVAR_TRY(put_list(b, "skip", w->skip));
-    INVAR_TRY(put_question(b, &w->question));
-    INVAR_TRY(put_field(b, "recipe", w->recipe));
-    INVAR_TRY(put_field(b, "inputs", w->inputs));
-    INVAR_TRY(put_list(b, "flag", w->flags));
-    INVAR_TRY(put_field(b, "golden", w->golden));
-    INVAR_TRY(put_field(b, "run", w->run));
-    INVAR_TRY(put_field(b, "build", w->build));
-    INVAR_TRY(put_field(b, "program", w->program));
-    INVAR_TRY(put_real(b, "timeout", w->timeout));
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (!fields[i].kinds || (fields[i].kinds & 1u << w->question.kind))
+            INVAR_TRY(put_field(b, &fields[i], (const char *)w + fields[i].offset));
     INVAR_TRY(put_recipe(b, recipe));
     return invar_word_buffer_put(b, "\n");
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-
-static bool parse_bool(bool *out, const char *text)
-{
-    *out = strcmp(text, "1") == 0;
-    return *out || strcmp(text, "0") == 0;
-}
-
-static bool parse_real(double *out, const char *text)
-{
-    char *end;
-
-    *out = strtod(text, &end);
-    return end != text && !*end;
-}
 
 bool invar_bisect_state_is_oid(const char *text)
 {
@@ -145,33 +158,6 @@ bool invar_bisect_state_copy(char *out, size_t size, const char *text)
     return strlen(text) < size;
 }
 
-static bool parse_criterion(invar_criterion *q, const char *key, const char *value)
-{
-    if (strcmp(key, "question") == 0) {
-        const int kind = invar_choices_find(&kinds, value, strlen(value));
-        if (kind >= 0)
-            q->kind = (invar_criterion_kind)kind;
-        return kind >= 0;
-    }
-    if (strcmp(key, "last") == 0)
-        return invar_word_buffer_int(&q->until, value, -1, INT64_MAX);
-    if (strcmp(key, "metric") == 0)
-        return invar_bisect_state_copy(q->metric, sizeof q->metric, value);
-    if (strcmp(key, "op") == 0)
-        return invar_bisect_state_copy(q->op, sizeof q->op, value);
-    if (strcmp(key, "bound") == 0)
-        return parse_real(&q->bound, value);
-    if (strcmp(key, "layer") == 0)
-        return invar_word_buffer_int(&q->layer, value, -1, INT64_MAX);
-    if (strcmp(key, "point-kind") == 0)
-        return invar_bisect_state_copy(q->point_kind, sizeof q->point_kind, value);
-    if (strcmp(key, "point-op") == 0)
-        return invar_bisect_state_copy(q->point_op, sizeof q->point_op, value);
-    if (strcmp(key, "phase") == 0)
-        return invar_bisect_state_copy(q->phase, sizeof q->phase, value);
-    return strcmp(key, "point") == 0 && invar_bisect_state_copy(q->point, sizeof q->point, value);
-}
-
 /*
  * Appends a value to a list. All lists share one allocation, and the entries of each list follow
  * each other in the file.
@@ -179,45 +165,45 @@ static bool parse_criterion(invar_criterion *q, const char *key, const char *val
 static void append_to_list(invar_bisect_state *s, const char *const **list, size_t *used,
                            const char *value)
 {
+    *used += *list == NULL; // skips the NULL that terminates the previous list
     if (!*list)
         *list = s->lists + *used;
     s->lists[(*used)++] = value;
     s->lists[*used] = NULL;
 }
 
-static bool parse_field(invar_bisect_state *s, size_t *used, const char *key, char *value)
+static bool parse_field(invar_bisect_state *s, size_t *used, const case_field *f, char *value)
 {
-    invar_bisect_case *w = &s->what;
-    const struct {
-        const char *key;
-        const char **to;
-    } texts[] = {{"repo", &w->repo},       {"good", &w->good},     {"bad", &w->bad},
-                 {"recipe", &w->recipe},   {"run", &w->run},       {"build", &w->build},
-                 {"program", &w->program}, {"golden", &w->golden}, {"inputs", &w->inputs}};
-    const struct {
-        const char *key;
-        const char *const **to;
-    } lists[] = {{"path", &w->paths}, {"skip", &w->skip}, {"flag", &w->flags}};
+    void *to = (char *)&s->what + f->offset;
+    char *end;
+    int kind;
 
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (strcmp(key, texts[i].key) == 0) {
-            *texts[i].to = value;
-            return true;
-        }
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (strcmp(key, lists[i].key) == 0) {
-            // skips the NULL that terminates the previous list
-            *used += *lists[i].to == NULL;
-            append_to_list(s, lists[i].to, used, value);
-            return true;
-        }
-    if (strcmp(key, "first-parent") == 0)
-        return parse_bool(&w->first_parent, value);
-    if (strcmp(key, "all-changes") == 0)
-        return parse_bool(&w->all_changes, value);
-    if (strcmp(key, "timeout") == 0)
-        return parse_real(&w->timeout, value) && w->timeout >= 0;
-    return parse_criterion(&w->question, key, value);
+    switch (f->type) {
+    case FIELD_TEXT: *(const char **)to = value; return true;
+    case FIELD_LIST: append_to_list(s, to, used, value); return true;
+    case FIELD_WORD: return invar_bisect_state_copy(to, f->size, value);
+    case FIELD_KIND:
+        kind = invar_choices_find(&kinds, value, strlen(value));
+        *(invar_criterion_kind *)to = (invar_criterion_kind)(kind < 0 ? 0 : kind);
+        return kind >= 0;
+    case FIELD_BOOL:
+        *(bool *)to = strcmp(value, "1") == 0;
+        return *(bool *)to || strcmp(value, "0") == 0;
+    case FIELD_INT: return invar_word_buffer_int(to, value, -1, INT64_MAX);
+    case FIELD_REAL: break;
+    }
+    *(double *)to = strtod(value, &end);
+    return end != value && !*end && s->what.timeout >= 0;
+}
+
+/* Parses the line of a field. Returns false for an unknown key or a malformed value. */
+static bool parse_line(invar_bisect_state *s, size_t *used, const char *key, char *value)
+{
+    size_t i = 0;
+
+    while (i < N_FIELDS && strcmp(key, fields[i].key) != 0)
+        i++;
+    return i < N_FIELDS && parse_field(s, used, &fields[i], value);
 }
 
 static bool case_is_complete(const invar_bisect_case *w)
@@ -262,7 +248,7 @@ invar_status invar_bisect_state_take_case(invar_bisect_state *s)
             s->recipe = recipe.data;
             INVAR_TRY(status);
         } else if (!invar_word_buffer_unescape(blank + 1) ||
-                   !parse_field(s, &used, line, blank + 1)) {
+                   !parse_line(s, &used, line, blank + 1)) {
             return invar_bisect_state_damaged(s, number);
         }
     }

@@ -1,12 +1,14 @@
 /*
- * state_internal.h - bisect state in memory. Private to bisect/state.
+ * state_internal.h - escaped words and parts of a bisect state file. Private to bisect/state.
+ *
+ * An escaped word contains no blank and no newline and is never empty: \\ \n \s (a blank) and \e
+ * (an empty word) represent these.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_BISECT_STATE_STATE_INTERNAL_H
 #define INVAR_BISECT_STATE_STATE_INTERNAL_H
 
-#include "bisect/state/escaped_words.h"
 #include "bisect/state/state.h"
 
 #ifdef __cplusplus
@@ -16,19 +18,35 @@ extern "C" {
 #define INVAR_BISECT_STATE_MAGIC "# invar bisect 1\n"
 #define INVAR_BISECT_STATE_FILE "state"
 
-struct invar_bisect_state {
-    char id[INVAR_DIGEST_HEX_SIZE];
-    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
-    int fd;     /* locked descriptor for appending; -1 if the state is read-only */
-    char *text; /* first part of the file, cut into strings; owned */
-    invar_bisect_case what;
-    const char **lists; /* storage for the lists of `what`; owned */
-    char *recipe;       /* text of the recipe, or NULL; owned */
-    invar_bisect_state_trial *trials;
-    size_t count, capacity;
-    int64_t until;
-    bool finished;
-};
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/*
+ * Growable text. Zero-initialize before use; free `data` with invar_free. A NUL follows the text
+ * and is not counted in `used`.
+ */
+typedef struct invar_word_buffer {
+    char *data;
+    size_t used, capacity;
+} invar_word_buffer;
+
+invar_status invar_word_buffer_put_bytes(invar_word_buffer *words, const char *data,
+                                         size_t bytes) INVAR_MUST_USE;
+invar_status invar_word_buffer_put(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
+
+/* Appends any text as one escaped word. */
+invar_status invar_word_buffer_put_word(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
+
+/*
+ * Unescapes a word in place. Returns false for an escape sequence that the writer never produces.
+ */
+bool invar_word_buffer_unescape(char *word);
+
+/*
+ * Parses a complete text as an integer from `low` to `high`. Returns false if it is anything else.
+ */
+bool invar_word_buffer_int(int64_t *out, const char *text, int64_t low, int64_t high);
+
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* Writes the first part of the file. `recipe` is the text of the recipe, or NULL. */
 invar_status invar_bisect_state_put_case(invar_word_buffer *out, const invar_bisect_case *what,

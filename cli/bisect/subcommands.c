@@ -81,9 +81,7 @@ static invar_status copy_file(FILE *out, const char *path)
 /* Prints the trials in the format of git bisect replay. The verdict "third" counts as bad there. */
 static void print_git(const invar_bisect_state *state)
 {
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
-    const invar_bisect_case *what = invar_bisect_state_case(state);
+    const invar_bisect_case *what = &state->what;
 
     printf("git bisect start%s '%s' '%s'", what->first_parent ? " '--first-parent'" : "", what->bad,
            what->good);
@@ -92,8 +90,8 @@ static void print_git(const invar_bisect_state *state)
         invar_text_print_shell_word(stdout, *path);
     }
     putchar('\n');
-    for (size_t i = 0; i < count; i++) {
-        const invar_bisect_trial *t = &trials[i].trial;
+    for (size_t i = 0; i < state->count; i++) {
+        const invar_bisect_trial *t = &state->trials[i].trial;
         const char *word = t->verdict[0] == 'g' ? "good" : t->verdict[0] == 's' ? "skip" : "bad";
         if (strcmp(t->role, "search") == 0)
             printf("# %s: %s\ngit bisect %s %s\n", t->role, t->verdict, word, t->commit);
@@ -288,8 +286,8 @@ static int resume_from_log(const settings *s, const char *path)
 
     if (invar_bisect_state_read(&state, path) != INVAR_OK)
         return invar_report_error();
-    what = *invar_bisect_state_case(state);
-    what.recipe_text = invar_bisect_state_recipe(state);
+    what = state->what;
+    what.recipe_text = state->recipe;
     if (s->shared.repo)
         what.repo = s->shared.repo;
     code = ask_permission(s, &what, path) == INVAR_OK

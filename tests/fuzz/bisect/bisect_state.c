@@ -101,44 +101,42 @@ static void check_trial(const invar_bisect_state_trial *a, const invar_bisect_st
 /* Checks that `got` has the trials of `from`, of equal commits and attempts only the first. */
 static void check_trials(const invar_bisect_state *got, const invar_bisect_state *from)
 {
-    size_t n_from, n_got, next = 0;
-    const invar_bisect_state_trial *expected = invar_bisect_state_trials(&n_from, from);
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&n_got, got);
+    const invar_bisect_state_trial *expected = from->trials;
+    size_t next = 0;
 
-    for (size_t i = 0; i < n_from; i++) {
+    for (size_t i = 0; i < from->count; i++) {
         bool known = false;
         for (size_t k = 0; k < i && !known; k++)
             known = expected[k].attempt == expected[i].attempt &&
                     strcmp(expected[k].trial.commit, expected[i].trial.commit) == 0;
         if (known)
             continue;
-        INVAR_CHECK(next < n_got);
-        check_trial(&trials[next++], &expected[i]);
+        INVAR_CHECK(next < got->count);
+        check_trial(&got->trials[next++], &expected[i]);
     }
-    INVAR_CHECK(next == n_got);
-    INVAR_CHECK(invar_bisect_state_until(got) == invar_bisect_state_until(from));
+    INVAR_CHECK(next == got->count);
+    INVAR_CHECK(got->until == from->until);
 }
 
 /* Writes the case to a new state, imports the trials, and reads the new file. */
 static void write_again(const invar_bisect_state *state)
 {
-    invar_bisect_case expected = *invar_bisect_state_case(state);
+    invar_bisect_case expected = state->what;
     char folder[FUZZ_PATH_SIZE], path[INVAR_PATH_SIZE];
     invar_bisect_state *rewritten;
 
-    expected.recipe_text = invar_bisect_state_recipe(state);
+    expected.recipe_text = state->recipe;
     fuzz_path(folder, "again");
     INVAR_CHECK(invar_held_folder_remove(folder) == INVAR_OK);
     INVAR_CHECK(invar_bisect_state_open(&rewritten, folder, &expected) == INVAR_OK);
     INVAR_CHECK(invar_bisect_state_import(rewritten, state) == INVAR_OK);
-    check_case(invar_bisect_state_case(rewritten), &expected);
+    check_case(&rewritten->what, &expected);
     check_trials(rewritten, state);
-    INVAR_CHECK(invar_path_join(path, sizeof path, invar_bisect_state_folder(rewritten), "state") ==
-                INVAR_OK);
+    INVAR_CHECK(invar_path_join(path, sizeof path, rewritten->folder, "state") == INVAR_OK);
     invar_bisect_state_close(rewritten);
     INVAR_CHECK(invar_bisect_state_read(&rewritten, path) == INVAR_OK);
-    check_case(invar_bisect_state_case(rewritten), &expected);
-    check_text(invar_bisect_state_recipe(rewritten), expected.recipe_text);
+    check_case(&rewritten->what, &expected);
+    check_text(rewritten->recipe, expected.recipe_text);
     check_trials(rewritten, state);
     invar_bisect_state_close(rewritten);
 }

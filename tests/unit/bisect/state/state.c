@@ -77,11 +77,10 @@ static invar_bisect_state_trial make_trial(int number)
 
 static void check_trials(const invar_bisect_state *state, size_t expected)
 {
-    size_t count;
-    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
+    const invar_bisect_state_trial *trials = state->trials;
 
-    assert_int_equal(count, expected);
-    for (size_t i = 0; i < count; i++) {
+    assert_int_equal(state->count, expected);
+    for (size_t i = 0; i < state->count; i++) {
         invar_bisect_state_trial t = make_trial((int)i);
         assert_string_equal(trials[i].trial.commit, t.trial.commit);
         assert_string_equal(trials[i].trial.role, t.trial.role);
@@ -114,7 +113,7 @@ static void test_state__case_comes_back(void **unused)
 
     (void)unused;
     assert_ok(invar_bisect_state_open(&state, folder_named("case"), &spec));
-    read_case = invar_bisect_state_case(state);
+    read_case = &state->what;
     assert_string_equal(read_case->repo, spec.repo);
     assert_string_equal(read_case->good, GOOD);
     assert_string_equal(read_case->bad, BAD);
@@ -131,7 +130,7 @@ static void test_state__case_comes_back(void **unused)
     assert_null(read_case->skip);
     assert_null(read_case->run);
     assert_int_equal(read_case->question.until, 9);
-    assert_string_equal(invar_bisect_state_recipe(state), spec.recipe_text);
+    assert_string_equal(state->recipe, spec.recipe_text);
     assert_true(read_case->timeout == 12.5);
     invar_bisect_state_close(state);
 }
@@ -143,19 +142,19 @@ static void test_state__goes_on_where_it_was(void **unused)
 
     (void)unused;
     assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
-    assert_int_equal(invar_bisect_state_until(state), -1);
+    assert_int_equal(state->until, -1);
     write_trials(state, 7);
     assert_ok(invar_bisect_state_set_until(state, 3));
     check_trials(state, 7);
     invar_bisect_state_close(state);
     assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
     check_trials(state, 7);
-    assert_int_equal(invar_bisect_state_until(state), 3);
-    assert_false(invar_bisect_state_finished(state));
+    assert_int_equal(state->until, 3);
+    assert_false(state->finished);
     assert_ok(invar_bisect_state_finish(state));
     invar_bisect_state_close(state);
     assert_ok(invar_bisect_state_open(&state, folder_named("again"), &spec));
-    assert_true(invar_bisect_state_finished(state));
+    assert_true(state->finished);
     invar_bisect_state_close(state);
 }
 
@@ -170,8 +169,8 @@ static void test_state__another_question_is_another_file(void **unused)
     assert_ok(invar_bisect_state_open(&b, folder_named("two"), &spec));
     spec.recipe_text = "[model]\n\nseed = 2\n";
     assert_ok(invar_bisect_state_open(&c, folder_named("two"), &spec));
-    assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
-    assert_string_not_equal(invar_bisect_state_id(b), invar_bisect_state_id(c));
+    assert_string_not_equal(a->id, b->id);
+    assert_string_not_equal(b->id, c->id);
     invar_bisect_state_close(a);
     invar_bisect_state_close(b);
     invar_bisect_state_close(c);
@@ -194,11 +193,11 @@ static void test_state__other_data_is_another_question(void **unused)
     assert_ok(invar_bisect_state_open(&a, folder_named("data"), &spec));
     assert_ok(invar_file_write(data, "other", 5));
     assert_ok(invar_bisect_state_open(&b, folder_named("data"), &spec));
-    assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
-    spec = *invar_bisect_state_case(a); // a case from a log has the digest of the data at that time
-    spec.recipe_text = invar_bisect_state_recipe(a);
+    assert_string_not_equal(a->id, b->id);
+    spec = a->what; // a case from a log has the digest of the data at that time
+    spec.recipe_text = a->recipe;
     assert_ok(invar_bisect_state_open(&c, folder_named("log"), &spec));
-    assert_string_equal(invar_bisect_state_id(a), invar_bisect_state_id(c));
+    assert_string_equal(a->id, c->id);
     invar_bisect_state_close(a);
     invar_bisect_state_close(b);
     invar_bisect_state_close(c);
@@ -216,7 +215,7 @@ static void test_state__a_cut_loses_only_the_last_line(void **unused)
 
     (void)unused;
     assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &spec));
-    (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
+    (void)snprintf(path, sizeof path, "%.500s", state->path);
     write_trials(state, 4);
     invar_bisect_state_close(state);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
@@ -252,7 +251,7 @@ static void test_state__damage_is_refused(void **unused)
 
     (void)unused;
     assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &spec));
-    (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
+    (void)snprintf(path, sizeof path, "%.500s", state->path);
     write_trials(state, 2);
     invar_bisect_state_close(state);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
@@ -338,7 +337,7 @@ static void test_state__import_takes_what_is_missing(void **unused)
     assert_ok(invar_bisect_state_set_until(from, 5));
     assert_ok(invar_bisect_state_import(to, from));
     check_trials(to, 6);
-    assert_int_equal(invar_bisect_state_until(to), 5);
+    assert_int_equal(to->until, 5);
     invar_bisect_state_close(from);
     invar_bisect_state_close(to);
 }
