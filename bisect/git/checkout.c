@@ -33,29 +33,6 @@
 
 /* ---- repositories of submodules -------------------------------------------------------------- */
 
-static invar_status add_repository(invar_repo *repo, git_repository *module)
-{
-    git_repository **grown = NULL;
-
-    if (repo->n_modules >= MAX_MODULES) {
-        INVAR_GIT(repository_free)(module);
-        return INVAR_OK;
-    }
-    if (repo->n_modules % 16 == 0) {
-        invar_status status = INVAR_ALLOC(grown, repo->n_modules + 16, "submodules");
-        if (status != INVAR_OK) {
-            INVAR_GIT(repository_free)(module);
-            return status;
-        }
-        if (repo->n_modules)
-            memcpy(grown, repo->modules, repo->n_modules * sizeof *grown);
-        invar_free(repo->modules);
-        repo->modules = grown;
-    }
-    repo->modules[repo->n_modules++] = module;
-    return INVAR_OK;
-}
-
 static bool is_folder(const char *path)
 {
     struct stat info;
@@ -63,15 +40,23 @@ static bool is_folder(const char *path)
     return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Adds the repository at `path` if it can be opened. */
+/* Adds the repository at `path` if it can be opened, up to MAX_MODULES of them. */
 static invar_status try_module(invar_repo *repo, const char *path, unsigned flags)
 {
+    const int64_t count = (int64_t)repo->n_modules;
     git_repository *module = NULL;
+    invar_status status;
 
-    if (INVAR_GIT(repository_open_ext)(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH,
+    if (count >= MAX_MODULES ||
+        INVAR_GIT(repository_open_ext)(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH,
                                        NULL) != 0)
         return INVAR_OK;
-    return add_repository(repo, module);
+    status = INVAR_GROW(repo->modules, repo->modules_capacity, count, count + 1, "submodules");
+    if (status == INVAR_OK)
+        repo->modules[repo->n_modules++] = module;
+    else
+        INVAR_GIT(repository_free)(module);
+    return status;
 }
 
 /* Finds all repositories below a folder `modules`, and recursively below their own. */
@@ -161,16 +146,15 @@ static invar_status find_module(git_repository **out, invar_repo *repo, const ch
 
 typedef struct tree_walk {
     invar_repo *repo;
-    git_repository *git; /* repository of the current tree */
+    git_repository *git; /* repository of the current commit */
     invar_files *files;
-    bool modules; /* the current commit has a .gitmodules file */
-    int depth;
-    size_t length; /* length of path */
+    bool modules;  /* the current commit has a .gitmodules file */
+    size_t length; /* length of the folder of the current commit in `path`, with its slash */
     char path[INVAR_PATH_SIZE];
+    invar_status status;
 } tree_walk;
 
 static invar_status list_commit(tree_walk *l, git_repository *git, const git_oid *id);
-static invar_status list_tree(tree_walk *l, const git_oid *id);
 
 static invar_status add_file(tree_walk *l, const git_tree_entry *entry, invar_files_mode mode)
 {
@@ -183,22 +167,26 @@ static invar_status add_file(tree_walk *l, const git_tree_entry *entry, invar_fi
 /* A gitlink without .gitmodules becomes an empty folder, as in git. */
 static invar_status add_module(tree_walk *l, const git_oid *id)
 {
-    git_repository *module, *outer = l->git;
-    bool modules = l->modules;
+    const tree_walk outer = {.git = l->git, .modules = l->modules, .length = l->length};
+    const size_t length = strlen(l->path);
+    git_repository *module;
 
-    if (!modules)
+    if (!l->modules)
         return invar_files_add(l->files, l->path, INVAR_FILES_FOLDER, "", NULL);
     INVAR_TRY(find_module(&module, l->repo, l->path, id));
+    l->length = (size_t)snprintf(l->path + length, sizeof l->path - length, "/") + length;
     INVAR_TRY(list_commit(l, module, id));
-    l->git = outer;
-    l->modules = modules;
+    l->git = outer.git;
+    l->modules = outer.modules;
+    l->length = outer.length;
     return INVAR_OK;
 }
 
+/* Adds an entry of a tree at l->path; the entries of a folder follow it. */
 static invar_status add_entry(tree_walk *l, const git_tree_entry *entry)
 {
     switch (INVAR_GIT(tree_entry_filemode)(entry)) {
-    case GIT_FILEMODE_TREE: return list_tree(l, INVAR_GIT(tree_entry_id)(entry));
+    case GIT_FILEMODE_TREE: return INVAR_OK;
     case GIT_FILEMODE_BLOB: return add_file(l, entry, INVAR_FILES_PLAIN);
     case GIT_FILEMODE_BLOB_EXECUTABLE: return add_file(l, entry, INVAR_FILES_PROGRAM);
     case GIT_FILEMODE_LINK: return add_file(l, entry, INVAR_FILES_LINK);
@@ -209,44 +197,27 @@ static invar_status add_entry(tree_walk *l, const git_tree_entry *entry)
     }
 }
 
-/* Adds an entry of a tree with its path below l->path. */
-static invar_status add_tree_entry(tree_walk *l, const git_tree_entry *entry)
+/* Callback of git_tree_walk. `folder` is empty or ends with a slash. */
+static int visit_entry(const char *folder, const git_tree_entry *entry, void *payload)
 {
+    tree_walk *l = payload;
     const char *name = INVAR_GIT(tree_entry_name)(entry);
-    const size_t outer = l->length, length = strlen(name);
-    invar_status status;
+    const size_t room = sizeof l->path - l->length;
+    int depth = 0, bytes = snprintf(l->path + l->length, room, "%s%s", folder, name);
 
+    for (const char *at = l->path; (at = strchr(at, '/')); at++)
+        depth++;
     // every git command that a build runs would obey a .git from the repository
     if (strchr(name, '/') || strcasecmp(name, ".git") == 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has a file that must not be, '%.20s'",
-                          l->repo->display_path, name);
-    if (outer + 1 + length >= sizeof l->path || l->depth >= MAX_DEPTH)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: a tree has paths that are too long",
-                          l->repo->display_path);
-    if (outer)
-        l->path[l->length++] = '/';
-    memcpy(l->path + l->length, name, length + 1);
-    l->length += length;
-    l->depth++;
-    status = add_entry(l, entry);
-    l->depth--;
-    l->length = outer;
-    l->path[outer] = '\0';
-    return status;
-}
-
-static invar_status list_tree(tree_walk *l, const git_oid *id)
-{
-    git_tree *tree = NULL;
-    int code = INVAR_GIT(tree_lookup)(&tree, l->git, id);
-    invar_status status = INVAR_OK;
-
-    if (code)
-        return invar_git_fail(l->git, l->repo->display_path, code, "a tree cannot be read");
-    for (size_t i = 0; status == INVAR_OK && i < INVAR_GIT(tree_entrycount)(tree); i++)
-        status = add_tree_entry(l, INVAR_GIT(tree_entry_byindex)(tree, i));
-    INVAR_GIT(tree_free)(tree);
-    return status;
+        l->status =
+            INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has a file that must not be, '%.20s'",
+                       l->repo->display_path, name);
+    else if ((size_t)bytes >= room || depth >= MAX_DEPTH)
+        l->status = INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: a tree has paths that are too long",
+                               l->repo->display_path);
+    else
+        l->status = add_entry(l, entry);
+    return l->status == INVAR_OK ? 0 : GIT_EUSER;
 }
 
 static invar_status list_commit(tree_walk *l, git_repository *git, const git_oid *id)
@@ -263,8 +234,11 @@ static invar_status list_commit(tree_walk *l, git_repository *git, const git_oid
         return invar_git_fail(git, l->repo->display_path, code, "a commit cannot be read");
     l->modules = INVAR_GIT(tree_entry_byname)(tree, ".gitmodules") != NULL;
     l->git = git;
+    code = INVAR_GIT(tree_walk)(tree, GIT_TREEWALK_PRE, visit_entry, l);
     INVAR_GIT(tree_free)(tree);
-    return list_tree(l, &commit.tree);
+    return l->status != INVAR_OK || !code
+               ? l->status
+               : invar_git_fail(git, l->repo->display_path, code, "a tree cannot be read");
 }
 
 /* ---- contents -------------------------------------------------------------------------------- */
@@ -323,13 +297,10 @@ static invar_status link_blob(void *payload, const invar_files_entry *entry,
 static invar_status check_target_folder(const invar_repo *repo, const char *folder)
 {
     char real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    size_t length;
 
-    if (!realpath(folder, real))
-        return INVAR_OK; // the folder does not exist yet
-    length = strlen(real);
-    if ((strncmp(repo->folder, real, length) != 0 || !strchr("/", repo->folder[length])) &&
-        (strncmp(repo->work_tree, real, length) != 0 || !strchr("/", repo->work_tree[length])))
+    if (!realpath(folder, real)) // the folder does not exist yet
+        return INVAR_OK;
+    if (!invar_files_is_inside(repo->folder, real) && !invar_files_is_inside(repo->work_tree, real))
         return INVAR_OK;
     invar_path_show(shown, folder);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the repository itself lies there", shown);

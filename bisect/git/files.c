@@ -32,6 +32,15 @@ struct invar_files_names {
     char text[BLOCK_BYTES];
 };
 
+bool invar_files_is_inside(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+
+    if (length == 1) // the root folder "/"
+        return true;
+    return strncmp(path, folder, length) == 0 && (path[length] == '\0' || path[length] == '/');
+}
+
 /* ---- the list -------------------------------------------------------------------------------- */
 
 void invar_files_release(invar_files *files)
@@ -77,24 +86,6 @@ static invar_status store_path(const char **out, invar_files *files, const char 
     return INVAR_OK;
 }
 
-static invar_status reserve_entry(invar_files *files)
-{
-    invar_files_entry *grown = NULL;
-    size_t room = files->capacity ? 2 * files->capacity : 256;
-
-    if (files->count < files->capacity)
-        return INVAR_OK;
-    if (files->count >= MOST_FILES)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a tree of more than %d files", MOST_FILES);
-    INVAR_TRY(INVAR_ALLOC(grown, room, "files"));
-    if (files->count)
-        memcpy(grown, files->entries, files->count * sizeof *grown);
-    invar_free(files->entries);
-    files->entries = grown;
-    files->capacity = room;
-    return INVAR_OK;
-}
-
 invar_status invar_files_add(invar_files *files, const char *path, invar_files_mode mode,
                              const char *id, void *from)
 {
@@ -105,7 +96,10 @@ invar_status invar_files_add(invar_files *files, const char *path, invar_files_m
         invar_path_show(shown, path);
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "'%s' cannot be the name of a file of a tree", shown);
     }
-    INVAR_TRY(reserve_entry(files));
+    if (files->count >= MOST_FILES)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a tree of more than %d files", MOST_FILES);
+    INVAR_TRY(INVAR_GROW(files->entries, files->capacity, (int64_t)files->count,
+                         (int64_t)files->count + 1, "files"));
     entry = &files->entries[files->count];
     memset(entry, 0, sizeof *entry);
     INVAR_TRY(store_path(&entry->path, files, path));
@@ -162,7 +156,7 @@ invar_status invar_files_sort(invar_files *files)
     }
     invar_free(files->entries);
     files->entries = sorted;
-    files->capacity = count;
+    files->capacity = (int64_t)count;
     return INVAR_OK;
 }
 

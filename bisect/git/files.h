@@ -49,9 +49,13 @@ typedef struct invar_files_names invar_files_names;
 
 typedef struct invar_files {
     invar_files_entry *entries; /* (count) */
-    size_t count, capacity;
+    size_t count;
+    int64_t capacity;
     invar_files_names *names; /* storage of the paths; owned */
 } invar_files;
+
+/* Returns true if a path is `folder` or below it. Both are absolute and without links. */
+bool invar_files_is_inside(const char *path, const char *folder);
 
 void invar_files_release(invar_files *files);
 

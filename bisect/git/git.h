@@ -27,7 +27,7 @@ extern "C" {
 /* Functions of libgit2; set when invar_git_start has loaded the library. */
 typedef struct invar_git_library {
 #define INVAR_GIT_FUNCTION(name) __typeof__(git_##name) *name;
-#include "bisect/git/library.def"
+#include "git_functions.def"
 #undef INVAR_GIT_FUNCTION
 } invar_git_library;
 
@@ -95,12 +95,14 @@ typedef struct invar_git_node {
 /* Growable array of indices. */
 typedef struct invar_git_index_list {
     int32_t *items;
-    int32_t count, capacity;
+    int32_t count;
+    int64_t capacity;
 } invar_git_index_list;
 
 typedef struct invar_git_graph {
     invar_git_node *nodes;
-    int32_t count, capacity;
+    int32_t count;
+    int64_t capacity;
     int32_t *table; /* (table_size) hash table with open addressing; -1 for an empty entry */
     int32_t table_size;
     invar_git_index_list parents;
@@ -108,6 +110,9 @@ typedef struct invar_git_graph {
 
 /* *out is the node of the commit. Returns INVAR_E_NOTFOUND if the commit does not exist. */
 invar_status invar_git_node_of(int32_t *out, invar_repo *repo, const char *id) INVAR_MUST_USE;
+
+/* Notes that the parents of a commit were not fetched. */
+invar_status invar_git_add_shallow(invar_repo *repo, const git_oid *id) INVAR_MUST_USE;
 
 /* Loads the parents of a node. May move the nodes in memory, so keep indices, not pointers. */
 invar_status invar_git_load(invar_repo *repo, int32_t number) INVAR_MUST_USE;
@@ -130,11 +135,11 @@ struct invar_repo {
     char folder[INVAR_PATH_SIZE];
     char work_tree[INVAR_PATH_SIZE]; /* empty for a bare repository */
     char display_path[INVAR_PATH_SHOWN_SIZE];
-    git_oid *shallow; /* (n_shallow) sorted ids of commits whose parents were not fetched */
-    size_t n_shallow;
+    bool is_shallow; /* the parents of some commits were not fetched */
     invar_git_graph graph;
     git_repository **modules; /* (n_modules) repositories of submodules found so far; owned */
     size_t n_modules;
+    int64_t modules_capacity;
     bool modules_known;
 };
 

@@ -15,7 +15,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_COMMITS (1 << 28)
-#define INITIAL_CAPACITY 1024 /* a power of two, as the hash table requires */
+#define INITIAL_SIZE 2048 /* of the hash table, which requires a power of two */
 
 enum {
     MARK_A = 1,
@@ -25,32 +25,10 @@ enum {
 
 /* ---- storage --------------------------------------------------------------------------------- */
 
-/*
- * Doubles the capacity of *block, to at least `least` items of `size` bytes, and keeps `used`
- * items.
- */
-static invar_status grow_array(void **block, int32_t *room, int32_t used, int32_t least,
-                               size_t size)
-{
-    int32_t more = *room < least / 2 ? least : *room * 2;
-    void *grown = NULL;
-
-    if (*room >= MAX_COMMITS)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a history of more than %d commits", MAX_COMMITS);
-    INVAR_TRY(invar_alloc(&grown, (size_t)more, size, "commits"));
-    if (used)
-        memcpy(grown, *block, (size_t)used * size);
-    invar_free(*block);
-    *block = grown;
-    *room = more;
-    return INVAR_OK;
-}
-
 invar_status invar_git_push(invar_git_index_list *numbers, int32_t number)
 {
-    if (numbers->count == numbers->capacity)
-        INVAR_TRY(grow_array((void **)&numbers->items, &numbers->capacity, numbers->count,
-                             INITIAL_CAPACITY, sizeof number));
+    INVAR_TRY(INVAR_GROW(numbers->items, numbers->capacity, numbers->count, numbers->count + 1,
+                         "commits"));
     numbers->items[numbers->count++] = number;
     return INVAR_OK;
 }
@@ -78,19 +56,15 @@ static int32_t *find_table_entry(const invar_git_graph *graph, const git_oid *id
 /* Reserves one more node. The table stays at most half full. */
 static invar_status reserve_node(invar_git_graph *graph)
 {
-    const int32_t size = graph->capacity ? graph->capacity * 4 : 2 * INITIAL_CAPACITY;
+    const int32_t size = graph->table_size ? 2 * graph->table_size : INITIAL_SIZE;
     int32_t *table = NULL;
-    invar_status status;
 
-    if (graph->count < graph->capacity)
+    if (graph->count >= MAX_COMMITS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a history of more than %d commits", MAX_COMMITS);
+    INVAR_TRY(INVAR_GROW(graph->nodes, graph->capacity, graph->count, graph->count + 1, "commits"));
+    if (graph->count < graph->table_size / 2)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(table, (size_t)size, "commits"));
-    status = grow_array((void **)&graph->nodes, &graph->capacity, graph->count, INITIAL_CAPACITY,
-                        sizeof *graph->nodes);
-    if (status != INVAR_OK) {
-        invar_free(table);
-        return status;
-    }
     memset(table, 0xFF, (size_t)size * sizeof *table);
     invar_free(graph->table);
     graph->table = table;
@@ -118,21 +92,14 @@ static invar_status find_or_add_node(int32_t *out, invar_git_graph *graph, const
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static bool is_shallow(const invar_repo *repo, const git_oid *id)
+invar_status invar_git_add_shallow(invar_repo *repo, const git_oid *id)
 {
-    size_t low = 0, high = repo->n_shallow;
+    int32_t number;
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = INVAR_GIT(oid_cmp)(&repo->shallow[middle], id);
-        if (order == 0)
-            return true;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
+    INVAR_TRY(find_or_add_node(&number, &repo->graph, id));
+    repo->graph.nodes[number].state |= INVAR_GIT_SHALLOW;
+    repo->is_shallow = true;
+    return INVAR_OK;
 }
 
 invar_status invar_git_load(invar_repo *repo, int32_t number)
@@ -151,8 +118,6 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
         node->state |= INVAR_GIT_LOADED | INVAR_GIT_MISSING;
         return INVAR_OK;
     }
-    if (is_shallow(repo, &node->id))
-        node->state |= INVAR_GIT_SHALLOW;
     node->date = commit.date;
     parents = node->state & INVAR_GIT_SHALLOW ? 0 : commit.n_parents;
     first = graph->parents.count;
@@ -279,7 +244,7 @@ invar_status invar_repo_merge_bases(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], 
         if (is_common(node) && !(node->marks & MARK_STALE))
             insert_base(out, count_out, &node->id);
     }
-    if (*count_out == 0 && cut && repo->n_shallow)
+    if (*count_out == 0 && cut && repo->is_shallow)
         return invar_git_fail_shallow(repo, "two revisions have no common ancestor here");
     return INVAR_OK;
 }
@@ -294,7 +259,7 @@ invar_status invar_repo_is_ancestor(bool *out, invar_repo *repo, const char *anc
     INVAR_TRY(mark_ancestors(&above, &below, &cut, repo, ancestor, commit));
     *out = repo->graph.nodes[above].marks & MARK_B;
     // missing commits cannot matter if `commit` is an ancestor of `ancestor`
-    if (!*out && cut && repo->n_shallow && !(repo->graph.nodes[below].marks & MARK_A))
+    if (!*out && cut && repo->is_shallow && !(repo->graph.nodes[below].marks & MARK_A))
         return invar_git_fail_shallow(repo, "which of two revisions came first cannot be told");
     return INVAR_OK;
 }

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/sort.h"
 #include "base/text.h"
 #include "bisect/git/git.h"
 
@@ -166,43 +165,10 @@ static invar_status real_path(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_FAIL(INVAR_E_IO, 0, "%s: the folder cannot be found", shown);
 }
 
-static int compare_oids(const void *a, const void *b)
-{
-    return INVAR_GIT(oid_cmp)(a, b);
-}
-
-/* Parses the file "shallow": one id per line. */
-static invar_status parse_shallow(invar_repo *repo, const char *text, size_t bytes)
-{
-    const size_t most = bytes / (DIGITS + 1) + 1;
-    git_oid *ids = NULL;
-    const void **order = NULL;
-    size_t count = 0;
-    invar_status status = INVAR_ALLOC(ids, most, "shallow commits");
-
-    if (status == INVAR_OK)
-        status = INVAR_ALLOC(order, most, "shallow commits");
-    if (status == INVAR_OK)
-        status = INVAR_ALLOC_SIZED(repo->shallow, most, sizeof *ids, "shallow commits");
-    for (const char *at = text; status == INVAR_OK && count < most && *at;) {
-        size_t length = strcspn(at, "\n");
-        if (length == DIGITS && INVAR_GIT(oid_fromstrn)(&ids[count], at, DIGITS) == 0) {
-            order[count] = &ids[count];
-            count++;
-        }
-        at += length + (at[length] == '\n');
-    }
-    if (status == INVAR_OK)
-        status = invar_sort(order, count, compare_oids);
-    for (size_t i = 0; status == INVAR_OK && i < count; i++)
-        repo->shallow[i] = *(const git_oid *)order[i];
-    repo->n_shallow = status == INVAR_OK ? count : 0;
-    invar_free(order);
-    invar_free(ids);
-    return status;
-}
-
-/* Reads the file "shallow", which is in the common folder even for a linked work tree. */
+/*
+ * Reads the file "shallow", one id per line, which is in the common folder even for a linked work
+ * tree.
+ */
 static invar_status read_shallow(invar_repo *repo)
 {
     char path[INVAR_PATH_SIZE], *text = NULL;
@@ -212,8 +178,14 @@ static invar_status read_shallow(invar_repo *repo)
     INVAR_TRY(invar_path_join(path, sizeof path, repo->folder, "shallow"));
     if (!invar_path_exists(path))
         return INVAR_OK;
-    INVAR_TRY(invar_file_read(&text, &bytes, path, SHALLOW_BYTES));
-    status = parse_shallow(repo, text, bytes);
+    status = invar_file_read(&text, &bytes, path, SHALLOW_BYTES);
+    for (const char *at = text; status == INVAR_OK && *at; at += strspn(at, "\n")) {
+        size_t length = strcspn(at, "\n");
+        git_oid id;
+        if (length == DIGITS && INVAR_GIT(oid_fromstrn)(&id, at, DIGITS) == 0)
+            status = invar_git_add_shallow(repo, &id);
+        at += length;
+    }
     invar_free(text);
     return status;
 }
@@ -252,7 +224,6 @@ void invar_repo_close(invar_repo *repo)
         INVAR_GIT(repository_free)(repo->modules[i]);
     invar_free(repo->modules);
     invar_git_graph_release(&repo->graph);
-    invar_free(repo->shallow);
     if (repo->git) // otherwise libgit2 may not be loaded
         INVAR_GIT(repository_free)(repo->git);
     invar_free(repo);

@@ -23,7 +23,7 @@ static invar_status fail_revision(const invar_repo *repo, const char *revision, 
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
     invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
-    if ((code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH) && repo->n_shallow)
+    if ((code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH) && repo->is_shallow)
         return INVAR_FAIL(INVAR_E_NOTFOUND, code,
                           "%s: there is no revision '%s': the clone is shallow, "
                           "'git fetch --unshallow' gets the rest",

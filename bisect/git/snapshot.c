@@ -327,15 +327,6 @@ static invar_status list_work_tree(snapshot_job *t)
 
 /* ---- the snapshot ---------------------------------------------------------------------------- */
 
-static bool is_inside(const char *path, const char *folder)
-{
-    size_t length = strlen(folder);
-
-    if (length == 1) // the root folder "/"
-        return true;
-    return strncmp(path, folder, length) == 0 && (path[length] == '\0' || path[length] == '/');
-}
-
 /* Rejects nested folders: the copy would contain itself, or the checkout would empty the source. */
 static invar_status check_target_folder(const char *from, const char *folder)
 {
@@ -353,7 +344,7 @@ static invar_status check_target_folder(const char *from, const char *folder)
         else
             memcpy(path, ".", sizeof ".");
     }
-    if (!is_inside(real, from) && !(whole && is_inside(from, real)))
+    if (!invar_files_is_inside(real, from) && !(whole && invar_files_is_inside(from, real)))
         return INVAR_OK;
     invar_path_show(shown, folder);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the copy must not lie in the tree that it copies",
