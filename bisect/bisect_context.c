@@ -279,7 +279,7 @@ invar_status invar_bisect_context_find_divergence(invar_divergence *out,
     // the cache may have been emptied since; the result is complete without a divergence
     if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
         return INVAR_OK;
-    INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
+    INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger, -1));
     if (!fine || !out->known || !context->what->recipe)
         return INVAR_OK;
     return refine_divergence(out, context, before, after);

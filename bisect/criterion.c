@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/number.h"
 #include "base/text.h"
+#include "bisect/workspace/workspace.h"
 
 #include "base/invar_banned.h"
 
@@ -79,43 +80,29 @@ static bool bound_holds(const invar_criterion *q, double value)
 
 /* ---- names of metrics ------------------------------------------------------------------------ */
 
-typedef struct name_words {
-    const char *starts[16];
-    size_t bytes[16];
-    int count;
-} name_words;
-
-static bool split_words(name_words *out, const char *name)
+/* Returns how often a word occurs in a name, whose words are joined by "_". */
+static int count_word(const char *name, const char *word, size_t bytes)
 {
-    out->count = 0;
-    while (*name) {
-        size_t bytes = strcspn(name, "_");
-        if (out->count == 16)
-            return false;
-        out->starts[out->count] = name;
-        out->bytes[out->count++] = bytes;
-        name += bytes + (name[bytes] == '_');
-    }
-    return true;
+    const char *item;
+    size_t length;
+    int count = 0;
+
+    while (invar_text_item(&item, &length, &name, '_'))
+        count += length == bytes && memcmp(item, word, bytes) == 0;
+    return count;
 }
 
 /* Returns true if both names consist of the same words: logp_diff_max matches max_logp_diff. */
-static bool same_words(const char *a, const char *b)
+static bool same_words(const char *name, const char *asked)
 {
-    name_words x, y;
-    unsigned used = 0;
+    const char *rest = name, *word;
+    size_t bytes;
 
-    if (strlen(a) != strlen(b) || !split_words(&x, a) || !split_words(&y, b) || x.count != y.count)
+    if (strlen(name) != strlen(asked))
         return false;
-    for (int i = 0; i < x.count; i++) {
-        int k = 0;
-        while (k < y.count && ((used >> k & 1) || x.bytes[i] != y.bytes[k] ||
-                               memcmp(x.starts[i], y.starts[k], x.bytes[i]) != 0))
-            k++;
-        if (k == y.count)
+    while (invar_text_item(&word, &bytes, &rest, '_'))
+        if (count_word(name, word, bytes) != count_word(asked, word, bytes))
             return false;
-        used |= 1u << k;
-    }
     return true;
 }
 
@@ -308,19 +295,17 @@ static invar_status evaluate_chain(char out[INVAR_VALUE_SIZE], const invar_crite
 }
 
 static invar_status evaluate_run(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
-                                 invar_ledger *ledger)
+                                 invar_ledger *ledger, const invar_ledger_summary *run)
 {
-    invar_ledger_summary run;
     bool yes;
 
-    INVAR_TRY(invar_ledger_find(&run, ledger, NULL));
-    if (run.last_step < 0)
+    if (run->last_step < 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no step");
     if (q->kind == INVAR_CRITERION_CHAIN)
-        return evaluate_chain(out, q, ledger, &run);
+        return evaluate_chain(out, q, ledger, run);
     if (q->kind == INVAR_CRITERION_POINTS)
-        return evaluate_points(out, q, ledger, run.run);
-    INVAR_TRY(evaluate_metric(&yes, q, ledger, run.run));
+        return evaluate_points(out, q, ledger, run->run);
+    INVAR_TRY(evaluate_metric(&yes, q, ledger, run->run));
     (void)snprintf(out, INVAR_VALUE_SIZE, "%s", yes ? "yes" : "no");
     return INVAR_OK;
 }
@@ -328,11 +313,12 @@ static invar_status evaluate_run(char out[INVAR_VALUE_SIZE], const invar_criteri
 invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *criterion,
                                       const char *ledger)
 {
-    invar_ledger *opened = NULL;
-    invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
+    invar_ledger *opened;
+    invar_ledger_summary run;
+    invar_status status = invar_workspace_ledger_open(&opened, &run, ledger);
 
     if (status == INVAR_OK)
-        status = evaluate_run(out, criterion, opened);
+        status = evaluate_run(out, criterion, opened, &run);
     invar_ledger_close(opened);
     return status;
 }
@@ -386,14 +372,10 @@ invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const
 {
     invar_ledger *x = NULL, *y = NULL;
     invar_ledger_summary run_x, run_y;
-    invar_status status = invar_ledger_open(&x, a, &(invar_ledger_options){0});
+    invar_status status = invar_workspace_ledger_open(&x, &run_x, a);
 
     if (status == INVAR_OK)
-        status = invar_ledger_open(&y, b, &(invar_ledger_options){0});
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&run_x, x, NULL);
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&run_y, y, NULL);
+        status = invar_workspace_ledger_open(&y, &run_y, b);
     if (status == INVAR_OK)
         status = search_step(out, x, &run_x, y, &run_y);
     invar_ledger_close(x);
@@ -403,12 +385,10 @@ invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const
 
 invar_status invar_criterion_last_step(int64_t *out, const char *ledger)
 {
-    invar_ledger *opened = NULL;
+    invar_ledger *opened;
     invar_ledger_summary run;
-    invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
+    invar_status status = invar_workspace_ledger_open(&opened, &run, ledger);
 
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&run, opened, NULL);
     if (status == INVAR_OK)
         *out = run.last_step;
     invar_ledger_close(opened);

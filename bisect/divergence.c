@@ -94,91 +94,50 @@ static void set_from_diff(invar_divergence *out, const invar_diff *diff)
         set_other(out, diff);
 }
 
-static invar_status open_only(invar_ledger **out, int64_t *run_out, const char *path)
-{
-    invar_ledger_summary run;
-
-    INVAR_TRY(invar_ledger_open(out, path, &(invar_ledger_options){.write = false}));
-    INVAR_TRY(invar_ledger_find(&run, *out, NULL));
-    *run_out = run.run;
-    return INVAR_OK;
-}
-
-/* Compares two ledgers at one step, or at all steps if `step` is negative. */
-static invar_status compare_ledgers(invar_divergence *out, const char *before, const char *after,
-                                    int64_t step)
+invar_status invar_divergence_diff(invar_diff **out, const char *before, const char *after,
+                                   int64_t step)
 {
     invar_ledger *a = NULL, *b = NULL;
-    invar_diff *diff = NULL;
-    int64_t run_a, run_b;
-    invar_status status = open_only(&a, &run_a, before);
+    invar_ledger_summary run_a, run_b;
+    invar_status status = invar_workspace_ledger_open(&a, &run_a, before);
 
-    memset(out, 0, sizeof *out);
-    COPY(out->ledger_before, before);
-    COPY(out->ledger_after, after);
+    *out = NULL;
     if (status == INVAR_OK)
-        status = open_only(&b, &run_b, after);
+        status = invar_workspace_ledger_open(&b, &run_b, after);
     if (status == INVAR_OK)
-        status = step < 0 ? invar_diff_runs(&diff, a, run_a, b, run_b)
-                          : invar_diff_step(&diff, a, run_a, b, run_b, step);
-    if (status == INVAR_OK)
-        set_from_diff(out, diff);
-    invar_diff_free(diff);
+        status = step < 0 ? invar_diff_runs(out, a, run_a.run, b, run_b.run)
+                          : invar_diff_step(out, a, run_a.run, b, run_b.run, step);
     invar_ledger_close(b);
     invar_ledger_close(a);
     return status;
 }
 
-invar_status invar_divergence_compare(invar_divergence *out, const char *before, const char *after)
+invar_status invar_divergence_compare(invar_divergence *out, const char *before, const char *after,
+                                      int64_t step)
 {
-    return compare_ledgers(out, before, after, -1);
+    invar_diff *diff;
+
+    memset(out, 0, sizeof *out);
+    COPY(out->ledger_before, before);
+    COPY(out->ledger_after, after);
+    INVAR_TRY(invar_divergence_diff(&diff, before, after, step));
+    set_from_diff(out, diff);
+    invar_diff_free(diff);
+    return INVAR_OK;
 }
 
 /* ---- refinement ------------------------------------------------------------------------------ */
-
-enum { EXTRA = 6 }; // largest number of words that a refining run adds to the flags of its request
-
-static size_t count_words(const char *const *words)
-{
-    size_t count = 0;
-
-    while (words && words[count])
-        count++;
-    return count;
-}
-
-/*
- * Returns how many words at `flags` set a key that `extra` sets: 0, 1 (--key=value) or 2 (--key
- * value).
- */
-static size_t count_overridden_words(const char *const *flags, const char *const *extra)
-{
-    size_t key = strcspn(flags[0], "=");
-
-    for (; *extra; extra += 2)
-        if (strlen(*extra) == key && strncmp(*extra, flags[0], key) == 0)
-            return flags[0][key] || !flags[1] ? 1 : 2;
-    return 0;
-}
 
 /* Runs the request again up to `step`, with the keys of `extra` added or replaced. */
 static invar_status run_with_extra_keys(invar_run_result *out, invar_workspace *workspace, int lock,
                                         const invar_run_request *request, int64_t step,
                                         const char *const *extra)
 {
-    size_t count = count_words(request->flags), used = 0;
     invar_run_request fine = *request;
     const char **flags;
     invar_status status;
 
-    INVAR_TRY(INVAR_ALLOC(flags, count + EXTRA + 1, "the flags of a run"));
-    for (size_t i = 0; i < count;) {
-        size_t overruled = count_overridden_words(request->flags + i, extra);
-        if (overruled == 0)
-            flags[used++] = request->flags[i];
-        i += overruled ? overruled : 1;
-    }
-    memcpy(flags + used, extra, (count_words(extra) + 1) * sizeof *flags);
+    INVAR_TRY(invar_workspace_flags_replace(&flags, request->flags, extra));
     fine.flags = flags;
     fine.name = "fine";
     fine.until = step;
@@ -226,7 +185,7 @@ static invar_status refine_with_same_samples(invar_divergence *fine, invar_works
     INVAR_TRY(run_with_extra_keys(&ran, workspace, lock, after, fine->step, extra));
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(compare_ledgers(&behind, before->ledger, ran.ledger, fine->step));
+    INVAR_TRY(invar_divergence_compare(&behind, before->ledger, ran.ledger, fine->step));
     if (behind.known && *behind.before)
         *fine = behind;
     return INVAR_OK;
@@ -259,7 +218,7 @@ invar_status invar_divergence_refine(invar_divergence *divergence, invar_workspa
     INVAR_TRY(run_with_extra_keys(&b, workspace, lock, after, divergence->step, plain));
     if (b.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(invar_divergence_compare(&fine, a.ledger, b.ledger));
+    INVAR_TRY(invar_divergence_compare(&fine, a.ledger, b.ledger, -1));
     // the runs do not diverge again; the caller's confirmation reports nondeterminism
     if (!fine.known)
         return INVAR_OK;

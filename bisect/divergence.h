@@ -49,9 +49,16 @@ typedef struct invar_divergence {
     char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* paths for `invar diff` */
 } invar_divergence;
 
-/* Compares two existing ledgers. out->known is false if the runs are equal. */
-invar_status invar_divergence_compare(invar_divergence *out, const char *before,
-                                      const char *after) INVAR_MUST_USE;
+/*
+ * Compares the runs of two ledgers at one step, or at all steps if `step` is negative. The caller
+ * frees *out with invar_diff_free.
+ */
+invar_status invar_divergence_diff(invar_diff **out, const char *before, const char *after,
+                                   int64_t step) INVAR_MUST_USE;
+
+/* Like invar_divergence_diff. out->known is false if the runs are equal. */
+invar_status invar_divergence_compare(invar_divergence *out, const char *before, const char *after,
+                                      int64_t step) INVAR_MUST_USE;
 
 /*
  * Refines a known divergence: both requests run up to its step with every point recorded. Leaves

@@ -185,9 +185,7 @@ static invar_status compare_golden(invar_bisect_context *context, const char *le
     invar_status status = invar_golden_read(&was, context->golden);
 
     if (status == INVAR_OK)
-        status = invar_ledger_open(&ledger, ledger_path, &(invar_ledger_options){0});
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&run, ledger, NULL);
+        status = invar_workspace_ledger_open(&ledger, &run, ledger_path);
     if (status == INVAR_OK)
         status = invar_golden_from_run(&is, ledger, run.run, "bisect");
     if (status == INVAR_OK)

@@ -452,7 +452,7 @@ static invar_status locate_difference(invar_ab_context *context)
     if (context->result->two_models)
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(&context->result->divergence, pair->ran[INVAR_AB_A].ledger,
-                                       pair->ran[INVAR_AB_B].ledger));
+                                       pair->ran[INVAR_AB_B].ledger, -1));
     return context->result->divergence.known ? invar_ab_refine(context, pair) : INVAR_OK;
 }
 

@@ -19,32 +19,6 @@
 
 /* ---- two runs -------------------------------------------------------------------------------- */
 
-static invar_status open_run(invar_ledger **out, invar_ledger_summary *run, const char *path)
-{
-    INVAR_TRY(invar_ledger_open(out, path, &(invar_ledger_options){0}));
-    return invar_ledger_find(run, *out, NULL);
-}
-
-static invar_status diff_ledgers(const char *a, const char *b,
-                                 void (*take)(void *payload, const invar_diff *diff), void *payload)
-{
-    invar_ledger *ledgers[2] = {NULL, NULL};
-    invar_ledger_summary runs[2];
-    invar_diff *diff = NULL;
-    invar_status status = open_run(&ledgers[0], &runs[0], a);
-
-    if (status == INVAR_OK)
-        status = open_run(&ledgers[1], &runs[1], b);
-    if (status == INVAR_OK)
-        status = invar_diff_runs(&diff, ledgers[0], runs[0].run, ledgers[1], runs[1].run);
-    if (status == INVAR_OK)
-        take(payload, diff);
-    invar_diff_free(diff);
-    invar_ledger_close(ledgers[0]);
-    invar_ledger_close(ledgers[1]);
-    return status;
-}
-
 static bool runs_are_equal(const invar_diff *diff)
 {
     return diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL && diff->steps.only_a == 0 &&
@@ -54,20 +28,6 @@ static bool runs_are_equal(const invar_diff *diff)
 static int64_t common_steps(const invar_diff *diff)
 {
     return diff->steps.first < 0 ? 0 : diff->steps.last - diff->steps.first + 1;
-}
-
-static void set_pair(void *payload, const invar_diff *diff)
-{
-    invar_ab_pair *pair = payload;
-
-    pair->compared = true;
-    pair->same = runs_are_equal(diff);
-    pair->steps = common_steps(diff);
-    pair->only[INVAR_AB_A] = diff->steps.only_a;
-    pair->only[INVAR_AB_B] = diff->steps.only_b;
-    pair->diverged = diff->diverged;
-    pair->first = diff->step;
-    invar_diff_headline(pair->headline, diff);
 }
 
 static void copy_value(char out[INVAR_AB_VALUE], const char *text)
@@ -104,10 +64,8 @@ static bool is_model_hash(const invar_diff_fact *fact)
     return strcmp(fact->scope, "identity") == 0 && strcmp(fact->key, "model hash") == 0;
 }
 
-static void set_facts(void *payload, const invar_diff *diff)
+static void set_facts(invar_ab_result *answer, const invar_diff *diff)
 {
-    invar_ab_result *answer = payload;
-
     for (int pass = 0; pass < 2; pass++) { // identity facts first, then the rest
         for (size_t i = 0; i < diff->facts.count; i++) {
             const invar_diff_fact *fact = &diff->facts.items[i];
@@ -128,29 +86,45 @@ static void set_facts(void *payload, const invar_diff *diff)
     }
 }
 
-static void set_aa_check(void *payload, const invar_diff *diff)
-{
-    invar_aa_check *gate = payload;
-
-    gate->same = runs_are_equal(diff);
-    gate->steps = common_steps(diff);
-    invar_diff_headline(gate->headline, diff);
-}
-
 invar_status invar_ab_compare_pair(invar_ab_pair *pair)
 {
-    return diff_ledgers(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, set_pair, pair);
+    invar_diff *diff;
+
+    INVAR_TRY(invar_divergence_diff(&diff, pair->ran[INVAR_AB_A].ledger,
+                                    pair->ran[INVAR_AB_B].ledger, -1));
+    pair->compared = true;
+    pair->same = runs_are_equal(diff);
+    pair->steps = common_steps(diff);
+    pair->only[INVAR_AB_A] = diff->steps.only_a;
+    pair->only[INVAR_AB_B] = diff->steps.only_b;
+    pair->diverged = diff->diverged;
+    pair->first = diff->step;
+    invar_diff_headline(pair->headline, diff);
+    invar_diff_free(diff);
+    return INVAR_OK;
 }
 
 invar_status invar_ab_compare_aa_check(invar_aa_check *check)
 {
-    return diff_ledgers(check->ledger, check->second_ledger, set_aa_check, check);
+    invar_diff *diff;
+
+    INVAR_TRY(invar_divergence_diff(&diff, check->ledger, check->second_ledger, -1));
+    check->same = runs_are_equal(diff);
+    check->steps = common_steps(diff);
+    invar_diff_headline(check->headline, diff);
+    invar_diff_free(diff);
+    return INVAR_OK;
 }
 
 invar_status invar_ab_compare_facts(invar_ab_result *result)
 {
-    return diff_ledgers(result->pairs->ran[INVAR_AB_A].ledger,
-                        result->pairs->ran[INVAR_AB_B].ledger, set_facts, result);
+    invar_diff *diff;
+
+    INVAR_TRY(invar_divergence_diff(&diff, result->pairs->ran[INVAR_AB_A].ledger,
+                                    result->pairs->ran[INVAR_AB_B].ledger, -1));
+    set_facts(result, diff);
+    invar_diff_free(diff);
+    return INVAR_OK;
 }
 
 /* ---- one ledger of all runs ------------------------------------------------------------------ */
@@ -160,7 +134,7 @@ static invar_status import_run(int64_t *number_out, invar_ledger *into, const ch
     invar_ledger *from = NULL;
     invar_ledger_summary run;
     int64_t count;
-    invar_status status = open_run(&from, &run, path);
+    invar_status status = invar_workspace_ledger_open(&from, &run, path);
 
     if (status == INVAR_OK)
         status = invar_ledger_import(&count, into, from);

@@ -30,52 +30,20 @@ typedef struct ab_request {
     const char *environment[2];
 } ab_request;
 
-/*
- * Returns how many words at `word` set a key that the experiment sets: 0, 1 (--key=value) or 2
- * (--key value).
- */
-static size_t count_overridden_words(const char *const *word, const invar_ab_varied_key *settings,
-                                     size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        size_t bytes = strlen(settings[i].key);
-        if (strncmp(*word, "--", 2) != 0 || strncmp(*word + 2, settings[i].key, bytes) != 0)
-            continue;
-        if ((*word)[2 + bytes] == '=')
-            return 1;
-        if ((*word)[2 + bytes] == '\0')
-            return word[1] ? 2 : 1;
-    }
-    return 0;
-}
-
 /* Joins the user's flags, without the keys that the experiment sets, and these keys. */
 static invar_status build_flags(ab_request *out, const invar_ab_context *context,
                                 const invar_ab_run_job *j)
 {
-    invar_ab_varied_key settings[SETTINGS] = {{"seed", j->pair->seed},
-                                              {"rollout-seed", j->pair->rollout_seed}};
-    size_t n_settings = 2, count = 0;
+    const invar_ab_varied_key keys[SETTINGS] = {
+        {"seed", j->pair->seed}, {"rollout-seed", j->pair->rollout_seed}, j->free[0], j->free[1]};
+    const char *settings[SETTINGS + 1] = {NULL};
 
-    for (size_t i = 0; i < 2 && j->free[i].key; i++)
-        settings[n_settings++] = j->free[i];
-    while (context->what->flags && context->what->flags[count])
-        count++;
-    INVAR_TRY(INVAR_ALLOC(out->flags, count + SETTINGS + 1, "flags"));
-    count = 0;
-    for (const char *const *flag = context->what->flags; flag && *flag;) {
-        size_t said = count_overridden_words(flag, settings, n_settings);
-        if (said == 0)
-            out->flags[count++] = *flag++;
-        flag += said;
+    for (size_t i = 0; i < SETTINGS && keys[i].key; i++) {
+        (void)snprintf(out->settings[i], sizeof out->settings[i], "--%s=%" PRId64, keys[i].key,
+                       keys[i].value);
+        settings[i] = out->settings[i];
     }
-    for (size_t i = 0; i < n_settings; i++) {
-        (void)snprintf(out->settings[i], sizeof out->settings[i], "--%s=%" PRId64, settings[i].key,
-                       settings[i].value);
-        out->flags[count++] = out->settings[i];
-    }
-    out->flags[count] = NULL;
-    return INVAR_OK;
+    return invar_workspace_flags_replace(&out->flags, context->what->flags, settings);
 }
 
 /*

@@ -146,26 +146,13 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
     return invar_recipe_flatten(out, bytes_out, inside);
 }
 
-bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,
-                    const char *key)
-{
-    size_t bytes;
-    const char *value = invar_workspace_value(&bytes, flags, recipe, key);
-
-    if (!value || bytes >= size)
-        return false;
-    memcpy(out, value, bytes);
-    out[bytes] = '\0';
-    return true;
-}
-
 invar_status invar_ab_number(int64_t *out, const char *const *flags, const char *recipe,
                              const char *key, int64_t fallback)
 {
     char text[32], quoted[INVAR_TEXT_QUOTE_SIZE], *end;
 
     *out = fallback;
-    if (!invar_ab_value(text, sizeof text, flags, recipe, key))
+    if (!invar_workspace_value_copy(text, sizeof text, flags, recipe, key))
         return INVAR_OK;
     errno = 0;
     *out = strtoll(text, &end, 10);

@@ -39,13 +39,9 @@ invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_
                                   invar_repo *repo) INVAR_MUST_USE;
 
 /*
- * Copies the value of a key from the flags, or else from the recipe text. Returns false if neither
- * has it or it does not fit.
+ * Reads the value of a key, from the flags or else from the recipe text: an integer of at least 0.
+ * *out is `fallback` if the key is absent.
  */
-bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,
-                    const char *key);
-
-/* Like invar_ab_value, for an integer of at least 0. *out is `fallback` if the key is absent. */
 invar_status invar_ab_number(int64_t *out, const char *const *flags, const char *recipe,
                              const char *key, int64_t fallback) INVAR_MUST_USE;
 

@@ -106,8 +106,7 @@ static invar_status read_run(invar_ci_side *out, invar_ci_result *result, const 
     invar_ledger *ledger;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = invar_ledger_find(&run, ledger, NULL);
+    status = invar_workspace_ledger_open(&ledger, &run, path);
     if (status == INVAR_OK)
         status = read_build(result, ledger, run.run);
     if (status == INVAR_OK)

@@ -53,9 +53,7 @@ static invar_status add_run(json_t *runs, const invar_ab_result *a, int side, si
     int64_t limit;
     invar_status status;
 
-    status = invar_ledger_open(&ledger, pair->ran[side].ledger, &(invar_ledger_options){0});
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&summary, ledger, NULL);
+    status = invar_workspace_ledger_open(&ledger, &summary, pair->ran[side].ledger);
     if (status == INVAR_OK) {
         run = (invar_report_run){.ledger = ledger, .run = summary.run};
         status = choose_limit(&limit, &run, 2 * shown);

@@ -24,25 +24,6 @@
 
 #define BUILD_FILE_BYTES 1048576
 
-/* Returns the value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
-static const char *find_value(size_t *bytes_out, const char *text, const char *key)
-{
-    size_t length = strlen(key);
-
-    *bytes_out = 0;
-    for (const char *line = text; line && *line; line = strchr(line, '\n')) {
-        const char *value;
-        line += *line == '\n';
-        value = line + length;
-        if (strncmp(line, key, length) != 0 || strncmp(value, " = ", 3) != 0)
-            continue;
-        value += 3;
-        *bytes_out = strcspn(value, "\r\n");
-        return value;
-    }
-    return "";
-}
-
 /*
  * Formats the file. Compiler entries come from the build; the rest is known better here, because
  * the worktree has no .git.
@@ -64,9 +45,9 @@ static size_t format_build_info(char *out, size_t size, const char *tree,
         about ? "clean" : "unknown");
     for (int i = 0; i < 4; i++) {
         size_t bytes;
-        const char *value = find_value(&bytes, built, kept[i]);
+        const char *value = invar_workspace_value(&bytes, NULL, built, kept[i]);
         used += (size_t)snprintf(out + used, size - used, "%s = ", kept[i]);
-        invar_text_quote(out + used, bytes + 4, value, bytes);
+        invar_text_quote(out + used, bytes + 4, value ? value : "", bytes);
         used += strlen(out + used);
         out[used++] = '\n';
     }

@@ -19,7 +19,6 @@
 
 #include "base/alloc.h"
 #include "base/number.h"
-#include "base/recipe/recipe.h"
 #include "bisect/workspace/workspace.h"
 #include "bisect/workspace/workspace_internal.h"
 
@@ -65,34 +64,9 @@ static const char *program_name(const char *path)
 
 /* ---- the verdict file ------------------------------------------------------------------------ */
 
-enum { VERDICT_STATE, VERDICT_BINARY, VERDICT_SECONDS, VERDICT_STORY, VERDICT_KEYS };
-
 /* A stopped build has no verdict. */
 static const char *const state_words[] = {
     [INVAR_REVISION_BUILD_READY] = "ready", [INVAR_REVISION_BUILD_FAILED] = "failed"};
-static const invar_choices invar_revision_build_state_choices = {
-    state_words, sizeof state_words / sizeof *state_words};
-
-static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
-    {.section = "program",
-     .name = "state",
-     .type = INVAR_RECIPE_TYPE_ENUM,
-     .choices = &invar_revision_build_state_choices,
-     .doc = "whether there is one"},
-    {.section = "program",
-     .name = "binary",
-     .type = INVAR_RECIPE_TYPE_STRING,
-     .doc = "digest of its bytes"},
-    {.section = "program",
-     .name = "seconds",
-     .type = INVAR_RECIPE_TYPE_FLOAT,
-     .doc = "that the build took"},
-    {.section = "program",
-     .name = "story",
-     .type = INVAR_RECIPE_TYPE_STRING,
-     .doc = "why it failed"},
-};
-static const invar_recipe_schema verdict_schema = {.keys = verdict_keys, .count = VERDICT_KEYS};
 
 static invar_status write_verdict(const char *folder, const invar_revision_build *build)
 {
@@ -109,29 +83,24 @@ static invar_status write_verdict(const char *folder, const invar_revision_build
     return invar_file_write(path, text, (size_t)bytes);
 }
 
-static invar_status parse_verdict(invar_revision_build *out, const invar_recipe *verdict)
+/* *out is false if the folder has no valid verdict file. */
+static invar_status read_verdict(bool *out, invar_revision_build *build, const char *folder)
 {
-    INVAR_TRY(invar_recipe_check(verdict));
-    out->state = INVAR_RECIPE_ENUM(invar_revision_build_state, verdict, VERDICT_STATE);
-    out->seconds = invar_recipe_float(verdict, VERDICT_SECONDS);
-    (void)snprintf(out->failure_reason, sizeof out->failure_reason, "%s",
-                   invar_recipe_string(verdict, VERDICT_STORY));
-    return invar_digest_parse(&out->binary, invar_recipe_string(verdict, VERDICT_BINARY));
-}
+    char *text, state[16], hex[INVAR_DIGEST_HEX_SIZE];
 
-static invar_status read_verdict(invar_revision_build *out, const char *folder)
-{
-    char path[INVAR_PATH_SIZE];
-    invar_recipe *verdict;
-    invar_status status;
-
-    INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
-    INVAR_TRY(invar_recipe_new(&verdict, &verdict_schema));
-    status = invar_recipe_read(verdict, path);
-    if (status == INVAR_OK)
-        status = parse_verdict(out, verdict);
-    invar_recipe_free(verdict);
-    return status;
+    INVAR_TRY(invar_workspace_record_read(&text, folder, "verdict", 5));
+    *out = text && invar_workspace_value_copy(state, sizeof state, NULL, text, "state") &&
+           invar_workspace_value_copy(hex, sizeof hex, NULL, text, "binary") &&
+           invar_workspace_record_number(&build->seconds, text, "seconds") &&
+           invar_workspace_value_copy(build->failure_reason, sizeof build->failure_reason, NULL,
+                                      text, "story") &&
+           invar_digest_parse(&build->binary, hex) == INVAR_OK;
+    build->state = *out && strcmp(state, state_words[INVAR_REVISION_BUILD_READY]) == 0
+                       ? INVAR_REVISION_BUILD_READY
+                       : INVAR_REVISION_BUILD_FAILED;
+    *out = *out && strcmp(state, state_words[build->state]) == 0;
+    invar_free(text);
+    return INVAR_OK;
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
@@ -295,24 +264,19 @@ static invar_status load_cached_build(bool *out, invar_revision_build *build, co
     invar_digest digest;
     invar_status status;
 
-    *out = false;
     INVAR_TRY(invar_path_join(build->log, sizeof build->log, folder, "build.log"));
     INVAR_TRY(invar_path_join(build->path, sizeof build->path, folder, name));
-    status = read_verdict(build, folder);
-    if (status == INVAR_OK && build->state == INVAR_REVISION_BUILD_READY) {
+    INVAR_TRY(read_verdict(out, build, folder));
+    if (*out && build->state == INVAR_REVISION_BUILD_READY) {
         status = invar_workspace_hash_binary(&digest, build->path, true);
-        if (status == INVAR_OK && !invar_digest_equal(&digest, &build->binary))
-            return INVAR_OK;
+        if (status == INVAR_E_NOMEM)
+            return status;
+        *out = status == INVAR_OK && invar_digest_equal(&digest, &build->binary);
     }
-    if (status == INVAR_E_NOMEM)
-        return status;
-    if (status != INVAR_OK) {
+    if (!*out)
         invar_error_clear();
-        return INVAR_OK;
-    }
-    if (build->state == INVAR_REVISION_BUILD_FAILED)
+    else if (build->state == INVAR_REVISION_BUILD_FAILED)
         build->path[0] = '\0';
-    *out = true;
     return INVAR_OK;
 }
 

@@ -18,7 +18,6 @@
 #include "base/number.h"
 #include "base/process/process.h"
 #include "base/recipe/flatten.h"
-#include "base/recipe/recipe.h"
 #include "bisect/workspace/workspace.h"
 #include "bisect/workspace/workspace_internal.h"
 #include "ledger/ledger.h"
@@ -41,19 +40,6 @@ typedef struct run_job {
 
 /* ---- the outcome file ------------------------------------------------------------------------ */
 
-enum { OUTCOME_ENOUGH, OUTCOME_CODE, OUTCOME_SECONDS, OUTCOME_PEAK, OUTCOME_KEYS };
-
-static const invar_recipe_key outcome_keys[OUTCOME_KEYS] = {
-    {.section = "run",
-     .name = "enough",
-     .type = INVAR_RECIPE_TYPE_BOOL,
-     .doc = "it was ended before its time"},
-    {.section = "run", .name = "exit-code", .type = INVAR_RECIPE_TYPE_INT, .doc = "of train"},
-    {.section = "run", .name = "seconds", .type = INVAR_RECIPE_TYPE_FLOAT, .doc = "that it took"},
-    {.section = "run", .name = "peak-bytes", .type = INVAR_RECIPE_TYPE_INT, .doc = "of memory"},
-};
-static const invar_recipe_schema outcome_schema = {.keys = outcome_keys, .count = OUTCOME_KEYS};
-
 static invar_status write_outcome(const invar_run_result *ran)
 {
     char path[INVAR_PATH_SIZE], seconds[INVAR_NUMBER_SIZE], text[256];
@@ -67,25 +53,25 @@ static invar_status write_outcome(const invar_run_result *ran)
     return invar_file_write(path, text, (size_t)bytes);
 }
 
-static invar_status read_outcome(invar_run_result *out, const char *folder)
+/* *out is false if the folder has no valid outcome file. */
+static invar_status read_outcome(bool *out, invar_run_result *ran, const char *folder)
 {
-    char path[INVAR_PATH_SIZE];
-    invar_recipe *outcome;
-    invar_status status;
+    char *text, enough[8];
+    double code = 0, peak = 0;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, folder, "outcome"));
-    INVAR_TRY(invar_recipe_new(&outcome, &outcome_schema));
-    status = invar_recipe_read(outcome, path);
-    if (status == INVAR_OK)
-        status = invar_recipe_check(outcome);
-    if (status == INVAR_OK) {
-        out->enough = invar_recipe_bool(outcome, OUTCOME_ENOUGH);
-        out->exit_code = (int)invar_recipe_int(outcome, OUTCOME_CODE);
-        out->seconds = invar_recipe_float(outcome, OUTCOME_SECONDS);
-        out->peak_bytes = invar_recipe_int(outcome, OUTCOME_PEAK);
-    }
-    invar_recipe_free(outcome);
-    return status;
+    INVAR_TRY(invar_workspace_record_read(&text, folder, "outcome", 5));
+    *out = text && invar_workspace_value_copy(enough, sizeof enough, NULL, text, "enough") &&
+           invar_workspace_record_number(&code, text, "exit-code") &&
+           invar_workspace_record_number(&ran->seconds, text, "seconds") &&
+           invar_workspace_record_number(&peak, text, "peak-bytes");
+    ran->enough = *out && strcmp(enough, "true") == 0;
+    *out = *out && (ran->enough || strcmp(enough, "false") == 0);
+    ran->exit_code = (int)code;
+    ran->peak_bytes = (int64_t)peak;
+    if (!*out)
+        invar_error_clear();
+    invar_free(text);
+    return INVAR_OK;
 }
 
 static invar_status set_paths(invar_run_result *out, const char *folder)
@@ -101,15 +87,9 @@ static invar_status set_paths(invar_run_result *out, const char *folder)
 static invar_status load_cached_run(bool *out, invar_run_result *ran, const char *folder,
                                     const invar_run_request *q)
 {
-    invar_status status = read_outcome(ran, folder);
-
-    *out = false;
-    if (status == INVAR_E_NOMEM)
-        return status;
-    if (status != INVAR_OK) {
-        invar_error_clear();
+    INVAR_TRY(read_outcome(out, ran, folder));
+    if (!*out)
         return INVAR_OK;
-    }
     INVAR_TRY(set_paths(ran, folder));
     ran->state = INVAR_RUN_DONE;
     *out = invar_path_exists(ran->ledger) &&
@@ -165,17 +145,6 @@ static bool line_sets_key(const char *command_line, const char *key)
            command_line[length + strspn(command_line + length, " ")] == '=';
 }
 
-static bool recipe_sets_key(const char *recipe, const char *key)
-{
-    for (const char *command_line = recipe; command_line;
-         command_line = strchr(command_line, '\n')) {
-        command_line += *command_line == '\n';
-        if (line_sets_key(command_line, key))
-            return true;
-    }
-    return false;
-}
-
 static bool has_flag(const char *const *flags, const char *flag)
 {
     size_t length = strlen(flag);
@@ -185,15 +154,6 @@ static bool has_flag(const char *const *flags, const char *flag)
             return true;
     }
     return false;
-}
-
-static size_t count_words(const char *const *words)
-{
-    size_t count = 0;
-
-    while (words && words[count])
-        count++;
-    return count;
 }
 
 /* Command line under construction. The words point to texts owned elsewhere. */
@@ -236,6 +196,7 @@ static void build_words(command_line *l, const run_job *r)
 {
     const invar_run_request *q = r->request;
     char *rest = NULL;
+    size_t bytes;
 
     for (char *word = strtok_r(l->prefix, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
         add_word(l, word);
@@ -248,7 +209,7 @@ static void build_words(command_line *l, const run_job *r)
     for (size_t i = 0; i < N_DISABLED_KEYS; i++) {
         (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", disabled_keys[i][0]);
         if (has_flag(q->flags, l->flags[i]) ||
-            (i >= ALWAYS && !recipe_sets_key(r->recipe, disabled_keys[i][0])))
+            (i >= ALWAYS && !invar_workspace_value(&bytes, NULL, r->recipe, disabled_keys[i][0])))
             continue;
         add_word(l, l->flags[i]);
         add_word(l, disabled_keys[i][1]);
@@ -276,7 +237,8 @@ static invar_status build_command_line(command_line *l, const run_job *r)
     INVAR_TRY(INVAR_ALLOC(l->prefix, bytes, "a command"));
     memcpy(l->prefix, prefix, bytes);
     INVAR_TRY(INVAR_ALLOC(l->words,
-                          bytes / 2 + count_words(r->request->flags) + 2 * N_DISABLED_KEYS + 14,
+                          bytes / 2 + invar_workspace_count_words(r->request->flags) +
+                              2 * N_DISABLED_KEYS + 14,
                           "a command's words"));
     build_words(l, r);
     return INVAR_OK;
@@ -315,9 +277,7 @@ static invar_status read_progress(run_progress *out, const char *path)
     *out = (run_progress){.step = -1};
     if (!invar_path_exists(path))
         return INVAR_OK;
-    status = invar_ledger_open(&ledger, path, &(invar_ledger_options){0});
-    if (status == INVAR_OK)
-        status = invar_ledger_find(&run, ledger, NULL);
+    status = invar_workspace_ledger_open(&ledger, &run, path);
     if (status == INVAR_OK)
         out->step = run.last_step;
     if (status == INVAR_OK && run.finished)
@@ -395,7 +355,7 @@ static invar_status execute_run(run_job *r, int lock)
     static const char *const common[] = {INVAR_WORKTREE_WITHOUT, "INVAR_SAVE=none"};
     const size_t n_common = sizeof common / sizeof common[0];
     const invar_run_request *q = r->request;
-    size_t extra = count_words(q->environment);
+    size_t extra = invar_workspace_count_words(q->environment);
     char log[INVAR_PATH_SIZE];
     command_line l = {0};
     const char **environment = NULL;

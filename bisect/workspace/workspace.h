@@ -38,6 +38,7 @@
 #include "base/status.h"
 #include "bisect/git/repo.h"
 #include "bisect/workspace/child.h"
+#include "ledger/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -204,12 +205,29 @@ typedef struct invar_run_result {
 const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, const char *recipe,
                                   const char *key);
 
+/* Like invar_workspace_value, but copies the value. Returns false if it is absent or too long. */
+bool invar_workspace_value_copy(char *out, size_t size, const char *const *flags,
+                                const char *recipe, const char *key);
+
+/*
+ * Joins flags, without those that set a key of `extra`, and `extra`, whose words are "--key=value"
+ * or pairs. Both are NULL-terminated; `flags` may be NULL. The caller frees *out with invar_free.
+ */
+invar_status invar_workspace_flags_replace(const char ***out, const char *const *flags,
+                                           const char *const *extra) INVAR_MUST_USE;
+
 /*
  * Hashes the current state of the files that a recipe text and flags (NULL-terminated, or NULL)
  * name: size and inode change time, not contents; of a folder, those of its files. The hash is part
  * of the cache key of every run and of the id of a bisect.
  */
 void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags);
+
+/*
+ * Opens a ledger for reading and finds its only run. The caller closes *out, also after a failure.
+ */
+invar_status invar_workspace_ledger_open(invar_ledger **out, invar_ledger_summary *run,
+                                         const char *path) INVAR_MUST_USE;
 
 /*
  * Runs the program, or reuses the run of the same program with the same recipe, flags, environment,

@@ -49,6 +49,21 @@ void invar_workspace_key_add(invar_hasher *hasher, const char *text);
  */
 void invar_workspace_key_add_inputs(invar_hasher *hasher, const char *value, size_t bytes);
 
+/* ---- recipe_values.c ------------------------------------------------------------------------- */
+
+/*
+ * Reads a record of the cache, a file of "key = value" lines. *out is NULL if it does not exist or
+ * has another number of lines. The caller frees *out with invar_free.
+ */
+invar_status invar_workspace_record_read(char **out, const char *folder, const char *name,
+                                         size_t lines) INVAR_MUST_USE;
+
+/* Reads a number of a record. Returns false if there is none. */
+bool invar_workspace_record_number(double *out, const char *record, const char *key);
+
+/* Returns the length of a NULL-terminated list; 0 for NULL. */
+size_t invar_workspace_count_words(const char *const *words);
+
 /* ---- binary.c -------------------------------------------------------------------------------- */
 
 /* Copies a program and its modules into the folder of `to`. *out is the digest of all of them. */

@@ -42,7 +42,7 @@ static invar_divergence compare_runs(const invar_test_ledger *a, const invar_tes
 
     assert_ok(invar_test_ledger_write(before, a));
     assert_ok(invar_test_ledger_write(after, b));
-    assert_ok(invar_divergence_compare(&divergence, before, after));
+    assert_ok(invar_divergence_compare(&divergence, before, after, -1));
     assert_string_equal(divergence.ledger_before, before);
     assert_string_equal(divergence.ledger_after, after);
     assert_false(divergence.op_level);
@@ -143,7 +143,7 @@ static void test_place__structure_alone(void **state)
         assert_ok(invar_ledger_finish(ledger, 0, "done"));
         invar_ledger_close(ledger);
     }
-    assert_ok(invar_divergence_compare(&divergence, before, after));
+    assert_ok(invar_divergence_compare(&divergence, before, after, -1));
     assert_true(divergence.known);
     assert_int_equal(divergence.step, 0);
     assert_string_equal(divergence.kind, "structure");
@@ -188,13 +188,13 @@ static void test_place__what_is_no_ledger(void **state)
 
     (void)state;
     assert_ok(invar_test_ledger_write(good, &(invar_test_ledger){.steps = 2}));
-    assert_fails(invar_divergence_compare(&divergence, good, none), INVAR_E_NOTFOUND, "");
+    assert_fails(invar_divergence_compare(&divergence, good, none, -1), INVAR_E_NOTFOUND, "");
     assert_false(divergence.known);
-    assert_fails(invar_divergence_compare(&divergence, none, good), INVAR_E_NOTFOUND, "");
+    assert_fails(invar_divergence_compare(&divergence, none, good, -1), INVAR_E_NOTFOUND, "");
     assert_ok(invar_test_ledger_write(two, &(invar_test_ledger){.steps = 2}));
     assert_ok(invar_test_ledger_add(two, &(invar_test_ledger){.steps = 2}));
     // The ledger has two runs.
-    assert_int_not_equal(invar_divergence_compare(&divergence, good, two), INVAR_OK);
+    assert_int_not_equal(invar_divergence_compare(&divergence, good, two, -1), INVAR_OK);
     assert_false(divergence.known);
 }
 

@@ -398,19 +398,19 @@ static void test_ab_side__values(void **state)
     int64_t number;
 
     (void)state;
-    assert_true(invar_ab_value(out, sizeof out, NULL, recipe, "seed"));
+    assert_true(invar_workspace_value_copy(out, sizeof out, NULL, recipe, "seed"));
     assert_string_equal(out, "7");
-    assert_true(invar_ab_value(out, sizeof out, flags, recipe, "seed"));
+    assert_true(invar_workspace_value_copy(out, sizeof out, flags, recipe, "seed"));
     assert_string_equal(out, "9");
-    assert_true(invar_ab_value(out, sizeof out, flags, recipe, "lr"));
+    assert_true(invar_workspace_value_copy(out, sizeof out, flags, recipe, "lr"));
     assert_string_equal(out, "0.5");
-    assert_true(invar_ab_value(out, sizeof out, NULL, recipe, "name"));
+    assert_true(invar_workspace_value_copy(out, sizeof out, NULL, recipe, "name"));
     assert_string_equal(out, "x = y");
-    assert_true(invar_ab_value(out, sizeof out, NULL, recipe, "last"));
+    assert_true(invar_workspace_value_copy(out, sizeof out, NULL, recipe, "last"));
     assert_string_equal(out, "end");
-    assert_false(invar_ab_value(out, sizeof out, flags, recipe, "threads"));
-    assert_false(invar_ab_value(out, sizeof out, flags, recipe, "see"));
-    assert_false(invar_ab_value(out, 3, NULL, recipe, "name"));
+    assert_false(invar_workspace_value_copy(out, sizeof out, flags, recipe, "threads"));
+    assert_false(invar_workspace_value_copy(out, sizeof out, flags, recipe, "see"));
+    assert_false(invar_workspace_value_copy(out, 3, NULL, recipe, "name"));
     assert_ok(invar_ab_number(&number, NULL, recipe, "micro-batch-size", 1));
     assert_int_equal(number, 4);
     assert_ok(invar_ab_number(&number, NULL, recipe, "rollout-seed", 42));
