@@ -62,6 +62,27 @@ invar_status invar_sort(const void **items, size_t count, comparison compare)
     return INVAR_OK;
 }
 
+invar_status invar_sort_items(void *items, size_t count, size_t size, comparison compare)
+{
+    const void **order = NULL;
+    char *sorted = NULL;
+    invar_status status = INVAR_ALLOC(order, count, "sorting");
+
+    for (size_t i = 0; status == INVAR_OK && i < count; i++)
+        order[i] = (char *)items + i * size;
+    if (status == INVAR_OK)
+        status = invar_sort(order, count, compare);
+    if (status == INVAR_OK)
+        status = INVAR_ALLOC_SIZED(sorted, count, size, "sorting");
+    for (size_t i = 0; status == INVAR_OK && i < count; i++)
+        memcpy(sorted + i * size, order[i], size);
+    if (status == INVAR_OK && count > 0)
+        memcpy(items, sorted, count * size);
+    invar_free(sorted);
+    invar_free(order);
+    return status;
+}
+
 int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key)
 {
     int64_t low = 0, high = count;

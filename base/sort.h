@@ -22,6 +22,10 @@ extern "C" {
 invar_status invar_sort(const void **items, size_t count,
                         int (*compare)(const void *a, const void *b)) INVAR_MUST_USE;
 
+/* Like invar_sort, for an array of `count` items of `size` bytes, which are moved. */
+invar_status invar_sort_items(void *items, size_t count, size_t size,
+                              int (*compare)(const void *a, const void *b)) INVAR_MUST_USE;
+
 /*
  * Returns the index of the row with this key; -1 if no row has it. A row has `row` bytes, with an
  * int64_t key at offset `key_at`; rows are ascending by key.

@@ -289,13 +289,9 @@ invar_status invar_bisect_context_add_change(invar_bisect_context *context,
                                              const invar_bisect_change *change)
 {
     invar_bisect_result *answer = context->result;
-    invar_bisect_change *grown;
+    int64_t count = (int64_t)answer->n_changes, capacity = count;
 
-    INVAR_TRY(INVAR_ALLOC(grown, answer->n_changes + 1, "a change"));
-    if (answer->n_changes)
-        memcpy(grown, answer->changes, answer->n_changes * sizeof *grown);
-    grown[answer->n_changes++] = *change;
-    invar_free(answer->changes);
-    answer->changes = grown;
+    INVAR_TRY(INVAR_GROW(answer->changes, capacity, count, count + 1, "a change"));
+    answer->changes[answer->n_changes++] = *change;
     return INVAR_OK;
 }

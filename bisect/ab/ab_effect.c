@@ -89,7 +89,8 @@ typedef struct metrics_pass {
     invar_ab_effects *out;
     seed_state *seeds; /* (count) */
     double *last;      /* (2, count) last values of side a and side b; NaN if absent */
-    size_t count, room;
+    size_t count;
+    int64_t capacity;         /* of out->items */
     char name[INVAR_AB_NAME]; /* current metric as stored in the ledger; `bytes` is 0 before the
                                  first one */
     size_t bytes;
@@ -136,28 +137,10 @@ static void end_step(metrics_pass *p)
     }
 }
 
-static invar_status reserve_effect(metrics_pass *p)
-{
-    size_t room = p->room ? 2 * p->room : 64;
-    invar_ab_effect *larger;
-
-    if (p->out->count < p->room)
-        return INVAR_OK;
-    if (room > INVAR_AB_METRICS)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the runs have more than %d metrics",
-                          INVAR_AB_METRICS);
-    INVAR_TRY(INVAR_ALLOC(larger, room, "effects"));
-    if (p->out->count)
-        memcpy(larger, p->out->items, p->out->count * sizeof *larger);
-    invar_free(p->out->items);
-    p->out->items = larger;
-    p->room = room;
-    return INVAR_OK;
-}
-
 static invar_status end_metric(metrics_pass *p)
 {
     double *a = p->last, *b = p->last + p->count;
+    const int64_t count = (int64_t)p->out->count;
 
     if (p->bytes == 0)
         return INVAR_OK;
@@ -171,7 +154,10 @@ static invar_status end_metric(metrics_pass *p)
     invar_ab_sum_pairs(&p->now.tail, a, b, p->count);
     invar_text_quote(p->now.name, sizeof p->now.name, p->name, p->bytes);
     p->now.pinned = pinned_rank(p->now.name) < PINNED;
-    INVAR_TRY(reserve_effect(p));
+    if (count >= INVAR_AB_METRICS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the runs have more than %d metrics",
+                          INVAR_AB_METRICS);
+    INVAR_TRY(INVAR_GROW(p->out->items, p->capacity, count, count + 1, "effects"));
     p->out->items[p->out->count++] = p->now;
     p->out->n_same += p->now.same;
     return INVAR_OK;
@@ -299,28 +285,6 @@ static int compare_effects(const void *x, const void *y)
     return wa != wb ? (wa > wb ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-static invar_status sort_effects(invar_ab_effects *effects)
-{
-    const void **order = NULL;
-    invar_ab_effect *sorted = NULL;
-    invar_status status;
-
-    INVAR_TRY(INVAR_ALLOC(order, effects->count, "effects"));
-    for (size_t i = 0; i < effects->count; i++)
-        order[i] = &effects->items[i];
-    status = invar_sort(order, effects->count, compare_effects);
-    if (status == INVAR_OK)
-        status = INVAR_ALLOC(sorted, effects->count, "effects");
-    if (status == INVAR_OK) {
-        for (size_t i = 0; i < effects->count; i++)
-            memcpy(&sorted[i], order[i], sizeof *sorted);
-        invar_free(effects->items);
-        effects->items = sorted;
-    }
-    invar_free(order);
-    return status;
-}
-
 /* ---- entry point ----------------------------------------------------------------------------- */
 
 static invar_status read_effects(metrics_pass *p, invar_ledger *ledger)
@@ -336,7 +300,7 @@ static invar_status read_effects(metrics_pass *p, invar_ledger *ledger)
     last.value.integer = p->out->last;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     INVAR_TRY(end_metric(p));
-    return sort_effects(p->out);
+    return invar_sort_items(p->out->items, p->out->count, sizeof *p->out->items, compare_effects);
 }
 
 invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, const int64_t *a,

@@ -185,9 +185,9 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, ci_con
 static invar_status add_variation(invar_ci_result *out, const invar_chaos_run *chaos)
 {
     size_t used = out->variations ? strlen(out->variations) : 0, bytes = strlen(chaos->description);
-    void *longer;
+    char *longer;
 
-    INVAR_TRY(invar_alloc(&longer, used + bytes + 2, 1, "what was varied"));
+    INVAR_TRY(INVAR_ALLOC(longer, used + bytes + 2, "what was varied"));
     (void)snprintf(longer, used + bytes + 2, "%s%s\n", used ? out->variations : "",
                    chaos->description);
     invar_free(out->variations);

@@ -116,27 +116,11 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const invar_ci_case *)a)->name, ((const invar_ci_case *)b)->name);
 }
 
-static invar_status sort_cases(invar_ci_case **out, const case_list *l)
-{
-    const void *order[MAX_CASES];
-    void *memory;
-
-    for (size_t i = 0; i < l->count; i++)
-        order[i] = &l->items[i];
-    INVAR_TRY(invar_sort(order, l->count, by_name));
-    INVAR_TRY(invar_alloc(&memory, l->count, sizeof **out, "cases"));
-    *out = memory;
-    for (size_t i = 0; i < l->count; i++)
-        (*out)[i] = *(const invar_ci_case *)order[i];
-    return INVAR_OK;
-}
-
 invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *folder)
 {
     case_list l = {.folder = folder};
     invar_status status;
     struct dirent *entry;
-    void *memory;
     DIR *dir = opendir(folder);
 
     if (!dir)
@@ -144,14 +128,17 @@ invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *
             errno == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, errno,
             "the cases of %.1000s cannot be listed: %s; --cases DIR says where they are", folder,
             strerror(errno));
-    status = invar_alloc(&memory, MAX_CASES, sizeof *l.items, "cases");
-    l.items = status == INVAR_OK ? memory : NULL;
+    status = INVAR_ALLOC(l.items, MAX_CASES, "cases");
     while (status == INVAR_OK && (entry = readdir(dir)))
         status = add_case_of_file(&l, entry->d_name);
     closedir(dir);
     if (status == INVAR_OK)
-        status = sort_cases(out, &l);
+        status = invar_sort_items(l.items, l.count, sizeof *l.items, by_name);
+    if (status != INVAR_OK) {
+        invar_free(l.items);
+        return status;
+    }
+    *out = l.items;
     *count_out = l.count;
-    invar_free(l.items);
-    return status;
+    return INVAR_OK;
 }

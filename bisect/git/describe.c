@@ -76,17 +76,6 @@ static int make_diff(git_diff **out, invar_repo *repo, const invar_git_raw_commi
     return code;
 }
 
-static char status_letter(git_delta_t kind)
-{
-    switch (kind) {
-    case GIT_DELTA_ADDED: return 'A';
-    case GIT_DELTA_DELETED: return 'D';
-    case GIT_DELTA_RENAMED: return 'R';
-    case GIT_DELTA_TYPECHANGE: return 'T';
-    default: return 'M';
-    }
-}
-
 /* Counts the lines of a file; -1 if it is binary. A submodule counts as one line. */
 static int count_file_lines(int64_t *out, git_repository *git, const git_diff_file *file)
 {
@@ -168,7 +157,7 @@ static int add_files(invar_repo_commit *out, git_repository *git, git_diff *diff
             continue;
         invar_repo_file *file = &out->shown[out->n_shown++];
         invar_text_quote(file->path, sizeof file->path, path, strlen(path));
-        file->status = status_letter(delta->status);
+        file->status = INVAR_GIT(diff_status_char)(delta->status);
         file->added = added;
         file->removed = removed;
     }

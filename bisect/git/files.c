@@ -128,35 +128,15 @@ static bool is_sorted(const invar_files *files)
 invar_status invar_files_sort(invar_files *files)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    const size_t count = files->count;
-    const void **order = NULL;
-    invar_files_entry *sorted = NULL;
-    invar_status status;
 
     if (is_sorted(files))
         return INVAR_OK;
-    status = INVAR_ALLOC(order, count, "files");
-    if (status == INVAR_OK)
-        status = INVAR_ALLOC(sorted, count, "files");
-    for (size_t i = 0; status == INVAR_OK && i < count; i++)
-        order[i] = &files->entries[i];
-    if (status == INVAR_OK)
-        status = invar_sort(order, count, by_path);
-    for (size_t i = 0; status == INVAR_OK && i < count; i++) {
-        sorted[i] = *(const invar_files_entry *)order[i];
-        if (i > 0 && by_path(&sorted[i - 1], &sorted[i]) == 0) {
-            invar_path_show(shown, sorted[i].path);
-            status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the tree has '%s' twice", shown);
+    INVAR_TRY(invar_sort_items(files->entries, files->count, sizeof *files->entries, by_path));
+    for (size_t i = 1; i < files->count; i++)
+        if (by_path(&files->entries[i - 1], &files->entries[i]) == 0) {
+            invar_path_show(shown, files->entries[i].path);
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the tree has '%s' twice", shown);
         }
-    }
-    invar_free(order);
-    if (status != INVAR_OK) {
-        invar_free(sorted);
-        return status;
-    }
-    invar_free(files->entries);
-    files->entries = sorted;
-    files->capacity = (int64_t)count;
     return INVAR_OK;
 }
 

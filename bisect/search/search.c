@@ -64,10 +64,10 @@ static void scope_free(invar_search_scope *scope)
 
 static invar_status scope_new(invar_search_scope *out, int32_t count)
 {
-    void *block;
+    uint8_t *block;
 
-    INVAR_TRY(invar_alloc(&block, (size_t)count, 2, "the marks of commits"));
-    *out = (invar_search_scope){.candidate = block, .mark = (uint8_t *)block + count};
+    INVAR_TRY(INVAR_ALLOC(block, 2 * (size_t)count, "the marks of commits"));
+    *out = (invar_search_scope){.candidate = block, .mark = block + count};
     return INVAR_OK;
 }
 
@@ -126,10 +126,8 @@ static invar_status init_search(invar_search *search)
 {
     size_t count = (size_t)search->history->count;
     int32_t last = search->history->count - 1;
-    void *block;
 
-    INVAR_TRY(invar_alloc(&block, count, 2, "a search among commits"));
-    search->note = block;
+    INVAR_TRY(INVAR_ALLOC(search->note, 2 * count, "a search among commits"));
     search->related = search->note + count;
     memset(search->note, INVAR_COMMIT_MARK_NONE, count);
     INVAR_TRY(invar_midpoint_new(&search->midpoint, search->history));
@@ -143,11 +141,9 @@ static invar_status init_search(invar_search *search)
 invar_status invar_search_new(invar_search **out, const invar_history *history)
 {
     invar_status status;
-    void *block;
 
     INVAR_TRY(check_history(history));
-    INVAR_TRY(invar_alloc(&block, 1, sizeof **out, "a search among commits"));
-    *out = block;
+    INVAR_TRY(INVAR_ALLOC(*out, 1, "a search among commits"));
     **out = (invar_search){.history = history};
     status = init_search(*out);
     if (status != INVAR_OK) {
@@ -337,10 +333,8 @@ bool invar_search_useful(const invar_search *search, int32_t commit)
 invar_status invar_search_suspects(int32_t **out, int32_t *count_out, const invar_search *search)
 {
     const invar_history *h = search->history;
-    void *block;
 
-    INVAR_TRY(invar_alloc(&block, (size_t)h->count, sizeof **out, "the suspects"));
-    *out = block;
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)h->count, "the suspects"));
     *count_out = 0;
     for (int32_t i = 0; i < h->count; i++)
         if (search->now.candidate[i] && h->commits[i].relevant)

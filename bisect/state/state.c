@@ -21,6 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/recipe/flatten.h"
+#include "bisect/git/files.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
@@ -231,26 +232,20 @@ invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path)
     return INVAR_OK;
 }
 
-static invar_status fail_with_errno(const invar_bisect_state *state, const char *what)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-    int code = errno;
-
-    invar_path_show(shown, state->path);
-    if (code == EWOULDBLOCK)
-        return INVAR_FAIL(INVAR_E_BUSY, code,
-                          "%s: this very bisect is at work in another process: wait for it", shown);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot %s: %s", shown, what, strerror(code));
-}
-
 invar_status invar_bisect_state_lock(invar_bisect_state *state)
 {
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
     state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (state->fd < 0)
-        return fail_with_errno(state, "open");
-    if (flock(state->fd, LOCK_EX | LOCK_NB) != 0)
-        return fail_with_errno(state, "lock");
-    return INVAR_OK;
+        return invar_files_fail(state->path, "cannot open");
+    if (flock(state->fd, LOCK_EX | LOCK_NB) == 0)
+        return INVAR_OK;
+    if (errno != EWOULDBLOCK)
+        return invar_files_fail(state->path, "cannot lock");
+    invar_path_show(shown, state->path);
+    return INVAR_FAIL(INVAR_E_BUSY, EWOULDBLOCK,
+                      "%s: this very bisect is at work in another process: wait for it", shown);
 }
 
 /* Appends a line and syncs it. A line that cannot be written completely is removed again. */
@@ -264,14 +259,14 @@ static invar_status append_line(invar_bisect_state *state, const char *line, siz
         if (put_now < 0 && errno == EINTR)
             continue;
         if (put_now < 0) {
-            invar_status status = fail_with_errno(state, "write");
+            invar_status status = invar_files_fail(state->path, "cannot write");
             if (ftruncate(state->fd, before) != 0)
                 errno = 0; // the next reader drops the incomplete line
             return status;
         }
         done += (size_t)put_now;
     }
-    return fdatasync(state->fd) == 0 ? INVAR_OK : fail_with_errno(state, "sync");
+    return fdatasync(state->fd) == 0 ? INVAR_OK : invar_files_fail(state->path, "cannot sync");
 }
 
 /*
@@ -318,7 +313,7 @@ static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *h
     if (!torn)
         return INVAR_OK;
     if (ftruncate(s->fd, 0) != 0)
-        return fail_with_errno(s, "shorten");
+        return invar_files_fail(s->path, "cannot shorten");
     return append_line(s, head->data, head->used);
 }
 
@@ -337,7 +332,7 @@ static invar_status open_file(invar_bisect_state *s, const char *folder,
     INVAR_TRY(begin_file(s, head));
     INVAR_TRY(read_state(s, &whole));
     if (ftruncate(s->fd, (off_t)whole) != 0)
-        return fail_with_errno(s, "shorten");
+        return invar_files_fail(s->path, "cannot shorten");
     // the modification time selects the state that reports show
     (void)utimensat(AT_FDCWD, s->path, NULL, 0);
     return INVAR_OK;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bisect/git/files.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
@@ -19,14 +20,10 @@ static invar_status for_each_state(const char *folder,
                                    void *payload)
 {
     invar_status status = INVAR_OK;
-    char shown[INVAR_PATH_SHOWN_SIZE];
     DIR *dir = opendir(folder);
 
-    if (!dir && errno != ENOENT) {
-        int code = errno;
-        invar_path_show(shown, folder);
-        return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be listed: %s", shown, strerror(code));
-    }
+    if (!dir && errno != ENOENT)
+        return invar_files_fail(folder, "cannot be listed");
     for (struct dirent *entry; dir && status == INVAR_OK && (entry = readdir(dir));) {
         char path[INVAR_PATH_SIZE];
         if (entry->d_name[0] == '.')

@@ -33,6 +33,7 @@
 #include "base/file.h"
 #include "base/process/process.h"
 #include "base/text.h"
+#include "bisect/git/files.h"
 #include "bisect/workspace/process_tag.h"
 
 #include "base/invar_banned.h"
@@ -70,14 +71,10 @@ static int64_t to_milliseconds(double seconds)
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-static void set_log_error(child_process *c, int code)
+static void set_log_error(child_process *c)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, c->request->log);
     if (c->status == INVAR_OK)
-        c->status = INVAR_FAIL(INVAR_E_IO, code, "%s: the log cannot be written: %s", shown,
-                               strerror(code));
+        c->status = invar_files_fail(c->request->log, "the log cannot be written");
 }
 
 static void log_write(child_process *c, const char *data, size_t bytes)
@@ -87,7 +84,8 @@ static void log_write(child_process *c, const char *data, size_t bytes)
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
-            set_log_error(c, put < 0 ? errno : ENOSPC);
+            errno = put < 0 ? errno : ENOSPC;
+            set_log_error(c);
             return;
         }
         data += put;
@@ -133,7 +131,7 @@ static void log_end(child_process *c)
         log_write(c, c->ring, total - HALF_BYTES);
     }
     if (close(c->log) != 0)
-        set_log_error(c, errno);
+        set_log_error(c);
     c->log = -1;
 }
 
@@ -149,7 +147,7 @@ static invar_status log_begin(child_process *c)
     c->log =
         invar_process_fd_above_stdio(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (c->log < 0)
-        set_log_error(c, errno);
+        set_log_error(c);
     return c->status;
 }
 
@@ -348,7 +346,7 @@ static invar_status start_child(child_process *c)
 {
     static const struct timespec nap = {0, 5000000};
     const char *word = c->request->words[0];
-    char quote[INVAR_CHILD_WORDS_SIZE - 64], shown[INVAR_PATH_SHOWN_SIZE];
+    char quote[INVAR_CHILD_WORDS_SIZE - 64];
     launch_error p = {STAGE_STREAMS, 0};
     int code;
 
@@ -372,11 +370,9 @@ static invar_status start_child(child_process *c)
         return INVAR_OK;
     }
     code = code ? code : p.code;
-    if (p.where == STAGE_FOLDER) {
-        invar_path_show(shown, c->request->folder);
-        return INVAR_FAIL(INVAR_E_IO, code, "%s: nothing can be run there: %s", shown,
-                          strerror(code));
-    }
+    errno = code;
+    if (p.where == STAGE_FOLDER)
+        return invar_files_fail(c->request->folder, "nothing can be run there");
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be started: %s", quote, strerror(code));
 }
 

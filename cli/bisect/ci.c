@@ -363,10 +363,8 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
     invar_ci_options o = make_options(s, &progress);
     invar_ci_result *results;
     invar_status status;
-    void *memory;
 
-    INVAR_TRY(invar_alloc(&memory, count, sizeof *results, "results"));
-    results = memory;
+    INVAR_TRY(INVAR_ALLOC(results, count, "results"));
     for (size_t i = 0; i < count; i++)
         results[i] = (invar_ci_result){.item = &cases[i]};
     status = count ? invar_ci_check(results, cases, count, &o) : INVAR_OK;
@@ -380,7 +378,7 @@ static invar_status check_cases(int *code_out, const settings *s, const invar_ci
     if (status == INVAR_OK && s->archive && count)
         status = invar_archive_ci(s->archive, results, count, *code_out);
     invar_ci_release(results, count);
-    invar_free(memory);
+    invar_free(results);
     return status;
 }
 

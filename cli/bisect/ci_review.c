@@ -82,15 +82,13 @@ static invar_status review_json(const invar_ci_case *cases, size_t count)
 {
     invar_ci_result *results;
     invar_status status = INVAR_OK;
-    void *memory;
 
-    INVAR_TRY(invar_alloc(&memory, count, sizeof *results, "results"));
-    results = memory;
+    INVAR_TRY(INVAR_ALLOC(results, count, "results"));
     for (size_t i = 0; i < count && status == INVAR_OK; i++)
         status = invar_ci_review(&results[i], &cases[i]);
     if (status == INVAR_OK)
         status = invar_json_write(stdout, invar_ci_json(results, count));
-    invar_free(memory);
+    invar_free(results);
     return status;
 }
 
