@@ -119,6 +119,17 @@ typedef struct invar_bisect_change {
     invar_divergence divergence; /* first divergence of the recorded runs */
 } invar_bisect_change;
 
+typedef struct invar_bisect_cost {
+    int64_t search_trials; /* trials of the search itself, without ends and confirmation */
+    /*
+     * Numbers of trials: those that built a program, those with source "tree", those with source
+     * "ran" and a value, those with source "program", those without a value.
+     */
+    int64_t built, from_tree, ran, from_program, skipped;
+    double build_s, run_s; /* totals of this call and earlier ones */
+    double wall_s;         /* seconds of this call */
+} invar_bisect_cost;
+
 typedef struct invar_bisect_result {
     invar_bisect_verdict verdict;
     char id[33];                  /* id of this bisect */
@@ -152,14 +163,7 @@ typedef struct invar_bisect_result {
 
     invar_bisect_trial *trials; /* trials in the order in which they ended */
     size_t n_trials;
-    int64_t search_trials; /* trials of the search itself, without ends and confirmation */
-    /*
-     * Numbers of trials: those that built a program, those with source "tree", those with source
-     * "ran" and a value, those with source "program", those without a value.
-     */
-    int64_t built, from_tree, ran, from_program, skipped;
-    double build_s, run_s; /* totals of this call and earlier ones */
-    double wall_s;         /* seconds of this call */
+    invar_bisect_cost cost;
 } invar_bisect_result;
 
 /*

@@ -35,7 +35,7 @@ typedef struct invar_bisect_context {
     char recipe[INVAR_PATH_SIZE],
         golden[INVAR_PATH_SIZE]; /* paths of the pinned copies, or empty */
     char good_value[INVAR_VALUE_SIZE], bad_value[INVAR_VALUE_SIZE];
-    struct invar_bisect_cost {
+    struct {
         double build_s, run_s;
     } spent[2]; /* seconds spent on finding the diverging step, for the good and the bad end; added
                    to the trials of the ends */

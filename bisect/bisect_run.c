@@ -11,9 +11,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/process/process.h"
 #include "bisect/bisect_context.h"
 
 #include "base/invar_banned.h"
@@ -100,19 +100,18 @@ static invar_status run_stages(invar_bisect_context *context)
     return INVAR_OK;
 }
 
-static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
+static void add_cost(invar_bisect_cost *out, const invar_bisect_trial *t)
 {
     bool skipped = !t->value[0];
 
-    a->search_trials += strcmp(t->role, "search") == 0;
-    a->has_third_value = a->has_third_value || strcmp(t->verdict, "third") == 0;
-    a->built += t->build_s > 0;
-    a->from_tree += strcmp(t->source, "tree") == 0;
-    a->from_program += strcmp(t->source, "program") == 0;
-    a->ran += strcmp(t->source, "ran") == 0 && !skipped;
-    a->skipped += skipped;
-    a->build_s += t->build_s;
-    a->run_s += t->run_s;
+    out->search_trials += strcmp(t->role, "search") == 0;
+    out->built += t->build_s > 0;
+    out->from_tree += strcmp(t->source, "tree") == 0;
+    out->from_program += strcmp(t->source, "program") == 0;
+    out->ran += strcmp(t->source, "ran") == 0 && !skipped;
+    out->skipped += skipped;
+    out->build_s += t->build_s;
+    out->run_s += t->run_s;
 }
 
 /*
@@ -179,7 +178,8 @@ static invar_status fill_result(invar_bisect_context *context)
     while (a->n_trials < state->count) {
         const invar_bisect_trial *trial = &state->trials[a->n_trials].trial;
         a->trials[a->n_trials++] = *trial;
-        add_cost(a, trial);
+        a->has_third_value = a->has_third_value || strcmp(trial->verdict, "third") == 0;
+        add_cost(&a->cost, trial);
     }
     INVAR_TRY(add_subjects_and_patch(context));
     return find_positions(context);
@@ -260,14 +260,6 @@ static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR
     return status;
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static invar_status run_case(invar_bisect_context *context, const invar_bisect_case *asked)
 {
     invar_bisect_case what = *asked;
@@ -291,7 +283,7 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
                               const invar_bisect_options *options)
 {
     invar_bisect_context context = {.options = options};
-    double begin = seconds_now();
+    const int64_t begin = invar_process_clock_ms();
     invar_status status;
 
     *out = NULL;
@@ -301,7 +293,7 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
     context.result->divergence = (invar_divergence){.step = -1, .layer = -1};
     pthread_mutex_init(&context.mutex, NULL);
     status = run_case(&context, what);
-    context.result->wall_s = seconds_now() - begin;
+    context.result->cost.wall_s = (double)(invar_process_clock_ms() - begin) / 1000;
     invar_bisect_state_close(context.state);
     invar_workspace_close(context.workspace);
     invar_repo_close(context.repo);

@@ -97,8 +97,10 @@ static json_t *trial_json(const void *item)
 
 static json_t *cost_json(const invar_bisect_result *a)
 {
-    return INVAR_RESULT(COST, a->n_trials, a->search_trials, a->built, a->from_tree, a->ran,
-                        a->from_program, a->skipped, a->build_s, a->run_s, a->wall_s);
+    const invar_bisect_cost *c = &a->cost;
+
+    return INVAR_RESULT(COST, a->n_trials, c->search_trials, c->built, c->from_tree, c->ran,
+                        c->from_program, c->skipped, c->build_s, c->run_s, c->wall_s);
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -116,9 +118,9 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
         a->patch_cut, invar_result_list(a->changes, a->n_changes, sizeof *a->changes, change_json),
         invar_result_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), a->all_suspects,
         invar_view_divergence(&a->divergence),
-        invar_result_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), a->search_trials,
-        a->confirmed, a->has_third_value, a->question, a->good, a->bad, a->base, a->commit,
-        a->reason, a->range, a->first_diverging_step, cost_json(a),
+        invar_result_list(a->trials, a->n_trials, sizeof *a->trials, trial_json),
+        a->cost.search_trials, a->confirmed, a->has_third_value, a->question, a->good, a->bad,
+        a->base, a->commit, a->reason, a->range, a->first_diverging_step, cost_json(a),
         INVAR_RESULT(WORK, a->id, a->folder));
 }
 

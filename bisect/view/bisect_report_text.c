@@ -338,31 +338,32 @@ void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
 
 void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
+    const invar_bisect_cost *c = &a->cost;
     char build[INVAR_BISECT_REPORT_TIME], run[INVAR_BISECT_REPORT_TIME],
         wall[INVAR_BISECT_REPORT_TIME];
     text_line l = begin_line(out, INVAR_BISECT_REPORT_LINE);
 
-    invar_bisect_report_span(build, a->build_s);
-    invar_bisect_report_span(run, a->run_s);
-    invar_bisect_report_span(wall, a->wall_s);
+    invar_bisect_report_span(build, c->build_s);
+    invar_bisect_report_span(run, c->run_s);
+    invar_bisect_report_span(wall, c->wall_s);
     add_count(&l, (int64_t)a->n_trials, "trial");
-    add_format(&l, ", %" PRId64 " of the search", a->search_trials);
-    if (a->built) {
+    add_format(&l, ", %" PRId64 " of the search", c->search_trials);
+    if (c->built) {
         add_format(&l, "; ");
-        add_count(&l, a->built, "build");
+        add_count(&l, c->built, "build");
         add_format(&l, " in %s", build);
     }
-    if (a->ran) {
+    if (c->ran) {
         add_format(&l, "; ");
-        add_count(&l, a->ran, "run");
+        add_count(&l, c->ran, "run");
         add_format(&l, " in %s", run);
     }
-    if (a->from_tree)
-        add_format(&l, "; %" PRId64 " from the cache", a->from_tree);
-    if (a->from_program)
-        add_format(&l, "; %" PRId64 " whose program was equal", a->from_program);
-    if (a->skipped)
-        add_format(&l, "; %" PRId64 " not testable", a->skipped);
+    if (c->from_tree)
+        add_format(&l, "; %" PRId64 " from the cache", c->from_tree);
+    if (c->from_program)
+        add_format(&l, "; %" PRId64 " whose program was equal", c->from_program);
+    if (c->skipped)
+        add_format(&l, "; %" PRId64 " not testable", c->skipped);
     add_format(&l, "; %s in all", wall);
 }
 

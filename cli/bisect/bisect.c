@@ -21,36 +21,38 @@
 
 typedef struct settings {
     invar_bisect_settings shared;
-    const char *good, *bad, *run, *build, *program, *golden, *metric, *paths, *skip;
-    int64_t until;
-    bool chain, first_parent, all_changes;
+    invar_bisect_case what;
+    const char *metric, *paths, *skip;
+    bool chain;
 } settings;
 
 static const invar_option *bisect_options(settings *s)
 {
     static invar_option list[14 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
-        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "a revision that behaves as it should", 0, 0},
-        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "a revision that does not (HEAD)", 0, 0},
-        {"run", INVAR_OPTION_TEXT, &s->run, "CMD",
-         "shell command to test each revision with, instead of a recipe", 0, 0},
-        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "shell command that builds each revision", 0,
+        {"good", INVAR_OPTION_TEXT, &s->what.good, "REV", "a revision that behaves as it should", 0,
          0},
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+        {"bad", INVAR_OPTION_TEXT, &s->what.bad, "REV", "a revision that does not (HEAD)", 0, 0},
+        {"run", INVAR_OPTION_TEXT, &s->what.run, "CMD",
+         "shell command to test each revision with, instead of a recipe", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->what.build, "CMD",
+         "shell command that builds each revision", 0, 0},
+        {"program", INVAR_OPTION_TEXT, &s->what.program, "PATH",
          "program that the build makes; identical programs are run once", 0, 0},
-        {"until", INVAR_OPTION_INT, &s->until, "STEP", "last step to compare", -1, INT64_MAX},
-        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE",
+        {"until", INVAR_OPTION_INT, &s->what.question.until, "STEP", "last step to compare", -1,
+         INT64_MAX},
+        {"golden", INVAR_OPTION_TEXT, &s->what.golden, "FILE",
          "golden file that the good end must match", 0, 0},
         {"metric", INVAR_OPTION_TEXT, &s->metric, "'M > X'",
          "a revision is bad if this holds at any step, such as 'grad_norm > 5'", 0, 0},
         {"chain", INVAR_OPTION_FLAG, &s->chain, NULL,
          "with --run: compare the ledger that CMD writes to $INVAR_RUN/ledger.db", 0, 0},
-        {"first-parent", INVAR_OPTION_FLAG, &s->first_parent, NULL,
+        {"first-parent", INVAR_OPTION_FLAG, &s->what.first_parent, NULL,
          "follow only the first parent of merges", 0, 0},
         {"paths", INVAR_OPTION_TEXT, &s->paths, "A,B", "test only commits that touch these paths",
          0, 0},
         {"skip", INVAR_OPTION_TEXT, &s->skip, "REV,REV", "never test these revisions", 0, 0},
-        {"all-changes", INVAR_OPTION_FLAG, &s->all_changes, NULL,
+        {"all-changes", INVAR_OPTION_FLAG, &s->what.all_changes, NULL,
          "find every commit that changed the result, not only the first", 0, 0}};
 
     memcpy(list, own, sizeof own);
@@ -59,83 +61,74 @@ static const invar_option *bisect_options(settings *s)
     return list;
 }
 
-static invar_status require_option(const char *value, const char *what)
+static invar_status make_criterion(settings *s)
 {
-    return value ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s is missing", what);
-}
+    invar_criterion *out = &s->what.question;
+    const int64_t until = out->until;
 
-static invar_status make_criterion(invar_criterion *out, const settings *s)
-{
-    *out = (invar_criterion){.layer = -1};
     if (s->metric && s->chain)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--metric and --chain: give one of them");
+    *out = (invar_criterion){.layer = -1};
     if (s->metric)
         INVAR_TRY(invar_criterion_parse(out, s->metric));
     else
-        out->kind = s->run && !s->chain ? INVAR_CRITERION_EXIT : INVAR_CRITERION_CHAIN;
-    out->until = s->until;
-    if (out->kind == INVAR_CRITERION_EXIT && s->until >= 0)
+        out->kind = s->what.run && !s->chain ? INVAR_CRITERION_EXIT : INVAR_CRITERION_CHAIN;
+    out->until = until;
+    if (out->kind == INVAR_CRITERION_EXIT && until >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--until is about steps: it needs a recipe, --chain or --metric");
     return INVAR_OK;
 }
 
-static invar_status check_settings(const settings *s, const char *recipe, const char *const *flags)
+static invar_status check_settings(const settings *s)
 {
-    if (recipe && !s->good && !invar_path_exists(recipe))
+    const invar_bisect_case *what = &s->what;
+    const char *recipe = what->recipe, *run = what->run;
+
+    if (recipe && !what->good && !invar_path_exists(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'%.1000s' is no recipe, and bisect has only the verbs log, view, "
                           "resume-log and reset",
                           recipe);
-    INVAR_TRY(require_option(s->good, "--good REV, a revision that is as it should be,"));
-    if (s->run && s->run[strspn(s->run, " \t\n")] == '\0')
+    if (!what->good)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--good REV, a revision that is as it should be, is missing");
+    if (run && run[strspn(run, " \t\n")] == '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--run: the command is empty");
-    if (recipe && s->run)
+    if (recipe && run)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a recipe and --run: give one of them");
-    if (!recipe && !s->run)
+    if (!recipe && !run)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "what shall run? give a RECIPE or --run CMD");
-    if (s->run && flags[0])
+    if (run && what->flags[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is a key of a recipe: --run takes none",
-                          flags[0]);
-    if (s->golden && (s->metric || (s->run && !s->chain)))
+                          what->flags[0]);
+    if (what->golden && (s->metric || (run && !s->chain)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--golden is about chains: it needs a recipe or --chain");
-    if (s->all_changes && (s->paths || s->skip))
+    if (what->all_changes && (s->paths || s->skip))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all-changes follows every first parent: %s is for a search without it",
                           s->paths ? "--paths" : "--skip");
-    if (s->program && !s->build && s->run)
+    if (what->program && !what->build && run)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--program names what --build makes: give both");
     return INVAR_OK;
 }
 
-static int run_case(settings *s, const char *recipe, const char *const *flags)
+static int run_case(settings *s)
 {
     const char **paths = NULL, **skip = NULL;
-    invar_bisect_case what = {.repo = s->shared.repo,
-                              .good = s->good,
-                              .bad = s->bad,
-                              .first_parent = s->first_parent,
-                              .all_changes = s->all_changes,
-                              .recipe = recipe,
-                              .flags = flags,
-                              .golden = s->golden,
-                              .run = s->run,
-                              .build = s->build,
-                              .program = s->program,
-                              .timeout = s->shared.timeout};
-    invar_status status = check_settings(s, recipe, flags);
+    invar_status status = check_settings(s);
     int code;
 
     if (status == INVAR_OK)
-        status = make_criterion(&what.question, s);
+        status = make_criterion(s);
     if (status == INVAR_OK)
         status = invar_bisect_list(&paths, (char *)s->paths);
     if (status == INVAR_OK)
         status = invar_bisect_list(&skip, (char *)s->skip);
-    what.paths = paths;
-    what.skip = skip;
-    code = status == INVAR_OK ? invar_bisect_run_and_print(&what, &s->shared, NULL)
+    s->what.paths = paths;
+    s->what.skip = skip;
+    code = status == INVAR_OK ? invar_bisect_run_and_print(&s->what, &s->shared, NULL)
                               : invar_report_error();
     invar_free((void *)paths);
     invar_free((void *)skip);
@@ -144,15 +137,13 @@ static int run_case(settings *s, const char *recipe, const char *const *flags)
 
 static int cmd_bisect(int argc, char **argv)
 {
-    settings s = {.bad = "HEAD", .until = -1};
+    settings s = {.what = {.bad = "HEAD", .question = {.until = -1}}};
     const char **flags = NULL;
-    int words, code;
+    int code;
 
-    if (invar_recipe_flags_to_argv(&flags, bisect_options(&s), &argc, argv) != INVAR_OK)
-        return invar_report_error();
-    if (invar_options_parse_words(&words, bisect_options(&s), argc, argv, "RECIPE", 0, 1) ==
+    if (invar_bisect_parse(&s.what, &s.shared, &flags, bisect_options(&s), argc, argv, 0) ==
         INVAR_OK)
-        code = run_case(&s, words ? argv[0] : NULL, flags);
+        code = run_case(&s);
     else
         code = invar_report_error();
     invar_free((void *)flags);

@@ -28,6 +28,15 @@ void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
                                  invar_bisect_settings *settings);
 
 /*
+ * Parses the options, the keys of the recipe and its path, of which `low` to 1 is given, and
+ * completes the case with them and with the settings. The caller frees *flags_out, also after a
+ * failure.
+ */
+invar_status invar_bisect_parse(invar_bisect_case *what, const invar_bisect_settings *settings,
+                                const char ***flags_out, const invar_option *options, int argc,
+                                char **argv, int low) INVAR_MUST_USE;
+
+/*
  * Runs a case with progress on stderr, prints the result to stdout and stores it next to the state.
  * `log` is a state file to import, or NULL. Returns an exit code.
  */

@@ -26,28 +26,30 @@
 
 typedef struct settings {
     invar_bisect_settings shared;
-    const char *good, *bad, *build, *program, *kind, *op, *phase, *point;
-    int64_t layer, until;
+    invar_bisect_case what;
+    const char *kind, *op, *phase, *point;
 } settings;
 
 static const invar_option *blame_options(settings *s)
 {
     static invar_option list[11 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
-        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "the oldest revision to compare", 0, 0},
-        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "the newest revision (HEAD)", 0, 0},
-        {"build", INVAR_OPTION_TEXT, &s->build, "CMD",
+        {"good", INVAR_OPTION_TEXT, &s->what.good, "REV", "the oldest revision to compare", 0, 0},
+        {"bad", INVAR_OPTION_TEXT, &s->what.bad, "REV", "the newest revision (HEAD)", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->what.build, "CMD",
          "shell command that builds a tree (default: cmake, as for Invar)", 0, 0},
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+        {"program", INVAR_OPTION_TEXT, &s->what.program, "PATH",
          "program that the build makes; @NAME: inside the build folder (@invar)", 0, 0},
-        {"layer", INVAR_OPTION_INT, &s->layer, "N", "only points of this layer", 0, INT64_MAX},
+        {"layer", INVAR_OPTION_INT, &s->what.question.layer, "N", "only points of this layer", 0,
+         INT64_MAX},
         {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only points of this kind: " KINDS, 0, 0},
         {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only points of this op, such as linear.fwd", 0, 0},
         {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE", "only points of this phase: " PHASES, 0,
          0},
         {"point", INVAR_OPTION_TEXT, &s->point, "PATTERN",
          "only points whose name matches; % stands for any text", 0, 0},
-        {"until", INVAR_OPTION_INT, &s->until, "STEP", "last step to compare (3)", 0, INT64_MAX}};
+        {"until", INVAR_OPTION_INT, &s->what.question.until, "STEP", "last step to compare (3)", 0,
+         INT64_MAX}};
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 10, &s->shared);
@@ -102,13 +104,12 @@ static invar_status check_op(const char *word)
                       quote, HOST_OPS);
 }
 
-static invar_status make_criterion(invar_criterion *q, const settings *s)
+static invar_status make_criterion(settings *s)
 {
-    bool any = s->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
+    invar_criterion *q = &s->what.question;
+    bool any = q->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
 
-    *q = (invar_criterion){.kind = any ? INVAR_CRITERION_CHAIN : INVAR_CRITERION_POINTS,
-                           .until = s->until,
-                           .layer = s->layer};
+    q->kind = any ? INVAR_CRITERION_CHAIN : INVAR_CRITERION_POINTS;
     INVAR_TRY(check_word("kind", s->kind, KINDS));
     INVAR_TRY(check_word("phase", s->phase, PHASES));
     INVAR_TRY(check_op(s->op));
@@ -118,40 +119,24 @@ static invar_status make_criterion(invar_criterion *q, const settings *s)
     return copy_word(q->point, s->point, "point");
 }
 
-static int run_case(const settings *s, const char *recipe, const char *const *flags)
-{
-    invar_bisect_case what = {.repo = s->shared.repo,
-                              .good = s->good,
-                              .bad = s->bad,
-                              .first_parent = true,
-                              .all_changes = true,
-                              .recipe = recipe,
-                              .flags = flags,
-                              .build = s->build,
-                              .program = s->program,
-                              .timeout = s->shared.timeout};
-
-    if (make_criterion(&what.question, s) != INVAR_OK)
-        return invar_report_error();
-    return invar_bisect_run_and_print(&what, &s->shared, NULL);
-}
-
 static int cmd_blame(int argc, char **argv)
 {
-    settings s = {.bad = "HEAD", .layer = -1, .until = DEFAULT_UNTIL};
+    settings s = {.what = {.bad = "HEAD",
+                           .first_parent = true,
+                           .all_changes = true,
+                           .question = {.layer = -1, .until = DEFAULT_UNTIL}}};
     const char **flags = NULL;
-    int words, code;
+    invar_status status =
+        invar_bisect_parse(&s.what, &s.shared, &flags, blame_options(&s), argc, argv, 1);
+    int code;
 
-    if (invar_recipe_flags_to_argv(&flags, blame_options(&s), &argc, argv) != INVAR_OK)
-        return invar_report_error();
-    if (invar_options_parse_words(&words, blame_options(&s), argc, argv, "RECIPE", 1, 1) !=
-        INVAR_OK)
-        code = invar_report_error();
-    else if (!s.good) {
-        fputs("invar: --good REV is missing: where the changelog begins\n", stderr);
-        code = INVAR_EXIT_USAGE;
-    } else
-        code = run_case(&s, argv[0], flags);
+    if (status == INVAR_OK && !s.what.good)
+        status =
+            INVAR_FAIL(INVAR_E_INVALID, 0, "--good REV is missing: where the changelog begins");
+    if (status == INVAR_OK)
+        status = make_criterion(&s);
+    code = status == INVAR_OK ? invar_bisect_run_and_print(&s.what, &s.shared, NULL)
+                              : invar_report_error();
     invar_free((void *)flags);
     return code;
 }

@@ -159,27 +159,27 @@ void invar_ci_show(const invar_ci_result *result)
 /* ---- settings -------------------------------------------------------------------------------- */
 
 typedef struct settings {
-    const char *cases, *golden, *program, *work, *junit, *archive;
-    int64_t steps, chaos, seed, jobs;
-    double timeout;
-    bool bisect, no_write, json, force;
+    const char *cases, *junit, *archive;
+    bool no_write, json, force;
+    invar_ci_options how;
 } settings;
 
 static const invar_option *ci_check_options(settings *s)
 {
     static invar_option list[15];
     const invar_option own[] = {
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar to test (this one)", 0, 0},
-        {"steps", INVAR_OPTION_INT, &s->steps, "N", "compare only the first N steps (all)", 1,
+        {"program", INVAR_OPTION_TEXT, &s->how.program, "PATH", "the invar to test (this one)", 0,
+         0},
+        {"steps", INVAR_OPTION_INT, &s->how.steps, "N", "compare only the first N steps (all)", 1,
          INT64_C(1) << 40},
-        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "number of cases that run at the same time (1)",
-         1, 64},
-        {"chaos", INVAR_OPTION_INT, &s->chaos, "[N]",
+        {"jobs", INVAR_OPTION_INT, &s->how.jobs, "N",
+         "number of cases that run at the same time (1)", 1, 64},
+        {"chaos", INVAR_OPTION_INT, &s->how.chaos, "[N]",
          "run each case N more times (4) with random threads, batches and environment; the bits "
          "must not change",
          0, 1000},
-        {"chaos-seed", INVAR_OPTION_INT, &s->seed, "N", "seed of the random choices of --chaos (0)",
-         0, INT64_MAX},
+        {"chaos-seed", INVAR_OPTION_INT, &s->how.chaos_seed, "N",
+         "seed of the random choices of --chaos (0)", 0, INT64_MAX},
         {"junit", INVAR_OPTION_TEXT, &s->junit, "FILE", "also write the result as JUnit XML", 0, 0},
         {"archive", INVAR_OPTION_TEXT, &s->archive, "LEDGER",
          "also append the result to this ledger file, for the queries ci-history and golden-drift",
@@ -187,13 +187,13 @@ static const invar_option *ci_check_options(settings *s)
         {"no-write", INVAR_OPTION_FLAG, &s->no_write, NULL,
          "do not store changed bits as pending; the default when CI is set in the environment", 0,
          0},
-        {"bisect", INVAR_OPTION_FLAG, &s->bisect, NULL,
+        {"bisect", INVAR_OPTION_FLAG, &s->how.identity_is_result, NULL,
          "for 'git bisect run': exit code 125 when a revision cannot be judged", 0, 0},
-        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE",
+        {"golden", INVAR_OPTION_TEXT, &s->how.golden, "FILE",
          "golden file to use instead of the case's own; for a single case", 0, 0},
-        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+        {"work", INVAR_OPTION_TEXT, &s->how.work, "DIR",
          "keep the runs in this folder (default: delete them)", 0, 0},
-        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
+        {"timeout", INVAR_OPTION_REAL, &s->how.timeout, "S",
          "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
 
     memcpy(list, own, sizeof own);
@@ -207,12 +207,12 @@ static const invar_option *ci_record_options(settings *s)
 {
     static invar_option list[6];
     const invar_option own[] = {
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+        {"program", INVAR_OPTION_TEXT, &s->how.program, "PATH",
          "the invar that runs the case (this one)", 0, 0},
         {"force", INVAR_OPTION_FLAG, &s->force, NULL, "replace an existing golden", 0, 0},
-        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+        {"work", INVAR_OPTION_TEXT, &s->how.work, "DIR",
          "keep the runs in this folder (default: delete them)", 0, 0},
-        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
+        {"timeout", INVAR_OPTION_REAL, &s->how.timeout, "S",
          "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
 
     memcpy(list, own, sizeof own);
@@ -239,23 +239,18 @@ static void show_progress(void *payload, invar_ci_event event, const invar_ci_re
     invar_progress_update(*progress, done, text);
 }
 
+/* Completes the options of the command line. */
 static invar_ci_options make_options(const settings *s, invar_progress **progress)
 {
-    return (invar_ci_options){.program = s->program,
-                              .generator = GENERATOR,
-                              .golden = s->golden,
-                              .work = s->work,
-                              .steps = s->steps,
-                              .chaos = s->chaos,
-                              .chaos_seed = s->seed,
-                              // a pending golden belongs to the golden of the case itself
-                              .write = !s->no_write && !s->golden && !invar_ci_unattended(),
-                              .identity_is_result = s->bisect,
-                              .jobs = s->jobs,
-                              .timeout = s->timeout,
-                              .stop = invar_interactive_catch_signals("stopping"),
-                              .event = show_progress,
-                              .payload = progress};
+    invar_ci_options o = s->how;
+
+    o.generator = GENERATOR;
+    // a pending golden belongs to the golden of the case itself
+    o.write = !s->no_write && !o.golden && !invar_ci_unattended();
+    o.stop = invar_interactive_catch_signals("stopping");
+    o.event = show_progress;
+    o.payload = progress;
+    return o;
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -284,7 +279,7 @@ static int exit_code(const invar_ci_result *results, size_t count)
 /* Maps an exit code for git bisect run: 0 good, 1 bad, 125 skip, 128 and above end the search. */
 static int exit_code_for_git(const settings *s, int code)
 {
-    if (!s->bisect || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
+    if (!s->how.identity_is_result || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
         code == INVAR_EXIT_USAGE)
         return code;
     return invar_interactive_caught() ? invar_process_stop_code(invar_interactive_caught())
@@ -388,13 +383,14 @@ static invar_status check_named_cases(int *code_out, const settings *s, int word
     invar_status status;
     size_t count;
 
-    if (s->golden && words != 1)
+    if (s->how.golden && words != 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden FILE is of one case: name it");
-    if (s->bisect && !s->golden)
+    if (s->how.identity_is_result && !s->how.golden)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--bisect needs --golden FILE, a copy outside the tree that changes");
-    if (s->golden && !invar_path_exists(s->golden))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden %.1000s: there is no such file", s->golden);
+    if (s->how.golden && !invar_path_exists(s->how.golden))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden %.1000s: there is no such file",
+                          s->how.golden);
     if (s->junit)
         INVAR_TRY(invar_output_check(s->junit, INVAR_CI_JUNIT_MARK));
     if (s->archive)
@@ -420,7 +416,7 @@ static void complete_chaos_option(int argc, char **argv)
 
 static int cmd_ci_check(int argc, char **argv)
 {
-    settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
+    settings s = {.cases = "recipes", .how = {.jobs = 1, .timeout = 3600}};
     int words, code = INVAR_EXIT_OK;
     invar_status status;
 
@@ -502,7 +498,7 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
 
 static int cmd_ci_record(int argc, char **argv)
 {
-    settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
+    settings s = {.cases = "recipes", .how = {.jobs = 1, .timeout = 3600}};
     int words, code = INVAR_EXIT_OK;
     invar_status status =
         invar_options_parse_words(&words, ci_record_options(&s), argc, argv, "CASE", 1, 1);

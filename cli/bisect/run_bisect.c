@@ -20,6 +20,7 @@
 #include "cli/bisect/bisect.h"
 #include "cli/interactive.h"
 #include "cli/output.h"
+#include "cli/recipe_flags.h"
 #include "cli/safe_text.h"
 #include "ledger/view/page.h"
 
@@ -44,6 +45,21 @@ void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
 
     *s = (invar_bisect_settings){.repo = ".", .jobs = 1, .timeout = DEFAULT_TIMEOUT};
     memcpy(out, list, sizeof list);
+}
+
+invar_status invar_bisect_parse(invar_bisect_case *what, const invar_bisect_settings *settings,
+                                const char ***flags_out, const invar_option *options, int argc,
+                                char **argv, int low)
+{
+    int words;
+
+    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, options, &argc, argv));
+    INVAR_TRY(invar_options_parse_words(&words, options, argc, argv, "RECIPE", low, 1));
+    what->recipe = words ? argv[0] : NULL;
+    what->flags = *flags_out;
+    what->repo = settings->repo;
+    what->timeout = settings->timeout;
+    return INVAR_OK;
 }
 
 invar_status invar_bisect_list(const char ***out, char *text)
