@@ -55,17 +55,25 @@ void invar_path_absolute_hint(char out[INVAR_PATH_HINT_SIZE], const char *path)
     (void)snprintf(out, INVAR_PATH_HINT_SIZE, " (%s)", shown);
 }
 
-static invar_status io_error(const char *path, const char *what)
+invar_status invar_path_fail(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, path);
-    invar_path_absolute_hint(whole, path);
-    if (code == ENOENT)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: %s: no such file or folder%s", shown, what,
-                          whole);
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+}
+
+static invar_status io_error(const char *path, const char *what)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
+
+    if (errno != ENOENT)
+        return invar_path_fail(path, what);
+    invar_path_show(shown, path);
+    invar_path_absolute_hint(whole, path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "%s: %s: no such file or folder%s", shown, what,
+                      whole);
 }
 
 static invar_status path_too_long(const char *path)

@@ -120,6 +120,9 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
  */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
+/* Fails with errno and INVAR_E_IO: "PATH: WHAT: REASON". */
+invar_status invar_path_fail(const char *path, const char *what) INVAR_MUST_USE;
+
 #define INVAR_PATH_HINT_SIZE 1024 /* bytes of such a hint, with the NUL */
 
 /*

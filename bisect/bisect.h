@@ -22,10 +22,6 @@
 #include "bisect/divergence.h"
 #include "bisect/git/repo.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Everything that the result of a bisect depends on. Strings are borrowed. */
 typedef struct invar_bisect_case {
     const char *repo;       /* folder of the repository */
@@ -175,7 +171,4 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
                               const invar_bisect_options *options) INVAR_MUST_USE;
 void invar_bisect_result_free(invar_bisect_result *result); /* `result` may be NULL */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

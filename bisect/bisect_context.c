@@ -144,34 +144,26 @@ static invar_status copy_equal(bool *out, invar_bisect_context *context, const c
     return INVAR_OK;
 }
 
-typedef struct trial_round {
-    invar_bisect_context *driver;
-    const char *role;
-    bool (*useful)(void *payload, const invar_trial_job *job);
-    void *payload;
-} trial_round;
-
 static invar_status record_result(void *payload, invar_trial_job *job)
 {
-    trial_round *r = payload;
+    invar_bisect_context *context = payload;
 
-    return invar_bisect_context_record(r->driver, &job->result, r->role);
+    return invar_bisect_context_record(context, &job->result, context->role);
 }
 
 static bool is_useful(void *payload, const invar_trial_job *job)
 {
-    trial_round *r = payload;
+    invar_bisect_context *context = payload;
 
-    return !r->useful || r->useful(r->payload, job);
+    return !context->useful || context->useful(context->search, job);
 }
 
-static invar_status run_round(trial_round *r, invar_trial_job *jobs, size_t count)
+static invar_status run_round(invar_bisect_context *context, invar_trial_job *jobs, size_t count)
 {
-    invar_bisect_context *context = r->driver;
-
     for (size_t i = 0; i < count; i++)
-        invar_bisect_context_begin(context, jobs[i].commit, r->role);
-    INVAR_TRY(invar_trial_batch(jobs, count, &context->trial_context, record_result, is_useful, r));
+        invar_bisect_context_begin(context, jobs[i].commit, context->role);
+    INVAR_TRY(
+        invar_trial_batch(jobs, count, &context->trial_context, record_result, is_useful, context));
     context->stopped = context->options->stop && *context->options->stop;
     return INVAR_OK;
 }
@@ -198,19 +190,17 @@ static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
 
 invar_status invar_bisect_context_test(invar_bisect_context *context,
                                        const char (*commits)[INVAR_OID_SIZE], size_t count,
-                                       int64_t attempt, const char *role,
-                                       bool (*useful)(void *payload, const invar_trial_job *job),
-                                       void *payload)
+                                       int64_t attempt, const char *role)
 {
-    trial_round r = {.driver = context, .role = role, .useful = useful, .payload = payload};
     size_t at_a_time = (size_t)context->options->jobs, planned;
     invar_trial_job *jobs;
     invar_status status;
 
+    context->role = role;
     INVAR_TRY(INVAR_ALLOC(jobs, count, "trials"));
     status = plan_round(jobs, &planned, context, commits, count, attempt, role);
     for (size_t i = 0; status == INVAR_OK && i < planned && !context->stopped; i += at_a_time)
-        status = run_round(&r, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
+        status = run_round(context, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
     invar_free(jobs);
     return status;
 }
@@ -220,7 +210,7 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
                                          const char (*commits)[INVAR_OID_SIZE], size_t count)
 {
     who_out[0] = '\0';
-    INVAR_TRY(invar_bisect_context_test(context, commits, count, 1, "again", NULL, NULL));
+    INVAR_TRY(invar_bisect_context_test(context, commits, count, 1, "again"));
     for (size_t i = 0; i < count && !context->stopped; i++) {
         const invar_bisect_state_trial *once =
             invar_bisect_state_find(context->state, commits[i], 0);
@@ -270,7 +260,7 @@ static invar_status refine_divergence(invar_divergence *place, invar_bisect_cont
 
 invar_status invar_bisect_context_find_divergence(invar_divergence *out,
                                                   invar_bisect_context *context, const char *before,
-                                                  const char *after, bool fine)
+                                                  const char *after)
 {
     const invar_bisect_state_trial *a = invar_bisect_state_find(context->state, before, 0);
     const invar_bisect_state_trial *b = invar_bisect_state_find(context->state, after, 0);
@@ -280,7 +270,7 @@ invar_status invar_bisect_context_find_divergence(invar_divergence *out,
     if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
         return INVAR_OK;
     INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger, -1));
-    if (!fine || !out->known || !context->what->recipe)
+    if (!out->known || !context->what->recipe)
         return INVAR_OK;
     return refine_divergence(out, context, before, after);
 }

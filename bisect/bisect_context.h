@@ -20,10 +20,6 @@
 #include "bisect/trial.h"
 #include "bisect/workspace/workspace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_bisect_context {
     const invar_bisect_case *what; /* case as the state file has it */
     const invar_bisect_options *options;
@@ -40,6 +36,10 @@ typedef struct invar_bisect_context {
     } spent[2]; /* seconds spent on finding the diverging step, for the good and the bad end; added
                    to the trials of the ends */
     invar_bisect_result *result;
+    const char *role; /* role of the trials that run */
+    /* Returns false to stop a trial that cannot change the search any more; NULL outside of it. */
+    bool (*useful)(void *search, const invar_trial_job *job);
+    void *search;
     int64_t left, trials_left; /* numbers that the event callback reports */
     bool stopped;              /* stopped by the user */
 } invar_bisect_context;
@@ -62,14 +62,11 @@ invar_status invar_bisect_context_record(invar_bisect_context *context,
 /*
  * Ensures that each commit has a trial with this attempt number: from the state, from a commit with
  * the same tree, or by running it, options->jobs at a time. If context->stopped is set afterwards,
- * trials are missing because the user stopped the bisect. `useful` is passed on to
- * invar_trial_batch.
+ * trials are missing because the user stopped the bisect.
  */
 invar_status invar_bisect_context_test(invar_bisect_context *context,
                                        const char (*commits)[INVAR_OID_SIZE], size_t count,
-                                       int64_t attempt, const char *role,
-                                       bool (*useful)(void *payload, const invar_trial_job *job),
-                                       void *payload) INVAR_MUST_USE;
+                                       int64_t attempt, const char *role) INVAR_MUST_USE;
 
 /*
  * Runs each commit a second time and compares the values. *who_out is the first commit whose value
@@ -81,12 +78,12 @@ invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE],
                                          size_t count) INVAR_MUST_USE;
 
 /*
- * Finds the first divergence between the runs of two commits. out->known is false if they have no
- * ledgers. With `fine`, both run again with every point recorded.
+ * Finds the first divergence between the runs of two commits, which run again with every point
+ * recorded. out->known is false if they have no ledgers.
  */
 invar_status invar_bisect_context_find_divergence(invar_divergence *out,
                                                   invar_bisect_context *context, const char *before,
-                                                  const char *after, bool fine) INVAR_MUST_USE;
+                                                  const char *after) INVAR_MUST_USE;
 
 /* Appends a change to the result. */
 invar_status invar_bisect_context_add_change(invar_bisect_context *context,
@@ -112,7 +109,4 @@ invar_status invar_bisect_search_first_bad(invar_bisect_context *context) INVAR_
  */
 invar_status invar_bisect_context_changes(invar_bisect_context *context) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

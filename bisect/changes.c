@@ -110,15 +110,15 @@ static invar_status test_line(invar_bisect_context *context, const commit_line *
 
     memcpy(commits[0], l->commits[0], INVAR_OID_SIZE);
     memcpy(commits[1], l->commits[l->count - 1], INVAR_OID_SIZE);
-    INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])commits, 2, 0,
-                                        "change", NULL, NULL));
+    INVAR_TRY(
+        invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change"));
     while (!context->stopped) {
         size_t count = plan_trials(commits, (size_t)context->options->jobs, context, l);
         if (count == 0)
             return INVAR_OK;
         context->left = (int64_t)count;
         INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])commits, count,
-                                            0, "change", NULL, NULL));
+                                            0, "change"));
     }
     return INVAR_OK;
 }
@@ -169,7 +169,7 @@ static invar_status list_change(invar_bisect_context *context, const commit_line
     if (context->stopped)
         return INVAR_OK;
     INVAR_TRY(invar_bisect_context_find_divergence(&change.divergence, context, change.parent,
-                                                   change.commit.id, true));
+                                                   change.commit.id));
     return invar_bisect_context_add_change(context, &change);
 }
 

@@ -17,10 +17,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_criterion_kind {
     INVAR_CRITERION_CHAIN,
     INVAR_CRITERION_METRIC,
@@ -86,7 +82,4 @@ invar_status invar_criterion_last_step(int64_t *out, const char *ledger) INVAR_M
 #define INVAR_CRITERION_TEXT 256
 void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *criterion);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -22,10 +22,6 @@
 #include "bisect/workspace/workspace.h"
 #include "ledger/view/diff/diff.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_DIVERGENCE_NAME 256
 
 /*
@@ -69,7 +65,4 @@ invar_status invar_divergence_refine(invar_divergence *divergence, invar_workspa
                                      int lock, const invar_run_request *before,
                                      const invar_run_request *after) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -223,9 +223,9 @@ invar_status invar_bisect_test_endpoints(invar_bisect_context *context)
     set_expected_values(context);
     INVAR_TRY(choose_last_step(context));
     if (!context->stopped)
-        INVAR_TRY(invar_bisect_context_test(context, good, 1, 0, "good end", NULL, NULL));
+        INVAR_TRY(invar_bisect_context_test(context, good, 1, 0, "good end"));
     if (!context->stopped)
-        INVAR_TRY(invar_bisect_context_test(context, bad, 1, 0, "bad end", NULL, NULL));
+        INVAR_TRY(invar_bisect_context_test(context, bad, 1, 0, "bad end"));
     if (!context->stopped)
         check_endpoint_values(context,
                               invar_bisect_state_find(context->state, context->what->good, 0),
@@ -257,7 +257,7 @@ invar_status invar_bisect_test_merge_bases(invar_bisect_context *context)
         const invar_bisect_state_trial *t;
         if (!invar_bisect_context_skipped(context, bases[i]))
             INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])bases[i], 1,
-                                                0, "merge base", NULL, NULL));
+                                                0, "merge base"));
         if (context->stopped)
             return INVAR_OK;
         t = invar_bisect_state_find(context->state, bases[i], 0);

@@ -87,8 +87,11 @@ static invar_status test_until_decided(invar_search_next *next, first_bad_search
             return INVAR_OK;
         for (int32_t i = 0; i < next->count; i++)
             memcpy(commits[i], h->history->commits[next->commits[i]].id, INVAR_OID_SIZE);
+        context->useful = still_useful;
+        context->search = h;
         INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])commits,
-                                            (size_t)next->count, 0, "search", still_useful, h));
+                                            (size_t)next->count, 0, "search"));
+        context->useful = NULL;
     }
 }
 
@@ -134,7 +137,7 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
         if (!invar_bisect_context_skipped(context, culprit->parents[i]))
             memcpy(wanted[count++], culprit->parents[i], INVAR_OID_SIZE);
     INVAR_TRY(invar_bisect_context_test(context, (const char(*)[INVAR_OID_SIZE])wanted, count, 0,
-                                        "again", NULL, NULL));
+                                        "again"));
     for (size_t i = 0; i < parents && !context->stopped; i++) {
         const invar_bisect_state_trial *t =
             invar_bisect_state_find(context->state, culprit->parents[i], 0);
@@ -191,7 +194,7 @@ static invar_status report_culprit(char again_out[INVAR_OID_SIZE], first_bad_sea
     if (change.commit.n_parents) {
         memcpy(change.parent, change.commit.parents[0], INVAR_OID_SIZE);
         INVAR_TRY(invar_bisect_context_find_divergence(&context->result->divergence, context,
-                                                       change.parent, culprit, true));
+                                                       change.parent, culprit));
     }
     t = invar_bisect_state_find(context->state, culprit, 0);
     (void)snprintf(change.before, sizeof change.before, "%s", context->good_value);

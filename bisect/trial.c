@@ -19,7 +19,6 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/process/process.h"
-#include "bisect/trial_job.h"
 
 #include "base/invar_banned.h"
 

@@ -15,10 +15,6 @@
 #include "bisect/state/state.h"
 #include "bisect/workspace/workspace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Shared context of all trials of a bisect. All pointers are borrowed. */
 typedef struct invar_trial_context {
     const invar_bisect_case *what;
@@ -62,7 +58,8 @@ invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
                                bool (*useful)(void *payload, const invar_trial_job *job),
                                void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
+/* Runs the trial in a free worktree and fills job->result and job->stopped. Polls *stop. */
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *context,
+                             const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+
 #endif

@@ -15,7 +15,6 @@
 
 #include "base/alloc.h"
 #include "bisect/trial.h"
-#include "bisect/trial_job.h"
 
 #include "base/invar_banned.h"
 

@@ -22,7 +22,6 @@
 
 #include "base/alloc.h"
 #include "bisect/ab/ab_internal.h"
-#include "bisect/ab/ab_side.h"
 
 #include "base/invar_banned.h"
 
@@ -203,23 +202,24 @@ static invar_status pin_recipe(invar_ab_context *context, int i)
 }
 
 /*
- * Fails if the recipe of side B sets another seed: both sides run on the seeds of side A's recipe,
- * and the other value would be ignored silently.
+ * Reads a seed from the recipe of side A. Fails if the recipe of side B sets another one: both
+ * sides run on the same seeds, and the other value would be ignored silently.
  */
-static invar_status check_seed(const invar_ab_context *context, const char *key, int64_t fallback)
+static invar_status read_seed(int64_t *out, const invar_ab_context *context, const char *key,
+                              int64_t fallback)
 {
-    int64_t a, b;
+    int64_t b;
 
-    if (!context->what->recipe_b)
-        return INVAR_OK;
-    INVAR_TRY(invar_ab_number(&a, context->what->flags, context->recipes[0], key, fallback));
-    INVAR_TRY(invar_ab_number(&b, context->what->flags, context->recipes[1], key, fallback));
-    if (a == b)
+    INVAR_TRY(invar_ab_number(out, context->what->flags, context->recipes[0], key, fallback));
+    b = *out;
+    if (context->what->recipe_b)
+        INVAR_TRY(invar_ab_number(&b, context->what->flags, context->recipes[1], key, fallback));
+    if (*out == b)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s: A's recipe has %" PRId64 ", B's has %" PRId64
                       "; both sides run on the same seeds: give --%s, or make them equal",
-                      key, a, b, key);
+                      key, *out, b, key);
 }
 
 static invar_status create_pairs(invar_ab_context *context)
@@ -228,11 +228,8 @@ static invar_status create_pairs(invar_ab_context *context)
     int64_t seed, rollout_seed;
     size_t count = (size_t)context->what->seeds;
 
-    INVAR_TRY(check_seed(context, "seed", SEED));
-    INVAR_TRY(check_seed(context, "rollout-seed", ROLLOUT_SEED));
-    INVAR_TRY(invar_ab_number(&seed, context->what->flags, context->recipes[0], "seed", SEED));
-    INVAR_TRY(invar_ab_number(&rollout_seed, context->what->flags, context->recipes[0],
-                              "rollout-seed", ROLLOUT_SEED));
+    INVAR_TRY(read_seed(&seed, context, "seed", SEED));
+    INVAR_TRY(read_seed(&rollout_seed, context, "rollout-seed", ROLLOUT_SEED));
     if (seed > LARGEST_SEED + 1 - context->what->seeds ||
         rollout_seed > LARGEST_SEED + 1 - context->what->seeds)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

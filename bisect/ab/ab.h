@@ -29,10 +29,6 @@
 #include "bisect/workspace/workspace.h"
 #include "ledger/view/diff/diff.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { INVAR_AB_A, INVAR_AB_B, INVAR_AB_SIDES };
 
 /* Everything that the result of an experiment depends on. Strings are borrowed. */
@@ -153,7 +149,4 @@ invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options) INVAR_MUST_USE;
 void invar_ab_result_free(invar_ab_result *result); /* `result` may be NULL */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_AB_SEEDS 1000
 #define INVAR_AB_NAME (2 * INVAR_LEDGER_NAME_BYTES + 8)
 #define INVAR_AB_NO_STEP INT64_MIN
@@ -71,7 +67,4 @@ invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, 
                                    const int64_t *b, size_t count) INVAR_MUST_USE;
 void invar_ab_effects_release(invar_ab_effects *effects);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "bisect/ab/ab_side.h"
+#include "bisect/ab/ab_internal.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -54,11 +54,6 @@ static void send_event(ci_context *s, invar_ci_event event, const invar_ci_resul
     pthread_mutex_unlock(&s->mutex);
 }
 
-static double clock_seconds(void)
-{
-    return (double)invar_process_clock_ms() / 1000;
-}
-
 static bool is_stopped(const ci_context *s)
 {
     return s->options->stop && *s->options->stop;
@@ -401,25 +396,6 @@ static invar_status check_case(invar_ci_result *out, ci_context *s)
     return status;
 }
 
-static invar_status check_task(void *payload, int64_t task, int worker)
-{
-    ci_context *s = payload;
-    invar_ci_result *out = &s->results[task];
-    double begin = clock_seconds();
-    int64_t left;
-
-    (void)worker;
-    *out = (invar_ci_result){.item = &s->cases[task], .first = -1, .line = 1};
-    send_event(s, INVAR_CI_BEGINS, out, 0);
-    if (check_case(out, s) != INVAR_OK)
-        set_verdict_from_error(out, INVAR_CI_TROUBLE);
-    out->seconds = clock_seconds() - begin;
-    // counts planned runs that are not needed as done
-    left = 1 + s->options->chaos - out->runs;
-    send_event(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
-    return INVAR_OK;
-}
-
 /* ---- setup ----------------------------------------------------------------------------------- */
 
 static invar_status make_folder(ci_context *s)
@@ -480,32 +456,6 @@ static invar_status close_context(ci_context *s, invar_status status)
     return status;
 }
 
-invar_status invar_ci_check(invar_ci_result *results, const invar_ci_case *cases, size_t count,
-                            const invar_ci_options *options)
-{
-    ci_context s = {.options = options,
-                    .results = results,
-                    .cases = cases,
-                    .total = (int64_t)count * (1 + options->chaos)};
-    invar_pool *pool = NULL;
-    invar_status status;
-
-    pthread_mutex_init(&s.mutex, NULL);
-    status = open_context(&s, options->chaos > 0);
-    if (status == INVAR_OK)
-        status = invar_pool_new(&pool, (int)options->jobs);
-    if (status == INVAR_OK)
-        status = invar_pool_run(pool, (int64_t)count, check_task, &s);
-    invar_pool_free(pool);
-    return close_context(&s, status);
-}
-
-void invar_ci_release(invar_ci_result *results, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        invar_free(results[i].variations);
-}
-
 /* ---- recording ------------------------------------------------------------------------------- */
 
 /* Writes a golden and keeps the history of the previous one. */
@@ -551,22 +501,63 @@ static invar_status record_case(invar_ci_result *out, ci_context *s)
     return status;
 }
 
+/* ---- all cases ------------------------------------------------------------------------------- */
+
+static invar_status run_task(void *payload, int64_t task, int worker)
+{
+    ci_context *s = payload;
+    invar_ci_result *out = &s->results[task];
+    int64_t begin = invar_process_clock_ms(), left = 0;
+
+    (void)worker;
+    *out = (invar_ci_result){.item = &s->cases[task], .first = -1, .line = 1};
+    send_event(s, INVAR_CI_BEGINS, out, 0);
+    if (s->recording)
+        INVAR_TRY(record_case(out, s));
+    else if (check_case(out, s) != INVAR_OK)
+        set_verdict_from_error(out, INVAR_CI_TROUBLE);
+    out->seconds = (double)(invar_process_clock_ms() - begin) / 1000;
+    if (!s->recording) // counts planned runs that are not needed as done
+        left = 1 + s->options->chaos - out->runs;
+    send_event(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
+    return INVAR_OK;
+}
+
+static invar_status run_all(ci_context *s, size_t count, int64_t chaos, int64_t jobs)
+{
+    invar_pool *pool = NULL;
+    invar_status status;
+
+    s->total = (int64_t)count * (1 + chaos);
+    pthread_mutex_init(&s->mutex, NULL);
+    status = open_context(s, chaos > 0);
+    if (status == INVAR_OK)
+        status = invar_pool_new(&pool, (int)jobs);
+    if (status == INVAR_OK)
+        status = invar_pool_run(pool, (int64_t)count, run_task, s);
+    invar_pool_free(pool);
+    return close_context(s, status);
+}
+
+invar_status invar_ci_check(invar_ci_result *results, const invar_ci_case *cases, size_t count,
+                            const invar_ci_options *options)
+{
+    ci_context s = {.options = options, .results = results, .cases = cases};
+
+    return run_all(&s, count, options->chaos, options->jobs);
+}
+
 invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
                              const invar_ci_options *options)
 {
-    ci_context s = {.options = options, .cases = item, .total = 2, .recording = true};
-    double begin = clock_seconds();
-    invar_status status;
+    ci_context s = {.options = options, .results = out, .cases = item, .recording = true};
 
-    *out = (invar_ci_result){.item = item, .first = -1, .line = 1};
-    pthread_mutex_init(&s.mutex, NULL);
-    status = open_context(&s, true);
-    if (status == INVAR_OK) {
-        send_event(&s, INVAR_CI_BEGINS, out, 0);
-        status = record_case(out, &s);
-        out->seconds = clock_seconds() - begin;
-        if (status == INVAR_OK)
-            send_event(&s, INVAR_CI_ENDED, out, 0);
-    }
-    return close_context(&s, status);
+    *out = (invar_ci_result){.item = item};
+    return run_all(&s, 1, 1, 1);
+}
+
+void invar_ci_release(invar_ci_result *results, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        invar_free(results[i].variations);
 }

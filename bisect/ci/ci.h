@@ -24,10 +24,6 @@
 #include "base/status.h"
 #include "ledger/view/golden/golden.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- cases ----------------------------------------------------------------------------------- */
 
 typedef struct invar_ci_case {
@@ -163,7 +159,4 @@ invar_status invar_ci_reject(const invar_ci_case *item) INVAR_MUST_USE;
 /* Compares the pending golden with the current one. *out is like the result of a check. */
 invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "bisect/ci/ci.h"
 #include "bisect/workspace/workspace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- chaos: variations of a run that must not change its bits -------------------------------- */
 
 #define INVAR_CHAOS_ITEMS 20
@@ -102,7 +98,4 @@ invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
 /* Reads the golden at `path`, and its points if they belong to it. */
 invar_status invar_ci_side_read(invar_ci_side *out, const char *path) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -23,10 +23,6 @@
 #include "base/status.h"
 #include "bisect/search/history.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The modes of git. A folder is listed only if it must exist without any file in it. */
 typedef enum invar_files_mode {
     INVAR_FILES_FOLDER = 0040000,
@@ -95,10 +91,4 @@ invar_status invar_files_checkout(const char *folder, invar_files *files,
 invar_status invar_files_put(int fd, const void *data, size_t bytes,
                              const char *path) INVAR_MUST_USE;
 
-/* Fails with errno: "PATH: WHAT: REASON". */
-invar_status invar_files_fail(const char *path, const char *what) INVAR_MUST_USE;
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,16 +18,12 @@
 #include "base/file.h"
 #include "bisect/git/repo.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- libgit2 --------------------------------------------------------------------------------- */
 
 /* Functions of libgit2; set when invar_git_start has loaded the library. */
 typedef struct invar_git_library {
 #define INVAR_GIT_FUNCTION(name) __typeof__(git_##name) *name;
-#include "git_functions.def"
+#include "bisect/git/library.def"
 #undef INVAR_GIT_FUNCTION
 } invar_git_library;
 
@@ -162,7 +158,4 @@ invar_status invar_git_oid(git_oid *out, const char *id) INVAR_MUST_USE;
 invar_status invar_git_commit(invar_git_raw_commit *out, invar_repo *repo,
                               const char *id) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -30,7 +30,7 @@ static const struct {
     size_t offset;
 } functions[] = {
 #define INVAR_GIT_FUNCTION(name) {"git_" #name, offsetof(invar_git_library, name)},
-#include "git_functions.def"
+#include "bisect/git/library.def"
 #undef INVAR_GIT_FUNCTION
 };
 

@@ -23,10 +23,6 @@
 #include "base/status.h"
 #include "bisect/search/history.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_repo invar_repo;
 
 /*
@@ -157,7 +153,4 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
  */
 void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

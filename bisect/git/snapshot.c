@@ -143,7 +143,7 @@ static invar_status read_file(invar_digest *digest, const char *path, copy_targe
     int64_t bytes;
 
     if (fd < 0)
-        return invar_files_fail(path, "cannot be opened");
+        return invar_path_fail(path, "cannot be opened");
     status = invar_fd_hash(digest, &bytes, fd, path, to ? write_chunk : NULL, to);
     close(fd);
     return status;
@@ -154,10 +154,10 @@ static invar_status read_link(invar_digest *digest, char out[INVAR_PATH_SIZE], c
     ssize_t length = readlink(path, out, INVAR_PATH_SIZE);
 
     if (length < 0)
-        return invar_files_fail(path, "the link cannot be read");
+        return invar_path_fail(path, "the link cannot be read");
     if (length >= INVAR_PATH_SIZE) {
         errno = ENAMETOOLONG;
-        return invar_files_fail(path, "the link cannot be read");
+        return invar_path_fail(path, "the link cannot be read");
     }
     out[length] = '\0';
     invar_hash_bytes(digest, out, (size_t)length);
@@ -254,7 +254,7 @@ static invar_status list_entry(snapshot_job *t, const ignore_rules *r)
     bool wanted;
 
     if (lstat(t->path, &info) != 0)
-        return errno == ENOENT ? INVAR_OK : invar_files_fail(t->path, "cannot be looked at");
+        return errno == ENOENT ? INVAR_OK : invar_path_fail(t->path, "cannot be looked at");
     if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
         return INVAR_OK;
     INVAR_TRY(is_wanted(&wanted, r, t->path, S_ISDIR(info.st_mode)));
@@ -270,7 +270,7 @@ static invar_status list_name(snapshot_job *t, const ignore_rules *r, const char
 
     if (outer + 1 + length >= sizeof t->path || t->depth >= DEEPEST) {
         errno = ENAMETOOLONG;
-        return invar_files_fail(t->path, "what is below cannot be copied");
+        return invar_path_fail(t->path, "what is below cannot be copied");
     }
     t->path[outer] = '/';
     memcpy(t->path + outer + 1, name, length + 1);
@@ -291,7 +291,7 @@ static invar_status list_folder(snapshot_job *t, const ignore_rules *r)
     bool empty = true;
 
     if (!entries)
-        return invar_files_fail(t->path, "the folder cannot be read");
+        return invar_path_fail(t->path, "the folder cannot be read");
     while (status == INVAR_OK && (entry = readdir(entries)) != NULL) {
         const char *name = entry->d_name;
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
@@ -331,20 +331,12 @@ static invar_status list_work_tree(snapshot_job *t)
 static invar_status check_target_folder(const char *from, const char *folder)
 {
     char path[INVAR_PATH_SIZE], real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    bool whole = true;
 
-    snprintf(path, sizeof path, "%s", folder);
-    while (!realpath(path, real)) { // the folder need not exist yet
-        char *slash = strrchr(path, '/');
-        if (strcmp(path, ".") == 0 || strcmp(path, "/") == 0)
-            return invar_files_fail(path, "the folder cannot be found");
-        whole = false;
-        if (slash)
-            slash[slash == path] = '\0';
-        else
-            memcpy(path, ".", sizeof ".");
-    }
-    if (!invar_files_is_inside(real, from) && !(whole && invar_files_is_inside(from, real)))
+    INVAR_TRY(invar_path_nearest_existing(path, folder)); // the folder need not exist yet
+    if (!realpath(path, real))
+        return invar_path_fail(path, "the folder cannot be found");
+    if (!invar_files_is_inside(real, from) &&
+        !(strcmp(path, folder) == 0 && invar_files_is_inside(from, real)))
         return INVAR_OK;
     invar_path_show(shown, folder);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the copy must not lie in the tree that it copies",

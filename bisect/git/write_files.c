@@ -33,15 +33,6 @@ typedef struct checkout_job {
     char parent[INVAR_PATH_SIZE]; /* relative path; empty for the folder itself */
 } checkout_job;
 
-invar_status invar_files_fail(const char *path, const char *what)
-{
-    int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
-}
-
 invar_status invar_files_put(int fd, const void *data, size_t bytes, const char *path)
 {
     const char *at = data;
@@ -51,14 +42,14 @@ invar_status invar_files_put(int fd, const void *data, size_t bytes, const char 
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
-            return invar_files_fail(path, "cannot be written");
+            return invar_path_fail(path, "cannot be written");
         at += put;
         bytes -= (size_t)put;
     }
     return INVAR_OK;
 }
 
-/* Like invar_files_fail, for a path relative to the folder. */
+/* Like invar_path_fail, for a path relative to the folder. */
 static invar_status fail_at(const checkout_job *lay, const char *path, const char *what)
 {
     int code = errno;
@@ -66,7 +57,7 @@ static invar_status fail_at(const checkout_job *lay, const char *path, const cha
 
     snprintf(whole, sizeof whole, "%s/%s", lay->folder, path);
     errno = code;
-    return invar_files_fail(whole, what);
+    return invar_path_fail(whole, what);
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
@@ -84,7 +75,7 @@ static invar_status begin_changes(checkout_job *lay)
         return INVAR_OK;
     lay->changed = true;
     if (unlink(lay->index_path) != 0)
-        return errno == ENOENT ? INVAR_OK : invar_files_fail(lay->index_path, "cannot be removed");
+        return errno == ENOENT ? INVAR_OK : invar_path_fail(lay->index_path, "cannot be removed");
     memcpy(above, lay->index_path, strlen(lay->index_path) + 1);
     slash = strrchr(above, '/');
     if (!slash)
@@ -389,7 +380,7 @@ invar_status invar_files_checkout(const char *folder, invar_files *files,
         status = invar_held_folder_make(folder);
     if (status == INVAR_OK) {
         lay.top = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        status = lay.top < 0 ? invar_files_fail(folder, "cannot be opened")
+        status = lay.top < 0 ? invar_path_fail(folder, "cannot be opened")
                              : checkout_all(&lay, &before, files, source);
     }
     close_parent(&lay);

@@ -21,10 +21,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_OID_SIZE 41 /* 40 hexadecimal digits and a terminating NUL */
 
 typedef struct invar_history_commit {
@@ -125,7 +121,4 @@ invar_status invar_search_suspects(int32_t **out, int32_t *count_out,
  */
 int32_t invar_search_weight(const invar_search *search, int32_t commit);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

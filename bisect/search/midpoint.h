@@ -8,10 +8,6 @@
 
 #include "bisect/search/history.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* State of a search at one moment, real or speculative. */
 typedef struct invar_search_scope {
     uint8_t *candidate; /* (count) 1 if the commit may be the first bad one */
@@ -33,7 +29,4 @@ void invar_midpoint_free(invar_midpoint *midpoint); /* `midpoint` may be NULL */
 invar_status invar_midpoint_choose(int32_t *out, int32_t *candidates_out, invar_midpoint *midpoint,
                                    const invar_search_scope *scope) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,6 +24,25 @@ struct invar_search {
     uint8_t *related; // (count) scratch: 1 for ancestors or descendants of one commit
 };
 
+/* ---- histories ------------------------------------------------------------------------------- */
+
+void invar_history_free(invar_history *history)
+{
+    if (history == NULL)
+        return;
+    invar_free(history->commits);
+    invar_free(history->parents);
+    invar_free(history);
+}
+
+int32_t invar_history_find(const invar_history *history, const char *id)
+{
+    for (int32_t i = 0; i < history->count; i++)
+        if (strcmp(history->commits[i].id, id) == 0)
+            return i;
+    return -1;
+}
+
 /* ---- ancestors ------------------------------------------------------------------------------- */
 
 /* Marks `commit` and its ancestors in search->related. */

@@ -21,7 +21,6 @@
 
 #include "base/alloc.h"
 #include "base/recipe/flatten.h"
-#include "bisect/git/files.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
@@ -238,11 +237,11 @@ invar_status invar_bisect_state_lock(invar_bisect_state *state)
 
     state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (state->fd < 0)
-        return invar_files_fail(state->path, "cannot open");
+        return invar_path_fail(state->path, "cannot open");
     if (flock(state->fd, LOCK_EX | LOCK_NB) == 0)
         return INVAR_OK;
     if (errno != EWOULDBLOCK)
-        return invar_files_fail(state->path, "cannot lock");
+        return invar_path_fail(state->path, "cannot lock");
     invar_path_show(shown, state->path);
     return INVAR_FAIL(INVAR_E_BUSY, EWOULDBLOCK,
                       "%s: this very bisect is at work in another process: wait for it", shown);
@@ -259,14 +258,14 @@ static invar_status append_line(invar_bisect_state *state, const char *line, siz
         if (put_now < 0 && errno == EINTR)
             continue;
         if (put_now < 0) {
-            invar_status status = invar_files_fail(state->path, "cannot write");
+            invar_status status = invar_path_fail(state->path, "cannot write");
             if (ftruncate(state->fd, before) != 0)
                 errno = 0; // the next reader drops the incomplete line
             return status;
         }
         done += (size_t)put_now;
     }
-    return fdatasync(state->fd) == 0 ? INVAR_OK : invar_files_fail(state->path, "cannot sync");
+    return fdatasync(state->fd) == 0 ? INVAR_OK : invar_path_fail(state->path, "cannot sync");
 }
 
 /*
@@ -313,7 +312,7 @@ static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *h
     if (!torn)
         return INVAR_OK;
     if (ftruncate(s->fd, 0) != 0)
-        return invar_files_fail(s->path, "cannot shorten");
+        return invar_path_fail(s->path, "cannot shorten");
     return append_line(s, head->data, head->used);
 }
 
@@ -332,7 +331,7 @@ static invar_status open_file(invar_bisect_state *s, const char *folder,
     INVAR_TRY(begin_file(s, head));
     INVAR_TRY(read_state(s, &whole));
     if (ftruncate(s->fd, (off_t)whole) != 0)
-        return invar_files_fail(s->path, "cannot shorten");
+        return invar_path_fail(s->path, "cannot shorten");
     // the modification time selects the state that reports show
     (void)utimensat(AT_FDCWD, s->path, NULL, 0);
     return INVAR_OK;

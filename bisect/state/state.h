@@ -29,10 +29,6 @@
 #include "base/status.h"
 #include "bisect/bisect.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A trial as the state file stores it. */
 typedef struct invar_bisect_state_trial {
     invar_bisect_trial trial;
@@ -101,7 +97,4 @@ invar_status invar_bisect_state_remove_all(int64_t *count_out, const char *folde
 invar_status invar_bisect_state_newest(char out[INVAR_PATH_SIZE],
                                        const char *folder) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

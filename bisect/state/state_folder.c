@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bisect/git/files.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
@@ -23,7 +22,7 @@ static invar_status for_each_state(const char *folder,
     DIR *dir = opendir(folder);
 
     if (!dir && errno != ENOENT)
-        return invar_files_fail(folder, "cannot be listed");
+        return invar_path_fail(folder, "cannot be listed");
     for (struct dirent *entry; dir && status == INVAR_OK && (entry = readdir(dir));) {
         char path[INVAR_PATH_SIZE];
         if (entry->d_name[0] == '.')

@@ -11,10 +11,6 @@
 
 #include "bisect/state/state.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_BISECT_STATE_MAGIC "# invar bisect 1\n"
 #define INVAR_BISECT_STATE_FILE "state"
 
@@ -72,7 +68,4 @@ size_t invar_bisect_state_count_lines(const char *text);
  */
 invar_status invar_bisect_state_lock(invar_bisect_state *state) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "bisect/ab/ab.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_AB_LINE 2048
 
 /* Returns "identical", "different", "nondeterministic", "untestable" or "stopped". */
@@ -43,7 +39,4 @@ invar_status invar_ab_json(FILE *out, const invar_ab_result *result) INVAR_MUST_
 /* Writes a self-contained HTML page: verdict, divergence, effects, curves of both sides, facts. */
 invar_status invar_ab_html(FILE *out, const invar_ab_result *result) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

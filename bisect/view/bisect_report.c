@@ -16,7 +16,6 @@
 
 #include "base/console/term.h"
 #include "base/text.h"
-#include "bisect/view/bisect_report_text.h"
 
 #include "base/invar_banned.h"
 

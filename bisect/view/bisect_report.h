@@ -8,13 +8,10 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "bisect/bisect.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Prints the result as text: the verdict first, then commit, divergence and cost. */
 invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *result,
@@ -38,7 +35,68 @@ invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *resu
 /* Returns "found", "changes", "suspects", "nondeterministic", "same-ends" and so on. */
 const char *invar_bisect_report_verdict(invar_bisect_verdict verdict);
 
-#ifdef __cplusplus
-}
-#endif
+/* ---- sentences, shared by the text, HTML and JSON forms -------------------------------------- */
+
+enum {
+    INVAR_BISECT_REPORT_SHORT = 12,      /* shown digits of a commit id */
+    INVAR_BISECT_REPORT_LINE = 2048,     /* size of a line */
+    INVAR_BISECT_REPORT_TIME = 32,       /* size of a date or a duration */
+    INVAR_BISECT_REPORT_VALUE_DIGITS = 8 /* shown digits of a value */
+};
+
+/* Writes any text as one printable line of UTF-8, truncated to `size`, and returns `out`. */
+const char *invar_bisect_report_safe(char *out, size_t size, const char *text);
+
+/* Formats the verdict as one line, for example "found: 0123456789ab SUBJECT". */
+void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE],
+                                  const invar_bisect_result *result);
+
+/* Formats what the verdict means and what to do about it; empty if there is no advice. */
+void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE],
+                                const invar_bisect_result *result);
+
+/*
+ * Formats "step 7, point layer.0.q (forward, layer 0), op linear.fwd"; empty if the divergence is
+ * unknown.
+ */
+void invar_bisect_report_divergence(char out[INVAR_BISECT_REPORT_LINE],
+                                    const invar_divergence *divergence);
+
+/* Formats "8 points differ, 31 equal at that step; every op's output was recorded". */
+void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE],
+                                const invar_divergence *divergence);
+
+/*
+ * Return whether the culprit was confirmed, and what a third value means; empty if not applicable.
+ */
+const char *invar_bisect_report_confirmed(const invar_bisect_result *result);
+const char *invar_bisect_report_third(const invar_bisect_result *result);
+
+/*
+ * Formats remarks about a change, such as "a merge whose value none of its parents has"; may be
+ * empty.
+ */
+void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
+                                const invar_bisect_change *change);
+
+/* Formats the cost: "12 trials, 9 of the search; ...". */
+void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE],
+                              const invar_bisect_result *result);
+
+/*
+ * Format Unix seconds as "2026-01-31T12:34:56Z", and a duration as "0.42 s", "3 min 5 s" or "2 h 7
+ * min".
+ */
+void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds);
+void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds);
+
+enum { INVAR_BISECT_REPORT_COMMANDS = 3, INVAR_BISECT_REPORT_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
+
+/*
+ * Formats the next useful command with this index, starting at 0. Returns false if there are no
+ * more.
+ */
+bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND],
+                              const invar_bisect_result *result, int index);
+
 #endif

@@ -11,7 +11,6 @@
 #include "base/embedded.h"
 #include "base/json/result.h"
 #include "bisect/view/bisect_report.h"
-#include "bisect/view/bisect_report_text.h"
 #include "ledger/view/page.h"
 
 #include "base/invar_banned.h"

@@ -10,7 +10,6 @@
 
 #include "base/json/result.h"
 #include "bisect/view/bisect_report.h"
-#include "bisect/view/bisect_report_text.h"
 #include "bisect/view/json.h"
 
 #include "base/invar_banned.h"

@@ -7,7 +7,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "bisect/view/bisect_report_text.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -103,21 +102,68 @@ void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
+/*
+ * Sentences of a verdict. @g, @b and @m stand for the good end, the bad end and the merge base, @w
+ * for the commit that the verdict is about, @f for the culprit, and @c, @s and @t for the numbers
+ * of changes, suspects and trials.
+ */
+typedef struct verdict_sentences {
+    const char *name, *headline, *advice;
+} verdict_sentences;
+
+static const verdict_sentences sentences[] = {
+    [INVAR_BISECT_FOUND] = {"found", "@f", ""},
+    [INVAR_BISECT_CHANGES] = {"changes", "@c of the value between @g and @b", ""},
+    [INVAR_BISECT_SUSPECTS] =
+        {"suspects", "it is one of @s; those between cannot be tested",
+         "their builds or runs fail: see build.log and run.log below the folder of the workshop, "
+         "or give a --build that works for them, and run the same command again"},
+    [INVAR_BISECT_NONDETERMINISTIC] =
+        {"nondeterministic", "@w gave two answers to the same question",
+         "a commit whose answers vary has no culprit; compare its two runs with invar diff, and "
+         "remove the cause first"},
+    [INVAR_BISECT_SAME_ENDS] =
+        {"same-ends", "the ends @g and @b give the same value",
+         "nothing changed between them for this question; ask for more steps (--until), another "
+         "recipe or another --metric"},
+    [INVAR_BISECT_WRONG_END] =
+        {"wrong-end", "@w is not what it was said to be",
+         "check that --good and --bad are not the wrong way round and that the question is the "
+         "right one"},
+    [INVAR_BISECT_FIXED] =
+        {"fixed", "the good end @g has a fix that the bad end @b lacks",
+         "the good end is no ancestor of the bad one, and their merge base @m is bad already: swap "
+         "--good and --bad to look for the fix"},
+    [INVAR_BISECT_UNTESTABLE] =
+        {"untestable", "@w cannot be built or run",
+         "choose an end that builds and runs, or give a --build that works for it; --run is for "
+         "what is not built as Invar is"},
+    [INVAR_BISECT_STOPPED] = {
+        "stopped", "after @t",
+        "what was found out is kept: run the same command again to continue"}};
+
+static const verdict_sentences without_changes = {
+    "changes", "@c of the value between @g and @b",
+    "every commit that could be tested gave the same value as its parents"};
+
+/* The run succeeded, but its ledger does not decide the criterion. */
+static const verdict_sentences undecided = {
+    "untestable", "@w ran, but its ledger does not answer the question",
+    "check the names in the question; with --run, that the command writes its ledger to "
+    "$INVAR_RUN/ledger.db"};
+
+static const verdict_sentences *sentences_of(const invar_bisect_result *a)
+{
+    if (a->verdict == INVAR_BISECT_CHANGES && a->n_changes == 0)
+        return &without_changes;
+    return a->verdict == INVAR_BISECT_UNTESTABLE && strncmp(a->reason, "ledger:", 7) == 0
+               ? &undecided
+               : &sentences[a->verdict];
+}
+
 const char *invar_bisect_report_verdict(invar_bisect_verdict verdict)
 {
-    static const char *const names[] = {
-        [INVAR_BISECT_FOUND] = "found",
-        [INVAR_BISECT_CHANGES] = "changes",
-        [INVAR_BISECT_SUSPECTS] = "suspects",
-        [INVAR_BISECT_NONDETERMINISTIC] = "nondeterministic",
-        [INVAR_BISECT_SAME_ENDS] = "same-ends",
-        [INVAR_BISECT_WRONG_END] = "wrong-end",
-        [INVAR_BISECT_FIXED] = "fixed",
-        [INVAR_BISECT_UNTESTABLE] = "untestable",
-        [INVAR_BISECT_STOPPED] = "stopped",
-    };
-
-    return names[verdict];
+    return sentences[verdict].name;
 }
 
 /* Adds the commit that the verdict is about: "the good end 0123456789ab". */
@@ -138,19 +184,6 @@ static void add_verdict_commit(text_line *l, const invar_bisect_result *a)
     add_commit(l, id);
 }
 
-static void add_ends(text_line *l, const invar_bisect_result *a)
-{
-    add_commit(l, a->good);
-    add_format(l, " and ");
-    add_commit(l, a->bad);
-}
-
-/* Returns true if the run succeeded, but its ledger does not decide the criterion. */
-static bool criterion_is_undecided(const invar_bisect_result *a)
-{
-    return strncmp(a->reason, "ledger:", strlen("ledger:")) == 0;
-}
-
 static void add_found(text_line *l, const invar_bisect_result *a)
 {
     if (a->n_changes == 0)
@@ -160,103 +193,37 @@ static void add_found(text_line *l, const invar_bisect_result *a)
     add_safe(l, a->changes->commit.subject);
 }
 
+static void add_sentence(text_line *l, const char *text, const invar_bisect_result *a)
+{
+    for (size_t bytes; *text; text += bytes) {
+        bytes = *text == '@' ? 2 : strcspn(text, "@");
+        switch (*text == '@' ? text[1] : 0) {
+        case 'g': add_commit(l, a->good); break;
+        case 'b': add_commit(l, a->bad); break;
+        case 'm': add_commit(l, a->base); break;
+        case 'w': add_verdict_commit(l, a); break;
+        case 'f': add_found(l, a); break;
+        case 'c': add_count(l, (int64_t)a->n_changes, "change"); break;
+        case 's': add_count(l, a->all_suspects, "commit"); break;
+        case 't': add_count(l, (int64_t)a->n_trials, "trial"); break;
+        default: add_format(l, "%.*s", (int)bytes, text);
+        }
+    }
+}
+
 void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
     text_line l = begin_line(out, INVAR_BISECT_REPORT_LINE);
 
     add_format(&l, "%s: ", invar_bisect_report_verdict(a->verdict));
-    switch (a->verdict) {
-    case INVAR_BISECT_FOUND: add_found(&l, a); break;
-    case INVAR_BISECT_CHANGES:
-        add_count(&l, (int64_t)a->n_changes, "change");
-        add_format(&l, " of the value between ");
-        add_ends(&l, a);
-        break;
-    case INVAR_BISECT_SUSPECTS:
-        add_format(&l, "it is one of ");
-        add_count(&l, a->all_suspects, "commit");
-        add_format(&l, "; those between cannot be tested");
-        break;
-    case INVAR_BISECT_NONDETERMINISTIC:
-        add_verdict_commit(&l, a);
-        add_format(&l, " gave two answers to the same question");
-        break;
-    case INVAR_BISECT_SAME_ENDS:
-        add_format(&l, "the ends ");
-        add_ends(&l, a);
-        add_format(&l, " give the same value");
-        break;
-    case INVAR_BISECT_WRONG_END:
-        add_verdict_commit(&l, a);
-        add_format(&l, " is not what it was said to be");
-        break;
-    case INVAR_BISECT_FIXED:
-        add_format(&l, "the good end ");
-        add_commit(&l, a->good);
-        add_format(&l, " has a fix that the bad end ");
-        add_commit(&l, a->bad);
-        add_format(&l, " lacks");
-        break;
-    case INVAR_BISECT_UNTESTABLE:
-        add_verdict_commit(&l, a);
-        add_format(&l, criterion_is_undecided(a)
-                           ? " ran, but its ledger does not answer the question"
-                           : " cannot be built or run");
-        break;
-    case INVAR_BISECT_STOPPED:
-        add_format(&l, "after ");
-        add_count(&l, (int64_t)a->n_trials, "trial");
-        break;
-    }
+    add_sentence(&l, sentences_of(a)->headline, a);
 }
 
 void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
     text_line l = begin_line(out, INVAR_BISECT_REPORT_LINE);
 
-    switch (a->verdict) {
-    case INVAR_BISECT_FOUND: break;
-    case INVAR_BISECT_CHANGES:
-        if (a->n_changes == 0)
-            add_format(&l, "every commit that could be tested gave the same value as its parents");
-        break;
-    case INVAR_BISECT_SUSPECTS:
-        add_format(
-            &l, "their builds or runs fail: see build.log and run.log below the folder of the "
-                "workshop, or give a --build that works for them, and run the same command again");
-        break;
-    case INVAR_BISECT_NONDETERMINISTIC:
-        add_format(
-            &l, "a commit whose answers vary has no culprit; compare its two runs with invar diff, "
-                "and remove the cause first");
-        break;
-    case INVAR_BISECT_SAME_ENDS:
-        add_format(&l,
-                   "nothing changed between them for this question; ask for more steps (--until), "
-                   "another recipe or another --metric");
-        break;
-    case INVAR_BISECT_WRONG_END:
-        add_format(
-            &l, "check that --good and --bad are not the wrong way round and that the question is "
-                "the right one");
-        break;
-    case INVAR_BISECT_FIXED:
-        add_format(&l, "the good end is no ancestor of the bad one, and their merge base ");
-        add_commit(&l, a->base);
-        add_format(&l, " is bad already: swap --good and --bad to look for the fix");
-        break;
-    case INVAR_BISECT_UNTESTABLE:
-        add_format(&l,
-                   criterion_is_undecided(a)
-                       ? "check the names in the question; with --run, that the command writes its "
-                         "ledger to $INVAR_RUN/ledger.db"
-                       : "choose an end that builds and runs, or give a --build that works for it; "
-                         "--run is for what is not built as Invar is");
-        break;
-    case INVAR_BISECT_STOPPED:
-        add_format(&l, "what was found out is kept: run the same command again to continue");
-        break;
-    }
+    add_sentence(&l, sentences_of(a)->advice, a);
 }
 
 /* ---- divergence and changes ------------------------------------------------------------------ */

@@ -14,10 +14,6 @@
 
 #include "bisect/ci/ci.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_CI_LINE 1024
 
 /* Formats the verdict as one line, for example "from step 7, point ...". */
@@ -55,7 +51,4 @@ void invar_ci_annotations(FILE *out, const invar_ci_result *results, size_t coun
 /* Writes a Markdown table for the job summary of GitHub Actions. */
 void invar_ci_markdown(FILE *out, const invar_ci_result *results, size_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

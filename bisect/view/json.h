@@ -12,10 +12,6 @@
 #include "base/status.h"
 #include "bisect/divergence.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_VIEW_DIVERGENCE                                                                      \
     "{step int, point line, phase line?, layer int?, op line?, fused line?, kind line?, dtype "    \
     "line?,"                                                                                       \
@@ -31,7 +27,4 @@ json_t *invar_view_divergence(const invar_divergence *divergence);
  */
 invar_status invar_view_write(FILE *out, json_t *object) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -33,7 +33,6 @@
 #include "base/file.h"
 #include "base/process/process.h"
 #include "base/text.h"
-#include "bisect/git/files.h"
 #include "bisect/workspace/process_tag.h"
 
 #include "base/invar_banned.h"
@@ -74,7 +73,7 @@ static int64_t to_milliseconds(double seconds)
 static void set_log_error(child_process *c)
 {
     if (c->status == INVAR_OK)
-        c->status = invar_files_fail(c->request->log, "the log cannot be written");
+        c->status = invar_path_fail(c->request->log, "the log cannot be written");
 }
 
 static void log_write(child_process *c, const char *data, size_t bytes)
@@ -372,7 +371,7 @@ static invar_status start_child(child_process *c)
     code = code ? code : p.code;
     errno = code;
     if (p.where == STAGE_FOLDER)
-        return invar_files_fail(c->request->folder, "nothing can be run there");
+        return invar_path_fail(c->request->folder, "nothing can be run there");
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be started: %s", quote, strerror(code));
 }
 

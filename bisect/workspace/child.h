@@ -21,10 +21,6 @@
 #include "base/process/process.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_CHILD_LOG_BYTES                                                                      \
     (2u << 20) /* largest log size in bytes: half for the beginning, half
                                             for the end */
@@ -83,7 +79,4 @@ invar_status invar_child_run(invar_child_result *out,
 void invar_child_describe(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
                           double timeout);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

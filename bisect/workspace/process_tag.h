@@ -13,10 +13,6 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_PROCESS_TAG_SIZE 26 /* PPPPPPPP-SSSSSSSSSSSSSSSS in hexadecimal, and the NUL */
 #define INVAR_PROCESS_TAG_CHILD "INVAR_CHILD"
 
@@ -32,7 +28,4 @@ bool invar_process_tag_lives(const char *user);
  */
 void invar_process_tag_sweep(const char *mark);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -1,7 +1,8 @@
 /*
- * recipe_values.c - finds and replaces values of keys in flags and in recipe text, without a schema.
+ * recipe_values.c - finds and replaces values of keys in flags and in recipe text.
  *
- * A recipe or a record of the cache may belong to another version of the program, with unknown keys.
+ * A recipe or a record of the cache may belong to another version of the program, with unknown
+ * keys, so it is searched line by line and not parsed with a schema.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

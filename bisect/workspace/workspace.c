@@ -28,7 +28,6 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
-#include "bisect/git/files.h"
 #include "bisect/workspace/process_tag.h"
 #include "bisect/workspace/workspace_internal.h"
 
@@ -60,7 +59,7 @@ static invar_status resolve_path(char out[INVAR_PATH_SIZE], const char *path)
     size_t cut;
 
     if (path[0] != '/' && !getcwd(head, sizeof head))
-        return invar_files_fail(".", "the current folder cannot be found");
+        return invar_path_fail(".", "the current folder cannot be found");
     INVAR_TRY(invar_path_join(whole, sizeof whole, head, path + strspn(path, "/")));
     for (cut = strlen(whole);;) {
         memcpy(head, whole, cut);
@@ -68,7 +67,7 @@ static invar_status resolve_path(char out[INVAR_PATH_SIZE], const char *path)
         if (realpath(head, real))
             break;
         if (errno != ENOENT)
-            return invar_files_fail(path, "cannot be looked at");
+            return invar_path_fail(path, "cannot be looked at");
         while (cut > 1 && whole[cut - 1] == '/')
             cut--;
         while (cut > 1 && whole[cut - 1] != '/')
@@ -77,7 +76,7 @@ static invar_status resolve_path(char out[INVAR_PATH_SIZE], const char *path)
     errno = ENOENT;
     // a ".." after a folder that does not exist cannot be resolved
     if (has_parent_component(whole + cut))
-        return invar_files_fail(path, "cannot be looked at");
+        return invar_path_fail(path, "cannot be looked at");
     if (whole[cut])
         return invar_path_join(out, INVAR_PATH_SIZE, real, whole + cut);
     memcpy(out, real, strlen(real) + 1);
@@ -157,7 +156,7 @@ static invar_status make_folder(const char *path)
     if (length > 0)
         INVAR_TRY(invar_held_folder_make(above));
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return invar_files_fail(path, "the folder cannot be made");
+        return invar_path_fail(path, "the folder cannot be made");
     return invar_held_folder_make(path); // fails if the path is not a folder
 }
 
@@ -180,7 +179,7 @@ static invar_status remove_unfinished(const char *folder)
     struct dirent *entry;
 
     if (!entries)
-        return invar_files_fail(folder, "cannot be read");
+        return invar_path_fail(folder, "cannot be read");
     while (status == INVAR_OK && (entry = readdir(entries))) {
         char path[INVAR_PATH_SIZE], user[INVAR_PROCESS_TAG_SIZE] = "";
         const char *at = tag_in_name(entry->d_name);
@@ -208,7 +207,7 @@ static invar_status check_owner(const char *folder)
     struct stat info;
 
     if (stat(folder, &info) != 0)
-        return invar_files_fail(folder, "cannot be looked at");
+        return invar_path_fail(folder, "cannot be looked at");
     invar_path_show(shown, folder);
     if (info.st_uid != geteuid())
         return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -298,7 +297,7 @@ static invar_status format_temp_path(char out[INVAR_PATH_SIZE], const char *path
     if (bytes < INVAR_PATH_SIZE)
         return INVAR_OK;
     errno = ENAMETOOLONG;
-    return invar_files_fail(path, "cannot be made");
+    return invar_path_fail(path, "cannot be made");
 }
 
 invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workspace,
@@ -332,7 +331,7 @@ invar_status invar_workspace_entry_commit(bool *lost_out, const char *made, cons
             break;
         INVAR_TRY(invar_held_folder_remove(old));
     }
-    return invar_files_fail(path, "cannot be put in place");
+    return invar_path_fail(path, "cannot be put in place");
 }
 
 void invar_workspace_entry_discard(const char *made)
@@ -351,7 +350,7 @@ invar_status invar_workspace_check_room(const invar_workspace *workspace)
     struct statvfs disk;
 
     if (statvfs(workspace->folder, &disk) != 0)
-        return invar_files_fail(workspace->folder, "cannot be looked at");
+        return invar_path_fail(workspace->folder, "cannot be looked at");
     if ((uint64_t)disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES &&
         (disk.f_favail > 16 || !disk.f_files))
         return INVAR_OK;
@@ -385,7 +384,7 @@ static invar_status try_lock(bool *out, const invar_worktree *slot, const char *
     *out = false;
     if (flock(slot->lock, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK || errno == EINTR ? INVAR_OK
-                                                      : invar_files_fail(path, "cannot be locked");
+                                                      : invar_path_fail(path, "cannot be locked");
     *out = fstat(slot->lock, &held) == 0 && lstat(path, &found) == 0 &&
            held.st_ino == found.st_ino && held.st_dev == found.st_dev;
     return INVAR_OK;
@@ -443,7 +442,7 @@ static invar_status try_worktree(bool *out, invar_worktree *slot)
     slot->lock =
         invar_process_fd_above_stdio(open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (slot->lock < 0)
-        return invar_files_fail(lock, "cannot be opened");
+        return invar_path_fail(lock, "cannot be opened");
     INVAR_TRY(try_lock(out, slot, lock));
     read_owner_tag(user, path);
     if (!*out && user[0] && !invar_process_tag_lives(user))

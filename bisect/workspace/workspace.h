@@ -40,10 +40,6 @@
 #include "bisect/workspace/child.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_workspace invar_workspace;
 
 /*
@@ -239,7 +235,4 @@ invar_status invar_workspace_ledger_open(invar_ledger **out, invar_ledger_summar
 invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workspace, int lock,
                                  const invar_run_request *request) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include "base/status.h"
 #include "bisect/workspace/workspace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct invar_workspace {
     char folder[INVAR_PATH_SIZE]; /* absolute, without links */
 };
@@ -82,7 +78,4 @@ invar_status invar_workspace_write_build_info(const char *to, const char *progra
 /* Copies the build files next to `program`, if there are any, to their places next to `to`. */
 invar_status invar_workspace_copy_build_info(const char *to, const char *program) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

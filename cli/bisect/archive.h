@@ -13,10 +13,6 @@
 #include "bisect/bisect.h"
 #include "bisect/ci/ci.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Opens the ledger at `path` and creates it if needed, so that a path that cannot be written fails
  * before a long computation.
@@ -33,7 +29,4 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
 /* Writes answer.db next to the other forms of the result and replaces an earlier one. */
 invar_status invar_archive_answer(const invar_bisect_result *result, int code) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

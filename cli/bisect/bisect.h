@@ -9,10 +9,6 @@
 #include "bisect/bisect.h"
 #include "cli/command.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Settings that do not affect the result: repository, folders, limits and output. */
 typedef struct invar_bisect_settings {
     const char *repo, *work, *html;
@@ -55,7 +51,4 @@ invar_status invar_bisect_list(const char ***out, char *text) INVAR_MUST_USE;
 
 extern const invar_cli_command *const invar_bisect_verbs[]; /* log, view, resume-log and reset */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

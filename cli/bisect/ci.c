@@ -194,13 +194,12 @@ static const invar_option *ci_check_options(settings *s)
         {"work", INVAR_OPTION_TEXT, &s->how.work, "DIR",
          "keep the runs in this folder (default: delete them)", 0, 0},
         {"timeout", INVAR_OPTION_REAL, &s->how.timeout, "S",
-         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
+         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40},
+        invar_option_cases(&s->cases),
+        invar_option_json(&s->json),
+        {0}};
 
-    memcpy(list, own, sizeof own);
-    list[12] = invar_option_cases(&s->cases);
-    list[13] = invar_option_json(&s->json);
-    list[14] = (invar_option){0};
-    return list;
+    return memcpy(list, own, sizeof own);
 }
 
 static const invar_option *ci_record_options(settings *s)
@@ -213,12 +212,11 @@ static const invar_option *ci_record_options(settings *s)
         {"work", INVAR_OPTION_TEXT, &s->how.work, "DIR",
          "keep the runs in this folder (default: delete them)", 0, 0},
         {"timeout", INVAR_OPTION_REAL, &s->how.timeout, "S",
-         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
+         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40},
+        invar_option_cases(&s->cases),
+        {0}};
 
-    memcpy(list, own, sizeof own);
-    list[4] = invar_option_cases(&s->cases);
-    list[5] = (invar_option){0};
-    return list;
+    return memcpy(list, own, sizeof own);
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

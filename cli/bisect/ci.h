@@ -9,10 +9,6 @@
 #include "bisect/ci/ci.h"
 #include "cli/command.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 extern const invar_cli_command invar_cmd_ci_record;
 extern const invar_cli_command invar_cmd_ci_check;
 extern const invar_cli_command invar_cmd_ci_review;
@@ -38,7 +34,4 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
 /* Prints the verdict of a result and its details. */
 void invar_ci_show(const invar_ci_result *result);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -121,16 +121,12 @@ static invar_status reject_case(const settings *s)
 static const invar_option *ci_review_options(settings *s)
 {
     static invar_option list[4];
+    const invar_option own[4] = {{"reject", INVAR_OPTION_TEXT, &s->reject, "CASE",
+                                  "reject the pending bits of CASE: delete them", 0, 0},
+                                 invar_option_cases(&s->cases),
+                                 invar_option_json(&s->json)};
 
-    list[0] = (invar_option){.name = "reject",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->reject,
-                             .metavar = "CASE",
-                             .help = "reject the pending bits of CASE: delete them"};
-    list[1] = invar_option_cases(&s->cases);
-    list[2] = invar_option_json(&s->json);
-    list[3] = (invar_option){0};
-    return list;
+    return memcpy(list, own, sizeof own);
 }
 
 static int cmd_ci_review(int argc, char **argv)
@@ -178,15 +174,11 @@ const invar_cli_command invar_cmd_ci_review = {.name = "review",
 static const invar_option *ci_accept_options(settings *s)
 {
     static invar_option list[3];
+    const invar_option own[3] = {{"reason", INVAR_OPTION_TEXT, &s->reason, "TEXT",
+                                  "why the bits changed; stored in the golden", 0, 0},
+                                 invar_option_cases(&s->cases)};
 
-    list[0] = (invar_option){.name = "reason",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->reason,
-                             .metavar = "TEXT",
-                             .help = "why the bits changed; stored in the golden"};
-    list[1] = invar_option_cases(&s->cases);
-    list[2] = (invar_option){0};
-    return list;
+    return memcpy(list, own, sizeof own);
 }
 
 static invar_status accept_case(const settings *s, const char *word)
@@ -301,11 +293,9 @@ static json_t *status_json(const void *item)
 static const invar_option *ci_status_options(settings *s)
 {
     static invar_option list[3];
+    const invar_option own[3] = {invar_option_cases(&s->cases), invar_option_json(&s->json)};
 
-    list[0] = invar_option_cases(&s->cases);
-    list[1] = invar_option_json(&s->json);
-    list[2] = (invar_option){0};
-    return list;
+    return memcpy(list, own, sizeof own);
 }
 
 static int cmd_ci_status(int argc, char **argv)

@@ -18,6 +18,7 @@
 #include "bisect/view/bisect_report.h"
 #include "cli/bisect/bisect.h"
 #include "cli/interactive.h"
+#include "cli/ledger/ledger.h"
 #include "cli/output.h"
 #include "cli/safe_text.h"
 #include "ledger/view/page.h"
@@ -31,20 +32,21 @@ typedef struct settings {
     bool git, all, yes;
 } settings;
 
-/* Returns the options of a subcommand: some of the shared ones, and optionally one of its own. */
-static const invar_option *choose_options(settings *s, const char *const *names,
-                                          const invar_option *own)
+/* Returns the shared options that `names` lists, after `own` unless that has no name. */
+static const invar_option *choose_options(settings *s, const char *names, invar_option own)
 {
     static invar_option list[INVAR_BISECT_SHARED_OPTIONS + 2];
     invar_option shared[INVAR_BISECT_SHARED_OPTIONS];
+    const char *name;
+    size_t bytes;
     int count = 0;
 
     invar_bisect_options_shared(shared, &s->shared);
-    if (own)
-        list[count++] = *own;
-    for (; *names; names++)
+    if (own.name)
+        list[count++] = own;
+    while (invar_text_item(&name, &bytes, &names, ' '))
         for (int i = 0; i < INVAR_BISECT_SHARED_OPTIONS; i++)
-            if (strcmp(shared[i].name, *names) == 0)
+            if (strncmp(shared[i].name, name, bytes) == 0)
                 list[count++] = shared[i];
     list[count] = (invar_option){0};
     return list;
@@ -100,16 +102,10 @@ static void print_git(const invar_bisect_state *state)
 
 static const invar_option *bisect_log_options(settings *s)
 {
-    static const char *const names[] = {"repo", "work", NULL};
-    const invar_option own = {"git",
-                              INVAR_OPTION_FLAG,
-                              &s->git,
-                              NULL,
-                              "print the log in the format of 'git bisect replay'",
-                              0,
-                              0};
-
-    return choose_options(s, names, &own);
+    return choose_options(s, "repo work",
+                          (invar_option){"git", INVAR_OPTION_FLAG, &s->git, NULL,
+                                         "print the log in the format of 'git bisect replay'", 0,
+                                         0});
 }
 
 static invar_status print_log(const settings *s)
@@ -129,11 +125,9 @@ static invar_status print_log(const settings *s)
 static int cmd_bisect_log(int argc, char **argv)
 {
     settings s = {.git = false};
+    invar_status status = invar_options_parse(bisect_log_options(&s), argc, argv);
 
-    if (invar_options_parse(bisect_log_options(&s), argc, argv) != INVAR_OK ||
-        print_log(&s) != INVAR_OK)
-        return invar_report_error();
-    return INVAR_EXIT_OK;
+    return invar_exit(status == INVAR_OK ? print_log(&s) : status);
 }
 
 static void bisect_log_help(void)
@@ -157,9 +151,7 @@ static const invar_cli_command bisect_log_command = {
 
 static const invar_option *bisect_view_options(settings *s)
 {
-    static const char *const names[] = {"repo", "work", "html", "json", NULL};
-
-    return choose_options(s, names, NULL);
+    return choose_options(s, "repo work html json", (invar_option){0});
 }
 
 /* Fails if the bisect has no result yet. */
@@ -193,11 +185,9 @@ static invar_status print_view(const settings *s)
 static int cmd_bisect_view(int argc, char **argv)
 {
     settings s = {.git = false};
+    invar_status status = invar_options_parse(bisect_view_options(&s), argc, argv);
 
-    if (invar_options_parse(bisect_view_options(&s), argc, argv) != INVAR_OK ||
-        print_view(&s) != INVAR_OK)
-        return invar_report_error();
-    return INVAR_EXIT_OK;
+    return invar_exit(status == INVAR_OK ? print_view(&s) : status);
 }
 
 static void bisect_view_help(void)
@@ -220,12 +210,9 @@ static const invar_cli_command bisect_view_command = {
 
 static const invar_option *bisect_resume_log_options(settings *s)
 {
-    static const char *const names[] = {"repo", "work", "jobs", "html", "json", NULL};
-    const invar_option own = {
-        "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run the commands of the log without asking", 0,
-        0};
-
-    return choose_options(s, names, &own);
+    return choose_options(s, "repo work jobs html json",
+                          (invar_option){"yes", INVAR_OPTION_FLAG, &s->yes, NULL,
+                                         "run the commands of the log without asking", 0, 0});
 }
 
 /* Prints a text, each line below the other; nothing if it is NULL. */
@@ -336,16 +323,9 @@ static const invar_cli_command bisect_resume_log_command = {
 
 static const invar_option *bisect_reset_options(settings *s)
 {
-    static const char *const names[] = {"repo", "work", NULL};
-    const invar_option own = {"all",
-                              INVAR_OPTION_FLAG,
-                              &s->all,
-                              NULL,
-                              "also delete built programs, runs and checkouts",
-                              0,
-                              0};
-
-    return choose_options(s, names, &own);
+    return choose_options(s, "repo work",
+                          (invar_option){"all", INVAR_OPTION_FLAG, &s->all, NULL,
+                                         "also delete built programs, runs and checkouts", 0, 0});
 }
 
 static invar_status remove_bisects(const settings *s)
@@ -371,11 +351,9 @@ static invar_status remove_bisects(const settings *s)
 static int cmd_bisect_reset(int argc, char **argv)
 {
     settings s = {.git = false};
+    invar_status status = invar_options_parse(bisect_reset_options(&s), argc, argv);
 
-    if (invar_options_parse(bisect_reset_options(&s), argc, argv) != INVAR_OK ||
-        remove_bisects(&s) != INVAR_OK)
-        return invar_report_error();
-    return INVAR_EXIT_OK;
+    return invar_exit(status == INVAR_OK ? remove_bisects(&s) : status);
 }
 
 static void bisect_reset_help(void)

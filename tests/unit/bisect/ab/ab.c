@@ -14,7 +14,7 @@
 
 #include "base/file.h"
 #include "bisect/ab/ab_effect.h"
-#include "bisect/ab/ab_side.h"
+#include "bisect/ab/ab_internal.h"
 #include "bisect/view/ab.h"
 #include "tests/ledger.h"
 #include "tests/support.h"
