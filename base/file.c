@@ -177,6 +177,24 @@ int invar_fd_sync(int fd)
     return rc;
 }
 
+int invar_fd_write(int fd, const void *data, size_t bytes)
+{
+    const char *at = data;
+
+    while (bytes > 0) {
+        ssize_t put = write(fd, at, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put == 0)
+            errno = ENOSPC;
+        if (put <= 0)
+            return -1;
+        at += put;
+        bytes -= (size_t)put;
+    }
+    return 0;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Opens a file for reading; O_NONBLOCK, because opening a pipe would block. */
@@ -565,18 +583,9 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
 
 invar_status invar_file_writer_put(invar_file_writer *writer, const void *data, size_t bytes)
 {
-    const char *at = data;
-
-    while (bytes > 0) {
-        ssize_t put = write(writer->fd, at, bytes);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return io_error(writer->partial, "cannot be written");
-        at += put;
-        bytes -= (size_t)put;
-    }
-    return INVAR_OK;
+    return invar_fd_write(writer->fd, data, bytes) == 0
+               ? INVAR_OK
+               : io_error(writer->partial, "cannot be written");
 }
 
 invar_status invar_file_writer_commit(invar_file_writer *writer)

@@ -24,6 +24,9 @@ extern "C" {
 int invar_fd_open(const char *path, int flags, unsigned mode);
 int invar_fd_sync(int fd);
 
+/* Writes all bytes, continuing after signals. Returns 0, or -1 with errno. */
+int invar_fd_write(int fd, const void *data, size_t bytes);
+
 /*
  * Reads a regular file. *out (*bytes_out) is followed by a NUL that is not counted; the caller
  * frees it with invar_free. Returns INVAR_E_NOTFOUND, INVAR_E_IO, or INVAR_E_INVALID if it is not a

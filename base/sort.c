@@ -1,6 +1,9 @@
 /*
  * sort.c - bottom-up merge sort, and binary search.
  *
+ * The sort is stable and moves pointers only; items of an array are moved once, when their order is
+ * known. Its only failure is a lack of memory for a second list.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/sort.h"

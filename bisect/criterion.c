@@ -114,17 +114,12 @@ typedef struct metric_match {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
 } metric_match;
 
-static invar_status consider_metric(void *payload, const char *const *columns,
-                                    const invar_ledger_value *values, int count)
+static invar_status consider_metric(void *payload, const invar_ledger_value *values)
 {
     metric_match *c = payload;
     const char *name, *last;
     int rank;
 
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
     name = values[0].data;
     last = strrchr(name, '/');
     last = last ? last + 1 : name;
@@ -151,14 +146,10 @@ static invar_status choose_metric(char out[INVAR_LEDGER_NAME_BYTES + 1], const i
                                   invar_ledger *ledger, const invar_ledger_argument *run)
 {
     metric_match c = {.asked = q->metric};
-    invar_ledger_select_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES
-                                                  ") ORDER BY name",
-                                           .arguments = run,
-                                           .n_arguments = 1,
-                                           .row = consider_metric,
-                                           .payload = &c};
 
-    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(invar_workspace_ledger_select(ledger,
+                                            "SELECT DISTINCT name FROM (" VALUES ") ORDER BY name",
+                                            run, 1, consider_metric, &c));
     if (c.rank == 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no metric '%s'", q->metric);
     if (c.equals > 1)
@@ -176,16 +167,11 @@ typedef struct metric_scan {
     bool crossed;
 } metric_scan;
 
-static invar_status check_metric_row(void *payload, const char *const *columns,
-                                     const invar_ledger_value *values, int count)
+static invar_status check_metric_row(void *payload, const invar_ledger_value *values)
 {
     metric_scan *c = payload;
     double value;
 
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
     memcpy(&value, &values[0].integer, sizeof value);
     c->crossed = c->crossed || bound_holds(c->question, value);
     return INVAR_OK;
@@ -216,16 +202,12 @@ static invar_status evaluate_metric(bool *out, const invar_criterion *q, invar_l
     metric_scan c = {.question = q};
     invar_ledger_argument arguments[] = {
         int_argument("run", run), int_argument("until", last_step(q)), text_argument("name", "")};
-    invar_ledger_select_request request = {.sql = "SELECT bits FROM (" VALUES
-                                                  ") WHERE name = :name AND step <= :until",
-                                           .arguments = arguments,
-                                           .n_arguments = 3,
-                                           .row = check_metric_row,
-                                           .payload = &c};
 
     INVAR_TRY(choose_metric(name, q, ledger, arguments));
     arguments[2] = text_argument("name", name);
-    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(invar_workspace_ledger_select(
+        ledger, "SELECT bits FROM (" VALUES ") WHERE name = :name AND step <= :until", arguments, 3,
+        check_metric_row, &c));
     *out = c.crossed;
     return INVAR_OK;
 }
@@ -235,15 +217,10 @@ typedef struct points_hash {
     int64_t points;
 } points_hash;
 
-static invar_status hash_point_row(void *payload, const char *const *columns,
-                                   const invar_ledger_value *values, int count)
+static invar_status hash_point_row(void *payload, const invar_ledger_value *values)
 {
     points_hash *g = payload;
 
-    (void)columns;
-    (void)count;
-    if (!values)
-        return INVAR_OK;
     for (int i = 0; i < 2; i++) { // columns name and digest
         uint64_t bytes = values[i].bytes;
         invar_hasher_update(&g->hasher, &bytes, sizeof bytes);
@@ -262,20 +239,16 @@ static invar_status evaluate_points(char out[INVAR_VALUE_SIZE], const invar_crit
         int_argument("layer", q->layer),  text_argument("kind", q->point_kind),
         text_argument("op", q->point_op), text_argument("phase", q->phase),
         text_argument("point", q->point)};
-    invar_ledger_select_request request = {
-        .sql = "SELECT d.name, d.hash FROM timeline t JOIN digests d USING(run, step, seg) "
-               "WHERE t.run = :run AND t.step <= :until AND d.rank = 0 AND d.level = 0 "
-               "AND (:layer < 0 OR d.layer = :layer) AND (:kind = '' OR d.kind = :kind) "
-               "AND (:op = '' OR d.op = :op) AND (:phase = '' OR d.phase = :phase) "
-               "AND (:point = '' OR d.name LIKE :point) ORDER BY t.step, d.name",
-        .arguments = arguments,
-        .n_arguments = 7,
-        .row = hash_point_row,
-        .payload = &g};
+    static const char sql[] =
+        "SELECT d.name, d.hash FROM timeline t JOIN digests d USING(run, step, seg) "
+        "WHERE t.run = :run AND t.step <= :until AND d.rank = 0 AND d.level = 0 "
+        "AND (:layer < 0 OR d.layer = :layer) AND (:kind = '' OR d.kind = :kind) "
+        "AND (:op = '' OR d.op = :op) AND (:phase = '' OR d.phase = :phase) "
+        "AND (:point = '' OR d.name LIKE :point) ORDER BY t.step, d.name";
     invar_digest digest;
 
     invar_hasher_init(&g.hasher);
-    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(invar_workspace_ledger_select(ledger, sql, arguments, 7, hash_point_row, &g));
     if (g.points == 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no point of the run matches what was asked for");
     invar_hasher_final(&digest, &g.hasher);

@@ -145,21 +145,13 @@ static bool command_is_decided(void *payload)
     return criterion_is_decided(w->question, w->ledger);
 }
 
-static void set_exit_value(invar_bisect_state_trial *out, const invar_child_result *r)
-{
-    bool good = r->code == 0;
-
-    (void)snprintf(out->trial.value, sizeof out->trial.value, "%s", good ? "good" : "bad");
-    (void)snprintf(out->trial.failure_reason, sizeof out->trial.failure_reason, "%s",
-                   good ? "" : r->last_words);
-}
-
 /* Exit codes as in git bisect run: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
 static invar_status classify_command_exit(invar_bisect_state_trial *out,
                                           const invar_trial_context *context,
                                           const invar_child_result *r, const char *ledger)
 {
     char story[INVAR_CHILD_REASON_SIZE];
+    const bool decides = context->question.kind == INVAR_CRITERION_EXIT;
     bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_ENDED_EARLY;
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code : r->code;
 
@@ -170,16 +162,16 @@ static invar_status classify_command_exit(invar_bisect_state_trial *out,
             INVAR_E_STATE, code,
             "%.12s: the command ended with %d, and 128 or above means to stop: %.1000s",
             out->trial.commit, code, story);
-    if (!exited || (r->end == INVAR_CHILD_EXITED && code == SKIP_CODE)) {
+    if (!exited ||
+        (r->end == INVAR_CHILD_EXITED && (code == SKIP_CODE || (code != 0 && !decides)))) {
         set_untestable(out, "run", story);
         return INVAR_OK;
     }
-    if (context->question.kind == INVAR_CRITERION_EXIT) {
-        set_exit_value(out, r);
-        return INVAR_OK;
-    }
-    if (r->end == INVAR_CHILD_EXITED && code != 0) {
-        set_untestable(out, "run", story);
+    if (decides) {
+        (void)snprintf(out->trial.value, sizeof out->trial.value, "%s",
+                       r->code == 0 ? "good" : "bad");
+        (void)snprintf(out->trial.failure_reason, sizeof out->trial.failure_reason, "%s",
+                       r->code == 0 ? "" : r->last_words);
         return INVAR_OK;
     }
     if (!invar_path_exists(ledger)) {

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "base/text.h"
+#include "bisect/workspace/workspace.h"
 
 #include "base/invar_banned.h"
 
@@ -90,7 +91,7 @@ typedef struct metrics_pass {
     seed_state *seeds; /* (count) */
     double *last;      /* (2, count) last values of side a and side b; NaN if absent */
     size_t count;
-    int64_t capacity;         /* of out->items */
+    int64_t capacity;         /* capacity of out->items */
     char name[INVAR_AB_NAME]; /* current metric as stored in the ledger; `bytes` is 0 before the
                                  first one */
     size_t bytes;
@@ -177,15 +178,10 @@ static void begin_metric(metrics_pass *p, const invar_ledger_value *name, int64_
 }
 
 /* Columns: name, step, run, bits. */
-static invar_status read_value_row(void *payload, const char *const *columns,
-                                   const invar_ledger_value *values, int count)
+static invar_status read_value_row(void *payload, const invar_ledger_value *values)
 {
     metrics_pass *p = payload;
 
-    (void)columns;
-    INVAR_CHECK(count == 4);
-    if (!values)
-        return INVAR_OK;
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes == 0 ||
         values[0].bytes >= sizeof p->name)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the runs have a metric whose name is no name");
@@ -219,14 +215,11 @@ static const char all_values[] =
 /* ---- common steps ---------------------------------------------------------------------------- */
 
 /* Columns: run, first step, last step. */
-static invar_status read_steps_row(void *payload, const char *const *columns,
-                                   const invar_ledger_value *values, int count)
+static invar_status read_steps_row(void *payload, const invar_ledger_value *values)
 {
     metrics_pass *p = payload;
 
-    (void)columns;
-    INVAR_CHECK(count == 3);
-    for (size_t i = 0; values && i < p->count; i++) {
+    for (size_t i = 0; i < p->count; i++) {
         if (p->seeds[i].run[0] != values[0].integer && p->seeds[i].run[1] != values[0].integer)
             continue;
         if (values[1].integer > p->out->first)
@@ -239,15 +232,12 @@ static invar_status read_steps_row(void *payload, const char *const *columns,
 
 static invar_status find_steps(metrics_pass *p, invar_ledger *ledger)
 {
-    const invar_ledger_select_request request = {
-        .sql = "SELECT run, min(step), max(step) FROM step GROUP BY run",
-        .row = read_steps_row,
-        .payload = p};
+    static const char sql[] = "SELECT run, min(step), max(step) FROM step GROUP BY run";
     uint64_t steps;
 
     p->out->first = INT64_MIN;
     p->out->last = INT64_MAX;
-    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(invar_workspace_ledger_select(ledger, sql, NULL, 0, read_steps_row, p));
     if (p->out->first > p->out->last || p->out->first == INT64_MIN)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the runs have no step in common");
     steps = (uint64_t)p->out->last - (uint64_t)p->out->first + 1;
@@ -290,15 +280,10 @@ static int compare_effects(const void *x, const void *y)
 static invar_status read_effects(metrics_pass *p, invar_ledger *ledger)
 {
     invar_ledger_argument last = {"last", {.type = INVAR_LEDGER_TYPE_INT}};
-    invar_ledger_select_request request = {.sql = all_values,
-                                           .arguments = &last,
-                                           .n_arguments = 1,
-                                           .row = read_value_row,
-                                           .payload = p};
 
     INVAR_TRY(find_steps(p, ledger));
     last.value.integer = p->out->last;
-    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(invar_workspace_ledger_select(ledger, all_values, &last, 1, read_value_row, p));
     INVAR_TRY(end_metric(p));
     return invar_sort_items(p->out->items, p->out->count, sizeof *p->out->items, compare_effects);
 }

@@ -65,14 +65,11 @@ static bool is_stopped(const ci_context *s)
  * Reads a row of the commit and dirty facts of the program. The ledger is untrusted, so the texts
  * are quoted.
  */
-static invar_status read_build_row(void *payload, const char *const *columns,
-                                   const invar_ledger_value *values, int count)
+static invar_status read_build_row(void *payload, const invar_ledger_value *values)
 {
     invar_ci_result *out = payload;
 
-    (void)columns, (void)count;
-    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
-        values[1].type != INVAR_LEDGER_TYPE_TEXT)
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_OK;
     invar_text_quote(out->commit, sizeof out->commit, values[0].data, values[0].bytes);
     invar_text_quote(out->dirty, sizeof out->dirty, values[1].data, values[1].bytes);
@@ -83,15 +80,12 @@ static invar_status read_build(invar_ci_result *out, invar_ledger *ledger, int64
 {
     const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
 
-    return invar_ledger_select(
-        ledger, &(invar_ledger_select_request){
-                    .sql = "SELECT c.value, d.value FROM fact c JOIN fact d USING(run, seg, scope)"
-                           " WHERE run = :run AND scope = 'build' AND c.key = 'commit'"
-                           " AND d.key = 'dirty' ORDER BY seg",
-                    .arguments = &argument,
-                    .n_arguments = 1,
-                    .row = read_build_row,
-                    .payload = out});
+    return invar_workspace_ledger_select(
+        ledger,
+        "SELECT c.value, d.value FROM fact c JOIN fact d USING(run, seg, scope)"
+        " WHERE run = :run AND scope = 'build' AND c.key = 'commit' AND d.key = 'dirty'"
+        " ORDER BY seg",
+        &argument, 1, read_build_row, out);
 }
 
 static invar_status read_run(invar_ci_side *out, invar_ci_result *result, const char *path,

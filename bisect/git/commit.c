@@ -19,22 +19,13 @@
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-static invar_status fail_too_large(const git_oid *id, size_t bytes, const char *shown)
-{
-    char hex[INVAR_OID_SIZE];
-
-    INVAR_GIT(oid_tostr)(hex, sizeof hex, id);
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                      "%s: object %s unpacks to %zu MiB: more than %d MiB are not read", shown, hex,
-                      bytes >> 20, INVAR_GIT_LARGEST >> 20);
-}
-
 invar_status invar_git_read(git_odb_object **out, git_repository *git, const git_oid *id,
                             const char *shown)
 {
     git_odb *odb = NULL;
     git_object_t type;
     size_t bytes = 0;
+    char hex[INVAR_OID_SIZE];
     int code = INVAR_GIT(repository_odb)(&odb, git);
 
     *out = NULL;
@@ -45,7 +36,12 @@ invar_status invar_git_read(git_odb_object **out, git_repository *git, const git
     INVAR_GIT(odb_free)(odb);
     if (code && code != GIT_ENOTFOUND)
         return invar_git_fail(git, shown, code, "an object cannot be read");
-    return bytes > INVAR_GIT_LARGEST ? fail_too_large(id, bytes, shown) : INVAR_OK;
+    if (bytes <= INVAR_GIT_LARGEST)
+        return INVAR_OK;
+    INVAR_GIT(oid_tostr)(hex, sizeof hex, id);
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "%s: object %s unpacks to %zu MiB: more than %d MiB are not read", shown, hex,
+                      bytes >> 20, INVAR_GIT_LARGEST >> 20);
 }
 
 /* ---- commits --------------------------------------------------------------------------------- */

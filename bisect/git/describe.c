@@ -99,15 +99,6 @@ static int count_file_lines(int64_t *out, git_repository *git, const git_diff_fi
     return 0;
 }
 
-/* Counts all lines as removed and added if the type of an entry changed, for example to a link. */
-static int count_replaced_lines(int64_t *added, int64_t *removed, git_repository *git,
-                                const git_diff_delta *delta)
-{
-    int code = count_file_lines(removed, git, &delta->old_file);
-
-    return code ? code : count_file_lines(added, git, &delta->new_file);
-}
-
 static int count_patch_lines(int64_t *added, int64_t *removed, git_diff *diff, size_t number)
 {
     const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
@@ -128,10 +119,14 @@ static int count_lines(int64_t *added, int64_t *removed, git_repository *git, gi
                        size_t number)
 {
     const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
-    int code = delta->status == GIT_DELTA_TYPECHANGE
-                   ? count_replaced_lines(added, removed, git, delta)
-                   : count_patch_lines(added, removed, diff, number);
+    int code;
 
+    if (delta->status == GIT_DELTA_TYPECHANGE) { // all lines count, for example of a new link
+        code = count_file_lines(removed, git, &delta->old_file);
+        code = code ? code : count_file_lines(added, git, &delta->new_file);
+    } else {
+        code = count_patch_lines(added, removed, diff, number);
+    }
     if (code == GIT_ENOTFOUND || *added < 0 || *removed < 0)
         *added = *removed = -1;
     return code == GIT_ENOTFOUND ? 0 : code;
@@ -166,17 +161,8 @@ static int add_files(invar_repo_commit *out, git_repository *git, git_diff *diff
 
 /* ---- commits --------------------------------------------------------------------------------- */
 
-static void format_identity(char out[INVAR_REPO_TEXT], const char *name, const char *mail)
-{
-    char text[2 * INVAR_REPO_TEXT];
-    int bytes = snprintf(text, sizeof text, "%s <%s>", name, mail);
-
-    invar_text_quote(out, INVAR_REPO_TEXT, text,
-                     bytes < 0 || (size_t)bytes >= sizeof text ? sizeof text - 1 : (size_t)bytes);
-}
-
 /* Copies the first paragraph of the message as one line. */
-static void add_subject(invar_repo_commit *out, const char *message, size_t bytes)
+static void format_subject(char out[INVAR_REPO_TEXT], const char *message, size_t bytes)
 {
     char text[2 * INVAR_REPO_TEXT];
     size_t length = 0;
@@ -190,7 +176,7 @@ static void add_subject(invar_repo_commit *out, const char *message, size_t byte
             break;
         text[length++] = message[i] == '\n' ? ' ' : message[i];
     }
-    invar_text_quote(out->subject, sizeof out->subject, text, length);
+    invar_text_quote(out, INVAR_REPO_TEXT, text, length);
 }
 
 static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_raw_commit *commit)
@@ -205,7 +191,7 @@ static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_
     invar_text_quote(out->author, sizeof out->author, commit->author ? commit->author : "",
                      commit->author_bytes);
     out->when = commit->date;
-    add_subject(out, commit->message, commit->message_bytes);
+    format_subject(out->subject, commit->message, commit->message_bytes);
 }
 
 invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const char *commit)
@@ -236,13 +222,11 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
 
 invar_status invar_repo_subject(char out[INVAR_REPO_TEXT], invar_repo *repo, const char *commit)
 {
-    invar_repo_commit about = {.n_parents = 0};
     invar_git_raw_commit found;
 
     INVAR_TRY(invar_git_commit(&found, repo, commit));
-    add_subject(&about, found.message, found.message_bytes);
+    format_subject(out, found.message, found.message_bytes);
     invar_git_raw_commit_close(&found);
-    memcpy(out, about.subject, sizeof about.subject);
     return INVAR_OK;
 }
 
@@ -338,6 +322,7 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
 {
     git_config *config = NULL, *settings = NULL;
     const char *name, *mail;
+    char text[2 * INVAR_REPO_TEXT];
 
     if (repo)
         INVAR_GIT(repository_config_snapshot)(&settings, repo->git);
@@ -350,11 +335,10 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
     if (!mail)
         mail = getenv("EMAIL");
     if (name && mail && mail[0])
-        format_identity(out, name, mail);
-    else if (name)
-        invar_text_quote(out, INVAR_REPO_TEXT, name, strlen(name));
+        (void)snprintf(text, sizeof text, "%s <%s>", name, mail);
     else
-        memcpy(out, "unknown", sizeof "unknown");
+        (void)snprintf(text, sizeof text, "%s", name ? name : "unknown");
+    invar_text_quote(out, INVAR_REPO_TEXT, text, strlen(text));
     if (settings)
         INVAR_GIT(config_free)(settings);
     if (config)

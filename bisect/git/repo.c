@@ -33,16 +33,10 @@ static const char *last_text(void)
     return last && last->message ? last->message : "no reason given";
 }
 
-/* Sets *payload to true for a setting of a partial clone, which lacks objects. */
-static int find_promisor(const git_config_entry *entry, void *payload)
+static int note_entry(const git_config_entry *entry, void *payload)
 {
-    static const char ending[] = ".promisor";
-    size_t length = strlen(entry->name);
-    bool *found = payload;
-
-    *found = *found || strcmp(entry->name, "extensions.partialclone") == 0 ||
-             (length >= sizeof ending && strncmp(entry->name, "remote.", 7) == 0 &&
-              strcmp(entry->name + length - (sizeof ending - 1), ending) == 0);
+    (void)entry;
+    *(bool *)payload = true;
     return 0;
 }
 
@@ -54,7 +48,8 @@ static bool is_partial(git_repository *git)
 
     if (!git || INVAR_GIT(repository_config_snapshot)(&config, git) != 0)
         return false;
-    INVAR_GIT(config_foreach)(config, find_promisor, &found);
+    INVAR_GIT(config_foreach_match)
+    (config, "^(extensions\\.partialclone|remote\\..+\\.promisor)$", note_entry, &found);
     INVAR_GIT(config_free)(config);
     return found;
 }

@@ -35,18 +35,8 @@ typedef struct checkout_job {
 
 invar_status invar_files_put(int fd, const void *data, size_t bytes, const char *path)
 {
-    const char *at = data;
-
-    while (bytes > 0) {
-        ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return invar_path_fail(path, "cannot be written");
-        at += put;
-        bytes -= (size_t)put;
-    }
-    return INVAR_OK;
+    return invar_fd_write(fd, data, bytes) == 0 ? INVAR_OK
+                                                : invar_path_fail(path, "cannot be written");
 }
 
 /* Like invar_path_fail, for a path relative to the folder. */

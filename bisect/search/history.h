@@ -115,10 +115,4 @@ bool invar_search_useful(const invar_search *search, int32_t commit);
 invar_status invar_search_suspects(int32_t **out, int32_t *count_out,
                                    const invar_search *search) INVAR_MUST_USE;
 
-/*
- * Returns the number of relevant candidates reachable from `commit`, itself included. For tests and
- * reports.
- */
-int32_t invar_search_weight(const invar_search *search, int32_t commit);
-
 #endif

@@ -360,14 +360,3 @@ invar_status invar_search_suspects(int32_t **out, int32_t *count_out, const inva
             (*out)[(*count_out)++] = i;
     return INVAR_OK;
 }
-
-int32_t invar_search_weight(const invar_search *search, int32_t commit)
-{
-    int32_t weight = 0;
-
-    find_ancestors(search, commit);
-    for (int32_t i = 0; i <= commit; i++)
-        weight +=
-            search->related[i] && search->now.candidate[i] && search->history->commits[i].relevant;
-    return weight;
-}

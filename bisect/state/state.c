@@ -213,22 +213,24 @@ static invar_status new_state(invar_bisect_state **out)
     return INVAR_OK;
 }
 
+static invar_status close_failed(invar_bisect_state **state, invar_status status)
+{
+    if (status != INVAR_OK) {
+        invar_bisect_state_close(*state);
+        *state = NULL;
+    }
+    return status;
+}
+
 invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path)
 {
-    invar_bisect_state *state;
     invar_status status;
     size_t whole;
 
-    *out = NULL;
-    INVAR_TRY(new_state(&state));
-    (void)snprintf(state->path, sizeof state->path, "%s", path);
-    status = read_state(state, &whole);
-    if (status != INVAR_OK) {
-        invar_bisect_state_close(state);
-        return status;
-    }
-    *out = state;
-    return INVAR_OK;
+    INVAR_TRY(new_state(out));
+    (void)snprintf((*out)->path, sizeof(*out)->path, "%s", path);
+    status = read_state(*out, &whole);
+    return close_failed(out, status);
 }
 
 invar_status invar_bisect_state_lock(invar_bisect_state *state)
@@ -251,19 +253,12 @@ invar_status invar_bisect_state_lock(invar_bisect_state *state)
 static invar_status append_line(invar_bisect_state *state, const char *line, size_t bytes)
 {
     off_t before = lseek(state->fd, 0, SEEK_END);
-    size_t done = 0;
 
-    while (done < bytes) {
-        ssize_t put_now = write(state->fd, line + done, bytes - done);
-        if (put_now < 0 && errno == EINTR)
-            continue;
-        if (put_now < 0) {
-            invar_status status = invar_path_fail(state->path, "cannot write");
-            if (ftruncate(state->fd, before) != 0)
-                errno = 0; // the next reader drops the incomplete line
-            return status;
-        }
-        done += (size_t)put_now;
+    if (invar_fd_write(state->fd, line, bytes) != 0) {
+        invar_status status = invar_path_fail(state->path, "cannot write");
+        if (ftruncate(state->fd, before) != 0)
+            errno = 0; // the next reader drops the incomplete line
+        return status;
     }
     return fdatasync(state->fd) == 0 ? INVAR_OK : invar_path_fail(state->path, "cannot sync");
 }
@@ -353,11 +348,9 @@ invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folde
     invar_bisect_case whole = *what;
     char *recipe = NULL, inputs[INVAR_DIGEST_HEX_SIZE];
     invar_word_buffer head = {0};
-    invar_bisect_state *state;
     invar_status status;
 
-    *out = NULL;
-    INVAR_TRY(new_state(&state));
+    INVAR_TRY(new_state(out));
     status = read_recipe(&recipe, what);
     if (recipe)
         whole.recipe_text = recipe;
@@ -366,15 +359,10 @@ invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folde
     if (status == INVAR_OK)
         status = invar_bisect_state_put_case(&head, &whole, whole.recipe_text);
     if (status == INVAR_OK)
-        status = open_file(state, folder, &head);
+        status = open_file(*out, folder, &head);
     invar_free(recipe);
     invar_free(head.data);
-    if (status != INVAR_OK) {
-        invar_bisect_state_close(state);
-        return status;
-    }
-    *out = state;
-    return INVAR_OK;
+    return close_failed(out, status);
 }
 
 void invar_bisect_state_close(invar_bisect_state *state)

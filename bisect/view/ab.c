@@ -57,6 +57,11 @@ static void describe_identical(char out[INVAR_AB_LINE], const invar_ab_result *a
                    n == 1 ? "" : " each");
 }
 
+static const char *value_of(const invar_ab_fact *fact, int side)
+{
+    return fact->values[side][0] ? fact->values[side] : "nothing";
+}
+
 /* Lists changed keys, "hidden-size 16 -> 32, lr 1e-06 -> 0.5", as far as they fit. */
 static void list_keys(char *out, size_t size, const invar_ab_result *a, const char *scope)
 {
@@ -70,8 +75,7 @@ static void list_keys(char *out, size_t size, const invar_ab_result *a, const ch
         if (!fact->is_key || strcmp(fact->scope, scope) != 0)
             continue;
         bytes = snprintf(out + used, size - used, "%s%s %s -> %s", used ? ", " : "", fact->key,
-                         fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing",
-                         fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
+                         value_of(fact, INVAR_AB_A), value_of(fact, INVAR_AB_B));
         if (bytes < 0 || (size_t)bytes >= size - used) {
             out[used] = '\0';
             return;
@@ -157,24 +161,17 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static void print_safe(FILE *f, const char *text)
-{
-    char safe[INVAR_PATH_SIZE + 4];
-
-    fputs(invar_bisect_report_safe(safe, sizeof safe, text), f);
-}
-
 static void print_side(FILE *f, const invar_ab_side *s, char letter)
 {
     fprintf(f, "%c         %s ", letter, invar_ab_kind_name(s->kind));
-    print_safe(f, s->given);
+    invar_bisect_report_print_safe(f, s->given);
     if (s->kind == INVAR_AB_COMMIT) {
         fprintf(f, " = %.12s ", s->commit.id);
-        print_safe(f, s->commit.subject);
+        invar_bisect_report_print_safe(f, s->commit.subject);
     }
     if (s->recipe_path[0]) {
         fputs(", recipe ", f);
-        print_safe(f, s->recipe_path);
+        invar_bisect_report_print_safe(f, s->recipe_path);
     }
     fputc('\n', f);
 }
@@ -184,7 +181,7 @@ static void print_gate(FILE *f, const invar_aa_check *g, char letter)
     if (!g->ran)
         return;
     fprintf(f, "%c again   seed %" PRId64 ", with %s: ", letter, g->seed, g->varied_keys);
-    print_safe(f, g->headline);
+    invar_bisect_report_print_safe(f, g->headline);
     fputc('\n', f);
 }
 
@@ -211,9 +208,9 @@ static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t 
             continue;
         shown++;
         fprintf(f, "  %s %s: ", fact->scope, fact->key);
-        print_safe(f, fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing");
+        invar_bisect_report_print_safe(f, value_of(fact, INVAR_AB_A));
         fputs(" -> ", f);
-        print_safe(f, fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
+        invar_bisect_report_print_safe(f, value_of(fact, INVAR_AB_B));
         fputc('\n', f);
     }
     if (all > (int64_t)shown)
@@ -233,7 +230,7 @@ static void print_pairs(FILE *f, const invar_ab_result *a)
     fputs("\nseed by seed\n", f);
     for (size_t i = 0; i < a->n_pairs && i < SHOWN_SEEDS; i++) {
         fprintf(f, "  %-10" PRId64 " ", a->pairs[i].seed);
-        print_safe(f, a->pairs[i].headline);
+        invar_bisect_report_print_safe(f, a->pairs[i].headline);
         fputc('\n', f);
     }
     if (a->n_pairs > SHOWN_SEEDS)
@@ -363,7 +360,7 @@ invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool color)
 
     invar_ab_headline(headline, a);
     fputs(invar_term_escape(color, style_of(a->verdict)), out);
-    print_safe(out, headline);
+    invar_bisect_report_print_safe(out, headline);
     fprintf(out, "%s\n\n", invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         print_side(out, &a->sides[i], capitals[i]);
@@ -371,7 +368,7 @@ invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool color)
         print_gate(out, &a->aa_checks[i], capitals[i]);
     if (a->log[0]) {
         fputs("log       ", out);
-        print_safe(out, a->log);
+        invar_bisect_report_print_safe(out, a->log);
         fputc('\n', out);
     }
     print_facts(out, a);

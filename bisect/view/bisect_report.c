@@ -31,13 +31,6 @@ static const char *style_escape(const report_printer *p, invar_term_style s)
     return invar_term_escape(p->color, s);
 }
 
-static void print_safe(const report_printer *p, const char *text)
-{
-    char out[INVAR_PATH_SIZE + 4];
-
-    fputs(invar_bisect_report_safe(out, sizeof out, text), p->stream);
-}
-
 static void print_label(const report_printer *p, const char *what)
 {
     fprintf(p->stream, "%s%-10s%s ", style_escape(p, INVAR_TERM_STYLE_BOLD), what,
@@ -50,7 +43,7 @@ static void print_item(const report_printer *p, const char *what, const char *te
     if (*text == '\0')
         return;
     print_label(p, what);
-    print_safe(p, text);
+    invar_bisect_report_print_safe(p->stream, text);
     fputc('\n', p->stream);
 }
 
@@ -66,12 +59,6 @@ static void print_item_format(const report_printer *p, const char *what, const c
     vfprintf(p->stream, format, args);
     fputc('\n', p->stream);
     va_end(args);
-}
-
-static void print_title(const report_printer *p, const char *text)
-{
-    fprintf(p->stream, "\n%s%s%s\n", style_escape(p, INVAR_TERM_STYLE_BOLD), text,
-            style_escape(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 /* ---- sections -------------------------------------------------------------------------------- */
@@ -95,7 +82,7 @@ static void print_verdict(const report_printer *p, const invar_bisect_result *a)
     fprintf(p->stream, "%s%s%s\n", style_escape(p, styles[a->verdict]), text,
             style_escape(p, INVAR_TERM_STYLE_PLAIN));
     if (*a->reason) {
-        print_safe(p, a->reason);
+        invar_bisect_report_print_safe(p->stream, a->reason);
         fputc('\n', p->stream);
     }
     invar_bisect_report_advice(text, a);
@@ -107,7 +94,7 @@ static void print_verdict(const report_printer *p, const invar_bisect_result *a)
 static void print_file(const report_printer *p, const invar_repo_file *file)
 {
     fprintf(p->stream, "  %c ", file->status > ' ' && file->status < 0x7f ? file->status : '?');
-    print_safe(p, file->path);
+    invar_bisect_report_print_safe(p->stream, file->path);
     if (file->added < 0)
         fprintf(p->stream, "  binary\n");
     else
@@ -183,10 +170,10 @@ static void print_line(const report_printer *p, const invar_repo_commit *c, int 
     invar_bisect_report_safe(author, sizeof author, c->author);
     author[strcspn(author, "<")] = '\0'; // prints the name without the mail address
     fprintf(p->stream, "%*s%s", 2 * depth, "", style_escape(p, INVAR_TERM_STYLE_YELLOW));
-    print_safe(p, id);
+    invar_bisect_report_print_safe(p->stream, id);
     fprintf(p->stream, "%s  %.10s  %s", style_escape(p, INVAR_TERM_STYLE_PLAIN), when, author);
     fprintf(p->stream, "%s ", *author && author[strlen(author) - 1] == ' ' ? "" : " ");
-    print_safe(p, c->subject);
+    invar_bisect_report_print_safe(p->stream, c->subject);
     fputc('\n', p->stream);
 }
 
@@ -199,9 +186,9 @@ static void print_change(const report_printer *p, const invar_bisect_change *c)
     snprintf(before, sizeof before, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->before);
     snprintf(after, sizeof after, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->after);
     fprintf(p->stream, "%*s", 2 * depth + 4, "");
-    print_safe(p, before);
+    invar_bisect_report_print_safe(p->stream, before);
     fprintf(p->stream, " -> ");
-    print_safe(p, after);
+    invar_bisect_report_print_safe(p->stream, after);
     invar_bisect_report_divergence(text, &c->divergence);
     fprintf(p->stream, "%s%s", *text ? "  " : "", text);
     invar_bisect_report_remark(text, c);
@@ -245,13 +232,11 @@ static void print_search(const report_printer *p, const invar_bisect_result *a)
 
     print_item(p, "note", invar_bisect_report_third(a));
     print_item(p, "question", a->question);
-    if (a->range > 0)
-        print_item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
-                          invar_text_plural(a->range), INVAR_BISECT_REPORT_SHORT, a->good,
-                          INVAR_BISECT_REPORT_SHORT, a->bad);
-    else // the range was not read
-        print_item_format(p, "range", "%.*s to %.*s", INVAR_BISECT_REPORT_SHORT, a->good,
-                          INVAR_BISECT_REPORT_SHORT, a->bad);
+    print_label(p, "range");
+    if (a->range > 0) // otherwise the range was not read
+        fprintf(p->stream, "%" PRId64 " commit%s, ", a->range, invar_text_plural(a->range));
+    fprintf(p->stream, "%.*s to %.*s\n", INVAR_BISECT_REPORT_SHORT, a->good,
+            INVAR_BISECT_REPORT_SHORT, a->bad);
     if (*a->base)
         print_item_format(p, "base",
                           "%.*s, tested because the good end is no ancestor of the bad one",
@@ -271,7 +256,8 @@ static void print_next(const report_printer *p, const invar_bisect_result *a)
 
     for (int i = 0; invar_bisect_report_next(command, a, i); i++) {
         if (i == 0)
-            print_title(p, "next");
+            fprintf(p->stream, "\n%snext%s\n", style_escape(p, INVAR_TERM_STYLE_BOLD),
+                    style_escape(p, INVAR_TERM_STYLE_PLAIN));
         fprintf(p->stream, "  %s\n", command);
     }
 }

@@ -1,6 +1,9 @@
 /*
  * bisect_report.h - prints the result of a bisect as text, JSON and HTML.
  *
+ * All forms share the sentences of bisect_report_text.c. Every sentence is one printable line, in
+ * which texts from repositories and ledgers are escaped.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_BISECT_VIEW_BISECT_REPORT_H
@@ -47,6 +50,9 @@ enum {
 /* Writes any text as one printable line of UTF-8, truncated to `size`, and returns `out`. */
 const char *invar_bisect_report_safe(char *out, size_t size, const char *text);
 
+/* Prints any text like invar_bisect_report_safe. */
+void invar_bisect_report_print_safe(FILE *out, const char *text);
+
 /* Formats the verdict as one line, for example "found: 0123456789ab SUBJECT". */
 void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE],
                                   const invar_bisect_result *result);
@@ -90,7 +96,7 @@ void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE],
 void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds);
 void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds);
 
-enum { INVAR_BISECT_REPORT_COMMANDS = 3, INVAR_BISECT_REPORT_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
+enum { INVAR_BISECT_REPORT_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
 
 /*
  * Formats the next useful command with this index, starting at 0. Returns false if there are no

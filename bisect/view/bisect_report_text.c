@@ -28,6 +28,13 @@ const char *invar_bisect_report_safe(char *out, size_t size, const char *text)
     return out;
 }
 
+void invar_bisect_report_print_safe(FILE *out, const char *text)
+{
+    char safe[INVAR_PATH_SIZE + 4];
+
+    fputs(invar_bisect_report_safe(safe, sizeof safe, text), out);
+}
+
 /* Text buffer of fixed size; a longer text is truncated. */
 typedef struct text_line {
     char *text;
@@ -383,20 +390,13 @@ static bool add_show_command(text_line *l, const invar_bisect_result *a)
 bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND], const invar_bisect_result *a,
                               int index)
 {
-    bool changes = a->verdict == INVAR_BISECT_CHANGES;
-    int at = -1;
+    text_line l = begin_line(out, INVAR_BISECT_REPORT_COMMAND);
+    const bool shown = add_show_command(&l, a);
 
-    for (int i = 0; i < INVAR_BISECT_REPORT_COMMANDS; i++) {
-        text_line l = begin_line(out, INVAR_BISECT_REPORT_COMMAND);
-        bool there = false;
-        switch (i) {
-        case 0: there = add_show_command(&l, a); break;
-        case 1: there = !changes && add_diff_command(&l, &a->divergence); break;
-        default: there = changes && a->n_changes && add_diff_command(&l, &a->changes->divergence);
-        }
-        at += there;
-        if (there && at == index)
-            return true;
-    }
-    return false;
+    if (shown && index == 0)
+        return true;
+    l = begin_line(out, INVAR_BISECT_REPORT_COMMAND);
+    if (index != (int)shown || a->verdict != INVAR_BISECT_CHANGES)
+        return index == (int)shown && add_diff_command(&l, &a->divergence);
+    return a->n_changes > 0 && add_diff_command(&l, &a->changes->divergence);
 }

@@ -78,18 +78,8 @@ static void set_log_error(child_process *c)
 
 static void log_write(child_process *c, const char *data, size_t bytes)
 {
-    while (bytes > 0 && c->status == INVAR_OK) {
-        ssize_t put = write(c->log, data, bytes);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0) {
-            errno = put < 0 ? errno : ENOSPC;
-            set_log_error(c);
-            return;
-        }
-        data += put;
-        bytes -= (size_t)put;
-    }
+    if (c->status == INVAR_OK && invar_fd_write(c->log, data, bytes) != 0)
+        set_log_error(c);
 }
 
 /* Adds output to the log: the first half goes to the file at once, the rest into the ring. */

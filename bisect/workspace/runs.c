@@ -171,6 +171,12 @@ static void add_word(command_line *l, const char *word)
     l->words[l->used++] = word;
 }
 
+static void add_key(command_line *l, const char *key, const char *value)
+{
+    add_word(l, key);
+    add_word(l, value);
+}
+
 /* Names the run after its recipe instead of its cache folder. */
 static void add_name(command_line *l, const run_job *r)
 {
@@ -187,8 +193,7 @@ static void add_name(command_line *l, const run_job *r)
         bytes = dot && dot > file ? (size_t)(dot - file) : strlen(file);
     }
     (void)snprintf(l->name, sizeof l->name, "%.*s", (int)bytes, value);
-    add_word(l, "--name");
-    add_word(l, l->name);
+    add_key(l, "--name", l->name);
 }
 
 /* PREFIX PROGRAM train RECIPE --run FOLDER --name NAME --save "" --load "" --no-report FLAGS */
@@ -203,26 +208,22 @@ static void build_words(command_line *l, const run_job *r)
     add_word(l, q->program);
     add_word(l, "train");
     add_word(l, q->recipe);
-    add_word(l, "--run");
-    add_word(l, r->out->folder);
+    add_key(l, "--run", r->out->folder);
     add_name(l, r);
     for (size_t i = 0; i < N_DISABLED_KEYS; i++) {
         (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", disabled_keys[i][0]);
         if (has_flag(q->flags, l->flags[i]) ||
             (i >= ALWAYS && !invar_workspace_value(&bytes, NULL, r->recipe, disabled_keys[i][0])))
             continue;
-        add_word(l, l->flags[i]);
-        add_word(l, disabled_keys[i][1]);
+        add_key(l, l->flags[i], disabled_keys[i][1]);
     }
     add_word(l, "--no-report");
     if (q->record_mismatch && !has_flag(q->flags, "--on-mismatch")) {
-        add_word(l, "--on-mismatch");
-        add_word(l, "record");
+        add_key(l, "--on-mismatch", "record");
     }
     if (q->until >= 0) {
         (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
-        add_word(l, "--until");
-        add_word(l, l->until);
+        add_key(l, "--until", l->until);
     }
     for (const char *const *flag = q->flags; flag && *flag; flag++)
         add_word(l, *flag);
@@ -252,24 +253,16 @@ typedef struct run_progress {
     bool stopped; /* a signal stopped the run, in order and before its last step */
 } run_progress;
 
-static invar_status read_finish_reason(void *payload, const char *const *columns,
-                                       const invar_ledger_value *values, int count)
+static invar_status read_finish_reason(void *payload, const invar_ledger_value *values)
 {
     run_progress *p = payload;
 
-    (void)columns;
-    (void)count;
-    if (values)
-        p->stopped = strcmp(values[0].data, "stopped") == 0;
+    p->stopped = strcmp(values[0].data, "stopped") == 0;
     return INVAR_OK;
 }
 
 static invar_status read_progress(run_progress *out, const char *path)
 {
-    invar_ledger_select_request reason = {.sql =
-                                              "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
-                                          .row = read_finish_reason,
-                                          .payload = out};
     invar_ledger *ledger = NULL;
     invar_ledger_summary run;
     invar_status status;
@@ -281,7 +274,9 @@ static invar_status read_progress(run_progress *out, const char *path)
     if (status == INVAR_OK)
         out->step = run.last_step;
     if (status == INVAR_OK && run.finished)
-        status = invar_ledger_select(ledger, &reason);
+        status = invar_workspace_ledger_select(
+            ledger, "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1", NULL, 0,
+            read_finish_reason, out);
     invar_ledger_close(ledger);
     if (status == INVAR_E_NOMEM)
         return status;

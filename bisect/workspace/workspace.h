@@ -226,6 +226,16 @@ invar_status invar_workspace_ledger_open(invar_ledger **out, invar_ledger_summar
                                          const char *path) INVAR_MUST_USE;
 
 /*
+ * Runs a SELECT statement with its (n_arguments) arguments and calls `take` with the values of each
+ * row. A failure of `take` ends the call and is returned.
+ */
+invar_status
+invar_workspace_ledger_select(invar_ledger *ledger, const char *sql,
+                              const invar_ledger_argument *arguments, size_t n_arguments,
+                              invar_status (*take)(void *payload, const invar_ledger_value *values),
+                              void *payload) INVAR_MUST_USE;
+
+/*
  * Runs the program, or reuses the run of the same program with the same recipe, flags, environment,
  * name and current folder. `train` may exit with 0, or with 1 (log-probs differ, which is a
  * result), and must leave a ledger with a step. Checkpoints, traces and other files of the recipe
