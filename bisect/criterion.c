@@ -256,26 +256,20 @@ static invar_status evaluate_points(char out[INVAR_VALUE_SIZE], const invar_crit
     return INVAR_OK;
 }
 
-static invar_status evaluate_chain(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
-                                   invar_ledger *ledger, const invar_ledger_summary *run)
-{
-    invar_digest chain = run->chain;
-
-    if (q->until >= 0 && q->until < run->last_step)
-        INVAR_TRY(invar_ledger_chain_at(&chain, ledger, run->run, q->until));
-    invar_digest_format(out, &chain);
-    return INVAR_OK;
-}
-
 static invar_status evaluate_run(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
                                  invar_ledger *ledger, const invar_ledger_summary *run)
 {
+    invar_digest chain = run->chain;
     bool yes;
 
     if (run->last_step < 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no step");
-    if (q->kind == INVAR_CRITERION_CHAIN)
-        return evaluate_chain(out, q, ledger, run);
+    if (q->kind == INVAR_CRITERION_CHAIN) {
+        if (q->until >= 0 && q->until < run->last_step)
+            INVAR_TRY(invar_ledger_chain_at(&chain, ledger, run->run, q->until));
+        invar_digest_format(out, &chain);
+        return INVAR_OK;
+    }
     if (q->kind == INVAR_CRITERION_POINTS)
         return evaluate_points(out, q, ledger, run->run);
     INVAR_TRY(evaluate_metric(&yes, q, ledger, run->run));

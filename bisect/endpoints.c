@@ -94,12 +94,6 @@ static invar_status record_endpoint_trials(invar_bisect_context *context, invar_
     return INVAR_OK;
 }
 
-static bool endpoints_are_known(const invar_bisect_context *context)
-{
-    return invar_bisect_state_find(context->state, context->what->good, 0) &&
-           invar_bisect_state_find(context->state, context->what->bad, 0);
-}
-
 static invar_status choose_last_step(invar_bisect_context *context)
 {
     int64_t until = context->state->until;
@@ -112,7 +106,8 @@ static invar_status choose_last_step(invar_bisect_context *context)
     context->result->first_diverging_step = until;
     if (until >= 0)
         context->trial_context.question.until = until;
-    if (until >= 0 || endpoints_are_known(context))
+    if (until >= 0 || (invar_bisect_state_find(context->state, context->what->good, 0) &&
+                       invar_bisect_state_find(context->state, context->what->bad, 0)))
         return INVAR_OK;
     INVAR_TRY(find_endpoint_divergence(&until, ends, context));
     context->result->first_diverging_step = until;

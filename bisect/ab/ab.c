@@ -387,18 +387,12 @@ static bool is_one_recipe(const invar_ab_context *context)
                   context->recipe_bytes[INVAR_AB_A]) == 0;
 }
 
-/* Returns true if both sides run the same program on the same recipe. */
-static bool is_one_program(const invar_ab_context *context)
-{
-    const invar_ab_side *sides = context->result->sides;
-
-    return invar_digest_equal(&sides[INVAR_AB_A].built.binary, &sides[INVAR_AB_B].built.binary) &&
-           is_one_recipe(context);
-}
-
 static invar_status compare_pairs(invar_ab_context *context)
 {
     invar_ab_result *answer = context->result;
+    const bool one_program =
+        is_one_recipe(context) && invar_digest_equal(&answer->sides[INVAR_AB_A].built.binary,
+                                                     &answer->sides[INVAR_AB_B].built.binary);
 
     for (size_t i = 0; i < answer->n_pairs; i++) {
         invar_ab_pair *pair = &answer->pairs[i];
@@ -412,9 +406,9 @@ static invar_status compare_pairs(invar_ab_context *context)
                 s->peak_bytes = pair->ran[side].peak_bytes;
         }
     }
-    answer->verdict = answer->n_different == 0  ? INVAR_AB_IDENTICAL
-                      : is_one_program(context) ? INVAR_AB_NONDETERMINISTIC
-                                                : INVAR_AB_DIFFERENT;
+    answer->verdict = answer->n_different == 0 ? INVAR_AB_IDENTICAL
+                      : one_program            ? INVAR_AB_NONDETERMINISTIC
+                                               : INVAR_AB_DIFFERENT;
     return invar_ab_compare_facts(answer);
 }
 

@@ -58,12 +58,6 @@ static bool is_key(const invar_diff_fact *fact)
            !strchr(fact->key, ' ');
 }
 
-/* Returns true for the hash that covers everything that determines the shapes of a model. */
-static bool is_model_hash(const invar_diff_fact *fact)
-{
-    return strcmp(fact->scope, "identity") == 0 && strcmp(fact->key, "model hash") == 0;
-}
-
 static void set_facts(invar_ab_result *answer, const invar_diff *diff)
 {
     for (int pass = 0; pass < 2; pass++) { // identity facts first, then the rest
@@ -73,7 +67,8 @@ static void set_facts(invar_ab_result *answer, const invar_diff *diff)
             if (is_irrelevant_fact(fact) || (strcmp(fact->scope, "identity") == 0) != (pass == 0))
                 continue;
             answer->all_facts++;
-            answer->two_models |= is_model_hash(fact);
+            // this hash covers everything that determines the shapes of a model
+            answer->two_models |= pass == 0 && strcmp(fact->key, "model hash") == 0;
             if (answer->n_facts == INVAR_AB_FACTS)
                 continue;
             answer->n_facts++;

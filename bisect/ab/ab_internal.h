@@ -1,8 +1,8 @@
 /*
  * ab_internal.h - context of a running A/B experiment, its sides, runs and comparisons.
  *
- * Private to bisect/ab. The calling thread owns the context; jobs run on worker threads, read it and
- * write only their own result.
+ * Private to bisect/ab. The calling thread owns the context; jobs run on worker threads, read it
+ * and write only their own result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -296,14 +296,6 @@ static invar_status run_chaos(invar_ci_result *out, ci_context *s, const invar_c
     return INVAR_OK;
 }
 
-/* Sets the verdict OBSOLETE if the recipe is not the one that the golden was made from. */
-static void check_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
-{
-    invar_ci_check_length(out, made, o->steps);
-    if (!o->identity_is_result)
-        invar_ci_check_identity(out);
-}
-
 static invar_status write_pending(invar_ci_result *out, const ci_context *s,
                                   const invar_ci_side *is)
 {
@@ -331,7 +323,9 @@ static invar_status compare_case(invar_ci_result *out, ci_context *s, const inva
         return INVAR_OK;
     if (was->golden) {
         status = invar_ci_compare(out, was, &is);
-        check_recipe(out, s->options, is.golden->n_steps);
+        invar_ci_check_length(out, is.golden->n_steps, s->options->steps);
+        if (!s->options->identity_is_result)
+            invar_ci_check_identity(out);
     } else {
         // the version of the golden is unsupported, so nothing can be compared
         out->verdict = INVAR_CI_OBSOLETE;

@@ -66,17 +66,6 @@ static void format_ops(char out[INVAR_CI_OPS], const invar_golden_comparison *c)
         (void)snprintf(out + used, INVAR_CI_OPS - used, ", and %zu more", c->ops_differ - shown);
 }
 
-/* Copies chains and losses of one step. */
-static void set_step(invar_ci_result *out, const invar_golden_step *was,
-                     const invar_golden_step *is)
-{
-    out->chain_was = was->chain;
-    out->chain_is = is->chain;
-    out->has_loss = was->has_loss && is->has_loss;
-    out->loss_was = out->has_loss ? loss_of(was->loss) : 0;
-    out->loss_is = out->has_loss ? loss_of(is->loss) : 0;
-}
-
 static invar_status set_divergence(invar_ci_result *out, const invar_ci_side *was,
                                    const invar_ci_side *is)
 {
@@ -110,8 +99,14 @@ invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
     out->line = c.first >= 0 ? was->golden->first_line + c.first : 1;
     format_ops(out->ops, &c);
     step = c.first >= 0 ? c.first : c.compared - 1;
-    if (step >= 0)
-        set_step(out, &was->golden->steps[step], &is->golden->steps[step]);
+    if (step >= 0) {
+        const invar_golden_step *x = &was->golden->steps[step], *y = &is->golden->steps[step];
+        out->chain_was = x->chain;
+        out->chain_is = y->chain;
+        out->has_loss = x->has_loss && y->has_loss;
+        out->loss_was = out->has_loss ? loss_of(x->loss) : 0;
+        out->loss_is = out->has_loss ? loss_of(y->loss) : 0;
+    }
     return c.first >= 0 ? set_divergence(out, was, is) : INVAR_OK;
 }
 

@@ -145,18 +145,12 @@ static invar_status resolve_in_graph(char out[INVAR_OID_SIZE], invar_repo *repo,
 
 /* ---- any revision ---------------------------------------------------------------------------- */
 
-static bool is_malformed_time(void)
-{
-    const git_error *last = INVAR_GIT(error_last)();
-
-    return last && last->message && strstr(last->message, "failed to parse signature");
-}
-
 invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
 {
     char head[INVAR_PATH_SIZE];
     const char *name = revision;
     git_object *object = NULL;
+    const git_error *last;
     invar_status status;
     int code;
 
@@ -168,7 +162,9 @@ invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, cons
         name = head;
     }
     code = INVAR_GIT(revparse_single)(&object, repo->git, name);
-    if (code && is_malformed_time())
+    last = INVAR_GIT(error_last)();
+    // a commit with a malformed time
+    if (code && last && last->message && strstr(last->message, "failed to parse signature"))
         return resolve_in_graph(out, repo, name);
     if (code)
         return fail_revision(repo, revision, code);

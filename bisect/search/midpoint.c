@@ -85,11 +85,6 @@ invar_status invar_midpoint_new(invar_midpoint **out, const invar_history *histo
     return INVAR_OK;
 }
 
-void invar_midpoint_free(invar_midpoint *midpoint)
-{
-    invar_free(midpoint);
-}
-
 /* ---- git's list ------------------------------------------------------------------------------ */
 
 /* Newest first; commits of the same second in the order in which they were found. */

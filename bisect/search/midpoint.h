@@ -19,8 +19,8 @@ typedef struct invar_search_scope {
 /* Scratch memory for choices in one history; its size is linear in the number of commits. */
 typedef struct invar_midpoint invar_midpoint;
 
+/* Allocates the memory, which the caller frees with invar_free. */
 invar_status invar_midpoint_new(invar_midpoint **out, const invar_history *history) INVAR_MUST_USE;
-void invar_midpoint_free(invar_midpoint *midpoint); /* `midpoint` may be NULL */
 
 /*
  * *out is the candidate to test; the bad commit itself if no other is left; -1 if all others are

@@ -177,7 +177,7 @@ void invar_search_free(invar_search *search)
     if (search == NULL)
         return;
     scope_free(&search->now);
-    invar_midpoint_free(search->midpoint);
+    invar_free(search->midpoint);
     invar_free(search->note);
     invar_free(search);
 }
@@ -303,15 +303,6 @@ static invar_status add_speculative_commits(invar_search_next *out, speculative_
     return INVAR_OK;
 }
 
-static int32_t log2_above(int32_t count)
-{
-    int32_t log = 0;
-
-    while (log < 31 && INT64_C(1) << log < count)
-        log++;
-    return log;
-}
-
 invar_status invar_search_next_commits(invar_search_next *out, const invar_search *search,
                                        int32_t jobs)
 {
@@ -329,7 +320,8 @@ invar_status invar_search_next_commits(invar_search_next *out, const invar_searc
                           "no commit that touches the paths is the cause: name other paths, or "
                           "none");
     out->commits[0] = choice;
-    out->trials = log2_above(out->candidates);
+    while (out->trials < 31 && INT64_C(1) << out->trials < out->candidates)
+        out->trials++;
     if (choice < 0) {
         out->state = INVAR_SEARCH_SUSPECTS;
         out->count = 0;

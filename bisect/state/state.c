@@ -332,21 +332,12 @@ static invar_status open_file(invar_bisect_state *s, const char *folder,
     return INVAR_OK;
 }
 
-/* Hashes the files that the recipe names. Other data under the same names is another bisect. */
-static const char *hash_inputs(char out[INVAR_DIGEST_HEX_SIZE], const invar_bisect_case *what)
-{
-    invar_digest digest;
-
-    invar_workspace_inputs(&digest, what->recipe_text, what->flags);
-    invar_digest_format(out, &digest);
-    return out;
-}
-
 invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folder,
                                      const invar_bisect_case *what)
 {
     invar_bisect_case whole = *what;
     char *recipe = NULL, inputs[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
     invar_word_buffer head = {0};
     invar_status status;
 
@@ -354,8 +345,12 @@ invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folde
     status = read_recipe(&recipe, what);
     if (recipe)
         whole.recipe_text = recipe;
-    if (status == INVAR_OK && whole.recipe_text && !whole.inputs)
-        whole.inputs = hash_inputs(inputs, &whole);
+    if (status == INVAR_OK && whole.recipe_text && !whole.inputs) {
+        // other data under the same names is another bisect
+        invar_workspace_inputs(&digest, whole.recipe_text, whole.flags);
+        invar_digest_format(inputs, &digest);
+        whole.inputs = inputs;
+    }
     if (status == INVAR_OK)
         status = invar_bisect_state_put_case(&head, &whole, whole.recipe_text);
     if (status == INVAR_OK)

@@ -94,18 +94,11 @@ static json_t *trial_json(const void *item)
                         t->build_s, t->run_s, t->ledger, t->failure_reason);
 }
 
-static json_t *cost_json(const invar_bisect_result *a)
-{
-    const invar_bisect_cost *c = &a->cost;
-
-    return INVAR_RESULT(COST, a->n_trials, c->search_trials, c->built, c->from_tree, c->ran,
-                        c->from_program, c->skipped, c->build_s, c->run_s, c->wall_s);
-}
-
 /* ---- the object ------------------------------------------------------------------------------ */
 
 json_t *invar_bisect_report_object(const invar_bisect_result *a)
 {
+    const invar_bisect_cost *c = &a->cost;
     bool found = a->verdict == INVAR_BISECT_FOUND && a->n_changes > 0;
     char headline[INVAR_BISECT_REPORT_LINE], advice[INVAR_BISECT_REPORT_LINE];
 
@@ -117,9 +110,11 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
         a->patch_cut, invar_result_list(a->changes, a->n_changes, sizeof *a->changes, change_json),
         invar_result_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), a->all_suspects,
         invar_view_divergence(&a->divergence),
-        invar_result_list(a->trials, a->n_trials, sizeof *a->trials, trial_json),
-        a->cost.search_trials, a->confirmed, a->has_third_value, a->question, a->good, a->bad,
-        a->base, a->commit, a->reason, a->range, a->first_diverging_step, cost_json(a),
+        invar_result_list(a->trials, a->n_trials, sizeof *a->trials, trial_json), c->search_trials,
+        a->confirmed, a->has_third_value, a->question, a->good, a->bad, a->base, a->commit,
+        a->reason, a->range, a->first_diverging_step,
+        INVAR_RESULT(COST, a->n_trials, c->search_trials, c->built, c->from_tree, c->ran,
+                     c->from_program, c->skipped, c->build_s, c->run_s, c->wall_s),
         INVAR_RESULT(WORK, a->id, a->folder));
 }
 

@@ -22,16 +22,6 @@
 #define RUN_BITS 0111
 #define ANY_BITS 0777
 
-static invar_status read_error(const char *path)
-{
-    int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code,
-                      "%s: cannot be read: %s", shown, strerror(code));
-}
-
 static invar_status write_chunk(void *payload, const void *piece, size_t bytes)
 {
     return invar_file_writer_put(payload, piece, bytes);
@@ -47,19 +37,21 @@ static invar_status open_file(int *out, const char *path, mode_t mode)
     struct stat info;
 
     *out = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*out < 0 && errno != ENOENT)
+        return invar_path_fail(path, "cannot be read");
+    invar_path_show(shown, path);
     if (*out < 0)
-        return read_error(path);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "%s: cannot be read: %s", shown,
+                          strerror(ENOENT));
     if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & mode))
         return INVAR_OK;
     close(*out);
-    invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: it is no program", shown);
 }
 
 static invar_status copy_file(const char *from, const char *to, mode_t mode)
 {
     invar_file_writer *writer = NULL;
-    char shown[INVAR_PATH_SHOWN_SIZE];
     invar_digest digest;
     invar_status status;
     int64_t bytes;
@@ -74,11 +66,7 @@ static invar_status copy_file(const char *from, const char *to, mode_t mode)
     invar_file_writer_close(writer);
     close(fd);
     INVAR_TRY(status);
-    if (chmod(to, 0755) == 0)
-        return INVAR_OK;
-    invar_path_show(shown, to);
-    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be made a program: %s", shown,
-                      strerror(errno));
+    return chmod(to, 0755) == 0 ? INVAR_OK : invar_path_fail(to, "cannot be made a program");
 }
 
 invar_status invar_workspace_hash_binary(invar_digest *out, const char *path, bool runs)

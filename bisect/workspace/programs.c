@@ -286,13 +286,12 @@ static invar_status find_cached_build(bool *out, invar_revision_build *build,
                                       const char *name)
 {
     char folder[INVAR_PATH_SIZE];
+    invar_revision_build found = {0};
 
-    *build = (invar_revision_build){0};
     INVAR_TRY(invar_workspace_path(folder, workspace, "programs", key));
-    INVAR_TRY(load_cached_build(out, build, folder, name));
-    build->cached = *out;
-    if (!*out)
-        *build = (invar_revision_build){0};
+    INVAR_TRY(load_cached_build(out, &found, folder, name));
+    found.cached = *out;
+    *build = *out ? found : (invar_revision_build){0};
     return INVAR_OK;
 }
 

@@ -123,11 +123,6 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
     return INVAR_OK;
 }
 
-static invar_term_style style_of(invar_ci_verdict verdict)
-{
-    return verdict == INVAR_CI_SAME ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
-}
-
 /*
  * Returns the text between verdict and headline: "same 4 of 4 steps", "changed from step 7", but
  * "trouble: there is no recipe" and "stopped".
@@ -145,12 +140,13 @@ static const char *separator_of(const invar_ci_result *result)
 
 void invar_ci_show(const invar_ci_result *result)
 {
-    bool color = invar_term_has_color(stdout);
+    bool color = invar_term_has_color(stdout), same = result->verdict == INVAR_CI_SAME;
     char headline[INVAR_CI_LINE];
 
     invar_ci_headline(headline, result);
     invar_safe_text_print(stdout, result->item->name);
-    printf(": %s%s%s%s%s\n", invar_term_escape(color, style_of(result->verdict)),
+    printf(": %s%s%s%s%s\n",
+           invar_term_escape(color, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
            invar_ci_verdict_name(result->verdict), invar_term_escape(color, INVAR_TERM_STYLE_PLAIN),
            separator_of(result), headline);
     invar_ci_details(stdout, result, "  ");
