@@ -47,11 +47,6 @@ typedef struct invar_bisect_case {
     double timeout;           /* time limit of a build and of a run, in seconds; 0 for no limit */
 } invar_bisect_case;
 
-typedef enum invar_bisect_event_kind {
-    INVAR_BISECT_EVENT_BEGIN, /* a trial begins */
-    INVAR_BISECT_EVENT_END    /* a trial has ended */
-} invar_bisect_event_kind;
-
 typedef struct invar_bisect_trial {
     char commit[INVAR_OID_SIZE];
     const char *role;              /* "good end", "bad end", "merge base", "search", "again" or
@@ -80,12 +75,12 @@ typedef struct invar_bisect_options {
     int64_t threads;                   /* threads of a build */
     const volatile sig_atomic_t *stop; /* the bisect stops if this is nonzero; may be NULL */
     /*
-     * Progress callback, may be NULL. `left` is the number of candidates and `more` the expected
-     * number of trials. With all_changes, `left` is the number of trials planned next, and `more`
-     * is 0.
+     * Progress callback for the begin and the end of each trial, may be NULL. `left` is the number
+     * of candidates and `more` the expected number of trials. With all_changes, `left` is the
+     * number of trials planned next, and `more` is 0.
      */
-    void (*event)(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
-                  int64_t left, int64_t more);
+    void (*event)(void *payload, bool ended, const invar_bisect_trial *trial, int64_t left,
+                  int64_t more);
     void *payload;
 } invar_bisect_options;
 

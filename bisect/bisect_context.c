@@ -44,11 +44,11 @@ void invar_bisect_set_verdict(invar_bisect_context *context, invar_bisect_verdic
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static void send_event(const invar_bisect_context *context, invar_bisect_event_kind kind,
+static void send_event(const invar_bisect_context *context, bool ended,
                        const invar_bisect_trial *trial)
 {
     if (context->options->event)
-        context->options->event(context->options->payload, kind, trial, context->left,
+        context->options->event(context->options->payload, ended, trial, context->left,
                                 context->trials_left);
 }
 
@@ -58,7 +58,7 @@ void invar_bisect_context_begin(const invar_bisect_context *context, const char 
     invar_bisect_trial begun = {.role = role, .verdict = "", .source = "", .diverged_at = -1};
 
     (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
-    send_event(context, INVAR_BISECT_EVENT_BEGIN, &begun);
+    send_event(context, false, &begun);
 }
 
 /*
@@ -69,11 +69,12 @@ static int64_t find_diverging_step(const invar_bisect_context *context,
 {
     const invar_bisect_state_trial *good =
         invar_bisect_state_find(context->state, context->what->good, 0);
-    int64_t step = -1;
+    int64_t step = -1, last[2];
 
     if (!good || !good->trial.ledger[0] || !trial->ledger[0])
         return -1;
-    if (invar_criterion_first_divergence(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
+    if (invar_criterion_first_divergence(&step, last, good->trial.ledger, trial->ledger) !=
+        INVAR_OK) {
         invar_error_clear(); // the step is shown in reports only
         return -1;
     }
@@ -114,7 +115,7 @@ invar_status invar_bisect_context_record(invar_bisect_context *context,
     status = invar_bisect_state_add(context->state, result);
     pthread_mutex_unlock(&context->mutex);
     if (status == INVAR_OK)
-        send_event(context, INVAR_BISECT_EVENT_END, &result->trial);
+        send_event(context, true, &result->trial);
     return status;
 }
 

@@ -211,14 +211,13 @@ static invar_status import_log(invar_bisect_context *context)
     return status;
 }
 
-/* Opens repository, workspace and state of the case. `ids` receives the object ids of both ends. */
+/* Opens workspace and state of the case. `ids` receives the object ids of both ends. */
 static invar_status open_all(invar_bisect_context *context, invar_bisect_case *what,
                              char (*ids)[INVAR_OID_SIZE])
 {
     const char *outside[3] = {NULL}; // a bare repository has no work tree, and its entry stays NULL
     char bisects[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_repo_open(&context->repo, what->repo));
     INVAR_TRY(resolve_revision(ids[0], context->repo, what->good));
     INVAR_TRY(resolve_revision(ids[1], context->repo, what->bad));
     what->good = ids[0];
@@ -238,26 +237,20 @@ static invar_status open_all(invar_bisect_context *context, invar_bisect_case *w
 
 /* Resolves the skipped revisions to object ids. The caller frees *list_out and *ids_out. */
 static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR_OID_SIZE],
-                                  const invar_bisect_case *what)
+                                  invar_repo *repo, const char *const *skip)
 {
-    invar_repo *repo = NULL;
-    invar_status status;
     size_t count = 0;
 
-    *list_out = NULL;
-    *ids_out = NULL;
-    while (what->skip && what->skip[count])
+    while (skip && skip[count])
         count++;
     INVAR_TRY(INVAR_ALLOC(*list_out, count + 1, "skipped revisions"));
     (*list_out)[count] = NULL;
     INVAR_TRY(INVAR_ALLOC_SIZED(*ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
-    status = count ? invar_repo_open(&repo, what->repo) : INVAR_OK;
-    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        status = resolve_revision((*ids_out)[i], repo, what->skip[i]);
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(resolve_revision((*ids_out)[i], repo, skip[i]));
         (*list_out)[i] = (*ids_out)[i];
     }
-    invar_repo_close(repo);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status run_case(invar_bisect_context *context, const invar_bisect_case *asked)
@@ -265,8 +258,10 @@ static invar_status run_case(invar_bisect_context *context, const invar_bisect_c
     invar_bisect_case what = *asked;
     char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
     const char **skip = NULL;
-    invar_status status = resolve_skips(&skip, &skipped, asked);
+    invar_status status = invar_repo_open(&context->repo, asked->repo);
 
+    if (status == INVAR_OK)
+        status = resolve_skips(&skip, &skipped, context->repo, asked->skip);
     what.skip = skip;
     if (status == INVAR_OK)
         status = open_all(context, &what, ids);

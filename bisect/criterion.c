@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/minmax.h"
 #include "base/number.h"
 #include "base/text.h"
 #include "bisect/workspace/workspace.h"
@@ -290,21 +291,15 @@ invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_cr
     return status;
 }
 
-invar_status invar_criterion_is_decided(bool *out, const invar_criterion *criterion,
-                                        const char *ledger)
+bool invar_criterion_is_decided(const invar_criterion *criterion, const char *ledger)
 {
     char value[INVAR_VALUE_SIZE] = "";
-    invar_status status;
 
-    *out = false;
-    if (criterion->kind != INVAR_CRITERION_METRIC)
-        return INVAR_OK;
-    status = invar_criterion_evaluate(value, criterion, ledger);
-    *out = strcmp(value, "yes") == 0;
-    if (status != INVAR_E_NOTFOUND)
-        return status;
-    invar_error_clear(); // the file, the first step or the metric does not exist yet
-    return INVAR_OK;
+    // the file, the first step or the metric may not exist yet; the final evaluation reports errors
+    if (criterion->kind == INVAR_CRITERION_METRIC &&
+        invar_criterion_evaluate(value, criterion, ledger) != INVAR_OK)
+        invar_error_clear();
+    return strcmp(value, "yes") == 0;
 }
 
 /* ---- two runs -------------------------------------------------------------------------------- */
@@ -316,11 +311,9 @@ invar_status invar_criterion_is_decided(bool *out, const invar_criterion *criter
 static invar_status search_step(int64_t *out, invar_ledger *a, const invar_ledger_summary *run_a,
                                 invar_ledger *b, const invar_ledger_summary *run_b)
 {
-    int64_t low = 0,
-            high = run_a->last_step < run_b->last_step ? run_a->last_step : run_b->last_step;
-    int64_t end = high + 1;
+    const int64_t end = invar_min_i64(run_a->last_step, run_b->last_step) + 1;
+    int64_t low = 0, high = end;
 
-    high = end;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         invar_digest x, y;
@@ -335,7 +328,8 @@ static invar_status search_step(int64_t *out, invar_ledger *a, const invar_ledge
     return INVAR_OK;
 }
 
-invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const char *b)
+invar_status invar_criterion_first_divergence(int64_t *out, int64_t last_out[2], const char *a,
+                                              const char *b)
 {
     invar_ledger *x = NULL, *y = NULL;
     invar_ledger_summary run_x, run_y;
@@ -345,20 +339,12 @@ invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const
         status = invar_workspace_ledger_open(&y, &run_y, b);
     if (status == INVAR_OK)
         status = search_step(out, x, &run_x, y, &run_y);
+    if (status == INVAR_OK) {
+        last_out[0] = run_x.last_step;
+        last_out[1] = run_y.last_step;
+    }
     invar_ledger_close(x);
     invar_ledger_close(y);
-    return status;
-}
-
-invar_status invar_criterion_last_step(int64_t *out, const char *ledger)
-{
-    invar_ledger *opened;
-    invar_ledger_summary run;
-    invar_status status = invar_workspace_ledger_open(&opened, &run, ledger);
-
-    if (status == INVAR_OK)
-        *out = run.last_step;
-    invar_ledger_close(opened);
     return status;
 }
 

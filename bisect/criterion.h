@@ -63,20 +63,17 @@ invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_cr
                                       const char *ledger) INVAR_MUST_USE;
 
 /*
- * *out is true if no later step of the run at `ledger` can change the value, because the metric has
- * crossed its bound. It is false if the ledger does not exist yet.
+ * Returns true if no later step of the run at `ledger` can change the value, because the metric has
+ * crossed its bound. Returns false if the ledger does not exist yet or cannot be read.
  */
-invar_status invar_criterion_is_decided(bool *out, const invar_criterion *criterion,
-                                        const char *ledger) INVAR_MUST_USE;
+bool invar_criterion_is_decided(const invar_criterion *criterion, const char *ledger);
 
 /*
  * *out is the first step at which two runs have different chains; -1 if all common steps are equal.
+ * last_out has the last step of each run; -1 if it has no step.
  */
-invar_status invar_criterion_first_divergence(int64_t *out, const char *a,
+invar_status invar_criterion_first_divergence(int64_t *out, int64_t last_out[2], const char *a,
                                               const char *b) INVAR_MUST_USE;
-
-/* *out is the last step of the run at `ledger`; -1 if it has no step. */
-invar_status invar_criterion_last_step(int64_t *out, const char *ledger) INVAR_MUST_USE;
 
 /* Writes the criterion as text, for example "chain up to step 7" or "train/grad_norm > 5". */
 #define INVAR_CRITERION_TEXT 256

@@ -56,12 +56,9 @@ static invar_status find_endpoint_divergence(int64_t *out, invar_trial_job ends[
         if (context->what->run || (limit >= 0 && until > limit))
             until = limit;
         INVAR_TRY(run_endpoints(ends, context, until));
-        for (int i = 0; i < 2; i++) {
-            if (context->stopped || !ends[i].result.trial.value[0])
-                return INVAR_OK;
-            INVAR_TRY(invar_criterion_last_step(&last[i], ends[i].result.trial.ledger));
-        }
-        INVAR_TRY(invar_criterion_first_divergence(out, ends[0].result.trial.ledger,
+        if (context->stopped || !ends[0].result.trial.value[0] || !ends[1].result.trial.value[0])
+            return INVAR_OK;
+        INVAR_TRY(invar_criterion_first_divergence(out, last, ends[0].result.trial.ledger,
                                                    ends[1].result.trial.ledger));
         if (*out >= 0 || until == limit)
             return INVAR_OK;

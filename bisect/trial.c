@@ -91,20 +91,11 @@ static invar_status evaluate_criterion(invar_bisect_state_trial *out,
     return INVAR_OK;
 }
 
-static bool criterion_is_decided(const invar_criterion *question, const char *ledger)
-{
-    bool yes = false;
-
-    if (invar_criterion_is_decided(&yes, question, ledger) != INVAR_OK)
-        invar_error_clear(); // the next poll or the final evaluation reports the error
-    return yes;
-}
-
 /* ---- recipes --------------------------------------------------------------------------------- */
 
 static bool run_is_decided(void *payload, const char *ledger)
 {
-    return criterion_is_decided(payload, ledger);
+    return invar_criterion_is_decided(payload, ledger);
 }
 
 static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *context,
@@ -142,7 +133,7 @@ static bool command_is_decided(void *payload)
 {
     const command_watch *w = payload;
 
-    return criterion_is_decided(w->question, w->ledger);
+    return invar_criterion_is_decided(w->question, w->ledger);
 }
 
 /* Exit codes as in git bisect run: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */

@@ -81,7 +81,7 @@ static void set_facts(invar_ab_result *answer, const invar_diff *diff)
     }
 }
 
-invar_status invar_ab_compare_pair(invar_ab_pair *pair)
+invar_status invar_ab_compare_pair(invar_ab_pair *pair, invar_ab_result *facts)
 {
     invar_diff *diff;
 
@@ -95,6 +95,8 @@ invar_status invar_ab_compare_pair(invar_ab_pair *pair)
     pair->diverged = diff->diverged;
     pair->first = diff->step;
     invar_diff_headline(pair->headline, diff);
+    if (facts)
+        set_facts(facts, diff);
     invar_diff_free(diff);
     return INVAR_OK;
 }
@@ -107,17 +109,6 @@ invar_status invar_ab_compare_aa_check(invar_aa_check *check)
     check->same = runs_are_equal(diff);
     check->steps = common_steps(diff);
     invar_diff_headline(check->headline, diff);
-    invar_diff_free(diff);
-    return INVAR_OK;
-}
-
-invar_status invar_ab_compare_facts(invar_ab_result *result)
-{
-    invar_diff *diff;
-
-    INVAR_TRY(invar_divergence_diff(&diff, result->pairs->ran[INVAR_AB_A].ledger,
-                                    result->pairs->ran[INVAR_AB_B].ledger, -1));
-    set_facts(result, diff);
     invar_diff_free(diff);
     return INVAR_OK;
 }

@@ -57,14 +57,11 @@ invar_status invar_ab_refine(invar_ab_context *context, const invar_ab_pair *pai
 
 /* ---- ab_compare.c ---------------------------------------------------------------------------- */
 
-/* Compares both runs of a pair. */
-invar_status invar_ab_compare_pair(invar_ab_pair *pair) INVAR_MUST_USE;
+/* Compares both runs of a pair, and collects the facts that differ unless `facts` is NULL. */
+invar_status invar_ab_compare_pair(invar_ab_pair *pair, invar_ab_result *facts) INVAR_MUST_USE;
 
 /* Compares both runs of an A/A check. */
 invar_status invar_ab_compare_aa_check(invar_aa_check *check) INVAR_MUST_USE;
-
-/* Collects the facts that differ between both runs of the first pair. */
-invar_status invar_ab_compare_facts(invar_ab_result *result) INVAR_MUST_USE;
 
 /* Merges all runs into ab.db and computes the effects from it. */
 invar_status invar_ab_measure(invar_ab_result *result) INVAR_MUST_USE;

@@ -87,12 +87,21 @@ static void report_run(invar_ab_context *context, const invar_ab_run_job *j)
                      ran->seconds);
 }
 
-static invar_status run_job(invar_ab_context *context, const invar_ab_run_job *j)
+typedef struct ab_batch {
+    invar_ab_context *context;
+    const invar_ab_run_job *jobs;
+} ab_batch;
+
+static invar_status run_job(void *payload, int64_t task, int worker)
 {
+    const ab_batch *b = payload;
+    invar_ab_context *context = b->context;
+    const invar_ab_run_job *j = &b->jobs[task];
     invar_worktree slot;
     invar_status status;
     ab_request o;
 
+    (void)worker;
     if (context->options->stop && *context->options->stop) {
         j->ran->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
@@ -108,19 +117,6 @@ static invar_status run_job(invar_ab_context *context, const invar_ab_run_job *j
     return status;
 }
 
-typedef struct ab_batch {
-    invar_ab_context *work;
-    const invar_ab_run_job *jobs;
-} ab_batch;
-
-static invar_status run_task(void *payload, int64_t task, int worker)
-{
-    ab_batch *b = payload;
-
-    (void)worker;
-    return run_job(b->work, &b->jobs[task]);
-}
-
 invar_status invar_ab_jobs_run(invar_ab_context *context, const invar_ab_run_job *jobs,
                                int64_t count)
 {
@@ -130,7 +126,7 @@ invar_status invar_ab_jobs_run(invar_ab_context *context, const invar_ab_run_job
     invar_status status;
 
     INVAR_TRY(invar_pool_new(&pool, threads < 1 ? 1 : (int)threads));
-    status = invar_pool_run(pool, count, run_task, &b);
+    status = invar_pool_run(pool, count, run_job, &b);
     invar_pool_free(pool);
     return status;
 }

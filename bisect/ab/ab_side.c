@@ -6,6 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _XOPEN_SOURCE 700 // S_IFMT
+
 #include "bisect/ab/ab_internal.h"
 
 #include <errno.h>
@@ -28,18 +30,12 @@ static const struct {
     invar_ab_kind kind;
 } prefixes[] = {{"rev:", INVAR_AB_COMMIT}, {"dir:", INVAR_AB_FOLDER}, {"file:", INVAR_AB_FILE}};
 
-static bool is_folder(const char *path)
+/* Returns true if the path is a file of this type: S_IFDIR or S_IFREG. */
+static bool has_type(const char *path, mode_t type)
 {
     struct stat info;
 
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-static bool is_file(const char *path)
-{
-    struct stat info;
-
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    return stat(path, &info) == 0 && (info.st_mode & S_IFMT) == type;
 }
 
 static invar_status check_kind(const invar_ab_side *side)
@@ -47,9 +43,9 @@ static invar_status check_kind(const invar_ab_side *side)
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, side->given);
-    if (side->kind == INVAR_AB_FOLDER && !is_folder(side->given))
+    if (side->kind == INVAR_AB_FOLDER && !has_type(side->given, S_IFDIR))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is no folder", shown);
-    if (side->kind == INVAR_AB_FILE && !is_file(side->given))
+    if (side->kind == INVAR_AB_FILE && !has_type(side->given, S_IFREG))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is no file", shown);
     if (side->kind == INVAR_AB_FILE && access(side->given, X_OK) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is not executable", shown);
@@ -69,9 +65,9 @@ invar_status invar_ab_side_read(invar_ab_side *out, const char *text)
         }
     }
     if (!said)
-        out->kind = is_folder(text)                            ? INVAR_AB_FOLDER
-                    : is_file(text) && access(text, X_OK) == 0 ? INVAR_AB_FILE
-                                                               : INVAR_AB_COMMIT;
+        out->kind = has_type(text, S_IFDIR)                              ? INVAR_AB_FOLDER
+                    : has_type(text, S_IFREG) && access(text, X_OK) == 0 ? INVAR_AB_FILE
+                                                                         : INVAR_AB_COMMIT;
     if (text[0] == '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a side is named by a revision, a folder or a file");
     if (snprintf(out->given, sizeof out->given, "%s", text) >= (int)sizeof out->given)
@@ -87,7 +83,7 @@ invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo)
     if (side->kind != INVAR_AB_COMMIT)
         return INVAR_OK;
     status = invar_repo_resolve(id, repo, side->given);
-    if (status == INVAR_E_NOTFOUND && is_file(side->given)) {
+    if (status == INVAR_E_NOTFOUND && has_type(side->given, S_IFREG)) {
         invar_path_show(shown, side->given);
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s is a file that is not executable, and no revision", shown);

@@ -209,14 +209,11 @@ static invar_status format_history_entry(char out[INVAR_GOLDEN_TEXT], const inva
                                          const char *reason)
 {
     char who[INVAR_REPO_TEXT] = "unknown", commit[INVAR_OID_SIZE] = "no commit";
-    char folder[INVAR_PATH_SIZE], *slash;
+    char folder[INVAR_PATH_SIZE];
     invar_repo *repo = NULL;
 
-    (void)snprintf(folder, sizeof folder, "%s", item->golden);
-    slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
-    if (invar_repo_open(&repo, slash ? folder : ".") == INVAR_OK) {
+    if (invar_path_folder(folder, item->golden) == INVAR_OK &&
+        invar_repo_open(&repo, folder) == INVAR_OK) {
         invar_repo_signature(who, repo);
         if (invar_repo_resolve(commit, repo, "HEAD") == INVAR_OK)
             commit[12] = '\0';

@@ -320,16 +320,11 @@ static const char *find_setting(git_config *config, const char *variable, const 
 
 void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
 {
-    git_config *config = NULL, *settings = NULL;
+    git_config *settings = NULL;
     const char *name, *mail;
     char text[2 * INVAR_REPO_TEXT];
 
-    if (repo)
-        INVAR_GIT(repository_config_snapshot)(&settings, repo->git);
-    else if (invar_git_start() != INVAR_OK)
-        invar_error_clear(); // the result is "unknown", as without a configuration
-    else if (INVAR_GIT(config_open_default)(&config) == 0)
-        INVAR_GIT(config_snapshot)(&settings, config);
+    INVAR_GIT(repository_config_snapshot)(&settings, repo->git);
     name = find_setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
     mail = find_setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
     if (!mail)
@@ -339,8 +334,5 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
     else
         (void)snprintf(text, sizeof text, "%s", name ? name : "unknown");
     invar_text_quote(out, INVAR_REPO_TEXT, text, strlen(text));
-    if (settings)
-        INVAR_GIT(config_free)(settings);
-    if (config)
-        INVAR_GIT(config_free)(config);
+    INVAR_GIT(config_free)(settings);
 }

@@ -149,7 +149,7 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
 
 /*
  * Formats "Name <mail>" as git would for a commit, from the configuration and environment;
- * "unknown" if not configured. With a NULL repository only the user's configuration is read.
+ * "unknown" if not configured.
  */
 void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo);
 

@@ -65,14 +65,6 @@ static const char *find_constant(const char *const *list, size_t count, const ch
     return NULL;
 }
 
-static bool take_names(invar_bisect_trial *t, char **f)
-{
-    t->role = find_constant(roles, sizeof roles / sizeof *roles, f[4]);
-    t->verdict = find_constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
-    t->source = find_constant(ways, sizeof ways / sizeof *ways, f[7]);
-    return t->role && t->verdict && t->source;
-}
-
 /* Parses the fields of a line "trial ..." after its first word. */
 static bool take_trial(invar_bisect_state_trial *out, char **f)
 {
@@ -83,7 +75,11 @@ static bool take_trial(invar_bisect_state_trial *out, char **f)
     for (int i = 0; i < TRIAL_FIELDS; i++)
         if (!invar_word_buffer_unescape(f[i]))
             return false;
-    if (!invar_bisect_state_is_oid(f[0]) || !invar_bisect_state_is_oid(f[1]) || !take_names(t, f))
+    t->role = find_constant(roles, sizeof roles / sizeof *roles, f[4]);
+    t->verdict = find_constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
+    t->source = find_constant(ways, sizeof ways / sizeof *ways, f[7]);
+    if (!invar_bisect_state_is_oid(f[0]) || !invar_bisect_state_is_oid(f[1]) || !t->role ||
+        !t->verdict || !t->source)
         return false;
     if (!invar_word_buffer_int(&out->attempt, f[3], 0, 1000) ||
         !invar_word_buffer_int(&t->diverged_at, f[8], -1, INT64_MAX) ||

@@ -31,9 +31,6 @@ extern const char invar_ab_members[]; /* members of the JSON, for invar_result_s
 /* Returns the complete result as a JSON object that the caller owns, or NULL without memory. */
 json_t *invar_ab_object(const invar_ab_result *result);
 
-/* Writes invar_ab_object as JSON text. */
-invar_status invar_ab_json(FILE *out, const invar_ab_result *result) INVAR_MUST_USE;
-
 #define INVAR_AB_CURVES 20 /* largest number of seeds whose curves are on the page */
 
 /* Writes a self-contained HTML page: verdict, divergence, effects, curves of both sides, facts. */

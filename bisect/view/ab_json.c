@@ -141,8 +141,3 @@ json_t *invar_ab_object(const invar_ab_result *a)
         INVAR_RESULT(RATIOS, x->seconds > 0 ? y->seconds / x->seconds : NAN,
                      x->peak_bytes > 0 ? (double)y->peak_bytes / (double)x->peak_bytes : NAN));
 }
-
-invar_status invar_ab_json(FILE *out, const invar_ab_result *result)
-{
-    return invar_view_write(out, invar_ab_object(result));
-}

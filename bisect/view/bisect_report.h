@@ -89,12 +89,8 @@ void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
 void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE],
                               const invar_bisect_result *result);
 
-/*
- * Format Unix seconds as "2026-01-31T12:34:56Z", and a duration as "0.42 s", "3 min 5 s" or "2 h 7
- * min".
- */
+/* Formats Unix seconds as "2026-01-31T12:34:56Z". */
 void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds);
-void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds);
 
 enum { INVAR_BISECT_REPORT_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
 

@@ -92,7 +92,8 @@ void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t second
         snprintf(out, INVAR_BISECT_REPORT_TIME, "?");
 }
 
-void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds)
+/* Formats a duration as "0.42 s", "3 min 5 s" or "2 h 7 min". */
+static void format_span(char out[INVAR_BISECT_REPORT_TIME], double seconds)
 {
     int64_t whole = seconds > 0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
 
@@ -317,9 +318,9 @@ void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE], const invar_bi
         wall[INVAR_BISECT_REPORT_TIME];
     text_line l = begin_line(out, INVAR_BISECT_REPORT_LINE);
 
-    invar_bisect_report_span(build, c->build_s);
-    invar_bisect_report_span(run, c->run_s);
-    invar_bisect_report_span(wall, c->wall_s);
+    format_span(build, c->build_s);
+    format_span(run, c->run_s);
+    format_span(wall, c->wall_s);
     add_count(&l, (int64_t)a->n_trials, "trial");
     add_format(&l, ", %" PRId64 " of the search", c->search_trials);
     if (c->built) {

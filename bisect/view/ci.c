@@ -60,9 +60,15 @@ static void print_loss(FILE *out, const invar_ci_result *r, const char *before)
     fprintf(out, "%sloss    %s, was %s: %s\n", before, is, was, difference);
 }
 
+static void print_text(FILE *out, const char *before, const char *label, const char *text)
+{
+    char quoted[INVAR_CI_LINE];
+
+    fprintf(out, "%s%-7s %s\n", before, label, quote_text(quoted, text));
+}
+
 static void print_place(FILE *out, const invar_golden_divergence *p, const char *before)
 {
-    char text[INVAR_CI_LINE];
     size_t shown = p->n_changes < INVAR_GOLDEN_SHOWN ? p->n_changes : INVAR_GOLDEN_SHOWN;
 
     if (p->known)
@@ -70,7 +76,7 @@ static void print_place(FILE *out, const invar_golden_divergence *p, const char 
                 "%spoint   %s, was %s; %" PRId64 " points differ there, %" PRId64 " are equal\n",
                 before, p->is, p->was, p->different, p->equal);
     for (size_t i = 0; i < shown; i++)
-        fprintf(out, "%spoints  %s\n", before, quote_text(text, p->changes[i]));
+        print_text(out, before, "points", p->changes[i]);
     if (p->n_changes > shown)
         fprintf(out, "%spoints  and %zu more changes\n", before, p->n_changes - shown);
 }
@@ -92,7 +98,7 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
 
     // otherwise it is in the headline
     if (result->verdict == INVAR_CI_OBSOLETE && result->headline[0])
-        fprintf(out, "%sfirst   %s\n", before, quote_text(text, result->headline));
+        print_text(out, before, "first", result->headline);
     if (result->first >= 0) {
         invar_digest_format(was, &result->chain_was);
         invar_digest_format(is, &result->chain_is);
@@ -101,11 +107,11 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         print_place(out, &result->divergence, before);
     }
     if (result->ops[0])
-        fprintf(out, "%sops     %s\n", before, quote_text(text, result->ops));
+        print_text(out, before, "ops", result->ops);
     if (result->reason[0] && result->first >= 0 && result->verdict != INVAR_CI_OBSOLETE)
-        fprintf(out, "%swhy     %s\n", before, quote_text(text, result->reason));
+        print_text(out, before, "why", result->reason);
     if (result->varied[0])
-        fprintf(out, "%svaried  %s\n", before, quote_text(text, result->varied));
+        print_text(out, before, "varied", result->varied);
     for (const char *line = result->varied[0] ? NULL : result->variations; line && *line;) {
         size_t length = strcspn(line, "\n");
         invar_text_quote(text, sizeof text, line, length);

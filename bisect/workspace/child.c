@@ -539,30 +539,28 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
 
 /* ---- description ----------------------------------------------------------------------------- */
 
-static void describe_end(char out[64], const invar_child_result *result, double timeout)
-{
-    const char *name;
-
-    switch (result->end) {
-    case INVAR_CHILD_EXITED: (void)snprintf(out, 64, "exit code %d", result->code); break;
-    case INVAR_CHILD_SIGNALLED:
-        name = sigabbrev_np(result->code);
-        (void)snprintf(out, 64, "killed by signal %d%s%s", result->code, name ? ", SIG" : "",
-                       name ? name : "");
-        break;
-    case INVAR_CHILD_TIMED_OUT: (void)snprintf(out, 64, "no end within %g s", timeout); break;
-    case INVAR_CHILD_STOPPED: (void)snprintf(out, 64, "stopped"); break;
-    case INVAR_CHILD_ENDED_EARLY: (void)snprintf(out, 64, "ended early, enough was seen"); break;
-    case INVAR_CHILD_MISSING: (void)snprintf(out, 64, "cannot be run"); break;
-    }
-}
-
 void invar_child_describe(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
                           double timeout)
 {
     char how[64] = "";
+    const char *name;
 
-    describe_end(how, result, timeout);
+    switch (result->end) {
+    case INVAR_CHILD_EXITED: (void)snprintf(how, sizeof how, "exit code %d", result->code); break;
+    case INVAR_CHILD_SIGNALLED:
+        name = sigabbrev_np(result->code);
+        (void)snprintf(how, sizeof how, "killed by signal %d%s%s", result->code,
+                       name ? ", SIG" : "", name ? name : "");
+        break;
+    case INVAR_CHILD_TIMED_OUT:
+        (void)snprintf(how, sizeof how, "no end within %g s", timeout);
+        break;
+    case INVAR_CHILD_STOPPED: (void)snprintf(how, sizeof how, "stopped"); break;
+    case INVAR_CHILD_ENDED_EARLY:
+        (void)snprintf(how, sizeof how, "ended early, enough was seen");
+        break;
+    case INVAR_CHILD_MISSING: (void)snprintf(how, sizeof how, "cannot be run"); break;
+    }
     (void)snprintf(out, INVAR_CHILD_REASON_SIZE, "%s%s%s", how, result->last_words[0] ? ": " : "",
                    result->last_words);
 }

@@ -34,19 +34,6 @@
 
 /* ---- tags ------------------------------------------------------------------------------------ */
 
-static ssize_t read_proc(char *out, size_t size, const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got;
-
-    if (fd < 0)
-        return -1;
-    got = read(fd, out, size - 1);
-    close(fd);
-    out[got > 0 ? got : 0] = '\0';
-    return got;
-}
-
 /*
  * Returns the start time in clock ticks since boot; 0 if the process does not exist or is a zombie.
  */
@@ -54,10 +41,17 @@ static uint64_t read_start_time(uint32_t pid)
 {
     char path[64], text[1024];
     const char *at;
+    ssize_t got;
+    int fd;
 
     (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", pid);
-    if (read_proc(text, sizeof text, path) <= 0)
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (got <= 0)
         return 0;
+    text[got] = '\0';
     at = strrchr(text, ')'); // the process name before the last ")" may contain any character
     if (!at || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X')
         return 0;

@@ -28,6 +28,7 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
+#include "bisect/git/files.h"
 #include "bisect/workspace/process_tag.h"
 #include "bisect/workspace/workspace_internal.h"
 
@@ -132,10 +133,10 @@ static invar_status check_outside(const char *folder, const char *outside)
     size_t length;
 
     INVAR_TRY(resolve_path(real, outside));
-    length = real[1] ? strlen(real) : 0; // an empty prefix, because every path is inside "/"
+    length = strlen(real);
     if (length > 5 && strcmp(real + length - 5, "/.git") == 0)
-        length -= 5; // the .git of a linked work tree counts too: its main repository is meant
-    if (strncmp(folder, real, length) != 0 || (folder[length] && folder[length] != '/'))
+        real[length - 5] = '\0'; // the .git of a linked work tree counts as its main repository
+    if (!invar_files_is_inside(folder, real))
         return INVAR_OK;
     invar_path_show(shown, folder);
     return INVAR_FAIL(INVAR_E_INVALID, 0,

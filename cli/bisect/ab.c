@@ -20,6 +20,7 @@
 #include "base/console/term.h"
 #include "base/process/argv0.h"
 #include "bisect/view/ab.h"
+#include "bisect/view/json.h"
 #include "cli/bisect/bisect.h"
 #include "cli/interactive.h"
 #include "cli/output.h"
@@ -35,17 +36,11 @@ typedef struct settings {
     invar_ab_case what;
 } settings;
 
-static int exit_code(invar_ab_verdict verdict)
-{
-    switch (verdict) {
-    case INVAR_AB_IDENTICAL: return INVAR_EXIT_OK;
-    case INVAR_AB_DIFFERENT: return INVAR_EXIT_DIFFERENT;
-    case INVAR_AB_NONDETERMINISTIC: return INVAR_EXIT_NONDETERMINISTIC;
-    case INVAR_AB_UNTESTABLE: return INVAR_EXIT_UNTESTABLE;
-    case INVAR_AB_STOPPED: break;
-    }
-    return INVAR_EXIT_TROUBLE;
-}
+static const int exit_codes[] = {[INVAR_AB_IDENTICAL] = INVAR_EXIT_OK,
+                                 [INVAR_AB_DIFFERENT] = INVAR_EXIT_DIFFERENT,
+                                 [INVAR_AB_NONDETERMINISTIC] = INVAR_EXIT_NONDETERMINISTIC,
+                                 [INVAR_AB_UNTESTABLE] = INVAR_EXIT_UNTESTABLE,
+                                 [INVAR_AB_STOPPED] = INVAR_EXIT_TROUBLE};
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
@@ -106,7 +101,7 @@ static invar_status print_result(const invar_ab_result *answer, const settings *
     if (strcmp(page, "-") == 0)
         return INVAR_OK;
     if (s->shared.json)
-        return invar_ab_json(stdout, answer);
+        return invar_view_write(stdout, invar_ab_object(answer));
     INVAR_TRY(invar_ab_print(stdout, answer, invar_term_has_color(stdout)));
     if (answer->ledger[0])
         print_path("ledger", answer->ledger);
@@ -247,7 +242,7 @@ static invar_status run_experiment(int *code_out, settings *s)
     s->what.repo = s->shared.repo;
     s->what.timeout = s->shared.timeout;
     INVAR_TRY(invar_ab_run(&answer, &s->what, &how));
-    *code_out = exit_code(answer->verdict);
+    *code_out = exit_codes[answer->verdict];
     status = print_result(answer, s);
     invar_ab_result_free(answer);
     return status;

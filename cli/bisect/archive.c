@@ -51,12 +51,29 @@ static invar_status log_object(invar_ledger *ledger, const char *kind, const cha
     return status;
 }
 
-static invar_status log_objects(invar_ledger *ledger, const char *kind, const char *message,
-                                const json_t *list)
+/* Objects that become events of a run: `message` is the member with their text. */
+typedef struct event_list {
+    const char *kind, *message;
+    const json_t *objects;
+} event_list;
+
+/* Appends a run without steps to the ledger, which is created if it does not exist. */
+static invar_status write_run(const char *path, const invar_ledger_run *run,
+                              const event_list *lists, size_t count, int code)
 {
-    for (size_t i = 0; i < json_array_size(list); i++)
-        INVAR_TRY(log_object(ledger, kind, message, json_array_get(list, i)));
-    return INVAR_OK;
+    invar_ledger *ledger = NULL;
+    invar_status status = open_ledger(&ledger, path);
+
+    if (status == INVAR_OK)
+        status = invar_ledger_begin(ledger, run);
+    for (size_t k = 0; k < count; k++)
+        for (size_t i = 0; i < json_array_size(lists[k].objects) && status == INVAR_OK; i++)
+            status = log_object(ledger, lists[k].kind, lists[k].message,
+                                json_array_get(lists[k].objects, i));
+    if (status == INVAR_OK)
+        status = invar_ledger_finish(ledger, code, "done");
+    invar_ledger_close(ledger);
+    return status;
 }
 
 /* ---- ci -------------------------------------------------------------------------------------- */
@@ -120,19 +137,14 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
                               int code)
 {
     json_t *cases = invar_ci_json(results, count);
-    invar_ledger *ledger = NULL;
-    invar_status status = cases ? open_ledger(&ledger, path)
-                                : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
+    const event_list list = {"ci-case", "verdict", cases};
+    invar_status status =
+        cases ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for what is archived");
 
     for (size_t i = 0; i < count && status == INVAR_OK; i++)
         status = add_golden(json_array_get(cases, i), results[i].item);
     if (status == INVAR_OK)
-        status = invar_ledger_begin(ledger, &(invar_ledger_run){.name = "ci", .kind = "ci"});
-    if (status == INVAR_OK)
-        status = log_objects(ledger, "ci-case", "verdict", cases);
-    if (status == INVAR_OK)
-        status = invar_ledger_finish(ledger, code, "done");
-    invar_ledger_close(ledger);
+        status = write_run(path, &(invar_ledger_run){.name = "ci", .kind = "ci"}, &list, 1, code);
     json_decref(cases);
     return status;
 }
@@ -144,22 +156,13 @@ static invar_status write_answer(const char *path, const invar_bisect_result *a,
 {
     const invar_ledger_pair identity[] = {
         {"question", a->question}, {"good", a->good}, {"bad", a->bad}};
-    invar_ledger *ledger = NULL;
-    invar_status status = open_ledger(&ledger, path);
+    const event_list lists[] = {{"bisect-trial", "verdict", json_object_get(answer, "trials")},
+                                {"bisect-change", "subject", json_object_get(answer, "changes")}};
 
-    if (status == INVAR_OK)
-        status = invar_ledger_begin(
-            ledger, &(invar_ledger_run){
-                        .name = a->id, .kind = "bisect", .identity = identity, .n_identity = 3});
-    if (status == INVAR_OK)
-        status = log_objects(ledger, "bisect-trial", "verdict", json_object_get(answer, "trials"));
-    if (status == INVAR_OK)
-        status =
-            log_objects(ledger, "bisect-change", "subject", json_object_get(answer, "changes"));
-    if (status == INVAR_OK)
-        status = invar_ledger_finish(ledger, code, "done");
-    invar_ledger_close(ledger);
-    return status;
+    return write_run(
+        path,
+        &(invar_ledger_run){.name = a->id, .kind = "bisect", .identity = identity, .n_identity = 3},
+        lists, 2, code);
 }
 
 /*

@@ -124,19 +124,20 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
 }
 
 /*
- * Returns the text between verdict and headline: "same 4 of 4 steps", "changed from step 7", but
- * "trouble: there is no recipe" and "stopped".
+ * The text between verdict and headline ("same 4 of 4 steps", "changed from step 7", but "trouble:
+ * there is no recipe" and "stopped"), the exit code, and how grave the verdict is.
  */
-static const char *separator_of(const invar_ci_result *result)
-{
-    switch (result->verdict) {
-    case INVAR_CI_SAME:
-    case INVAR_CI_CHANGED:
-    case INVAR_CI_NONDETERMINISTIC: return " ";
-    case INVAR_CI_STOPPED: return "";
-    default: return ": ";
-    }
-}
+static const struct {
+    const char *separator;
+    int code, gravity;
+} verdicts[] = {[INVAR_CI_SAME] = {" ", INVAR_EXIT_OK, 0},
+                [INVAR_CI_NOTHING] = {": ", INVAR_EXIT_NOTHING, 1},
+                [INVAR_CI_OBSOLETE] = {": ", INVAR_EXIT_GOLDEN, 2},
+                [INVAR_CI_MISSING] = {": ", INVAR_EXIT_GOLDEN, 3},
+                [INVAR_CI_CHANGED] = {" ", INVAR_EXIT_DIFFERENT, 4},
+                [INVAR_CI_NONDETERMINISTIC] = {" ", INVAR_EXIT_NONDETERMINISTIC, 5},
+                [INVAR_CI_TROUBLE] = {": ", INVAR_EXIT_TROUBLE, 6},
+                [INVAR_CI_STOPPED] = {"", INVAR_EXIT_TROUBLE, 7}};
 
 void invar_ci_show(const invar_ci_result *result)
 {
@@ -148,7 +149,7 @@ void invar_ci_show(const invar_ci_result *result)
     printf(": %s%s%s%s%s\n",
            invar_term_escape(color, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
            invar_ci_verdict_name(result->verdict), invar_term_escape(color, INVAR_TERM_STYLE_PLAIN),
-           separator_of(result), headline);
+           verdicts[result->verdict].separator, headline);
     invar_ci_details(stdout, result, "  ");
 }
 
@@ -252,22 +253,12 @@ static invar_ci_options make_options(const settings *s, invar_progress **progres
 /* Returns the exit code of the gravest verdict. */
 static int exit_code(const invar_ci_result *results, size_t count)
 {
-    static const struct {
-        invar_ci_verdict verdict;
-        int code;
-    } order[] = {{INVAR_CI_STOPPED, INVAR_EXIT_TROUBLE},
-                 {INVAR_CI_TROUBLE, INVAR_EXIT_TROUBLE},
-                 {INVAR_CI_NONDETERMINISTIC, INVAR_EXIT_NONDETERMINISTIC},
-                 {INVAR_CI_CHANGED, INVAR_EXIT_DIFFERENT},
-                 {INVAR_CI_MISSING, INVAR_EXIT_GOLDEN},
-                 {INVAR_CI_OBSOLETE, INVAR_EXIT_GOLDEN},
-                 {INVAR_CI_NOTHING, INVAR_EXIT_NOTHING}};
+    invar_ci_verdict gravest = count ? INVAR_CI_SAME : INVAR_CI_NOTHING;
 
-    for (size_t k = 0; k < sizeof order / sizeof *order; k++)
-        for (size_t i = 0; i < count; i++)
-            if (results[i].verdict == order[k].verdict)
-                return order[k].code;
-    return count ? INVAR_EXIT_OK : INVAR_EXIT_NOTHING;
+    for (size_t i = 0; i < count; i++)
+        if (verdicts[results[i].verdict].gravity > verdicts[gravest].gravity)
+            gravest = results[i].verdict;
+    return verdicts[gravest].code;
 }
 
 /* Maps an exit code for git bisect run: 0 good, 1 bad, 125 skip, 128 and above end the search. */

@@ -117,8 +117,8 @@ static void print_trial(const progress_screen *s, const invar_bisect_trial *t)
     fputc('\n', stderr);
 }
 
-static void show_trial(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
-                       int64_t left, int64_t more)
+static void show_trial(void *payload, bool ended, const invar_bisect_trial *trial, int64_t left,
+                       int64_t more)
 {
     const progress_screen *s = payload;
     char line[128];
@@ -132,7 +132,7 @@ static void show_trial(void *payload, invar_bisect_event_kind kind, const invar_
                        trial->commit, left, invar_text_plural(left), more, invar_text_plural(more));
     else
         (void)snprintf(line, sizeof line, "bisect: testing %.12s, %s", trial->commit, trial->role);
-    if (kind == INVAR_BISECT_EVENT_END)
+    if (ended)
         print_trial(s, trial);
     else if (s->live) // truncated, because a wrapped line cannot be erased
         fprintf(stderr, "%.*s", invar_term_width(stderr) - 1, line);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "bisect/ab/ab.h"
 #include "bisect/view/ab.h"
+#include "bisect/view/json.h"
 #include "tests/fault/faulty.h"
 #include "tests/ledger.h"
 
@@ -87,7 +88,7 @@ static invar_status run_experiment(invar_ab_verdict expected)
         status = invar_ab_html(null_stream, result);
     }
     if (status == INVAR_OK)
-        status = invar_ab_json(null_stream, result);
+        status = invar_view_write(null_stream, invar_ab_object(result));
     if (status == INVAR_OK)
         status = invar_ab_print(null_stream, result, false);
     invar_ab_result_free(result);

@@ -154,19 +154,14 @@ static void test_question__nan_is_no_number(void **state)
 static void test_question__is_settled_once_crossed(void **state)
 {
     invar_criterion q;
-    bool decided;
 
     (void)state;
     assert_ok(invar_criterion_parse(&q, "grad_norm > 20"));
-    assert_ok(invar_criterion_is_decided(&decided, &q, spiked));
-    assert_true(decided);
-    assert_ok(invar_criterion_is_decided(&decided, &q, healthy));
-    assert_false(decided);
-    assert_ok(invar_criterion_is_decided(&decided, &q, "/nowhere/at/all.db"));
-    assert_false(decided);
+    assert_true(invar_criterion_is_decided(&q, spiked));
+    assert_false(invar_criterion_is_decided(&q, healthy));
+    assert_false(invar_criterion_is_decided(&q, "/nowhere/at/all.db"));
     q = (invar_criterion){.kind = INVAR_CRITERION_CHAIN, .until = -1};
-    assert_ok(invar_criterion_is_decided(&decided, &q, spiked));
-    assert_false(decided);
+    assert_false(invar_criterion_is_decided(&q, spiked));
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
@@ -182,20 +177,20 @@ static void evaluate_chain(char out[INVAR_VALUE_SIZE], const char *ledger, int64
 static void test_question__chains_part_at_a_step(void **state)
 {
     char a[INVAR_VALUE_SIZE], b[INVAR_VALUE_SIZE];
-    int64_t step;
+    int64_t step, last[2];
 
     (void)state;
-    assert_ok(invar_criterion_first_divergence(&step, healthy, diverged));
+    assert_ok(invar_criterion_first_divergence(&step, last, healthy, diverged));
     assert_int_equal(step, 7);
-    assert_ok(invar_criterion_first_divergence(&step, healthy, healthy));
+    assert_int_equal(last[0], 19);
+    assert_int_equal(last[1], 29);
+    assert_ok(invar_criterion_first_divergence(&step, last, healthy, healthy));
     assert_int_equal(step, -1);
     for (int64_t until = 0; until < 20; until++) {
         evaluate_chain(a, healthy, until);
         evaluate_chain(b, diverged, until);
         assert_int_equal(strcmp(a, b) == 0, until < 7);
     }
-    assert_ok(invar_criterion_last_step(&step, diverged));
-    assert_int_equal(step, 29);
     evaluate_chain(a, diverged, -1);
     evaluate_chain(b, diverged, 29);
     assert_string_equal(a, b);

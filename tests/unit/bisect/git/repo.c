@@ -315,8 +315,11 @@ static void test_repo_signature__is_gits(void **state)
     assert_string_equal(got, "Olga <n@example.org>");
     unsetenv("GIT_AUTHOR_NAME");
     invar_repo_close(repo);
-    invar_repo_signature(got, NULL);
+    invar_test_shell(invar_test_home, "git clone -q r unsigned");
+    repo = invar_test_repo_open(invar_test_home_path("unsigned"));
+    invar_repo_signature(got, repo);
     assert_string_equal(got, "unknown");
+    invar_repo_close(repo);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
