@@ -249,3 +249,42 @@ void invar_json_text_f32s(invar_json_text *text, const float *values, int64_t co
         invar_json_text_f32(text, values[i]);
     invar_json_text_close(text, ']');
 }
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+/* Defines the function that writes a key and a value of one type. */
+#define DEFINE_PUT(kind, type)                                                                     \
+    void invar_json_text_put_##kind(invar_json_text *text, const char *key, type value)            \
+    {                                                                                              \
+        invar_json_text_key(text, key);                                                            \
+        invar_json_text_##kind(text, value);                                                       \
+    }
+
+DEFINE_PUT(open, char)
+DEFINE_PUT(int, int64_t)
+DEFINE_PUT(bool, bool)
+DEFINE_PUT(f64, double)
+DEFINE_PUT(digest, const invar_digest *)
+
+void invar_json_text_put_string(invar_json_text *text, const char *key, const char *string)
+{
+    invar_json_text_key(text, key);
+    if (string)
+        invar_json_text_string(text, string, strlen(string));
+    else
+        invar_json_text_null(text);
+}
+
+void invar_json_text_put_ints(invar_json_text *text, const char *key, const int32_t *values,
+                              int64_t count)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_ints(text, values, count);
+}
+
+void invar_json_text_put_bytes(invar_json_text *text, const char *key, const uint8_t *values,
+                               int64_t count)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_bytes(text, values, count);
+}

@@ -59,6 +59,18 @@ void invar_json_text_digest(invar_json_text *text, const invar_digest *digest);
 void invar_json_text_f64(invar_json_text *text, double value);
 void invar_json_text_f32(invar_json_text *text, float value);
 
+/* Write a key and its value. A string ends with a NUL; NULL is written as null. */
+void invar_json_text_put_open(invar_json_text *text, const char *key, char bracket);
+void invar_json_text_put_string(invar_json_text *text, const char *key, const char *string);
+void invar_json_text_put_int(invar_json_text *text, const char *key, int64_t value);
+void invar_json_text_put_bool(invar_json_text *text, const char *key, bool value);
+void invar_json_text_put_f64(invar_json_text *text, const char *key, double value);
+void invar_json_text_put_digest(invar_json_text *text, const char *key, const invar_digest *digest);
+void invar_json_text_put_ints(invar_json_text *text, const char *key, const int32_t *values,
+                              int64_t count);
+void invar_json_text_put_bytes(invar_json_text *text, const char *key, const uint8_t *values,
+                               int64_t count);
+
 /* Writes a text that is JSON already as one value. */
 void invar_json_text_value(invar_json_text *text, const char *json, size_t bytes);
 

@@ -134,17 +134,9 @@ invar_status invar_plugin_reply_list_add(void *payload, const invar_ledger_plugi
 {
     invar_plugin_reply_list *list = payload;
     size_t name = strlen(reply->plugin) + 1;
-    invar_ledger_plugin_reply *grown;
     char *block;
 
-    if (list->count == list->capacity) {
-        INVAR_TRY(INVAR_ALLOC(grown, 2 * list->capacity + 16, "replies"));
-        if (list->count)
-            memcpy(grown, list->items, list->count * sizeof *grown);
-        invar_free(list->items);
-        list->items = grown;
-        list->capacity = 2 * list->capacity + 16;
-    }
+    INVAR_TRY(INVAR_GROW(list->items, list->capacity, list->count, list->count + 1, "replies"));
     INVAR_TRY(INVAR_ALLOC(block, reply->bytes + name, "a reply"));
     if (reply->bytes)
         memcpy(block, reply->data, reply->bytes);
@@ -157,7 +149,7 @@ invar_status invar_plugin_reply_list_add(void *payload, const invar_ledger_plugi
 
 void invar_plugin_reply_list_clear(invar_plugin_reply_list *list)
 {
-    for (size_t i = 0; i < list->count; i++)
+    for (int64_t i = 0; i < list->count; i++)
         invar_free((void *)(uintptr_t)list->items[i].data);
     list->count = 0;
 }
@@ -179,7 +171,7 @@ invar_status invar_plugin_begin_step(invar_plugin *plugin, int64_t step,
 
 invar_plugin_replies invar_plugin_get_replies(const invar_plugin *plugin)
 {
-    return (invar_plugin_replies){plugin->replies.items, plugin->replies.count};
+    return (invar_plugin_replies){plugin->replies.items, (size_t)plugin->replies.count};
 }
 
 /* Returns the recorded reply to this call; NULL if the ledger has no such reply. */

@@ -118,7 +118,7 @@ const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 /* List of replies with names and data of its own. Zero-initialize before use. */
 typedef struct invar_plugin_reply_list {
     invar_ledger_plugin_reply *items; /* (count) */
-    size_t count, capacity;
+    int64_t count, capacity;
 } invar_plugin_reply_list;
 
 /* Appends a copy; `list` is an invar_plugin_reply_list. A callback of invar_ledger_replies. */

@@ -70,8 +70,7 @@ static void put_int(field_sink to, const char *key, int64_t value)
     if (to.hasher)
         hash_int(to.hasher, value);
     else if (key) {
-        invar_json_text_key(to.text, key);
-        invar_json_text_int(to.text, value);
+        invar_json_text_put_int(to.text, key, value);
     }
 }
 
@@ -132,8 +131,7 @@ static void put_turn(field_sink to, const invar_plugin_turn *t)
     put_int(to, NULL, t->last);
     if (!to.text)
         return;
-    invar_json_text_key(to.text, "last");
-    invar_json_text_bool(to.text, t->last);
+    invar_json_text_put_bool(to.text, "last", t->last);
 }
 
 /* Writes a bracket; a hash has none. */
@@ -254,8 +252,7 @@ void invar_plugin_greet_write(invar_json_text *text, const char *plugin, uint32_
     invar_json_text_open(text, '{');
     put_int((field_sink){.text = text}, "invar", INVAR_PLUGIN_ABI);
     put_string((field_sink){.text = text}, "plugin", plugin);
-    invar_json_text_key(text, "kinds");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "kinds", '[');
     for (uint32_t kind = 1; kind <= kinds; kind <<= 1) {
         const char *name = invar_plugin_kind_name(kinds & kind);
         if (name)

@@ -29,7 +29,7 @@ invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledg
         invar_plugin_reply_list_clear(&out->list);
         out->found = false;
     }
-    out->replies = (invar_plugin_replies){out->list.items, out->list.count};
+    out->replies = (invar_plugin_replies){out->list.items, (size_t)out->list.count};
     return status;
 }
 

@@ -265,17 +265,14 @@ static invar_status write_report(invar_json_text *line, const shared_object *obj
                           "plug-in %.1000s: a hook reports %zu values; at most %d, with names",
                           object->name, report->count, INVAR_REWARD_PARTS);
     invar_json_text_open(line, '{');
-    invar_json_text_key(line, "metrics");
-    invar_json_text_open(line, '{');
+    invar_json_text_put_open(line, "metrics", '{');
     for (size_t i = 0; i < report->count; i++) {
         finite = finite && isfinite(report->values[i]);
-        invar_json_text_key(line, report->names[i]);
-        invar_json_text_f64(line, report->values[i]);
+        invar_json_text_put_f64(line, report->names[i], report->values[i]);
     }
     invar_json_text_close(line, '}');
     if (report->loss_factor != 1.0) {
-        invar_json_text_key(line, "loss_factor");
-        invar_json_text_f64(line, report->loss_factor);
+        invar_json_text_put_f64(line, "loss_factor", report->loss_factor);
     }
     invar_json_text_close(line, '}');
     return finite ? INVAR_OK

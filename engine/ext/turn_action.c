@@ -157,11 +157,9 @@ static void write_reward(invar_json_text *text, const invar_plugin_next *next,
     }
     invar_json_text_open(text, '{');
     for (size_t i = 0; names[i]; i++) {
-        invar_json_text_key(text, names[i]);
-        invar_json_text_f64(text, next->parts[i]);
+        invar_json_text_put_f64(text, names[i], next->parts[i]);
     }
-    invar_json_text_key(text, INVAR_PLUGIN_TOTAL);
-    invar_json_text_f64(text, next->reward);
+    invar_json_text_put_f64(text, INVAR_PLUGIN_TOTAL, next->reward);
     invar_json_text_close(text, '}');
 }
 
@@ -175,13 +173,11 @@ static void write_insertion(invar_json_text *text, const invar_plugin_next *next
     else
         invar_json_text_string(text, "", 0);
     if (next->max_tokens != 0) {
-        invar_json_text_key(text, "max_tokens");
-        invar_json_text_int(text, next->max_tokens);
+        invar_json_text_put_int(text, "max_tokens", next->max_tokens);
     }
     if (!next->stop)
         return;
-    invar_json_text_key(text, "stop");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "stop", '[');
     for (size_t i = 0; next->stop[i]; i++)
         invar_json_text_string(text, next->stop[i], strlen(next->stop[i]));
     invar_json_text_close(text, ']');
@@ -191,13 +187,11 @@ void invar_turn_actions_write(invar_json_text *text, const invar_plugin_next *ne
                               const char *const *names)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "turns");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "turns", '[');
     for (size_t i = 0; i < count; i++) {
         invar_json_text_open(text, '{');
         if (next[i].end) {
-            invar_json_text_key(text, "end");
-            invar_json_text_bool(text, true);
+            invar_json_text_put_bool(text, "end", true);
         }
         if (next[i].end && next[i].rewarded)
             write_reward(text, &next[i], names);

@@ -73,8 +73,7 @@ static invar_status choose_samples(bool *chosen, const invar_step_report *step, 
 /* Writes numbers; those that are not finite become null. */
 static void put_numbers(invar_json_text *out, const char *key, const float *values, int64_t count)
 {
-    invar_json_text_key(out, key);
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, key, '[');
     for (int64_t i = 0; i < count; i++) {
         if (isfinite(values[i]))
             invar_json_text_f32(out, values[i]);
@@ -109,8 +108,7 @@ static void put_label(invar_json_text *out, const invar_rl_sample *s)
         while (kept > 0 &&
                ((unsigned char)label[kept] & 0xC0) == 0x80) // not within a UTF-8 character
             kept--;
-        invar_json_text_key(out, "label_bytes");
-        invar_json_text_int(out, (int64_t)bytes);
+        invar_json_text_put_int(out, "label_bytes", (int64_t)bytes);
     }
     invar_json_text_key(out, "label");
     invar_json_text_string(out, label, kept);
@@ -124,8 +122,7 @@ static invar_status put_response(invar_json_text *out, const invar_tokenizer *to
     invar_status status = INVAR_OK;
     size_t written = 0;
 
-    invar_json_text_key(out, "response");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "response", '[');
     for (int64_t i = s->prompt_tokens; i < s->n_tokens && status == INVAR_OK; i++) {
         bool last = i + 1 == s->n_tokens;
 
@@ -152,19 +149,15 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
     int64_t first = f->offsets[at], count = f->offsets[at + 1] - first;
 
     invar_json_text_open(out, '{');
-    invar_json_text_key(out, "group");
-    invar_json_text_int(out, s->group);
+    invar_json_text_put_int(out, "group", s->group);
     put_label(out, s);
     INVAR_TRY(put_prompt(out, r->options.tokenizer, s));
-    invar_json_text_key(out, "prompt_tokens");
-    invar_json_text_ints(out, s->tokens, s->prompt_tokens);
+    invar_json_text_put_ints(out, "prompt_tokens", s->tokens, s->prompt_tokens);
     INVAR_TRY(put_response(out, r->options.tokenizer, s));
-    invar_json_text_key(out, "tokens");
-    invar_json_text_ints(out, s->tokens + s->prompt_tokens, count);
+    invar_json_text_put_ints(out, "tokens", s->tokens + s->prompt_tokens, count);
     put_numbers(out, "logp", f->rollout_logp + first, count);
     put_numbers(out, "advantage", f->advantage + first, count);
-    invar_json_text_key(out, "drawn");
-    invar_json_text_bytes(out, f->sampled_mask + first, count);
+    invar_json_text_put_bytes(out, "drawn", f->sampled_mask + first, count);
     invar_json_text_close(out, '}');
     return out->status;
 }

@@ -42,7 +42,8 @@ struct invar_op_trace {
     int64_t ended_ns[STREAMS];
     invar_json_text text; /* events of this rank since the last collect */
     op_sum *rows;         /* (n_rows) sums of this rank since the last collect */
-    size_t n_rows, row_capacity;
+    size_t n_rows;
+    int64_t row_capacity;
     /* result of the last collect, on rank 0 */
     invar_rank_gathered gathered_text, gathered_rows;
     invar_ledger_op_time *ledger_rows;
@@ -84,27 +85,13 @@ static void name_tracks(invar_op_trace *t)
     t->named = true;
 }
 
-static void put_key_int(invar_json_text *line, const char *key, int64_t number)
-{
-    invar_json_text_key(line, key);
-    invar_json_text_int(line, number);
-}
-
-static void put_key_text(invar_json_text *line, const char *key, const char *text)
-{
-    invar_json_text_key(line, key);
-    invar_json_text_string(line, text, strlen(text));
-}
-
 static void put_memory(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
     invar_json_text *line = begin_event(t, "memory", "C", stream);
 
-    invar_json_text_key(line, "ts");
-    invar_json_text_thousandths(line, is->start_ns - t->origin_ns);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    put_key_int(line, "MiB", (int64_t)(is->bytes >> 20));
+    invar_trace_event_time(line, "ts", is->start_ns - t->origin_ns);
+    invar_json_text_put_open(line, "args", '{');
+    invar_json_text_put_int(line, "MiB", (int64_t)(is->bytes >> 20));
     invar_json_text_close(line, '}');
     invar_trace_event_end(&t->text);
 }
@@ -117,19 +104,16 @@ static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
     from = from > t->ended_ns[stream] ? from : t->ended_ns[stream];
     to = to > from ? to : from;
     t->ended_ns[stream] = to;
-    invar_json_text_key(line, "ts");
-    invar_json_text_thousandths(line, from);
-    invar_json_text_key(line, "dur");
-    invar_json_text_thousandths(line, to - from);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    put_key_int(line, "step", t->step);
-    put_key_text(line, "phase", is->phase);
+    invar_trace_event_time(line, "ts", from);
+    invar_trace_event_time(line, "dur", to - from);
+    invar_json_text_put_open(line, "args", '{');
+    invar_json_text_put_int(line, "step", t->step);
+    invar_json_text_put_string(line, "phase", is->phase);
     if (is->operands[0]) {
-        put_key_text(line, "operands", is->operands);
-        put_key_int(line, "scratch", (int64_t)is->bytes);
+        invar_json_text_put_string(line, "operands", is->operands);
+        invar_json_text_put_int(line, "scratch", (int64_t)is->bytes);
     } else {
-        put_key_int(line, "bytes", (int64_t)is->bytes);
+        invar_json_text_put_int(line, "bytes", (int64_t)is->bytes);
     }
     invar_json_text_close(line, '}');
     invar_trace_event_end(&t->text);
@@ -139,28 +123,14 @@ static void put_left_out(invar_op_trace *t, int64_t count, int stream)
 {
     invar_json_text *line = begin_event(t, "ops left out: too many in one step", "i", stream);
 
-    invar_json_text_key(line, "ts");
-    invar_json_text_thousandths(line, t->ended_ns[stream]);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    put_key_int(line, "ops", count);
+    invar_trace_event_time(line, "ts", t->ended_ns[stream]);
+    invar_json_text_put_open(line, "args", '{');
+    invar_json_text_put_int(line, "ops", count);
     invar_json_text_close(line, '}');
     invar_trace_event_end(&t->text);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
-
-static invar_status reserve_rows(invar_op_trace *t, size_t count)
-{
-    if (count <= t->row_capacity)
-        return INVAR_OK;
-    invar_free(t->rows);
-    t->rows = NULL;
-    t->row_capacity = 0;
-    INVAR_TRY(INVAR_ALLOC(t->rows, count, "times of ops"));
-    t->row_capacity = count;
-    return INVAR_OK;
-}
 
 static void add_row(invar_op_trace *t, const invar_profile_sum *sum)
 {
@@ -190,7 +160,7 @@ static invar_status take_local(invar_op_trace *t)
         INVAR_TRY(invar_profile_take(&taken[s], t->profiles[s]));
         sums += taken[s].n_sums;
     }
-    INVAR_TRY(reserve_rows(t, sums));
+    INVAR_TRY(INVAR_GROW(t->rows, t->row_capacity, 0, (int64_t)sums, "times of ops"));
     for (int s = 0; s < STREAMS; s++) {
         if (taken[s].n_events && !t->named)
             name_tracks(t);

@@ -32,7 +32,7 @@
 
 typedef struct event_list {
     invar_profile_event *events;
-    size_t count, capacity;
+    int64_t count, capacity;
 } event_list;
 
 struct invar_profile {
@@ -60,7 +60,7 @@ struct invar_profile {
     event_list ready, taken;
     int64_t left_out;
     invar_profile_sum *sums, *taken_sums;
-    size_t n_sums, sum_capacity;
+    int64_t n_sums, sum_capacity;
     invar_error failure;
 };
 
@@ -135,29 +135,14 @@ static const char *intern_text(invar_profile *p, const char *text)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Doubles the capacity. Caller holds `profile->lock`. */
-static invar_status grow_events(event_list *l)
-{
-    size_t capacity = l->capacity ? 2 * l->capacity : 1024;
-    invar_profile_event *larger = NULL;
-
-    INVAR_TRY(INVAR_ALLOC(larger, capacity, "events of a profile"));
-    if (l->count)
-        memcpy(larger, l->events, l->count * sizeof *larger);
-    invar_free(l->events);
-    l->events = larger;
-    l->capacity = capacity;
-    return INVAR_OK;
-}
-
 static invar_status add_event(invar_profile *p, const invar_profile_event *event)
 {
     if (p->ready.count == INVAR_PROFILE_EVENTS) {
         p->left_out++;
         return INVAR_OK;
     }
-    if (p->ready.count == p->ready.capacity)
-        INVAR_TRY(grow_events(&p->ready));
+    INVAR_TRY(INVAR_GROW(p->ready.events, p->ready.capacity, p->ready.count, p->ready.count + 1,
+                         "events of a profile"));
     p->ready.events[p->ready.count++] = *event;
     return INVAR_OK;
 }
@@ -165,23 +150,13 @@ static invar_status add_event(invar_profile *p, const invar_profile_event *event
 static invar_status find_sum(invar_profile_sum **out, invar_profile *p,
                              const invar_profile_event *event)
 {
-    size_t capacity = p->sum_capacity ? 2 * p->sum_capacity : 128;
-    invar_profile_sum *larger = NULL;
-
-    for (size_t i = 0; i < p->n_sums; i++) {
+    for (int64_t i = 0; i < p->n_sums; i++) {
         *out = &p->sums[i];
         if (strcmp((*out)->op, event->name) == 0 && strcmp((*out)->phase, event->phase) == 0)
             return INVAR_OK;
     }
-    if (p->n_sums == p->sum_capacity) {
-        // grows from empty after each take, which hands out the array
-        INVAR_TRY(INVAR_ALLOC(larger, capacity, "sums of a profile"));
-        if (p->n_sums)
-            memcpy(larger, p->sums, p->n_sums * sizeof *larger);
-        invar_free(p->sums);
-        p->sums = larger;
-        p->sum_capacity = capacity;
-    }
+    // grows from empty after each take, which hands out the array
+    INVAR_TRY(INVAR_GROW(p->sums, p->sum_capacity, p->n_sums, p->n_sums + 1, "sums of a profile"));
     *out = &p->sums[p->n_sums++];
     **out = (invar_profile_sum){.phase = event->phase, .op = event->name};
     return INVAR_OK;
@@ -380,8 +355,8 @@ invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile
     profile->taken = profile->ready;
     profile->ready = (event_list){.events = events.events, .capacity = events.capacity};
     profile->taken_sums = profile->sums;
-    *out = (invar_profile_batch){profile->taken.events, profile->taken.count, profile->left_out,
-                                 profile->taken_sums, profile->n_sums};
+    *out = (invar_profile_batch){profile->taken.events, (size_t)profile->taken.count,
+                                 profile->left_out, profile->taken_sums, (size_t)profile->n_sums};
     profile->sums = NULL;
     profile->n_sums = profile->sum_capacity = 0;
     profile->left_out = 0;

@@ -47,7 +47,7 @@ struct invar_rank_timer {
     invar_rank_gathered gathered;
     invar_ledger_rank_time *ledger_rows;
     invar_rank_interval *slices;
-    size_t capacity; /* capacity of ledger_rows and of slices */
+    int64_t rows_capacity, slices_capacity;
 };
 
 /* ---- counting -------------------------------------------------------------------------------- */
@@ -200,21 +200,6 @@ static int64_t take_rows(invar_rank_timer *timer)
     return rows + slices;
 }
 
-static invar_status reserve_results(invar_rank_timer *timer, size_t rows)
-{
-    if (rows <= timer->capacity)
-        return INVAR_OK;
-    invar_free(timer->slices);
-    invar_free(timer->ledger_rows);
-    timer->slices = NULL;
-    timer->ledger_rows = NULL;
-    timer->capacity = 0;
-    INVAR_TRY(INVAR_ALLOC(timer->ledger_rows, rows, "work of all ranks"));
-    INVAR_TRY(INVAR_ALLOC(timer->slices, rows, "slices of ranks"));
-    timer->capacity = rows;
-    return INVAR_OK;
-}
-
 /* Adds a row of a rank to the sums or the intervals of the result. */
 static void add_result(invar_rank_timer *timer, invar_rank_times *out, int rank, timer_row *is)
 {
@@ -240,7 +225,10 @@ static invar_status convert_rows(invar_rank_times *out, invar_rank_timer *timer)
 
     for (int r = 0; r < size; r++)
         all += bytes[r] / sizeof *next;
-    INVAR_TRY(reserve_results(timer, all));
+    INVAR_TRY(
+        INVAR_GROW(timer->ledger_rows, timer->rows_capacity, 0, (int64_t)all, "work of all ranks"));
+    INVAR_TRY(
+        INVAR_GROW(timer->slices, timer->slices_capacity, 0, (int64_t)all, "slices of ranks"));
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
             add_result(timer, out, r, next++);

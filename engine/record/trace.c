@@ -51,7 +51,7 @@ struct invar_trace {
     const char *tracks[INVAR_TRACE_TRACKS];
     int n_tracks;
     invar_ledger_timing *timings;
-    size_t n_timings, capacity;
+    int64_t n_timings, capacity;
     bool timings_read;      /* the caller has read the timings; the next phase starts a new list */
     invar_rank_timer *work; /* owned; NULL if there is one rank */
     invar_op_trace *ops;    /* owned; NULL if no ops are measured */
@@ -107,13 +107,6 @@ static invar_json_text *begin_event(invar_trace *trace, const char *name, const 
     return &trace->line;
 }
 
-/* Writes a time in microseconds. */
-static void put_time(invar_json_text *line, const char *key, int64_t ns)
-{
-    invar_json_text_key(line, key);
-    invar_json_text_thousandths(line, ns);
-}
-
 static void put_line(invar_trace *trace)
 {
     if (trace->line.status == INVAR_OK && trace->fd >= 0)
@@ -154,13 +147,11 @@ static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_n
     int track = track_of(trace, phase->name);
     invar_json_text *line = begin_event(trace, phase->name, "X", RUN, track);
 
-    put_time(line, "ts", phase->begin_ns - trace->origin_ns);
-    put_time(line, "dur", end_ns - phase->begin_ns);
+    invar_trace_event_time(line, "ts", phase->begin_ns - trace->origin_ns);
+    invar_trace_event_time(line, "dur", end_ns - phase->begin_ns);
     if (trace->step >= 0) {
-        invar_json_text_key(line, "args");
-        invar_json_text_open(line, '{');
-        invar_json_text_key(line, "step");
-        invar_json_text_int(line, trace->step);
+        invar_json_text_put_open(line, "args", '{');
+        invar_json_text_put_int(line, "step", trace->step);
         invar_json_text_close(line, '}');
     }
     put_event(trace);
@@ -309,22 +300,14 @@ static invar_status add_timing(invar_trace *trace, const open_phase *phase, int6
     if (trace->timings_read)
         trace->n_timings = 0;
     trace->timings_read = false;
-    for (size_t i = 0; i < trace->n_timings; i++) {
+    for (int64_t i = 0; i < trace->n_timings; i++) {
         if (strcmp(trace->timings[i].phase, phase->name) == 0) {
             trace->timings[i].duration_ns += end_ns - phase->begin_ns;
             return INVAR_OK;
         }
     }
-    if (trace->n_timings == trace->capacity) {
-        size_t capacity = trace->capacity ? 2 * trace->capacity : 32;
-        void *grown = NULL;
-        INVAR_TRY(invar_alloc(&grown, capacity, sizeof *trace->timings, "timings"));
-        if (trace->n_timings)
-            memcpy(grown, trace->timings, trace->n_timings * sizeof *trace->timings);
-        invar_free(trace->timings);
-        trace->timings = grown;
-        trace->capacity = capacity;
-    }
+    INVAR_TRY(INVAR_GROW(trace->timings, trace->capacity, trace->n_timings, trace->n_timings + 1,
+                         "timings"));
     trace->timings[trace->n_timings++] =
         (invar_ledger_timing){phase->name, phase->begin_unix_ns, end_ns - phase->begin_ns};
     return INVAR_OK;
@@ -366,11 +349,9 @@ void invar_trace_count(invar_trace *trace, const char *name, double value)
     if (!trace || trace->fd < 0 || !isfinite(value))
         return;
     line = begin_event(trace, name, "C", RUN, 0);
-    put_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    invar_json_text_key(line, "value");
-    invar_json_text_f64(line, value);
+    invar_trace_event_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
+    invar_json_text_put_open(line, "args", '{');
+    invar_json_text_put_f64(line, "value", value);
     invar_json_text_close(line, '}');
     put_event(trace);
 }
@@ -380,7 +361,7 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
     *count_out = 0;
     if (!trace)
         return NULL;
-    *count_out = trace->timings_read ? 0 : trace->n_timings;
+    *count_out = trace->timings_read ? 0 : (size_t)trace->n_timings;
     trace->timings_read = true;
     return trace->timings;
 }
@@ -401,12 +382,6 @@ static void name_rank(invar_trace *trace, const invar_rank_interval *slice)
     trace->n_named_ranks = slice->rank + 1;
 }
 
-static void put_number(invar_json_text *line, const char *key, int64_t number)
-{
-    invar_json_text_key(line, key);
-    invar_json_text_int(line, number);
-}
-
 /* Writes an interval by Unix time, since ranks on other hosts have no other common clock. */
 static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
 {
@@ -420,14 +395,13 @@ static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
                    slice->transfer[0] ? slice->transfer : slice->phase);
     name_rank(trace, slice);
     line = begin_event(trace, name, "X", RANKS, slice->rank);
-    put_time(line, "ts", from + cut);
-    put_time(line, "dur", slice->duration_ns - cut);
-    invar_json_text_key(line, "args");
-    invar_json_text_open(line, '{');
-    put_number(line, "step", trace->step);
+    invar_trace_event_time(line, "ts", from + cut);
+    invar_trace_event_time(line, "dur", slice->duration_ns - cut);
+    invar_json_text_put_open(line, "args", '{');
+    invar_json_text_put_int(line, "step", trace->step);
     if (slice->transfer[0]) {
-        put_number(line, "sent", slice->sent);
-        put_number(line, "received", slice->received);
+        invar_json_text_put_int(line, "sent", slice->sent);
+        invar_json_text_put_int(line, "received", slice->received);
     }
     invar_json_text_close(line, '}');
     put_event(trace);

@@ -13,14 +13,16 @@ void invar_trace_event_begin(invar_json_text *out, const char *name, const char 
                              int track)
 {
     invar_json_text_append(out, ",{", 2);
-    invar_json_text_key(out, "name");
-    invar_json_text_string(out, name, strlen(name));
-    invar_json_text_key(out, "ph");
-    invar_json_text_string(out, ph, strlen(ph));
-    invar_json_text_key(out, "pid");
-    invar_json_text_int(out, process);
-    invar_json_text_key(out, "tid");
-    invar_json_text_int(out, track);
+    invar_json_text_put_string(out, "name", name);
+    invar_json_text_put_string(out, "ph", ph);
+    invar_json_text_put_int(out, "pid", process);
+    invar_json_text_put_int(out, "tid", track);
+}
+
+void invar_trace_event_time(invar_json_text *out, const char *key, int64_t ns)
+{
+    invar_json_text_key(out, key);
+    invar_json_text_thousandths(out, ns);
 }
 
 void invar_trace_event_end(invar_json_text *out)
@@ -32,10 +34,8 @@ void invar_trace_event_name(invar_json_text *out, const char *what, int process,
                             const char *name)
 {
     invar_trace_event_begin(out, what, "M", process, track);
-    invar_json_text_key(out, "args");
-    invar_json_text_open(out, '{');
-    invar_json_text_key(out, "name");
-    invar_json_text_string(out, name, strlen(name));
+    invar_json_text_put_open(out, "args", '{');
+    invar_json_text_put_string(out, "name", name);
     invar_json_text_close(out, '}');
     invar_trace_event_end(out);
 }

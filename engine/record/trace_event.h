@@ -17,6 +17,9 @@ extern "C" {
 /* Begins an event of kind `ph` on a track of a process of the trace viewer. */
 void invar_trace_event_begin(invar_json_text *out, const char *name, const char *ph, int process,
                              int track);
+/* Writes a time in microseconds. */
+void invar_trace_event_time(invar_json_text *out, const char *key, int64_t ns);
+
 /* Ends the event and the line. */
 void invar_trace_event_end(invar_json_text *out);
 

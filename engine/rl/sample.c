@@ -54,18 +54,40 @@ invar_spec_decode_stats invar_spec_decode_stats_sum(const invar_rl_sample *sampl
     return sum;
 }
 
+/* Replaces an array by a copy with `count` items, of which the first `used` ones are kept. */
+static invar_status resize_array(void **array, int64_t used, int64_t count, size_t size,
+                                 const char *what)
+{
+    char *resized = NULL;
+
+    INVAR_TRY(INVAR_ALLOC_SIZED(resized, (size_t)count, size, what));
+    if (used > 0)
+        memcpy(resized, *array, (size_t)used * size);
+    memset(resized + (size_t)used * size, 0, (size_t)(count - used) * size);
+    invar_free(*array);
+    *array = resized;
+    return INVAR_OK;
+}
+
+invar_status invar_rl_sample_reserve(invar_rl_sample *s, int64_t room)
+{
+    int64_t used = invar_rl_sample_response(s), total = s->prompt_tokens + room;
+
+    INVAR_TRY(resize_array((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens,
+                           "tokens of a sample"));
+    INVAR_TRY(
+        resize_array((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
+    INVAR_TRY(resize_array((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
+    if (s->route_size == 0)
+        return INVAR_OK;
+    return resize_array((void **)&s->routing, s->routing ? s->n_tokens - 1 : 0, total,
+                        (size_t)s->route_size * sizeof *s->routing, "the routing of a sample");
+}
+
 invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *samples)
 {
-    if (samples->count == samples->capacity) {
-        int64_t capacity = samples->capacity ? 2 * samples->capacity : 16;
-        void *grown = NULL;
-        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *samples->items, "samples"));
-        if (samples->count)
-            memcpy(grown, samples->items, (size_t)samples->count * sizeof *samples->items);
-        invar_free(samples->items);
-        samples->items = grown;
-        samples->capacity = capacity;
-    }
+    INVAR_TRY(INVAR_GROW(samples->items, samples->capacity, samples->count, samples->count + 1,
+                         "samples"));
     *out = &samples->items[samples->count++];
     memset(*out, 0, sizeof **out);
     return INVAR_OK;

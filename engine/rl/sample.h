@@ -100,6 +100,12 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
     return s->n_tokens - s->prompt_tokens;
 }
 
+/*
+ * Gives tokens, log-probs, mask and routing space for `room` response tokens; new items are 0. The
+ * sample has at most so many.
+ */
+invar_status invar_rl_sample_reserve(invar_rl_sample *sample, int64_t room) INVAR_MUST_USE;
+
 /* Frees the arrays and zeroes the sample. */
 void invar_rl_sample_release(invar_rl_sample *sample);
 

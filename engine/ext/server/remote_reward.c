@@ -46,21 +46,16 @@ typedef struct reward_call {
     invar_json_text *line; /* rewards received so far */
 } reward_call;
 
-static void write_field(invar_json_text *text, const char *key, const char *value, size_t bytes)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_string(text, value, bytes);
-}
-
 static size_t write_question(invar_json_text *text, size_t i, void *payload)
 {
     const reward_call *a = payload;
     const invar_plugin_sample *s = &a->call->samples[i];
 
     invar_json_text_open(text, '{');
-    write_field(text, "prompt", s->prompt, strlen(s->prompt));
-    write_field(text, "response", s->response, s->response_bytes);
-    write_field(text, "label", s->label, strlen(s->label));
+    invar_json_text_put_string(text, "prompt", s->prompt);
+    invar_json_text_key(text, "response");
+    invar_json_text_string(text, s->response, s->response_bytes);
+    invar_json_text_put_string(text, "label", s->label);
     invar_json_text_close(text, '}');
     return MAX_RESPONSE_BYTES;
 }
@@ -102,8 +97,7 @@ static invar_status ask_server(invar_plugin_peer *peer, const invar_plugin_call 
 
     invar_json_text_reset(line);
     invar_json_text_open(line, '{');
-    invar_json_text_key(line, "rewards");
-    invar_json_text_open(line, '[');
+    invar_json_text_put_open(line, "rewards", '[');
     INVAR_TRY(invar_http_batch_run(peer->self, &(invar_http_batch){.count = call->count,
                                                                    .write = write_question,
                                                                    .read = add_answer,

@@ -222,21 +222,15 @@ static size_t write_question(invar_json_text *text, size_t i, void *payload)
 
     invar_json_text_open(text, '{');
     if (o->model[0]) {
-        invar_json_text_key(text, "model");
-        invar_json_text_string(text, o->model, strlen(o->model));
+        invar_json_text_put_string(text, "model", o->model);
     }
-    invar_json_text_key(text, "prompt");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "prompt", '[');
     invar_json_text_ints(text, l->samples[i].tokens, l->samples[i].n_tokens);
     invar_json_text_close(text, ']');
-    invar_json_text_key(text, "max_tokens");
-    invar_json_text_int(text, 0);
-    invar_json_text_key(text, "echo");
-    invar_json_text_bool(text, true);
-    invar_json_text_key(text, "logprobs");
-    invar_json_text_int(text, 0);
-    invar_json_text_key(text, "temperature");
-    invar_json_text_f64(text, o->temperature);
+    invar_json_text_put_int(text, "max_tokens", 0);
+    invar_json_text_put_bool(text, "echo", true);
+    invar_json_text_put_int(text, "logprobs", 0);
+    invar_json_text_put_f64(text, "temperature", o->temperature);
     invar_json_text_close(text, '}');
     return FIXED_BYTES + TOKEN_BYTES * (size_t)l->samples[i].n_tokens;
 }

@@ -163,20 +163,7 @@ static void begin_line(invar_track *t, const char *event)
 {
     invar_json_text_reset(&t->line);
     invar_json_text_open(&t->line, '{');
-    invar_json_text_key(&t->line, "event");
-    invar_json_text_string(&t->line, event, strlen(event));
-}
-
-static void put_line_text(invar_track *t, const char *key, const char *text)
-{
-    invar_json_text_key(&t->line, key);
-    invar_json_text_string(&t->line, text, strlen(text));
-}
-
-static void put_line_int(invar_track *t, const char *key, int64_t value)
-{
-    invar_json_text_key(&t->line, key);
-    invar_json_text_int(&t->line, value);
+    invar_json_text_put_string(&t->line, "event", event);
 }
 
 /* Prints once that the sink's log has ended. */
@@ -251,11 +238,9 @@ static invar_status add_to_sink_line(invar_track *t, const invar_export_scalar *
     if (!t->line_begun || scalar->step != t->line_step) {
         end_step(t);
         begin_line(t, "step");
-        put_line_int(t, "step", scalar->step);
-        invar_json_text_key(&t->line, "time");
-        invar_json_text_f64(&t->line, (double)scalar->ns / 1e9);
-        invar_json_text_key(&t->line, "metrics");
-        invar_json_text_open(&t->line, '{');
+        invar_json_text_put_int(&t->line, "step", scalar->step);
+        invar_json_text_put_f64(&t->line, "time", (double)scalar->ns / 1e9);
+        invar_json_text_put_open(&t->line, "metrics", '{');
         t->line_step = scalar->step;
         t->line_begun = true;
     }
@@ -291,8 +276,7 @@ static invar_status put_recipe(invar_track *t)
         .row = take_key,
         .payload = t};
 
-    invar_json_text_key(&t->line, "recipe");
-    invar_json_text_open(&t->line, '{');
+    invar_json_text_put_open(&t->line, "recipe", '{');
     INVAR_TRY(invar_ledger_select(t->run.ledger, &request));
     invar_json_text_close(&t->line, '}');
     return INVAR_OK;
@@ -316,11 +300,11 @@ static invar_status open_sink(invar_track *t)
     INVAR_TRY(invar_path_join(log, sizeof log, t->run.folder, LOG_NAME));
     INVAR_TRY(invar_sink_open(&t->sink, command, log));
     begin_line(t, "begin");
-    put_line_int(t, "protocol", PROTOCOL);
-    put_line_text(t, "run", t->run.uuid);
-    put_line_text(t, "name", t->run.name);
-    put_line_text(t, "folder", t->run.folder);
-    put_line_int(t, "after", t->run.last_step < 0 ? -1 : t->run.last_step);
+    invar_json_text_put_int(&t->line, "protocol", PROTOCOL);
+    invar_json_text_put_string(&t->line, "run", t->run.uuid);
+    invar_json_text_put_string(&t->line, "name", t->run.name);
+    invar_json_text_put_string(&t->line, "folder", t->run.folder);
+    invar_json_text_put_int(&t->line, "after", t->run.last_step < 0 ? -1 : t->run.last_step);
     INVAR_TRY(put_recipe(t));
     end_line(t);
     return INVAR_OK;
@@ -393,8 +377,8 @@ static void close_sink(invar_track *t, const char *how)
     if (!t->sink)
         return;
     begin_line(t, "end");
-    put_line_text(t, "status", how);
-    put_line_int(t, "step", t->reported);
+    invar_json_text_put_string(&t->line, "status", how);
+    invar_json_text_put_int(&t->line, "step", t->reported);
     end_line(t);
     stopped = wait_for_sink(t);
     invar_sink_close(&result, t->sink);

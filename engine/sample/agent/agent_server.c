@@ -59,18 +59,6 @@ static void agent_server_unlock(invar_agent_server *server)
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-static void write_text(invar_json_text *text, const char *key, const char *value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_string(text, value, strlen(value));
-}
-
-static void write_int(invar_json_text *text, const char *key, int64_t value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_int(text, value);
-}
-
 /* Writes the line that begins a session. */
 static void write_task(invar_json_text *text, const invar_agent_server *server,
                        const invar_live_session *live)
@@ -83,20 +71,19 @@ static void write_task(invar_json_text *text, const invar_agent_server *server,
     (void)snprintf(url, sizeof url, "http://" HOST ":%" PRId64 "/v1",
                    invar_server_port(server->server));
     invar_json_text_open(text, '{');
-    write_int(text, "id", s->index);
-    write_text(text, "call", invar_plugin_kind_name(INVAR_PLUGIN_KIND_AGENT));
-    write_int(text, "rollout", s->rollout);
-    write_int(text, "group", s->group);
-    write_text(text, "prompt", shown.prompt);
-    write_text(text, "label", shown.label);
+    invar_json_text_put_int(text, "id", s->index);
+    invar_json_text_put_string(text, "call", invar_plugin_kind_name(INVAR_PLUGIN_KIND_AGENT));
+    invar_json_text_put_int(text, "rollout", s->rollout);
+    invar_json_text_put_int(text, "group", s->group);
+    invar_json_text_put_string(text, "prompt", shown.prompt);
+    invar_json_text_put_string(text, "label", shown.label);
     invar_json_text_key(text, "metadata");
     invar_json_text_value(text, shown.metadata, strlen(shown.metadata));
-    write_text(text, "base_url", url);
-    write_text(text, "api_key", live->key);
-    write_text(text, "model", server->options.server_info.model);
+    invar_json_text_put_string(text, "base_url", url);
+    invar_json_text_put_string(text, "api_key", live->key);
+    invar_json_text_put_string(text, "model", server->options.server_info.model);
     if (server->live_sessions.batch->evaluation) {
-        invar_json_text_key(text, "evaluation");
-        invar_json_text_bool(text, true);
+        invar_json_text_put_bool(text, "evaluation", true);
     }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);

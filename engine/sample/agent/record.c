@@ -22,22 +22,17 @@ void invar_agent_call_write(invar_json_text *text, const invar_agent_call *call)
     const char *finish = invar_finish_name(call->finish);
 
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, call->numbered ? "number" : "occurrence");
-    invar_json_text_int(text, call->number);
-    invar_json_text_key(text, "prompt");
-    invar_json_text_ints(text, call->prompt, call->n_prompt);
-    invar_json_text_key(text, "response");
-    invar_json_text_ints(text, call->response, call->n_response);
-    invar_json_text_key(text, "finish");
-    invar_json_text_string(text, finish, strlen(finish));
+    invar_json_text_put_int(text, call->numbered ? "number" : "occurrence", call->number);
+    invar_json_text_put_ints(text, "prompt", call->prompt, call->n_prompt);
+    invar_json_text_put_ints(text, "response", call->response, call->n_response);
+    invar_json_text_put_string(text, "finish", finish);
     invar_json_text_close(text, '}');
 }
 
 void invar_agent_session_write(invar_json_text *text, const invar_agent_session *s)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "calls");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "calls", '[');
     for (int64_t i = 0; i < s->n_calls; i++)
         invar_agent_call_write(text, s->calls[i]);
     invar_json_text_close(text, ']');

@@ -72,29 +72,13 @@ invar_agent_call *invar_agent_session_find(const invar_agent_session *s, const i
     return NULL;
 }
 
-static invar_status reserve_call(invar_agent_session *s)
-{
-    int64_t capacity = s->capacity ? 2 * s->capacity : 8;
-    void *grown = NULL;
-
-    if (s->n_calls < s->capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof(void *), "calls of an agent"));
-    if (s->n_calls)
-        memcpy(grown, s->calls, (size_t)s->n_calls * sizeof *s->calls);
-    invar_free(s->calls);
-    s->calls = grown;
-    s->capacity = capacity;
-    return INVAR_OK;
-}
-
 invar_status invar_agent_session_append(invar_agent_call **out, invar_agent_session *s,
                                         const int32_t *prompt, int64_t n_prompt, int64_t number)
 {
     invar_agent_call *call = NULL;
     invar_status status;
 
-    INVAR_TRY(reserve_call(s));
+    INVAR_TRY(INVAR_GROW(s->calls, s->capacity, s->n_calls, s->n_calls + 1, "calls of an agent"));
     INVAR_TRY(INVAR_ALLOC(call, 1, "a call of an agent"));
     *call = (invar_agent_call){.numbered = number >= 0, .n_prompt = n_prompt};
     status = INVAR_ALLOC_SIZED(call->prompt, (size_t)n_prompt, sizeof *prompt, "a prompt");
@@ -211,8 +195,7 @@ invar_status invar_agent_session_fail(invar_agent_session *s, const char *why)
     invar_reward_parts_release(&s->parts); // left by a final reply that was not valid
     s->rewarded = false;
     invar_json_text_open(&text, '{');
-    invar_json_text_key(&text, "error");
-    invar_json_text_string(&text, why, strlen(why));
+    invar_json_text_put_string(&text, "error", why);
     invar_json_text_close(&text, '}');
     status = text.status;
     if (status == INVAR_OK)

@@ -51,17 +51,7 @@ static invar_status find_or_add_session(invar_agent_session **out, invar_journal
             *out = &to->items[i].session;
             return INVAR_OK;
         }
-    if (to->count == to->capacity) {
-        int64_t capacity = to->capacity ? 2 * to->capacity : 16;
-        void *grown = NULL;
-
-        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *to->items, "sessions"));
-        if (to->count)
-            memcpy(grown, to->items, (size_t)to->count * sizeof *to->items);
-        invar_free(to->items);
-        to->items = grown;
-        to->capacity = capacity;
-    }
+    INVAR_TRY(INVAR_GROW(to->items, to->capacity, to->count, to->count + 1, "sessions"));
     memset(&to->items[to->count], 0, sizeof *to->items);
     to->items[to->count].sample = sample;
     *out = &to->items[to->count++].session;
@@ -262,21 +252,15 @@ static invar_status check_agent(const invar_session_journal *journal)
 static void write_header(invar_json_text *text, const invar_session_journal_id *rollout)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, KIND);
-    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
-    invar_json_text_key(text, "rollout");
-    invar_json_text_int(text, rollout->number);
-    invar_json_text_key(text, "run");
-    invar_json_text_digest(text, &rollout->run);
-    invar_json_text_key(text, "weights");
-    invar_json_text_digest(text, &rollout->weights);
+    invar_json_text_put_int(text, KIND, INVAR_JOURNAL_VERSION);
+    invar_json_text_put_int(text, "rollout", rollout->number);
+    invar_json_text_put_digest(text, "run", &rollout->run);
+    invar_json_text_put_digest(text, "weights", &rollout->weights);
     if (has_digest(&rollout->uuid)) {
-        invar_json_text_key(text, "uuid");
-        invar_json_text_digest(text, &rollout->uuid);
+        invar_json_text_put_digest(text, "uuid", &rollout->uuid);
     }
     if (has_digest(&rollout->agent)) {
-        invar_json_text_key(text, "agent");
-        invar_json_text_digest(text, &rollout->agent);
+        invar_json_text_put_digest(text, "agent", &rollout->agent);
     }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
@@ -285,8 +269,7 @@ static void write_header(invar_json_text *text, const invar_session_journal_id *
 static void begin_line(invar_json_text *text, int64_t sample, const char *key)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "sample");
-    invar_json_text_int(text, sample);
+    invar_json_text_put_int(text, "sample", sample);
     invar_json_text_key(text, key);
 }
 

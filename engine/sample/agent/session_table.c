@@ -158,7 +158,7 @@ static invar_status answer_from_record(invar_generation_request *generation,
     INVAR_TRY(
         copy_tokens((void **)&c->tokens, call->response, call->n_response, sizeof *c->tokens));
     INVAR_TRY(copy_tokens((void **)&c->logp, call->logp, call->n_response, sizeof *c->logp));
-    c->count = c->capacity = call->n_response;
+    c->count = c->tokens_capacity = c->logp_capacity = call->n_response;
     c->finish = call->finish;
     generation->done = true;
     return INVAR_OK;

@@ -20,14 +20,7 @@ void invar_row_ownership_release(invar_row_ownership *row_owners)
 invar_status invar_row_ownership_pass(invar_row_ownership *row_owners, int64_t rows)
 {
     row_owners->used = 0;
-    if (rows <= row_owners->capacity)
-        return INVAR_OK;
-    invar_free(row_owners->owners);
-    row_owners->owners = NULL;
-    row_owners->capacity = 0;
-    INVAR_TRY(INVAR_ALLOC(row_owners->owners, (size_t)rows, "the owners of rows"));
-    row_owners->capacity = rows;
-    return INVAR_OK;
+    return INVAR_GROW(row_owners->owners, row_owners->capacity, 0, rows, "the owners of rows");
 }
 
 invar_row_samples *invar_row_ownership_owners(invar_row_ownership *row_owners, int64_t rows)

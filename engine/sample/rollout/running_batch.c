@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/minmax.h"
 
 #include "base/invar_banned.h"
 
@@ -131,37 +132,13 @@ static invar_status check_same_prompt(const invar_rl_sample *a, const invar_rl_s
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-/* Replaces an array by one of `count` items, and copies the first `used` items. */
-static invar_status resize_array(void **array, int64_t used, int64_t count, size_t size,
-                                 const char *what)
-{
-    void *larger = NULL;
-
-    INVAR_TRY(invar_alloc(&larger, (size_t)count, size, what));
-    if (used > 0)
-        memcpy(larger, *array, (size_t)used * size);
-    invar_free(*array);
-    *array = larger;
-    return INVAR_OK;
-}
-
 invar_status invar_running_batch_grow_sample(invar_decode_state *state)
 {
     invar_rl_sample *s = state->sample;
-    int64_t used = state->capacity, most = state->limit - s->prompt_tokens;
-    int64_t room = used ? 2 * used : FIRST_CAPACITY, total;
+    int64_t most = state->limit - s->prompt_tokens;
+    int64_t room = invar_min_i64(state->capacity ? 2 * state->capacity : FIRST_CAPACITY, most);
 
-    room = room < most ? room : most;
-    total = s->prompt_tokens + room;
-    INVAR_TRY(resize_array((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens,
-                           "tokens of a sample"));
-    INVAR_TRY(
-        resize_array((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
-    INVAR_TRY(resize_array((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
-    if (s->route_size > 0)
-        INVAR_TRY(resize_array((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
-                               (size_t)s->route_size * sizeof *s->routing,
-                               "the routing of a sample"));
+    INVAR_TRY(invar_rl_sample_reserve(s, room));
     state->capacity = room;
     return INVAR_OK;
 }
@@ -331,13 +308,12 @@ void invar_running_batch_release_state(invar_decode_state *state)
 
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)
 {
-    INVAR_TRY(resize_array((void **)&run->states, run->count, count, sizeof *run->states,
-                           "the samples of a rollout"));
+    INVAR_TRY(
+        INVAR_GROW(run->states, run->capacity, run->count, count, "the samples of a rollout"));
     // every shared prompt has a sample, so there are at most as many prompts as samples
-    INVAR_TRY(resize_array((void **)&run->seqs, run->n_seqs, 2 * count, sizeof *run->seqs,
-                           "the jobs of a rollout"));
+    INVAR_TRY(INVAR_GROW(run->seqs, run->seqs_capacity, run->n_seqs, 2 * run->capacity,
+                         "the jobs of a rollout"));
     run->runner.scheduler.seqs = run->seqs;
-    run->capacity = count;
     return INVAR_OK;
 }
 
@@ -345,8 +321,8 @@ invar_status invar_running_batch_make_draws(invar_running_batch *run, int64_t sa
 {
     int64_t sequences = run->runner.scheduler.concurrency;
 
-    return resize_array((void **)&run->draws, 0, samples + sequences * (1 + lookahead_of(run)),
-                        sizeof *run->draws, "the draws of a pass");
+    return INVAR_GROW(run->draws, run->draws_capacity, 0,
+                      samples + sequences * (1 + lookahead_of(run)), "the draws of a pass");
 }
 
 invar_status invar_running_batch_init_runner(invar_running_batch *run, int64_t sequences,

@@ -50,10 +50,10 @@ struct invar_running_batch {
     int64_t count;
     int64_t capacity; /* samples that the arrays can hold */
     invar_seq *seqs;  /* (n_seqs) sequences: samples and shared prompts */
-    int64_t n_seqs;
+    int64_t n_seqs, seqs_capacity;
     invar_rollout_exec_options limits; /* resolved: no member has its default value */
     invar_draw *draws; /* (n_draws) draws of this pass, slice by slice, then those of fillers */
-    int64_t n_draws;
+    int64_t n_draws, draws_capacity;
     invar_draft_model *draft;            /* draft model of the rollout; NULL if it drafts nothing */
     invar_draft_proposer proposer;       /* `propose` is NULL if nothing is drafted */
     invar_draft_request *draft_requests; /* (concurrency) */

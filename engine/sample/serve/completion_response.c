@@ -23,7 +23,6 @@
 
 #include "base/invar_banned.h"
 
-#define INITIAL_CAPACITY 64
 #define CALL_DIGITS 24        // hexadecimal digits of a hash in the id of a tool call
 #define FINGERPRINT_DIGITS 12 // hexadecimal digits of a hash in the fingerprint
 #define OPEN SIZE_MAX         // end of a token whose last character is completed by the next token
@@ -82,50 +81,20 @@ void invar_completion_response_release(invar_completion_response *r)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/*
- * Sets *out to a new array of `room` items that begins with the `count` items of `list`, which is
- * freed.
- */
-static invar_status grow_array(void **out, void *list, int64_t count, int64_t room, size_t item)
-{
-    void *wider = NULL;
-
-    INVAR_TRY(invar_alloc(&wider, (size_t)room, item, "the tokens of a reply"));
-    if (count > 0)
-        memcpy(wider, list, (size_t)count * item);
-    invar_free(list);
-    *out = wider;
-    return INVAR_OK;
-}
-
-static invar_status reserve_tokens(invar_response_choice *c, int64_t count)
-{
-    int64_t room = c->capacity ? c->capacity : INITIAL_CAPACITY;
-
-    while (room < count)
-        room *= 2;
-    if (room == c->capacity)
-        return INVAR_OK;
-    INVAR_TRY(grow_array((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
-    INVAR_TRY(grow_array((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
-    INVAR_TRY(grow_array((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
-    c->capacity = room;
-    return INVAR_OK;
-}
-
 invar_status invar_completion_response_copy(invar_completion_response *r)
 {
     r->n_tokens = 0;
     for (int64_t i = 0; i < r->n_choices; i++) {
         const invar_generation_choice *from = &r->generation->choices[i];
         invar_response_choice *to = &r->choices[i];
-        int64_t fresh = from->count - to->count;
+        int64_t count = to->count, fresh = from->count - count;
 
-        INVAR_TRY(reserve_tokens(to, from->count));
+        INVAR_TRY(INVAR_GROW(to->tokens, to->tokens_capacity, count, from->count, "tokens"));
+        INVAR_TRY(INVAR_GROW(to->logp, to->logp_capacity, count, from->count, "log-probs"));
+        INVAR_TRY(INVAR_GROW(to->ends, to->ends_capacity, count, from->count, "ends of tokens"));
         if (fresh > 0) {
-            memcpy(to->tokens + to->count, from->tokens + to->count,
-                   (size_t)fresh * sizeof *to->tokens);
-            memcpy(to->logp + to->count, from->logp + to->count, (size_t)fresh * sizeof *to->logp);
+            memcpy(to->tokens + count, from->tokens + count, (size_t)fresh * sizeof *to->tokens);
+            memcpy(to->logp + count, from->logp + count, (size_t)fresh * sizeof *to->logp);
         }
         to->count = from->count;
         to->finish = from->finish;
@@ -158,26 +127,6 @@ static invar_status detokenize_new_tokens(invar_completion_response *r, invar_re
 
 /* ---- parts of the JSON ----------------------------------------------------------------------- */
 
-static void put_text(invar_json_text *out, const char *text)
-{
-    if (text)
-        invar_json_text_string(out, text, strlen(text));
-    else
-        invar_json_text_null(out);
-}
-
-static void put_named(invar_json_text *out, const char *key, const char *text)
-{
-    invar_json_text_key(out, key);
-    put_text(out, text);
-}
-
-static void put_number(invar_json_text *out, const char *key, int64_t value)
-{
-    invar_json_text_key(out, key);
-    invar_json_text_int(out, value);
-}
-
 static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], text[96];
@@ -193,7 +142,7 @@ static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
     invar_digest_format(hex, &both);
     (void)snprintf(text, sizeof text, "%s-%s-%.*s", f->numerics, f->format, FINGERPRINT_DIGITS,
                    hex);
-    put_named(out, "system_fingerprint", text);
+    invar_json_text_put_string(out, "system_fingerprint", text);
 }
 
 static void put_head(invar_json_text *out, const invar_completion_response *r, bool event)
@@ -201,13 +150,13 @@ static void put_head(invar_json_text *out, const invar_completion_response *r, b
     bool chat = r->request->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     invar_json_text_open(out, '{');
-    put_named(out, "id", r->id);
-    put_named(out, "object",
-              !chat   ? "text_completion"
-              : event ? "chat.completion.chunk"
-                      : "chat.completion");
-    put_number(out, "created", r->server_info->started);
-    put_named(out, "model", r->server_info->model);
+    invar_json_text_put_string(out, "id", r->id);
+    invar_json_text_put_string(out, "object",
+                               !chat   ? "text_completion"
+                               : event ? "chat.completion.chunk"
+                                       : "chat.completion");
+    invar_json_text_put_int(out, "created", r->server_info->started);
+    invar_json_text_put_string(out, "model", r->server_info->model);
     put_fingerprint(out, r->server_info);
 }
 
@@ -217,11 +166,10 @@ static void put_usage(invar_json_text *out, const invar_completion_response *r)
 
     for (int64_t i = 0; i < r->generation->n_prompts; i++)
         prompts += r->generation->prompts[i].count;
-    invar_json_text_key(out, "usage");
-    invar_json_text_open(out, '{');
-    put_number(out, "prompt_tokens", prompts);
-    put_number(out, "completion_tokens", r->n_tokens);
-    put_number(out, "total_tokens", prompts + r->n_tokens);
+    invar_json_text_put_open(out, "usage", '{');
+    invar_json_text_put_int(out, "prompt_tokens", prompts);
+    invar_json_text_put_int(out, "completion_tokens", r->n_tokens);
+    invar_json_text_put_int(out, "total_tokens", prompts + r->n_tokens);
     invar_json_text_close(out, '}');
 }
 
@@ -234,22 +182,18 @@ static void put_coordinates(invar_json_text *out, const invar_completion_respons
 {
     const invar_server_info *f = r->server_info;
 
-    invar_json_text_key(out, "invar");
-    invar_json_text_open(out, '{');
-    put_number(out, "seed", r->request->sampling.seed);
-    invar_json_text_key(out, "samples");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "invar", '{');
+    invar_json_text_put_int(out, "seed", r->request->sampling.seed);
+    invar_json_text_put_open(out, "samples", '[');
     for (int64_t i = first; i < first + count; i++)
         invar_json_text_int(out, i % r->generation->n);
     invar_json_text_close(out, ']');
-    invar_json_text_key(out, "weights");
-    invar_json_text_digest(out, &f->weights);
+    invar_json_text_put_digest(out, "weights", &f->weights);
     if (f->adapted) {
-        invar_json_text_key(out, "base");
-        invar_json_text_digest(out, &f->base);
+        invar_json_text_put_digest(out, "base", &f->base);
     }
-    put_named(out, "numerics", f->numerics);
-    put_named(out, "dtype", f->format);
+    invar_json_text_put_string(out, "numerics", f->numerics);
+    invar_json_text_put_string(out, "dtype", f->format);
     invar_json_text_close(out, '}');
 }
 
@@ -328,21 +272,18 @@ static void put_lists(invar_json_text *out, const invar_completion_response *r, 
                       int n, int64_t *offset)
 {
     invar_json_text_open(out, '{');
-    invar_json_text_key(out, "tokens");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "tokens", '[');
     for (int k = 0; k < n; k++)
         for (int64_t i = 0; i < spans[k].count; i++)
             put_token(out, r, spans[k].tokens[i]);
     invar_json_text_close(out, ']');
-    invar_json_text_key(out, "token_logprobs");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "token_logprobs", '[');
     for (int k = 0; k < n; k++)
         for (int64_t i = 0; i < spans[k].count; i++)
             put_logp(out, &spans[k], i);
     invar_json_text_close(out, ']');
-    put_named(out, "top_logprobs", NULL);
-    invar_json_text_key(out, "text_offset");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_string(out, "top_logprobs", NULL);
+    invar_json_text_put_open(out, "text_offset", '[');
     for (int k = 0; k < n; k++)
         for (int64_t i = 0; i < spans[k].count; i++) {
             invar_json_text_int(out, *offset);
@@ -356,8 +297,7 @@ static void put_lists(invar_json_text *out, const invar_completion_response *r, 
 static void put_objects(invar_json_text *out, const invar_completion_response *r, const span *s)
 {
     invar_json_text_open(out, '{');
-    invar_json_text_key(out, "content");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "content", '[');
     for (int64_t i = 0; i < s->count; i++) {
         size_t count;
         const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, s->tokens[i]);
@@ -367,15 +307,13 @@ static void put_objects(invar_json_text *out, const invar_completion_response *r
         put_bytes_as_text(out, bytes, count);
         invar_json_text_key(out, "logprob");
         put_logp(out, s, i);
-        invar_json_text_key(out, "bytes");
-        invar_json_text_bytes(out, (const uint8_t *)bytes, (int64_t)count);
-        invar_json_text_key(out, "top_logprobs");
-        invar_json_text_open(out, '[');
+        invar_json_text_put_bytes(out, "bytes", (const uint8_t *)bytes, (int64_t)count);
+        invar_json_text_put_open(out, "top_logprobs", '[');
         invar_json_text_close(out, ']');
         invar_json_text_close(out, '}');
     }
     invar_json_text_close(out, ']');
-    put_named(out, "refusal", NULL);
+    invar_json_text_put_string(out, "refusal", NULL);
     invar_json_text_close(out, '}');
 }
 
@@ -401,12 +339,10 @@ static void put_tokens(invar_json_text *out, const invar_completion_response *r,
     else
         put_lists(out, r, spans + !echo, 1 + echo, &c->offset);
     if (r->request->return_token_ids && first) {
-        invar_json_text_key(out, "prompt_token_ids");
-        invar_json_text_ints(out, prompt->tokens, prompt->count);
+        invar_json_text_put_ints(out, "prompt_token_ids", prompt->tokens, prompt->count);
     }
     if (r->request->return_token_ids) {
-        invar_json_text_key(out, "token_ids");
-        invar_json_text_ints(out, spans[1].tokens, spans[1].count);
+        invar_json_text_put_ints(out, "token_ids", spans[1].tokens, spans[1].count);
     }
     c->written = until;
 }
@@ -427,7 +363,7 @@ static void put_call_id(invar_json_text *out, const invar_completion_response *r
     invar_hasher_final(&digest, &hasher);
     invar_digest_format(hex, &digest);
     (void)snprintf(id, sizeof id, "call_%.*s", CALL_DIGITS, hex);
-    put_named(out, "id", id);
+    invar_json_text_put_string(out, "id", id);
 }
 
 static void put_calls(invar_json_text *out, const invar_completion_response *r, int64_t choice,
@@ -436,19 +372,18 @@ static void put_calls(invar_json_text *out, const invar_completion_response *r, 
     const json_t *call;
     size_t i;
 
-    invar_json_text_key(out, "tool_calls");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "tool_calls", '[');
     json_array_foreach(calls->list, i, call)
     {
         invar_json_text_open(out, '{');
         if (event)
-            put_number(out, "index", (int64_t)i);
+            invar_json_text_put_int(out, "index", (int64_t)i);
         put_call_id(out, r, choice, i);
-        put_named(out, "type", "function");
-        invar_json_text_key(out, "function");
-        invar_json_text_open(out, '{');
-        put_named(out, "name", json_string_value(json_object_get(call, "name")));
-        put_named(out, "arguments", json_string_value(json_object_get(call, "arguments")));
+        invar_json_text_put_string(out, "type", "function");
+        invar_json_text_put_open(out, "function", '{');
+        invar_json_text_put_string(out, "name", json_string_value(json_object_get(call, "name")));
+        invar_json_text_put_string(out, "arguments",
+                                   json_string_value(json_object_get(call, "arguments")));
         invar_json_text_close(out, '}');
         invar_json_text_close(out, '}');
     }
@@ -527,16 +462,15 @@ static invar_status put_whole_text(invar_json_text *out, const invar_completion_
 static void put_message(invar_json_text *out, const invar_completion_response *r, int64_t index,
                         const invar_tool_calls *calls)
 {
-    invar_json_text_key(out, "message");
-    invar_json_text_open(out, '{');
-    put_named(out, "role", "assistant");
+    invar_json_text_put_open(out, "message", '{');
+    invar_json_text_put_string(out, "role", "assistant");
     invar_json_text_key(out, "content");
     if (calls->list && calls->text_bytes == 0)
         invar_json_text_null(out);
     else
         invar_json_text_string(out, invar_detokenizer_text(&r->choices[index].detokenizer),
                                calls->text_bytes);
-    put_named(out, "refusal", NULL);
+    invar_json_text_put_string(out, "refusal", NULL);
     if (calls->list)
         put_calls(out, r, index, calls, false);
     invar_json_text_close(out, '}');
@@ -551,13 +485,13 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     INVAR_TRY(detokenize_new_tokens(r, c, true));
     status = read_tool_calls(&calls, r, c);
     invar_json_text_open(out, '{');
-    put_number(out, "index", index);
+    invar_json_text_put_int(out, "index", index);
     if (status == INVAR_OK && r->request->kind == INVAR_COMPLETION_REQUEST_CHAT)
         put_message(out, r, index, &calls);
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
     put_tokens(out, r, index, c->count, true);
-    put_named(out, "finish_reason", finish_reason(c, &calls));
+    invar_json_text_put_string(out, "finish_reason", finish_reason(c, &calls));
     invar_json_text_close(out, '}');
     invar_tool_calls_release(&calls);
     return status;
@@ -566,8 +500,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
 invar_status invar_completion_response_write(invar_json_text *out, invar_completion_response *r)
 {
     put_head(out, r, false);
-    invar_json_text_key(out, "choices");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_open(out, "choices", '[');
     for (int64_t i = 0; i < r->n_choices; i++)
         INVAR_TRY(put_choice(out, r, i));
     invar_json_text_close(out, ']');
@@ -602,21 +535,20 @@ static void end_event(invar_json_text *out, invar_json_text *event)
 static void open_choice(invar_json_text *event, const invar_completion_response *r, int64_t index)
 {
     put_head(event, r, true);
-    invar_json_text_key(event, "choices");
-    invar_json_text_open(event, '[');
+    invar_json_text_put_open(event, "choices", '[');
     invar_json_text_open(event, '{');
-    put_number(event, "index", index);
+    invar_json_text_put_int(event, "index", index);
 }
 
 /* Writes the end of an event about a choice. `why` is NULL if the choice is not finished. */
 static void close_choice(invar_json_text *event, const invar_completion_response *r, int64_t index,
                          const char *why)
 {
-    put_named(event, "finish_reason", why);
+    invar_json_text_put_string(event, "finish_reason", why);
     invar_json_text_close(event, '}');
     invar_json_text_close(event, ']');
     if (r->request->include_usage)
-        put_named(event, "usage", NULL);
+        invar_json_text_put_string(event, "usage", NULL);
     if (why)
         put_coordinates(event, r, index, 1);
     invar_json_text_close(event, '}');
@@ -629,11 +561,10 @@ static void put_delta(invar_json_text *event, const invar_completion_response *r
     bool chat = r->request->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     if (chat) {
-        invar_json_text_key(event, "delta");
-        invar_json_text_open(event, '{');
+        invar_json_text_put_open(event, "delta", '{');
     }
     if (role)
-        put_named(event, "role", "assistant");
+        invar_json_text_put_string(event, "role", "assistant");
     invar_json_text_key(event, chat ? "content" : "text");
     invar_json_text_string(event, text, bytes);
     if (chat)
@@ -719,8 +650,7 @@ static void write_calls_event(invar_json_text *out, invar_json_text *event,
 
     begin_event(out, event);
     open_choice(event, r, index);
-    invar_json_text_key(event, "delta");
-    invar_json_text_open(event, '{');
+    invar_json_text_put_open(event, "delta", '{');
     put_calls(event, r, index, calls, true);
     invar_json_text_close(event, '}');
     put_tokens(event, r, index, tokens_before(c, c->detokenizer.end), false);
@@ -735,11 +665,10 @@ static void write_last_event(invar_json_text *out, invar_json_text *event,
     begin_event(out, event);
     open_choice(event, r, index);
     if (r->request->kind == INVAR_COMPLETION_REQUEST_CHAT) {
-        invar_json_text_key(event, "delta");
-        invar_json_text_open(event, '{');
+        invar_json_text_put_open(event, "delta", '{');
         invar_json_text_close(event, '}');
     } else {
-        put_named(event, "text", "");
+        invar_json_text_put_string(event, "text", "");
     }
     put_tokens(event, r, index, r->choices[index].count, false);
     close_choice(event, r, index, why);
@@ -785,8 +714,7 @@ static void write_usage_event(invar_json_text *out, invar_json_text *event,
 {
     begin_event(out, event);
     put_head(event, r, true);
-    invar_json_text_key(event, "choices");
-    invar_json_text_open(event, '[');
+    invar_json_text_put_open(event, "choices", '[');
     invar_json_text_close(event, ']');
     put_usage(event, r);
     invar_json_text_close(event, '}');
@@ -817,12 +745,11 @@ invar_status invar_completion_response_events(invar_json_text *out, invar_comple
 void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *e)
 {
     invar_json_text_open(out, '{');
-    invar_json_text_key(out, "error");
-    invar_json_text_open(out, '{');
-    put_named(out, "message", e->message);
-    put_named(out, "type", e->type);
-    put_named(out, "param", e->param);
-    put_named(out, "code", e->code);
+    invar_json_text_put_open(out, "error", '{');
+    invar_json_text_put_string(out, "message", e->message);
+    invar_json_text_put_string(out, "type", e->type);
+    invar_json_text_put_string(out, "param", e->param);
+    invar_json_text_put_string(out, "code", e->code);
     invar_json_text_close(out, '}');
     invar_json_text_close(out, '}');
 }
@@ -830,11 +757,11 @@ void invar_completion_response_put_error(invar_json_text *out, const invar_respo
 void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *f)
 {
     invar_json_text_open(out, '{');
-    put_named(out, "id", f->model);
-    put_named(out, "object", "model");
-    put_number(out, "created", f->started);
-    put_named(out, "owned_by", "invar");
-    put_number(out, "max_model_len", f->context);
+    invar_json_text_put_string(out, "id", f->model);
+    invar_json_text_put_string(out, "object", "model");
+    invar_json_text_put_int(out, "created", f->started);
+    invar_json_text_put_string(out, "owned_by", "invar");
+    invar_json_text_put_int(out, "max_model_len", f->context);
     put_fingerprint(out, f);
     invar_json_text_close(out, '}');
 }
@@ -842,9 +769,8 @@ void invar_completion_response_put_model(invar_json_text *out, const invar_serve
 void invar_completion_response_put_models(invar_json_text *out, const invar_server_info *f)
 {
     invar_json_text_open(out, '{');
-    put_named(out, "object", "list");
-    invar_json_text_key(out, "data");
-    invar_json_text_open(out, '[');
+    invar_json_text_put_string(out, "object", "list");
+    invar_json_text_put_open(out, "data", '[');
     invar_completion_response_put_model(out, f);
     invar_json_text_close(out, ']');
     invar_json_text_close(out, '}');

@@ -57,13 +57,6 @@ static void init_condition(pthread_cond_t *out)
     (void)pthread_condattr_destroy(&attributes);
 }
 
-static invar_status alloc_zeroed(void **out, int64_t count, size_t size, const char *what)
-{
-    INVAR_TRY(invar_alloc(out, (size_t)count, size, what));
-    memset(*out, 0, (size_t)count * size);
-    return INVAR_OK;
-}
-
 invar_status invar_generation_request_init(invar_generation_request *t, int64_t n_prompts,
                                            int64_t n)
 {
@@ -71,10 +64,10 @@ invar_status invar_generation_request_init(invar_generation_request *t, int64_t 
 
     memset(t, 0, sizeof *t);
     init_condition(&t->progress_cond);
-    INVAR_TRY(alloc_zeroed((void **)&t->prompts, n_prompts, sizeof *t->prompts, "prompts"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t->prompts, (size_t)n_prompts, "prompts"));
     t->n_prompts = n_prompts;
-    INVAR_TRY(alloc_zeroed((void **)&t->choices, choices, sizeof *t->choices, "choices"));
-    INVAR_TRY(alloc_zeroed((void **)&t->samples, choices, sizeof *t->samples, "samples"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t->choices, (size_t)choices, "choices"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(t->samples, (size_t)choices, "samples"));
     t->n = n;
     return INVAR_OK;
 }
@@ -123,7 +116,7 @@ invar_status invar_inference_engine_new(invar_inference_engine **out,
     invar_inference_engine *engine = NULL;
     invar_status status;
 
-    INVAR_TRY(alloc_zeroed((void **)&engine, 1, sizeof *engine, "a dispatch"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(engine, 1, "a dispatch"));
     engine->options = *options;
     engine->submitted_end = &engine->submitted;
     (void)pthread_mutex_init(&engine->lock, NULL);
@@ -427,10 +420,10 @@ typedef struct score_batch {
 
 static invar_status init_score_batch(score_batch *out, int64_t room)
 {
-    INVAR_TRY(alloc_zeroed((void **)&out->requests, room, sizeof *out->requests, "scores"));
-    INVAR_TRY(alloc_zeroed((void **)&out->tokens, room, sizeof *out->tokens, "scores"));
-    INVAR_TRY(alloc_zeroed((void **)&out->n, room, sizeof *out->n, "scores"));
-    INVAR_TRY(alloc_zeroed((void **)&out->logp, room, sizeof *out->logp, "scores"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(out->requests, (size_t)room, "scores"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(out->tokens, (size_t)room, "scores"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(out->n, (size_t)room, "scores"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(out->logp, (size_t)room, "scores"));
     out->room = room;
     return INVAR_OK;
 }
@@ -549,25 +542,10 @@ static invar_status run_score_batch(invar_inference_engine *engine, invar_genera
 /* Appends the new tokens of the sample to the published tokens of the choice. */
 static invar_status publish_choice(invar_generation_choice *c, const invar_rl_sample *s)
 {
-    int64_t count = invar_rl_sample_response(s), room = c->capacity ? c->capacity : 64;
-    int32_t *tokens = NULL;
-    float *logp = NULL;
+    int64_t count = invar_rl_sample_response(s);
 
-    while (room < count)
-        room *= 2;
-    if (room > c->capacity) {
-        INVAR_TRY(INVAR_ALLOC(tokens, (size_t)room, "tokens"));
-        if (INVAR_ALLOC(logp, (size_t)room, "log-probs") != INVAR_OK) {
-            invar_free(tokens);
-            return invar_error_last()->status;
-        }
-        invar_free(c->tokens);
-        invar_free(c->logp);
-        c->tokens = tokens;
-        c->logp = logp;
-        c->capacity = room;
-        c->count = 0;
-    }
+    INVAR_TRY(INVAR_GROW(c->tokens, c->tokens_capacity, c->count, count, "tokens"));
+    INVAR_TRY(INVAR_GROW(c->logp, c->logp_capacity, c->count, count, "log-probs"));
     if (count > c->count) {
         size_t fresh = (size_t)(count - c->count);
         memcpy(c->tokens + c->count, s->tokens + s->prompt_tokens + c->count,

@@ -27,7 +27,7 @@ extern "C" {
 typedef struct invar_generation_choice {
     int32_t *tokens; /* (count) */
     float *logp;     /* (count) */
-    int64_t count, capacity;
+    int64_t count, tokens_capacity, logp_capacity;
     invar_finish finish;
 } invar_generation_choice;
 

@@ -298,8 +298,7 @@ static void answer_health(invar_server *s, invar_http_transaction *transaction)
     invar_json_text_open(&text, '{');
     invar_json_text_key(&text, "status");
     invar_json_text_string(&text, "ok", 2);
-    invar_json_text_key(&text, "requests");
-    invar_json_text_int(&text, invar_inference_engine_load(s->options.engine));
+    invar_json_text_put_int(&text, "requests", invar_inference_engine_load(s->options.engine));
     invar_json_text_close(&text, '}');
     set_json_response(transaction, 200, &text);
 }

@@ -374,34 +374,13 @@ static invar_status query_plugin(multi_turn_run *d)
     return status;
 }
 
-/* Extends an array of `used` items by `more` zeroed items. */
-static invar_status extend_array(void **array, int64_t used, int64_t more, size_t size)
-{
-    char *longer = NULL;
-
-    INVAR_TRY(INVAR_ALLOC_SIZED(longer, (size_t)(used + more), size, "a sample"));
-    if (used > 0)
-        memcpy(longer, *array, (size_t)used * size);
-    memset(longer + (size_t)used * size, 0, (size_t)more * size);
-    invar_free(*array);
-    *array = longer;
-    return INVAR_OK;
-}
-
 /*
  * Appends tokens of the plug-in, with log-prob and mask 0. The routing of their rows is zero until
  * the next turn computes it.
  */
 static invar_status insert_tokens(invar_rl_sample *s, const int32_t *tokens, int64_t count)
 {
-    int64_t response = invar_rl_sample_response(s);
-
-    INVAR_TRY(extend_array((void **)&s->tokens, s->n_tokens, count, sizeof *s->tokens));
-    INVAR_TRY(extend_array((void **)&s->logp, response, count, sizeof *s->logp));
-    INVAR_TRY(extend_array((void **)&s->mask, response, count, sizeof *s->mask));
-    if (s->route_size > 0)
-        INVAR_TRY(extend_array((void **)&s->routing, s->n_tokens - 1, count,
-                               (size_t)s->route_size * sizeof *s->routing));
+    INVAR_TRY(invar_rl_sample_reserve(s, invar_rl_sample_response(s) + count));
     memcpy(s->tokens + s->n_tokens, tokens, (size_t)count * sizeof *tokens);
     s->n_tokens += count;
     return INVAR_OK;

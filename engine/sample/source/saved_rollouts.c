@@ -21,33 +21,18 @@
 
 /* ---- own or foreign -------------------------------------------------------------------------- */
 
-static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
-{
-    int64_t n = saved->n_files, bytes;
-    invar_digest *files;
-
-    if ((n & (n - 1)) == 0) { // full: 0, 1, 2, 4, ...
-        INVAR_TRY(INVAR_ALLOC(files, (size_t)(n ? 2 * n : 1), "hashes of rollouts"));
-        if (n)
-            memcpy(files, saved->files, (size_t)n * sizeof *files);
-        invar_free(saved->files);
-        saved->files = files;
-    }
-    INVAR_TRY(invar_file_hash(&saved->files[n], &bytes, path));
-    saved->n_files++;
-    return INVAR_OK;
-}
-
 /* Hashes all consecutive files from 0 on, like lines of a data set, even if the run uses fewer. */
 static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
 {
+    int64_t n = 0, capacity = 0, bytes;
     char path[INVAR_PATH_SIZE];
 
-    for (;;) {
-        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, saved->n_files));
+    for (;; saved->n_files = ++n) {
+        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, n));
         if (!invar_path_exists(path))
             break;
-        INVAR_TRY(hash_file(saved, path));
+        INVAR_TRY(INVAR_GROW(saved->files, capacity, n, n + 1, "hashes of rollouts"));
+        INVAR_TRY(invar_file_hash(&saved->files[n], &bytes, path));
     }
     invar_hash_bytes(&saved->foreign, saved->files, (size_t)saved->n_files * sizeof *saved->files);
     return INVAR_OK;

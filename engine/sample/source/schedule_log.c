@@ -69,19 +69,19 @@ int64_t invar_schedule_log_end(const invar_schedule_log *log)
     return log->first + log->count - (last && !last->has_unfinished);
 }
 
-static invar_status reserve_tick(invar_schedule_log *log)
+/* Appends a tick, whose number is that of the first one in an empty log. Takes its arrays over. */
+static invar_status append_tick(invar_schedule_log *log, int64_t number, invar_schedule_tick tick)
 {
-    int64_t capacity = log->capacity ? 2 * log->capacity : 16;
-    void *grown = NULL;
+    invar_status status =
+        INVAR_GROW(log->items, log->capacity, log->count, log->count + 1, "recorded ticks");
 
-    if (log->count < log->capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *log->items, "recorded ticks"));
-    if (log->count)
-        memcpy(grown, log->items, (size_t)log->count * sizeof *log->items);
-    invar_free(log->items);
-    log->items = grown;
-    log->capacity = capacity;
+    if (status != INVAR_OK) {
+        release_tick(&tick);
+        return status;
+    }
+    if (log->count == 0)
+        log->first = number;
+    log->items[log->count++] = tick;
     return INVAR_OK;
 }
 
@@ -119,13 +119,9 @@ invar_status invar_schedule_log_add_batch(invar_schedule_log *log, int64_t tick,
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: group %" PRId64 " of tick %" PRId64 " is out of order", where,
                               groups[i], tick);
-    INVAR_TRY(reserve_tick(log));
     INVAR_TRY(copy_array((void **)&new.groups, groups, count, sizeof *groups,
                          "the groups of a recorded tick"));
-    if (!last)
-        log->first = tick;
-    log->items[log->count++] = new;
-    return INVAR_OK;
+    return append_tick(log, tick, new);
 }
 
 /* Fails unless samples ascend and none has fewer tokens than in the previous tick. */
@@ -169,26 +165,14 @@ invar_status invar_schedule_log_add_drawn(invar_schedule_log *log, int64_t tick,
     return INVAR_OK;
 }
 
-/* Appends a tick whose batch is unknown, as the first one. */
-static invar_status add_tick_without_batch(invar_schedule_log *log, int64_t tick)
-{
-    INVAR_TRY(reserve_tick(log));
-    log->first = tick;
-    log->items[log->count++] = (invar_schedule_tick){.has_batch = false};
-    return INVAR_OK;
-}
-
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_head(invar_json_text *text, const invar_digest *run, const invar_digest *uuid)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, KIND);
-    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
-    invar_json_text_key(text, "run");
-    invar_json_text_digest(text, run);
-    invar_json_text_key(text, "uuid");
-    invar_json_text_digest(text, uuid);
+    invar_json_text_put_int(text, KIND, INVAR_JOURNAL_VERSION);
+    invar_json_text_put_digest(text, "run", run);
+    invar_json_text_put_digest(text, "uuid", uuid);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
 }
@@ -196,10 +180,8 @@ static void write_head(invar_json_text *text, const invar_digest *run, const inv
 static void begin_line(invar_json_text *text, int64_t number, const char *event)
 {
     invar_json_text_open(text, '{');
-    invar_json_text_key(text, "tick");
-    invar_json_text_int(text, number);
-    invar_json_text_key(text, event);
-    invar_json_text_open(text, '[');
+    invar_json_text_put_int(text, "tick", number);
+    invar_json_text_put_open(text, event, '[');
 }
 
 static void end_line(invar_json_text *text)
@@ -287,8 +269,8 @@ static invar_status parse_drawn(invar_schedule_log *to, int64_t tick, const json
         if (json_array_size(pair) != 2 || !json_is_integer(sample) || !json_is_integer(tokens))
             status = fail_not_a_number("drawn", i, where);
     }
-    if (status == INVAR_OK && before && to->count == 0)
-        status = add_tick_without_batch(to, tick);
+    if (status == INVAR_OK && before && to->count == 0) // its batch is unknown
+        status = append_tick(to, tick, (invar_schedule_tick){.has_batch = false});
     if (status == INVAR_OK)
         status = invar_schedule_log_add_drawn(to, tick, left, (int64_t)count, where);
     invar_free(left);

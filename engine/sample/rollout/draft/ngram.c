@@ -97,20 +97,6 @@ static int32_t *chain_of(const invar_ngram_proposer *g, const invar_rl_sample *s
     return &g->newest[hash >> (64 - g->bits)];
 }
 
-static invar_status grow_entries(invar_ngram_proposer *g)
-{
-    int64_t room = g->room ? 2 * g->room : 1024;
-    ngram_entry *larger = NULL;
-
-    INVAR_TRY(INVAR_ALLOC(larger, (size_t)room, "places of tokens"));
-    if (g->n_entries > 0)
-        memcpy(larger, g->entries, (size_t)g->n_entries * sizeof *larger);
-    invar_free(g->entries);
-    g->entries = larger;
-    g->room = room;
-    return INVAR_OK;
-}
-
 /* Indexes all new tokens of a sample except the last one, which has no successor yet. */
 static invar_status index_tokens(invar_ngram_proposer *g, int64_t sample)
 {
@@ -122,8 +108,8 @@ static invar_status index_tokens(invar_ngram_proposer *g, int64_t sample)
 
         if (g->n_entries == INT32_MAX)
             return INVAR_OK; // the index is full; older entries still work
-        if (g->n_entries == g->room)
-            INVAR_TRY(grow_entries(g));
+        INVAR_TRY(
+            INVAR_GROW(g->entries, g->room, g->n_entries, g->n_entries + 1, "places of tokens"));
         g->entries[g->n_entries] = (ngram_entry){(int32_t)sample, (int32_t)at, *chain};
         *chain = (int32_t)g->n_entries++;
     }

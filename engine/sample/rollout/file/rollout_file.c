@@ -54,60 +54,33 @@ invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static void put_int(invar_json_text *text, const char *key, int64_t value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_int(text, value);
-}
-
 static void put_f32(invar_json_text *text, const char *key, float value)
 {
     invar_json_text_key(text, key);
     invar_json_text_f32(text, value);
 }
 
-static void put_digest(invar_json_text *text, const char *key, const invar_digest *digest)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_digest(text, digest);
-}
-
-static void put_bool(invar_json_text *text, const char *key, bool value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_bool(text, value);
-}
-
-static void put_string(invar_json_text *text, const char *key, const char *value)
-{
-    invar_json_text_key(text, key);
-    invar_json_text_string(text, value ? value : "", value ? strlen(value) : 0);
-}
-
 static void put_sampling(invar_json_text *text, const invar_sampling_params *s)
 {
-    invar_json_text_key(text, "sampling");
-    invar_json_text_open(text, '{');
-    put_int(text, "seed", s->seed);
-    put_int(text, "purpose", s->purpose);
+    invar_json_text_put_open(text, "sampling", '{');
+    invar_json_text_put_int(text, "seed", s->seed);
+    invar_json_text_put_int(text, "purpose", s->purpose);
     put_f32(text, "temperature", s->temperature);
-    put_int(text, "top_k", s->top_k);
+    invar_json_text_put_int(text, "top_k", s->top_k);
     put_f32(text, "top_p", s->top_p);
     put_f32(text, "min_p", s->min_p);
-    put_int(text, "max_response", s->max_response);
-    put_int(text, "max_context", s->max_context);
-    put_int(text, "min_response", s->min_response);
-    invar_json_text_key(text, "stop_ids");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_int(text, "max_response", s->max_response);
+    invar_json_text_put_int(text, "max_context", s->max_context);
+    invar_json_text_put_int(text, "min_response", s->min_response);
+    invar_json_text_put_open(text, "stop_ids", '[');
     for (int64_t i = 0; i < s->n_stop_ids; i++)
         invar_json_text_int(text, s->stop_ids[i]);
     invar_json_text_close(text, ']');
-    invar_json_text_key(text, "stop");
-    invar_json_text_open(text, '[');
+    invar_json_text_put_open(text, "stop", '[');
     for (int64_t i = 0; i < s->n_stop; i++)
         invar_json_text_string(text, s->stop[i], strlen(s->stop[i]));
     invar_json_text_close(text, ']');
-    put_bool(text, "skip_special", s->skip_special);
+    invar_json_text_put_bool(text, "skip_special", s->skip_special);
     invar_json_text_close(text, '}');
 }
 
@@ -116,21 +89,21 @@ static void put_header(invar_json_text *text, const invar_rollout_header *header
     const invar_rollout_policy *policy = &header->policy;
 
     invar_json_text_open(text, '{');
-    put_string(text, "format", FORMAT);
-    put_int(text, "version", policy->dtype ? INVAR_ROLLOUT_FILE_VERSION : 1);
-    put_int(text, "rollout", header->rollout);
-    put_digest(text, "run", &header->run);
-    put_int(text, "weights", header->weights);
-    put_digest(text, "weights_hash", &header->weights_hash);
-    put_digest(text, "tokenizer", &header->tokenizer);
-    put_int(text, "n_samples_per_prompt", header->n_samples_per_prompt);
+    invar_json_text_put_string(text, "format", FORMAT);
+    invar_json_text_put_int(text, "version", policy->dtype ? INVAR_ROLLOUT_FILE_VERSION : 1);
+    invar_json_text_put_int(text, "rollout", header->rollout);
+    invar_json_text_put_digest(text, "run", &header->run);
+    invar_json_text_put_int(text, "weights", header->weights);
+    invar_json_text_put_digest(text, "weights_hash", &header->weights_hash);
+    invar_json_text_put_digest(text, "tokenizer", &header->tokenizer);
+    invar_json_text_put_int(text, "n_samples_per_prompt", header->n_samples_per_prompt);
     if (header->filters)
-        put_int(text, "filtered_groups", header->filtered);
+        invar_json_text_put_int(text, "filtered_groups", header->filtered);
     put_sampling(text, &header->sampling);
     if (policy->dtype) {
-        put_string(text, "dtype", policy->dtype);
-        put_string(text, "numerics", policy->numerics);
-        put_digest(text, "model", &policy->model);
+        invar_json_text_put_string(text, "dtype", policy->dtype);
+        invar_json_text_put_string(text, "numerics", policy->numerics ? policy->numerics : "");
+        invar_json_text_put_digest(text, "model", &policy->model);
     }
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
@@ -174,11 +147,9 @@ static void put_parts(invar_json_text *text, const invar_reward_parts *parts)
 {
     if (parts->count == 0)
         return;
-    invar_json_text_key(text, "parts");
-    invar_json_text_open(text, '{');
+    invar_json_text_put_open(text, "parts", '{');
     for (int64_t i = 0; i < parts->count; i++) {
-        invar_json_text_key(text, parts->items[i].name);
-        invar_json_text_f64(text, parts->items[i].value);
+        invar_json_text_put_f64(text, parts->items[i].name, parts->items[i].value);
     }
     invar_json_text_close(text, '}');
 }
@@ -186,39 +157,36 @@ static void put_parts(invar_json_text *text, const invar_reward_parts *parts)
 static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
 {
     invar_json_text_open(text, '{');
-    put_int(text, "index", s->index);
-    put_int(text, "group", s->group);
-    put_int(text, "prompt", s->prompt);
-    put_int(text, "rollout", s->rollout);
-    put_int(text, "draw", s->draw_index);
-    put_string(text, "prompt_text", s->prompt_text);
-    put_string(text, "label", s->label);
+    invar_json_text_put_int(text, "index", s->index);
+    invar_json_text_put_int(text, "group", s->group);
+    invar_json_text_put_int(text, "prompt", s->prompt);
+    invar_json_text_put_int(text, "rollout", s->rollout);
+    invar_json_text_put_int(text, "draw", s->draw_index);
+    invar_json_text_put_string(text, "prompt_text", s->prompt_text ? s->prompt_text : "");
+    invar_json_text_put_string(text, "label", s->label ? s->label : "");
     invar_json_text_key(text, "metadata");
     invar_json_text_value(text, s->metadata ? s->metadata : "{}",
                           s->metadata ? strlen(s->metadata) : 2);
-    put_int(text, "prompt_tokens", s->prompt_tokens);
-    invar_json_text_key(text, "tokens");
-    invar_json_text_ints(text, s->tokens, s->n_tokens);
+    invar_json_text_put_int(text, "prompt_tokens", s->prompt_tokens);
+    invar_json_text_put_ints(text, "tokens", s->tokens, s->n_tokens);
     invar_json_text_key(text, "logprobs");
     invar_json_text_f32s(text, s->logp, invar_rl_sample_response(s));
-    invar_json_text_key(text, "mask");
-    invar_json_text_bytes(text, s->mask, invar_rl_sample_response(s));
-    put_int(text, "route_size", s->route_size);
+    invar_json_text_put_bytes(text, "mask", s->mask, invar_rl_sample_response(s));
+    invar_json_text_put_int(text, "route_size", s->route_size);
     INVAR_TRY(put_routing(text, s));
     invar_json_text_key(text, "response");
     invar_json_text_string(text, s->response ? s->response : "", s->response_bytes);
-    put_string(text, "finish", invar_finish_name(s->finish));
-    put_int(text, "weights", s->last_version);
+    invar_json_text_put_string(text, "finish", invar_finish_name(s->finish));
+    invar_json_text_put_int(text, "weights", s->last_version);
     if (s->first_version != s->last_version)
-        put_int(text, "weights_first", s->first_version);
-    put_digest(text, "weights_hash", &s->weights_hash);
-    put_digest(text, "prompt_hash", &s->prompt_hash);
-    invar_json_text_key(text, "reward");
-    invar_json_text_f64(text, s->reward);
+        invar_json_text_put_int(text, "weights_first", s->first_version);
+    invar_json_text_put_digest(text, "weights_hash", &s->weights_hash);
+    invar_json_text_put_digest(text, "prompt_hash", &s->prompt_hash);
+    invar_json_text_put_f64(text, "reward", s->reward);
     put_parts(text, &s->parts);
-    put_bool(text, "removed", s->is_masked_out);
+    invar_json_text_put_bool(text, "removed", s->is_masked_out);
     if (s->turns)
-        put_int(text, "turns", s->turns);
+        invar_json_text_put_int(text, "turns", s->turns);
     invar_json_text_close(text, '}');
     invar_json_text_newline(text);
     return text->status;

@@ -233,16 +233,8 @@ static invar_status read_routing(invar_rl_sample *s, file_line *l)
 static invar_status alloc_held(void **out, invar_rollout_file *data, size_t count, size_t size,
                                const char *what)
 {
-    if (data->n_memory == data->capacity) {
-        int64_t capacity = data->capacity ? 2 * data->capacity : 64;
-        void *grown = NULL;
-        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *data->memory, "texts"));
-        if (data->n_memory)
-            memcpy(grown, data->memory, (size_t)data->n_memory * sizeof *data->memory);
-        invar_free(data->memory);
-        data->memory = grown;
-        data->capacity = capacity;
-    }
+    INVAR_TRY(
+        INVAR_GROW(data->memory, data->capacity, data->n_memory, data->n_memory + 1, "texts"));
     INVAR_TRY(invar_alloc(out, count, size, what));
     data->memory[data->n_memory++] = *out;
     return INVAR_OK;
