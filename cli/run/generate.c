@@ -210,12 +210,8 @@ static invar_status add_prompt_samples(invar_rl_samples *to, const generate_job 
  */
 static invar_status sample_batch(const generate_job *g, invar_rl_samples *batch)
 {
-    const invar_reward_source none = {.plugin = NULL};
-    const invar_generate_args how = {.rollout = g->rollout,
-                                     .sampling = &g->sampling,
-                                     .reward_source = &none,
-                                     .turns = &g->turns,
-                                     .per_prompt = 1};
+    const invar_generate_args how = {
+        .rollout = g->rollout, .sampling = g->sampling, .turns = g->turns, .per_prompt = 1};
 
     if (!g->turns.enabled)
         return invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL);
@@ -292,7 +288,6 @@ static invar_status complete_prompts(const settings *set, invar_run_context *ses
     INVAR_TRY(invar_run_context_load_newest(session));
     if (!set->json)
         print_weights_origin(session);
-    g.turns.needs_reward = false;
     INVAR_TRY(set->prompt ? invar_run_context_prompt(&data, session, set->prompt)
                           : invar_run_context_data(&data, session, set->prompts, false));
     g.data = data;

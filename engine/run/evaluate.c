@@ -18,6 +18,7 @@
 #include "engine/config/check_internal.h"
 #include "engine/config/eval_config.h"
 #include "engine/ranks/layout/rank_collectives.h"
+#include "engine/rl/estimator.h"
 #include "engine/rl/token_arrays.h"
 #include "engine/sample/source/generate.h"
 #include "engine/sample/source/source.h"
@@ -246,22 +247,20 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
     const invar_evaluation *e = r->evaluation;
     int64_t per_prompt = r->session->config->n_samples_per_eval_prompt;
     const invar_run_context *s = r->session;
-    invar_sampling_params sampling = sampling_of(s);
-    const invar_multi_turn turns =
-        invar_multi_turn_read(s->config, e->turns, &s->spec, s->tokenizer);
-    const invar_generate_args how = {.layout = e->layout,
-                                     .rollout = e->rollout,
-                                     .sampling = &sampling,
-                                     .reward_source = &r->judge,
-                                     .turns =
-                                         turns.enabled && s->config->eval_turns ? &turns : NULL,
-                                     .agents_lead = has_agents(s->config),
-                                     .agents = e->agents,
-                                     .needs_reward = turns.needs_reward,
-                                     .evaluation = true,
-                                     .per_prompt = per_prompt};
+    invar_generate_args how = {
+        .layout = e->layout,
+        .rollout = e->rollout,
+        .sampling = sampling_of(s),
+        .reward_source = r->judge,
+        .turns = invar_multi_turn_read(s->config, e->turns, &s->spec, s->tokenizer),
+        .agents_lead = has_agents(s->config),
+        .agents = e->agents,
+        .needs_reward = invar_estimator_traits_of(s->config->advantage_estimator)->needs_reward,
+        .evaluation = true,
+        .per_prompt = per_prompt};
     set_results found;
 
+    how.turns.enabled = how.turns.enabled && s->config->eval_turns;
     if (how.agents_lead && e->no_agents)
         return INVAR_OK;
     if (how.agents_lead && invar_ranks_is_leader(e->layout) && !e->agents)
@@ -272,7 +271,7 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     if (e->look)
         INVAR_TRY(e->look(e->payload, set->name, samples));
-    INVAR_TRY(summarize_set(&found, samples, set, per_prompt, how.reward_source));
+    INVAR_TRY(summarize_set(&found, samples, set, per_prompt, &how.reward_source));
     return e->take(e->payload, set->name, found.items, found.count);
 }
 

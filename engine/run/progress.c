@@ -120,10 +120,10 @@ bool invar_run_rewarded(const invar_run_flow *flow, const invar_rl_sample *sampl
 
     if (flow->job->settings.sft)
         return false;
-    if (flow->source.options.needs_reward)
+    if (flow->source.options.generate.needs_reward)
         return true;
-    if (invar_reward_source_has_all_rewards(&rewarded, &flow->source.options.reward_source, samples,
-                                            count) != INVAR_OK)
+    if (invar_reward_source_has_all_rewards(&rewarded, &flow->source.options.generate.reward_source,
+                                            samples, count) != INVAR_OK)
         invar_error_clear();
     return rewarded;
 }

@@ -407,7 +407,7 @@ static invar_status evaluate_sets(invar_train_loop *loop)
     e.turns = loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_TURNS];
     e.agents = loop->flow.agents;
     e.no_agents = loop->job.config->agent_record[0] != '\0';
-    if (loop->flow.source.options.agents_lead)
+    if (loop->flow.source.options.generate.agents_lead)
         INVAR_TRY(invar_learner_hash(&e.weights, &loop->models.actor));
     // the ledger keeps no replies of an evaluation
     if (e.plugin)

@@ -114,16 +114,16 @@ static invar_inflight_expectation expected_inflight(const invar_run_storage *sto
     invar_inflight_expectation wants = {.where = where,
                                         .data = o->data,
                                         .spec = o->spec,
-                                        .sampling = o->sampling,
+                                        .sampling = o->generate.sampling,
                                         .first = storage->position.rollout,
                                         .weights = storage->position.weights,
                                         .samples = flow->source.position.samples,
                                         .groups = flow->source.position.groups,
                                         .round = o->round,
-                                        .per_prompt = o->per_prompt,
+                                        .per_prompt = o->generate.per_prompt,
                                         .schedule = o->schedule,
                                         .fork = storage->fork.step >= 0,
-                                        .multi_turn = o->turns.enabled,
+                                        .multi_turn = o->generate.turns.enabled,
                                         .route_size = invar_model_spec_route(o->spec)};
 
     invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
@@ -186,7 +186,7 @@ static invar_status parse_inflight(invar_train_loop *loop, const char *where, co
         return fail_inflight_unsupported(where);
     if (bytes)
         INVAR_TRY(invar_inflight_parse(&source->inflight, text, bytes, &wants));
-    if (source->options.agents_lead && source->inflight.count > 0)
+    if (source->options.generate.agents_lead && source->inflight.count > 0)
         return fail_inflight_unsupported(where);
     if (source->inflight.count > 0 ||
         source->inflight.surplus.count > 0) // possibly only a parent's

@@ -267,8 +267,8 @@ static invar_status format_flight(char **out, size_t *bytes_out, const invar_run
     invar_rollout_header header = {.rollout = storage->position.rollout,
                                    .run = storage->identity.digest,
                                    .weights = storage->position.weights,
-                                   .n_samples_per_prompt = o->per_prompt,
-                                   .sampling = o->sampling};
+                                   .n_samples_per_prompt = o->generate.per_prompt,
+                                   .sampling = o->generate.sampling};
 
     if (flow->source.inflight.count == 0 && flow->source.inflight.surplus.count == 0)
         return INVAR_OK;

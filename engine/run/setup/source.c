@@ -123,25 +123,27 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
     const bool threaded = set->sampling.ahead == INVAR_AHEAD_IN_THREAD;
     // the calls that a plug-in gets must not depend on checkpoints
     const bool turns = set->sampling.lag > 0 && c->custom_generate_function_path[0];
+    invar_plugin *const *plugins = loop->flow.plugins.by_role;
     invar_sample_source_options o = {
-        .layout = loop->world.all,
+        .config = c,
+        .generate = {.layout = loop->world.all,
+                     .rollout = loop->models.rollout,
+                     .sampling = invar_run_context_sampling(s),
+                     .turns = invar_multi_turn_read(c, plugins[INVAR_RUN_PLUGINS_TURNS], &s->spec,
+                                                    s->tokenizer),
+                     .agents_lead = c->custom_agent_path[0],
+                     .needs_reward = invar_estimator_traits_of(set->rl.estimator)->needs_reward,
+                     .per_prompt = c->n_samples_per_prompt,
+                     .tick = report_progress,
+                     .payload = loop},
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->spec,
-        .rollout = loop->models.rollout,
-        .sampling = invar_run_context_sampling(s),
-        .groups = {c->dynamic_sampling_filter_path[0],
-                   loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_GROUPS]},
-        .samples = {c->rollout_sample_filter_path[0],
-                    loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_FILTER]},
-        .buffer = {c->buffer_filter_path[0], loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_BUFFER]},
-        .prompt_selector = {c->data_source_path[0],
-                            loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_PROMPTS]},
-        .drop_zero_std = c->dynamic_sampling_filter == INVAR_GROUP_FILTER_NONZERO_STD,
-        .shuffle = c->rollout_shuffle,
+        .plugins = {.groups = plugins[INVAR_RUN_PLUGINS_GROUPS],
+                    .samples = plugins[INVAR_RUN_PLUGINS_FILTER],
+                    .buffer = plugins[INVAR_RUN_PLUGINS_BUFFER],
+                    .prompts = plugins[INVAR_RUN_PLUGINS_PROMPTS]},
         .use_data_answers = set->sft,
-        .prompts = c->rollout_batch_size,
-        .per_prompt = c->n_samples_per_prompt,
         .round = set->round,
         .schedule = set->sampling,
         .recorded_schedule = set->sampling.recorded ? &loop->flow.recorded_schedule : NULL,
@@ -150,25 +152,16 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .stop_rollout = loop->storage.dirs.paths.save[0] || turns || set->sampling.recorded
                             ? 0
                             : set->run_schedule.rollouts,
-        .tick = report_progress,
-        .payload = loop,
-        .load = c->load_debug_rollout_data,
         .saved = &loop->storage.identity.saved,
         .run = loop->storage.identity.digest,
         .replay = loop->job.options->replay,
-        .recompute_points = recomputes_points(&loop->storage),
-        .needs_logp = c->use_tis || c->use_mis || c->use_rollout_logprobs,
-        .needs_routing = c->use_rollout_routing_replay};
+        .recompute_points = recomputes_points(&loop->storage)};
 
-    o.turns = invar_multi_turn_read(c, loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_TURNS],
-                                    &s->spec, s->tokenizer);
-    INVAR_TRY(invar_reward_source_read(
-        &o.reward_source, c, loop->flow.plugins.by_role[INVAR_RUN_PLUGINS_REWARD], false));
+    INVAR_TRY(invar_reward_source_read(&o.generate.reward_source, c,
+                                       plugins[INVAR_RUN_PLUGINS_REWARD], false));
     INVAR_TRY(invar_run_context_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
-    o.agents_lead = c->custom_agent_path[0];
-    o.agents = loop->flow.agents;
-    o.needs_reward = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
+    o.generate.agents = loop->flow.agents;
     invar_sample_source_open(&loop->flow.source, &o);
     return INVAR_OK;
 }

@@ -403,7 +403,7 @@ static invar_status query_reward_plugin(const invar_generate_args *how, invar_rl
                                         int64_t count)
 {
     if (invar_ranks_is_leader(how->layout))
-        INVAR_TRY(invar_reward_source_run(how->reward_source, samples, count));
+        INVAR_TRY(invar_reward_source_run(&how->reward_source, samples, count));
     return broadcast_rewards(how, samples, count);
 }
 
@@ -425,7 +425,7 @@ static invar_status sample_own_share(const invar_generate_args *how, invar_rl_sa
     invar_index_range own = own_share(how, count);
 
     if (own.count)
-        return invar_rollout_run(how->rollout, samples + own.first, own.count, how->sampling,
+        return invar_rollout_run(how->rollout, samples + own.first, own.count, &how->sampling,
                                  on_pass_done, (void *)(uintptr_t)how);
     return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // reports progress while waiting
 }
@@ -448,7 +448,7 @@ bool invar_generate_needs_reward(const invar_generate_args *how, const invar_rl_
 {
     int64_t first = i;
 
-    if (!how->reward_source->groups)
+    if (!how->reward_source.groups)
         return !samples[i].has_plugin_reward;
     while (first > 0 && samples[first - 1].group == samples[i].group)
         first--;
@@ -463,7 +463,7 @@ invar_status invar_generate_check_has_reward(const invar_generate_args *how,
 {
     bool reached;
 
-    INVAR_TRY(invar_reward_source_has_reward(&reached, how->reward_source, s));
+    INVAR_TRY(invar_reward_source_has_reward(&reached, &how->reward_source, s));
     if (reached)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -475,9 +475,9 @@ invar_status invar_generate_check_has_reward(const invar_generate_args *how,
 invar_status invar_generate_all_rewards(const invar_generate_args *how, invar_rl_sample *samples,
                                         int64_t count)
 {
-    return how->reward_source->is_plugin
+    return how->reward_source.is_plugin
                ? query_reward_plugin(how, samples, count)
-               : invar_reward_source_run(how->reward_source, samples, count);
+               : invar_reward_source_run(&how->reward_source, samples, count);
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */
@@ -514,9 +514,9 @@ static invar_status check_judge(const void *payload, const invar_rl_sample *s)
 static invar_status drive_by_agents(const invar_generate_args *how, invar_rl_sample *samples,
                                     int64_t count)
 {
-    const invar_agent_batch_options order = {.sampling = how->sampling,
+    const invar_agent_batch_options order = {.sampling = &how->sampling,
                                              .evaluation = how->evaluation,
-                                             .reward_part = how->reward_source->key,
+                                             .reward_part = how->reward_source.key,
                                              .on_unrewarded =
                                                  how->needs_reward ? check_judge : NULL,
                                              .on_progress = on_pass_done,
@@ -584,7 +584,7 @@ static invar_status run_agents(const invar_generate_args *how, invar_rl_sample *
 /* Returns true if a plug-in or agents drive the samples, and finish and reward them. */
 static bool is_led(const invar_generate_args *how)
 {
-    return how->turns || how->agents_lead;
+    return how->turns.enabled || how->agents_lead;
 }
 
 invar_status invar_generate_share(const invar_generate_args *how, invar_rl_sample *samples,
@@ -592,8 +592,8 @@ invar_status invar_generate_share(const invar_generate_args *how, invar_rl_sampl
 {
     if (how->agents_lead)
         return run_agents(how, samples, count);
-    return how->turns ? invar_multi_turn_run(how, samples, count)
-                      : sample_own_share(how, samples, count);
+    return how->turns.enabled ? invar_multi_turn_run(how, samples, count)
+                              : sample_own_share(how, samples, count);
 }
 
 invar_status invar_generate_gather(const invar_generate_args *how, invar_rl_sample *samples,

@@ -23,18 +23,18 @@
 extern "C" {
 #endif
 
-/* Arguments shared by the functions of this file. Everything is borrowed. */
+/* Arguments shared by the functions of this file. Everything they point to is borrowed. */
 struct invar_generate_args {
     const invar_layout *layout; /* NULL for one rank */
     invar_rollout *rollout;     /* NULL if this rank does not sample */
-    const invar_sampling_params *sampling;
-    const invar_reward_source *reward_source;
-    const invar_multi_turn *turns; /* NULL for single-turn samples */
-    bool agents_lead;              /* agents drive the samples (custom-agent-path) */
-    invar_agents *agents;          /* NULL without agents, and on ranks other than 0 */
-    bool needs_reward;             /* every sample needs a reward, if agents drive the samples */
-    bool evaluation;               /* the samples are not trained on */
-    int64_t per_prompt;            /* samples of a group */
+    invar_sampling_params sampling;
+    invar_reward_source reward_source;
+    invar_multi_turn turns; /* not enabled for single-turn samples */
+    bool agents_lead;       /* agents drive the samples (custom-agent-path) */
+    invar_agents *agents;   /* NULL without agents, and on ranks other than 0 */
+    bool needs_reward;   /* every sample needs a reward, if a plug-in or agents drive the samples */
+    bool evaluation;     /* the samples are not trained on */
+    int64_t per_prompt;  /* samples of a group */
     bool no_collectives; /* the caller is the sampling thread: send no heartbeats to other ranks */
     /* called after each pass, as by invar_rollout_run, for the samples of this rank; once, with
        zeros, on a rank that samples none; or NULL */

@@ -17,7 +17,6 @@
 #include "base/alloc.h"
 #include "engine/config/config.h"
 #include "engine/ranks/layout/rank_collectives.h"
-#include "engine/rl/estimator.h"
 #include "engine/sample/source/generate.h"
 
 #include "base/invar_banned.h"
@@ -44,13 +43,10 @@ invar_multi_turn invar_multi_turn_read(const invar_config *config, invar_plugin 
                                        const invar_model_spec *spec,
                                        const invar_tokenizer *tokenizer)
 {
-    const invar_estimator estimator = config->advantage_estimator;
-
     return (invar_multi_turn){.enabled = config->custom_generate_function_path[0],
                               .plugin = plugin,
                               .max_turns = config->rollout_max_turns,
                               .max_turn_tokens = config->rollout_max_turn_len,
-                              .needs_reward = invar_estimator_traits_of(estimator)->needs_reward,
                               .positions = spec->max_positions,
                               .tokenizer = tokenizer};
 }
@@ -87,8 +83,8 @@ typedef struct multi_turn_run {
 /* Returns the number of tokens that the sample may still get. */
 static int64_t remaining_tokens(const multi_turn_run *d, const invar_rl_sample *s)
 {
-    const invar_sampling_params *p = d->how->sampling;
-    int64_t context = p->max_context ? p->max_context : d->how->turns->positions;
+    const invar_sampling_params *p = &d->how->sampling;
+    int64_t context = p->max_context ? p->max_context : d->how->turns.positions;
     int64_t most = s->prompt_tokens + p->max_response;
 
     return (context < most ? context : most) - s->n_tokens;
@@ -98,8 +94,7 @@ static bool is_last_turn(const multi_turn_run *d, int64_t i)
 {
     const turn_state *t = &d->states[i];
 
-    return t->full || t->turn >= d->how->turns->max_turns ||
-           remaining_tokens(d, &d->samples[i]) < 1;
+    return t->full || t->turn >= d->how->turns.max_turns || remaining_tokens(d, &d->samples[i]) < 1;
 }
 
 static invar_status alloc_run(multi_turn_run *d)
@@ -108,7 +103,7 @@ static invar_status alloc_run(multi_turn_run *d)
 
     INVAR_TRY(INVAR_ALLOC(d->states, count, "turns of samples"));
     for (size_t i = 0; i < count; i++)
-        d->states[i] = (turn_state){.longest = d->how->turns->max_turn_tokens};
+        d->states[i] = (turn_state){.longest = d->how->turns.max_turn_tokens};
     INVAR_TRY(INVAR_ALLOC_ZEROED(d->next, count, "what follows turns"));
     INVAR_TRY(INVAR_ALLOC(d->asked, count, "samples with turns"));
     INVAR_TRY(INVAR_ALLOC(d->moved, count, "samples with turns"));
@@ -200,17 +195,15 @@ static int64_t wave_of(const multi_turn_run *d, int64_t i, int64_t next)
 /* Samples the turns of a wave, with the stop strings of its first sample. */
 static invar_status sample_wave(multi_turn_run *d, const invar_generate_args *how, int64_t wave)
 {
-    invar_sampling_params sampling = *how->sampling;
     invar_generate_args own = *how;
     int64_t i = 0;
 
     while (d->states[i].wave != wave)
         i++;
     if (d->states[i].stop) {
-        sampling.stop = d->states[i].stop->strings;
-        sampling.n_stop = d->states[i].stop->count;
+        own.sampling.stop = d->states[i].stop->strings;
+        own.sampling.n_stop = d->states[i].stop->count;
     }
-    own.sampling = &sampling;
     return run_selected(d, &own, invar_generate_turn, is_in_wave, wave);
 }
 
@@ -253,8 +246,8 @@ static invar_status decode_tokens(char **out, size_t *bytes_out, const multi_tur
 {
     invar_free(*out);
     *out = NULL;
-    return invar_tokenizer_decode(out, bytes_out, d->how->turns->tokenizer, ids, count,
-                                  d->how->sampling->skip_special);
+    return invar_tokenizer_decode(out, bytes_out, d->how->turns.tokenizer, ids, count,
+                                  d->how->sampling.skip_special);
 }
 
 static invar_status prepare_plugin_turns(multi_turn_run *d)
@@ -268,10 +261,9 @@ static invar_status prepare_plugin_turns(multi_turn_run *d)
             s->finish = INVAR_FINISH_LENGTH;
         INVAR_TRY(decode_tokens(&t->text, &t->text_bytes, d, s->tokens + t->first,
                                 s->n_tokens - t->first));
-        INVAR_TRY(
-            invar_rollout_decode(s, d->how->turns->tokenizer, d->how->sampling->skip_special));
+        INVAR_TRY(invar_rollout_decode(s, d->how->turns.tokenizer, d->how->sampling.skip_special));
         d->turns[k] = (invar_plugin_turn){.turn = t->turn,
-                                          .turns = d->how->turns->max_turns,
+                                          .turns = d->how->turns.max_turns,
                                           .text = t->text,
                                           .text_bytes = t->text_bytes,
                                           .first = t->first,
@@ -300,7 +292,7 @@ static invar_status tokenize_action(invar_turn_action *next, const invar_tokeniz
 /* Validates a reply. Tokenizes its text, and checks that all tokens are in the vocabulary. */
 static invar_status resolve_action(const multi_turn_run *d, int64_t k)
 {
-    const invar_tokenizer *tokenizer = d->how->turns->tokenizer;
+    const invar_tokenizer *tokenizer = d->how->turns.tokenizer;
     int64_t index = d->samples[d->asked[k]].index;
     invar_turn_action *next = &d->next[k];
 
@@ -333,7 +325,7 @@ static invar_status resolve_all(const multi_turn_run *d)
 /* Asks the plug-in, on rank 0, and validates its reply before other ranks receive it. */
 static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, multi_turn_run *d)
 {
-    invar_plugin *plugin = d->how->turns->plugin;
+    invar_plugin *plugin = d->how->turns.plugin;
     invar_plugin_replies replies;
 
     INVAR_TRY(invar_plugin_generate(plugin, d->turns, (size_t)d->n_asked, d->next));
@@ -398,7 +390,7 @@ static invar_status end_sample(const multi_turn_run *d, int64_t i, invar_turn_ac
     invar_reward_parts_release(&s->parts);
     s->parts = next->parts;
     next->parts = (invar_reward_parts){NULL, 0};
-    return invar_reward_select_part(s, d->how->reward_source->key);
+    return invar_reward_select_part(s, d->how->reward_source.key);
 }
 
 static invar_status apply_action(multi_turn_run *d, int64_t k)
@@ -411,7 +403,7 @@ static invar_status apply_action(multi_turn_run *d, int64_t k)
     invar_free(d->states[i].stop);
     d->states[i].stop = next->stop;
     next->stop = NULL;
-    d->states[i].longest = next->max_tokens ? next->max_tokens : d->how->turns->max_turn_tokens;
+    d->states[i].longest = next->max_tokens ? next->max_tokens : d->how->turns.max_turn_tokens;
     d->states[i].full = next->n_tokens >= remaining_tokens(d, &d->samples[i]);
     if (d->states[i].full || next->n_tokens == 0)
         return INVAR_OK;
@@ -440,7 +432,7 @@ static bool is_judged(const turn_state *t, int64_t wave)
 
 static invar_status check_judged(const multi_turn_run *d)
 {
-    for (int64_t i = 0; i < d->count && d->how->turns->needs_reward; i++)
+    for (int64_t i = 0; i < d->count && d->how->needs_reward; i++)
         if (!d->samples[i].has_plugin_reward)
             INVAR_TRY(invar_generate_check_has_reward(d->how, &d->samples[i], NAME));
     return INVAR_OK;

@@ -27,7 +27,6 @@ typedef struct invar_generate_args invar_generate_args; /* engine/sample/source/
 typedef struct invar_multi_turn {
     bool enabled;         /* a plug-in drives the samples (custom-generate-function-path) */
     invar_plugin *plugin; /* NULL on ranks other than the one that runs the plug-in */
-    bool needs_reward;    /* every sample needs a reward */
     int64_t max_turns;    /* largest number of turns of a sample */
     int64_t
         max_turn_tokens; /* tokens of a turn, unless the plug-in gives a limit; 0 for no limit */

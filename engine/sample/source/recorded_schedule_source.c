@@ -70,7 +70,7 @@ static invar_status check_sample(int64_t *listed, const invar_sample_source *sou
     if (tokens < invar_rl_sample_response(s))
         return fail_impossible_tick(source, "sample", s->index,
                                     "with fewer tokens than it had before");
-    if (tokens >= invar_inflight_limit(s, &o->sampling, o->spec))
+    if (tokens >= invar_inflight_limit(s, &o->generate.sampling, o->spec))
         return fail_impossible_tick(source, "sample", s->index,
                                     "with as many tokens as it may have at all");
     return INVAR_OK;
@@ -81,7 +81,7 @@ static invar_status check_tick(const invar_sample_source *source)
 {
     const invar_inflight *flight = &source->inflight;
     const invar_schedule_tick *tick = &source->tick;
-    int64_t n = source->options.per_prompt, groups = 0, samples = 0;
+    int64_t n = source->options.generate.per_prompt, groups = 0, samples = 0;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++) {
@@ -94,7 +94,8 @@ static invar_status check_tick(const invar_sample_source *source)
                                             "which may not be trained on later");
             INVAR_TRY(check_sample(&samples, source, s));
         }
-    if (tick->has_batch && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
+    if (tick->has_batch &&
+        (tick->n_groups != source->options.config->rollout_batch_size || groups != tick->n_groups))
         return fail_impossible_tick(source, "a batch whose groups in flight are", groups,
                                     "not those of a rollout");
     if (tick->has_unfinished && samples != tick->n_unfinished)
@@ -173,7 +174,7 @@ static bool has_batch(void *payload, int64_t samples_done)
 
     (void)samples_done;
     for (int64_t r = 0; r < source->inflight.count; r++)
-        whole += source->inflight.started[r].count / source->options.per_prompt;
+        whole += source->inflight.started[r].count / source->options.generate.per_prompt;
     for (int64_t i = 0; i < active->count; i++) {
         const invar_rl_sample *s = &active->items[i];
 
@@ -184,7 +185,7 @@ static bool has_batch(void *payload, int64_t samples_done)
         group = s->group;
         whole--;
     }
-    return whole >= source->options.prompts;
+    return whole >= source->options.config->rollout_batch_size;
 }
 
 /*
@@ -195,7 +196,7 @@ static bool has_batch(void *payload, int64_t samples_done)
 static invar_status sample_batch(invar_sample_source *source)
 {
     const invar_schedule_tick *tick = &source->tick;
-    invar_generate_args how = invar_sample_source_generation(source);
+    invar_generate_args how = source->options.generate;
     bool ready = false;
 
     INVAR_TRY(invar_sample_source_move_active(
@@ -230,12 +231,12 @@ static invar_status move_groups(invar_sample_source *source, invar_rl_samples *f
                                 int64_t *groups, int64_t *count)
 {
     const invar_sample_source_options *o = &source->options;
-    int64_t n = o->per_prompt, stay = 0;
+    int64_t n = o->generate.per_prompt, stay = 0;
 
     for (int64_t i = 0; i < from->count; i += n) {
         const int64_t group = from->items[i].group;
-        bool wanted =
-            source->tick.has_batch ? is_batched(&source->tick, group) : *count < o->prompts;
+        bool wanted = source->tick.has_batch ? is_batched(&source->tick, group)
+                                             : *count < o->config->rollout_batch_size;
 
         if (wanted && is_group_complete(from->items + i, n)) {
             groups[(*count)++] = group;
@@ -274,11 +275,11 @@ static invar_status move_batch(invar_sample_source *source)
     int64_t *groups = NULL, count = 0;
     invar_status status;
 
-    INVAR_TRY(INVAR_ALLOC(groups, (size_t)o->prompts, "a batch"));
+    INVAR_TRY(INVAR_ALLOC(groups, (size_t)o->config->rollout_batch_size, "a batch"));
     status = INVAR_OK;
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
         status = move_groups(source, &flight->started[r], groups, &count);
-    INVAR_CHECK(status != INVAR_OK || count == o->prompts);
+    INVAR_CHECK(status != INVAR_OK || count == o->config->rollout_batch_size);
     drop_empty_rollouts(flight);
     if (status == INVAR_OK)
         status = invar_recorded_schedule_batch(o->recorded_schedule, source->request.rollout,
@@ -289,12 +290,11 @@ static invar_status move_batch(invar_sample_source *source)
 
 static invar_status sample_recorded(bool *ready_out, invar_sample_source *source)
 {
-    const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *batch = &source->batch.samples;
 
     INVAR_TRY(sample_batch(source));
     INVAR_TRY(move_batch(source));
-    INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
+    INVAR_TRY(invar_generate_rewards(&source->options.generate, batch->items, batch->count));
     source->batch.on_policy = invar_sample_source_is_on_policy(source);
     *ready_out = true;
     return INVAR_OK;
@@ -317,7 +317,6 @@ static invar_status stamp_and_verify(void *payload, const invar_rl_sample *sampl
 static invar_status prefetch_recorded(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
-    const invar_generate_args how = invar_sample_source_generation(source);
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
     const bool clocked = o->schedule.ahead == INVAR_AHEAD_IN_THREAD &&
                          invar_recorded_schedule_may_use_clock(o->recorded_schedule);
@@ -329,10 +328,10 @@ static invar_status prefetch_recorded(invar_sample_source *source)
     if (samples->count == 0)
         return INVAR_OK;
     if (o->schedule.ahead == INVAR_AHEAD_IN_THREAD)
-        return invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
+        return invar_async_sampler_begin(&source->async_sampler, &o->generate, samples->items,
                                          samples->count,
                                          &(invar_verify_callback){stamp_and_verify, source});
-    INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
+    INVAR_TRY(invar_generate_share(&o->generate, samples->items, samples->count));
     INVAR_TRY(stamp_and_verify(source, samples->items, samples->count, &tick));
     return o->schedule.ahead == INVAR_AHEAD_ON_RANKS ? INVAR_OK : merge_and_stamp(source);
 }

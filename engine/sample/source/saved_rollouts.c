@@ -116,7 +116,7 @@ static invar_status check_sample_fits(const invar_rl_sample *s, const invar_mode
 static invar_status check_head(const invar_sample_source_options *o, const invar_rollout_header *h,
                                int64_t samples, const char *path)
 {
-    int64_t wanted = o->prompts * o->per_prompt;
+    int64_t wanted = o->config->rollout_batch_size * o->generate.per_prompt;
     invar_digest tokenizer;
 
     if (o->saved->on_policy && !invar_digest_equal(&h->run, &o->run))
@@ -138,12 +138,12 @@ static invar_status check_head(const invar_sample_source_options *o, const invar
 static invar_status check_recorded_data(const invar_sample_source_options *o,
                                         const invar_rl_sample *s, const char *path)
 {
-    if (o->needs_logp && !s->logp)
+    if ((o->config->use_tis || o->config->use_mis || o->config->use_rollout_logprobs) && !s->logp)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " has no log-probabilities, which use-tis, "
                           "use-mis and use-rollout-logprobs need",
                           path, s->index);
-    if (o->needs_routing && !s->routing)
+    if (o->config->use_rollout_routing_replay && !s->routing)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " has no recorded routing, which "
                           "use-rollout-routing-replay needs; leave out one of them",
@@ -159,7 +159,8 @@ invar_status invar_sample_source_check_file(const invar_sample_source *source, i
     invar_status status;
     int64_t samples;
 
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, o->load, rollout));
+    INVAR_TRY(
+        invar_rollout_file_path(path, sizeof path, o->config->load_debug_rollout_data, rollout));
     INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
     status = check_head(o, &data.header, samples, path);
     if (status == INVAR_OK && !o->saved->on_policy && data.samples.count > 0)
@@ -238,7 +239,7 @@ static bool has_own_policy(const invar_sample_source *source)
 static const char *find_differing_header(const invar_sample_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
-    const invar_sampling_params want = source->options.sampling, *s = &h->sampling;
+    const invar_sampling_params want = source->options.generate.sampling, *s = &h->sampling;
     const struct {
         const char *name;
         bool same;
@@ -247,7 +248,7 @@ static const char *find_differing_header(const invar_sample_source *source)
         {"weights", h->weights == source->request.weights},
         {"dtype, numerics or model", has_own_policy(source)},
         {"weights_hash", source->batch.on_policy},
-        {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
+        {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.generate.per_prompt},
         {"seed", s->seed == want.seed},
         {"purpose", s->purpose == want.purpose},
         {"temperature", s->temperature == want.temperature},
@@ -315,7 +316,7 @@ static const char *find_differing_member(const invar_rl_sample *s, const invar_r
 static invar_status recompute_sample(invar_rl_sample *want, const invar_sample_source_options *o,
                                      const invar_rl_sample *s)
 {
-    const invar_sampling_params *sampling = &o->sampling;
+    const invar_sampling_params *sampling = &o->generate.sampling;
     int64_t n = invar_rl_sample_response(s);
     int32_t *tokens;
 
@@ -336,7 +337,7 @@ static invar_status recompute_sample(invar_rl_sample *want, const invar_sample_s
                        ? INVAR_FINISH_STOP
                        : INVAR_FINISH_LENGTH;
     want->route_size = invar_model_spec_route(o->spec); // training compares the experts
-    return invar_reward_source_run(&o->reward_source, want, 1);
+    return invar_reward_source_run(&o->generate.reward_source, want, 1);
 }
 
 /*
@@ -349,7 +350,7 @@ static invar_status check_own_sample(const invar_sample_source *source,
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_sample *s = &source->batch.samples.items[i];
-    int64_t n = o->per_prompt;
+    int64_t n = o->generate.per_prompt;
     invar_rl_sample want = {.index = before->samples + place * n + i % n,
                             .group = before->groups + place,
                             .rollout = (uint32_t)source->request.rollout,
@@ -387,12 +388,12 @@ static invar_status count_consumed(int64_t *out, const invar_sample_source *sour
     const invar_rl_samples *samples = &source->batch.samples;
     int64_t last = 0;
 
-    *out = o->prompts;
+    *out = o->config->rollout_batch_size;
     if (!o->saved->on_policy || o->use_data_answers || !o->data)
         return INVAR_OK;
     for (int64_t i = 0; i < samples->count; i++)
         last = samples->items[i].draw_index > last ? samples->items[i].draw_index : last;
-    *out = (last / o->per_prompt / o->round + 1) * o->round;
+    *out = (last / o->generate.per_prompt / o->round + 1) * o->round;
     if (*out / o->round > invar_sample_source_max_rounds(source))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "the loaded rollout %" PRId64 " has draw %" PRId64
@@ -407,7 +408,7 @@ static invar_status count_filtered(int64_t *out, const invar_sample_source *sour
 {
     const invar_rollout_header *h = &source->loaded.header;
     bool own = source->options.saved->on_policy;
-    int64_t most = consumed - source->options.prompts;
+    int64_t most = consumed - source->options.config->rollout_batch_size;
 
     *out = own && most == 0 ? 0 : h->filters ? h->filtered : -1;
     if (!own || *out <= most) // the rounds of another run are unknown
@@ -424,7 +425,7 @@ static invar_status advance_position(invar_sample_source *source, const char *pa
     const invar_sample_source_options *o = &source->options;
     const invar_source_position before = source->position;
     const invar_rl_samples *samples = &source->batch.samples;
-    int64_t n = o->per_prompt, consumed, i = 0;
+    int64_t n = o->generate.per_prompt, consumed, i = 0;
 
     INVAR_TRY(count_consumed(&consumed, source));
     source->position.samples += consumed * n;
@@ -467,10 +468,10 @@ static invar_status replay_for_hooks(const invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
 
-    return o->saved->on_policy
-               ? invar_rollout_teacher_force(o->rollout, samples->items, samples->count,
-                                             &o->sampling, o->tick, o->payload)
-               : INVAR_OK;
+    return o->saved->on_policy ? invar_rollout_teacher_force(o->generate.rollout, samples->items,
+                                                             samples->count, &o->generate.sampling,
+                                                             o->generate.tick, o->generate.payload)
+                               : INVAR_OK;
 }
 
 static invar_status load_rollout(bool *ready_out, invar_sample_source *source)
@@ -478,14 +479,16 @@ static invar_status load_rollout(bool *ready_out, invar_sample_source *source)
     const invar_rollout_header *h = &source->loaded.header;
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(
-        invar_rollout_file_path(path, sizeof path, source->options.load, source->request.rollout));
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path,
+                                      source->options.config->load_debug_rollout_data,
+                                      source->request.rollout));
     INVAR_TRY(invar_rollout_file_read(&source->loaded, path));
     source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
     source->loaded.samples = (invar_rl_samples){0};
-    source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->request.weights_hash) &&
-                              h->sampling.temperature == source->options.sampling.temperature &&
-                              has_own_policy(source);
+    source->batch.on_policy =
+        invar_digest_equal(&h->weights_hash, &source->request.weights_hash) &&
+        h->sampling.temperature == source->options.generate.sampling.temperature &&
+        has_own_policy(source);
     INVAR_TRY(check_loaded(source, path));
     INVAR_TRY(check_header(source, path));
     if (!source->options.saved->on_policy)
@@ -506,11 +509,14 @@ invar_status invar_sample_source_save(const invar_sample_source *source,
                                    .run = o->run,
                                    .weights = order->weights,
                                    .weights_hash = order->weights_hash,
-                                   .n_samples_per_prompt = o->per_prompt,
-                                   .filters = o->drop_zero_std || o->groups.enabled ||
-                                              o->samples.enabled || o->round > o->prompts,
+                                   .n_samples_per_prompt = o->generate.per_prompt,
+                                   .filters = o->config->dynamic_sampling_filter ==
+                                                  INVAR_GROUP_FILTER_NONZERO_STD ||
+                                              o->config->dynamic_sampling_filter_path[0] ||
+                                              o->config->rollout_sample_filter_path[0] ||
+                                              o->round > o->config->rollout_batch_size,
                                    .filtered = batch->filtered_groups,
-                                   .sampling = o->sampling,
+                                   .sampling = o->generate.sampling,
                                    .policy = o->policy};
     char path[INVAR_PATH_SIZE];
 

@@ -42,11 +42,12 @@ static invar_status select_lines(const invar_prompt **out, invar_sample_source *
                                         .count = count,
                                         .lines = last->line + 1};
 
-    if (o->prompt_selector.plugin) {
-        INVAR_TRY(invar_plugin_prompts(o->prompt_selector.plugin, &wanted, lines));
+    if (o->plugins.prompts) {
+        INVAR_TRY(invar_plugin_prompts(o->plugins.prompts, &wanted, lines));
         INVAR_TRY(find_prompts(out, o->data, lines, count));
     }
-    INVAR_TRY(invar_ranks_broadcast(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
+    INVAR_TRY(invar_ranks_broadcast(o->generate.layout, "prompts", 0, lines,
+                                    (size_t)count * sizeof *lines));
     return find_prompts(out, o->data, lines, count);
 }
 
@@ -57,7 +58,7 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
     invar_status status;
 
     INVAR_TRY(INVAR_ALLOC(*out, (size_t)count, "prompts of a rollout"));
-    if (!source->options.prompt_selector.enabled) {
+    if (!source->options.config->data_source_path[0]) {
         for (int64_t i = 0; i < count; i++)
             (*out)[i] = invar_sample_source_next(source);
         return INVAR_OK;
@@ -74,7 +75,8 @@ static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_sou
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *waiting = &source->inflight.surplus;
-    invar_plugin_buffer buffer = {.rollout = source->request.rollout, .wanted = o->prompts};
+    invar_plugin_buffer buffer = {.rollout = source->request.rollout,
+                                  .wanted = o->config->rollout_batch_size};
     int64_t *since = NULL;
     invar_status status;
 
@@ -82,7 +84,7 @@ static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_sou
     for (int64_t i = 0; i < waiting->count; i++)
         since[i] = waiting->items[i].rollout;
     buffer.since = since;
-    status = invar_plugin_filter_buffer(o->buffer.plugin, &buffer, waiting->items, waiting->count,
+    status = invar_plugin_filter_buffer(o->plugins.buffer, &buffer, waiting->items, waiting->count,
                                         verdict);
     invar_free(since);
     return status;
@@ -91,13 +93,13 @@ static invar_status query_buffer_filter(uint8_t *verdict, const invar_sample_sou
 /* Moves taken surplus groups to the batch until it is full, and removes dropped ones. */
 static invar_status apply_verdicts(invar_sample_source *source, const uint8_t *verdict)
 {
-    const int64_t n = source->options.per_prompt;
+    const int64_t n = source->options.generate.per_prompt;
     invar_rl_samples old = source->inflight.surplus;
     invar_status status = INVAR_OK;
 
     source->inflight.surplus = (invar_rl_samples){0};
     for (int64_t i = 0; i < old.count && status == INVAR_OK; i += n) {
-        bool full = source->batch.reused_groups == source->options.prompts;
+        bool full = source->batch.reused_groups == source->options.config->rollout_batch_size;
         bool take = verdict[i] == INVAR_PLUGIN_TAKE && !full;
 
         if (verdict[i] == INVAR_PLUGIN_DROP)
@@ -121,10 +123,10 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(verdict, count, "verdicts on groups that wait"));
     memset(verdict, INVAR_PLUGIN_TAKE, count);
-    if (o->buffer.plugin)
+    if (o->plugins.buffer)
         status = query_buffer_filter(verdict, source);
-    if (status == INVAR_OK && o->buffer.enabled)
-        status = invar_ranks_broadcast(o->layout, "filter", 0, verdict, count);
+    if (status == INVAR_OK && o->config->buffer_filter_path[0])
+        status = invar_ranks_broadcast(o->generate.layout, "filter", 0, verdict, count);
     if (status == INVAR_OK)
         status = apply_verdicts(source, verdict);
     invar_free(verdict);

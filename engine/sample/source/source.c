@@ -26,12 +26,12 @@
 
 void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
 {
-    *out =
-        (invar_sample_source){.options = *options,
-                              .kind = options->load[0]             ? &invar_sample_source_files
-                                      : options->use_data_answers  ? &invar_sample_source_answers
-                                      : options->recorded_schedule ? &invar_sample_source_recorded
-                                                                   : &invar_sample_source_declared};
+    *out = (invar_sample_source){
+        .options = *options,
+        .kind = options->config->load_debug_rollout_data[0] ? &invar_sample_source_files
+                : options->use_data_answers                 ? &invar_sample_source_answers
+                : options->recorded_schedule                ? &invar_sample_source_recorded
+                                                            : &invar_sample_source_declared};
 }
 
 static void clear_batch(invar_sample_source *source)
@@ -67,7 +67,7 @@ int64_t invar_sample_source_max_rounds(const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
-    return 2 * (invar_dataset_size(o->data) / o->round + 1) + o->prompts;
+    return 2 * (invar_dataset_size(o->data) / o->round + 1) + o->config->rollout_batch_size;
 }
 
 /* ---- new samples ----------------------------------------------------------------------------- */
@@ -89,7 +89,8 @@ const invar_prompt *invar_sample_source_next(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
-    return invar_dataset_next(o->data, &source->position.cursor, o->shuffle, o->sampling.seed);
+    return invar_dataset_next(o->data, &source->position.cursor, o->config->rollout_shuffle,
+                              o->generate.sampling.seed);
 }
 
 static invar_status new_sample(invar_rl_sample **out, invar_sample_source *source,
@@ -124,7 +125,7 @@ static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request
 static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
                               const invar_prompt *p, int64_t rollout, int64_t place)
 {
-    int64_t n = source->options.per_prompt, group = source->position.groups++;
+    int64_t n = source->options.generate.per_prompt, group = source->position.groups++;
 
     if (place >= UINT32_MAX / n)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -156,15 +157,15 @@ static invar_status add_groups(invar_sample_source *source, invar_rl_samples *to
 /* ---- filtering ------------------------------------------------------------------------------- */
 
 /* Gets a verdict for each sample from a filter on rank 0. Without a filter all are kept. */
-static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_filter *filter,
+static invar_status ask_filter(uint8_t *verdict_out, const char *path, invar_plugin *plugin,
                                const invar_layout *layout, const invar_rl_sample *samples,
                                int64_t count)
 {
     memset(verdict_out, INVAR_PLUGIN_KEEP, (size_t)count);
-    if (!filter->enabled)
+    if (!path[0])
         return INVAR_OK;
-    if (filter->plugin)
-        INVAR_TRY(invar_plugin_filter(filter->plugin, samples, count, verdict_out));
+    if (plugin)
+        INVAR_TRY(invar_plugin_filter(plugin, samples, count, verdict_out));
     return invar_ranks_broadcast(layout, "filter", 0, verdict_out, (size_t)count);
 }
 
@@ -210,7 +211,7 @@ static bool has_reward_spread(float *rewards, const invar_rl_sample *samples, in
 static invar_status filter_groups(bool *keep_out, const invar_sample_source_options *o,
                                   invar_rl_sample *samples, int64_t groups)
 {
-    int64_t n = o->per_prompt, count = groups * n;
+    int64_t n = o->generate.per_prompt, count = groups * n;
     uint8_t *verdict = NULL;
     float *rewards = NULL;
     invar_status status;
@@ -218,16 +219,19 @@ static invar_status filter_groups(bool *keep_out, const invar_sample_source_opti
     INVAR_TRY(INVAR_ALLOC(rewards, (size_t)n, "rewards of a group"));
     status = INVAR_ALLOC(verdict, (size_t)(2 * count), "verdicts of filters");
     if (status == INVAR_OK)
-        status = ask_filter(verdict, &o->groups, o->layout, samples, count);
+        status = ask_filter(verdict, o->config->dynamic_sampling_filter_path, o->plugins.groups,
+                            o->generate.layout, samples, count);
     if (status == INVAR_OK)
         status = check_groups(verdict, samples, count);
     if (status == INVAR_OK)
-        status = ask_filter(verdict + count, &o->samples, o->layout, samples, count);
+        status = ask_filter(verdict + count, o->config->rollout_sample_filter_path,
+                            o->plugins.samples, o->generate.layout, samples, count);
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
         keep_out[g] = group_kept(verdict + g * n, samples + g * n, n);
         keep_out[g] = group_kept(verdict + count + g * n, samples + g * n, n) && keep_out[g];
         keep_out[g] =
-            keep_out[g] && (!o->drop_zero_std || has_reward_spread(rewards, samples + g * n, n));
+            keep_out[g] && (o->config->dynamic_sampling_filter != INVAR_GROUP_FILTER_NONZERO_STD ||
+                            has_reward_spread(rewards, samples + g * n, n));
     }
     invar_free(verdict);
     invar_free(rewards);
@@ -240,7 +244,7 @@ static invar_status filter_groups(bool *keep_out, const invar_sample_source_opti
 static invar_status move_groups(invar_sample_source *source, invar_rl_samples *round,
                                 const invar_group_outcome *fates, int64_t groups)
 {
-    int64_t n = source->options.per_prompt;
+    int64_t n = source->options.generate.per_prompt;
     invar_rl_samples *to[] = {
         [INVAR_GROUP_BATCH] = &source->batch.samples,
         [INVAR_GROUP_FILTERED] = NULL,
@@ -275,23 +279,6 @@ static invar_status select_groups(invar_sample_source *source, invar_rl_samples 
     return status;
 }
 
-invar_generate_args invar_sample_source_generation(const invar_sample_source *source)
-{
-    const invar_sample_source_options *o = &source->options;
-
-    return (invar_generate_args){.layout = o->layout,
-                                 .rollout = o->rollout,
-                                 .sampling = &o->sampling,
-                                 .reward_source = &o->reward_source,
-                                 .turns = o->turns.enabled ? &o->turns : NULL,
-                                 .agents_lead = o->agents_lead,
-                                 .agents = o->agents,
-                                 .needs_reward = o->needs_reward,
-                                 .per_prompt = o->per_prompt,
-                                 .tick = o->tick,
-                                 .payload = o->payload};
-}
-
 static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
 {
     source->active = samples->count;
@@ -302,17 +289,17 @@ static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
 /* Samples the tokens of this rank's share. */
 static invar_status sample_share(invar_sample_source *source, invar_rl_samples *samples)
 {
-    const invar_generate_args how = invar_sample_source_generation(source);
-
     stamp_all(source, samples);
-    return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
+    return samples->count
+               ? invar_generate_share(&source->options.generate, samples->items, samples->count)
+               : INVAR_OK;
 }
 
 static invar_status gather_samples(const invar_sample_source *source, invar_rl_samples *samples)
 {
-    const invar_generate_args how = invar_sample_source_generation(source);
-
-    return samples->count ? invar_generate_gather(&how, samples->items, samples->count) : INVAR_OK;
+    return samples->count
+               ? invar_generate_gather(&source->options.generate, samples->items, samples->count)
+               : INVAR_OK;
 }
 
 /* ---- rollouts in flight ---------------------------------------------------------------------- */
@@ -329,8 +316,8 @@ static int64_t next_groups(const invar_sample_source *source)
 
     for (int64_t r = 0; r < flight->count; r++)
         samples += flight->started[r].count;
-    return invar_max_i64(
-        1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
+    return invar_max_i64(1, invar_min_i64(o->round, o->round * (flight->count + 1) -
+                                                        samples / o->generate.per_prompt));
 }
 
 invar_status invar_sample_source_begin_rollouts(invar_sample_source *source)
@@ -436,20 +423,20 @@ invar_status invar_sample_source_join(invar_sample_source *source)
 /* Starts the thread that samples active_ahead. */
 static invar_status start_sampling_thread(invar_sample_source *source)
 {
-    const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *samples = &source->active_ahead;
 
     stamp_all(source, samples);
-    return samples->count ? invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
-                                                      samples->count, &source->options.verify)
-                          : INVAR_OK;
+    return samples->count
+               ? invar_async_sampler_begin(&source->async_sampler, &source->options.generate,
+                                           samples->items, samples->count, &source->options.verify)
+               : INVAR_OK;
 }
 
 static invar_status send_heartbeat(void *payload)
 {
     const invar_sample_source *source = payload;
 
-    invar_layout_heartbeat(source->options.layout);
+    invar_layout_heartbeat(source->options.generate.layout);
     return INVAR_OK;
 }
 
@@ -488,11 +475,12 @@ static invar_status start_declared(invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
-    INVAR_TRY(invar_group_selection_init(&source->selection, o->prompts, o->round,
-                                         invar_sample_source_max_rounds(source)));
+    INVAR_TRY(invar_group_selection_init(&source->selection, o->config->rollout_batch_size,
+                                         o->round, invar_sample_source_max_rounds(source)));
     INVAR_TRY(invar_sample_source_take_surplus(source));
     source->selection.chosen = source->batch.reused_groups;
-    if (source->inflight.count > 0 || o->schedule.lag > 0 || source->selection.chosen < o->prompts)
+    if (source->inflight.count > 0 || o->schedule.lag > 0 ||
+        source->selection.chosen < o->config->rollout_batch_size)
         INVAR_TRY(invar_sample_source_begin_rollouts(source));
     return INVAR_OK;
 }
@@ -540,12 +528,10 @@ static bool is_first_round(const invar_sample_source *source)
 
 static invar_status run_round(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
 {
-    const invar_generate_args how = invar_sample_source_generation(source);
-
     INVAR_TRY(is_first_round(source) ? sample_first_round(round, source)
                                      : sample_next_round(round, source, groups));
-    INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
-    return select_groups(source, round, round->count / source->options.per_prompt);
+    INVAR_TRY(invar_generate_rewards(&source->options.generate, round->items, round->count));
+    return select_groups(source, round, round->count / source->options.generate.per_prompt);
 }
 
 bool invar_sample_source_is_on_policy(const invar_sample_source *source)
@@ -568,7 +554,8 @@ static invar_status sample_declared(bool *ready_out, invar_sample_source *source
     *ready_out = groups == 0 && !is_first_round(source);
     if (*ready_out) {
         source->batch.on_policy = invar_sample_source_is_on_policy(source);
-        source->batch.surplus_groups = source->inflight.surplus.count / source->options.per_prompt;
+        source->batch.surplus_groups =
+            source->inflight.surplus.count / source->options.generate.per_prompt;
         return INVAR_OK;
     }
     status = run_round(source, &round, groups);
@@ -608,7 +595,7 @@ static invar_status add_answers(bool *ready_out, invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
 
-    int64_t count = o->prompts * o->per_prompt;
+    int64_t count = o->config->rollout_batch_size * o->generate.per_prompt;
     const invar_prompt **prompts = NULL;
     invar_status status =
         invar_sample_source_prompts(&prompts, source, source->request.rollout, count);

@@ -57,52 +57,37 @@ void invar_saved_rollouts_release(invar_saved_rollouts *saved);
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
-/* A plug-in that filters samples or selects prompts. */
-typedef struct invar_sample_source_filter {
-    bool enabled;
-    invar_plugin *plugin; /* NULL on ranks other than the one that runs the plug-in */
-} invar_sample_source_filter;
+/*
+ * Plug-ins of the recipe that decide about groups and prompts. Each is NULL without its key, and on
+ * ranks other than the one that runs it.
+ */
+typedef struct invar_sample_source_plugins {
+    invar_plugin *groups;  /* drops groups; further ones are sampled for them */
+    invar_plugin *samples; /* drops groups, like `groups`, or masks samples */
+    invar_plugin *buffer;  /* selects the surplus groups that join the batch */
+    invar_plugin *prompts; /* selects prompts; without its key, prompts come in data order */
+} invar_sample_source_plugins;
 
 /* Settings of a sample source. Everything that they point to is borrowed. */
 typedef struct invar_sample_source_options {
-    const invar_layout *layout; /* ranks that sample together; NULL for one rank */
-    invar_dataset *data;        /* NULL if all rollouts are loaded from files */
+    const invar_config *config;
+    invar_generate_args generate; /* how the groups of all batches are sampled and rewarded */
+    invar_dataset *data;          /* NULL if all rollouts are loaded from files */
     const invar_tokenizer *tokenizer;
     const invar_model_spec *spec;
-    invar_rollout *rollout; /* NULL if this rank does not sample */
-    invar_sampling_params sampling;
     invar_rollout_policy policy; /* number format and arithmetic of sampling in this run */
-    invar_reward_source reward_source;
-    invar_multi_turn turns;
-    bool agents_lead;     /* agents drive the samples (custom-agent-path) */
-    invar_agents *agents; /* NULL without agents, and on ranks other than 0 */
-    bool needs_reward;    /* every sample needs a reward, if agents drive the samples */
-    invar_sample_source_filter groups;  /* drops groups; further ones are sampled for them */
-    invar_sample_source_filter samples; /* drops groups, like `groups`, or masks samples */
-    invar_sample_source_filter buffer;  /* selects the surplus groups that join the batch */
-    /* selects prompts; if it is not enabled, prompts come in data order */
-    invar_sample_source_filter prompt_selector;
-    bool drop_zero_std; /* drop groups whose rewards are all equal */
-    bool shuffle;
+    invar_sample_source_plugins plugins;
     bool use_data_answers; /* SFT: use the answers of the data instead of sampling */
-    int64_t prompts;       /* groups of a batch */
-    int64_t per_prompt;    /* samples of a prompt */
     int64_t round;         /* prompts of a sampling round */
     invar_sample_schedule schedule;
     invar_recorded_schedule *recorded_schedule; /* recorded schedule; NULL for a declared one */
-    invar_verify_callback verify; /* checks this rank's new in-flight tokens before the weights
+    invar_verify_callback verify;      /* checks this rank's new in-flight tokens before the weights
                                      change; runs in the sampling thread, if there is one */
-    int64_t stop_rollout;         /* first rollout that is never trained on; 0 if unknown */
-    /* called after each pass with the numbers of finished samples and sampled tokens; or NULL */
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
-    void *payload;
-    const char *load;                  /* path pattern of rollout files; empty to sample */
-    const invar_saved_rollouts *saved; /* classification of these files */
+    int64_t stop_rollout;              /* first rollout that is never trained on; 0 if unknown */
+    const invar_saved_rollouts *saved; /* classification of the files that are loaded */
     invar_digest run;                  /* identity that own files must have */
     bool replay;                       /* digests of foreign files are not known and not checked */
-    bool recompute_points;             /* run own files through `rollout` again, for its hooks */
-    bool needs_logp;                   /* reject foreign samples without log-probs */
-    bool needs_routing;                /* reject foreign samples without recorded routing */
+    bool recompute_points;             /* run own files through the rollout again, for its hooks */
 } invar_sample_source_options;
 
 /* Position of a sample source in the run, as stored in checkpoints. */
@@ -259,9 +244,6 @@ typedef bool (*invar_needs_tokens)(invar_rl_sample *sample, const invar_sample_s
  */
 invar_status invar_sample_source_move_active(invar_sample_source *source, int64_t rollouts,
                                              invar_needs_tokens needs) INVAR_MUST_USE;
-
-/* Returns the arguments for the functions of generate.h. They borrow from the source. */
-invar_generate_args invar_sample_source_generation(const invar_sample_source *source);
 
 /* Returns a callback that sends a heartbeat to the other ranks, which borrows the source. */
 invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source);

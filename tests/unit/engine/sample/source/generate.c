@@ -83,8 +83,8 @@ static bool is_expected(const invar_rl_sample *s)
 
 static invar_status receive_sample(const invar_layout *layout)
 {
-    const invar_reward_source reward = {.reward = INVAR_REWARD_OVERLAP};
-    const invar_generate_args args = {.layout = layout, .reward_source = &reward, .per_prompt = 1};
+    const invar_generate_args args = {
+        .layout = layout, .reward_source.reward = INVAR_REWARD_OVERLAP, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
     invar_status status;
@@ -159,12 +159,11 @@ static invar_status sleep_in_pass(void *payload, int64_t samples_done, int64_t t
 /* Rank 0 samples for twice the timeout of rank 1, with heartbeats after each pass. */
 static invar_status sample_slowly(rank_run *run)
 {
-    const invar_reward_source reward = {.reward = INVAR_REWARD_NONE};
-    const invar_sampling_params sampling = {
-        .temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
     invar_layout layout;
     invar_generate_args args = {
-        .layout = &layout, .reward_source = &reward, .sampling = &sampling, .per_prompt = 1};
+        .layout = &layout,
+        .sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES},
+        .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
     invar_status status;

@@ -16,6 +16,7 @@
 #include "engine/sample/source/source.h"
 #include "tests/unit/engine/files/data/options.h"
 #include "tests/unit/engine/sample/rollout/prompts.h"
+#include "tests/unit/engine/sample/source/source_config.h"
 
 enum { PROMPTS = 2, PER_PROMPT = 2, LAG = 2, SEGMENT = 2, TICKS = 5 };
 
@@ -24,6 +25,7 @@ typedef struct inflight_fixture {
     invar_dataset *data;
     invar_model *model;
     invar_rollout *rollout;
+    invar_config config;
     invar_sample_source_options options;
 } inflight_fixture;
 
@@ -38,19 +40,21 @@ static void open_fixture(inflight_fixture *s, const invar_device *dev)
     assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
     s->model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, dev);
     assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
-    s->options = (invar_sample_source_options){
-        .data = s->data,
-        .tokenizer = s->tokenizer,
-        .spec = &s->model->spec,
-        .rollout = s->rollout,
-        .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 9},
-        .prompts = PROMPTS,
-        .per_prompt = PER_PROMPT,
-        .round = PROMPTS,
-        .schedule = {.lag = LAG, .segment = SEGMENT},
-        .load = ""};
-    assert_ok(invar_reward_parse(&s->options.reward_source.reward, &s->options.reward_source.boxed,
-                                 "overlap"));
+    s->config = source_config(PROMPTS);
+    s->options = (invar_sample_source_options){.config = &s->config,
+                                               .generate = {.rollout = s->rollout,
+                                                            .sampling = {.seed = 42,
+                                                                         .temperature = 1.0f,
+                                                                         .top_p = 1.0f,
+                                                                         .max_response = 9},
+                                                            .per_prompt = PER_PROMPT},
+                                               .data = s->data,
+                                               .tokenizer = s->tokenizer,
+                                               .spec = &s->model->spec,
+                                               .round = PROMPTS,
+                                               .schedule = {.lag = LAG, .segment = SEGMENT}};
+    assert_ok(invar_reward_parse(&s->options.generate.reward_source.reward,
+                                 &s->options.generate.reward_source.boxed, "overlap"));
 }
 
 static void close_fixture(inflight_fixture *s)
@@ -85,7 +89,7 @@ static invar_inflight_expectation expectation_of(const inflight_fixture *s,
     return (invar_inflight_expectation){.where = "flight",
                                         .data = s->data,
                                         .spec = &s->model->spec,
-                                        .sampling = s->options.sampling,
+                                        .sampling = s->options.generate.sampling,
                                         .first = first,
                                         .weights = first,
                                         .samples = source->position.samples,
@@ -168,11 +172,12 @@ static void test_inflight__resumes_from_its_bytes(void **state)
 /* Uses random rewards, so that some groups are dropped and some are kept as surplus. */
 static void use_surplus(inflight_fixture *s, int64_t lag)
 {
-    invar_reward_source *reward_source = &s->options.reward_source;
+    invar_reward_source *reward_source = &s->options.generate.reward_source;
 
     assert_ok(
         invar_reward_parse(&reward_source->reward, &reward_source->boxed, "deterministic_random"));
-    s->options.drop_zero_std = s->options.schedule.surplus = true;
+    s->config.dynamic_sampling_filter = INVAR_GROUP_FILTER_NONZERO_STD;
+    s->options.schedule.surplus = true;
     s->options.round = 7;
     s->options.schedule.lag = lag;
 }

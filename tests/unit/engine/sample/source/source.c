@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "tests/unit/engine/files/data/options.h"
 #include "tests/unit/engine/sample/rollout/prompts.h"
+#include "tests/unit/engine/sample/source/source_config.h"
 
 enum { PROMPTS = 2, PER_PROMPT = 2 };
 
@@ -24,6 +25,7 @@ typedef struct source_fixture {
     invar_model *model;
     invar_rollout *rollout;
     invar_saved_rollouts saved;
+    invar_config config;
     invar_sample_source_options options;
 } source_fixture;
 
@@ -42,20 +44,21 @@ static void open_fixture(source_fixture *s, const invar_device *dev, bool use_an
     s->model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
     assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
     s->saved.on_policy = true;
+    s->config = source_config(PROMPTS);
     s->options = (invar_sample_source_options){
+        .config = &s->config,
+        .generate =
+            {.rollout = s->rollout,
+             .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 3},
+             .per_prompt = use_answers ? 1 : PER_PROMPT},
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->model->spec,
-        .rollout = s->rollout,
-        .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 3},
         .use_data_answers = use_answers,
-        .prompts = PROMPTS,
-        .per_prompt = use_answers ? 1 : PER_PROMPT,
         .round = PROMPTS,
-        .load = "",
         .saved = &s->saved};
-    assert_ok(invar_reward_parse(&s->options.reward_source.reward, &s->options.reward_source.boxed,
-                                 "overlap"));
+    assert_ok(invar_reward_parse(&s->options.generate.reward_source.reward,
+                                 &s->options.generate.reward_source.boxed, "overlap"));
 }
 
 static void close_fixture(source_fixture *s)
@@ -150,8 +153,8 @@ static void test_source__a_filter_that_drops_all_fails(void **state)
     source_fixture s;
 
     open_fixture(&s, *state, false);
-    s.options.drop_zero_std = true;
-    s.options.per_prompt = 1;
+    s.config.dynamic_sampling_filter = INVAR_GROUP_FILTER_NONZERO_STD;
+    s.options.generate.per_prompt = 1;
     invar_sample_source_open(&source, &s.options);
     assert_ok(invar_sample_source_start(&source, &(invar_rollout_request){0}));
     while (!ready && status == INVAR_OK)
@@ -170,7 +173,7 @@ static void test_source__responses_of_the_data(void **state)
     source_fixture s;
 
     open_fixture(&s, *state, true);
-    s.options.rollout = NULL; // responses come from the data
+    s.options.generate.rollout = NULL; // responses come from the data
     invar_sample_source_open(&source, &s.options);
     assert_int_equal(collect(&batch, &source, 0), 1);
     assert_int_equal(batch.samples.count, PROMPTS);
@@ -200,8 +203,8 @@ static void test_source__files_are_the_same_samples(void **state)
     invar_sample_source_open(&writer, &s.options);
     (void)collect(&written, &writer, 0);
     assert_ok(invar_sample_source_save(&writer, &written, pattern));
-    s.options.load = pattern;
-    s.options.rollout = NULL;
+    s.config.load_debug_rollout_data = pattern;
+    s.options.generate.rollout = NULL;
     invar_sample_source_open(&reader, &s.options);
     assert_int_equal(collect(&loaded, &reader, 0), 1);
     assert_true(loaded.on_policy);
@@ -210,14 +213,14 @@ static void test_source__files_are_the_same_samples(void **state)
     invar_rl_samples_reset(&loaded.samples);
     invar_sample_source_close(&reader);
     // the sampling parameters of the file must be those of the recipe
-    s.options.sampling.max_response = 4;
+    s.options.generate.sampling.max_response = 4;
     invar_sample_source_open(&reader, &s.options);
     assert_ok(invar_sample_source_start(&reader, &writer.request));
     assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID,
                  "max_response");
     invar_sample_source_close(&reader);
     // a file of another run
-    s.options.sampling.max_response = 3;
+    s.options.generate.sampling.max_response = 3;
     s.options.run = (invar_digest){{8}};
     invar_sample_source_open(&reader, &s.options);
     assert_ok(invar_sample_source_start(&reader, &writer.request));
