@@ -27,32 +27,43 @@ typedef struct importance_call {
     const invar_rl_batch *batch;
     const invar_rl_options *options;
     float low, high, rs_low, rs_high; /* bounds of MIS, with defaults resolved */
+    float bound;                      /* of below_at and above_at */
 } importance_call;
 
 /* ---- per-token values as columns ------------------------------------------------------------- */
 
-typedef float (*value_fn)(const importance_call *w, int64_t t, float bound);
+typedef float (*value_fn)(const importance_call *w, int64_t t);
 
-static float sum_values(const importance_call *w, int64_t sample, value_fn value, float bound)
+static float sum_values(const importance_call *w, int64_t sample, value_fn value)
 {
     const int64_t *start = w->batch->offsets;
     int64_t tokens = start[sample + 1] - start[sample];
 
     for (int64_t t = 0; t < tokens; t++) {
         bool counts = w->batch->mask[start[sample] + t] != 0;
-        w->tally->row[t] = counts ? value(w, start[sample] + t, bound) : 0.0f;
+        w->tally->row[t] = counts ? value(w, start[sample] + t) : 0.0f;
     }
     return invar_reduce_f32(w->tally->row, tokens);
 }
 
-static void add_column(const importance_call *w, const char *name, value_fn value, float bound)
+static void add_column(const importance_call *w, const char *name, value_fn value)
 {
     int column = invar_masked_stats_add(w->tally, name);
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        sum_values(w, i, value, bound);
+        sum_values(w, i, value);
         invar_masked_stats_put(w->tally, column, i, w->tally->row);
     }
+}
+
+/* Adds the column of below_at or above_at with this bound. */
+static void add_column_beyond(const importance_call *w, const char *name, value_fn value,
+                              float bound)
+{
+    importance_call with = *w;
+
+    with.bound = bound;
+    add_column(&with, name, value);
 }
 
 static float log_ratio(const importance_call *w, int64_t t)
@@ -60,92 +71,75 @@ static float log_ratio(const importance_call *w, int64_t t)
     return w->batch->old_logp[t] - w->batch->rollout_logp[t];
 }
 
-static float abs_diff_at(const importance_call *w, int64_t t, float bound)
+static float abs_diff_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return invar_abs_f32(log_ratio(w, t));
 }
 
 /* KL divergence of the trainer from the sampler, whose log-prob is the first argument. */
-static float rollout_kl_at(const importance_call *w, int64_t t, float bound)
+static float rollout_kl_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return invar_kl_at(INVAR_KL_LOW_VAR, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
 }
 
-static float reverse_kl_at(const importance_call *w, int64_t t, float bound)
+static float reverse_kl_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return w->batch->old_logp[t] - w->batch->teacher_logp[t];
 }
 
-static float ratio_at(const importance_call *w, int64_t t, float bound)
+static float ratio_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return invar_ratio_of(log_ratio(w, t)).value;
 }
 
-static float ratio_off_at(const importance_call *w, int64_t t, float bound)
+static float ratio_off_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
-    return invar_abs_f32(ratio_at(w, t, 0.0f) - 1.0f);
+    return invar_abs_f32(ratio_at(w, t) - 1.0f);
 }
 
-static float weight_at(const importance_call *w, int64_t t, float bound)
+static float weight_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return w->importance->weight[t];
 }
 
-static float changed_at(const importance_call *w, int64_t t, float bound)
+static float changed_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
-    return w->importance->weight[t] != ratio_at(w, t, 0.0f) ? 1.0f : 0.0f;
+    return w->importance->weight[t] != ratio_at(w, t) ? 1.0f : 0.0f;
 }
 
-static float below_at(const importance_call *w, int64_t t, float bound)
+static float below_at(const importance_call *w, int64_t t)
 {
-    return w->importance->weight[t] < bound ? 1.0f : 0.0f;
+    return w->importance->weight[t] < w->bound ? 1.0f : 0.0f;
 }
 
-static float above_at(const importance_call *w, int64_t t, float bound)
+static float above_at(const importance_call *w, int64_t t)
 {
-    return w->importance->weight[t] > bound ? 1.0f : 0.0f;
+    return w->importance->weight[t] > w->bound ? 1.0f : 0.0f;
 }
 
-static float kl_at(const importance_call *w, int64_t t, float bound)
+static float kl_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return w->batch->rollout_logp[t] - w->batch->old_logp[t];
 }
 
-static float k3_at(const importance_call *w, int64_t t, float bound)
+static float k3_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return invar_kl_at(INVAR_KL_K3, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
 }
 
-static float old_at(const importance_call *w, int64_t t, float bound)
+static float old_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return w->batch->old_logp[t];
 }
 
-static float rollout_at(const importance_call *w, int64_t t, float bound)
+static float rollout_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
     return w->batch->rollout_logp[t];
 }
 
-static float difference_at(const importance_call *w, int64_t t, float bound)
+static float ratio_square_at(const importance_call *w, int64_t t)
 {
-    (void)bound;
-    return log_ratio(w, t);
-}
-
-static float ratio_square_at(const importance_call *w, int64_t t, float bound)
-{
-    float ratio = ratio_at(w, t, bound);
+    float ratio = ratio_at(w, t);
 
     return ratio * ratio;
 }
@@ -157,15 +151,15 @@ static void apply_tis(const importance_call *w)
     float low = w->options->tis_clip_low, high = w->options->tis_clip;
 
     for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
-        float ratio = w->batch->mask[t] ? ratio_at(w, t, 0.0f) : 0.0f;
+        float ratio = w->batch->mask[t] ? ratio_at(w, t) : 0.0f;
         float cut = ratio < low ? low : ratio > high ? high : ratio;
         if (w->options->tis_mode == INVAR_TIS_MODE_ICEPOP)
             cut = ratio >= low && ratio <= high ? ratio : 0.0f;
         w->importance->weight[t] = cut;
     }
-    add_column(w, "tis", ratio_at, 0.0f);
-    add_column(w, "tis_clipfrac", changed_at, 0.0f);
-    add_column(w, "tis_abs", ratio_off_at, 0.0f);
+    add_column(w, "tis", ratio_at);
+    add_column(w, "tis_clipfrac", changed_at);
+    add_column(w, "tis_abs", ratio_off_at);
 }
 
 /* ---- MIS ------------------------------------------------------------------------------------- */
@@ -181,7 +175,7 @@ static void raw_weights(const importance_call *w, invar_mis_level level)
     const int64_t *start = w->batch->offsets;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_values(w, i, difference_at, 0.0f);
+        float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_values(w, i, log_ratio);
         if (level == INVAR_MIS_LEVEL_GEOMETRIC)
             sum = sum / count_or_one(w, i);
         for (int64_t t = start[i]; t < start[i + 1]; t++) {
@@ -226,8 +220,8 @@ static void apply_veto(const importance_call *w)
 static void apply_rejection(const importance_call *w)
 {
     raw_weights(w, w->options->mis_rs_level);
-    add_column(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
-    add_column(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
+    add_column_beyond(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
+    add_column_beyond(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
     reject_outside(w, w->rs_low, w->rs_high);
     if (w->options->mis_veto > 0.0f)
         apply_veto(w);
@@ -237,18 +231,18 @@ static void bound_weights(const importance_call *w)
 {
     bool truncate = w->options->mis_mode == INVAR_MIS_MODE_TRUNCATE;
 
-    add_column(w, "mis_tis_weight_before_bound", weight_at, 0.0f);
+    add_column(w, "mis_tis_weight_before_bound", weight_at);
     switch (w->options->mis_mode) {
     case INVAR_MIS_MODE_TRUNCATE:
-        add_column(w, "mis_tis_truncate_fraction", above_at, w->high);
+        add_column_beyond(w, "mis_tis_truncate_fraction", above_at, w->high);
         break;
     case INVAR_MIS_MODE_CLIP:
-        add_column(w, "mis_tis_clip_fraction_low", below_at, w->low);
-        add_column(w, "mis_tis_clip_fraction_high", above_at, w->high);
+        add_column_beyond(w, "mis_tis_clip_fraction_low", below_at, w->low);
+        add_column_beyond(w, "mis_tis_clip_fraction_high", above_at, w->high);
         break;
     case INVAR_MIS_MODE_MASK:
-        add_column(w, "mis_tis_mask_fraction_low", below_at, w->low);
-        add_column(w, "mis_tis_mask_fraction_high", above_at, w->high);
+        add_column_beyond(w, "mis_tis_mask_fraction_low", below_at, w->low);
+        add_column_beyond(w, "mis_tis_mask_fraction_high", above_at, w->high);
         reject_outside(w, w->low, w->high);
         break;
     case INVAR_MIS_MODE_COUNT: break;
@@ -260,7 +254,7 @@ static void bound_weights(const importance_call *w)
         *weight = !truncate && *weight < w->low ? w->low : *weight;
         *weight = *weight > w->high ? w->high : *weight;
     }
-    add_column(w, "mis_tis_weight_after_bound", weight_at, 0.0f);
+    add_column(w, "mis_tis_weight_after_bound", weight_at);
 }
 
 /* Scales the weights to a mean of 1 over tokens, or over samples if a sample has one weight. */
@@ -271,7 +265,7 @@ static void normalize_weights(const importance_call *w)
     float tokens = w->tally->tokens < 1.0f ? 1.0f : w->tally->tokens, mean;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
-        float sum = sum_values(w, i, weight_at, 0.0f);
+        float sum = sum_values(w, i, weight_at);
         w->tally->scratch[i] = token ? sum : sum / count_or_one(w, i);
     }
     mean = invar_reduce_f32(w->tally->scratch, w->batch->samples);
@@ -319,10 +313,10 @@ static void add_perplexities(const importance_call *w)
         invar_masked_stats_add(w->tally, names[i]);
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float count = count_or_one(w, i);
-        float old = sum_values(w, i, old_at, 0.0f) / count;
-        float rollout = sum_values(w, i, rollout_at, 0.0f) / count;
-        float sequence = invar_ratio_of(sum_values(w, i, difference_at, 0.0f)).value;
-        float squares = sum_values(w, i, ratio_square_at, 0.0f) / count;
+        float old = sum_values(w, i, old_at) / count;
+        float rollout = sum_values(w, i, rollout_at) / count;
+        float sequence = invar_ratio_of(sum_values(w, i, log_ratio)).value;
+        float squares = sum_values(w, i, ratio_square_at) / count;
         float diff = rollout - old;
         const float values[VALUES] = {-old,
                                       invar_exp(-old),
@@ -347,16 +341,16 @@ static void apply_mis(importance_call *w)
     w->rs_low = o->mis_rs_low > 0.0f ? o->mis_rs_low : w->low;
     w->rs_high = o->mis_rs_high > 0.0f ? o->mis_rs_high : w->high;
     add_perplexities(w);
-    add_column(w, "mis_kl", kl_at, 0.0f);
-    add_column(w, "mis_k3_kl", k3_at, 0.0f);
+    add_column(w, "mis_kl", kl_at);
+    add_column(w, "mis_k3_kl", k3_at);
     if (o->mis_rs)
         apply_rejection(w);
     raw_weights(w, o->mis_level);
     bound_weights(w);
-    add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at, 0.0f);
+    add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at);
     if (o->mis_batch_normalize)
         normalize_weights(w);
-    add_column(w, "mis_is_ratio_mean_final", weight_at, 0.0f);
+    add_column(w, "mis_is_ratio_mean_final", weight_at);
     add_extremes(w);
 }
 
@@ -384,11 +378,11 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *st
     out->keep = (uint8_t *)block + tokens * sizeof(float);
     memcpy(out->keep, batch->mask, tokens);
     if (policy && is_comparable(batch)) {
-        add_column(&w, "train_rollout_logprob_abs_diff", abs_diff_at, 0.0f);
-        add_column(&w, "train_rollout_kl", rollout_kl_at, 0.0f);
+        add_column(&w, "train_rollout_logprob_abs_diff", abs_diff_at);
+        add_column(&w, "train_rollout_kl", rollout_kl_at);
     }
     if (policy && batch->old_logp && batch->teacher_logp)
-        add_column(&w, "opd_reverse_kl", reverse_kl_at, 0.0f);
+        add_column(&w, "opd_reverse_kl", reverse_kl_at);
     if (!policy || (!options->use_tis && !options->use_mis))
         return INVAR_OK;
     out->weight = block;

@@ -32,6 +32,11 @@ bool invar_is_letter(char c)
     return invar_lower(c) >= 'a' && invar_lower(c) <= 'z';
 }
 
+bool invar_is_word(char c)
+{
+    return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
+}
+
 /* ---- views ----------------------------------------------------------------------------------- */
 
 size_t invar_str_view_find(invar_str_view view, size_t from, const char *what)
@@ -43,6 +48,25 @@ size_t invar_str_view_find(invar_str_view view, size_t from, const char *what)
             return at;
     }
     return view.length;
+}
+
+bool invar_str_view_matches(invar_str_view view, size_t at, invar_str_view what)
+{
+    if (at > view.length || what.length > view.length - at)
+        return false;
+    for (size_t i = 0; i < what.length; i++)
+        if (invar_lower(view.text[at + i]) != invar_lower(what.text[i]))
+            return false;
+    return true;
+}
+
+size_t invar_str_view_character(invar_str_view view, size_t at)
+{
+    size_t end = at + 1;
+
+    while (end < view.length && (view.text[end] & 0xC0) == 0x80)
+        end++;
+    return end - at;
 }
 
 invar_str_view invar_str_view_trim(invar_str_view view)
@@ -133,9 +157,19 @@ void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t lengt
     answer->text[answer->length] = '\0';
 }
 
+void invar_answer_text_insert(invar_answer_text *answer, size_t at, const char *text)
+{
+    invar_answer_text_splice(answer, at, 0, invar_str_view_of(text));
+}
+
+void invar_answer_text_erase(invar_answer_text *answer, size_t at, size_t length)
+{
+    invar_answer_text_splice(answer, at, length, (invar_str_view){"", 0});
+}
+
 void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by)
 {
-    invar_str_view with = {by, strlen(by)};
+    invar_str_view with = invar_str_view_of(by);
     size_t at = 0;
 
     for (;;) {

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,13 +33,25 @@ typedef struct invar_str_view {
     size_t length;
 } invar_str_view;
 
+static inline invar_str_view invar_str_view_of(const char *text)
+{
+    return (invar_str_view){text, strlen(text)};
+}
+
 bool invar_is_blank(char c);
 bool invar_is_digit(char c);
 bool invar_is_letter(char c);
+bool invar_is_word(char c); /* part of a word: letter, digit, underscore, not ASCII */
 char invar_lower(char c);
 
 /* Returns the position of the first `what` at or after `from`; view.length if it does not occur. */
 size_t invar_str_view_find(invar_str_view view, size_t from, const char *what);
+
+/* Returns true if `what` occurs at this position, in any case. */
+bool invar_str_view_matches(invar_str_view view, size_t at, invar_str_view what);
+
+/* Returns the bytes of the UTF-8 character at `at`, at most up to the end of the view. */
+size_t invar_str_view_character(invar_str_view view, size_t at);
 
 /* Returns the view without blanks at its ends. */
 invar_str_view invar_str_view_trim(invar_str_view view);
@@ -59,6 +72,10 @@ bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text
 /* Replaces the bytes [at, at + length) by `by`, or marks the text as too long. */
 void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
                               invar_str_view by);
+
+/* Insert a text, or remove bytes. */
+void invar_answer_text_insert(invar_answer_text *answer, size_t at, const char *text);
+void invar_answer_text_erase(invar_answer_text *answer, size_t at, size_t length);
 
 /* Replaces every occurrence of `what` from left to right; inserted text is not searched again. */
 void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by);

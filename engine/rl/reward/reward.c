@@ -71,16 +71,6 @@ static invar_status compute_exact(double *out, const invar_reward_input *c)
     return INVAR_OK;
 }
 
-/* Returns the bytes of the UTF-8 character at `at`. */
-static size_t char_bytes(invar_str_view p, size_t at)
-{
-    size_t end = at + 1;
-
-    while (end < p.length && (p.text[end] & 0xC0) == 0x80)
-        end++;
-    return end - at;
-}
-
 /* Returns the share of the label's characters that the response has at the same position. */
 static invar_status compute_overlap(double *out, const invar_reward_input *c)
 {
@@ -88,7 +78,8 @@ static invar_status compute_overlap(double *out, const invar_reward_input *c)
     size_t i = 0, same = 0, all = 0;
 
     for (size_t j = 0; j < b.length; all++) {
-        size_t size = char_bytes(b, j), other = i < a.length ? char_bytes(a, i) : 0;
+        size_t size = invar_str_view_character(b, j),
+               other = i < a.length ? invar_str_view_character(a, i) : 0;
         same += size == other && memcmp(a.text + i, b.text + j, size) == 0;
         i += other;
         j += size;

@@ -27,19 +27,6 @@ static invar_str_view last_characters(invar_str_view p)
     return (invar_str_view){p.text + at, p.length - at};
 }
 
-static bool matches_word(invar_str_view p, size_t at, const char *word)
-{
-    size_t length = strlen(word);
-
-    if (at + length > p.length)
-        return false;
-    for (size_t i = 0; i < length; i++) {
-        if (invar_lower(p.text[at + i]) != word[i])
-            return false;
-    }
-    return true;
-}
-
 static size_t skip_blanks(invar_str_view p, size_t at)
 {
     while (at < p.length && invar_is_blank(p.text[at]))
@@ -52,7 +39,7 @@ static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
 {
     size_t first, end;
 
-    if (!matches_word(p, at, "answer"))
+    if (!invar_str_view_matches(p, at, invar_str_view_of("answer")))
         return false;
     at = skip_blanks(p, at + 6);
     if (at == p.length || p.text[at] != ':')
@@ -85,11 +72,6 @@ static bool last_answer(invar_str_view *out, invar_str_view p)
 
 /* ---- normalization --------------------------------------------------------------------------- */
 
-static void erase_text(invar_answer_text *a, size_t at, size_t length)
-{
-    invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
-}
-
 /* Replaces "head...}" by its content, up to the first brace, or the last one if `last` is set. */
 static void unwrap_command(invar_answer_text *a, const char *head, bool last)
 {
@@ -105,8 +87,8 @@ static void unwrap_command(invar_answer_text *a, const char *head, bool last)
         }
         if (end >= a->length)
             return;
-        erase_text(a, end, 1);
-        erase_text(a, at, strlen(head));
+        invar_answer_text_erase(a, end, 1);
+        invar_answer_text_erase(a, at, strlen(head));
         at = end - strlen(head);
     }
 }
@@ -119,20 +101,8 @@ static void keep_formula(invar_answer_text *a)
 
     if (first >= a->length || second >= a->length)
         return;
-    erase_text(a, second + 1, a->length - second - 1);
-    erase_text(a, 0, first);
-}
-
-static size_t char_end(const invar_answer_text *a, size_t at)
-{
-    for (at++; at < a->length && (a->text[at] & 0xC0) == 0x80;)
-        at++;
-    return at;
-}
-
-static void insert_text(invar_answer_text *a, size_t at, const char *text)
-{
-    invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
+    invar_answer_text_erase(a, second + 1, a->length - second - 1);
+    invar_answer_text_erase(a, 0, first);
 }
 
 /* Adds braces: "frac12" becomes "frac{1}{2}", "sqrt3" becomes "sqrt{3}". */
@@ -146,16 +116,16 @@ static void brace_arguments(invar_answer_text *a, const char *word, bool two)
         at += strlen(word);
         if (at >= a->length || a->text[at] == '{')
             continue;
-        middle = char_end(a, at);
+        middle = at + invar_str_view_character(invar_answer_text_view(a), at);
         if (two && middle >= a->length)
             continue;
-        end = two ? char_end(a, middle) : middle;
+        end = two ? middle + invar_str_view_character(invar_answer_text_view(a), middle) : middle;
         if (two && a->text[middle] != '{') {
-            insert_text(a, end, "}");
-            insert_text(a, middle, "{");
+            invar_answer_text_insert(a, end, "}");
+            invar_answer_text_insert(a, middle, "{");
         }
-        insert_text(a, middle, "}");
-        insert_text(a, at, "{");
+        invar_answer_text_insert(a, middle, "}");
+        invar_answer_text_insert(a, at, "{");
         at = end;
     }
 }

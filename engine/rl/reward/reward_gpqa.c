@@ -32,11 +32,6 @@ static char to_upper(char c)
     return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
 }
 
-static bool is_word(char c)
-{
-    return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
-}
-
 /* ---- letter in the response ------------------------------------------------------------------ */
 
 /* Returns the option's letter at `at` if it is a separate word, else 0. */
@@ -45,26 +40,14 @@ static char letter_at(const question *q, invar_str_view p, size_t at)
     bool small;
 
     if (at >= p.length || !invar_is_letter(p.text[at]) || !q->valid[to_upper(p.text[at]) - 'A'] ||
-        (at > 0 && is_word(p.text[at - 1])) || (at + 1 < p.length && is_word(p.text[at + 1])))
+        (at > 0 && invar_is_word(p.text[at - 1])) ||
+        (at + 1 < p.length && invar_is_word(p.text[at + 1])))
         return 0;
     // "a" may be an article: a small letter counts only at the end of a phrase
     small = p.text[at] != to_upper(p.text[at]);
     if (small && at + 1 < p.length && !strchr(".,;:)]}*\n\r", p.text[at + 1]))
         return 0;
     return to_upper(p.text[at]);
-}
-
-static bool matches_word(invar_str_view p, size_t at, const char *word)
-{
-    size_t length = strlen(word);
-
-    if (at > p.length || length > p.length - at)
-        return false;
-    for (size_t i = 0; i < length; i++) {
-        if (invar_lower(p.text[at + i]) != word[i])
-            return false;
-    }
-    return true;
 }
 
 static size_t skip_chars(invar_str_view p, size_t at, const char *set)
@@ -82,17 +65,17 @@ static char letter_after_word(const question *q, invar_str_view p, size_t at, co
 {
     static const char *const commands[] = {"\\boxed", "\\text", "\\mathrm", "\\textbf"};
 
-    if (!matches_word(p, at, word))
+    if (!invar_str_view_matches(p, at, invar_str_view_of(word)))
         return 0;
     at = skip_chars(p, at + strlen(word), " \t\r\n*");
-    if (matches_word(p, at, "is"))
+    if (invar_str_view_matches(p, at, invar_str_view_of("is")))
         at += 2;
     at = skip_chars(p, at, " \t\r\n*:");
     for (bool more = true; more;) {
         more = false;
         at = skip_chars(p, at, " ([{*$\"'");
         for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-            if (matches_word(p, at, commands[i]) && !more) {
+            if (invar_str_view_matches(p, at, invar_str_view_of(commands[i])) && !more) {
                 at += strlen(commands[i]);
                 more = true;
             }
@@ -107,12 +90,12 @@ static char letter_before(const question *q, invar_str_view p, size_t at)
     char letter = letter_at(q, p, at);
 
     at = skip_chars(p, at + 1, " )]*\t\r\n");
-    if (!letter || !matches_word(p, at, "is"))
+    if (!letter || !invar_str_view_matches(p, at, invar_str_view_of("is")))
         return 0;
     at = skip_chars(p, at + 2, " \t\r\n");
-    if (matches_word(p, at, "the"))
+    if (invar_str_view_matches(p, at, invar_str_view_of("the")))
         at = skip_chars(p, at + 3, " \t\r\n");
-    return matches_word(p, at, "correct") ? letter : 0;
+    return invar_str_view_matches(p, at, invar_str_view_of("correct")) ? letter : 0;
 }
 
 static char find_letter(const question *q, invar_str_view p)

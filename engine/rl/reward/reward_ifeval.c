@@ -69,21 +69,6 @@ static invar_status compare_count(bool *out, const form_rule *r, size_t count, c
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static bool in_word(char c)
-{
-    return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
-}
-
-static bool matches_at(invar_str_view text, size_t at, invar_str_view what)
-{
-    if (what.length > text.length - at)
-        return false;
-    for (size_t i = 0; i < what.length; i++)
-        if (invar_lower(text.text[at + i]) != invar_lower(what.text[i]))
-            return false;
-    return true;
-}
-
 /* Counts occurrences that do not overlap, in any case; if `whole` is set, only complete words. */
 static size_t count_occurrences(invar_str_view text, invar_str_view what, bool whole)
 {
@@ -91,10 +76,10 @@ static size_t count_occurrences(invar_str_view text, invar_str_view what, bool w
 
     for (size_t at = 0; at < text.length;) {
         size_t end = at + what.length;
-        bool found = matches_at(text, at, what);
+        bool found = invar_str_view_matches(text, at, what);
         if (found && whole)
-            found = (at == 0 || !in_word(text.text[at - 1])) &&
-                    (end == text.length || !in_word(text.text[end]));
+            found = (at == 0 || !invar_is_word(text.text[at - 1])) &&
+                    (end == text.length || !invar_is_word(text.text[end]));
         count += found;
         at = found ? end : at + 1;
     }
@@ -113,8 +98,10 @@ static invar_str_view next_line(invar_str_view *rest)
 
 /* ---- keywords -------------------------------------------------------------------------------- */
 
-static invar_status check_keyword_list(bool *out, const form_rule *r, const char *key, bool wanted)
+static invar_status check_keyword_list(bool *out, const form_rule *r)
 {
+    const bool wanted = strcmp(r->name, "keywords:existence") == 0;
+    const char *key = wanted ? "keywords" : "forbidden_words";
     const json_t *list = json_object_get(r->arguments, key);
 
     if (json_array_size(list) == 0)
@@ -130,16 +117,6 @@ static invar_status check_keyword_list(bool *out, const form_rule *r, const char
                     !wanted) > 0) == wanted;
     }
     return INVAR_OK;
-}
-
-static invar_status check_keywords(bool *out, const form_rule *r)
-{
-    return check_keyword_list(out, r, "keywords", true);
-}
-
-static invar_status check_forbidden_words(bool *out, const form_rule *r)
-{
-    return check_keyword_list(out, r, "forbidden_words", false);
 }
 
 static invar_status check_keyword_frequency(bool *out, const form_rule *r)
@@ -166,7 +143,7 @@ static invar_status check_word_count(bool *out, const form_rule *r)
     size_t count = 0;
 
     for (size_t i = 0; i < r->text.length; i++)
-        count += in_word(r->text.text[i]) && (i == 0 || !in_word(r->text.text[i - 1]));
+        count += invar_is_word(r->text.text[i]) && (i == 0 || !invar_is_word(r->text.text[i - 1]));
     return compare_count(out, r, count, "num_words", "relation");
 }
 
@@ -179,7 +156,7 @@ static invar_status check_sentence_count(bool *out, const form_rule *r)
     for (size_t i = 0; i < r->text.length; i++) {
         bool ends = strchr(".!?", r->text.text[i]) && r->text.text[i];
         count += begun && ends;
-        begun = !ends && (begun || in_word(r->text.text[i]));
+        begun = !ends && (begun || invar_is_word(r->text.text[i]));
     }
     return compare_count(out, r, count + begun, "num_sentences", "relation");
 }
@@ -301,8 +278,9 @@ static invar_status check_json(bool *out, const form_rule *r)
     return status == INVAR_E_INVALID ? INVAR_OK : status;
 }
 
-static invar_status check_case(bool *out, const form_rule *r, bool capital)
+static invar_status check_case(bool *out, const form_rule *r)
 {
+    const bool capital = strcmp(r->name, "change_case:english_capital") == 0;
     bool some = false;
 
     *out = true;
@@ -315,16 +293,6 @@ static invar_status check_case(bool *out, const form_rule *r, bool capital)
     }
     *out = *out && some;
     return INVAR_OK;
-}
-
-static invar_status check_capitals(bool *out, const form_rule *r)
-{
-    return check_case(out, r, true);
-}
-
-static invar_status check_lowercase(bool *out, const form_rule *r)
-{
-    return check_case(out, r, false);
 }
 
 static invar_status check_no_comma(bool *out, const form_rule *r)
@@ -349,7 +317,8 @@ static invar_status check_end_phrase(bool *out, const form_rule *r)
     phrase = invar_str_view_trim(phrase);
     if (text.length > 0 && text.text[text.length - 1] == '"')
         text = invar_str_view_trim((invar_str_view){text.text, text.length - 1});
-    *out = phrase.length <= text.length && matches_at(text, text.length - phrase.length, phrase);
+    *out = phrase.length <= text.length &&
+           invar_str_view_matches(text, text.length - phrase.length, phrase);
     return INVAR_OK;
 }
 
@@ -359,8 +328,8 @@ static const struct {
     const char *name;
     invar_status (*check)(bool *out, const form_rule *r);
 } rules[] = {
-    {"keywords:existence", check_keywords},
-    {"keywords:forbidden_words", check_forbidden_words},
+    {"keywords:existence", check_keyword_list},
+    {"keywords:forbidden_words", check_keyword_list},
     {"keywords:frequency", check_keyword_frequency},
     {"keywords:letter_frequency", check_letter_frequency},
     {"length_constraints:number_words", check_word_count},
@@ -372,8 +341,8 @@ static const struct {
     {"detectable_format:json_format", check_json},
     {"detectable_content:number_placeholders", check_placeholders},
     {"detectable_content:postscript", check_postscript},
-    {"change_case:english_capital", check_capitals},
-    {"change_case:english_lowercase", check_lowercase},
+    {"change_case:english_capital", check_case},
+    {"change_case:english_lowercase", check_case},
     {"punctuation:no_comma", check_no_comma},
     {"startend:quotation", check_quotation},
     {"startend:end_checker", check_end_phrase},

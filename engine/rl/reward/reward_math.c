@@ -23,26 +23,6 @@ static bool starts_with(const invar_answer_text *a, size_t at, const char *what)
            memcmp(a->text + at, what, length) == 0;
 }
 
-/* Returns the bytes of the UTF-8 character at `at`, at most up to the end of the text. */
-static size_t char_bytes(const invar_answer_text *a, size_t at)
-{
-    size_t end = at + 1;
-
-    while (end < a->length && (a->text[end] & 0xC0) == 0x80)
-        end++;
-    return end - at;
-}
-
-static void insert_text(invar_answer_text *a, size_t at, const char *text)
-{
-    invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
-}
-
-static void erase_text(invar_answer_text *a, size_t at, size_t length)
-{
-    invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
-}
-
 /* Removes \text{...} around the complete answer. */
 static void unwrap_text(invar_answer_text *a)
 {
@@ -51,8 +31,8 @@ static void unwrap_text(invar_answer_text *a)
 
     if (!starts_with(a, 0, head) || a->length < length + 2 || a->text[a->length - 1] != '}')
         return;
-    erase_text(a, a->length - 1, 1);
-    erase_text(a, 0, length);
+    invar_answer_text_erase(a, a->length - 1, 1);
+    invar_answer_text_erase(a, 0, length);
     invar_answer_text_trim(a);
 }
 
@@ -72,8 +52,9 @@ static bool brace_roots(invar_answer_text *a)
             return false;
         if (a->text[at] == '{')
             continue;
-        insert_text(a, at + char_bytes(a, at), "}");
-        insert_text(a, at, "{");
+        invar_answer_text_insert(a, at + invar_str_view_character(invar_answer_text_view(a), at),
+                                 "}");
+        invar_answer_text_insert(a, at, "{");
     }
 }
 
@@ -96,17 +77,18 @@ static bool brace_fractions(invar_answer_text *a)
             return false;
         if (a->text[at] == '{')
             continue;
-        second = at + char_bytes(a, at);
+        second = at + invar_str_view_character(invar_answer_text_view(a), at);
         if (second >= a->length || starts_with(a, second, head)) {
             *a = before; // there is one argument only: keep the text unchanged
             return true;
         }
         if (a->text[second] != '{') {
-            insert_text(a, second + char_bytes(a, second), "}");
-            insert_text(a, second, "{");
+            invar_answer_text_insert(
+                a, second + invar_str_view_character(invar_answer_text_view(a), second), "}");
+            invar_answer_text_insert(a, second, "{");
         }
-        insert_text(a, second, "}");
-        insert_text(a, at, "{");
+        invar_answer_text_insert(a, second, "}");
+        invar_answer_text_insert(a, at, "{");
     }
 }
 
@@ -135,8 +117,8 @@ static void write_quotient(invar_answer_text *a)
         !is_plain_integer((invar_str_view){a->text + slash + 1, a->length - slash - 1}))
         return;
     invar_answer_text_splice(a, slash, 1, (invar_str_view){"}{", 2});
-    insert_text(a, 0, "\\frac{");
-    insert_text(a, a->length, "}");
+    invar_answer_text_insert(a, 0, "\\frac{");
+    invar_answer_text_insert(a, a->length, "}");
 }
 
 /* Removes the name of "x=5": one equals sign, with at most two characters before it. */
@@ -146,7 +128,7 @@ static void drop_name(invar_answer_text *a)
     size_t sign = invar_str_view_find(all, 0, "=");
 
     if (sign < a->length && sign <= 2 && invar_str_view_find(all, sign + 1, "=") == a->length)
-        erase_text(a, 0, sign + 1);
+        invar_answer_text_erase(a, 0, sign + 1);
 }
 
 /* Removes a unit, "\text{ m}", and everything after it. Returns false if there are two units. */
@@ -159,7 +141,7 @@ static bool drop_unit(invar_answer_text *a)
         return true;
     if (invar_str_view_find(invar_answer_text_view(a), at + 1, unit) < a->length)
         return false;
-    erase_text(a, at, a->length - at);
+    invar_answer_text_erase(a, at, a->length - at);
     return true;
 }
 
@@ -178,7 +160,7 @@ static bool rewrite_as_text(invar_answer_text *a)
     invar_answer_text_replace(a, " .", " 0.");
     invar_answer_text_replace(a, "{.", "{0.");
     if (a->length > 0 && a->text[0] == '.')
-        insert_text(a, 0, "0");
+        invar_answer_text_insert(a, 0, "0");
     drop_name(a);
     if (!brace_roots(a))
         return false;
@@ -229,7 +211,7 @@ static void drop_units(invar_answer_text *a)
                     mark++;
                 end = mark > end + 1 ? mark : end;
             }
-            erase_text(a, at, end - at);
+            invar_answer_text_erase(a, at, end - at);
         }
     }
 }
@@ -245,7 +227,7 @@ static size_t argument_end(const invar_answer_text *a, size_t at)
     if (at >= a->length)
         return 0;
     if (a->text[at] != '{')
-        return at + char_bytes(a, at);
+        return at + invar_str_view_character(invar_answer_text_view(a), at);
     for (size_t i = at; i < a->length; i++) {
         depth += a->text[i] == '{';
         depth -= a->text[i] == '}';
@@ -293,7 +275,7 @@ static void replace_fractions(invar_answer_text *a)
         if (!end)
             continue;
         replace_braces(a, middle, end, false);
-        insert_text(a, middle, "/");
+        invar_answer_text_insert(a, middle, "/");
         replace_braces(a, top, middle, false);
         invar_answer_text_splice(a, at, top - at, (invar_str_view){" ", 1});
     }
@@ -359,7 +341,7 @@ static void join_signs(invar_answer_text *a)
 {
     for (size_t at = 0; at < a->length; at++) {
         while (a->text[at] == '-' && at + 1 < a->length && a->text[at + 1] == ' ')
-            erase_text(a, at + 1, 1);
+            invar_answer_text_erase(a, at + 1, 1);
     }
 }
 
@@ -370,7 +352,7 @@ static void join_thousands(invar_answer_text *a)
         const char *c = a->text + at;
         if (*c == ',' && invar_is_digit(c[-1]) && invar_is_digit(c[1]) && invar_is_digit(c[2]) &&
             invar_is_digit(c[3]) && !invar_is_digit(c[4]))
-            erase_text(a, at, 1);
+            invar_answer_text_erase(a, at, 1);
     }
 }
 
@@ -394,8 +376,8 @@ static void normalize_as_value(invar_answer_text *a, invar_str_view piece)
     invar_answer_text_replace(a, "^{\\circ}", "");
     invar_answer_text_replace(a, "^\\circ", "");
     if (a->length > 1 && a->text[0] == '{' && argument_end(a, 0) == a->length) {
-        erase_text(a, a->length - 1, 1);
-        erase_text(a, 0, 1);
+        invar_answer_text_erase(a, a->length - 1, 1);
+        invar_answer_text_erase(a, 0, 1);
     }
     invar_answer_text_replace(a, ",\\! ", "");
     invar_answer_text_replace(a, ",\\!", "");
@@ -406,7 +388,7 @@ static void normalize_as_value(invar_answer_text *a, invar_str_view piece)
     invar_answer_text_replace(a, "{", "");
     invar_answer_text_replace(a, "}", "");
     if (a->length > 1 && a->text[a->length - 1] == '.')
-        erase_text(a, a->length - 1, 1);
+        invar_answer_text_erase(a, a->length - 1, 1);
     invar_answer_text_to_lower(a);
     join_thousands(a);
 }
