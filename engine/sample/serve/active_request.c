@@ -253,14 +253,9 @@ static void fill_events(invar_active_request *t)
         int http;
         const invar_response_error object =
             invar_active_request_error(&http, invar_error_last(), NULL);
-        invar_json_text event = {0};
 
-        invar_completion_response_put_error(&event, &object);
         invar_json_text_reset(&t->text);
-        invar_json_text_append(&t->text, "data: ", 6);
-        invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
-        invar_json_text_append(&t->text, "\n\n", 2);
-        invar_json_text_release(&event);
+        invar_completion_response_error_event(&t->text, &object);
         t->response.finished = true;
     }
 }

@@ -532,8 +532,10 @@ static void end_event(invar_json_text *out, invar_json_text *event)
 }
 
 /* Writes the beginning of an event about a choice, up to its text. */
-static void open_choice(invar_json_text *event, const invar_completion_response *r, int64_t index)
+static void open_choice(invar_json_text *out, invar_json_text *event,
+                        const invar_completion_response *r, int64_t index)
 {
+    begin_event(out, event);
     put_head(event, r, true);
     invar_json_text_put_open(event, "choices", '[');
     invar_json_text_open(event, '{');
@@ -541,8 +543,8 @@ static void open_choice(invar_json_text *event, const invar_completion_response 
 }
 
 /* Writes the end of an event about a choice. `why` is NULL if the choice is not finished. */
-static void close_choice(invar_json_text *event, const invar_completion_response *r, int64_t index,
-                         const char *why)
+static void close_choice(invar_json_text *out, invar_json_text *event,
+                         const invar_completion_response *r, int64_t index, const char *why)
 {
     invar_json_text_put_string(event, "finish_reason", why);
     invar_json_text_close(event, '}');
@@ -552,6 +554,7 @@ static void close_choice(invar_json_text *event, const invar_completion_response
     if (why)
         put_coordinates(event, r, index, 1);
     invar_json_text_close(event, '}');
+    end_event(out, event);
 }
 
 /* Writes text of a choice in the form of the route; with the role if `role` is set. */
@@ -586,12 +589,10 @@ static invar_status write_first_event(invar_json_text *out, invar_json_text *eve
     if (!chat && !r->request->echo && !r->request->return_token_ids)
         return INVAR_OK;
     INVAR_TRY(prompt_text(&echo, &bytes, r, index / r->generation->n));
-    begin_event(out, event);
-    open_choice(event, r, index);
+    open_choice(out, event, r, index);
     put_delta(event, r, echo ? echo : "", bytes, chat);
     put_tokens(event, r, index, 0, true);
-    close_choice(event, r, index, NULL);
-    end_event(out, event);
+    close_choice(out, event, r, index, NULL);
     invar_free(echo);
     return INVAR_OK;
 }
@@ -619,13 +620,11 @@ static void write_text_event(invar_json_text *out, invar_json_text *event,
 
     if (end <= voice->sent_bytes)
         return;
-    begin_event(out, event);
-    open_choice(event, r, index);
+    open_choice(out, event, r, index);
     put_delta(event, r, invar_detokenizer_text(voice) + voice->sent_bytes, end - voice->sent_bytes,
               false);
     put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
-    close_choice(event, r, index, NULL);
-    end_event(out, event);
+    close_choice(out, event, r, index, NULL);
     voice->sent_bytes = end;
 }
 
@@ -648,22 +647,19 @@ static void write_calls_event(invar_json_text *out, invar_json_text *event,
 {
     const invar_response_choice *c = &r->choices[index];
 
-    begin_event(out, event);
-    open_choice(event, r, index);
+    open_choice(out, event, r, index);
     invar_json_text_put_open(event, "delta", '{');
     put_calls(event, r, index, calls, true);
     invar_json_text_close(event, '}');
     put_tokens(event, r, index, tokens_before(c, c->detokenizer.end), false);
-    close_choice(event, r, index, NULL);
-    end_event(out, event);
+    close_choice(out, event, r, index, NULL);
 }
 
 /* Writes the last event of a choice, with the remaining tokens, which have no text. */
 static void write_last_event(invar_json_text *out, invar_json_text *event,
                              const invar_completion_response *r, int64_t index, const char *why)
 {
-    begin_event(out, event);
-    open_choice(event, r, index);
+    open_choice(out, event, r, index);
     if (r->request->kind == INVAR_COMPLETION_REQUEST_CHAT) {
         invar_json_text_put_open(event, "delta", '{');
         invar_json_text_close(event, '}');
@@ -671,8 +667,7 @@ static void write_last_event(invar_json_text *out, invar_json_text *event,
         invar_json_text_put_string(event, "text", "");
     }
     put_tokens(event, r, index, r->choices[index].count, false);
-    close_choice(event, r, index, why);
-    end_event(out, event);
+    close_choice(out, event, r, index, why);
 }
 
 static invar_status write_final_events(invar_json_text *out, invar_json_text *event,
@@ -752,6 +747,16 @@ void invar_completion_response_put_error(invar_json_text *out, const invar_respo
     invar_json_text_put_string(out, "code", e->code);
     invar_json_text_close(out, '}');
     invar_json_text_close(out, '}');
+}
+
+void invar_completion_response_error_event(invar_json_text *out, const invar_response_error *e)
+{
+    invar_json_text event = {0};
+
+    begin_event(out, &event);
+    invar_completion_response_put_error(&event, e);
+    end_event(out, &event);
+    invar_json_text_release(&event);
 }
 
 void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *f)

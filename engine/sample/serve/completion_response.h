@@ -85,6 +85,9 @@ typedef struct invar_response_error {
 /* Writes an object with the member "error". */
 void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *error);
 
+/* Writes the last event of a stream, with the object of a failure. */
+void invar_completion_response_error_event(invar_json_text *out, const invar_response_error *error);
+
 /* Writes the object of the served model, or a list that contains only that object. */
 void invar_completion_response_put_model(invar_json_text *out,
                                          const invar_server_info *server_info);

@@ -5,8 +5,7 @@
  * a request, reserves memory for it, submits it to the inference engine through active_request.h,
  * waits for its tokens and writes the response or stream.
  *
- * `lock` guards the memory counts, the number of requests in progress, the shutdown flag and the
- * metrics. A thread takes `memory_queue` before `lock`, never after it.
+ * `lock` guards the number of requests in progress, the shutdown flag and the metrics.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,14 +42,8 @@ struct invar_server {
     uint16_t port;
     pthread_mutex_t lock;
     pthread_cond_t idle_cond;
-    int64_t n_answering;          /* requests that are being answered */
-    int64_t memory;               /* bytes that the requests in flight have reserved until they
-                                     end */
-    int64_t temporary_memory;     /* bytes reserved for a part of a request, which are given back
-                                     before it ends */
-    pthread_cond_t memory_cond;   /* signaled when temporary memory was given back */
-    pthread_mutex_t memory_queue; /* held while waiting for temporary memory, so that only one
-                                     thread waits at a time */
+    int64_t n_answering; /* requests that are being answered */
+    invar_memory_budget memory;
     bool closing;
     invar_server_metrics metrics; /* guarded by `lock` */
 };
@@ -91,48 +84,10 @@ static void set_failure_response(invar_http_transaction *transaction, const inva
 
 /* ---- memory of requests ---------------------------------------------------------------------- */
 
-/*
- * Reserves memory for a request: until its release if `keep` is set, otherwise until it is given
- * back. Waits for temporary memory of other requests. Returns INVAR_E_BUSY if other requests keep
- * too much memory, and INVAR_E_INVALID if the request alone needs more than the limit.
- */
-static invar_status reserve_memory(invar_server *s, invar_http_transaction *transaction,
-                                   uint64_t bytes, bool keep)
+/* Returns the memory of the request of a transaction. */
+static invar_serve_memory memory_of(invar_server *s, invar_http_transaction *transaction)
 {
-    int64_t most = s->options.max_memory_bytes > 0 ? s->options.max_memory_bytes : INT64_MAX;
-    bool alone, fits;
-
-    (void)pthread_mutex_lock(&s->memory_queue);
-    (void)pthread_mutex_lock(&s->lock);
-    do {
-        alone = bytes > (uint64_t)(most - transaction->memory);
-        fits = bytes <= (uint64_t)(most - s->memory);
-    } while (fits && bytes > (uint64_t)(most - s->memory - s->temporary_memory) &&
-             pthread_cond_wait(&s->memory_cond, &s->lock) == 0);
-    if (fits) {
-        s->memory += keep ? (int64_t)bytes : 0;
-        transaction->memory += keep ? (int64_t)bytes : 0;
-        s->temporary_memory += keep ? 0 : (int64_t)bytes;
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    (void)pthread_mutex_unlock(&s->memory_queue);
-    if (fits)
-        return INVAR_OK;
-    if (alone)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "the request needs more memory than the server has for all requests, "
-                          "%" PRId64 " bytes (--max-memory-bytes): send less in one request",
-                          most);
-    return INVAR_FAIL(INVAR_E_BUSY, 0,
-                      "other requests have the memory that this one needs: try again later");
-}
-
-static void release_kept_memory(invar_server *s, invar_http_transaction *transaction)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    s->memory -= transaction->memory;
-    transaction->memory = 0;
-    (void)pthread_mutex_unlock(&s->lock);
+    return (invar_serve_memory){&s->memory, &transaction->memory};
 }
 
 /*
@@ -160,31 +115,9 @@ static void trim_small_blocks(const invar_server *s, const invar_http_transactio
 #endif
 }
 
-/* Payload of the memory callbacks of one request. */
-typedef struct memory_account {
-    invar_server *server;
-    invar_http_transaction *exchange;
-} memory_account;
-
-static invar_status account_reserve(void *payload, uint64_t bytes, bool keep)
-{
-    const memory_account *a = payload;
-
-    return reserve_memory(a->server, a->exchange, bytes, keep);
-}
-
-static void account_give_back(void *payload, uint64_t bytes)
-{
-    invar_server *s = ((const memory_account *)payload)->server;
-
-    (void)pthread_mutex_lock(&s->lock);
-    s->temporary_memory -= (int64_t)bytes;
-    (void)pthread_cond_signal(&s->memory_cond);
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
 /* Rejects a body that would take too much memory to parse, before it is parsed. */
-static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction *transaction,
+static invar_status reserve_parse_memory(const invar_server *s, const invar_serve_memory *memory,
+                                         const invar_http_transaction *transaction,
                                          invar_completion_kind kind)
 {
     // messages are copied, and the copy is converted
@@ -197,9 +130,8 @@ static invar_status reserve_parse_memory(invar_server *s, invar_http_transaction
                           "the request has more than %zu JSON values: send prompts as text, or in "
                           "several requests",
                           most);
-    return reserve_memory(s, transaction,
-                          trees * invar_serve_memory_of_json(transaction->body, transaction->bytes),
-                          true);
+    return invar_serve_memory_reserve(
+        memory, trees * invar_serve_memory_of_json(transaction->body, transaction->bytes), true);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -229,10 +161,9 @@ static void answer_completion(invar_server *s, invar_http_transaction *transacti
                               invar_completion_kind kind)
 {
     invar_active_request *t = NULL;
-    memory_account holder = {s, transaction};
-    const invar_serve_memory memory = {&holder, account_reserve, account_give_back};
+    const invar_serve_memory memory = memory_of(s, transaction);
     invar_json_text text = {0};
-    invar_status status = reserve_parse_memory(s, transaction, kind);
+    invar_status status = reserve_parse_memory(s, &memory, transaction, kind);
 
     if (status == INVAR_OK)
         status = invar_active_request_new(&t, &s->options, s->http, transaction->connection);
@@ -362,6 +293,13 @@ static bool host_matches(const char *host, const char *name, uint16_t port)
            (strcmp(host + length, colon) == 0 || (port == 80 && !host[length]));
 }
 
+/* Returns whether `host` is a loopback address, which no other machine can reach. */
+static bool is_local(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "127.", 4) == 0;
+}
+
 /*
  * A page in a browser can send requests to a loopback server that asks for no key, under a name of
  * its own that resolves to 127.0.0.1 (DNS rebinding). Its header Host shows that name.
@@ -370,7 +308,7 @@ static bool host_is_allowed(const invar_server *s, const invar_http_transaction 
 {
     const invar_server_options *o = &s->options;
 
-    return o->key || !invar_server_is_local(o->host) ||
+    return o->key || !is_local(o->host) ||
            invar_server_host_is_loopback(transaction->host, s->port) ||
            (transaction->host && host_matches(transaction->host, o->host, s->port));
 }
@@ -410,6 +348,15 @@ static bool needs_key(const invar_server *s)
     return s->options.session_hooks.is_session_key || s->options.key;
 }
 
+/* Sets the response to a request that is not valid. Returns false. */
+static bool reject_request(invar_http_transaction *transaction, int status, const char *message,
+                           const char *code)
+{
+    set_error_response(transaction, status,
+                       &(invar_response_error){message, "invalid_request_error", NULL, code});
+    return false;
+}
+
 static bool check_request(const invar_server *s, invar_http_transaction *transaction)
 {
     const route *r = find_route(transaction->path);
@@ -418,49 +365,31 @@ static bool check_request(const invar_server *s, invar_http_transaction *transac
     if (!host_is_allowed(s, transaction)) {
         invar_server_host_error(why, s->port);
         why[strcspn(why, "\n")] = '\0';
-        set_error_response(
-            transaction, 403,
-            &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
-        return false;
+        return reject_request(transaction, 403, why, "host_not_allowed");
     }
     if (!r) {
-        set_error_response(
-            transaction, 404,
-            &(invar_response_error){"there is no such route; docs/serve.md lists them",
-                                    "invalid_request_error", NULL, "not_found"});
-        return false;
+        return reject_request(transaction, 404, "there is no such route; docs/serve.md lists them",
+                              "not_found");
     }
-    if (!r->is_public && needs_key(s) && !transaction->keyed) {
-        set_error_response(
-            transaction, 401,
-            &(invar_response_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
-                                    "is another one",
-                                    "invalid_request_error", NULL, "invalid_api_key"});
-        return false;
-    }
+    if (!r->is_public && needs_key(s) && !transaction->keyed)
+        return reject_request(transaction, 401,
+                              "the header 'Authorization: Bearer KEY' is missing, or its key "
+                              "is another one",
+                              "invalid_api_key");
     if (strcmp(transaction->method, r->method) != 0) {
         (void)snprintf(why, sizeof why, "%s takes %s alone", r->path, r->method);
         transaction->allow = r->method;
-        set_error_response(
-            transaction, 405,
-            &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
-        return false;
+        return reject_request(transaction, 405, why, "method_not_allowed");
     }
     if (transaction->content_length > (uint64_t)s->options.max_body_bytes) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
                        s->options.max_body_bytes);
-        set_error_response(
-            transaction, 413,
-            &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
-        return false;
+        return reject_request(transaction, 413, why, "too_large");
     }
-    if (strcmp(transaction->method, "POST") == 0 && !is_json(transaction->content_type)) {
-        set_error_response(
-            transaction, 400,
-            &(invar_response_error){"the header 'Content-Type: application/json' is missing",
-                                    "invalid_request_error", NULL, "invalid_content_type"});
-        return false;
-    }
+    if (strcmp(transaction->method, "POST") == 0 && !is_json(transaction->content_type))
+        return reject_request(transaction, 400,
+                              "the header 'Content-Type: application/json' is missing",
+                              "invalid_content_type");
     return true;
 }
 
@@ -490,15 +419,15 @@ static bool admit_request(void *payload, invar_http_transaction *transaction)
 /* Memory is reserved as the body arrives, so a client that sends nothing takes none from others. */
 static bool reserve_body(void *payload, invar_http_transaction *transaction, size_t bytes)
 {
-    invar_server *s = payload;
+    const invar_serve_memory memory = memory_of(payload, transaction);
 
-    if (reserve_memory(s, transaction, (uint64_t)bytes - (uint64_t)transaction->memory, true) ==
-        INVAR_OK)
+    if (invar_serve_memory_reserve(&memory, (uint64_t)bytes - (uint64_t)transaction->memory,
+                                   true) == INVAR_OK)
         return true;
     set_failure_response(transaction, invar_error_last(), NULL);
     invar_error_clear();
-    count_response(s, transaction);
-    release_kept_memory(s, transaction);
+    count_response(payload, transaction);
+    invar_serve_memory_release(&memory);
     return false;
 }
 
@@ -530,13 +459,14 @@ static void answer_request(void *payload, invar_http_transaction *transaction)
 
 static void end_request(void *payload, invar_http_transaction *transaction)
 {
+    const invar_serve_memory memory = memory_of(payload, transaction);
     invar_server *s = payload;
 
     if (transaction->stream)
         end_active_request(s, transaction->stream);
     invar_free(transaction->reply);
     trim_small_blocks(s, transaction);
-    release_kept_memory(s, transaction);
+    invar_serve_memory_release(&memory);
     (void)pthread_mutex_lock(&s->lock);
     s->n_answering -= transaction->working;
     (void)pthread_cond_broadcast(&s->idle_cond);
@@ -550,12 +480,6 @@ static int64_t next_stream_bytes(void *payload, void *stream, char *out, size_t 
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
-
-bool invar_server_is_local(const char *host)
-{
-    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
-           strncmp(host, "127.", 4) == 0;
-}
 
 bool invar_server_host_is_loopback(const char *host, uint16_t port)
 {
@@ -653,7 +577,7 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
     invar_server *s = NULL;
     invar_status status;
 
-    if (!invar_server_is_local(options->host) && !options->key)
+    if (!is_local(options->host) && !options->key)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "serve: other machines reach host %.200s: give --api-key-file FILE, or "
                           "the key in INVAR_API_KEY",
@@ -663,9 +587,8 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
     s->options = *options;
     s->http = http;
     (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_mutex_init(&s->memory_queue, NULL);
+    invar_memory_budget_init(&s->memory, options->max_memory_bytes);
     (void)pthread_cond_init(&s->idle_cond, NULL);
-    (void)pthread_cond_init(&s->memory_cond, NULL);
     unmap_large_blocks(s);
     status = start_listener(s);
     if (status != INVAR_OK) {
@@ -695,8 +618,7 @@ void invar_server_close(invar_server *s)
         s->http->stop(s->listener);
     }
     (void)pthread_mutex_destroy(&s->lock);
-    (void)pthread_mutex_destroy(&s->memory_queue);
+    invar_memory_budget_destroy(&s->memory);
     (void)pthread_cond_destroy(&s->idle_cond);
-    (void)pthread_cond_destroy(&s->memory_cond);
     invar_free(s);
 }

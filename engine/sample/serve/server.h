@@ -70,9 +70,6 @@ typedef struct invar_server_options {
     const char *module; /* file of the HTTP module; NULL for the one installed with the program */
 } invar_server_options;
 
-/* Returns whether `host` is a loopback address, which no other machine can reach. */
-bool invar_server_is_local(const char *host);
-
 /*
  * Returns whether a header Host names 127.0.0.1:PORT, localhost:PORT or [::1]:PORT, in any case.
  * `host` may be NULL. A page of another site in a browser on this machine has that site's name in
