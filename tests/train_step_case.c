@@ -193,11 +193,8 @@ invar_status train_step_case_step(outcome *out, const train_step_case *l,
     memset(out, 0, sizeof *out);
     options.layout = layout;
     INVAR_TRY(invar_trainer_new(&trainer, dev, &options));
-    if (model->spec.value_head)
-        status = invar_trainer_values(trainer, model, l->samples->items, SAMPLES, out->scores);
-    else
-        status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
-                                     out->entropies);
+    status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
+                                 out->entropies);
     if (status == INVAR_OK)
         status = run_step(out, l, trainer, model, rank);
     invar_trainer_free(trainer);

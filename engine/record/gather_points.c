@@ -15,28 +15,6 @@
 
 #include "base/invar_banned.h"
 
-/* A kind of points: how a rank packs them, and how rank 0 unpacks them. */
-typedef struct gather_kind {
-    const char *phase;
-    bool sampled;
-    invar_status (*pack)(invar_rank_buffer *to, invar_recorder *r);
-    invar_status (*unpack)(invar_recorder *r, invar_rank_buffer_reader *from);
-} gather_kind;
-
-static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, const gather_kind *k,
-                               const invar_rank_gathered *gathered)
-{
-    const char *at = gathered->data;
-
-    for (int rank = 0; rank < invar_ranks_size(layout); rank++) {
-        invar_rank_buffer_reader rest = {at, gathered->bytes[rank]};
-        if (rank > 0 && rest.bytes > 0)
-            INVAR_TRY(k->unpack(r, &rest));
-        at += gathered->bytes[rank];
-    }
-    return INVAR_OK;
-}
-
 static bool is_contributor(const invar_layout *layout, bool sampled)
 {
     bool gives = sampled ? invar_layout_engine_sends(layout, layout->rollout_group.rank)
@@ -45,44 +23,10 @@ static bool is_contributor(const invar_layout *layout, bool sampled)
     return gives && layout->tensor.rank == 0 && layout->expert.rank == 0;
 }
 
-static invar_status gather_on_leader(invar_recorder *r, const invar_layout *layout,
-                                     const gather_kind *k)
+static invar_status pack_points(invar_rank_buffer *to, const invar_recorder *r, bool sampled)
 {
-    bool leads = invar_ranks_is_leader(layout),
-         gives = !leads && is_contributor(layout, k->sampled);
-    invar_rank_buffer own = {0};
-    invar_rank_gathered gathered = {0};
-    invar_status status = gives ? k->pack(&own, r) : INVAR_OK;
-
-    if (status == INVAR_OK)
-        status = invar_ranks_gather(&gathered, layout, k->phase, own.data, own.bytes);
-    if (status == INVAR_OK && leads)
-        status = unpack_all(r, layout, k, &gathered);
-    invar_rank_gathered_release(&gathered);
-    invar_rank_buffer_release(&own);
-    return status;
-}
-
-static invar_status pack_sampled(invar_rank_buffer *to, invar_recorder *r)
-{
-    return invar_rollout_points_pack(to, r->sampled);
-}
-
-static invar_status unpack_sampled(invar_recorder *r, invar_rank_buffer_reader *from)
-{
-    return invar_rollout_points_unpack(r->sampled, from);
-}
-
-invar_status invar_gather_points_rollout(invar_recorder *r, const invar_layout *world)
-{
-    static const gather_kind sampled = {"points of the rollout", true, pack_sampled,
-                                        unpack_sampled};
-
-    return world && r->sampled ? gather_on_leader(r, world, &sampled) : INVAR_OK;
-}
-
-static invar_status pack_learned(invar_rank_buffer *to, invar_recorder *r)
-{
+    if (sampled)
+        return invar_rollout_points_pack(to, r->sampled);
     INVAR_TRY(invar_probe_pack(to, r->probe));
     return r->dump ? invar_dump_pack(to, r->dump) : INVAR_OK;
 }
@@ -93,11 +37,48 @@ static invar_status unpack_learned(invar_recorder *r, invar_rank_buffer_reader *
     return r->dump ? invar_dump_unpack(r->dump, from) : INVAR_OK;
 }
 
+static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, bool sampled,
+                               const invar_rank_gathered *gathered)
+{
+    const char *at = gathered->data;
+
+    for (int rank = 0; rank < invar_ranks_size(layout); at += gathered->bytes[rank++]) {
+        invar_rank_buffer_reader rest = {at, gathered->bytes[rank]};
+
+        if (rank > 0 && rest.bytes > 0)
+            INVAR_TRY(sampled ? invar_rollout_points_unpack(r->sampled, &rest)
+                              : unpack_learned(r, &rest));
+    }
+    return INVAR_OK;
+}
+
+/* Gathers points on rank 0: those of the rollout if `sampled` is set, else those of training. */
+static invar_status gather_on_leader(invar_recorder *r, const invar_layout *layout, bool sampled)
+{
+    bool leads = invar_ranks_is_leader(layout), gives = !leads && is_contributor(layout, sampled);
+    invar_rank_buffer own = {0};
+    invar_rank_gathered gathered = {0};
+    invar_status status = gives ? pack_points(&own, r, sampled) : INVAR_OK;
+
+    if (status == INVAR_OK)
+        status = invar_ranks_gather(&gathered, layout,
+                                    sampled ? "points of the rollout" : "points of units", own.data,
+                                    own.bytes);
+    if (status == INVAR_OK && leads)
+        status = unpack_all(r, layout, sampled, &gathered);
+    invar_rank_gathered_release(&gathered);
+    invar_rank_buffer_release(&own);
+    return status;
+}
+
+invar_status invar_gather_points_rollout(invar_recorder *r, const invar_layout *world)
+{
+    return world && r->sampled ? gather_on_leader(r, world, true) : INVAR_OK;
+}
+
 invar_status invar_gather_points_learned(invar_recorder *r)
 {
-    static const gather_kind learned = {"points of units", false, pack_learned, unpack_learned};
-
-    return gather_on_leader(r, r->options.layout, &learned);
+    return gather_on_leader(r, r->options.layout, false);
 }
 
 /* ---- stages of a pipeline -------------------------------------------------------------------- */

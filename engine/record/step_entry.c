@@ -13,10 +13,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/minmax.h"
 #include "base/sort.h"
 #include "engine/model/audit/audit.h"
 #include "engine/ranks/layout/rank_collectives.h"
@@ -73,11 +75,19 @@ static void add_policy_diff(ledger_entry *e, const char *name, double value)
         add_gauge(e, name, value);
 }
 
-static void add_numbered_metric(ledger_entry *e, double value, const char *fmt, int64_t number)
+/* Returns a formatted name, which lives as long as the entry. */
+static const char *make_name(ledger_entry *e, const char *fmt, ...) INVAR_PRINTF(2, 3);
+
+static const char *make_name(ledger_entry *e, const char *fmt, ...)
 {
-    INVAR_CHECK(e->n_names < MAX_METRICS);
-    (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
-    add_metric(e, e->names[e->n_names++], value);
+    char *name = e->names[e->n_names];
+    va_list rest;
+
+    INVAR_CHECK(e->n_names++ < MAX_METRICS);
+    va_start(rest, fmt);
+    (void)vsnprintf(name, sizeof e->names[0], fmt, rest);
+    va_end(rest);
+    return name;
 }
 
 /* Adds the mean of every reward part of the rollout. */
@@ -86,12 +96,8 @@ static invar_status add_part_metrics(ledger_entry *e)
     invar_reward_parts means = {NULL, 0};
     invar_status status = invar_reward_parts_mean(&means, e->step->samples, e->step->flat->samples);
 
-    for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
-        INVAR_CHECK(e->n_names < MAX_METRICS);
-        (void)snprintf(e->names[e->n_names], sizeof e->names[0], "rollout/reward/%s",
-                       means.items[i].name);
-        add_metric(e, e->names[e->n_names++], means.items[i].value);
-    }
+    for (int64_t i = 0; i < means.count && status == INVAR_OK; i++)
+        add_metric(e, make_name(e, "rollout/reward/%s", means.items[i].name), means.items[i].value);
     invar_reward_parts_release(&means);
     return status;
 }
@@ -101,12 +107,8 @@ static const char *make_learner_name(ledger_entry *e, const invar_learner *learn
                                      const char *name)
 {
     const char *prefix = learner->options.prefix, *dash = *prefix ? "-" : "";
-    char *made = e->names[e->n_names++];
 
-    INVAR_CHECK(e->n_names < MAX_METRICS);
-    (void)snprintf(made, sizeof e->names[0], "train/%.*s%s%.48s", (int)strcspn(prefix, "."), prefix,
-                   dash, name);
-    return made;
+    return make_name(e, "train/%.*s%s%.48s", (int)strcspn(prefix, "."), prefix, dash, name);
 }
 
 static invar_status add_loss_metrics(ledger_entry *e, const invar_step_report_learner *l)
@@ -204,6 +206,16 @@ static invar_status add_length_metrics(ledger_entry *e, int64_t *lengths, const 
     return INVAR_OK;
 }
 
+/* Returns the number of response tokens of sample i that the model did not sample. */
+static int64_t count_inserted(const invar_token_arrays *f, int64_t i)
+{
+    int64_t inserted = 0;
+
+    for (int64_t t = f->offsets[i]; t < f->offsets[i + 1]; t++)
+        inserted += !f->sampled_mask[t];
+    return inserted;
+}
+
 /* Adds turns and inserted tokens of multi-turn samples. */
 static void add_turn_metrics(ledger_entry *e)
 {
@@ -212,9 +224,8 @@ static void add_turn_metrics(ledger_entry *e)
 
     for (int64_t i = 0; i < n; i++) {
         turns += samples[i].turns;
-        most = samples[i].turns > most ? samples[i].turns : most;
-        for (int64_t t = e->step->flat->offsets[i]; t < e->step->flat->offsets[i + 1]; t++)
-            inserted += !e->step->flat->sampled_mask[t];
+        most = invar_max_i64(most, samples[i].turns);
+        inserted += count_inserted(e->step->flat, i);
     }
     if (most == 0)
         return;
@@ -335,7 +346,7 @@ static invar_status add_rollout_metrics(ledger_entry *e)
     add_branch_metrics(e);
     add_staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
-        add_numbered_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
+        add_metric(e, make_name(e, "passrate/pass@%" PRId64, k), invar_token_arrays_pass_at(f, k));
     INVAR_TRY(INVAR_ALLOC(lengths, (size_t)f->samples, "lengths"));
     status = INVAR_ALLOC(order, (size_t)f->samples, "lengths in order");
     if (status == INVAR_OK)
@@ -400,18 +411,13 @@ static invar_status fill_parts(ledger_entry *e)
 
 static invar_status fill_multi_turn(ledger_entry *e)
 {
-    const invar_token_arrays *f = e->step->flat;
-
     INVAR_TRY(INVAR_ALLOC(e->multi_turn, (size_t)e->step->count + 1, "turns of samples"));
     for (int64_t i = 0; i < e->step->count; i++) {
-        int64_t at = e->step->first + i, inserted = 0;
+        int64_t at = e->step->first + i, turns = e->step->samples[at].turns;
 
-        if (e->step->samples[at].turns == 0)
-            continue;
-        for (int64_t t = f->offsets[at]; t < f->offsets[at + 1]; t++)
-            inserted += !f->sampled_mask[t];
-        e->multi_turn[e->n_multi_turn++] =
-            (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
+        if (turns > 0)
+            e->multi_turn[e->n_multi_turn++] =
+                (invar_ledger_multi_turn){i, turns, count_inserted(e->step->flat, at)};
     }
     return INVAR_OK;
 }
@@ -478,14 +484,9 @@ static void add_hook_gauges(ledger_entry *e)
     for (size_t i = 0; i < e->step->n_measures; i++) {
         const invar_hook_metrics *m = &e->step->measures[i];
 
-        for (int64_t k = 0; k < m->named.count; k++) {
-            char *name = e->names[e->n_names++];
-
-            INVAR_CHECK(e->n_names < MAX_METRICS);
-            (void)snprintf(name, sizeof e->names[0], "hook/%.20s/%s", m->hook,
-                           m->named.items[k].name);
-            add_gauge(e, name, m->named.items[k].value);
-        }
+        for (int64_t k = 0; k < m->named.count; k++)
+            add_gauge(e, make_name(e, "hook/%.20s/%s", m->hook, m->named.items[k].name),
+                      m->named.items[k].value);
     }
 }
 

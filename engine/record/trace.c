@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -340,20 +339,6 @@ void invar_trace_add_phase(invar_trace *trace, const char *phase, int64_t begin_
 int64_t invar_trace_clock(void)
 {
     return invar_process_clock_ns(CLOCK_MONOTONIC);
-}
-
-void invar_trace_count(invar_trace *trace, const char *name, double value)
-{
-    invar_json_text *line;
-
-    if (!trace || trace->fd < 0 || !isfinite(value))
-        return;
-    line = begin_event(trace, name, "C", RUN, 0);
-    invar_trace_event_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
-    invar_json_text_put_open(line, "args", '{');
-    invar_json_text_put_f64(line, "value", value);
-    invar_json_text_close(line, '}');
-    put_event(trace);
 }
 
 const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count_out)

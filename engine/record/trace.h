@@ -88,9 +88,6 @@ void invar_trace_add_phase(invar_trace *trace, const char *phase, int64_t begin_
 /* Returns the monotonic time in ns. */
 int64_t invar_trace_clock(void);
 
-/* Writes a value of a counter track; ignores values that are not finite. */
-void invar_trace_count(invar_trace *trace, const char *name, double value);
-
 /*
  * Returns the phases that ended since the last call, each name once: the first start, the sum of
  * the durations. Borrowed until the next phase ends.

@@ -84,6 +84,15 @@ invar_status invar_rl_sample_reserve(invar_rl_sample *s, int64_t room)
                         (size_t)s->route_size * sizeof *s->routing, "the routing of a sample");
 }
 
+invar_status invar_rl_sample_set_prompt(invar_rl_sample *s, const int32_t *tokens, int64_t count,
+                                        int64_t room)
+{
+    INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)(count + room), "tokens of a prompt"));
+    memcpy(s->tokens, tokens, (size_t)count * sizeof *tokens);
+    s->prompt_tokens = s->n_tokens = count;
+    return INVAR_OK;
+}
+
 invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *samples)
 {
     INVAR_TRY(INVAR_GROW(samples->items, samples->capacity, samples->count, samples->count + 1,

@@ -106,6 +106,10 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
  */
 invar_status invar_rl_sample_reserve(invar_rl_sample *sample, int64_t room) INVAR_MUST_USE;
 
+/* Gives a sample without tokens a copy of its prompt, with space for `room` more tokens. */
+invar_status invar_rl_sample_set_prompt(invar_rl_sample *sample, const int32_t *tokens,
+                                        int64_t count, int64_t room) INVAR_MUST_USE;
+
 /* Frees the arrays and zeroes the sample. */
 void invar_rl_sample_release(invar_rl_sample *sample);
 

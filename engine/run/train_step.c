@@ -156,8 +156,8 @@ static invar_status score_other_models(invar_train_loop *loop)
     else if (f->teacher_logp)
         INVAR_TRY(request_teacher_logprobs(&loop->flow));
     if (s->models.critic)
-        INVAR_TRY(invar_trainer_values(loop->models.trainer, s->models.critic, samples, f->samples,
-                                       f->values));
+        INVAR_TRY(invar_trainer_score(loop->models.trainer, s->models.critic, samples, f->samples,
+                                      f->values, NULL));
     return INVAR_OK;
 }
 

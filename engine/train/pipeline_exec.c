@@ -97,15 +97,8 @@ void invar_inflight_micro_batches_free(invar_inflight_micro_batches *slots)
 invar_status invar_inflight_micro_batch_reserve(invar_inflight_micro_batch *micro_batch,
                                                 int64_t tokens)
 {
-    if (tokens <= micro_batch->capacity)
-        return INVAR_OK;
-    invar_free(micro_batch->gradient);
-    micro_batch->gradient = NULL;
-    micro_batch->capacity = 0;
-    INVAR_TRY(INVAR_ALLOC_SIZED(micro_batch->gradient, 2 * (size_t)tokens, sizeof(float),
-                                "gradients of log-probabilities"));
-    micro_batch->capacity = tokens;
-    return INVAR_OK;
+    return INVAR_GROW(micro_batch->gradient, micro_batch->capacity, 0, 2 * tokens,
+                      "gradients of log-probabilities");
 }
 
 /* Returns the slot of a chunk that holds this round, or an idle one if `round` is -1. */
@@ -186,20 +179,6 @@ static size_t residual_bytes(const invar_pipeline_exec *w,
     return invar_pass_stream_bytes(w->model, &micro_batch->batch.rows);
 }
 
-/* Receives from the previous or next stage. In a dry run it only returns the buffer, unfilled. */
-static invar_status receive_residual(void **out, const invar_pipeline_exec *w,
-                                     invar_pipeline_channel *channel, size_t bytes)
-{
-    return w->dry_run ? invar_pipeline_send_buffer(out, channel, bytes)
-                      : invar_pipeline_receive(out, channel, bytes);
-}
-
-static invar_status send_residual(const invar_pipeline_exec *w, invar_pipeline_channel *channel,
-                                  size_t bytes)
-{
-    return w->dry_run ? INVAR_OK : invar_pipeline_send(channel, bytes);
-}
-
 static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
                                invar_inflight_micro_batch *micro_batch)
 {
@@ -210,14 +189,14 @@ static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
     INVAR_TRY(fill_micro_batch(w, micro_batch, r->local_micro_batch));
     bytes = residual_bytes(w, micro_batch);
     if (micro_batch->chunk > 0)
-        INVAR_TRY(receive_residual(&stream, w, channel, bytes));
+        INVAR_TRY(invar_pipeline_receive(&stream, channel, bytes));
     micro_batch->batch.rows.residual_in = stream;
     INVAR_TRY(invar_pass_run(micro_batch->pass, w->model, &micro_batch->batch.rows));
     if (invar_pipeline_exec_has_head(w, micro_batch))
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_send_buffer(&stream, channel, bytes));
     INVAR_TRY(invar_pass_get_residual(micro_batch->pass, stream));
-    return send_residual(w, channel, bytes);
+    return invar_pipeline_send(channel, bytes);
 }
 
 invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w,
@@ -227,7 +206,7 @@ invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w,
     void *d_stream;
 
     INVAR_TRY(
-        receive_residual(&d_stream, w, &w->channels->backward, residual_bytes(w, micro_batch)));
+        invar_pipeline_receive(&d_stream, &w->channels->backward, residual_bytes(w, micro_batch)));
     return invar_pass_backward_stream(micro_batch->pass, d_stream, grads);
 }
 
@@ -242,7 +221,7 @@ invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *w,
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_send_buffer(&d_stream, channel, bytes));
     INVAR_TRY(invar_pass_get_residual_grad(micro_batch->pass, d_stream));
-    return send_residual(w, channel, bytes);
+    return invar_pipeline_send(channel, bytes);
 }
 
 /* ---- schedule -------------------------------------------------------------------------------- */

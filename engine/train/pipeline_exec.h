@@ -33,7 +33,7 @@ typedef struct invar_inflight_micro_batch {
      * of log-probs or values, then (n_tokens) of entropies
      */
     float *gradient;
-    int64_t capacity; /* largest n_tokens that `gradient` has room for */
+    int64_t capacity; /* numbers that `gradient` has room for */
     /* model chunk of the pass, among the chunks of all stages */
     int chunk;
     int64_t dp_round; /* data-parallel round whose micro-batch is in flight here; -1 if idle */

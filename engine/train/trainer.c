@@ -126,6 +126,7 @@ invar_status invar_trainer_alloc_scratch(invar_trainer *trainer)
 void invar_trainer_set_dry_run_plan(invar_trainer *trainer, const invar_batch_plan *plan)
 {
     trainer->plan = plan;
+    trainer->ways.forward.dry_run = trainer->ways.backward.dry_run = plan != NULL;
 }
 
 void invar_trainer_set_hooks(invar_trainer *trainer, const invar_forward_hooks *probe)
@@ -297,6 +298,22 @@ static invar_status score_local_samples(invar_pipeline_exec *w, score_call *to, 
     return broadcast_from_head(trainer, "entropies", to->second, all);
 }
 
+/*
+ * Computes the head of a micro-batch: the values of a critic, or log-probs and, unless `entropy` is
+ * NULL, their entropies.
+ */
+static invar_status run_head(const invar_pipeline_exec *w, const invar_device *dev,
+                             invar_inflight_micro_batch *micro_batch, float *out, float *entropy)
+{
+    const invar_logit_rows *head = &micro_batch->batch.head;
+    invar_tensor values;
+
+    if (!w->model->spec.value_head)
+        return invar_pass_head(micro_batch->pass, head, out, entropy);
+    INVAR_TRY(invar_pass_logits(&values, micro_batch->pass, head->row, head->count));
+    return invar_device_download(dev, out, values.data, (size_t)head->count * sizeof *out);
+}
+
 static invar_status on_score_forward(invar_pipeline_exec *w, const invar_dp_round *r,
                                      invar_inflight_micro_batch *micro_batch)
 {
@@ -305,49 +322,18 @@ static invar_status on_score_forward(invar_pipeline_exec *w, const invar_dp_roun
 
     if (!invar_pipeline_exec_has_head(w, micro_batch))
         return INVAR_OK;
-    return invar_pass_head(micro_batch->pass, &micro_batch->batch.head, to->first + token,
-                           to->second ? to->second + token : NULL);
+    return run_head(w, &to->trainer->dev, micro_batch, to->first + token,
+                    to->second ? to->second + token : NULL);
 }
 
 invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
-                                 const invar_rl_sample *samples, int64_t count, float *logp_out,
+                                 const invar_rl_sample *samples, int64_t count, float *out,
                                  float *entropy_out)
 {
-    score_call to = {trainer, logp_out, entropy_out, 0};
+    score_call to = {trainer, out, model->spec.value_head ? NULL : entropy_out, 0};
     invar_pipeline_exec w = make_exec(trainer, model, samples, false, &to);
 
     w.on_forward = on_score_forward;
-    return invar_host_staging_advise_oom(score_local_samples(&w, &to, count),
-                                         invar_device_is_local(&trainer->dev), ADVICE);
-}
-
-static invar_status read_values(float *out, const invar_device *dev,
-                                const invar_inflight_micro_batch *micro_batch)
-{
-    const invar_logit_rows *head = &micro_batch->batch.head;
-    invar_tensor values;
-
-    INVAR_TRY(invar_pass_logits(&values, micro_batch->pass, head->row, head->count));
-    return invar_device_download(dev, out, values.data, (size_t)head->count * sizeof *out);
-}
-
-static invar_status on_values_forward(invar_pipeline_exec *w, const invar_dp_round *r,
-                                      invar_inflight_micro_batch *micro_batch)
-{
-    const score_call *to = w->payload;
-
-    if (!invar_pipeline_exec_has_head(w, micro_batch))
-        return INVAR_OK;
-    return read_values(to->first + to->before + r->first_token, &to->trainer->dev, micro_batch);
-}
-
-invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
-                                  const invar_rl_sample *samples, int64_t count, float *values_out)
-{
-    score_call to = {trainer, values_out, NULL, 0};
-    invar_pipeline_exec w = make_exec(trainer, critic, samples, false, &to);
-
-    w.on_forward = on_values_forward;
     return invar_host_staging_advise_oom(score_local_samples(&w, &to, count),
                                          invar_device_is_local(&trainer->dev), ADVICE);
 }
@@ -401,17 +387,6 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
 static float *entropies_at(const train_call *l, const invar_pipeline_exec *w, int64_t token)
 {
     return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + token : NULL;
-}
-
-static invar_status run_head(const invar_pipeline_exec *w, const train_call *l,
-                             const invar_dp_round *r, invar_inflight_micro_batch *micro_batch)
-{
-    int64_t token = r->first_token + r->tokens_before;
-    float *now = l->result->train_logp + token;
-
-    return w->model->spec.value_head ? read_values(now, &l->trainer->dev, micro_batch)
-                                     : invar_pass_head(micro_batch->pass, &micro_batch->batch.head,
-                                                       now, entropies_at(l, w, token));
 }
 
 /* Completes log-probs and entropies of a round; each rank has computed its own micro-batch. */
@@ -468,10 +443,12 @@ static invar_status on_train_forward(invar_pipeline_exec *w, const invar_dp_roun
 {
     const train_call *l = w->payload;
     bool ends = invar_pipeline_exec_has_head(w, micro_batch);
+    int64_t token = r->first_token + r->tokens_before;
 
     if (r->local_micro_batch >= 0) {
         if (ends)
-            INVAR_TRY(run_head(w, l, r, micro_batch));
+            INVAR_TRY(run_head(w, &l->trainer->dev, micro_batch, l->result->train_logp + token,
+                               entropies_at(l, w, token)));
         INVAR_TRY(invar_pass_routing(
             // the head has waited for the device already, so reading the routing does not stall it
             micro_batch->pass));

@@ -73,16 +73,12 @@ void invar_trainer_set_hooks(invar_trainer *trainer, const invar_forward_hooks *
 void invar_trainer_set_audit(invar_trainer *trainer, invar_audit *audit);
 
 /*
- * Computes the log-probs of all response tokens, and their entropies unless `entropy_out` is NULL.
+ * Computes the log-probs of all response tokens, and their entropies unless `entropy_out` is NULL;
+ * of a critic only its values at the positions that predict the response tokens.
  */
 invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
-                                 const invar_rl_sample *samples, int64_t count, float *logp_out,
+                                 const invar_rl_sample *samples, int64_t count, float *out,
                                  float *entropy_out) INVAR_MUST_USE;
-
-/* Computes a critic's values at the positions that predict the response tokens. */
-invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
-                                  const invar_rl_sample *samples, int64_t count,
-                                  float *values_out) INVAR_MUST_USE;
 
 /*
  * Loss callback, called for each micro-batch in order. Computes the gradients with respect to

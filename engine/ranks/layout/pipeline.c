@@ -157,8 +157,11 @@ invar_status invar_pipeline_send_buffer(void **out, invar_pipeline_channel *chan
 invar_status invar_pipeline_send(invar_pipeline_channel *channel, size_t bytes)
 {
     invar_pipeline_pending_send *send = &channel->sends[channel->next];
-    invar_comm_transfer transfer = transfer_of(channel);
+    invar_comm_transfer transfer;
 
+    if (channel->dry_run)
+        return INVAR_OK;
+    transfer = transfer_of(channel);
     transfer.dst_rank = channel_neighbor(channel, 1);
     transfer.in = send->data;
     transfer.to_bytes = bytes;
@@ -168,8 +171,11 @@ invar_status invar_pipeline_send(invar_pipeline_channel *channel, size_t bytes)
 
 invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *channel, size_t bytes)
 {
-    invar_comm_transfer transfer = transfer_of(channel);
+    invar_comm_transfer transfer;
 
+    if (channel->dry_run)
+        return invar_pipeline_send_buffer(out, channel, bytes);
+    transfer = transfer_of(channel);
     INVAR_TRY(ensure_buffer(&channel->recv_buffer, &channel->recv_bytes, bytes));
     transfer.src_rank = channel_neighbor(channel, -1);
     transfer.out = channel->recv_buffer;

@@ -66,6 +66,8 @@ typedef struct invar_pipeline_pending_send {
 typedef struct invar_pipeline_channel {
     const invar_layout *layout; /* borrowed; NULL if there is only one stage and nothing is sent */
     bool is_backward;
+    bool
+        dry_run; /* no other stage takes part: nothing is sent, and what is received is undefined */
     invar_pipeline_pending_send sends[INVAR_PIPELINE_SENDS];
     int next; /* index of the next send in `sends` */
     void *recv_buffer;

@@ -273,9 +273,7 @@ static invar_status score_model(const invar_dry_run_objects *parts,
     invar_status status = make_batch(&s, model, workload, false);
 
     invar_trainer_set_dry_run_plan(parts->trainer, &s.plan);
-    if (status == INVAR_OK && model->spec.value_head)
-        status = invar_trainer_values(parts->trainer, model, s.samples, s.plan.samples, s.now);
-    else if (status == INVAR_OK)
+    if (status == INVAR_OK)
         status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
     invar_trainer_set_dry_run_plan(parts->trainer, NULL);
     release_batch(&s);

@@ -201,20 +201,16 @@ static invar_status submit_replayed_call(replayed_call *out, const batch_run *r,
 {
     const invar_rl_sample *s = &r->samples[i];
 
-    *out = (replayed_call){.call = call,
-                           .from = r->found[i],
-                           .index = s->index,
-                           .sampling = *r->order->sampling,
-                           .sample = {.group = i,
-                                      .rollout = s->rollout,
-                                      .draw_index = s->draw_index,
-                                      .prompt_tokens = call->n_prompt,
-                                      .n_tokens = call->n_prompt}};
+    *out =
+        (replayed_call){.call = call,
+                        .from = r->found[i],
+                        .index = s->index,
+                        .sampling = *r->order->sampling,
+                        .sample = {.group = i, .rollout = s->rollout, .draw_index = s->draw_index}};
     out->sampling.seed = invar_agent_call_seed(call, out->sampling.seed);
     out->sampling.max_response = call->n_response;
     out->sampling.n_stop = out->sampling.n_stop_ids = 0;
-    INVAR_TRY(INVAR_ALLOC(out->sample.tokens, (size_t)call->n_prompt, "tokens of a prompt"));
-    memcpy(out->sample.tokens, call->prompt, (size_t)call->n_prompt * sizeof *call->prompt);
+    INVAR_TRY(invar_rl_sample_set_prompt(&out->sample, call->prompt, call->n_prompt, 0));
     return invar_rollout_add(r->agents->options.server.rollout, &out->sample, 1, &out->sampling);
 }
 

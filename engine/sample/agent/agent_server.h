@@ -72,7 +72,7 @@ typedef struct invar_agent_batch_options {
      */
     invar_agent_reward_check_fn *on_unrewarded;
     /* Called regularly with the numbers of ended sessions and of sampled tokens. May be NULL. */
-    invar_status (*on_progress)(void *payload, int64_t samples_done, int64_t tokens_done);
+    invar_rollout_tick *on_progress;
     void *payload;
 } invar_agent_batch_options;
 

@@ -77,25 +77,13 @@ int64_t invar_rollout_stages_layers(const invar_model *model)
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-/* Returns true in a dry run, when only this rank exists and other stages send nothing. */
-static bool is_dry_run(const invar_rollout *r)
-{
-    return r->op_runner.dev.backend->memory.dry_run;
-}
-
-static invar_status receive_residual(void **out, invar_rollout *r, size_t bytes)
-{
-    return is_dry_run(r) ? invar_pipeline_send_buffer(out, &r->pipeline_channel, bytes)
-                         : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
-}
-
 static invar_status send_residual(invar_rollout *r, invar_pass *pass, size_t bytes)
 {
     void *stream;
 
     INVAR_TRY(invar_pipeline_send_buffer(&stream, &r->pipeline_channel, bytes));
     INVAR_TRY(invar_pass_get_residual(pass, stream));
-    return is_dry_run(r) ? INVAR_OK : invar_pipeline_send(&r->pipeline_channel, bytes);
+    return invar_pipeline_send(&r->pipeline_channel, bytes);
 }
 
 invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
@@ -103,13 +91,14 @@ invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows 
     size_t bytes = invar_pass_stream_bytes(r->model, rows);
     invar_packed_rows own = *rows;
 
+    r->pipeline_channel.dry_run = r->op_runner.dev.backend->memory.dry_run;
     for (int i = 0; i < r->n_passes; i++) {
         bool first = r->model->part.stage == 0 && i == 0;
         bool last = invar_rollout_stages_samples(r) && i == r->n_passes - 1;
         void *stream = NULL;
 
         if (!first)
-            INVAR_TRY(receive_residual(&stream, r, bytes));
+            INVAR_TRY(invar_pipeline_receive(&stream, &r->pipeline_channel, bytes));
         own.residual_in = stream;
         INVAR_TRY(invar_pass_run(r->passes[i], r->model, &own));
         if (!last)

@@ -88,6 +88,12 @@ typedef struct invar_rollout_exec_options {
 typedef struct invar_rollout invar_rollout;
 
 /*
+ * Called with a payload after each pass, with the numbers of finished samples and sampled tokens.
+ * Its error ends the run.
+ */
+typedef invar_status invar_rollout_tick(void *payload, int64_t samples_done, int64_t tokens_done);
+
+/*
  * Creates a rollout object, which the caller frees with invar_rollout_free. The model and the
  * tokenizer are borrowed and must outlive it; `limits` is copied. Without a tokenizer (NULL),
  * samples get no text, and stop strings are rejected.
@@ -138,9 +144,7 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
  * be released.
  */
 invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
-                               const invar_sampling_params *sampling,
-                               invar_status (*tick)(void *payload, int64_t samples_done,
-                                                    int64_t tokens_done),
+                               const invar_sampling_params *sampling, invar_rollout_tick *tick,
                                void *payload) INVAR_MUST_USE;
 
 /* Suspends all unfinished samples after the current pass. Call it only from the tick of a run. */
@@ -182,9 +186,7 @@ invar_status invar_rollout_step(invar_rollout *rollout) INVAR_MUST_USE;
  */
 invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_sample *given,
                                          int64_t count, const invar_sampling_params *sampling,
-                                         invar_status (*tick)(void *payload, int64_t samples_done,
-                                                              int64_t tokens_done),
-                                         void *payload) INVAR_MUST_USE;
+                                         invar_rollout_tick *tick, void *payload) INVAR_MUST_USE;
 
 /*
  * Computes log-probs of given sequences through the KV cache; their bits equal those of the

@@ -393,9 +393,7 @@ static void reset_to_prompt(invar_rl_sample *s)
 }
 
 static invar_status run_batch(invar_running_batch *run, invar_rl_sample *samples, int64_t count,
-                              invar_status (*tick)(void *payload, int64_t samples_done,
-                                                   int64_t tokens_done),
-                              void *payload)
+                              invar_rollout_tick *tick, void *payload)
 {
     bool *leaves = &run->rollout->suspend_requested;
     invar_status status = invar_running_batch_begin(run, samples, count);
@@ -414,9 +412,7 @@ static invar_status run_batch(invar_running_batch *run, invar_rl_sample *samples
 }
 
 invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
-                               const invar_sampling_params *sampling,
-                               invar_status (*tick)(void *payload, int64_t samples_done,
-                                                    int64_t tokens_done),
+                               const invar_sampling_params *sampling, invar_rollout_tick *tick,
                                void *payload)
 {
     invar_running_batch run = {.rollout = rollout, .sampling = sampling};
@@ -448,19 +444,13 @@ static invar_status copy_prompt(invar_rl_sample *out, const invar_rollout *r,
                              .group = given->group,
                              .prompt = given->prompt,
                              .rollout = given->rollout,
-                             .draw_index = given->draw_index,
-                             .prompt_tokens = given->prompt_tokens,
-                             .n_tokens = given->prompt_tokens};
-    INVAR_TRY(INVAR_ALLOC(out->tokens, (size_t)out->n_tokens, "tokens of a prompt"));
-    memcpy(out->tokens, given->tokens, (size_t)out->n_tokens * sizeof *out->tokens);
-    return INVAR_OK;
+                             .draw_index = given->draw_index};
+    return invar_rl_sample_set_prompt(out, given->tokens, given->prompt_tokens, 0);
 }
 
 invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_sample *given,
                                          int64_t count, const invar_sampling_params *sampling,
-                                         invar_status (*tick)(void *payload, int64_t samples_done,
-                                                              int64_t tokens_done),
-                                         void *payload)
+                                         invar_rollout_tick *tick, void *payload)
 {
     invar_running_batch run = {.rollout = rollout, .sampling = sampling, .forced_samples = given};
     invar_rl_samples samples = {0};

@@ -22,21 +22,6 @@
 
 #define ALIVE_CHECK_MS 200 // longest wait before the connection of the client is checked
 
-struct invar_active_request {
-    const invar_server_options *options;
-    const invar_serve_table *http;
-    const void *connection;
-    invar_completion_request completion;
-    invar_generation_request generation;
-    invar_completion_response response;
-    bool has_generation, submitted;
-    void *session_request; /* request of an agent session, begun by the session hooks; NULL for
-                              other requests */
-    int64_t deadline_ms;   /* end of the time limit, by invar_process_clock_ms; 0 for no limit */
-    invar_json_text text;  /* events of a stream that are not sent yet */
-    size_t sent;
-};
-
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* HTTP status, type and code of the error object for a status. */
@@ -218,16 +203,6 @@ invar_status invar_active_request_begin(invar_active_request *t, invar_completio
     INVAR_TRY(submit_request(t, kind, key, body, bytes, memory));
     t->completion.memory = NULL; // borrowed until here; nothing more is reserved
     return record_session_response(t);
-}
-
-bool invar_active_request_is_stream(const invar_active_request *t)
-{
-    return t->completion.stream;
-}
-
-const char *invar_active_request_param(const invar_active_request *t)
-{
-    return t->completion.param;
 }
 
 invar_status invar_active_request_write_response(invar_json_text *out, invar_active_request *t)

@@ -16,7 +16,20 @@
 extern "C" {
 #endif
 
-typedef struct invar_active_request invar_active_request;
+typedef struct invar_active_request {
+    const invar_server_options *options;
+    const invar_serve_table *http;
+    const void *connection;
+    invar_completion_request completion;
+    invar_generation_request generation;
+    invar_completion_response response;
+    bool has_generation, submitted;
+    void *session_request; /* request of an agent session, begun by the session hooks; NULL for
+                              other requests */
+    int64_t deadline_ms;   /* end of the time limit, by invar_process_clock_ms; 0 for no limit */
+    invar_json_text text;  /* events of a stream that are not sent yet */
+    size_t sent;
+} invar_active_request;
 
 /*
  * Allocates a request of the client at `connection`, a connection of `http`. Options, `http` and
@@ -35,12 +48,6 @@ invar_status invar_active_request_new(invar_active_request **out,
 invar_status invar_active_request_begin(invar_active_request *request, invar_completion_kind kind,
                                         const char *key, const char *body, size_t bytes,
                                         const invar_serve_memory *memory) INVAR_MUST_USE;
-
-/* Returns the field of the request that the last failure is about, or NULL. Borrowed. */
-const char *invar_active_request_param(const invar_active_request *request);
-
-/* Returns whether the client has asked for a stream of events. */
-bool invar_active_request_is_stream(const invar_active_request *request);
 
 /* Waits for the complete response and writes it to `out`. */
 invar_status invar_active_request_write_response(invar_json_text *out,

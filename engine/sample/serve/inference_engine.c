@@ -328,12 +328,8 @@ static invar_status init_sample(invar_rl_sample *s, const invar_generation_reque
     *s = (invar_rl_sample){.index = choice,
                            .group = group,
                            .rollout = t->rollout,
-                           .draw_index = t->draw_index + choice,
-                           .prompt_tokens = prompt->count,
-                           .n_tokens = prompt->count};
-    INVAR_TRY(INVAR_ALLOC(s->tokens, (size_t)s->n_tokens, "tokens of a prompt"));
-    memcpy(s->tokens, prompt->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
-    return INVAR_OK;
+                           .draw_index = t->draw_index + choice};
+    return invar_rl_sample_set_prompt(s, prompt->tokens, prompt->count, 0);
 }
 
 static invar_status add_prompt_samples(invar_inference_engine *engine, invar_generation_request *t,

@@ -170,7 +170,7 @@ static void answer_completion(invar_server *s, invar_http_transaction *transacti
     if (status == INVAR_OK)
         status = invar_active_request_begin(t, kind, bearer_key(transaction->authorization),
                                             transaction->body, transaction->bytes, &memory);
-    if (status == INVAR_OK && invar_active_request_is_stream(t)) {
+    if (status == INVAR_OK && t->completion.stream) {
         transaction->status = 200;
         transaction->type = TYPE_EVENTS;
         transaction->stream = t;
@@ -181,8 +181,7 @@ static void answer_completion(invar_server *s, invar_http_transaction *transacti
     if (status == INVAR_OK) {
         set_json_response(transaction, 200, &text);
     } else {
-        set_failure_response(transaction, invar_error_last(),
-                             t ? invar_active_request_param(t) : NULL);
+        set_failure_response(transaction, invar_error_last(), t ? t->completion.param : NULL);
         invar_json_text_release(&text);
     }
     if (t)

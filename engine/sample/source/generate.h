@@ -38,7 +38,7 @@ struct invar_generate_args {
     bool no_collectives; /* the caller is the sampling thread: send no heartbeats to other ranks */
     /* called after each pass, as by invar_rollout_run, for the samples of this rank; once, with
        zeros, on a rank that samples none; or NULL */
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
+    invar_rollout_tick *tick;
     void *payload;
     /* called after each pass; true suspends all samples (invar_rollout_suspend); or NULL */
     bool (*should_suspend)(void *clock, int64_t samples_done);

@@ -79,10 +79,7 @@ invar_status invar_sample_source_init_sample(invar_rl_sample *out, const invar_p
     out->prompt_text = p->text;
     out->label = p->label;
     out->metadata = p->metadata;
-    INVAR_TRY(INVAR_ALLOC(out->tokens, (size_t)(p->n_tokens + p->n_answer), "tokens of a prompt"));
-    memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
-    out->prompt_tokens = out->n_tokens = p->n_tokens;
-    return INVAR_OK;
+    return invar_rl_sample_set_prompt(out, p->tokens, p->n_tokens, p->n_answer);
 }
 
 const invar_prompt *invar_sample_source_next(invar_sample_source *source)

@@ -30,16 +30,8 @@ static invar_status add_item(sync_planner *p, int64_t param, int64_t piece, int 
 {
     invar_weight_sync_plan *plan = p->plan;
 
-    if (plan->count == p->room) {
-        int64_t room = p->room ? 2 * p->room : 64;
-        invar_weight_sync_item *grown = NULL;
-        INVAR_TRY(INVAR_ALLOC(grown, (size_t)room, "weights that travel"));
-        if (plan->count)
-            memcpy(grown, plan->items, (size_t)plan->count * sizeof *grown);
-        invar_free(plan->items);
-        plan->items = grown;
-        p->room = room;
-    }
+    INVAR_TRY(
+        INVAR_GROW(plan->items, p->room, plan->count, plan->count + 1, "weights that travel"));
     plan->items[plan->count++] = (invar_weight_sync_item){param, piece, peer};
     plan->bytes += invar_weight_sync_shard_bytes(&p->model->params[param], piece);
     return INVAR_OK;

@@ -8,7 +8,6 @@
  */
 #include "engine/record/trace.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,7 @@ static void sleep_2_ms(void)
     nanosleep(&(struct timespec){0, 2000000}, NULL);
 }
 
-/* Two steps: a rollout with two inner phases, a train phase, and counters; NAN is left out. */
+/* Two steps: a rollout with two inner phases, and a train phase. */
 static void run_steps(invar_trace *trace)
 {
     for (int64_t step = 0; step < 2; step++) {
@@ -43,8 +42,6 @@ static void run_steps(invar_trace *trace)
         invar_trace_end(trace);
         invar_trace_begin(trace, "train \"step\"");
         invar_trace_end(trace);
-        invar_trace_count(trace, "reward", 0.25 * (double)step);
-        invar_trace_count(trace, "reward", NAN);
     }
 }
 
@@ -66,7 +63,7 @@ static const char *text_of(const json_t *event, const char *key)
 
 static void test_engine_trace__is_json_that_perfetto_reads(void **state)
 {
-    int phases = 0, counts = 0, names = 0;
+    int phases = 0, names = 0;
     double inner = 0, outer = 0, outer_ts = 0;
     invar_trace *trace;
     json_t *events;
@@ -85,9 +82,6 @@ static void test_engine_trace__is_json_that_perfetto_reads(void **state)
         assert_true(number(event, "pid") == 1);
         assert_true(number(event, "tid") >= 0);
         names += strcmp(ph, "M") == 0;
-        counts += strcmp(ph, "C") == 0;
-        if (strcmp(ph, "C") == 0)
-            assert_true(number(args, "value") == (counts == 1 ? 0 : 0.25));
         if (strcmp(ph, "X") != 0)
             continue;
         phases++;
@@ -109,7 +103,6 @@ static void test_engine_trace__is_json_that_perfetto_reads(void **state)
     }
     assert_true(outer >= inner);
     assert_int_equal(phases, 8);
-    assert_int_equal(counts, 2);
     assert_int_equal(names, 4); // the process, and one track for each phase name
     json_decref(events);
 }
@@ -139,7 +132,7 @@ static void test_engine_trace__loads_after_a_cut_at_any_line(void **state)
         json_decref(events);
         assert_int_equal(invar_json_parse(&events, "part", prefix, i + 1), INVAR_E_INVALID);
     }
-    assert_int_equal(n_lines, 1 + 1 + 3 + 8 + 2); // bracket, process, tracks, phases, counts
+    assert_int_equal(n_lines, 1 + 1 + 3 + 8); // bracket, process, tracks, phases
     invar_free(prefix);
     invar_free(text);
 }

@@ -184,7 +184,7 @@ static void test_trainer__scores_what_it_trains(void **state)
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     assert_ok(invar_trainer_new(&trainer, &devs[0], &all));
     assert_ok(invar_trainer_score(trainer, model, samples.items, samples.count, logp, entropy));
-    assert_ok(invar_trainer_values(trainer, critic, samples.items, samples.count, values));
+    assert_ok(invar_trainer_score(trainer, critic, samples.items, samples.count, values, NULL));
     run_step(&o, model, &samples, &one, &devs[0]);
     assert_false(invar_bits_differ(o.now, logp, sizeof logp));
     assert_false(invar_bits_differ(o.entropy, entropy, sizeof entropy));
@@ -209,7 +209,7 @@ static double objective(invar_trainer *trainer, const invar_model *critic,
     double sum = 0.0;
     int64_t at = 0;
 
-    assert_ok(invar_trainer_values(trainer, critic, samples->items, samples->count, values));
+    assert_ok(invar_trainer_score(trainer, critic, samples->items, samples->count, values, NULL));
     for (int64_t i = 0; i < samples->count; i++)
         for (int64_t j = 0; j < invar_rl_sample_response(&samples->items[i]); j++)
             sum += (double)values[at++] * (double)invar_test_normal((uint64_t)i, (uint64_t)j, 1.0f);
