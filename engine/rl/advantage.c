@@ -157,7 +157,7 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     const invar_estimator_traits *facts = invar_estimator_traits_of(options->estimator);
     const char *name = invar_choices_word(&invar_estimator_choices, (int)options->estimator);
     bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
-    bool penalty = facts->penalized && options->kl_coef != 0.0f;
+    bool penalty = facts->penalized && options->kl.reward_coef != 0.0f;
 
     INVAR_TRY(require_array(batch->reward, facts->needs_reward, "rewards", "the estimator"));
     INVAR_TRY(require_array(batch->group, uses_groups(options), "groups", "rewards-normalization"));

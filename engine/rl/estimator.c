@@ -38,10 +38,10 @@ static float kl_penalty(const invar_advantage_state *e, int64_t t)
     const invar_rl_batch *batch = e->batch;
     invar_kl_term term;
 
-    if (e->options->kl_coef == 0.0f)
+    if (e->options->kl.reward_coef == 0.0f)
         return 0.0f;
-    term = invar_kl_at(e->options->kl_type, batch->old_logp[t], batch->ref_logp[t]);
-    return e->options->kl_coef * term.value;
+    term = invar_kl_at(e->options->kl.type, batch->old_logp[t], batch->ref_logp[t]);
+    return e->options->kl.reward_coef * term.value;
 }
 
 void invar_estimate_reward(invar_advantage_state *e, int64_t sample)

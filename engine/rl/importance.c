@@ -148,12 +148,12 @@ static float ratio_square_at(const importance_call *w, int64_t t)
 
 static void apply_tis(const importance_call *w)
 {
-    float low = w->options->tis_clip_low, high = w->options->tis_clip;
+    float low = w->options->tis.low, high = w->options->tis.high;
 
     for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
         float ratio = w->batch->mask[t] ? ratio_at(w, t) : 0.0f;
         float cut = ratio < low ? low : ratio > high ? high : ratio;
-        if (w->options->tis_mode == INVAR_TIS_MODE_ICEPOP)
+        if (w->options->tis.mode == INVAR_TIS_MODE_ICEPOP)
             cut = ratio >= low && ratio <= high ? ratio : 0.0f;
         w->importance->weight[t] = cut;
     }
@@ -199,7 +199,7 @@ static void reject_outside(const importance_call *w, float low, float high)
 static void apply_veto(const importance_call *w)
 {
     const int64_t *start = w->batch->offsets;
-    float least = invar_log(w->options->mis_veto);
+    float least = invar_log(w->options->mis.rs.veto);
     int tokens = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_token_fraction");
     int samples = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_seq_fraction");
 
@@ -219,20 +219,20 @@ static void apply_veto(const importance_call *w)
 
 static void apply_rejection(const importance_call *w)
 {
-    raw_weights(w, w->options->mis_rs_level);
+    raw_weights(w, w->options->mis.rs.level);
     add_column_beyond(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
     add_column_beyond(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
     reject_outside(w, w->rs_low, w->rs_high);
-    if (w->options->mis_veto > 0.0f)
+    if (w->options->mis.rs.veto > 0.0f)
         apply_veto(w);
 }
 
 static void bound_weights(const importance_call *w)
 {
-    bool truncate = w->options->mis_mode == INVAR_MIS_MODE_TRUNCATE;
+    bool truncate = w->options->mis.mode == INVAR_MIS_MODE_TRUNCATE;
 
     add_column(w, "mis_tis_weight_before_bound", weight_at);
-    switch (w->options->mis_mode) {
+    switch (w->options->mis.mode) {
     case INVAR_MIS_MODE_TRUNCATE:
         add_column_beyond(w, "mis_tis_truncate_fraction", above_at, w->high);
         break;
@@ -249,7 +249,7 @@ static void bound_weights(const importance_call *w)
     }
     for (int64_t t = 0; t < w->batch->offsets[w->batch->samples]; t++) {
         float *weight = &w->importance->weight[t];
-        if (!w->batch->mask[t] || w->options->mis_mode == INVAR_MIS_MODE_MASK)
+        if (!w->batch->mask[t] || w->options->mis.mode == INVAR_MIS_MODE_MASK)
             continue;
         *weight = !truncate && *weight < w->low ? w->low : *weight;
         *weight = *weight > w->high ? w->high : *weight;
@@ -260,7 +260,7 @@ static void bound_weights(const importance_call *w)
 /* Scales the weights to a mean of 1 over tokens, or over samples if a sample has one weight. */
 static void normalize_weights(const importance_call *w)
 {
-    bool token = w->options->mis_level == INVAR_MIS_LEVEL_TOKEN;
+    bool token = w->options->mis.level == INVAR_MIS_LEVEL_TOKEN;
     int column = invar_masked_stats_add(w->tally, "mis_batch_norm_factor");
     float tokens = w->tally->tokens < 1.0f ? 1.0f : w->tally->tokens, mean;
 
@@ -336,19 +336,19 @@ static void apply_mis(importance_call *w)
 {
     const invar_rl_options *o = w->options;
 
-    w->high = o->mis_high;
-    w->low = o->mis_low > 0.0f ? o->mis_low : 1.0f / o->mis_high;
-    w->rs_low = o->mis_rs_low > 0.0f ? o->mis_rs_low : w->low;
-    w->rs_high = o->mis_rs_high > 0.0f ? o->mis_rs_high : w->high;
+    w->high = o->mis.high;
+    w->low = o->mis.low > 0.0f ? o->mis.low : 1.0f / o->mis.high;
+    w->rs_low = o->mis.rs.low > 0.0f ? o->mis.rs.low : w->low;
+    w->rs_high = o->mis.rs.high > 0.0f ? o->mis.rs.high : w->high;
     add_perplexities(w);
     add_column(w, "mis_kl", kl_at);
     add_column(w, "mis_k3_kl", k3_at);
-    if (o->mis_rs)
+    if (o->mis.rs.use)
         apply_rejection(w);
-    raw_weights(w, o->mis_level);
+    raw_weights(w, o->mis.level);
     bound_weights(w);
     add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at);
-    if (o->mis_batch_normalize)
+    if (o->mis.batch_normalize)
         normalize_weights(w);
     add_column(w, "mis_is_ratio_mean_final", weight_at);
     add_extremes(w);
@@ -383,10 +383,10 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *st
     }
     if (policy && batch->old_logp && batch->teacher_logp)
         add_column(&w, "opd_reverse_kl", reverse_kl_at);
-    if (!policy || (!options->use_tis && !options->use_mis))
+    if (!policy || (!options->tis.use && !options->mis.use))
         return INVAR_OK;
     out->weight = block;
-    if (options->use_mis)
+    if (options->mis.use)
         apply_mis(&w);
     else
         apply_tis(&w);

@@ -77,15 +77,15 @@ static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float
                        float *slope_out, float *clipped_out)
 {
     const invar_rl_options *o = &loss->options;
-    float low = 1.0f - o->eps_clip, high = 1.0f + o->eps_clip_high;
+    float low = 1.0f - o->clip.low, high = 1.0f + o->clip.high;
     float inside = ratio.value < low ? low : ratio.value > high ? high : ratio.value;
     float plain = -(ratio.value * a), clipped = -(inside * a);
     float worst = clipped > plain ? clipped : plain;
     bool flows = !(clipped > plain) && !ratio.cut;
 
     *clipped_out = clipped > plain ? 1.0f : 0.0f;
-    if (o->eps_clip_c > 0.0f && a < 0.0f && worst > -(o->eps_clip_c * a)) {
-        worst = -(o->eps_clip_c * a);
+    if (o->clip.dual > 0.0f && a < 0.0f && worst > -(o->clip.dual * a)) {
+        worst = -(o->clip.dual * a);
         flows = false;
     }
     *loss_out = worst;
@@ -120,8 +120,8 @@ static invar_status policy_rows(invar_loss *loss, const invar_loss_sample_view *
     bool far = false;
 
     compute_log_ratios(loss, v);
-    if (loss->options.use_opsm)
-        far = invar_importance_distance(&loss->tally, v->sample, v->now) > loss->options.opsm_delta;
+    if (loss->options.opsm.use)
+        far = invar_importance_distance(&loss->tally, v->sample, v->now) > loss->options.opsm.delta;
     for (int64_t t = 0; t < v->tokens; t++) {
         float a = v->mask[t] ? loss->advantage[v->first + t] : 0.0f;
         invar_ratio ratio = invar_ratio_of(log_ratio[t]);
@@ -150,7 +150,7 @@ static invar_status sft_rows(invar_loss *loss, const invar_loss_sample_view *v)
 static invar_status value_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const float *returns = loss->returns + v->first;
-    float clip = loss->options.value_clip;
+    float clip = loss->options.clip.value;
 
     for (int64_t t = 0; t < v->tokens; t++) {
         float off = v->now[t] - returns[t];
@@ -290,16 +290,16 @@ static invar_status add_kl_loss(invar_loss *loss, const invar_loss_sample_view *
 {
     const invar_rl_batch *b = loss->batch;
     float factor = invar_masked_stats_factor(&loss->tally, v->sample, 0.0f);
-    float scale = loss->options.kl_loss_coef * factor;
+    float scale = loss->options.kl.loss_coef * factor;
 
     if (loss->column_ids.kl < 0)
         return INVAR_OK;
     for (int64_t t = 0; t < v->tokens; t++) {
         float ref = b->ref_logp[v->first + t];
-        invar_kl_term k = loss->options.unbiased_kl
-                              ? invar_kl_unbiased(loss->options.kl_type, v->now[t], ref,
+        invar_kl_term k = loss->options.kl.unbiased
+                              ? invar_kl_unbiased(loss->options.kl.type, v->now[t], ref,
                                                   b->old_logp[v->first + t])
-                              : invar_kl_at(loss->options.kl_type, v->now[t], ref);
+                              : invar_kl_at(loss->options.kl.type, v->now[t], ref);
         row_of(loss, ROW_OTHER)[t] = k.value;
         if (v->keep[t])
             v->dnow[t] = v->dnow[t] + k.slope * scale;
@@ -386,32 +386,32 @@ static invar_status check_arrays(const invar_loss *loss)
     const invar_rl_options *o = &loss->options;
     const invar_rl_batch *b = loss->batch;
     bool policy = loss->traits->policy, value = loss->traits->values;
-    bool kl = o->use_kl_loss && loss->traits->regularized;
+    bool kl = o->kl.use_loss && loss->traits->regularized;
 
     INVAR_TRY(require_array(loss->advantage, policy, "advantages", "the policy loss"));
     INVAR_TRY(require_array(b->old_logp, policy, "old log-probabilities", "the policy loss"));
     INVAR_TRY(require_array(b->ref_logp, kl, "reference log-probabilities", "use-kl-loss"));
-    INVAR_TRY(require_array(b->old_logp, kl && o->unbiased_kl, "old log-probabilities",
+    INVAR_TRY(require_array(b->old_logp, kl && o->kl.unbiased, "old log-probabilities",
                             "use-unbiased-kl"));
-    INVAR_TRY(require_array(b->rollout_logp, policy && (o->use_tis || o->use_mis),
+    INVAR_TRY(require_array(b->rollout_logp, policy && (o->tis.use || o->mis.use),
                             "the rollout's log-probabilities", "use-tis"));
     INVAR_TRY(require_array(loss->returns, value, "returns", "the value loss"));
-    INVAR_TRY(require_array(b->values, value && o->value_clip > 0.0f, "old values", "value-clip"));
+    INVAR_TRY(require_array(b->values, value && o->clip.value > 0.0f, "old values", "value-clip"));
     INVAR_TRY(require_array(o->custom, loss->traits->plugin, "a plug-in", "a custom loss"));
     return INVAR_OK;
 }
 
 static invar_status check_limits(const invar_rl_options *o)
 {
-    if (o->eps_clip_c != 0.0f && !(o->eps_clip_c > 1.0f))
+    if (o->clip.dual != 0.0f && !(o->clip.dual > 1.0f))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: eps-clip-c is %g; 0 or above 1 is allowed",
-                          (double)o->eps_clip_c);
-    if (o->use_tis && !(o->tis_clip > 0.0f && o->tis_clip_low <= o->tis_clip))
+                          (double)o->clip.dual);
+    if (o->tis.use && !(o->tis.high > 0.0f && o->tis.low <= o->tis.high))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: TIS keeps weights in %g to %g: nothing",
-                          (double)o->tis_clip_low, (double)o->tis_clip);
-    if (o->use_mis && !(o->mis_high > 0.0f && o->mis_low <= o->mis_high))
+                          (double)o->tis.low, (double)o->tis.high);
+    if (o->mis.use && !(o->mis.high > 0.0f && o->mis.low <= o->mis.high))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: MIS keeps weights in %g to %g: nothing",
-                          (double)o->mis_low, (double)o->mis_high);
+                          (double)o->mis.low, (double)o->mis.high);
     return INVAR_OK;
 }
 
@@ -443,15 +443,15 @@ static void add_columns(invar_loss *loss)
     column_ids.main = invar_masked_stats_add(tally, loss->traits->metric);
     if (loss->traits->regularized) {
         column_ids.entropy = invar_masked_stats_add(tally, "entropy_loss");
-        column_ids.kl = o->use_kl_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
+        column_ids.kl = o->kl.use_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
     }
     if (loss->traits->clip_metric)
         column_ids.clipfrac = invar_masked_stats_add(tally, loss->traits->clip_metric);
     if (loss->traits->policy) {
         column_ids.ppo_kl = invar_masked_stats_add(tally, "ppo_kl");
         column_ids.ess_ratio = invar_masked_stats_add(tally, "ess_ratio");
-        column_ids.opsm = o->use_opsm ? invar_masked_stats_add(tally, "opsm_clipfrac") : -1;
-        column_ids.ois = o->use_tis || o->use_mis ? invar_masked_stats_add(tally, "ois") : -1;
+        column_ids.opsm = o->opsm.use ? invar_masked_stats_add(tally, "opsm_clipfrac") : -1;
+        column_ids.ois = o->tis.use || o->mis.use ? invar_masked_stats_add(tally, "ois") : -1;
     }
     loss->column_ids = column_ids;
 }
@@ -543,7 +543,7 @@ invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out
     if (loss->column_ids.entropy >= 0)
         total = total - loss->options.entropy_coef * column_mean(loss, loss->column_ids.entropy);
     if (loss->column_ids.kl >= 0)
-        total = total + loss->options.kl_loss_coef * column_mean(loss, loss->column_ids.kl);
+        total = total + loss->options.kl.loss_coef * column_mean(loss, loss->column_ids.kl);
     set_metric(&loss->metrics[count++], "loss", total);
     for (int column = 0; column < loss->tally.columns; column++)
         set_metric(&loss->metrics[count++], loss->tally.name[column], column_mean(loss, column));

@@ -96,6 +96,50 @@ typedef struct invar_loss_custom {
     void *payload;
 } invar_loss_custom;
 
+/* KL divergence from the reference model: a penalty of rewards, and a term of the loss. */
+typedef struct invar_kl_options {
+    invar_kl type;
+    float reward_coef; /* coefficient of the penalty in the reward */
+    bool use_loss;
+    float loss_coef;
+    bool unbiased;
+} invar_kl_options;
+
+/* Limits of the ratio, and of a critic's values. */
+typedef struct invar_clip_options {
+    float low, high;
+    float dual;  /* dual clip; 0 for no dual clip */
+    float value; /* 0 for no clipping of values */
+} invar_clip_options;
+
+/* Masking of samples with negative advantages that are far from the policy. */
+typedef struct invar_opsm_options {
+    bool use;
+    float delta;
+} invar_opsm_options;
+
+/* Truncated importance weights. */
+typedef struct invar_tis_options {
+    bool use;
+    float low, high;
+    invar_tis_mode mode;
+} invar_tis_options;
+
+/* Masked importance weights, which are used instead of truncated ones. */
+typedef struct invar_mis_options {
+    bool use;
+    invar_mis_level level;
+    invar_mis_mode mode;
+    float low, high; /* low = 0 stands for 1 / high */
+    struct {
+        bool use;
+        invar_mis_level level;
+        float low, high; /* 0 stands for the bounds of the weights */
+        float veto;      /* 0 for no veto */
+    } rs;                /* rejection */
+    bool batch_normalize;
+} invar_mis_options;
+
 typedef struct invar_rl_options {
     invar_loss_type loss;
     const invar_loss_custom *custom; /* function of INVAR_LOSS_CUSTOM; borrowed */
@@ -105,33 +149,16 @@ typedef struct invar_rl_options {
     /* whiten advantages over the batch; reinforce_plus_plus* always do */
     bool normalize_advantages;
     float gamma, lambd;
-    float kl_coef; /* coefficient of the KL penalty in the reward */
-    invar_kl kl_type;
-    bool use_kl_loss;
-    float kl_loss_coef;
-    bool unbiased_kl;
-    float eps_clip, eps_clip_high;
-    float eps_clip_c; /* dual clip; 0 for no dual clip */
-    float value_clip; /* 0 for no clipping of values */
+    invar_kl_options kl;
+    invar_clip_options clip;
     float entropy_coef;
     bool per_token_loss;
     /* Dr.GRPO: if > 0, divides every sample's policy loss instead of its token count */
     float constant_divisor;
     float opd_kl_coef; /* if > 0, adds distillation to any estimator; needs teacher_logp */
-    bool use_opsm;
-    float opsm_delta;
-    bool use_tis;
-    float tis_clip, tis_clip_low;
-    invar_tis_mode tis_mode;
-    bool use_mis; /* use the weights of MIS instead of those of TIS */
-    invar_mis_level mis_level;
-    invar_mis_mode mis_mode;
-    float mis_low, mis_high; /* mis_low = 0 stands for 1 / mis_high */
-    bool mis_rs;
-    invar_mis_level mis_rs_level;
-    float mis_rs_low, mis_rs_high; /* 0 stands for the bounds of mis */
-    float mis_veto;                /* part of rejection (mis_rs); 0 for no veto */
-    bool mis_batch_normalize;
+    invar_opsm_options opsm;
+    invar_tis_options tis;
+    invar_mis_options mis;
 } invar_rl_options;
 
 /*

@@ -198,7 +198,7 @@ void invar_run_warn_equal_rewards(invar_run_storage *storage, invar_run_flow *fl
     if (flow->warned_equal_rewards ||
         !invar_run_rewarded(flow, flow->batch.samples.items, f->samples) || f->samples < 2 ||
         f->reward[0] > 0.0f || storage->job->options->replay ||
-        storage->job->settings.rl.entropy_coef != 0.0f || storage->job->settings.rl.use_kl_loss)
+        storage->job->settings.rl.entropy_coef != 0.0f || storage->job->settings.rl.kl.use_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])

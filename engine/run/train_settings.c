@@ -16,53 +16,47 @@
 
 #include "base/invar_banned.h"
 
-static void read_importance(invar_rl_options *o, const invar_config *c)
+static invar_rl_options read_rl(const invar_config *c)
 {
-    o->use_tis = c->use_tis;
-    o->tis_clip = (float)c->tis_clip;
-    o->tis_clip_low = (float)c->tis_clip_low;
-    o->tis_mode = c->tis_mode;
-    o->use_mis = c->use_mis;
-    o->mis_level = c->mis_level;
-    o->mis_mode = c->mis_mode;
-    o->mis_low = (float)c->mis_lower_bound;
-    o->mis_high = (float)c->mis_upper_bound;
-    o->mis_batch_normalize = c->mis_batch_normalize;
-    o->mis_rs = c->use_rs;
-    o->mis_rs_level = c->rs_level;
-    o->mis_rs_low = (float)c->rs_lower_bound;
-    o->mis_rs_high = (float)c->rs_upper_bound;
-    o->mis_veto = (float)c->rs_veto_threshold;
-    o->use_opsm = c->use_opsm;
-    o->opsm_delta = (float)c->opsm_delta;
-}
+    float low = (float)c->eps_clip, high = (float)c->eps_clip_high;
 
-static void read_rl(invar_rl_options *o, const invar_config *c)
-{
-    float high = (float)c->eps_clip_high;
-
-    *o = (invar_rl_options){.loss = c->loss_type,
-                            .estimator = c->advantage_estimator,
-                            .rewards_normalization = !c->disable_rewards_normalization,
-                            .std_normalization = !c->disable_grpo_std_normalization,
-                            .normalize_advantages = c->normalize_advantages,
-                            .gamma = (float)c->gamma,
-                            .lambd = (float)c->lambd,
-                            .kl_coef = (float)c->kl_coef,
-                            .kl_type = c->kl_loss_type,
-                            .use_kl_loss = c->use_kl_loss,
-                            .kl_loss_coef = (float)c->kl_loss_coef,
-                            .unbiased_kl = c->use_unbiased_kl,
-                            .eps_clip = (float)c->eps_clip,
-                            .eps_clip_high = high < 0.0f ? (float)c->eps_clip : high,
-                            .eps_clip_c = (float)c->eps_clip_c,
-                            .value_clip = (float)c->value_clip,
-                            .entropy_coef = (float)c->entropy_coef,
-                            .per_token_loss = c->calculate_per_token_loss,
-                            .constant_divisor = (float)c->loss_divisor,
-                            .opd_kl_coef =
-                                invar_train_settings_distills(c) ? (float)c->opd_kl_coef : 0.0f};
-    read_importance(o, c);
+    return (invar_rl_options){.loss = c->loss_type,
+                              .estimator = c->advantage_estimator,
+                              .rewards_normalization = !c->disable_rewards_normalization,
+                              .std_normalization = !c->disable_grpo_std_normalization,
+                              .normalize_advantages = c->normalize_advantages,
+                              .gamma = (float)c->gamma,
+                              .lambd = (float)c->lambd,
+                              .kl = {.type = c->kl_loss_type,
+                                     .reward_coef = (float)c->kl_coef,
+                                     .use_loss = c->use_kl_loss,
+                                     .loss_coef = (float)c->kl_loss_coef,
+                                     .unbiased = c->use_unbiased_kl},
+                              .clip = {.low = low,
+                                       .high = high < 0.0f ? low : high,
+                                       .dual = (float)c->eps_clip_c,
+                                       .value = (float)c->value_clip},
+                              .entropy_coef = (float)c->entropy_coef,
+                              .per_token_loss = c->calculate_per_token_loss,
+                              .constant_divisor = (float)c->loss_divisor,
+                              .opd_kl_coef =
+                                  invar_train_settings_distills(c) ? (float)c->opd_kl_coef : 0.0f,
+                              .opsm = {.use = c->use_opsm, .delta = (float)c->opsm_delta},
+                              .tis = {.use = c->use_tis,
+                                      .low = (float)c->tis_clip_low,
+                                      .high = (float)c->tis_clip,
+                                      .mode = c->tis_mode},
+                              .mis = {.use = c->use_mis,
+                                      .level = c->mis_level,
+                                      .mode = c->mis_mode,
+                                      .low = (float)c->mis_lower_bound,
+                                      .high = (float)c->mis_upper_bound,
+                                      .rs = {.use = c->use_rs,
+                                             .level = c->rs_level,
+                                             .low = (float)c->rs_lower_bound,
+                                             .high = (float)c->rs_upper_bound,
+                                             .veto = (float)c->rs_veto_threshold},
+                                      .batch_normalize = c->mis_batch_normalize}};
 }
 
 static void read_schedules(invar_train_settings *set, const invar_config *c)
@@ -143,7 +137,7 @@ void invar_train_settings_read(invar_train_settings *out, const invar_config *c,
         .global_batch = invar_config_global_batch_size(c),
         .steps_per_rollout = c->debug_rollout_only ? 1 : invar_config_steps_per_rollout(c),
         .sft = invar_train_settings_supervised(c)};
-    read_rl(&out->rl, c);
+    out->rl = read_rl(c);
     read_schedules(out, c);
 }
 

@@ -21,8 +21,8 @@ static invar_status exercise_step(void)
                             .rollout_logp = rollout};
     invar_rl_options options = {.rewards_normalization = true,
                                 .normalize_advantages = true,
-                                .use_mis = true,
-                                .mis_high = 2.0f};
+                                .mis.use = true,
+                                .mis.high = 2.0f};
     float advantage[3], dnow[3];
     const invar_loss_metric *metrics;
     invar_loss *loss = NULL;

@@ -89,7 +89,7 @@ static void test_rl_advantage__branches_are_episodes(void **state)
     options.estimator = INVAR_ESTIMATOR_PPO;
     options.gamma = 0.9f;
     options.lambd = 0.8f;
-    options.kl_coef = 0.1f;
+    options.kl.reward_coef = 0.1f;
     fixture_init(&f, 4, 60);
     memset(branch_start_of, 0, sizeof branch_start_of);
     for (int64_t i = 0; i < SAMPLES; i++) { // a response of one token has an empty first half
@@ -198,7 +198,7 @@ static void test_rl_advantage__refuses(void **state)
                  "critic's values");
     batch.ref_logp = batch.teacher_logp = NULL;
     options.estimator = INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS;
-    options.kl_coef = 0.1f;
+    options.kl.reward_coef = 0.1f;
     assert_fails(invar_rl_advantages(advantage, NULL, &batch, &options), INVAR_E_INVALID,
                  "kl-coef needs reference");
     options.estimator = INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;

@@ -72,9 +72,9 @@ static inline invar_rl_options usual_options(void)
                               .std_normalization = true,
                               .gamma = 1.0f,
                               .lambd = 1.0f,
-                              .kl_type = INVAR_KL_LOW_VAR,
-                              .eps_clip = 0.2f,
-                              .eps_clip_high = 0.28f};
+                              .kl.type = INVAR_KL_LOW_VAR,
+                              .clip.low = 0.2f,
+                              .clip.high = 0.28f};
 }
 
 /* Computes the loss of all samples in one call. The caller frees the loss after its metrics. */

@@ -35,28 +35,28 @@ static double mean_distance(const double *now, int64_t i)
 
 static double policy_token(const invar_rl_options *o, double x, double a)
 {
-    double ratio = exp(x), low = 1 - (double)o->eps_clip, high = 1 + (double)o->eps_clip_high;
+    double ratio = exp(x), low = 1 - (double)o->clip.low, high = 1 + (double)o->clip.high;
     double l = fmax(-ratio * a, -fmin(fmax(ratio, low), high) * a);
 
-    return o->eps_clip_c > 0 && a < 0 ? fmin(l, -(double)o->eps_clip_c * a) : l;
+    return o->clip.dual > 0 && a < 0 ? fmin(l, -(double)o->clip.dual * a) : l;
 }
 
 static double token_loss(const invar_rl_options *o, const double *now, int64_t i, int64_t t)
 {
     double x = o->estimator == INVAR_ESTIMATOR_GSPO ? -mean_distance(now, i)
                                                     : now[t] - (double)f.old_logp[t];
-    double l, k = kl_of(o->kl_type, now[t] - (double)f.ref_logp[t]);
+    double l, k = kl_of(o->kl.type, now[t] - (double)f.ref_logp[t]);
 
     if (o->loss == INVAR_LOSS_SFT)
         return -now[t];
     if (o->loss == INVAR_LOSS_VALUE) {
-        double old = (double)f.values[t], clip = (double)o->value_clip, r = (double)f.returns[t];
+        double old = (double)f.values[t], clip = (double)o->clip.value, r = (double)f.returns[t];
         double cut = fmin(fmax(now[t], old - clip), old + clip);
         return fmax((now[t] - r) * (now[t] - r), (cut - r) * (cut - r));
     }
     l = policy_token(o, x, (double)f.advantage[t]);
-    k *= o->unbiased_kl ? exp(now[t] - (double)f.old_logp[t]) : 1;
-    return o->use_kl_loss ? l + (double)o->kl_loss_coef * k : l;
+    k *= o->kl.unbiased ? exp(now[t] - (double)f.old_logp[t]) : 1;
+    return o->kl.use_loss ? l + (double)o->kl.loss_coef * k : l;
 }
 
 static double loss_of(const invar_rl_options *o, const double *now, double *count_out)
@@ -99,16 +99,16 @@ static invar_rl_options variant(int n)
 {
     invar_rl_options o = usual_options();
 
-    o.use_kl_loss = n % 2;
-    o.kl_loss_coef = 0.3f;
-    o.kl_type = (invar_kl)(n / 2 % 4);
-    o.unbiased_kl = n % 4 == 3;
+    o.kl.use_loss = n % 2;
+    o.kl.loss_coef = 0.3f;
+    o.kl.type = (invar_kl)(n / 2 % 4);
+    o.kl.unbiased = n % 4 == 3;
     o.estimator = n % 3 == 2 ? INVAR_ESTIMATOR_GSPO : INVAR_ESTIMATOR_GRPO;
-    o.eps_clip = o.eps_clip_high = n % 3 == 2 ? 0.05f : 0.2f;
-    o.eps_clip_c = n % 5 == 1 ? 1.2f : 0.0f;
+    o.clip.low = o.clip.high = n % 3 == 2 ? 0.05f : 0.2f;
+    o.clip.dual = n % 5 == 1 ? 1.2f : 0.0f;
     o.per_token_loss = n / 4 % 2;
     o.loss = n == 20 ? INVAR_LOSS_SFT : n == 22 ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY;
-    o.value_clip = 0.3f;
+    o.clip.value = 0.3f;
     return o;
 }
 

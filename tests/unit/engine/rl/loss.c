@@ -40,7 +40,7 @@ static void check_on_policy(const invar_rl_options *options)
         factor = 1.0f / ((count < 1.0f ? 1.0f : count) * (float)SAMPLES);
         for (int64_t t = f.start[i]; t < f.start[i + 1]; t++) {
             float expected = f.mask[t] ? -f.advantage[t] * factor : 0.0f;
-            if (options->estimator != INVAR_ESTIMATOR_GSPO && options->kl_type != INVAR_KL_K1)
+            if (options->estimator != INVAR_ESTIMATOR_GSPO && options->kl.type != INVAR_KL_K1)
                 assert_true(dnow[t] == expected);
         }
     }
@@ -55,20 +55,20 @@ static void test_rl_loss__on_policy_is_exact(void **state)
     make_on_policy();
     // the mean of ess_ratio is exact only if every sample has unmasked tokens
     memset(f.mask, 1, sizeof f.mask);
-    options.use_kl_loss = true;
-    options.kl_loss_coef = 0.5f;
+    options.kl.use_loss = true;
+    options.kl.loss_coef = 0.5f;
     for (int kind = INVAR_KL_K1; kind <= INVAR_KL_LOW_VAR; kind++) {
-        options.kl_type = (invar_kl)kind;
+        options.kl.type = (invar_kl)kind;
         for (int variant = 0; variant < 4; variant++) {
-            options.unbiased_kl = variant & 1;
+            options.kl.unbiased = variant & 1;
             options.estimator = variant & 2 ? INVAR_ESTIMATOR_GSPO : INVAR_ESTIMATOR_GRPO;
             check_on_policy(&options);
         }
     }
-    options.use_mis = true;
-    options.mis_high = 2.0f;
-    options.mis_rs = options.mis_batch_normalize = true;
-    options.mis_veto = 1e-4f;
+    options.mis.use = true;
+    options.mis.high = 2.0f;
+    options.mis.rs.use = options.mis.batch_normalize = true;
+    options.mis.rs.veto = 1e-4f;
     check_on_policy(&options);
 
     // control: one bit of one log-prob changes the metrics
@@ -87,22 +87,22 @@ static invar_rl_options variant(int number)
     invar_rl_options o = usual_options();
 
     o.entropy_coef = 0.01f;
-    o.use_kl_loss = true;
-    o.kl_loss_coef = 0.1f;
+    o.kl.use_loss = true;
+    o.kl.loss_coef = 0.1f;
     o.per_token_loss = number % 2;
     o.estimator = number % 3 == 1 ? INVAR_ESTIMATOR_GSPO : INVAR_ESTIMATOR_GRPO;
-    o.use_tis = number == 2 || number == 3;
-    o.tis_clip = 1.3f;
-    o.use_mis = number > 3 && number < 7;
-    o.mis_level = (invar_mis_level)(number % 3);
-    o.mis_mode = (invar_mis_mode)(number / 2 % 3);
-    o.mis_high = 1.5f;
-    o.mis_rs = number > 4;
-    o.mis_batch_normalize = true;
-    o.use_opsm = number == 7;
-    o.opsm_delta = 0.001f;
+    o.tis.use = number == 2 || number == 3;
+    o.tis.high = 1.3f;
+    o.mis.use = number > 3 && number < 7;
+    o.mis.level = (invar_mis_level)(number % 3);
+    o.mis.mode = (invar_mis_mode)(number / 2 % 3);
+    o.mis.high = 1.5f;
+    o.mis.rs.use = number > 4;
+    o.mis.batch_normalize = true;
+    o.opsm.use = number == 7;
+    o.opsm.delta = 0.001f;
     o.loss = number == 8 ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY;
-    o.value_clip = 0.2f;
+    o.clip.value = 0.2f;
     return o;
 }
 
@@ -236,7 +236,7 @@ static void test_rl_loss__clip_limits(void **state)
     assert_true(gradient_of(-0.23f, -2.0f, &o) == 0.0f);
 
     // at the limit itself both branches are equal, and the gradient is not clipped
-    o.eps_clip_high = 0.25f;
+    o.clip.high = 0.25f;
     ratio = 1.25f;
     for (float x = 0.2231f; x < 0.2232f; x = nextafterf(x, 1.0f)) {
         float slope = gradient_of(x, 1.0f, &o);
@@ -247,13 +247,13 @@ static void test_rl_loss__clip_limits(void **state)
     }
 
     // dual clip bounds the loss of a large ratio with a negative advantage
-    o.eps_clip_c = 3.0f;
+    o.clip.dual = 3.0f;
     assert_true(gradient_of(1.0f, -2.0f, &o) > 5.0f);
     assert_true(gradient_of(1.2f, -2.0f, &o) == 0.0f);
     assert_true(gradient_of(-1.2f, 2.0f, &o) < 0.0f);
 
     // beyond a log-ratio of 20, the ratio is constant
-    o.eps_clip_c = 0.0f;
+    o.clip.dual = 0.0f;
     assert_true(gradient_of(20.0f, -1.0f, &o) > 4e8f);
     assert_true(gradient_of(21.0f, -1.0f, &o) == 0.0f);
 }
@@ -366,25 +366,25 @@ static void test_rl_loss__requires_its_inputs(void **state)
                  "advantages");
     batch = f.batch;
     batch.ref_logp = batch.rollout_logp = NULL;
-    options.use_kl_loss = true;
+    options.kl.use_loss = true;
     assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "use-kl-loss");
     options = usual_options();
-    options.use_tis = true;
+    options.tis.use = true;
     assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "use-tis");
     options = usual_options();
-    options.eps_clip_c = 0.9f;
+    options.clip.dual = 0.9f;
     assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "eps-clip-c");
     options = usual_options();
-    options.use_tis = true;
-    options.tis_clip_low = 3.0f;
-    options.tis_clip = 2.0f;
+    options.tis.use = true;
+    options.tis.low = 3.0f;
+    options.tis.high = 2.0f;
     assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "3 to 2: nothing");
     options = usual_options();
-    options.use_mis = true; // mis_high is missing
+    options.mis.use = true; // mis_high is missing
     assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
                  "MIS");
     options = usual_options();

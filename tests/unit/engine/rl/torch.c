@@ -62,47 +62,56 @@ static const char *const loss_words[INVAR_LOSS_COUNT] = {
     [INVAR_LOSS_POLICY] = "policy", [INVAR_LOSS_SFT] = "sft", [INVAR_LOSS_VALUE] = "value"};
 static const invar_choices losses = {loss_words, INVAR_LOSS_COUNT};
 
-#define FLOAT(name)                                                                                \
+#define FIELD(name, field)                                                                         \
     {                                                                                              \
-#name, offsetof(invar_rl_options, name)                                                    \
+#name, offsetof(invar_rl_options, field)                                                   \
     }
 static const struct {
     const char *name;
     size_t offset;
-} floats[] = {FLOAT(gamma),        FLOAT(lambd),
-              FLOAT(kl_coef),      FLOAT(kl_loss_coef),
-              FLOAT(eps_clip),     FLOAT(eps_clip_high),
-              FLOAT(eps_clip_c),   FLOAT(value_clip),
-              FLOAT(entropy_coef), FLOAT(constant_divisor),
-              FLOAT(opd_kl_coef),  FLOAT(opsm_delta),
-              FLOAT(tis_clip),     FLOAT(tis_clip_low),
-              FLOAT(mis_low),      FLOAT(mis_high),
-              FLOAT(mis_rs_low),   FLOAT(mis_rs_high),
-              FLOAT(mis_veto)};
+} floats[] = {FIELD(gamma, gamma),
+              FIELD(lambd, lambd),
+              FIELD(kl_coef, kl.reward_coef),
+              FIELD(kl_loss_coef, kl.loss_coef),
+              FIELD(eps_clip, clip.low),
+              FIELD(eps_clip_high, clip.high),
+              FIELD(eps_clip_c, clip.dual),
+              FIELD(value_clip, clip.value),
+              FIELD(entropy_coef, entropy_coef),
+              FIELD(constant_divisor, constant_divisor),
+              FIELD(opd_kl_coef, opd_kl_coef),
+              FIELD(opsm_delta, opsm.delta),
+              FIELD(tis_clip, tis.high),
+              FIELD(tis_clip_low, tis.low),
+              FIELD(mis_low, mis.low),
+              FIELD(mis_high, mis.high),
+              FIELD(mis_rs_low, mis.rs.low),
+              FIELD(mis_rs_high, mis.rs.high),
+              FIELD(mis_veto, mis.rs.veto)};
 static const struct {
     const char *name;
     size_t offset;
-} bools[] = {FLOAT(rewards_normalization),
-             FLOAT(std_normalization),
-             FLOAT(normalize_advantages),
-             FLOAT(use_kl_loss),
-             FLOAT(unbiased_kl),
-             FLOAT(per_token_loss),
-             FLOAT(use_opsm),
-             FLOAT(use_tis),
-             FLOAT(use_mis),
-             FLOAT(mis_rs),
-             FLOAT(mis_batch_normalize)};
+} bools[] = {FIELD(rewards_normalization, rewards_normalization),
+             FIELD(std_normalization, std_normalization),
+             FIELD(normalize_advantages, normalize_advantages),
+             FIELD(use_kl_loss, kl.use_loss),
+             FIELD(unbiased_kl, kl.unbiased),
+             FIELD(per_token_loss, per_token_loss),
+             FIELD(use_opsm, opsm.use),
+             FIELD(use_tis, tis.use),
+             FIELD(use_mis, mis.use),
+             FIELD(mis_rs, mis.rs.use),
+             FIELD(mis_batch_normalize, mis.batch_normalize)};
 static const struct {
     const char *name;
     size_t offset;
     const invar_choices *choices;
 } words[] = {{"loss", offsetof(invar_rl_options, loss), &losses},
              {"estimator", offsetof(invar_rl_options, estimator), &invar_estimator_choices},
-             {"kl_type", offsetof(invar_rl_options, kl_type), &invar_kl_choices},
-             {"mis_level", offsetof(invar_rl_options, mis_level), &invar_mis_level_choices},
-             {"mis_rs_level", offsetof(invar_rl_options, mis_rs_level), &invar_mis_level_choices},
-             {"mis_mode", offsetof(invar_rl_options, mis_mode), &invar_mis_mode_choices}};
+             {"kl_type", offsetof(invar_rl_options, kl.type), &invar_kl_choices},
+             {"mis_level", offsetof(invar_rl_options, mis.level), &invar_mis_level_choices},
+             {"mis_rs_level", offsetof(invar_rl_options, mis.rs.level), &invar_mis_level_choices},
+             {"mis_mode", offsetof(invar_rl_options, mis.mode), &invar_mis_mode_choices}};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 /* Sets an option; returns false if it does not exist. */
@@ -121,7 +130,7 @@ static bool set_option(invar_rl_options *options, const char *name, const json_t
             return memcpy(base + bools[i].offset, &x, sizeof x) != NULL;
     }
     if (strcmp(name, "tis_icepop") == 0) {
-        options->tis_mode = json_is_true(value) ? INVAR_TIS_MODE_ICEPOP : INVAR_TIS_MODE_TRUNCATE;
+        options->tis.mode = json_is_true(value) ? INVAR_TIS_MODE_ICEPOP : INVAR_TIS_MODE_TRUNCATE;
         return true;
     }
     for (size_t i = 0; i < COUNT(words); i++) {
@@ -295,9 +304,9 @@ static void test_rl_torch__options_matter(void **state)
         if (p.options.loss != INVAR_LOSS_POLICY)
             continue;
         check_case(&p);
-        p.options.eps_clip = p.options.eps_clip_high = 10.0f;
-        p.options.eps_clip_c = p.options.constant_divisor = 0.0f;
-        p.options.use_tis = p.options.use_mis = p.options.use_opsm = false;
+        p.options.clip.low = p.options.clip.high = 10.0f;
+        p.options.clip.dual = p.options.constant_divisor = 0.0f;
+        p.options.tis.use = p.options.mis.use = p.options.opsm.use = false;
         assert_ok(invar_loss_new(&loss, &p.batch, &p.options, p.advantage, NULL));
         assert_ok(invar_loss_run(loss, 0, p.batch.samples, p.now, p.entropy, p.dnow, p.dentropy));
         changed += max_error_of(&p, "dnow", p.dnow, 0) > 100 * ARRAY_LIMIT;

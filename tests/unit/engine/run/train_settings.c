@@ -78,12 +78,12 @@ static void test_train_settings__derived_values(void **state)
     invar_train_settings set = settings_of(plain, 1, -1);
 
     (void)state;
-    assert_true(set.rl.eps_clip_high == 0.1f);
+    assert_true(set.rl.clip.high == 0.1f);
     assert_true(set.critic_schedule.lr == 0.5 && set.critic_schedule.warmup_steps == 0);
     assert_int_equal(set.schedule.warmup_steps, 3);
     assert_false(set.sft);
     set = settings_of(given, 1, -1);
-    assert_true(set.rl.eps_clip_high == 0.4f && set.sft);
+    assert_true(set.rl.clip.high == 0.4f && set.sft);
     assert_true(set.schedule.lr == 0.5 && set.critic_schedule.lr == 0.25);
     assert_int_equal(set.critic_schedule.warmup_steps, 2);
     assert_true(set.rl.opd_kl_coef == 0.0f); // without a teacher the coefficient is ignored
