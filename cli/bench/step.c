@@ -123,7 +123,7 @@ static invar_status recorded_step(invar_bench_step *l, void *payload)
                               .flat = &l->flat,
                               .count = l->samples.count,
                               .start = l->flat.offsets,
-                              .own_weights = true,
+                              .policy.own_weights = true,
                               .learners = {{.learner = &l->learner}},
                               .n_learners = 1};
     invar_status status;

@@ -46,6 +46,35 @@ typedef struct invar_hook_metrics {
     invar_reward_parts named;
 } invar_hook_metrics;
 
+/* The weights that sampled the rollout of a step. */
+typedef struct invar_report_policy {
+    int64_t version;   /* weight version at the beginning of the rollout */
+    bool own_weights;  /* the weights being trained have sampled the rollout */
+    bool other_format; /* sampling used another number format, so log-probs may differ */
+    /*
+     * rollout and training log-probs must be equal: first step of the rollout, own_weights and not
+     * other_format; always set if nothing is trained
+     */
+    bool on_policy;
+} invar_report_policy;
+
+/* Rollout and training, compared. */
+typedef struct invar_report_comparison {
+    bool compared; /* `logp_diff` is valid: two forwards computed the log-probs */
+    /* largest difference between rollout log-probs and those of training, or of scoring */
+    invar_logp_diff logp_diff;
+    /* expert choices that were compared with recorded ones, and how many differ */
+    int64_t routes, routes_differ;
+} invar_report_comparison;
+
+/* Groups that are not in the batch of their own rollout. */
+typedef struct invar_report_groups {
+    int64_t filtered;   /* groups of the rollout that a filter rejected; -1 if unknown */
+    bool keeps_surplus; /* the key over-sampling-keep-surplus is set */
+    int64_t reused;     /* groups of this batch that an earlier rollout had left over */
+    int64_t surplus;    /* groups that this rollout leaves over for the next */
+} invar_report_groups;
+
 /* Inputs of a step's ledger entry. Everything is borrowed; zero-initialized, it is empty. */
 typedef struct invar_step_report {
     int64_t number;                 /* step of the run, from 0 */
@@ -54,27 +83,13 @@ typedef struct invar_step_report {
     int64_t first, count;           /* the samples [first, first + count) belong to this step */
     /* (count + 1) offsets of this step's samples, from invar_token_arrays_starts */
     const int64_t *start;
-    int64_t weights;   /* weight version at the beginning of the rollout */
-    bool own_weights;  /* the weights being trained have sampled the rollout */
-    bool other_format; /* sampling used another number format, so log-probs may differ */
-    /*
-     * rollout and training log-probs must be equal: first step of the rollout, own_weights and not
-     * other_format; always set if nothing is trained
-     */
-    bool on_policy;
-    bool compared; /* `logp_diff` is valid: two forwards computed the log-probs */
-    /* largest difference between rollout log-probs and those of training, or of scoring */
-    invar_logp_diff logp_diff;
-    /* expert choices that were compared with recorded ones, and how many differ */
-    int64_t routes, routes_differ;
-    int64_t filtered_groups;   /* groups of the rollout that a filter rejected; -1 if unknown */
+    invar_report_policy policy;
+    invar_report_comparison comparison;
+    invar_report_groups groups;
     int64_t steps_per_rollout; /* optimizer steps of a rollout; each makes a weight version */
     bool recorded_schedule;    /* the groups were chosen by a recorded asynchronous schedule */
     bool supervised;           /* supervised training: nothing was sampled or rewarded */
     bool unrewarded;           /* no reward was computed; `reward` of the samples is meaningless */
-    bool keeps_surplus;        /* the key over-sampling-keep-surplus is set */
-    int64_t reused_groups;     /* groups of this batch that an earlier rollout had left over */
-    int64_t surplus_groups;    /* groups that this rollout leaves over for the next */
     int64_t passes;            /* largest k of the metrics pass@k; 0 for no such metrics */
     uint32_t seed;             /* seed of the rollout */
     invar_step_report_learner learners[INVAR_STEP_REPORT_LEARNERS];

@@ -69,7 +69,7 @@ static void add_gauge(ledger_entry *e, const char *name, double value)
  */
 static void add_policy_diff(ledger_entry *e, const char *name, double value)
 {
-    if (e->step->own_weights && !e->step->other_format)
+    if (e->step->policy.own_weights && !e->step->policy.other_format)
         add_metric(e, name, value);
     else
         add_gauge(e, name, value);
@@ -152,7 +152,7 @@ static double token_mean(const invar_token_arrays *f, int64_t first, int64_t cou
 static invar_status add_train_metrics(ledger_entry *e)
 {
     const invar_step_report *s = e->step;
-    const invar_logp_diff *gap = &s->logp_diff;
+    const invar_logp_diff *gap = &s->comparison.logp_diff;
 
     for (int i = 0; i < s->n_learners; i++) {
         const invar_learner *learner = s->learners[i].learner;
@@ -161,7 +161,7 @@ static invar_status add_train_metrics(ledger_entry *e)
         add_metric(e, make_learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
     }
     add_metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
-    if (s->compared) {
+    if (s->comparison.compared) {
         add_policy_diff(e, "train/logp_diff_max", (double)gap->max);
         add_policy_diff(e, "train/logp_diff_p50", (double)gap->p50);
         add_policy_diff(e, "train/logp_diff_p99", (double)gap->p99);
@@ -170,9 +170,9 @@ static invar_status add_train_metrics(ledger_entry *e)
     }
     if (s->has_loss_factor)
         add_metric(e, "train/loss_factor", (double)s->factor);
-    if (s->routes) {
-        add_metric(e, "train/routing_choices", (double)s->routes);
-        add_metric(e, "train/routing_differ", (double)s->routes_differ);
+    if (s->comparison.routes) {
+        add_metric(e, "train/routing_choices", (double)s->comparison.routes);
+        add_metric(e, "train/routing_differ", (double)s->comparison.routes_differ);
     }
     return INVAR_OK;
 }
@@ -286,12 +286,12 @@ static void add_reward_metrics(ledger_entry *e)
 /* Adds groups that were sampled but not trained on. */
 static void add_group_metrics(ledger_entry *e)
 {
-    if (e->step->filtered_groups >= 0)
-        add_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
-    if (!e->step->keeps_surplus)
+    if (e->step->groups.filtered >= 0)
+        add_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->groups.filtered);
+    if (!e->step->groups.keeps_surplus)
         return;
-    add_metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
-    add_metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
+    add_metric(e, "rollout/over_sampling/reused", (double)e->step->groups.reused);
+    add_metric(e, "rollout/over_sampling/surplus", (double)e->step->groups.surplus);
 }
 
 /*
@@ -305,7 +305,7 @@ static void add_staleness_metrics(ledger_entry *e)
     if (!e->step->recorded_schedule)
         return;
     for (int64_t i = 0; i < n; i++) {
-        int64_t rollouts = (e->step->weights - e->step->samples[i].first_version) / per;
+        int64_t rollouts = (e->step->policy.version - e->step->samples[i].first_version) / per;
 
         total += rollouts;
         most = rollouts > most ? rollouts : most;
@@ -363,10 +363,11 @@ static void fill_sample(ledger_entry *e, int64_t i)
     const invar_token_arrays *f = e->step->flat;
     int64_t at = e->step->first + i, first = f->offsets[at], n = f->offsets[at + 1] - first;
     const invar_rl_sample *s = &e->step->samples[at];
-    const float *train = e->step->on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
+    const float *train =
+        e->step->policy.on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
     const invar_rng_coords coords = invar_rng_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
-    bool compared = e->step->compared && e->step->own_weights;
+    bool compared = e->step->comparison.compared && e->step->policy.own_weights;
     invar_logp_diff gap = invar_token_arrays_max_logp_diff(f, at, 1, f->rollout_logp, train);
 
     invar_rng_coords_format(e->rng[i], &coords);
@@ -525,7 +526,7 @@ static invar_status append_entry(ledger_entry *e, invar_recorder *recorder,
     size_t n_timings;
     const invar_ledger_timing *timings = invar_trace_timings(recorder->trace, &n_timings);
     invar_ledger_step step = {.step = s->number,
-                              .weights_version = s->weights,
+                              .weights_version = s->policy.version,
                               .digests = points->digests,
                               .stats = points->stats,
                               .n_stats = points->n_stats,

@@ -134,22 +134,23 @@ void invar_run_show_step(invar_run_storage *storage, invar_run_models *models,
     invar_train_summary *sum = storage->summary;
     // each token was compared while the weights that sampled it existed
     const bool lagged = invar_sample_schedule_off_policy(&storage->job->settings.sampling) &&
-                        !step->own_weights && !step->other_format;
+                        !step->policy.own_weights && !step->policy.other_format;
     const bool before = lagged && storage->job->config->check_logprobs;
-    invar_train_progress p = {.rollout = storage->position.rollout,
-                              .rollouts = storage->job->settings.run_schedule.rollouts,
-                              .step = storage->position.step,
-                              .phase = "train",
-                              .measured = true,
-                              .supervised = storage->job->settings.sft,
-                              .loss = actor_loss(step),
-                              .grad_norm = (double)models->actor.norm,
-                              .compared = before || (step->compared && step->own_weights),
-                              .logp_diff_max = before ? 0.0 : (double)step->logp_diff.max,
-                              .tokens_per_s = storage->recorder.throughput.tokens_per_s,
-                              .mfu = storage->recorder.throughput.mfu,
-                              .eta = storage->recorder.throughput.eta,
-                              .chain = &sum->chain};
+    invar_train_progress p = {
+        .rollout = storage->position.rollout,
+        .rollouts = storage->job->settings.run_schedule.rollouts,
+        .step = storage->position.step,
+        .phase = "train",
+        .measured = true,
+        .supervised = storage->job->settings.sft,
+        .loss = actor_loss(step),
+        .grad_norm = (double)models->actor.norm,
+        .compared = before || (step->comparison.compared && step->policy.own_weights),
+        .logp_diff_max = before ? 0.0 : (double)step->comparison.logp_diff.max,
+        .tokens_per_s = storage->recorder.throughput.tokens_per_s,
+        .mfu = storage->recorder.throughput.mfu,
+        .eta = storage->recorder.throughput.eta,
+        .chain = &sum->chain};
 
     for (int64_t i = step->first; i < step->first + step->count; i++) {
         p.reward += step->samples[i].reward / (double)step->count;
@@ -165,7 +166,7 @@ void invar_run_show_step(invar_run_storage *storage, invar_run_models *models,
         sum->first_loss = sum->last_loss;
     }
     sum->compared += p.compared;
-    sum->off_policy = sum->off_policy || (!step->own_weights && !lagged);
+    sum->off_policy = sum->off_policy || (!step->policy.own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
     warn_other_content(storage);

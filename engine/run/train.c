@@ -286,7 +286,8 @@ static invar_status begin_step(invar_train_step *out, invar_train_loop *loop, in
     invar_step_report *report = &out->report;
 
     INVAR_TRY(invar_train_loop_step_make(out, loop, number * count, count));
-    report->on_policy = number == 0 && report->own_weights && !report->other_format;
+    report->policy.on_policy =
+        number == 0 && report->policy.own_weights && !report->policy.other_format;
     report->learners[report->n_learners++].learner = &loop->models.actor;
     if (loop->models.critic.model)
         report->learners[report->n_learners++].learner = &loop->models.critic;
@@ -323,11 +324,11 @@ static invar_status record_rollout_step(invar_train_loop *loop)
     invar_step_report *is = &step.report;
     invar_status status = invar_train_loop_step_make(&step, loop, 0, f->samples);
 
-    is->on_policy = true;
-    is->compared = !f->copied;
+    is->policy.on_policy = true;
+    is->comparison.compared = !f->copied;
     if (status == INVAR_OK)
-        status = invar_token_arrays_logp_diff(&is->logp_diff, f, 0, f->samples, f->rollout_logp,
-                                              f->score_logp);
+        status = invar_token_arrays_logp_diff(&is->comparison.logp_diff, f, 0, f->samples,
+                                              f->rollout_logp, f->score_logp);
     if (status == INVAR_OK)
         status = invar_recorder_begin(&loop->storage.recorder, is, loop->storage.dirs.paths.run);
     if (status == INVAR_OK)

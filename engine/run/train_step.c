@@ -227,27 +227,27 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
     out->batch = invar_token_arrays_batch(&loop->flow.arrays, first, count, out->start);
     rewarded =
         invar_run_rewarded(&loop->flow, loop->flow.batch.samples.items, loop->flow.arrays.samples);
-    out->report =
-        (invar_step_report){.number = loop->storage.position.step,
-                            .samples = loop->flow.batch.samples.items,
-                            .flat = &loop->flow.arrays,
-                            .first = first,
-                            .count = count,
-                            .start = out->start,
-                            .weights = sampling_version(&loop->flow, first),
-                            .own_weights = loop->flow.batch.on_policy,
-                            .other_format = invar_run_context_two_formats(&loop->models.context),
-                            .filtered_groups = loop->flow.batch.filtered_groups,
-                            .steps_per_rollout = loop->job.settings.steps_per_rollout,
-                            .recorded_schedule = loop->job.settings.sampling.recorded,
-                            .supervised = loop->job.settings.sft,
-                            .unrewarded = !rewarded,
-                            .keeps_surplus = loop->job.settings.sampling.surplus,
-                            .reused_groups = loop->flow.batch.reused_groups,
-                            .surplus_groups = loop->flow.batch.surplus_groups,
-                            .passes = passes ? loop->job.config->n_samples_per_prompt : 0,
-                            .seed = (uint32_t)loop->job.config->rollout_seed,
-                            .audit = loop->storage.audit};
+    out->report = (invar_step_report){.number = loop->storage.position.step,
+                                      .samples = loop->flow.batch.samples.items,
+                                      .flat = &loop->flow.arrays,
+                                      .first = first,
+                                      .count = count,
+                                      .start = out->start,
+                                      .policy.version = sampling_version(&loop->flow, first),
+                                      .policy.own_weights = loop->flow.batch.on_policy,
+                                      .policy.other_format =
+                                          invar_run_context_two_formats(&loop->models.context),
+                                      .groups.filtered = loop->flow.batch.filtered_groups,
+                                      .steps_per_rollout = loop->job.settings.steps_per_rollout,
+                                      .recorded_schedule = loop->job.settings.sampling.recorded,
+                                      .supervised = loop->job.settings.sft,
+                                      .unrewarded = !rewarded,
+                                      .groups.keeps_surplus = loop->job.settings.sampling.surplus,
+                                      .groups.reused = loop->flow.batch.reused_groups,
+                                      .groups.surplus = loop->flow.batch.surplus_groups,
+                                      .passes = passes ? loop->job.config->n_samples_per_prompt : 0,
+                                      .seed = (uint32_t)loop->job.config->rollout_seed,
+                                      .audit = loop->storage.audit};
     return INVAR_OK;
 }
 
@@ -328,29 +328,29 @@ static invar_status check_training_logprobs(invar_step_report *is, invar_run_sto
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     // without log-probs of a rollout, only two forward passes of training can be compared
-    is->compared = f->sampled && (is->on_policy || !f->copied);
+    is->comparison.compared = f->sampled && (is->policy.on_policy || !f->copied);
     if ((invar_sample_schedule_off_policy(&storage->job->settings.sampling)
-             ? !is->on_policy
-             : is->other_format && is->own_weights) &&
+             ? !is->policy.on_policy
+             : is->policy.other_format && is->policy.own_weights) &&
         is->first == 0 && !f->copied)
         INVAR_TRY(compare_logprobs(storage, flow, "log-probabilities of scoring and training",
                                    is->first, is->count, f->score_logp, f->train_logp,
-                                   &is->logp_diff));
+                                   &is->comparison.logp_diff));
     // the weights have changed since, so the comparison was made when the rollout was scored
-    if (!is->on_policy)
-        return invar_token_arrays_logp_diff(&is->logp_diff, f, is->first, is->count,
+    if (!is->policy.on_policy)
+        return invar_token_arrays_logp_diff(&is->comparison.logp_diff, f, is->first, is->count,
                                             f->rollout_logp, f->score_logp);
     INVAR_TRY(compare_logprobs(storage, flow,
                                f->sampled ? "log-probabilities of rollout and training"
                                           : "log-probabilities of scoring and training",
                                is->first, is->count, f->rollout_logp, f->train_logp,
-                               &is->logp_diff));
-    if (is->routes_differ == 0)
+                               &is->comparison.logp_diff));
+    if (is->comparison.routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
                    "%" PRId64 " of %" PRId64
                    " choices of experts are others in training than in the rollout",
-                   is->routes_differ, is->routes);
+                   is->comparison.routes_differ, is->comparison.routes);
     return invar_run_mismatch(storage, "routing-mismatch", text);
 }
 
@@ -361,8 +361,8 @@ invar_status invar_train_loop_policy_gradients(invar_train_step *step, invar_tra
                                    .entropy = loop->flow.arrays.entropy + token};
 
     INVAR_TRY(compute_gradients(step, &loop->models, &loop->flow, 0, &result, false));
-    step->report.routes = result.routes;
-    step->report.routes_differ = result.routes_differ;
+    step->report.comparison.routes = result.routes;
+    step->report.comparison.routes_differ = result.routes_differ;
     return check_training_logprobs(&step->report, &loop->storage, &loop->flow);
 }
 

@@ -83,8 +83,8 @@ static invar_step_report step_of(const recorder_fixture *s, int64_t number, int6
                                .first = first,
                                .count = count,
                                .start = start,
-                               .own_weights = true,
-                               .filtered_groups = 2,
+                               .policy.own_weights = true,
+                               .groups.filtered = 2,
                                .steps_per_rollout = 1};
 }
 
@@ -150,7 +150,7 @@ static void test_recorder__staleness_counts_rollouts(void **state)
         s.samples.items[i].first_version = i == 0 ? 8 : 16;
     step = step_of(&s, 0, 0, SAMPLES, start);
     step.recorded_schedule = true;
-    step.weights = 20;
+    step.policy.version = 20;
     step.steps_per_rollout = 4;
     record_step(&s, &step);
     assert_true(
