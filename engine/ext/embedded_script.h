@@ -13,10 +13,6 @@
 #include "base/json/text.h"
 #include "engine/ext/line_process.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Starts python3 with the embedded scripts `files`, the names of files between blanks, which
  * follow each other as one text; the first is script_loop.py. -I ignores the current folder and
@@ -40,7 +36,4 @@ invar_status invar_embedded_script_command(char **out, const char *files) INVAR_
 invar_status invar_embedded_script_ask(json_t **out, invar_line_process *program, const char *name,
                                        invar_json_text *line, bool raw) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

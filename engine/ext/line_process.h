@@ -16,10 +16,6 @@
 #include "base/status.h"
 #include "base/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LINE_PROCESS_REPLY_BYTES (64u << 20) /* longest line that is accepted */
 
 typedef struct invar_line_process invar_line_process;
@@ -84,7 +80,4 @@ invar_status invar_line_process_restart(invar_line_process *program) INVAR_MUST_
 /* Kills the program after an invalid line. Later exchanges fail. */
 void invar_line_process_kill(invar_line_process *program);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -33,10 +33,6 @@
 #include "engine/rl/sample.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_plugin invar_plugin;
 
 /* Texts of the student's tokens; `payload` is borrowed. */
@@ -239,7 +235,4 @@ invar_status invar_plugin_next_slot(invar_plugin_reply_slot *out, invar_plugin *
 invar_status invar_plugin_store_reply(invar_plugin *plugin, const invar_plugin_reply_slot *slot,
                                       const char *data, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "engine/ext/plugin.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_plugin_backend invar_plugin_backend;
 
 /* A plug-in as its back end sees it. */
@@ -53,7 +49,4 @@ extern const invar_plugin_backend invar_child_program_backend;
 extern const invar_plugin_backend invar_remote_reward_backend;
 extern const invar_plugin_backend invar_remote_teacher_backend;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

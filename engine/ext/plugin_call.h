@@ -17,10 +17,6 @@
 #include "engine/ext/turn_action.h"
 #include "engine/rl/reward_parts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Kinds of calls that a plug-in can offer (kinds.def); a mask. */
 enum {
 #define INVAR_PLUGIN_KIND(ID, bit, ...) INVAR_PLUGIN_KIND_##ID = bit,
@@ -120,7 +116,4 @@ invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], ui
                                      const char *plugin, const char *data,
                                      size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

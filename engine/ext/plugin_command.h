@@ -12,10 +12,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Words of a command. Zero-initialize before use; release with invar_plugin_argv_release. */
 typedef struct invar_plugin_argv {
     char **words; /* (count) and a NULL, as exec takes them */
@@ -49,7 +45,4 @@ invar_status invar_plugin_argv_locate(const char *name, const char *spec) INVAR_
 invar_status invar_plugin_argv_hash(bool *found_out, invar_digest *out, const char *name,
                                     const char *spec) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "engine/ext/plugin.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Recorded replies of one step. Zero-initialize before use; release with
  * invar_recorded_replies_release.
@@ -55,7 +51,4 @@ invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledg
 invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
                                                  int64_t run, int64_t step) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

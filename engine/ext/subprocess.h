@@ -18,10 +18,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_subprocess {
     pid_t pid;       /* 0 if there is no child, or after it was reaped */
     int wait_status; /* wait status of a child that was reaped */
@@ -45,7 +41,4 @@ bool invar_subprocess_ended(const invar_subprocess *child);
 /* Kills the child and its descendants, and reaps it. */
 void invar_subprocess_kill(invar_subprocess *child);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

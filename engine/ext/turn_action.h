@@ -15,10 +15,6 @@
 #include "engine/ext/invar_plugin.h"
 #include "engine/rl/reward_parts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Strings that end a turn, in one allocation (free with invar_free). */
 typedef struct invar_turn_stop_strings {
     int64_t count;
@@ -55,7 +51,4 @@ void invar_turn_actions_write(invar_json_text *text, const invar_plugin_next *ne
 invar_status invar_turn_actions_read(invar_turn_action *out, size_t count, const json_t *reply,
                                      const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

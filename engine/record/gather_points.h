@@ -13,10 +13,6 @@
 
 #include "engine/record/recorder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Gathers the points of a rollout; call once before its first step. `world` includes the ranks that
  * only sample.
@@ -35,7 +31,4 @@ invar_status invar_gather_points_learned(invar_recorder *recorder) INVAR_MUST_US
 invar_status invar_gather_points_task(invar_recorder *recorder, int64_t round) INVAR_MUST_USE;
 invar_status invar_gather_points_stages(invar_recorder *recorder) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "engine/record/recorder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_KEPT_SAMPLES_LABEL_BYTES 4096           /* longer labels are truncated */
 #define INVAR_KEPT_SAMPLES_BYTES ((uint64_t)64 << 20) /* limit for all steps of a run, compressed */
 
@@ -42,7 +38,4 @@ invar_status invar_kept_samples_measure(uint64_t *out, invar_ledger *ledger,
 /* Returns true if samples of this step are kept in a run that has kept `bytes` bytes so far. */
 bool invar_kept_samples_wants(int64_t step, uint64_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Scope of the facts: the key is an op name, the value its revision. */
 #define INVAR_OP_REVISIONS_SCOPE "op"
 
@@ -37,7 +33,4 @@ invar_status invar_op_revisions_check(bool *known_out, invar_ledger *ledger,
                                       const invar_ledger_summary *run, int64_t first, int64_t last,
                                       const char *otherwise) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 #include "engine/record/profile.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_op_trace invar_op_trace;
 
 #define INVAR_OP_TRACE_PROCESS 10 /* process number of rank 0 in the trace; rank r has 10 + r */
@@ -69,7 +65,4 @@ void invar_op_trace_phase(invar_op_trace *trace, const char *phase);
 invar_status invar_op_trace_collect(invar_op_trace_result *out,
                                     invar_op_trace *trace) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -22,10 +22,6 @@
 
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_profile invar_profile;
 
 #define INVAR_PROFILE_EVENTS 1000000 /* events between two takes; later ones are in the sums only */
@@ -77,7 +73,4 @@ void invar_profile_flush(invar_profile *profile);
  */
 invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "engine/ranks/layout/layout.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_rank_timer invar_rank_timer;
 
 #define INVAR_RANK_TIMER_DEPTH 16       /* largest number of nested phases */
@@ -67,7 +63,4 @@ void invar_rank_timer_end(invar_rank_timer *timer);
 invar_status invar_rank_timer_collect(invar_rank_times *out,
                                       invar_rank_timer *timer) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

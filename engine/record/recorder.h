@@ -25,10 +25,6 @@
 #include "engine/text/tokenizer/tokenizer.h"
 #include "engine/train/learner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum { INVAR_STEP_REPORT_LEARNERS = 2 }; /* actor and critic */
@@ -241,7 +237,4 @@ void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollo
 invar_status invar_recorder_fail(invar_recorder *recorder, int64_t step,
                                  invar_status status) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 
 #include "engine/record/recorder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Compares the entry `step` of all ranks. Returns INVAR_E_MISMATCH if a rank computed other results
  * than the majority; the message names the rank, its host and the first differing point. The ledger
@@ -21,7 +17,4 @@ extern "C" {
 invar_status invar_replica_check(invar_recorder *recorder, const invar_ledger_step *step,
                                  const invar_probe_result *points) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 
 #include "engine/record/recorder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Appends the entry in one transaction. The points must be defined in the ledger already. Returns
  * INVAR_E_MISMATCH if the ranks disagree. Collective: all ranks of the layout must call it.
@@ -19,7 +15,4 @@ extern "C" {
 invar_status invar_step_entry_append(invar_recorder *recorder, const invar_step_report *step,
                                      const invar_probe_result *points) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

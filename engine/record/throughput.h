@@ -19,10 +19,6 @@
 #include "engine/model/model.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct invar_step_report;
 
 #define INVAR_THROUGHPUT_GAUGES 9 /* largest number of gauges of a step */
@@ -69,7 +65,4 @@ size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
                              invar_throughput *throughput, const struct invar_step_report *step,
                              const invar_ledger_timing *timings, size_t n_timings);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -26,10 +26,6 @@
 #include "engine/record/rank_time.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_trace invar_trace;
 
 #define INVAR_TRACE_DEPTH 16  /* largest number of nested phases */
@@ -109,7 +105,4 @@ invar_status invar_trace_collect_rank_times(const invar_ledger_rank_time **out, 
 invar_status invar_trace_collect_op_times(const invar_ledger_op_time **out, size_t *count_out,
                                           invar_trace *trace) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "base/json/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Begins an event of kind `ph` on a track of a process of the trace viewer. */
 void invar_trace_event_begin(invar_json_text *out, const char *name, const char *ph, int process,
                              int track);
@@ -27,7 +23,4 @@ void invar_trace_event_end(invar_json_text *out);
 void invar_trace_event_name(invar_json_text *out, const char *what, int process, int track,
                             const char *name);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

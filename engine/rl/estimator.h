@@ -8,10 +8,6 @@
 
 #include "engine/rl/masked_stats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_estimator_traits invar_estimator_traits;
 
 /* State while advantages are computed. Per-token arrays cover all tokens of the batch. */
@@ -62,7 +58,4 @@ void invar_estimate_return(invar_advantage_state *e, int64_t sample);
  */
 void invar_estimate_gae(invar_advantage_state *e, int64_t sample);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

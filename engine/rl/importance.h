@@ -12,10 +12,6 @@
 
 #include "engine/rl/masked_stats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_importance {
     float *weight; /* (T) weights; NULL if all are 1 */
     uint8_t *keep; /* (T) mask after rejection; equal to the batch's mask if nothing is rejected */
@@ -36,7 +32,4 @@ void invar_importance_release(invar_importance *importance);
  */
 float invar_importance_distance(const invar_masked_stats *stats, int64_t sample, const float *now);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "engine/rl/loss.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* exp of a difference of log-probs, which is clamped to [-20, 20]. */
 typedef struct invar_ratio {
     float value;
@@ -45,7 +41,4 @@ invar_kl_term invar_kl_at(invar_kl type, float logp, float base);
  */
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

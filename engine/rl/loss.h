@@ -19,10 +19,6 @@
 #include "base/status.h"
 #include "engine/config/choices.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_estimator {
 #define INVAR_ESTIMATOR(ID, ...) INVAR_ESTIMATOR_##ID,
 #include "engine/rl/estimators.def"
@@ -229,7 +225,4 @@ invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out
  */
 bool invar_rl_group_keeps(const float *reward, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

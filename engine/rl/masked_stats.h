@@ -11,10 +11,6 @@
 
 #include "engine/rl/loss.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { INVAR_MASKED_STATS_COLUMNS = 48 };
 
 typedef struct invar_masked_stats {
@@ -70,7 +66,4 @@ invar_status invar_masked_stats_finite(const invar_masked_stats *stats, int64_t 
 invar_status invar_masked_stats_finite_all(const invar_masked_stats *stats, const float *values,
                                            const char *what) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     INVAR_REWARD_NAME_SIZE = 48, /* bytes of a part's name with its NUL */
     INVAR_REWARD_PARTS = 32      /* largest number of parts of a reward, and of names in a batch */
@@ -60,7 +56,4 @@ struct invar_rl_sample;
 invar_status invar_reward_parts_mean(invar_reward_parts *out, const struct invar_rl_sample *samples,
                                      int64_t count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

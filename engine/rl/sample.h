@@ -19,10 +19,6 @@
 #include "engine/rl/reward_parts.h"
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_finish {
     INVAR_FINISH_NONE,   /* not generated yet */
     INVAR_FINISH_STOP,   /* a stop id, the end of text, or a stop string */
@@ -144,7 +140,4 @@ invar_status invar_rl_samples_copy(invar_rl_samples *out,
 /* Releases all samples and empties the list. */
 void invar_rl_samples_reset(invar_rl_samples *samples);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Arrays that are not needed are NULL. All arrays are in `memory`. */
 typedef struct invar_token_arrays {
     int64_t samples;
@@ -96,7 +92,4 @@ invar_status invar_token_arrays_logp_diff(invar_logp_diff *out, const invar_toke
                                           int64_t first, int64_t count, const float *a,
                                           const float *b) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_batch_plan_options {
     int64_t unit_rows; /* largest number of rows in a unit; a longer sample is a unit by itself */
     /*
@@ -66,7 +62,4 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
                                    const invar_batch_plan_options *options) INVAR_MUST_USE;
 void invar_batch_plan_release(invar_batch_plan *plan);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

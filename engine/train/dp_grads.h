@@ -14,10 +14,6 @@
 #include "engine/model/forward.h"
 #include "engine/train/unit_sum.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Unit sum of one model chunk. */
 typedef struct invar_dp_grad_sum {
     invar_unit_sum *sum;
@@ -58,7 +54,4 @@ invar_status invar_dp_grads_add(invar_dp_grads *grads, int chunk, int givers) IN
 /* Writes the sums of the rows that this rank owns to the gradients. Call after the last round. */
 invar_status invar_dp_grads_end(invar_dp_grads *grads) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,17 +20,10 @@
 #include "engine/model/model.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns the operations of a forward and a backward over the samples, for the complete model,
  * whatever part of it this rank holds.
  */
 double invar_flop_train(const invar_model *model, const invar_rl_sample *samples, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

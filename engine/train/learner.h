@@ -20,10 +20,6 @@
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_learner_options {
     const invar_device *dev; /* device of the model; borrowed */
     const char *prefix;      /* prefix of the point names: "" or "critic."; a constant */
@@ -109,7 +105,4 @@ invar_status invar_learner_record_points(invar_learner *learner, invar_probe *pr
 invar_status invar_learner_end_step(invar_learner *learner,
                                     const invar_probe_result *points) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

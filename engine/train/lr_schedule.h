@@ -23,10 +23,6 @@
 
 #include "engine/config/choices.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_lr_schedule {
     invar_decay style;
     double lr;
@@ -41,7 +37,4 @@ typedef struct invar_lr_schedule {
 /* Returns the learning rate after `step` steps have been made. */
 float invar_lr_schedule_at(const invar_lr_schedule *schedule, int64_t step);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

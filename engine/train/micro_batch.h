@@ -14,10 +14,6 @@
 #include "engine/model/forward.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Packed samples, in a buffer that every fill reuses. Zero-initialize before use. Release with
  * invar_micro_batch_release.
@@ -65,7 +61,4 @@ static inline int64_t invar_micro_batch_rows(const invar_rl_sample *s)
     return s->n_tokens - 1;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_OFFLOAD_ARRAYS 2 /* arrays that are streamed together */
 
 typedef struct invar_offload invar_offload;
@@ -43,7 +39,4 @@ typedef invar_status (*invar_offload_chunk_fn)(void *payload, size_t first, size
 invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_OFFLOAD_ARRAYS],
                                invar_offload_chunk_fn work, void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

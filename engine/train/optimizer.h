@@ -19,10 +19,6 @@
 #include "engine/model/forward.h"
 #include "engine/train/offload.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_optimizer {
     /*
      * (n_params) f32 moments in the shape of the local weights. `data` is NULL if ranks divide them
@@ -129,7 +125,4 @@ bool invar_optimizer_can_hash(const invar_optimizer *optimizer);
 invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *optimizer,
                                      const invar_model *model) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

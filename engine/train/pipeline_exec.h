@@ -20,10 +20,6 @@
 #include "engine/train/batch_plan.h"
 #include "engine/train/micro_batch.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Slot for one micro-batch from its forward to its backward. */
 typedef struct invar_inflight_micro_batch {
     invar_pass *pass;
@@ -146,7 +142,4 @@ invar_status
 invar_pipeline_exec_send_grad(invar_pipeline_exec *exec,
                               const invar_inflight_micro_batch *micro_batch) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

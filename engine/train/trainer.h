@@ -18,10 +18,6 @@
 #include "engine/train/batch_plan.h"
 #include "engine/train/micro_batch.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_trainer_options {
     invar_batch_plan_options plan;
     /* compute activations again in the backward pass, to save memory */
@@ -122,7 +118,4 @@ invar_status invar_trainer_forward_backward(invar_trainer *trainer, const invar_
 /* Returns the number of response tokens of all samples. */
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

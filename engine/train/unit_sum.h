@@ -17,10 +17,6 @@
 
 #include "engine/model/shard/zero_comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_unit_sum invar_unit_sum;
 
 /*
@@ -45,7 +41,4 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
  */
 invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

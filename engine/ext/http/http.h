@@ -16,10 +16,6 @@
 #include "base/json/text.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_http invar_http;
 
 /*
@@ -96,7 +92,4 @@ typedef struct invar_http_batch {
  */
 invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *batch) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "engine/ext/plugin.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Capacity for the name that a server gives its model (`system_fingerprint`), printable. */
 #define INVAR_REMOTE_TEACHER_FINGERPRINT_SIZE 65
 
@@ -41,7 +37,4 @@ invar_status invar_remote_teacher_read(float *logp_out,
                                        const invar_plugin_sample *asked, const char *response,
                                        size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "base/json/text.h"
 #include "ledger/view/export/scalars.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_gauge {
     char *name; /* owned */
     double value;
@@ -39,7 +35,4 @@ invar_status invar_gauges_set(invar_gauges *gauges,
 void invar_gauges_write(invar_json_text *out, const invar_gauges *gauges, const char *name,
                         const char *uuid);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "base/file.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialized, it holds no lock. */
 typedef struct invar_lock_file {
     bool locked;
@@ -43,7 +39,4 @@ invar_status invar_lock_file_acquire(invar_lock_file *out, const char *path) INV
 /* Removes the lock file and releases the lock. Does nothing if no lock is held. */
 void invar_lock_file_release(invar_lock_file *lock);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -21,10 +21,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SINK_QUEUE (1 << 20) /* capacity of the queue, in bytes */
 
 typedef struct invar_sink invar_sink;
@@ -68,7 +64,4 @@ bool invar_sink_finish(invar_sink *sink, int64_t ms);
 /* Kills the program if it has not exited, and frees the sink. */
 void invar_sink_close(invar_sink_result *out, invar_sink *sink);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SINK_LOG_BYTES (16 << 20)
 
 enum { INVAR_SINK_LOG_FULL = -1 };
@@ -46,7 +42,4 @@ int invar_sink_log_status(const invar_sink_log *log);
  */
 int invar_sink_log_close(invar_sink_log *log);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,10 +20,6 @@
 #include "engine/config/config.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * INVAR_TRACK_BEFORE is the step of evaluations before the first step; INVAR_TRACK_NOTHING is
  * before them.
@@ -71,7 +67,4 @@ void invar_track_report_steps(invar_track *track, int64_t step);
  */
 void invar_track_close(invar_track *track, const char *how);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -39,6 +39,11 @@ bool invar_is_word(char c)
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
+invar_str_view invar_str_view_of(const char *text)
+{
+    return (invar_str_view){text, strlen(text)};
+}
+
 size_t invar_str_view_find(invar_str_view view, size_t from, const char *what)
 {
     size_t length = strlen(what);

@@ -12,11 +12,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <string.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 enum { INVAR_ANSWER_TEXT_CAPACITY = 4096 };
 
@@ -33,16 +28,14 @@ typedef struct invar_str_view {
     size_t length;
 } invar_str_view;
 
-static inline invar_str_view invar_str_view_of(const char *text)
-{
-    return (invar_str_view){text, strlen(text)};
-}
-
 bool invar_is_blank(char c);
 bool invar_is_digit(char c);
 bool invar_is_letter(char c);
 bool invar_is_word(char c); /* part of a word: letter, digit, underscore, not ASCII */
 char invar_lower(char c);
+
+/* Returns a view of a NUL-terminated text. */
+invar_str_view invar_str_view_of(const char *text);
 
 /* Returns the position of the first `what` at or after `from`; view.length if it does not occur. */
 size_t invar_str_view_find(invar_str_view view, size_t from, const char *what);
@@ -83,7 +76,4 @@ void invar_answer_text_replace(invar_answer_text *answer, const char *what, cons
 void invar_answer_text_trim(invar_answer_text *answer);
 void invar_answer_text_to_lower(invar_answer_text *answer);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "engine/rl/reward/answer_text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Reduced fraction with a positive denominator. */
 typedef struct invar_rational {
     /* numerator */
@@ -28,7 +24,4 @@ typedef struct invar_rational {
  */
 bool invar_rational_parse(invar_rational *out, invar_str_view view);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

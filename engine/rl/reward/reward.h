@@ -12,10 +12,6 @@
 #include "base/recipe/choices.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_reward {
 #define INVAR_REWARD(ID, ...) INVAR_REWARD_##ID,
 #include "engine/rl/reward/rewards.def"
@@ -69,7 +65,4 @@ invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
  */
 invar_status invar_reward_select_part(invar_rl_sample *sample, const char *key) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

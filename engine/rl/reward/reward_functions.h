@@ -12,10 +12,6 @@
 #include "engine/rl/reward/answer_text.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_reward_input {
     /* response; under boxed_ the content of its last \boxed{}, or "" without one */
     invar_str_view response;
@@ -63,7 +59,4 @@ invar_reward_fn invar_reward_fn_ifeval;
 /* Returns 1 if the response names the right option; else 0. */
 invar_reward_fn invar_reward_fn_gpqa;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "engine/ext/plugin.h"
 #include "engine/sample/agent/agent_server.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_AGENT_JOURNAL "sessions.jsonl" /* name of the journal, in the run directory */
 
 typedef struct invar_agents_options {
@@ -59,7 +55,4 @@ void invar_agents_free(invar_agents *agents);
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
                               const invar_agent_batch_options *options) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

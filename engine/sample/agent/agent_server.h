@@ -20,10 +20,6 @@
 #include "engine/sample/serve/prompt_encoder.h"
 #include "engine/sample/serve/server_info.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_AGENT_NAME "custom-agent-path" /* name in error messages and in the ledger */
 
 typedef struct invar_agent_server_options {
@@ -93,7 +89,4 @@ invar_status invar_agent_server_run(invar_agent_server *server, const invar_agen
                                     const invar_digest *weights,
                                     invar_session_journal *journal) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "engine/rl/sample.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_agent_call {
     bool numbered;  /* the client has given the number */
     int64_t number; /* 0 to UINT32_MAX */
@@ -148,7 +144,4 @@ invar_status invar_agent_session_read(invar_agent_session *out, const char *text
                                       const invar_agent_limits *limits,
                                       const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

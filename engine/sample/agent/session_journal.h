@@ -16,10 +16,6 @@
 #include "base/hash.h"
 #include "engine/sample/agent/session.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Rollout that the sessions of a file belong to. */
 typedef struct invar_session_journal_id {
     invar_digest run;     /* digest of the identity of the run */
@@ -95,7 +91,4 @@ invar_status invar_journal_contents_read(invar_journal_contents *out, const char
                                          const char *where) INVAR_MUST_USE;
 void invar_journal_contents_release(invar_journal_contents *contents);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "engine/sample/agent/agent_server.h"
 #include "engine/sample/serve/server.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SESSION_KEY_SIZE 40
 
 /* A session of the current batch. */
@@ -50,7 +46,4 @@ extern const invar_server_session_hooks invar_session_table_hooks;
 /* Writes a new API key: "invar-" and 128 random bits from getrandom(2) in hexadecimal. */
 invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE]) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_kv_cache_shape {
     int64_t layers;   /* layers that this rank holds */
     int64_t kv_heads; /* heads of keys and values that this rank holds */
@@ -73,7 +69,4 @@ void invar_kv_cache_free_pages(invar_kv_cache *cache, const int32_t *pages, int6
 invar_status invar_kv_cache_copy(invar_kv_cache *cache, int32_t to, int32_t from,
                                  int64_t rows) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "engine/sample/rollout/rollout_hooks.h"
 #include "engine/sample/rollout/scheduler.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_draft_model invar_draft_model;
 typedef struct invar_running_batch invar_running_batch;
 
@@ -168,7 +164,4 @@ invar_status invar_rollout_stages_routing(invar_rollout *rollout,
 invar_status invar_rollout_stages_broadcast(const invar_rollout *rollout, const char *phase,
                                             void *data, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

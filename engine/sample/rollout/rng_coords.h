@@ -13,10 +13,6 @@
 
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_rng_coords {
     uint32_t seed, purpose, rollout, draw;
     int64_t prompt; /* line of the data set */
@@ -35,7 +31,4 @@ void invar_rng_coords_format(char out[INVAR_RNG_COORDS_SIZE], const invar_rng_co
 /* Parses a text exactly as invar_rng_coords_format writes it; otherwise returns INVAR_E_INVALID. */
 invar_status invar_rng_coords_parse(invar_rng_coords *out, const char *text) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

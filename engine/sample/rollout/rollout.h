@@ -19,10 +19,6 @@
 #include "engine/sample/rollout/draft/ngram.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Sampling settings. They are semantic: a different value may change the sampled tokens. */
 typedef struct invar_sampling_params {
     uint32_t seed;
@@ -248,7 +244,4 @@ typedef struct invar_rollout_counters {
 /* Reads the counters of the last run, score or stream. They are never part of a result. */
 void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout *rollout);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

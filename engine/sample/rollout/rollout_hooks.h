@@ -12,10 +12,6 @@
 
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialize before use. Release with invar_row_ownership_release. */
 typedef struct invar_row_ownership {
     invar_rollout_hooks hooks;        /* probe.on_value is NULL if no hooks are set */
@@ -43,7 +39,4 @@ invar_status invar_row_ownership_value(invar_row_ownership *row_owners, invar_op
                                        const char *name, invar_op op, const invar_tensor *rows,
                                        const char *const *inputs) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "engine/sample/rollout/model_runner.h"
 #include "engine/sample/rollout/sampler.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Decode state of one sample. */
 typedef struct invar_decode_state {
     invar_rl_sample *sample;
@@ -121,7 +117,4 @@ int64_t invar_running_batch_limit(const invar_rollout *rollout,
 /* Runs one pass and appends the sampled tokens to their samples. */
 invar_status invar_running_batch_step(invar_running_batch *run) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

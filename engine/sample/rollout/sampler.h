@@ -13,10 +13,6 @@
 #include "engine/model/graph/op_runner.h"
 #include "engine/sample/rollout/rollout_hooks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SAMPLER_ROWS 256 /* largest number of tokens sampled by one call of the ops */
 
 /* One token to sample: the inputs, then the result. */
@@ -89,7 +85,4 @@ static inline float invar_sampling_logp_temperature(float temperature)
     return temperature == 0.0f ? 1.0f : temperature;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,10 +24,6 @@
 
 #include "engine/sample/rollout/kv_cache.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_seq_state {
     INVAR_SEQ_WAITING,
     INVAR_SEQ_ADMITTED,    /* has its pages and waits for its shared prompt */
@@ -134,7 +130,4 @@ void invar_scheduler_finish(invar_scheduler *scheduler, int64_t seq);
 /* Like invar_scheduler_finish, but also ends the shared prompt if this was its last sequence. */
 void invar_scheduler_cancel(invar_scheduler *scheduler, int64_t seq);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns the index of the first stop string that has an occurrence ending beyond offset `from`; -1
  * if no string does. Called with the previous length whenever the text has grown, it scans each
@@ -21,7 +17,4 @@ extern "C" {
 int64_t invar_stop_find(const char *text, size_t bytes, size_t from, const char *const *stop,
                         int64_t n_stop);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

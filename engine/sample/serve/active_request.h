@@ -12,10 +12,6 @@
 #include "engine/sample/serve/completion_response.h"
 #include "engine/sample/serve/server.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_active_request {
     const invar_server_options *options;
     const invar_serve_table *http;
@@ -76,7 +72,4 @@ void invar_active_request_free(invar_active_request *request);
 invar_response_error invar_active_request_error(int *http_out, const invar_error *error,
                                                 const char *param);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "base/json/json.h"
 #include "engine/sample/serve/memory.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Converts `messages` into *out, which the caller initializes to NULL and frees with json_decref,
  * also after a failure. Returns INVAR_E_INVALID if `messages` is NULL or not valid. Reserves in
@@ -29,7 +25,4 @@ invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
 /* Returns INVAR_E_INVALID if `tools` is not a list of functions. `tools` may be NULL. */
 invar_status invar_chat_messages_check_tools(const json_t *tools) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

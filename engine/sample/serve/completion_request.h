@@ -14,10 +14,6 @@
 #include "engine/sample/rollout/rollout.h"
 #include "engine/sample/serve/memory.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_completion_kind {
     INVAR_COMPLETION_REQUEST_TEXT, /* /v1/completions */
     INVAR_COMPLETION_REQUEST_CHAT  /* /v1/chat/completions */
@@ -75,7 +71,4 @@ invar_status invar_completion_request_read(invar_completion_request *out,
                                            const invar_serve_memory *memory) INVAR_MUST_USE;
 void invar_completion_request_release(invar_completion_request *request);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "engine/sample/serve/inference_engine.h"
 #include "engine/sample/serve/server_info.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Copy of a choice, and how much of it was written to the response. */
 typedef struct invar_response_choice {
     invar_detokenizer detokenizer;
@@ -94,7 +90,4 @@ void invar_completion_response_put_model(invar_json_text *out,
 void invar_completion_response_put_models(invar_json_text *out,
                                           const invar_server_info *server_info);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

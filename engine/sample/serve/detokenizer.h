@@ -12,10 +12,6 @@
 
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialize before use. Release with invar_detokenizer_release. */
 typedef struct invar_detokenizer {
     invar_text_stream stream;
@@ -50,7 +46,4 @@ size_t invar_detokenizer_ready(const invar_detokenizer *detokenizer,
  */
 const char *invar_detokenizer_text(const invar_detokenizer *detokenizer);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Tokens generated so far for one choice. */
 typedef struct invar_generation_choice {
     int32_t *tokens; /* (count) */
@@ -142,7 +138,4 @@ invar_status invar_inference_engine_begin(invar_inference_engine *engine) INVAR_
 invar_status invar_inference_engine_run(invar_inference_engine *engine,
                                         const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

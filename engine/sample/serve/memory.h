@@ -16,10 +16,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Memory of all requests. Initialize with invar_memory_budget_init, then destroy. */
 typedef struct invar_memory_budget {
     int64_t limit;         /* bytes for all requests; INT64_MAX for no limit */
@@ -60,7 +56,4 @@ void invar_serve_memory_release(const invar_serve_memory *memory);
 /* Returns an upper bound of the bytes that parsing `json` and converting its strings take. */
 uint64_t invar_serve_memory_of_json(const char *json, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

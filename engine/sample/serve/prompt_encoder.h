@@ -10,10 +10,6 @@
 
 #include "engine/sample/serve/completion_request.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_prompt_encoder invar_prompt_encoder;
 
 typedef struct invar_prompt_encoder_options {
@@ -48,7 +44,4 @@ const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *encoder);
 invar_status invar_prompt_encoder_make(invar_prompt_encoder *encoder,
                                        invar_completion_request *request) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

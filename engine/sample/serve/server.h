@@ -15,10 +15,6 @@
 #include "engine/sample/serve/prompt_encoder.h"
 #include "engine/sample/serve/server_info.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_server invar_server;
 
 /*
@@ -114,7 +110,4 @@ int64_t invar_server_port(const invar_server *server);
  */
 void invar_server_close(invar_server *server);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

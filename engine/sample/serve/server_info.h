@@ -11,10 +11,6 @@
 
 #include "base/hash.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_server_info {
     const char *model;    /* name that requests use for the model */
     invar_digest weights; /* digest of the weights; of the adapters if `adapted` is set */
@@ -27,7 +23,4 @@ typedef struct invar_server_info {
     int64_t started;      /* Unix time of the start, in seconds; reported as "created" */
 } invar_server_info;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "base/json/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_TOOL_CALLS_BEGIN "<tool_call>"
 #define INVAR_TOOL_CALLS_END "</tool_call>"
 
@@ -35,7 +31,4 @@ invar_status invar_tool_calls_read(invar_tool_calls *out, const char *text,
                                    size_t bytes) INVAR_MUST_USE;
 void invar_tool_calls_release(invar_tool_calls *calls);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "engine/sample/source/generate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_async_sampler invar_async_sampler;
 
 /*
@@ -62,7 +58,4 @@ invar_status invar_async_sampler_join(invar_async_sampler *sampler) INVAR_MUST_U
 /* Cancels and frees the thread. Its samples can only be released. `sampler` may be NULL. */
 void invar_async_sampler_stop(invar_async_sampler *sampler);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

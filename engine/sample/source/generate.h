@@ -19,10 +19,6 @@
 #include "engine/sample/source/multi_turn.h"
 #include "engine/sample/source/reward_source.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Arguments shared by the functions of this file. Everything they point to is borrowed. */
 struct invar_generate_args {
     const invar_layout *layout; /* NULL for one rank */
@@ -90,7 +86,4 @@ invar_status invar_generate_check_has_reward(const invar_generate_args *how,
                                              const invar_rl_sample *sample,
                                              const char *leader) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_group_outcome {
     INVAR_GROUP_BATCH,    /* in the batch */
     INVAR_GROUP_FILTERED, /* rejected by the filter */
@@ -58,7 +54,4 @@ invar_status invar_group_selection_next(int64_t *out,
 void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_selection *selection,
                                 const bool *keep, int64_t groups);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "engine/sample/rollout/file/rollout_file.h"
 #include "engine/sample/source/sample_schedule.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* In-flight samples. Zero-initialize before use. Release with invar_inflight_release. */
 typedef struct invar_inflight {
     invar_rl_samples
@@ -79,7 +75,4 @@ typedef struct invar_inflight_expectation {
 invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t bytes,
                                   const invar_inflight_expectation *wants) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "engine/ext/plugin.h"
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_generate_args invar_generate_args; /* engine/sample/source/generate.h */
 
 /* Settings of multi-turn generation. Everything is borrowed. */
@@ -56,7 +52,4 @@ invar_multi_turn invar_multi_turn_read(const invar_config *config, invar_plugin 
 invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

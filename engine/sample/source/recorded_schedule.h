@@ -15,10 +15,6 @@
 #include "engine/files/journal.h"
 #include "engine/sample/source/schedule_log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_RECORDED_SCHEDULE_FILE "schedule.jsonl" /* file name in the run folder */
 #define INVAR_RECORDED_SCHEDULE_REPLY                                                              \
     "rollout-schedule" /* name in the ledger, where it is stored like a reply for each rollout */
@@ -72,7 +68,4 @@ invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *schedule, in
 void invar_recorded_schedule_write(invar_json_text *text, const invar_recorded_schedule *schedule,
                                    int64_t tick);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

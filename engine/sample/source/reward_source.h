@@ -11,10 +11,6 @@
 #include "engine/files/data/dataset.h"
 #include "engine/rl/reward/reward.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Source of the rewards of a run: a plug-in or a built-in rule. */
 typedef struct invar_reward_source {
     invar_plugin *plugin; /* borrowed; NULL for a rule, and on ranks that do not run the plug-in */
@@ -78,7 +74,4 @@ invar_status invar_reward_source_check_data(const invar_config *config, const in
 invar_status invar_reward_source_run(const invar_reward_source *source, invar_rl_sample *samples,
                                      int64_t count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LAG_MAX 64
 
 /* When samples of later rollouts get tokens from the current weights. */
@@ -70,7 +66,4 @@ int64_t invar_sample_schedule_begin(const invar_sample_schedule *schedule, int64
 int64_t invar_sample_schedule_goal(const invar_sample_schedule *schedule, int64_t rollout,
                                    int64_t tick);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -27,10 +27,6 @@
 #include "base/json/text.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A sample that was not finished at the end of a tick. */
 typedef struct invar_unfinished_sample {
     int64_t sample; /* index of the sample in the run */
@@ -112,7 +108,4 @@ invar_status invar_schedule_log_read_file(invar_schedule_log *log,
                                           invar_schedule_log_head *head_out, const char *text,
                                           size_t bytes, const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -28,10 +28,6 @@
 #include "engine/sample/source/reward_source.h"
 #include "engine/sample/source/sample_schedule.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- files with rollouts --------------------------------------------------------------------- */
 
 /*
@@ -263,7 +259,4 @@ int64_t invar_sample_source_max_rounds(const invar_sample_source *source);
 invar_status invar_sample_source_fill_answer(invar_rl_sample *out,
                                              const invar_prompt *prompt) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

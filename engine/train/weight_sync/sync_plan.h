@@ -13,10 +13,6 @@
 #include "engine/model/model.h"
 #include "engine/ranks/layout/rank_roles.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A logical shard that this rank holds, and the rank that it is sent to or received from. */
 typedef struct invar_weight_sync_item {
     /* parameter; number of the logical shard among those of the parameter on this rank */
@@ -48,7 +44,4 @@ void invar_weight_sync_plan_release(invar_weight_sync_plan *plan);
 uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync_plan *plan,
                                       const invar_model *model, int64_t item);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "engine/train/weight_sync/weight_sync.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_weight_digests {
     const invar_model *model;
     invar_digest *digests; /* (count) digests of the logical shards in canonical order; owned */
@@ -38,7 +34,4 @@ invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
                                           const invar_weight_digests *own,
                                           const invar_layout *world, uint64_t got) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "base/hash.h"
 #include "engine/model/graph/param.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes, then scales */
 
 /*
@@ -30,7 +26,4 @@ int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES],
 /* Returns the bytes of all planes of the local logical shard number `shard`. */
 size_t invar_weight_sync_shard_bytes(const invar_param *param, int64_t shard);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

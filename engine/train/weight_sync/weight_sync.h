@@ -15,10 +15,6 @@
 
 #include "engine/train/weight_sync/sync_plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_weight_sync invar_weight_sync;
 
 typedef struct invar_weight_sync_options {
@@ -60,7 +56,4 @@ typedef struct invar_weight_sync_result {
 invar_status invar_weight_sync_compare(invar_weight_sync_result *out,
                                        invar_weight_sync *sync) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

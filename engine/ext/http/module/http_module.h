@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_HTTP_ABI 2
 #define INVAR_HTTP_TABLE invar_http_v2 /* symbol of the table */
 #define INVAR_HTTP_REASON_SIZE 256
@@ -51,7 +47,4 @@ typedef struct invar_http_table {
     int (*run)(invar_http_call *calls, size_t count, const invar_http_settings *settings);
 } invar_http_table;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 
 #include "engine/sample/rollout/model_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Creates a draft model. `model` is borrowed; it must be unpartitioned and have the vocabulary of
  * the target model. The caller frees *out with invar_draft_model_free.
@@ -57,7 +53,4 @@ invar_status invar_draft_model_dry_run(invar_draft_model *draft,
 /* Returns the bytes of the keys and values of the draft model; 0 before its first use. */
 int64_t invar_draft_model_cache_bytes(const invar_draft_model *draft);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "engine/rl/sample.h"
 #include "engine/sample/rollout/draft/proposer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Lengths of the n-grams that are matched. */
 typedef struct invar_ngram_proposer_window {
     int64_t min_n; /* smallest number of matching tokens; >= 1 */
@@ -46,7 +42,4 @@ void invar_ngram_proposer_leave(invar_ngram_proposer *ngram);
 invar_status invar_ngram_proposer_propose(void *self, invar_draft_request *requests,
                                           int64_t count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

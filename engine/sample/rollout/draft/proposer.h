@@ -18,10 +18,6 @@
 #include "base/status.h"
 #include "engine/rl/sample.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Request for draft tokens after the current tokens of a sample. */
 typedef struct invar_draft_request {
     const invar_rl_sample *sample;
@@ -48,7 +44,4 @@ static inline bool invar_draft_accepted(int32_t draft, int32_t token)
     return draft == token;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 #include "engine/rl/sample.h"
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Newest version of the format. Headers of version 1 have no policy. */
 #define INVAR_ROLLOUT_FILE_VERSION 2
 
@@ -100,7 +96,4 @@ invar_status invar_rollout_file_parse(invar_rollout_file *out, const char *where
                                       size_t bytes) INVAR_MUST_USE;
 void invar_rollout_file_release(invar_rollout_file *data);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "ledger/sha256.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_ROLLOUT_FILE_TRAILER_SIZE 160
 
 /*
@@ -23,7 +19,4 @@ extern "C" {
 void invar_rollout_file_format_trailer(char out[INVAR_ROLLOUT_FILE_TRAILER_SIZE], int64_t samples,
                                        invar_sha256 *sha);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

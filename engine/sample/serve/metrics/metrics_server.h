@@ -14,10 +14,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_metrics_server invar_metrics_server;
 
 /*
@@ -33,7 +29,4 @@ invar_status invar_metrics_server_set(invar_metrics_server *server, const char *
 /* Closes the server after all responses are sent. `server` may be NULL. */
 void invar_metrics_server_close(invar_metrics_server *server);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

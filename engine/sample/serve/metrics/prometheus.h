@@ -14,10 +14,6 @@
 
 #include "base/json/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_PROMETHEUS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 /* First bytes of every metrics text that Invar writes. */
@@ -38,7 +34,4 @@ void invar_prometheus_family(invar_json_text *out, const char *name, const char 
 void invar_prometheus_value(invar_json_text *out, const char *name,
                             const invar_prometheus_label *labels, size_t n_labels, double value);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

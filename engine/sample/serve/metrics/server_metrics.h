@@ -10,10 +10,6 @@
 #include "engine/sample/serve/inference_engine.h"
 #include "engine/sample/serve/server_info.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SERVER_METRICS_ROUTES 8 /* limit, including the row for requests of no route */
 #define INVAR_SERVER_METRICS_CODES 600
 
@@ -41,7 +37,4 @@ void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics
                                 const char *const *routes, int n_routes,
                                 const invar_server_info *server_info, int64_t load);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

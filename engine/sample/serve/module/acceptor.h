@@ -22,10 +22,6 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_acceptor invar_acceptor;
 
 typedef union invar_address {
@@ -74,7 +70,4 @@ void invar_acceptor_close(invar_acceptor *acceptor);
 /* Returns the time of the monotonic clock in milliseconds. */
 int64_t invar_acceptor_clock_ms(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_framing {
     const char *error;   /* reason to reject the head, static text; NULL if it is valid so far */
     size_t head_bytes;   /* bytes of the head, including its empty line; 0 if its end has not
@@ -32,7 +28,4 @@ typedef struct invar_framing {
 /* Reads the head at the beginning of `data`. Only complete lines are checked. */
 void invar_framing_read(invar_framing *out, const char *data, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

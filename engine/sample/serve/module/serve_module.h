@@ -14,10 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SERVE_ABI 5
 #define INVAR_SERVE_TABLE invar_serve_v1 /* symbol of the table */
 #define INVAR_SERVE_REASON_SIZE 256
@@ -108,7 +104,4 @@ typedef struct invar_serve_table {
     bool (*alive)(const void *connection);
 } invar_serve_table;
 
-#ifdef __cplusplus
-}
-#endif
 #endif
