@@ -57,7 +57,7 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         assert_ok(invar_rl_samples_append(&s, out));
         s->index = 1000 + i;
         s->group = 500 + i / 2;
-        s->prompt = 1017 - i / 2; // not ascending
+        s->data.line = 1017 - i / 2; // not ascending
         s->rollout = 3;
         s->draw_index = (uint32_t)i;
         s->prompt_tokens = 3;
@@ -84,14 +84,14 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->response_bytes = sizeof text - 1;
         assert_ok(INVAR_ALLOC(s->response, sizeof text, "text"));
         memcpy(s->response, text, sizeof text);
-        s->prompt_text = "3+4=\t";
-        s->label = i ? "7" : "";
-        s->metadata = i ? "{\"a\":[0.10000000000000001,null],\"b\":\"\\u0001\"}" : "{}";
+        s->data.prompt = "3+4=\t";
+        s->data.label = i ? "7" : "";
+        s->data.metadata = i ? "{\"a\":[0.10000000000000001,null],\"b\":\"\\u0001\"}" : "{}";
         s->finish = i % 2 ? INVAR_FINISH_STOP : INVAR_FINISH_LENGTH;
-        s->last_version = 7;
-        s->first_version = i == 1 ? 5 : 7;
-        s->weights_hash = (invar_digest){{2}};
-        s->prompt_hash = (invar_digest){{0xfe, (uint8_t)i}};
+        s->weights.last = 7;
+        s->weights.first = i == 1 ? 5 : 7;
+        s->weights.hash = (invar_digest){{2}};
+        s->data.hash = (invar_digest){{0xfe, (uint8_t)i}};
         s->reward = i ? 0.1 * i : -0.0;
         if (i == 1) {
             assert_ok(invar_reward_parts_add(&s->parts, "right", 5, 0.1, "test"));

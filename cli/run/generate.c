@@ -129,7 +129,7 @@ static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const co
 
     invar_rng_coords_format(coords, &at);
     invar_json_text_open(&line, '{');
-    put_int(&line, "prompt", s->prompt);
+    put_int(&line, "prompt", s->data.line);
     put_int(&line, "prompt_tokens", s->prompt_tokens);
     invar_json_text_key(&line, "tokens");
     invar_json_text_ints(&line, s->tokens, s->n_tokens);
@@ -137,8 +137,8 @@ static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const co
     put_string(&line, "text", s->response ? s->response : "", s->response_bytes);
     put_string(&line, "finish", finish, strlen(finish));
     put_string(&line, "coords", coords, strlen(coords));
-    put_digest(&line, "weights", &s->weights_hash);
-    put_digest(&line, "prompt_hash", &s->prompt_hash);
+    put_digest(&line, "weights", &s->weights.hash);
+    put_digest(&line, "prompt_hash", &s->data.hash);
     if (c && c->found != VERDICT_NONE)
         put_string(&line, "ledger", verdict_names[c->found], strlen(verdict_names[c->found]));
     if (c && c->found == VERDICT_DIFFERENT)
@@ -156,7 +156,7 @@ static invar_status print_sample(const invar_rl_sample *s, bool alone)
 
     if (!alone)
         printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
-               invar_term_escape(color, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw_index,
+               invar_term_escape(color, INVAR_TERM_STYLE_BOLD), s->data.line, s->draw_index,
                invar_finish_name(s->finish), invar_rl_sample_response(s),
                invar_text_plural(invar_rl_sample_response(s)),
                invar_term_escape(color, INVAR_TERM_STYLE_PLAIN));
@@ -198,7 +198,7 @@ static invar_status add_prompt_samples(invar_rl_samples *to, const generate_job 
         s->index = i * n + j;
         s->group = i;
         s->draw_index = (uint32_t)s->index;
-        s->weights_hash = g->session->weights;
+        s->weights.hash = g->session->weights;
         INVAR_TRY(invar_sample_source_init_sample(s, invar_dataset_prompt(g->data, i)));
     }
     return INVAR_OK;
@@ -359,7 +359,7 @@ static invar_status query_sample(comparison *c, const invar_rl_sample *s, const 
     invar_status status;
 
     c->found = VERDICT_MISSING;
-    c->ours[PART_PROMPT] = s->prompt_hash;
+    c->ours[PART_PROMPT] = s->data.hash;
     invar_hash_bytes(&c->ours[PART_TOKENS], s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&c->ours[PART_LOGP], s->logp,
                      (size_t)invar_rl_sample_response(s) * sizeof *s->logp);

@@ -52,7 +52,7 @@ static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, bo
     return INVAR_OK;
 }
 
-/* Gathers points on rank 0: those of the rollout if `sampled` is set, else those of training. */
+/* Gathers the points of training on rank 0, or those of the rollout if `sampled` is set. */
 static invar_status gather_on_leader(invar_recorder *r, const invar_layout *layout, bool sampled)
 {
     bool leads = invar_ranks_is_leader(layout), gives = !leads && is_contributor(layout, sampled);

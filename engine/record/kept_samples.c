@@ -99,8 +99,9 @@ static invar_status put_prompt(invar_json_text *out, const invar_tokenizer *toke
 /* Writes the label. A long one is truncated, so that it leaves space for samples of later steps. */
 static void put_label(invar_json_text *out, const invar_rl_sample *s)
 {
-    const char *label =
-        s->label ? s->label : ""; // samples from files of other programs may have no label
+    const char *label = s->data.label
+                            ? s->data.label
+                            : ""; // samples from files of other programs may have no label
     size_t bytes = strlen(label), kept = bytes;
 
     if (bytes > INVAR_KEPT_SAMPLES_LABEL_BYTES) {

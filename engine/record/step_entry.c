@@ -305,7 +305,7 @@ static void add_staleness_metrics(ledger_entry *e)
     if (!e->step->recorded_schedule)
         return;
     for (int64_t i = 0; i < n; i++) {
-        int64_t rollouts = (e->step->policy.version - e->step->samples[i].first_version) / per;
+        int64_t rollouts = (e->step->policy.version - e->step->samples[i].weights.first) / per;
 
         total += rollouts;
         most = rollouts > most ? rollouts : most;
@@ -371,12 +371,12 @@ static void fill_sample(ledger_entry *e, int64_t i)
     invar_logp_diff gap = invar_token_arrays_max_logp_diff(f, at, 1, f->rollout_logp, train);
 
     invar_rng_coords_format(e->rng[i], &coords);
-    *out = (invar_ledger_sample){.prompt = s->prompt,
-                                 .prompt_hash = s->prompt_hash,
+    *out = (invar_ledger_sample){.prompt = s->data.line,
+                                 .prompt_hash = s->data.hash,
                                  .rng = e->rng[i],
-                                 .weights_first = s->first_version,
-                                 .weights_last = s->last_version,
-                                 .weights_hash = s->weights_hash,
+                                 .weights_first = s->weights.first,
+                                 .weights_last = s->weights.last,
+                                 .weights_hash = s->weights.hash,
                                  .prompt_tokens = s->prompt_tokens,
                                  .tokens = s->n_tokens,
                                  .reward = e->step->unrewarded ? (double)NAN : s->reward,
@@ -386,7 +386,7 @@ static void fill_sample(ledger_entry *e, int64_t i)
                                  .finish_reason = invar_finish_name(s->finish),
                                  .logp_diff_max = compared ? (double)gap.max : (double)NAN,
                                  .logp_diff_position = compared ? gap.position : -1,
-                                 .completion_order = s->arrival};
+                                 .completion_order = s->stats.arrival};
     invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
     invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));

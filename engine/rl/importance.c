@@ -27,7 +27,7 @@ typedef struct importance_call {
     const invar_rl_batch *batch;
     const invar_rl_options *options;
     float low, high, rs_low, rs_high; /* bounds of MIS, with defaults resolved */
-    float bound;                      /* of below_at and above_at */
+    float bound;                      /* bound that below_at and above_at compare with */
 } importance_call;
 
 /* ---- per-token values as columns ------------------------------------------------------------- */

@@ -114,14 +114,14 @@ typedef struct invar_opsm_options {
     float delta;
 } invar_opsm_options;
 
-/* Truncated importance weights. */
+/* Importance weights that are truncated at two bounds (TIS). */
 typedef struct invar_tis_options {
     bool use;
     float low, high;
     invar_tis_mode mode;
 } invar_tis_options;
 
-/* Masked importance weights, which are used instead of truncated ones. */
+/* Masked importance weights (MIS), which are used instead of truncated ones. */
 typedef struct invar_mis_options {
     bool use;
     invar_mis_level level;

@@ -50,7 +50,7 @@ invar_spec_decode_stats invar_spec_decode_stats_sum(const invar_rl_sample *sampl
     invar_spec_decode_stats sum = {0};
 
     for (int64_t i = 0; i < count; i++)
-        invar_spec_decode_stats_add(&sum, &samples[i].speculated);
+        invar_spec_decode_stats_add(&sum, &samples[i].stats.speculated);
     return sum;
 }
 

@@ -36,11 +36,33 @@ typedef struct invar_spec_decode_stats {
     int64_t accepted; /* proposed tokens that were accepted */
 } invar_spec_decode_stats;
 
+/* Prompt of a sample in the data set. Texts are borrowed from the data set. */
+typedef struct invar_sample_data {
+    int64_t line;         /* line of the data set, from 0 */
+    invar_digest hash;    /* digest of the prompt's tokens */
+    const char *prompt;   /* text */
+    const char *label;    /* empty if the prompt has none */
+    const char *metadata; /* JSON object; "{}" if the prompt has none */
+} invar_sample_data;
+
+/* Weights that sampled a response. */
+typedef struct invar_sample_weights {
+    int64_t first;     /* weight version that sampled the first response token */
+    int64_t last;      /* weight version that sampled the last one */
+    invar_digest hash; /* digest of the weights of `last` */
+    int64_t last_from; /* index in `tokens` of the first one sampled by `last` */
+} invar_sample_weights;
+
+/* Facts about the sampling that are not part of any result. */
+typedef struct invar_sample_stats {
+    int64_t arrival; /* order of completion on its rank */
+    invar_spec_decode_stats speculated;
+} invar_sample_stats;
+
 /* Arrays are owned by the sample (invar_alloc) and NULL if empty or not computed. */
 typedef struct invar_rl_sample {
     int64_t index;    /* index among all samples of the run */
     int64_t group;    /* index among all groups of the run */
-    int64_t prompt;   /* line of the data set, from 0 */
     uint32_t rollout; /* random coordinates: (rollout, draw_index) and the position of a token */
     /* index of the prompt in its rollout * n-samples-per-prompt + index in the group */
     uint32_t draw_index;
@@ -68,20 +90,12 @@ typedef struct invar_rl_sample {
 
     char *response; /* text of the response without special tokens, NUL-terminated */
     size_t response_bytes;
-    const char *label;    /* borrowed from the data set; empty if it has none */
-    const char *metadata; /* JSON object, borrowed from the data set; "{}" if it has none */
-    /* borrowed from the data set */
-    const char *prompt_text;
 
     invar_finish finish;
-    int64_t turns;             /* turns of the model in a multi-turn sample; 0 for other samples */
-    int64_t first_version;     /* weight version that sampled the first response token */
-    int64_t last_version;      /* weight version that sampled the last one */
-    invar_digest weights_hash; /* digest of the weights of last_version */
-    int64_t current_version_from; /* index in `tokens` of the first one sampled by last_version */
-    invar_digest prompt_hash;     /* digest of the prompt's tokens */
-    int64_t arrival;              /* order of completion on its rank; not part of any result */
-    invar_spec_decode_stats speculated; /* not part of any result */
+    int64_t turns; /* turns of the model in a multi-turn sample; 0 for other samples */
+    invar_sample_data data;
+    invar_sample_weights weights;
+    invar_sample_stats stats;
 
     double reward; /* raw reward */
     /* the plug-in that led the sample set the reward, so no reward function may change it */
@@ -97,8 +111,8 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
 }
 
 /*
- * Gives tokens, log-probs, mask and routing space for `room` response tokens; new items are 0. The
- * sample has at most so many.
+ * Gives tokens, log-probs, mask and routing space for `room` response tokens, at least those that
+ * the sample has. New items are 0.
  */
 invar_status invar_rl_sample_reserve(invar_rl_sample *sample, int64_t room) INVAR_MUST_USE;
 

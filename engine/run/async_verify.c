@@ -31,7 +31,7 @@
  */
 static int64_t first_mismatch(const invar_rl_sample *s, const float *scored)
 {
-    int64_t first = s->current_version_from - s->prompt_tokens, n = invar_rl_sample_response(s);
+    int64_t first = s->weights.last_from - s->prompt_tokens, n = invar_rl_sample_response(s);
 
     for (int64_t t = first; t < n; t++)
         if (s->mask[t] && memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
@@ -47,7 +47,7 @@ static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE], const in
     for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
         const invar_rl_sample *s = &samples[i];
         int64_t odd =
-            s->last_version == flow->source.request.weights ? first_mismatch(s, scored) : -1;
+            s->weights.last == flow->source.request.weights ? first_mismatch(s, scored) : -1;
 
         if (odd < 0)
             continue;
@@ -55,7 +55,7 @@ static void describe_mismatch(char out[INVAR_TRAIN_LOOP_MISMATCH_SIZE], const in
                        "log-probabilities of rollout and scoring differ at token %" PRId64
                        " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
                        " of the weights drew (its first token: %" PRId64 "): %g and %g",
-                       odd, s->index, s->rollout, s->last_version, s->first_version,
+                       odd, s->index, s->rollout, s->weights.last, s->weights.first,
                        (double)s->logp[odd], (double)scored[odd]);
         return;
     }
@@ -106,8 +106,7 @@ static invar_status append_current_version(invar_rl_samples *out, const invar_ru
         const invar_rl_sample *s = &samples[i];
         invar_rl_sample *to;
 
-        if (s->last_version != flow->source.request.weights ||
-            s->current_version_from == s->n_tokens)
+        if (s->weights.last != flow->source.request.weights || s->weights.last_from == s->n_tokens)
             continue;
         INVAR_TRY(invar_rl_samples_append(&to, out));
         *to = *s;

@@ -151,7 +151,7 @@ static invar_status add_prompts(invar_rl_samples *out, const invar_evaluation *e
         s->index = i;
         s->group = i / per_prompt;
         s->rollout = (uint32_t)e->number;
-        s->weights_hash = e->weights;
+        s->weights.hash = e->weights;
         s->draw_index = (uint32_t)i;
         INVAR_TRY(invar_sample_source_init_sample(s, p));
     }

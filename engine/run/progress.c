@@ -188,7 +188,7 @@ void invar_run_show_sample(const invar_run_storage *storage, const invar_run_flo
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
     invar_recorder_print(&storage->recorder,
                          "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
-                         storage->position.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                         storage->position.rollout, s->index, s->data.prompt ? s->data.prompt : "",
                          s->response ? s->response : "", reward);
 }
 

@@ -207,7 +207,7 @@ invar_status invar_run_compute_advantages(invar_run_flow *flow)
 /* Returns the weight version that sampled; for a rollout file, the version of the first sample. */
 static int64_t sampling_version(const invar_run_flow *flow, int64_t first)
 {
-    return flow->source.kind->loads ? flow->batch.samples.items[first].last_version
+    return flow->source.kind->loads ? flow->batch.samples.items[first].weights.last
                                     : flow->source.request.weights;
 }
 

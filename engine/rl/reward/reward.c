@@ -178,7 +178,7 @@ invar_status invar_reward_has_function(bool *out, invar_reward reward,
 {
     bool boxed = false;
 
-    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->metadata));
+    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->data.metadata));
     *out = reward != INVAR_REWARD_NONE;
     return INVAR_OK;
 }
@@ -189,12 +189,12 @@ static invar_status evaluate_sample(double *out, invar_reward_parts *parts_out,
 {
     invar_reward_input c = {
         .response = {sample->response ? sample->response : "", sample->response_bytes},
-        .label = {sample->label, strlen(sample->label)},
+        .label = {sample->data.label, strlen(sample->data.label)},
         .sample = sample,
         .parts = parts_out};
     invar_status status;
 
-    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->metadata));
+    INVAR_TRY(apply_rm_type(&reward, &boxed, sample->data.metadata));
     if (boxed && !reward_traits[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
         c.response = (invar_str_view){"", 0};
     if (reward_traits[reward].final_answer)

@@ -299,7 +299,7 @@ static invar_status score_response(double *out, invar_str_view response, invar_s
 
 invar_status invar_reward_fn_gpqa(double *out, const invar_reward_input *c)
 {
-    const char *metadata = c->sample->metadata;
+    const char *metadata = c->sample->data.metadata;
     invar_status status;
     json_t *object;
 

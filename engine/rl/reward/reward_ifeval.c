@@ -393,7 +393,7 @@ static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_r
 
 invar_status invar_reward_fn_ifeval(double *out, const invar_reward_input *c)
 {
-    const char *text = c->sample->metadata;
+    const char *text = c->sample->data.metadata;
     size_t held, all;
     json_t *metadata;
     invar_status status;

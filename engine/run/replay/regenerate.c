@@ -154,7 +154,7 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
     INVAR_TRY(invar_rl_samples_append(&s, out));
     s->rollout = coords->rollout;
     s->draw_index = coords->draw;
-    s->weights_hash = coords->weights;
+    s->weights.hash = coords->weights;
     INVAR_TRY(invar_sample_source_init_sample(s, prompt));
     INVAR_TRY(invar_rollout_new(&rollout, invar_model_set_sampler(&session->models),
                                 session->tokenizer, &session->dev, &limits));

@@ -117,7 +117,7 @@ static invar_status open_journal(invar_agents *a, const invar_rl_sample *first)
 {
     const invar_digest *agent = invar_plugin_hash(a->options.plugin);
     invar_session_journal_id now = {.run = a->options.run,
-                                    .weights = first->weights_hash,
+                                    .weights = first->weights.hash,
                                     .number = first->rollout,
                                     .agent = agent ? *agent : (invar_digest){{0}}};
     const invar_agent_limits limits = record_limits(a);
@@ -180,7 +180,7 @@ static invar_status run_live_sessions(batch_run *r)
     if (!a->door)
         INVAR_TRY(invar_agent_server_open(&a->door, &a->options.server));
     return invar_agent_server_run(a->door, r->tasks, r->n_tasks, r->order,
-                                  &r->samples[0].weights_hash,
+                                  &r->samples[0].weights.hash,
                                   r->order->evaluation ? NULL : a->log);
 }
 
@@ -232,7 +232,7 @@ static invar_status check_replayed_call(replayed_call *d)
                           " of its response, and these weights draw %" PRId32 "; %s",
                           d->index, d->call->n_prompt, d->from->name, d->call->response[i], i,
                           i < n ? drawn[i] : -1, d->from->advice);
-    d->call->speculated = d->sample.speculated;
+    d->call->speculated = d->sample.stats.speculated;
     d->call->logp = d->sample.logp;
     d->sample.logp = NULL;
     return INVAR_OK;
@@ -365,7 +365,7 @@ static invar_status finish_samples(batch_run *r)
                                            o->chat.tokenizer, r->order->sampling->skip_special));
         count_events(&news, &r->samples[i], &r->sessions[i], branch);
         INVAR_TRY(set_reward(&r->samples[i], &r->sessions[i], r->order->reward_part));
-        r->samples[i].arrival = i;
+        r->samples[i].stats.arrival = i;
     }
     return report_events(r, &news);
 }

@@ -266,7 +266,7 @@ static invar_status store_response(agent_request *v, const invar_generation_requ
         return fail_session_ended();
     said.n_response = c->count;
     said.finish = c->finish;
-    said.speculated = generation->samples[0].speculated;
+    said.speculated = generation->samples[0].stats.speculated;
     INVAR_TRY(copy_tokens((void **)&said.response, c->tokens, c->count, sizeof *c->tokens));
     status = copy_tokens((void **)&said.logp, c->logp, c->count, sizeof *c->logp);
     if (status == INVAR_OK)

@@ -124,7 +124,7 @@ static invar_status alloc_sample_arrays(invar_rl_sample *s, int64_t tokens, int6
     invar_free(s->tokens);
     s->tokens = ids;
     s->n_tokens = tokens;
-    s->prompt_tokens = s->current_version_from = prompt;
+    s->prompt_tokens = s->weights.last_from = prompt;
     INVAR_TRY(INVAR_ALLOC(s->logp, response, "log-probs of a sample"));
     INVAR_TRY(INVAR_ALLOC(s->mask, response, "the mask of a sample"));
     memset(s->logp, 0, response * sizeof *s->logp);
@@ -177,7 +177,7 @@ static invar_status copy_branches(invar_rl_sample *s, const branch_builder *p)
     }
     s->finish = p->last[p->n_branches - 1]->finish;
     for (int64_t i = 0; i < p->n_calls; i++)
-        invar_spec_decode_stats_add(&s->speculated, &p->order[i]->speculated);
+        invar_spec_decode_stats_add(&s->stats.speculated, &p->order[i]->speculated);
     return INVAR_OK;
 }
 

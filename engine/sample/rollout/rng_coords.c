@@ -16,7 +16,8 @@
 
 invar_rng_coords invar_rng_coords_of(const invar_rl_sample *s, uint32_t seed, uint32_t purpose)
 {
-    return (invar_rng_coords){seed, purpose, s->rollout, s->draw_index, s->prompt, s->weights_hash};
+    return (invar_rng_coords){seed,          purpose,      s->rollout,
+                              s->draw_index, s->data.line, s->weights.hash};
 }
 
 void invar_rng_coords_format(char out[INVAR_RNG_COORDS_SIZE], const invar_rng_coords *c)

@@ -99,7 +99,7 @@ static invar_status finish_sample(invar_running_batch *run, invar_decode_state *
                                          state->sampling->skip_special));
     }
     s->finish = how;
-    s->arrival = run->samples_done++;
+    s->stats.arrival = run->samples_done++;
     return INVAR_OK;
 }
 
@@ -170,8 +170,8 @@ static void fit_slice_to_draft(invar_running_batch *run, int64_t i, const invar_
     invar_decode_state *state = &run->states[run->seqs[g->seq].sample];
 
     state->n_draft_tokens = g->count;
-    state->sample->speculated.passes++;
-    state->sample->speculated.drafted += g->count;
+    state->sample->stats.speculated.passes++;
+    state->sample->stats.speculated.drafted += g->count;
     run->rollout->counters.drafted += g->count;
     if (fill && g->max_tokens > 0) {
         for (int64_t n = g->count; n < g->max_tokens; n++)
@@ -332,7 +332,7 @@ static void count_accepted(invar_running_batch *run, invar_decode_state *state, 
 {
     if (count <= 0)
         return;
-    state->sample->speculated.accepted += count;
+    state->sample->stats.speculated.accepted += count;
     run->rollout->counters.accepted += count;
 }
 
@@ -442,7 +442,7 @@ static invar_status copy_prompt(invar_rl_sample *out, const invar_rollout *r,
                               given->tokens[i], given->index, r->model->spec.vocab);
     *out = (invar_rl_sample){.index = given->index,
                              .group = given->group,
-                             .prompt = given->prompt,
+                             .data.line = given->data.line,
                              .rollout = given->rollout,
                              .draw_index = given->draw_index};
     return invar_rl_sample_set_prompt(out, given->tokens, given->prompt_tokens, 0);

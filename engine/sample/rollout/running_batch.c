@@ -109,7 +109,7 @@ static invar_status check_sample(const invar_running_batch *run, const invar_sam
                           " of the data) has %" PRId64
                           " tokens and leaves no room for a response: filter such prompts, or "
                           "allow a longer context",
-                          s->index, s->prompt, s->prompt_tokens);
+                          s->index, s->data.line, s->prompt_tokens);
     for (int64_t i = 0; i < s->n_tokens; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= spec->vocab)
             return INVAR_FAIL(INVAR_E_INVALID, 0,

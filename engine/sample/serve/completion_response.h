@@ -23,8 +23,9 @@ typedef struct invar_response_choice {
     size_t *ends;    /* (count) length of the text at the end of each token, in bytes; OPEN, defined
                         in completion_response.c, if the token ends inside of a character */
     int64_t count;
-    int64_t tokens_capacity, logp_capacity, ends_capacity; /* of the arrays above */
-    int64_t written;                                       /* tokens that were written */
+    int64_t tokens_capacity, logp_capacity,
+        ends_capacity; /* items that the three arrays have space for */
+    int64_t written;   /* tokens that were written */
     int64_t offset; /* text_offset of the next token: characters of the texts of all tokens written
                         so far */
     invar_finish finish;

@@ -73,8 +73,8 @@ static sample_header make_header(const invar_rl_sample *s)
                            .text_bytes = s->response ? (int64_t)s->response_bytes : -1,
                            .finish = s->finish,
                            .turns = s->turns,
-                           .arrival = s->arrival,
-                           .speculated = s->speculated};
+                           .arrival = s->stats.arrival,
+                           .speculated = s->stats.speculated};
 }
 
 static size_t packed_bytes(invar_rl_sample *s, const sample_header *h)
@@ -193,7 +193,7 @@ static invar_status unpack_sample(const char **at, const char *end, invar_rl_sam
     if (!are_branch_starts_valid(s->branch_starts, &h))
         return fail_corrupt();
     if (multi_turn)
-        s->current_version_from = h.prompt;
+        s->weights.last_from = h.prompt;
     s->prompt_tokens = h.prompt;
     s->n_tokens = h.prompt + h.response;
     s->n_branch_starts = h.cuts;
@@ -203,8 +203,8 @@ static invar_status unpack_sample(const char **at, const char *end, invar_rl_sam
     s->route_size = h.route_size;
     s->response_bytes = h.text_bytes < 0 ? 0 : (size_t)h.text_bytes;
     s->finish = (invar_finish)h.finish;
-    s->arrival = h.arrival;
-    s->speculated = h.speculated;
+    s->stats.arrival = h.arrival;
+    s->stats.speculated = h.speculated;
     return INVAR_OK;
 }
 

@@ -76,7 +76,7 @@ invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_in
 
 static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
 {
-    return p && s->prompt_tokens == p->n_tokens && invar_digest_equal(&s->prompt_hash, &p->hash) &&
+    return p && s->prompt_tokens == p->n_tokens && invar_digest_equal(&s->data.hash, &p->hash) &&
            memcmp(s->tokens, p->tokens, (size_t)p->n_tokens * sizeof *s->tokens) == 0;
 }
 
@@ -155,7 +155,7 @@ static const char *find_invalid_member(const invar_rl_sample *s, int64_t i,
         {"index", s->index < w->samples},
         {"group", s->group == eldest->group && s->group < w->groups &&
                       (!before || s->group > before->group)},
-        {"prompt", s->prompt == eldest->prompt},
+        {"prompt", s->data.line == eldest->data.line},
         {"tokens", s->n_tokens > s->prompt_tokens || bare},
         {"logprobs", (s->logp != NULL) == !bare},
         {"mask",
@@ -164,7 +164,7 @@ static const char *find_invalid_member(const invar_rl_sample *s, int64_t i,
         {"route_size", s->route_size == route_size && (route_size == 0 || s->routing)},
         {"finish", bare ? s->finish == INVAR_FINISH_NONE
                         : ended || (!whole && s->finish == INVAR_FINISH_NONE)},
-        {"weights", s->last_version <= w->weights},
+        {"weights", s->weights.last <= w->weights},
         {"removed", surplus || !s->is_masked_out},
     };
 
@@ -198,12 +198,12 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const expe
     if (odd)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
                           w->where, odd, s->index);
-    if (!has_prompt(s, invar_dataset_find(w->data, s->prompt)))
+    if (!has_prompt(s, invar_dataset_find(w->data, s->data.line)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " is in flight, and line %" PRId64
                           " of prompt-data is not its prompt: a fork keeps the data, unless its "
                           "checkpoint has no such file",
-                          w->where, s->index, s->prompt);
+                          w->where, s->index, s->data.line);
     if (s->n_tokens > limit || (s->n_tokens == limit && s->finish == INVAR_FINISH_NONE))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " is in flight with %" PRId64
@@ -329,17 +329,17 @@ static invar_status restore_sample(invar_inflight *out, invar_rl_sample *from,
                                    const invar_inflight_expectation *w)
 {
     bool surplus = is_surplus(from, w);
-    const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
+    const invar_prompt *p = invar_dataset_find(w->data, from->data.line);
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(
         &s, surplus ? &out->surplus : &out->started[(int64_t)from->rollout - out->first]));
     *s = *from;
     *from = (invar_rl_sample){0};
-    s->prompt_text = p->text;
-    s->label = p->label;
-    s->metadata = p->metadata;
-    s->current_version_from = s->n_tokens;
+    s->data.prompt = p->text;
+    s->data.label = p->label;
+    s->data.metadata = p->metadata;
+    s->weights.last_from = s->n_tokens;
     if (surplus || w->multi_turn)
         return INVAR_OK;
     s->reward =

@@ -115,7 +115,7 @@ static invar_status start_tick(invar_sample_source *source)
     INVAR_TRY(invar_sample_source_begin_rollouts(source));
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->started[r].count; i++)
-            flight->started[r].items[i].current_version_from = flight->started[r].items[i].n_tokens;
+            flight->started[r].items[i].weights.last_from = flight->started[r].items[i].n_tokens;
     INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.recorded_schedule,
                                            source->request.rollout));
     return check_tick(source);
@@ -144,12 +144,12 @@ static void stamp_weight_version(const invar_sample_source *source, invar_rl_sam
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
 
-        if (s->n_tokens == s->current_version_from)
+        if (s->n_tokens == s->weights.last_from)
             continue;
-        if (s->current_version_from == s->prompt_tokens)
-            s->first_version = source->request.weights;
-        s->last_version = source->request.weights;
-        s->weights_hash = source->request.weights_hash;
+        if (s->weights.last_from == s->prompt_tokens)
+            s->weights.first = source->request.weights;
+        s->weights.last = source->request.weights;
+        s->weights.hash = source->request.weights_hash;
     }
 }
 

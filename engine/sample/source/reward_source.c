@@ -126,7 +126,7 @@ static invar_status check_prompt(const invar_reward_source *judge, const invar_p
                                  int64_t i, const invar_reward_source_reach *reach)
 {
     const invar_rl_sample sample = {
-        .index = i, .label = prompt->label, .metadata = prompt->metadata};
+        .index = i, .data.label = prompt->label, .data.metadata = prompt->metadata};
     char message[1024], place[INVAR_PATH_SHOWN_SIZE + 24];
     double reward;
     invar_status status = invar_reward_of(&reward, judge->reward, judge->boxed, &sample);

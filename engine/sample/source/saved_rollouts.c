@@ -278,12 +278,12 @@ static const char *find_differing_member(const invar_rl_sample *s, const invar_r
     } members[] = {
         {"index", s->index == want->index},
         {"group", s->group == want->group},
-        {"prompt", s->prompt == want->prompt},
+        {"prompt", s->data.line == want->data.line},
         {"rollout", s->rollout == want->rollout},
         {"draw", s->draw_index == want->draw_index},
-        {"prompt_text", strcmp(s->prompt_text, want->prompt_text) == 0},
-        {"label", strcmp(s->label, want->label) == 0},
-        {"metadata", strcmp(s->metadata, want->metadata) == 0},
+        {"prompt_text", strcmp(s->data.prompt, want->data.prompt) == 0},
+        {"label", strcmp(s->data.label, want->data.label) == 0},
+        {"metadata", strcmp(s->data.metadata, want->data.metadata) == 0},
         {"prompt_tokens", s->prompt_tokens == want->prompt_tokens},
         {"tokens",
          s->n_tokens == want->n_tokens &&
@@ -295,10 +295,10 @@ static const char *find_differing_member(const invar_rl_sample *s, const invar_r
                          (want->response_bytes == 0 ||
                           memcmp(s->response, want->response, want->response_bytes) == 0)},
         {"finish", s->finish == want->finish},
-        {"weights", s->last_version == want->last_version},
-        {"weights_first", s->first_version == want->first_version},
-        {"weights_hash", invar_digest_equal(&s->weights_hash, &want->weights_hash)},
-        {"prompt_hash", invar_digest_equal(&s->prompt_hash, &want->prompt_hash)},
+        {"weights", s->weights.last == want->weights.last},
+        {"weights_first", s->weights.first == want->weights.first},
+        {"weights_hash", invar_digest_equal(&s->weights.hash, &want->weights.hash)},
+        {"prompt_hash", invar_digest_equal(&s->data.hash, &want->data.hash)},
         {"reward", memcmp(&s->reward, &want->reward, sizeof s->reward) == 0},
         {"parts", invar_reward_parts_equal(&s->parts, &want->parts)},
         {"removed", s->is_masked_out == want->is_masked_out},
@@ -355,9 +355,9 @@ static invar_status check_own_sample(const invar_sample_source *source,
                             .group = before->groups + place,
                             .rollout = (uint32_t)source->request.rollout,
                             .draw_index = o->use_data_answers ? 0 : (uint32_t)(place * n + i % n),
-                            .first_version = source->request.weights,
-                            .last_version = source->request.weights,
-                            .weights_hash = source->request.weights_hash};
+                            .weights.first = source->request.weights,
+                            .weights.last = source->request.weights,
+                            .weights.hash = source->request.weights_hash};
     const char *odd;
     invar_status status = invar_sample_source_init_sample(&want, p);
 

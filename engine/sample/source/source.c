@@ -74,11 +74,11 @@ int64_t invar_sample_source_max_rounds(const invar_sample_source *source)
 
 invar_status invar_sample_source_init_sample(invar_rl_sample *out, const invar_prompt *p)
 {
-    out->prompt = p->line;
-    out->prompt_hash = p->hash;
-    out->prompt_text = p->text;
-    out->label = p->label;
-    out->metadata = p->metadata;
+    out->data.line = p->line;
+    out->data.hash = p->hash;
+    out->data.prompt = p->text;
+    out->data.label = p->label;
+    out->data.metadata = p->metadata;
     return invar_rl_sample_set_prompt(out, p->tokens, p->n_tokens, p->n_answer);
 }
 
@@ -100,7 +100,7 @@ static invar_status new_sample(invar_rl_sample **out, invar_sample_source *sourc
     s->rollout = (uint32_t)rollout;
     *out = s;
     INVAR_TRY(invar_sample_source_init_sample(s, p));
-    s->current_version_from =
+    s->weights.last_from =
         s->n_tokens; // stays for rollouts from stop_rollout on, which get no tokens
     return INVAR_OK;
 }
@@ -109,10 +109,10 @@ static invar_status new_sample(invar_rl_sample **out, invar_sample_source *sourc
 static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request *order)
 {
     if (s->n_tokens == s->prompt_tokens)
-        s->first_version = order->weights;
-    s->last_version = order->weights;
-    s->weights_hash = order->weights_hash;
-    s->current_version_from = s->n_tokens;
+        s->weights.first = order->weights;
+    s->weights.last = order->weights;
+    s->weights.hash = order->weights_hash;
+    s->weights.last_from = s->n_tokens;
 }
 
 /*
@@ -536,7 +536,7 @@ bool invar_sample_source_is_on_policy(const invar_sample_source *source)
     const invar_rl_samples *samples = &source->batch.samples;
 
     for (int64_t i = 0; i < samples->count; i++)
-        if (samples->items[i].first_version != source->request.weights)
+        if (samples->items[i].weights.first != source->request.weights)
             return false;
     return true;
 }

@@ -44,9 +44,10 @@ static invar_status exercise_rewards(void)
     char response[] = "The answer is red wine, \\boxed{B}. Answer: 5";
     invar_rl_sample sample = {.response = response,
                               .response_bytes = strlen(response),
-                              .label = "red wine",
-                              .metadata = "{\"choices\":[\"beer\",\"red wine\"],"
-                                          "\"instruction_id_list\":[\"punctuation:no_comma\"]}"};
+                              .data.label = "red wine",
+                              .data.metadata =
+                                  "{\"choices\":[\"beer\",\"red wine\"],"
+                                  "\"instruction_id_list\":[\"punctuation:no_comma\"]}"};
     double value;
 
     for (int i = 0; i < INVAR_REWARD_COUNT; i++) {

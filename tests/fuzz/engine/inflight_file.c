@@ -82,11 +82,11 @@ static void check_sample(const invar_rl_sample *s, const invar_inflight_expectat
     INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens >= s->prompt_tokens);
     INVAR_CHECK(!bare || (expected->schedule.recorded && s->finish == INVAR_FINISH_NONE));
     INVAR_CHECK(s->n_tokens <= s->prompt_tokens + RESPONSE && s->n_tokens <= CONTEXT);
-    INVAR_CHECK(s->current_version_from == s->n_tokens && !s->logp == bare && !s->mask == bare);
+    INVAR_CHECK(s->weights.last_from == s->n_tokens && !s->logp == bare && !s->mask == bare);
     INVAR_CHECK((s->finish == INVAR_FINISH_NONE) == !s->response);
     INVAR_CHECK(s->index >= 0 && s->index < expected->samples);
-    INVAR_CHECK(s->first_version >= 0 && s->first_version <= s->last_version &&
-                s->last_version <= FIRST);
+    INVAR_CHECK(s->weights.first >= 0 && s->weights.first <= s->weights.last &&
+                s->weights.last <= FIRST);
     INVAR_CHECK(s->route_size == (bare ? 0 : expected->route_size));
     INVAR_CHECK(s->route_size == 0 || s->routing);
     for (int64_t i = 0; i < s->n_tokens; i++)

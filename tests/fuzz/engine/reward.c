@@ -68,8 +68,8 @@ static void check_boxed_answer(const invar_rl_sample *sample)
         memchr(box.text, '\0', box.length) || invar_str_view_find(box, 0, "\\boxed") < box.length)
         return;
     label = copy_text((const uint8_t *)box.text, box.length);
-    other.label = label;
-    other.metadata = "{}";
+    other.data.label = label;
+    other.data.metadata = "{}";
     INVAR_CHECK(invar_reward_of(&value, INVAR_REWARD_MATH, false, &other) == INVAR_OK);
     INVAR_CHECK(value == 1.0);
     free(label);
@@ -86,8 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .n_tokens = 3,
                               .response = (char *)(uintptr_t)data,
                               .response_bytes = response,
-                              .label = label_text,
-                              .metadata = metadata[0] ? metadata : "{}"};
+                              .data.label = label_text,
+                              .data.metadata = metadata[0] ? metadata : "{}"};
 
     check_rewards(&sample);
     check_boxed_answer(&sample);

@@ -33,7 +33,7 @@ static void check_samples(const invar_rollout_file *data)
         const invar_rl_sample *s = &data->samples.items[i];
         INVAR_CHECK(s->prompt_tokens >= 1 && s->prompt_tokens <= s->n_tokens);
         INVAR_CHECK(s->response[s->response_bytes] == '\0');
-        INVAR_CHECK(s->metadata[0] == '{' && s->label && s->prompt_text);
+        INVAR_CHECK(s->data.metadata[0] == '{' && s->data.label && s->data.prompt);
     }
 }
 

@@ -464,7 +464,7 @@ static void test_rollout__arrival_is_the_order_of_completion(void **state)
     bool seen[64] = {false};
 
     for (int64_t i = 0; i < f->baseline.count; i++) {
-        int64_t arrival = f->baseline.items[i].arrival;
+        int64_t arrival = f->baseline.items[i].stats.arrival;
         assert_in_range(arrival, 0, f->baseline.count - 1);
         assert_false(seen[arrival]);
         seen[arrival] = true;

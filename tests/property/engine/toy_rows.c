@@ -93,8 +93,10 @@ static void compute_advantages(float advantage[5], invar_estimator estimator)
 static void test_toy_rows__compute(void **state)
 {
     static const float expected[] = {1.0f, 0.0f, 0.5f, -1.0f, -0.5f};
-    const invar_rl_sample sample = {
-        .response = "so \\boxed{abc}", .response_bytes = 14, .label = "123", .metadata = "{}"};
+    const invar_rl_sample sample = {.response = "so \\boxed{abc}",
+                                    .response_bytes = 14,
+                                    .data.label = "123",
+                                    .data.metadata = "{}"};
     float advantage[5];
     double value = 0;
 

@@ -159,14 +159,14 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     invar_json_text_open(text, '{');
     invar_json_text_put_int(text, "index", s->index);
     invar_json_text_put_int(text, "group", s->group);
-    invar_json_text_put_int(text, "prompt", s->prompt);
+    invar_json_text_put_int(text, "prompt", s->data.line);
     invar_json_text_put_int(text, "rollout", s->rollout);
     invar_json_text_put_int(text, "draw", s->draw_index);
-    invar_json_text_put_string(text, "prompt_text", s->prompt_text ? s->prompt_text : "");
-    invar_json_text_put_string(text, "label", s->label ? s->label : "");
+    invar_json_text_put_string(text, "prompt_text", s->data.prompt ? s->data.prompt : "");
+    invar_json_text_put_string(text, "label", s->data.label ? s->data.label : "");
     invar_json_text_key(text, "metadata");
-    invar_json_text_value(text, s->metadata ? s->metadata : "{}",
-                          s->metadata ? strlen(s->metadata) : 2);
+    invar_json_text_value(text, s->data.metadata ? s->data.metadata : "{}",
+                          s->data.metadata ? strlen(s->data.metadata) : 2);
     invar_json_text_put_int(text, "prompt_tokens", s->prompt_tokens);
     invar_json_text_put_ints(text, "tokens", s->tokens, s->n_tokens);
     invar_json_text_key(text, "logprobs");
@@ -177,11 +177,11 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     invar_json_text_key(text, "response");
     invar_json_text_string(text, s->response ? s->response : "", s->response_bytes);
     invar_json_text_put_string(text, "finish", invar_finish_name(s->finish));
-    invar_json_text_put_int(text, "weights", s->last_version);
-    if (s->first_version != s->last_version)
-        invar_json_text_put_int(text, "weights_first", s->first_version);
-    invar_json_text_put_digest(text, "weights_hash", &s->weights_hash);
-    invar_json_text_put_digest(text, "prompt_hash", &s->prompt_hash);
+    invar_json_text_put_int(text, "weights", s->weights.last);
+    if (s->weights.first != s->weights.last)
+        invar_json_text_put_int(text, "weights_first", s->weights.first);
+    invar_json_text_put_digest(text, "weights_hash", &s->weights.hash);
+    invar_json_text_put_digest(text, "prompt_hash", &s->data.hash);
     invar_json_text_put_f64(text, "reward", s->reward);
     put_parts(text, &s->parts);
     invar_json_text_put_bool(text, "removed", s->is_masked_out);

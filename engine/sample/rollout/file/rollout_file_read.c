@@ -272,7 +272,7 @@ static invar_status read_metadata(invar_rl_sample *s, invar_rollout_file *data, 
     if (!json_is_object(value))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"metadata\" is no object", l->where);
     INVAR_TRY(invar_json_dump(&text, &bytes, value, JSON_COMPACT | JSON_SORT_KEYS, "metadata"));
-    status = hold_text(&s->metadata, data, text);
+    status = hold_text(&s->data.metadata, data, text);
     invar_free(text);
     return status;
 }
@@ -434,29 +434,29 @@ static invar_status read_reward_parts(invar_reward_parts *out, file_line *l)
  */
 static invar_status read_weight_versions(invar_rl_sample *s, file_line *l)
 {
-    INVAR_TRY(read_int(&s->last_version, l, "weights", 0, INT64_MAX));
-    s->first_version = s->last_version;
+    INVAR_TRY(read_int(&s->weights.last, l, "weights", 0, INT64_MAX));
+    s->weights.first = s->weights.last;
     if (!json_object_get(l->object, "weights_first"))
         return INVAR_OK;
-    return read_int(&s->first_version, l, "weights_first", 0, s->last_version);
+    return read_int(&s->weights.first, l, "weights_first", 0, s->weights.last);
 }
 
 static invar_status read_sample(invar_rl_sample *s, invar_rollout_file *data, file_line *l)
 {
     INVAR_TRY(read_int(&s->index, l, "index", 0, INT64_MAX));
     INVAR_TRY(read_int(&s->group, l, "group", 0, INT64_MAX));
-    INVAR_TRY(read_int(&s->prompt, l, "prompt", 0, INT64_MAX));
+    INVAR_TRY(read_int(&s->data.line, l, "prompt", 0, INT64_MAX));
     INVAR_TRY(read_u32(&s->rollout, l, "rollout"));
     INVAR_TRY(read_u32(&s->draw_index, l, "draw"));
-    INVAR_TRY(read_text(&s->prompt_text, data, l, "prompt_text"));
-    INVAR_TRY(read_text(&s->label, data, l, "label"));
+    INVAR_TRY(read_text(&s->data.prompt, data, l, "prompt_text"));
+    INVAR_TRY(read_text(&s->data.label, data, l, "label"));
     INVAR_TRY(read_metadata(s, data, l));
     INVAR_TRY(read_tokens(s, l));
     INVAR_TRY(read_response(s, l));
     INVAR_TRY(read_finish(&s->finish, l));
     INVAR_TRY(read_weight_versions(s, l));
-    INVAR_TRY(read_digest(&s->weights_hash, l, "weights_hash"));
-    INVAR_TRY(read_digest(&s->prompt_hash, l, "prompt_hash"));
+    INVAR_TRY(read_digest(&s->weights.hash, l, "weights_hash"));
+    INVAR_TRY(read_digest(&s->data.hash, l, "prompt_hash"));
     INVAR_TRY(read_f64(&s->reward, l, "reward"));
     INVAR_TRY(read_reward_parts(&s->parts, l));
     INVAR_TRY(read_bool(&s->is_masked_out, l, "removed"));

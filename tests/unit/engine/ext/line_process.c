@@ -166,7 +166,7 @@ static void test_ext_program__text_travels_exactly(void **state)
     assert_ok(INVAR_ALLOC(samples.items[0].response, sizeof response, "text"));
     memcpy(samples.items[0].response, response, sizeof response);
     samples.items[0].response_bytes = sizeof response - 1;
-    samples.items[0].metadata = "{\"a\":[1,{\"b\":null}]}";
+    samples.items[0].data.metadata = "{\"a\":[1,{\"b\":null}]}";
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     samples.items[0].response[0] = '\xff';
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_INVALID,

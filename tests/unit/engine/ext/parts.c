@@ -232,10 +232,10 @@ static void test_ext_parts__object_refuses(void **state)
 
     (void)state;
     make_samples(&samples);
-    samples.items[0].label = "refuse";
+    samples.items[0].data.label = "refuse";
     assert_fails(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, parts), INVAR_E_STATE,
                  "it refuses: no parts today");
-    samples.items[0].label = "nan";
+    samples.items[0].data.label = "nan";
     assert_fails(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, parts),
                  INVAR_E_CORRUPT, "the part \"format\" of a reward is not finite");
     release(parts, SAMPLES);

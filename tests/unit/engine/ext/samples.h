@@ -37,9 +37,9 @@ static inline void make_samples(invar_rl_samples *out)
         s->response_bytes = strlen(response);
         assert_ok(INVAR_ALLOC(s->response, s->response_bytes + 1, "text"));
         memcpy(s->response, response, s->response_bytes + 1);
-        s->prompt_text = "3+4=";
-        s->label = "7";
-        s->metadata = "{}";
+        s->data.prompt = "3+4=";
+        s->data.label = "7";
+        s->data.metadata = "{}";
         s->finish = INVAR_FINISH_STOP;
     }
 }

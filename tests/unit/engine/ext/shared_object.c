@@ -107,12 +107,12 @@ static void test_ext_object__example_rewards(void **state)
     for (int i = 0; i < 6; i++)
         assert_true(fabs(reward[i] - per_sample[i]) < 1e-12);
     assert_int_equal(invar_plugin_get_replies(plugin).count, 1);
-    samples.items[4].label = "";
+    samples.items[4].data.label = "";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "plug-in custom-rm: it refuses: sample 104 has no label");
     invar_plugin_close(plugin);
 
-    samples.items[4].label = "7";
+    samples.items[4].data.label = "7";
     assert_ok(open_kinds(&plugin, EXAMPLES "reward.so", INVAR_PLUGIN_KIND_GROUP_REWARD));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
@@ -132,7 +132,7 @@ static void test_ext_object__rounding_is_put_back(void **state)
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
     assert_int_equal(fegetround(), FE_TONEAREST); // opening had set FE_UPWARD
-    samples.items[0].label = "round";
+    samples.items[0].data.label = "round";
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     assert_int_equal(fegetround(), FE_TONEAREST); // the call had set FE_DOWNWARD
     assert_true(reward[5] == 105);
@@ -151,7 +151,7 @@ static void test_ext_object__folder_is_put_back(void **state)
     make_samples(&samples);
     assert_non_null(getcwd(before, sizeof before));
     assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
-    samples.items[0].label = "chdir";
+    samples.items[0].data.label = "chdir";
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     assert_true(reward[0] == 0); // the result of chdir in the plug-in: the folder was changed
     assert_non_null(getcwd(after, sizeof after));
@@ -173,7 +173,7 @@ static void test_ext_object__exit_is_trouble(void **state)
     assert_true(pid >= 0);
     if (pid == 0) {
         make_samples(&samples);
-        samples.items[0].label = "exit";
+        samples.items[0].data.label = "exit";
         assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", INVAR_PLUGIN_KIND_REWARD));
         assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
         _exit(99);
@@ -205,13 +205,13 @@ static void test_ext_object__refuses_wrong_answers(void **state)
     (void)state;
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "misbehaving.so", kinds));
-    samples.items[0].label = "nan";
+    samples.items[0].data.label = "nan";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "the reward of sample 105 is not finite");
-    samples.items[0].label = "silent";
+    samples.items[0].data.label = "silent";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: it does not say why");
-    samples.items[0].label = "refuse";
+    samples.items[0].data.label = "refuse";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: xxxx");
     samples.items[0].label = "unterminated"; // after a reason that has filled the buffer
@@ -418,10 +418,10 @@ static void test_ext_object__every_field_is_hashed(void **state)
         s = samples.items;
         s->index += change == 1;
         s->group += change == 2;
-        s->prompt_text = change == 3 ? "2+2=" : s->prompt_text;
+        s->data.prompt = change == 3 ? "2+2=" : s->data.prompt;
         s->response[0] = (char)(s->response[0] + (change == 4));
-        s->label = change == 5 ? "8" : s->label;
-        s->metadata = change == 6 ? "{\"a\":1}" : s->metadata;
+        s->data.label = change == 5 ? "8" : s->data.label;
+        s->data.metadata = change == 6 ? "{\"a\":1}" : s->data.metadata;
         s->finish = change == 7 ? INVAR_FINISH_LENGTH : s->finish;
         s->tokens[1] += change == 8;
         s->prompt_tokens -= change == 9;

@@ -147,7 +147,7 @@ static void test_recorder__staleness_counts_rollouts(void **state)
 
     open_fixture(&s, *state, "stale", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
     for (int64_t i = 0; i < SAMPLES; i++)
-        s.samples.items[i].first_version = i == 0 ? 8 : 16;
+        s.samples.items[i].weights.first = i == 0 ? 8 : 16;
     step = step_of(&s, 0, 0, SAMPLES, start);
     step.recorded_schedule = true;
     step.policy.version = 20;

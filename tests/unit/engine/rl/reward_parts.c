@@ -62,7 +62,7 @@ static void test_reward_parts__means(void **state)
 static void test_reward_parts__reward_key(void **state)
 {
     char text[] = "Answer: 72", wrong[] = "Answer: 7";
-    invar_rl_sample s = {.index = 5, .label = "72", .metadata = "{}", .response = text};
+    invar_rl_sample s = {.index = 5, .data.label = "72", .data.metadata = "{}", .response = text};
 
     (void)state;
     s.response_bytes = strlen(text);

@@ -22,8 +22,8 @@ static invar_status compute_ifeval(invar_rl_sample *out, const char *response, c
     *out = (invar_rl_sample){.index = 7,
                              .response = (char *)(uintptr_t)response,
                              .response_bytes = strlen(response),
-                             .label = "",
-                             .metadata = metadata};
+                             .data.label = "",
+                             .data.metadata = metadata};
     return invar_reward_compute(out, INVAR_REWARD_IFEVAL, false, NULL);
 }
 

@@ -28,8 +28,8 @@ static double compute_reward(const char *type, const char *response, const char 
 {
     invar_rl_sample sample = {.response = (char *)(uintptr_t)response,
                               .response_bytes = strlen(response),
-                              .label = label,
-                              .metadata = metadata};
+                              .data.label = label,
+                              .data.metadata = metadata};
     invar_reward reward;
     double value = -99;
     bool boxed;
@@ -339,7 +339,7 @@ static void test_rl_reward__deterministic_random(void **state)
     static const int expected[] = {1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0,
                                    1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0};
     int32_t tokens[3];
-    invar_rl_sample sample = {.tokens = tokens, .label = "", .metadata = "{}"};
+    invar_rl_sample sample = {.tokens = tokens, .data.label = "", .data.metadata = "{}"};
     double value;
 
     (void)state;
@@ -387,8 +387,8 @@ static void test_rl_reward__metadata_goes_first(void **state)
 {
     invar_rl_sample sample = {.response = (char *)(uintptr_t) "Answer: 42",
                               .response_bytes = 10,
-                              .label = "42",
-                              .metadata = "{\"rm_type\":\"dapo\"}"};
+                              .data.label = "42",
+                              .data.metadata = "{\"rm_type\":\"dapo\"}"};
     double value;
 
     (void)state;
@@ -397,10 +397,10 @@ static void test_rl_reward__metadata_goes_first(void **state)
     assert_true(compute_reward("exact", "42", "42", "{\"rm_type\":\"\"}") == 1);
     assert_true(compute_reward("exact", "x \\boxed{42}", "42", "{\"rm_type\":\"boxed_exact\"}") ==
                 1);
-    sample.metadata = "{\"rm_type\":\"nope\"}";
+    sample.data.metadata = "{\"rm_type\":\"nope\"}";
     assert_fails(invar_reward_of(&value, INVAR_REWARD_EXACT, false, &sample), INVAR_E_INVALID,
                  "nope");
-    sample.metadata = "{\"rm_type\":";
+    sample.data.metadata = "{\"rm_type\":";
     assert_int_not_equal(invar_reward_of(&value, INVAR_REWARD_EXACT, false, &sample), INVAR_OK);
 }
 

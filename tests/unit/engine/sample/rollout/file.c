@@ -39,7 +39,7 @@ static void assert_same_sample(const invar_rl_sample *a, const invar_rl_sample *
 
     assert_int_equal(a->index, b->index);
     assert_int_equal(a->group, b->group);
-    assert_int_equal(a->prompt, b->prompt);
+    assert_int_equal(a->data.line, b->data.line);
     assert_int_equal(a->rollout, b->rollout);
     assert_int_equal(a->draw_index, b->draw_index);
     assert_int_equal(a->prompt_tokens, b->prompt_tokens);
@@ -51,13 +51,13 @@ static void assert_same_sample(const invar_rl_sample *a, const invar_rl_sample *
     assert_same_bytes(a->routing, b->routing, (size_t)((a->n_tokens - 1) * a->route_size) * 4);
     assert_int_equal(a->response_bytes, b->response_bytes);
     assert_same_bytes(a->response, b->response, a->response_bytes + 1);
-    assert_string_equal(a->label, b->label);
-    assert_string_equal(a->metadata, b->metadata);
-    assert_string_equal(a->prompt_text, b->prompt_text);
+    assert_string_equal(a->data.label, b->data.label);
+    assert_string_equal(a->data.metadata, b->data.metadata);
+    assert_string_equal(a->data.prompt, b->data.prompt);
     assert_int_equal(a->finish, b->finish);
-    assert_int_equal(a->last_version, b->last_version);
-    assert_true(invar_digest_equal(&a->weights_hash, &b->weights_hash));
-    assert_true(invar_digest_equal(&a->prompt_hash, &b->prompt_hash));
+    assert_int_equal(a->weights.last, b->weights.last);
+    assert_true(invar_digest_equal(&a->weights.hash, &b->weights.hash));
+    assert_true(invar_digest_equal(&a->data.hash, &b->data.hash));
     assert_same_bytes(&a->reward, &b->reward, sizeof a->reward);
     assert_true(invar_reward_parts_equal(&a->parts, &b->parts));
     assert_int_equal(a->is_masked_out, b->is_masked_out);

@@ -15,7 +15,7 @@
 static void test_rng_coords__round_trip(void **state)
 {
     const invar_rl_sample sample = {
-        .rollout = UINT32_MAX, .draw_index = 0, .prompt = INT64_MAX, .weights_hash = {{7, 8}}};
+        .rollout = UINT32_MAX, .draw_index = 0, .data.line = INT64_MAX, .weights.hash = {{7, 8}}};
     const invar_rng_coords coords = invar_rng_coords_of(&sample, UINT32_MAX, 1);
     char text[INVAR_RNG_COORDS_SIZE], again[INVAR_RNG_COORDS_SIZE];
     invar_rng_coords read;
@@ -27,7 +27,7 @@ static void test_rng_coords__round_trip(void **state)
     assert_string_equal(again, text);
     assert_true(read.seed == UINT32_MAX && read.purpose == 1 && read.rollout == UINT32_MAX);
     assert_true(read.draw == 0 && read.prompt == INT64_MAX);
-    assert_true(invar_digest_equal(&read.weights, &sample.weights_hash));
+    assert_true(invar_digest_equal(&read.weights, &sample.weights.hash));
 }
 
 static void test_rng_coords__refuses_other_text(void **state)

@@ -77,8 +77,9 @@ static bool is_expected(const invar_rl_sample *s)
            memcmp(s->logp, logp, sizeof logp) == 0 && memcmp(s->mask, mask, sizeof mask) == 0 &&
            s->route_size == ROUTE && memcmp(s->routing, routing, sizeof routing) == 0 &&
            s->response_bytes == TEXT && memcmp(s->response, text, sizeof text) == 0 &&
-           s->finish == INVAR_FINISH_STOP && s->arrival == 5 && s->reward == 1 &&
-           s->speculated.passes == 9 && s->speculated.drafted == 8 && s->speculated.accepted == 7;
+           s->finish == INVAR_FINISH_STOP && s->stats.arrival == 5 && s->reward == 1 &&
+           s->stats.speculated.passes == 9 && s->stats.speculated.drafted == 8 &&
+           s->stats.speculated.accepted == 7;
 }
 
 static invar_status receive_sample(const invar_layout *layout)
@@ -86,7 +87,7 @@ static invar_status receive_sample(const invar_layout *layout)
     const invar_generate_args args = {
         .layout = layout, .reward_source.reward = INVAR_REWARD_OVERLAP, .per_prompt = 1};
     invar_rl_sample s = {
-        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
+        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .data.label = "a", .data.metadata = "{}"};
     invar_status status;
 
     INVAR_TRY(INVAR_ALLOC(s.tokens, PROMPT, "a prompt"));
@@ -165,7 +166,7 @@ static invar_status sample_slowly(rank_run *run)
         .sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES},
         .per_prompt = 1};
     invar_rl_sample s = {
-        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
+        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .data.label = "", .data.metadata = "{}"};
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 1);

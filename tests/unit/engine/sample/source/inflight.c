@@ -120,8 +120,8 @@ static void check_versions(const invar_rl_samples *samples, int64_t rollout)
         assert_int_equal(s->rollout, rollout);
         assert_int_equal(s->draw_index, i);
         assert_int_equal(s->index, rollout * PROMPTS * PER_PROMPT + i);
-        assert_int_equal(s->first_version, begin);
-        assert_int_equal(s->last_version, last < rollout ? last : rollout);
+        assert_int_equal(s->weights.first, begin);
+        assert_int_equal(s->weights.last, last < rollout ? last : rollout);
     }
 }
 
@@ -256,7 +256,7 @@ static invar_status verify_samples(void *payload, const invar_rl_sample *samples
     INVAR_TRY(tick->run(tick->payload));
     l->times++;
     for (int64_t i = 0; i < count; i++)
-        l->n_new += samples[i].n_tokens > samples[i].current_version_from;
+        l->n_new += samples[i].n_tokens > samples[i].weights.last_from;
     return l->fails ? INVAR_FAIL(INVAR_E_IO, 5, "it does not like them") : INVAR_OK;
 }
 
@@ -330,7 +330,7 @@ static void of_later_index(invar_rollout_file *d, invar_inflight_expectation *w)
 static void of_later_version(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->weights = 0;
-    third_sample(d)->last_version = 1;
+    third_sample(d)->weights.last = 1;
 }
 
 static void without_logprobs(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -407,13 +407,13 @@ static void of_another_tokenizer(invar_rollout_file *d, invar_inflight_expectati
 static void of_another_prompt(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third_sample(d)->prompt = d->samples.items[3].prompt = d->samples.items[0].prompt;
+    third_sample(d)->data.line = d->samples.items[3].data.line = d->samples.items[0].data.line;
 }
 
 static void of_no_line(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third_sample(d)->prompt = d->samples.items[3].prompt = 1000;
+    third_sample(d)->data.line = d->samples.items[3].data.line = 1000;
 }
 
 static void too_long(invar_rollout_file *d, invar_inflight_expectation *w)

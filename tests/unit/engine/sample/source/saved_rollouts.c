@@ -277,7 +277,7 @@ static void change_reward(invar_rollout_file *d)
 }
 static void change_label(invar_rollout_file *d)
 {
-    d->samples.items[2].label = "7";
+    d->samples.items[2].data.label = "7";
 }
 static void change_parts(invar_rollout_file *d)
 {
@@ -285,11 +285,11 @@ static void change_parts(invar_rollout_file *d)
 }
 static void change_prompt(invar_rollout_file *d)
 {
-    d->samples.items[2].prompt++;
+    d->samples.items[2].data.line++;
 }
 static void change_text(invar_rollout_file *d)
 {
-    d->samples.items[2].prompt_text = "1,2=";
+    d->samples.items[2].data.prompt = "1,2=";
 }
 static void change_response(invar_rollout_file *d)
 {
@@ -297,7 +297,7 @@ static void change_response(invar_rollout_file *d)
 }
 static void change_metadata(invar_rollout_file *d)
 {
-    d->samples.items[2].metadata = "{\"a\":1}";
+    d->samples.items[2].data.metadata = "{\"a\":1}";
 }
 static void change_token(invar_rollout_file *d)
 {
@@ -317,7 +317,7 @@ static void change_draw(invar_rollout_file *d)
 }
 static void change_hash(invar_rollout_file *d)
 {
-    d->samples.items[2].prompt_hash.bytes[0] ^= 1;
+    d->samples.items[2].data.hash.bytes[0] ^= 1;
 }
 static void change_route_size(invar_rollout_file *d)
 {

@@ -105,11 +105,11 @@ static void test_source__samples_in_order(void **state)
             const invar_rl_sample *x = &batch.samples.items[i];
             assert_int_equal(x->index, rollout * PROMPTS * PER_PROMPT + i);
             assert_int_equal(x->group, rollout * PROMPTS + i / PER_PROMPT);
-            assert_int_equal(x->prompt, (rollout * PROMPTS + i / PER_PROMPT) % 5);
+            assert_int_equal(x->data.line, (rollout * PROMPTS + i / PER_PROMPT) % 5);
             assert_int_equal(x->draw_index, i);
             assert_int_equal(x->rollout, rollout);
-            assert_int_equal(x->last_version, 3);
-            assert_int_equal(x->weights_hash.bytes[0], rollout + 1);
+            assert_int_equal(x->weights.last, 3);
+            assert_int_equal(x->weights.hash.bytes[0], rollout + 1);
             assert_true(x->logp && invar_rl_sample_response(x) > 0);
         }
         invar_rl_samples_reset(&batch.samples);
