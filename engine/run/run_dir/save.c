@@ -174,7 +174,8 @@ static bool was_moved(invar_run_storage *storage, const char *path)
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
-    (void)snprintf(before, sizeof before, "%s", path); // `path` may be a field of storage->dirs, and change
+    // a copy, because `path` may be a field of storage->dirs, which changes
+    (void)snprintf(before, sizeof before, "%s", path);
     invar_error_take(&first);
     if (invar_run_refresh_paths(storage) == INVAR_OK &&
         strcmp(before, storage->dirs.paths.save) != 0)

@@ -214,7 +214,7 @@ static void test_ext_object__refuses_wrong_answers(void **state)
     samples.items[0].data.label = "refuse";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "it refuses: xxxx");
-    samples.items[0].label = "unterminated"; // after a reason that has filled the buffer
+    samples.items[0].data.label = "unterminated"; // after a reason that has filled the buffer
     assert_int_equal(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
                      INVAR_E_STATE);
     assert_string_equal(invar_error_last()->message, "plug-in custom-rm: it refuses: because");
