@@ -167,29 +167,25 @@ invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op o
     return INVAR_OK;
 }
 
-static invar_status run_with_scratch(const invar_device *dev, invar_op op, const void *args,
-                                     size_t bytes)
+/* Takes the scratch of a call from the arena of the device; an op without scratch takes none. */
+static invar_status take_scratch(void **out, size_t *mark_out, const invar_device *dev,
+                                 const invar_op_profiler_call *call)
 {
-    const invar_op_impl *impl = &dev->backend->ops[op];
-    void *workspace = NULL;
-    invar_status status;
-    size_t mark;
-
-    if (bytes == 0)
-        return impl->run(dev, args, NULL);
+    if (call->bytes == 0)
+        return INVAR_OK;
     if (!dev->scratch)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: needs %zu bytes of scratch; the device has none",
-                          op_traits[op].name, bytes);
-    mark = invar_arena_mark(dev->scratch);
-    INVAR_TRY(invar_arena_push(&workspace, dev->scratch, bytes, op_traits[op].name));
-    status = impl->run(dev, args, workspace);
-    INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
-    return status;
+                          call->name, call->bytes);
+    *mark_out = invar_arena_mark(dev->scratch);
+    return invar_arena_push(out, dev->scratch, call->bytes, call->name);
 }
 
 invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args)
 {
     invar_op_profiler_call call = {.op = op, .args = args};
+    void *workspace = NULL;
+    invar_status status;
+    size_t mark = 0;
     bool begun;
 
     INVAR_TRY(invar_op_workspace(&call.bytes, dev, op, args));
@@ -202,5 +198,10 @@ invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args
             op_traits[op].name);
     call.name = op_traits[op].name;
     begun = invar_op_profiler_begin(dev, &call);
-    return invar_op_profiler_end(dev, begun, run_with_scratch(dev, op, args, call.bytes));
+    status = take_scratch(&workspace, &mark, dev, &call);
+    if (status == INVAR_OK)
+        status = dev->backend->ops[op].run(dev, args, workspace);
+    if (workspace)
+        INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
+    return invar_op_profiler_end(dev, begun, status);
 }
