@@ -28,9 +28,10 @@ invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const v
 
 invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op, const void *args)
 {
+    INVAR_TRY(invar_op_runner_reserve(runner, op, args));
     if (runner->dev.backend->memory.dry_run)
-        return invar_op_runner_launch(runner, op, args);
+        return INVAR_OK;
     INVAR_TRY(invar_audit_before(runner->audit, op, args));
-    INVAR_TRY(invar_op_runner_launch(runner, op, args));
+    INVAR_TRY(invar_op_run(&runner->dev, op, args));
     return invar_audit_after(runner->audit, op, args, runner->layer);
 }

@@ -82,55 +82,61 @@ static invar_status run_transfers(const invar_op_graph *graph, int32_t first, in
     return INVAR_OK;
 }
 
-static invar_status run_nodes(const invar_op_graph *graph, int32_t first, int32_t end,
-                              const invar_graph_exec_args *run, invar_dataflow_tracker *watch)
+/* Starts a tracker at node `first` if there are hooks; *out is NULL without them. */
+static invar_status start_tracker(invar_dataflow_tracker **out, const invar_op_graph *graph,
+                                  int32_t first, const invar_graph_exec_args *run)
 {
-    alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
-
-    for (int32_t i = first; i < end; i++) {
-        const invar_graph_node *call = &graph->nodes[i];
-        if (call->dropped) {
-            INVAR_TRY(run_transfers(graph, call->transfers, call->n_transfers, run));
-            if (watch)
-                invar_dataflow_pass(watch);
-            continue;
-        }
-        resolve_arguments(args, graph, call, run);
-        run->op_runner->layer = call->layer;
-        if (watch)
-            INVAR_TRY(invar_dataflow_before(watch, args));
-        INVAR_TRY(invar_op_runner_run(run->op_runner, call->op, args));
-        INVAR_TRY(run_transfers(graph, call->transfers, call->n_transfers, run));
-        if (watch)
-            INVAR_TRY(invar_dataflow_show(watch));
-        if (run->poison)
-            INVAR_TRY(poison_dead_buffers(graph, i, run));
-    }
+    *out = NULL;
+    if (!run->hooks || !run->hooks->on_value)
+        return INVAR_OK;
+    INVAR_TRY(invar_dataflow_new(out, graph, run));
+    for (int32_t i = 0; i < first; i++)
+        invar_dataflow_pass(*out);
     return INVAR_OK;
 }
 
-static invar_status run_nodes_with_hooks(const invar_op_graph *graph, int32_t first, int32_t end,
-                                         const invar_graph_exec_args *run)
+/* Does what follows node `i`: its transfers, and its points unless it is dropped. */
+static invar_status finish_node(const invar_op_graph *graph, int32_t i,
+                                const invar_graph_exec_args *run, invar_dataflow_tracker *watch)
 {
-    invar_dataflow_tracker *watch = NULL;
-    invar_status status;
+    const invar_graph_node *call = &graph->nodes[i];
 
-    INVAR_TRY(invar_dataflow_new(&watch, graph, run));
-    for (int32_t i = 0; i < first; i++)
+    INVAR_TRY(run_transfers(graph, call->transfers, call->n_transfers, run));
+    if (watch && call->dropped)
         invar_dataflow_pass(watch);
-    status = run_nodes(graph, first, end, run, watch);
-    invar_dataflow_free(watch);
-    return status;
+    if (call->dropped)
+        return INVAR_OK;
+    if (watch)
+        INVAR_TRY(invar_dataflow_show(watch));
+    return run->poison ? poison_dead_buffers(graph, i, run) : INVAR_OK;
 }
 
 invar_status invar_op_graph_run(const invar_op_graph *graph, int32_t section,
                                 const invar_graph_exec_args *run)
 {
     int32_t first = graph->section_start[section], end = graph->section_start[section + 1];
+    alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
+    invar_dataflow_tracker *watch;
+    invar_status status = INVAR_OK;
 
     INVAR_CHECK(section < graph->n_sections);
     INVAR_TRY(run_transfers(graph, graph->lead_transfers[section], graph->n_lead_transfers[section],
                             run));
-    return run->hooks && run->hooks->on_value ? run_nodes_with_hooks(graph, first, end, run)
-                                              : run_nodes(graph, first, end, run, NULL);
+    INVAR_TRY(start_tracker(&watch, graph, first, run));
+    for (int32_t i = first; i < end && status == INVAR_OK; i++) {
+        const invar_graph_node *call = &graph->nodes[i];
+
+        if (!call->dropped) {
+            resolve_arguments(args, graph, call, run);
+            run->op_runner->layer = call->layer;
+            if (watch)
+                status = invar_dataflow_before(watch, args);
+            if (status == INVAR_OK)
+                status = invar_op_runner_run(run->op_runner, call->op, args);
+        }
+        if (status == INVAR_OK)
+            status = finish_node(graph, i, run, watch);
+    }
+    invar_dataflow_free(watch);
+    return status;
 }

@@ -60,28 +60,20 @@ void invar_op_runner_release(invar_op_runner *runner)
     runner->dry_scratch_bytes = 0;
 }
 
-/* Records the scratch of an op that does not run. */
-static invar_status record_dry_op(invar_op_runner *runner, invar_op op, const void *args)
-{
-    size_t bytes;
-
-    INVAR_TRY(invar_op_workspace(&bytes, &runner->dev, op, args));
-    runner->dry_scratch_bytes =
-        bytes > runner->dry_scratch_bytes ? bytes : runner->dry_scratch_bytes;
-    return INVAR_OK;
-}
-
-invar_status invar_op_runner_launch(invar_op_runner *runner, invar_op op, const void *args)
+invar_status invar_op_runner_reserve(invar_op_runner *runner, invar_op op, const void *args)
 {
     const invar_op_impl *impl = &runner->dev.backend->ops[op];
+    size_t bytes = 0;
 
-    if (runner->dev.backend->memory.dry_run)
-        return record_dry_op(runner, op, args);
-    // a missing op is reported by invar_op_run
-    if (impl->run) {
-        size_t bytes = impl->workspace(&runner->dev, args);
-        if (bytes > runner->bytes)
-            INVAR_TRY(grow_scratch(runner, invar_device_growth_bytes(&runner->dev, bytes, 4)));
+    if (runner->dev.backend->memory.dry_run) {
+        INVAR_TRY(invar_op_workspace(&bytes, &runner->dev, op, args));
+        runner->dry_scratch_bytes =
+            bytes > runner->dry_scratch_bytes ? bytes : runner->dry_scratch_bytes;
+        return INVAR_OK;
     }
-    return invar_op_run(&runner->dev, op, args);
+    if (impl->run) // a missing op is reported by invar_op_run
+        bytes = impl->workspace(&runner->dev, args);
+    return bytes > runner->bytes
+               ? grow_scratch(runner, invar_device_growth_bytes(&runner->dev, bytes, 4))
+               : INVAR_OK;
 }

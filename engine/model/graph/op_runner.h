@@ -54,9 +54,9 @@ invar_status invar_op_runner_run(invar_op_runner *runner, invar_op op,
 invar_status invar_op_runner_run_now(invar_op_runner *runner, invar_op op,
                                      const void *args) INVAR_MUST_USE;
 
-/* Runs an op with enough scratch, and neither audits nor captures the call. */
-invar_status invar_op_runner_launch(invar_op_runner *runner, invar_op op,
-                                    const void *args) INVAR_MUST_USE;
+/* Grows the scratch to what the op needs; on a dry-run device, only records its size. */
+invar_status invar_op_runner_reserve(invar_op_runner *runner, invar_op op,
+                                     const void *args) INVAR_MUST_USE;
 
 /* Downloads from the device, after launching the ops that a CUDA graph cache holds back. */
 invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const void *from,
