@@ -6,7 +6,7 @@
  * chunk. Attention reads either the rows themselves (complete samples: scoring and training) or a
  * paged KV cache (rollout); a row has the same bits in both. invar_pass_head takes selected rows
  * through the last norm and the head to log-probs; invar_pass_logits stops at the logits.
- * invar_pass_backward adds to gradients what follows from the last run and head.
+ * invar_head_backward and then invar_pass_backward add to gradients what follows from both.
  *
  * The bits of a row depend on its own sequence only, never on other rows, packing or chunking.
  * Gradients depend on the order of units, which is the order of samples: a micro-batch consists of
@@ -188,19 +188,26 @@ invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_
                                int64_t count) INVAR_MUST_USE;
 
 /*
- * Adds the gradients of sum(dlogp * logp) + sum(dentropy * entropy) over the rows of the last head
- * to `grads`. dentropy may be NULL. Needs options.train; once per run.
+ * Backward of the head, down to the residual stream: adds the gradients of sum(dlogp * logp) +
+ * sum(dentropy * entropy) over the rows of the last head to `grads`. dentropy may be NULL. Needs
+ * options.train; once per run. invar_pass_backward then continues with the layers.
  */
-invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
-                                 invar_grads *grads) INVAR_MUST_USE;
+invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
+                                 const invar_grads *grads) INVAR_MUST_USE;
 
 /*
- * Like invar_pass_backward, for a critic: adds the gradients of sum(dvalue * value) over the rows
+ * Like invar_head_backward, for a critic: adds the gradients of sum(dvalue * value) over the rows
  * of the last invar_pass_logits.
  */
-invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
+invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_row_offsets *units,
-                                        invar_grads *grads) INVAR_MUST_USE;
+                                        const invar_grads *grads) INVAR_MUST_USE;
+
+/*
+ * Backward of the layers, after that of the head or invar_pass_set_residual_grad: adds the
+ * gradients of their weights to `grads`.
+ */
+invar_status invar_pass_backward(invar_pass *pass, invar_grads *grads) INVAR_MUST_USE;
 
 /* ---- between pipeline stages ----------------------------------------------------------------- */
 
@@ -211,11 +218,10 @@ size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows
 invar_status invar_pass_get_residual(invar_pass *pass, void *out) INVAR_MUST_USE;
 
 /*
- * Backward of a stage without head: starts from the gradient of its last residual stream, a host
- * array.
+ * On a stage without head: the backward will start from this gradient of its last residual stream,
+ * a host array.
  */
-invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream,
-                                        invar_grads *grads) INVAR_MUST_USE;
+invar_status invar_pass_set_residual_grad(invar_pass *pass, const void *d_stream) INVAR_MUST_USE;
 
 /* Call after a backward: copies the gradient of rows.residual_in to a host array. */
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out) INVAR_MUST_USE;

@@ -534,42 +534,30 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static invar_status run_layers_backward(invar_pass *pass, invar_grads *grads)
+invar_status invar_pass_set_residual_grad(invar_pass *pass, const void *d_stream)
+{
+    if (pass->state != INVAR_PASS_RUN || !pass->options.train)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a backward needs a training pass whose layers have just run");
+    pass->state = INVAR_PASS_EMPTY;
+    INVAR_TRY(upload_residual(pass, &pass->layers_io.d_stream, d_stream));
+    pass->state = INVAR_PASS_GRADIENT;
+    return INVAR_OK;
+}
+
+invar_status invar_pass_backward(invar_pass *pass, invar_grads *grads)
 {
     invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
 
+    if (pass->state != INVAR_PASS_GRADIENT)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "a backward of the layers needs that of the head");
+    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
+    pass->state = INVAR_PASS_EMPTY;
     how.overwrite = grads->overwrite_next;
     INVAR_TRY(invar_op_graph_run(pass->layers_graph.graph, 1, &how));
     pass->op_runner.layer = -1;
     grads->overwrite_next = false;
     return INVAR_OK;
-}
-
-invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
-                                 invar_grads *grads)
-{
-    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
-    INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
-    return run_layers_backward(pass, grads);
-}
-
-invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_row_offsets *units, invar_grads *grads)
-{
-    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
-    INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
-    return run_layers_backward(pass, grads);
-}
-
-invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, invar_grads *grads)
-{
-    if (pass->state != INVAR_PASS_RUN || !pass->options.train)
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "a backward needs a training pass whose layers have just run");
-    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
-    pass->state = INVAR_PASS_EMPTY;
-    INVAR_TRY(upload_residual(pass, &pass->layers_io.d_stream, d_stream));
-    return run_layers_backward(pass, grads);
 }
 
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out)

@@ -88,7 +88,8 @@ typedef enum invar_pass_state {
     INVAR_PASS_EMPTY,
     INVAR_PASS_RUN,      /* the layers have run */
     INVAR_PASS_LOGPROBS, /* layers and head have run */
-    INVAR_PASS_LOGITS    /* layers have run, and the head up to the logits */
+    INVAR_PASS_LOGITS,   /* layers have run, and the head up to the logits */
+    INVAR_PASS_GRADIENT  /* the gradient of the residual stream after the layers is there */
 } invar_pass_state;
 
 /* An op graph with its builder and memory. */
@@ -153,13 +154,6 @@ invar_graph_exec_args invar_pass_exec_args(invar_pass *pass, const invar_pass_gr
  */
 invar_status invar_pass_plan(invar_pass *pass, invar_pass_graph *part,
                              const char *what) INVAR_MUST_USE;
-
-/* Head part of a backward, down to the gradient of the residual stream. */
-invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
-                                 invar_grads *grads) INVAR_MUST_USE;
-invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_row_offsets *units,
-                                        invar_grads *grads) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -199,15 +199,14 @@ static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
     return invar_pipeline_send(channel, bytes);
 }
 
-invar_status invar_pipeline_exec_backward(invar_pipeline_exec *w,
-                                          invar_inflight_micro_batch *micro_batch,
-                                          invar_grads *grads)
+invar_status invar_pipeline_exec_receive_grad(invar_pipeline_exec *w,
+                                              invar_inflight_micro_batch *micro_batch)
 {
     void *d_stream;
 
     INVAR_TRY(
         invar_pipeline_receive(&d_stream, &w->channels->backward, residual_bytes(w, micro_batch)));
-    return invar_pass_backward_stream(micro_batch->pass, d_stream, grads);
+    return invar_pass_set_residual_grad(micro_batch->pass, d_stream);
 }
 
 invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *w,
@@ -226,44 +225,16 @@ invar_status invar_pipeline_exec_send_grad(invar_pipeline_exec *w,
 
 /* ---- schedule -------------------------------------------------------------------------------- */
 
-static invar_status run_forward_task(invar_pipeline_exec *w, const invar_dp_round *r,
-                                     invar_inflight_micro_batch *micro_batch)
+/*
+ * Runs the layers of a round, if this rank has a micro-batch in it, and then the forward of the
+ * caller.
+ */
+static invar_status run_forward(invar_pipeline_exec *w, const invar_dp_round *r,
+                                invar_inflight_micro_batch *micro_batch)
 {
     if (r->local_micro_batch >= 0)
         INVAR_TRY(run_layers(w, r, micro_batch));
     return w->on_forward(w, r, micro_batch);
-}
-
-static invar_status run_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
-{
-    invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
-    invar_inflight_micro_batch *micro_batch =
-        find_slot(w->slots, task->chunk, task->is_backward ? task->batch : -1);
-
-    INVAR_CHECK(micro_batch);
-    micro_batch->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
-    return task->is_backward ? w->on_backward(w, &r, micro_batch)
-                             : run_forward_task(w, &r, micro_batch);
-}
-
-static invar_status run_schedule(invar_pipeline_exec *w)
-{
-    const invar_layout *l = w->layout;
-    bool pipes = invar_layout_is_pipelined(l);
-    invar_pipeline_schedule tasks;
-    invar_status status;
-
-    INVAR_TRY(invar_pipeline_schedule_make(
-        &tasks, pipes ? l->pipeline.size : 1, pipes ? l->virtual_stages : 1,
-        pipes ? l->pipeline.rank : 0, invar_pipeline_exec_rounds(w), w->on_backward != NULL));
-    status = INVAR_OK;
-    for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
-        status = run_task(w, &tasks.tasks[i]);
-        if (status == INVAR_OK && w->on_progress)
-            status = w->on_progress(w->progress_payload);
-    }
-    invar_pipeline_schedule_release(&tasks);
-    return status;
 }
 
 /*
@@ -275,7 +246,7 @@ static invar_status run_dry(invar_pipeline_exec *w)
         for (int64_t b = 0; b < invar_pipeline_exec_rounds(w); b++) {
             invar_dp_round r = invar_pipeline_exec_round(w, b);
 
-            INVAR_TRY(run_forward_task(w, &r, &w->slots->items[i]));
+            INVAR_TRY(run_forward(w, &r, &w->slots->items[i]));
             if (w->on_backward)
                 INVAR_TRY(w->on_backward(w, &r, &w->slots->items[i]));
         }
@@ -298,15 +269,9 @@ static void abort_pipeline(invar_pipeline_exec *w)
     invar_error_put(&error);
 }
 
-invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
+/* Waits until the other stages have got what this one has sent, also after a failure. */
+static invar_status finish_channels(invar_pipeline_exec *w, invar_status status)
 {
-    invar_status status;
-
-    for (int64_t i = 0; i < w->slots->count; i++)
-        w->slots->items[i].dp_round = -1;
-    if (w->dry_run)
-        return run_dry(w);
-    status = run_schedule(w);
     if (!invar_layout_is_pipelined(w->layout))
         return status;
     if (status == INVAR_OK)
@@ -316,4 +281,42 @@ invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
     if (status != INVAR_OK)
         abort_pipeline(w);
     return status;
+}
+
+/* *out = order of the forwards and backwards on this rank. */
+static invar_status make_schedule(invar_pipeline_schedule *out, const invar_pipeline_exec *w)
+{
+    const invar_layout *l = w->layout;
+    bool pipes = invar_layout_is_pipelined(l);
+
+    return invar_pipeline_schedule_make(out, pipes ? l->pipeline.size : 1,
+                                        pipes ? l->virtual_stages : 1, pipes ? l->pipeline.rank : 0,
+                                        invar_pipeline_exec_rounds(w), w->on_backward != NULL);
+}
+
+invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
+{
+    invar_pipeline_schedule tasks = {0};
+    invar_status status;
+
+    for (int64_t i = 0; i < w->slots->count; i++)
+        w->slots->items[i].dp_round = -1;
+    if (w->dry_run)
+        return run_dry(w);
+    status = make_schedule(&tasks, w);
+    for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
+        const invar_pipeline_task *task = &tasks.tasks[i];
+        invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
+        invar_inflight_micro_batch *micro_batch =
+            find_slot(w->slots, task->chunk, task->is_backward ? task->batch : -1);
+
+        INVAR_CHECK(micro_batch);
+        micro_batch->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
+        status = task->is_backward ? w->on_backward(w, &r, micro_batch)
+                                   : run_forward(w, &r, micro_batch);
+        if (status == INVAR_OK && w->on_progress)
+            status = w->on_progress(w->progress_payload);
+    }
+    invar_pipeline_schedule_release(&tasks);
+    return finish_channels(w, status);
 }

@@ -127,12 +127,12 @@ bool invar_pipeline_exec_has_head(const invar_pipeline_exec *exec,
                                   const invar_inflight_micro_batch *micro_batch);
 
 /*
- * Runs the backward of a model chunk that is not the last one, from the gradient that the next
- * chunk sends.
+ * Receives the gradient from which the backward of a model chunk that is not the last one starts:
+ * the next chunk sends it.
  */
-invar_status invar_pipeline_exec_backward(invar_pipeline_exec *exec,
-                                          invar_inflight_micro_batch *micro_batch,
-                                          invar_grads *grads) INVAR_MUST_USE;
+invar_status
+invar_pipeline_exec_receive_grad(invar_pipeline_exec *exec,
+                                 invar_inflight_micro_batch *micro_batch) INVAR_MUST_USE;
 
 /*
  * Sends the gradient of a model chunk's input to the previous chunk. Call after its backward; does

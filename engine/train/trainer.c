@@ -261,11 +261,9 @@ static invar_status score_samples(invar_pipeline_exec *w, const invar_trainer *t
     invar_batch_plan own = {0};
     invar_status status;
 
-    w->plan = trainer->plan;
-    if (!w->plan) {
+    w->plan = trainer->plan ? trainer->plan : &own;
+    if (w->plan == &own)
         INVAR_TRY(make_plan(&own, trainer, w->samples, count, false));
-        w->plan = &own;
-    }
     status = invar_pipeline_exec_run(w);
     invar_batch_plan_release(&own);
     return status;
@@ -464,30 +462,26 @@ static invar_status on_train_forward(invar_pipeline_exec *w, const invar_dp_roun
 
 /* ---- training: backward ---------------------------------------------------------------------- */
 
-static invar_status run_head_backward(const invar_pipeline_exec *w, const train_call *l,
-                                      const invar_dp_round *r,
-                                      invar_inflight_micro_batch *micro_batch)
-{
-    const float *dnow = micro_batch->gradient + r->tokens_before;
-
-    if (w->model->spec.value_head)
-        return invar_pass_backward_values(micro_batch->pass, dnow, &micro_batch->batch.head.units,
-                                          l->grads);
-    return invar_pass_backward(micro_batch->pass, dnow,
-                               l->loss->entropy ? dnow + r->n_tokens : NULL, l->grads);
-}
-
 static invar_status on_train_backward(invar_pipeline_exec *w, const invar_dp_round *r,
                                       invar_inflight_micro_batch *micro_batch)
 {
     train_call *l = w->payload;
 
     if (r->local_micro_batch >= 0) {
+        invar_pass *pass = micro_batch->pass;
+        const float *dnow = micro_batch->gradient ? micro_batch->gradient + r->tokens_before : NULL;
+
         if (w->ranks > 1)
             INVAR_TRY(invar_dp_grads_begin(&l->ranks, micro_batch->chunk));
-        INVAR_TRY(invar_pipeline_exec_has_head(w, micro_batch)
-                      ? run_head_backward(w, l, r, micro_batch)
-                      : invar_pipeline_exec_backward(w, micro_batch, l->grads));
+        if (!invar_pipeline_exec_has_head(w, micro_batch))
+            INVAR_TRY(invar_pipeline_exec_receive_grad(w, micro_batch));
+        else if (w->model->spec.value_head)
+            INVAR_TRY(
+                invar_head_backward_values(pass, dnow, &micro_batch->batch.head.units, l->grads));
+        else
+            INVAR_TRY(invar_head_backward(pass, dnow, l->loss->entropy ? dnow + r->n_tokens : NULL,
+                                          l->grads));
+        INVAR_TRY(invar_pass_backward(pass, l->grads));
         INVAR_TRY(invar_pipeline_exec_send_grad(w, micro_batch));
         INVAR_TRY(end_hooked_task(l, r));
     }
@@ -611,25 +605,14 @@ static invar_status finish_ranks(const invar_pipeline_exec *w, train_call *l)
     return finish_pipeline_loss(w, l);
 }
 
-/* Runs the step. A dry run also allocates the gradient sums of several ranks. */
-static invar_status run_train_call(invar_pipeline_exec *w, train_call *l)
+/*
+ * Prepares the step: its plan, `own` unless a dry run has one, a loss that is evaluated in advance,
+ * and the gradient sums of several ranks, which a dry run allocates, too.
+ */
+static invar_status prepare_step(invar_pipeline_exec *w, train_call *l, invar_batch_plan *own,
+                                 int64_t samples)
 {
-    const invar_layout *layout = w->layout;
-
-    l->result->micro_batches = invar_pipeline_exec_rounds(w);
-    if (l->loss->on_rank0 && uses_pipeline(l->trainer))
-        INVAR_TRY(precompute_loss(w, l));
-    if (l->trainer->bytes)
-        INVAR_TRY(invar_dp_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
-    INVAR_TRY(invar_pipeline_exec_run(w));
-    return uses_all_ranks(l->trainer) ? finish_ranks(w, l) : INVAR_OK;
-}
-
-static invar_status train_on_samples(invar_pipeline_exec *w, train_call *l, int64_t samples)
-{
-    invar_trainer *trainer = l->trainer;
-    invar_batch_plan own = {0};
-    invar_status status;
+    const invar_trainer *trainer = l->trainer;
 
     if (uses_all_ranks(trainer) && !l->grads->overwrite_next)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
@@ -637,16 +620,15 @@ static invar_status train_on_samples(invar_pipeline_exec *w, train_call *l, int6
         w->ranks = trainer->options.layout->data.size;
         w->rank = trainer->options.layout->data.rank;
     }
-    w->plan = trainer->plan;
-    if (!w->plan) {
-        INVAR_TRY(make_plan(&own, trainer, w->samples, samples, true));
-        w->plan = &own;
-    }
-    status = run_train_call(w, l);
-    invar_dp_grads_release(&l->ranks);
-    invar_free(l->precomputed);
-    invar_batch_plan_release(&own);
-    return status;
+    w->plan = trainer->plan ? trainer->plan : own;
+    if (w->plan == own)
+        INVAR_TRY(make_plan(own, trainer, w->samples, samples, true));
+    l->result->micro_batches = invar_pipeline_exec_rounds(w);
+    if (l->loss->on_rank0 && uses_pipeline(trainer))
+        INVAR_TRY(precompute_loss(w, l));
+    return trainer->bytes
+               ? invar_dp_grads_init(&l->ranks, l->grads, w->model, w->layout, &trainer->dev)
+               : INVAR_OK;
 }
 
 invar_status invar_trainer_forward_backward(invar_trainer *trainer, const invar_model *model,
@@ -656,14 +638,24 @@ invar_status invar_trainer_forward_backward(invar_trainer *trainer, const invar_
 {
     train_call l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
     invar_pipeline_exec w = make_exec(trainer, model, samples, true, &l);
+    invar_batch_plan own = {0};
+    invar_status status;
 
     w.on_forward = on_train_forward;
     w.on_backward = on_train_backward;
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    INVAR_TRY(invar_host_staging_advise_oom(
-        train_on_samples(&w, &l, count), invar_device_is_local(&trainer->dev),
-        trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
+    status = prepare_step(&w, &l, &own, count);
+    if (status == INVAR_OK)
+        status = invar_pipeline_exec_run(&w);
+    if (status == INVAR_OK && uses_all_ranks(trainer))
+        status = finish_ranks(&w, &l);
+    invar_dp_grads_release(&l.ranks);
+    invar_free(l.precomputed);
+    invar_batch_plan_release(&own);
+    INVAR_TRY(
+        invar_host_staging_advise_oom(status, invar_device_is_local(&trainer->dev),
+                                      trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
     return invar_grads_finalize(grads, model, &trainer->dev);
 }

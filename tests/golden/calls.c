@@ -80,7 +80,8 @@ static void backward_values(invar_pass *pass, const invar_micro_batch *batch, co
     invar_tensor values;
 
     assert_ok(invar_pass_logits(&values, pass, batch->head.row, batch->head.count));
-    assert_ok(invar_pass_backward_values(pass, d, &batch->head.units, grads));
+    assert_ok(invar_head_backward_values(pass, d, &batch->head.units, grads));
+    assert_ok(invar_pass_backward(pass, grads));
 }
 
 /* Runs two micro-batches, so that the second adds to the gradients, and finalizes the gradients. */
@@ -122,8 +123,10 @@ static void run_packed(const invar_model *model, const invar_device *dev, run_mo
             continue;
         }
         assert_ok(invar_pass_head(pass, &batch.head, logp, entropy));
-        if (grads)
-            assert_ok(invar_pass_backward(pass, d, micro_batch ? d : NULL, grads));
+        if (grads) {
+            assert_ok(invar_head_backward(pass, d, micro_batch ? d : NULL, grads));
+            assert_ok(invar_pass_backward(pass, grads));
+        }
     }
     if (grads)
         assert_ok(invar_grads_finalize(grads, model, dev));

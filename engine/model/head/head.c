@@ -219,12 +219,15 @@ static invar_status run_head_backward(invar_pass *pass, const invar_grads *grads
     invar_graph_exec_args how = exec_args_of_head(pass);
 
     how.overwrite = grads->overwrite_next;
+    pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
     pass->state = INVAR_PASS_EMPTY;
-    return invar_op_graph_run(pass->head_graph.graph, 1, &how);
+    INVAR_TRY(invar_op_graph_run(pass->head_graph.graph, 1, &how));
+    pass->state = INVAR_PASS_GRADIENT;
+    return INVAR_OK;
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
-                                 invar_grads *grads)
+                                 const invar_grads *grads)
 {
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -272,7 +275,7 @@ static invar_status show_values(invar_pass *pass)
 }
 
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_row_offsets *units, invar_grads *grads)
+                                        const invar_row_offsets *units, const invar_grads *grads)
 {
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,

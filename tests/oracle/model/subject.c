@@ -235,7 +235,8 @@ static void train_micro_batch(const invar_subject *s, const invar_subject_loss *
     assert_ok(invar_pass_head(pass, &head, logp, entropy));
     assert_ok(invar_loss_run(loss, first, last - first, logp, entropy, dlogp, dentropy));
     assert_ok(
-        invar_pass_backward(pass, dlogp, options_of_loss->no_entropy ? NULL : dentropy, grads));
+        invar_head_backward(pass, dlogp, options_of_loss->no_entropy ? NULL : dentropy, grads));
+    assert_ok(invar_pass_backward(pass, grads));
     invar_pass_free(pass);
     free(row);
     free(targets);

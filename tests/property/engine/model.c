@@ -78,7 +78,8 @@ static void run_samples(outcome *out, const invar_model *model, const invar_rl_s
                                   out->entropy + out->tokens));
         fill_gradient(dlogp, out->tokens, batch.head.count, 3, 1.0f);
         fill_gradient(dentropy, out->tokens, batch.head.count, 4, 0.1f);
-        assert_ok(invar_pass_backward(pass, dlogp, dentropy, out->grads));
+        assert_ok(invar_head_backward(pass, dlogp, dentropy, out->grads));
+        assert_ok(invar_pass_backward(pass, out->grads));
         out->tokens += batch.head.count;
     }
     assert_ok(invar_grads_finalize(out->grads, model, dev));
@@ -416,7 +417,8 @@ static void test_model__nothing_to_learn_from(void **state)
         new_gradients(&grads, model);
         assert_ok(invar_pass_run(pass, model, &batch.rows));
         assert_ok(invar_pass_head(pass, &head, NULL, NULL));
-        assert_ok(invar_pass_backward(pass, NULL, NULL, grads));
+        assert_ok(invar_head_backward(pass, NULL, NULL, grads));
+        assert_ok(invar_pass_backward(pass, grads));
         assert_no_gradients(grads, model, &dev);
         invar_micro_batch_release(&batch);
         invar_pass_free(pass);
