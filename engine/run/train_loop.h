@@ -119,6 +119,13 @@ invar_status invar_run_join_async(invar_run_storage *storage, invar_run_flow *fl
 
 /* ---- train_step.c ---------------------------------------------------------------------------- */
 
+/* The loss of a learner in an optimizer step. */
+typedef struct invar_train_step_loss {
+    invar_loss *loss;     /* owned; NULL before it is made */
+    const int64_t *start; /* offsets of the step; borrowed */
+    float factor;         /* factor of the loss that a hook has returned */
+} invar_train_step_loss;
+
 /*
  * One optimizer step: its report and what the report borrows. Zero-initialize before use. Release
  * with invar_train_loop_step_release, also after a failure.
@@ -127,7 +134,7 @@ typedef struct invar_train_step {
     invar_step_report report;
     int64_t *start;       /* (count + 1) offsets of the samples' tokens; owned */
     invar_rl_batch batch; /* input of the losses */
-    invar_loss *losses[INVAR_STEP_REPORT_LEARNERS]; /* owned; by learner */
+    invar_train_step_loss losses[INVAR_STEP_REPORT_LEARNERS]; /* losses of actor and critic */
 } invar_train_step;
 
 /*

@@ -254,7 +254,7 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
 void invar_train_loop_step_release(invar_train_step *step)
 {
     for (int i = 0; i < INVAR_STEP_REPORT_LEARNERS; i++)
-        invar_loss_free(step->losses[i]);
+        invar_loss_free(step->losses[i].loss);
     invar_free(step->start);
     *step = (invar_train_step){0};
 }
@@ -272,53 +272,44 @@ invar_status invar_run_ask_loss(float *loss_out, float *dlogp_out, const invar_l
     return invar_ranks_broadcast(flow->world->ranks, "loss", 0, dlogp_out, bytes);
 }
 
-/* A loss with the factor that a hook has returned. */
-typedef struct weighted_loss {
-    invar_loss *loss;
-    const int64_t *start; /* (count + 1) offsets of the tokens of the step's samples */
-    float factor;
-} weighted_loss;
-
+/* Evaluates the loss of a learner, times the factor that a hook has returned. */
 static invar_status compute_weighted_loss(void *payload, int64_t first, int64_t count,
                                           const float *now, const float *entropy, float *dnow,
                                           float *dentropy)
 {
-    const weighted_loss *w = payload;
-    int64_t tokens = w->start[first + count] - w->start[first];
+    const invar_train_step_loss *l = payload;
+    int64_t tokens = l->start[first + count] - l->start[first];
 
-    INVAR_TRY(invar_loss_run(w->loss, first, count, now, entropy, dnow, dentropy));
-    for (int64_t t = 0; t < tokens && w->factor != 1.0f; t++) {
-        dnow[t] = dnow[t] * w->factor;
+    INVAR_TRY(invar_loss_run(l->loss, first, count, now, entropy, dnow, dentropy));
+    for (int64_t t = 0; t < tokens && l->factor != 1.0f; t++) {
+        dnow[t] = dnow[t] * l->factor;
         if (dentropy)
-            dentropy[t] = dentropy[t] * w->factor;
+            dentropy[t] = dentropy[t] * l->factor;
     }
     return INVAR_OK;
 }
 
-/* Computes the gradients of learner `which`: of the policy, or of the critic if `values` is set. */
-static invar_status compute_gradients(invar_train_step *step, invar_run_models *models,
-                                      invar_run_flow *flow, int which, invar_trainer_result *result,
-                                      bool values)
+/* Makes the loss of the policy or, if `values` is set, of the critic. */
+static invar_status make_loss(invar_trainer_loss *out, invar_train_step *step,
+                              const invar_run_flow *flow, bool values)
 {
     const invar_token_arrays *f = &flow->arrays;
-    const invar_step_report *is = &step->report;
-    int64_t token = f->offsets[is->first];
-    invar_rl_options rl = models->job->settings.rl;
-    weighted_loss weighted;
-    invar_trainer_loss loss = {.run = compute_weighted_loss,
-                               .entropy = !values && rl.entropy_coef != 0.0f,
-                               .on_rank0 = !values && invar_loss_traits_of(rl.loss)->plugin};
+    int64_t token = f->offsets[step->report.first];
+    invar_rl_options rl = flow->job->settings.rl;
+    invar_train_step_loss *l = &step->losses[values];
 
+    *out = (invar_trainer_loss){.run = compute_weighted_loss,
+                                .payload = l,
+                                .entropy = !values && rl.entropy_coef != 0.0f,
+                                .on_rank0 = !values && invar_loss_traits_of(rl.loss)->plugin};
     if (values)
         rl.loss = INVAR_LOSS_VALUE;
-    INVAR_TRY(invar_loss_new(&step->losses[which], &step->batch, &rl,
-                             values ? NULL : f->advantage + token,
+    l->start = step->start;
+    l->factor = values ? 1.0f : step->report.factor;
+    INVAR_TRY(invar_loss_new(&l->loss, &step->batch, &rl, values ? NULL : f->advantage + token,
                              values ? f->returns + token : NULL));
-    weighted = (weighted_loss){step->losses[which], step->start, values ? 1.0f : is->factor};
-    loss.payload = &weighted;
-    step->report.learners[which].loss = step->losses[which];
-    return invar_learner_forward_backward(is->learners[which].learner, models->trainer,
-                                          is->samples + is->first, is->count, &loss, result);
+    step->report.learners[values].loss = l->loss;
+    return INVAR_OK;
 }
 
 static invar_status check_training_logprobs(invar_step_report *is, invar_run_storage *storage,
@@ -356,24 +347,32 @@ static invar_status check_training_logprobs(invar_step_report *is, invar_run_sto
 
 invar_status invar_train_loop_policy_gradients(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->flow.arrays.offsets[step->report.first];
+    invar_step_report *is = &step->report;
+    int64_t token = loop->flow.arrays.offsets[is->first];
     invar_trainer_result result = {.train_logp = loop->flow.arrays.train_logp + token,
                                    .entropy = loop->flow.arrays.entropy + token};
+    invar_trainer_loss loss;
 
-    INVAR_TRY(compute_gradients(step, &loop->models, &loop->flow, 0, &result, false));
-    step->report.comparison.routes = result.routes;
-    step->report.comparison.routes_differ = result.routes_differ;
-    return check_training_logprobs(&step->report, &loop->storage, &loop->flow);
+    INVAR_TRY(make_loss(&loss, step, &loop->flow, false));
+    INVAR_TRY(invar_learner_forward_backward(&loop->models.actor, loop->models.trainer,
+                                             is->samples + is->first, is->count, &loss, &result));
+    is->comparison.routes = result.routes;
+    is->comparison.routes_differ = result.routes_differ;
+    return check_training_logprobs(is, &loop->storage, &loop->flow);
 }
 
 invar_status invar_train_loop_value_gradients(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->flow.arrays.offsets[step->report.first];
+    const invar_step_report *is = &step->report;
+    int64_t token = loop->flow.arrays.offsets[is->first];
     invar_trainer_result result = {.train_logp = loop->flow.arrays.train_values + token};
+    invar_trainer_loss loss;
 
     invar_recorder_watch(&loop->storage.recorder, loop->models.trainer,
                          loop->models.critic.options.prefix);
-    return compute_gradients(step, &loop->models, &loop->flow, 1, &result, true);
+    INVAR_TRY(make_loss(&loss, step, &loop->flow, true));
+    return invar_learner_forward_backward(&loop->models.critic, loop->models.trainer,
+                                          is->samples + is->first, is->count, &loss, &result);
 }
 
 bool invar_run_skips_actor(const invar_run_storage *storage)
