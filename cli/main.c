@@ -201,52 +201,62 @@ static bool is_one_of_several(const command_selection *s)
     return true;
 }
 
-static int run_command(const invar_cli_command *verb, int argc, char **argv)
+/*
+ * Selects the command that the arguments name. Returns false, with *code_out, if there is nothing
+ * more to run: help, or a wrong use.
+ */
+static bool prepare_command(command_selection *out, int *code_out, int argc, char **argv)
 {
-    if (verb->words) {
-        if (invar_options_parse_words(&argc, verb->options, argc, argv, verb->words,
-                                      verb->min_words, verb->max_words) != INVAR_OK)
-            return invar_report_error();
-        argv[argc] = NULL;
-    }
-    return verb->run(argc, argv);
-}
-
-static int run_command_line(int argc, char **argv)
-{
-    command_selection s;
-
+    *code_out = INVAR_EXIT_USAGE;
     if (argc == 0) {
         print_help(stderr);
-        return INVAR_EXIT_USAGE;
+        return false;
     }
-    if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
-        return cmd_help(argc - 1, argv + 1);
-    if (strcmp(argv[0], "--version") == 0)
-        return run_command(&invar_cmd_version, argc - 1, argv + 1);
-    if (!select_command(&s, argc, argv))
-        return INVAR_EXIT_USAGE;
-    for (int i = s.words; i < argc; i++)
+    if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0])) {
+        *code_out = cmd_help(argc - 1, argv + 1);
+        return false;
+    }
+    if (strcmp(argv[0], "--version") == 0) {
+        *out = (command_selection){.verb = &invar_cmd_version, .words = 1};
+        return true;
+    }
+    if (!select_command(out, argc, argv))
+        return false;
+    for (int i = out->words; i < argc; i++)
         if (asks_for_help(argv[i])) {
-            print_command_help(stdout, &s);
-            return INVAR_EXIT_OK;
+            print_command_help(stdout, out);
+            *code_out = INVAR_EXIT_OK;
+            return false;
         }
-    if (!s.verb->run) {
-        print_command_help(stderr, &s);
-        return INVAR_EXIT_USAGE;
-    }
-    if (!s.verb->multi_process && is_one_of_several(&s))
-        return INVAR_EXIT_USAGE;
-    return run_command(s.verb, argc - s.words, argv + s.words);
+    if (!out->verb->run)
+        print_command_help(stderr, out);
+    return out->verb->run && (out->verb->multi_process || !is_one_of_several(out));
+}
+
+/* Reads the options of a command that names its words, and leaves the words in argv. */
+static invar_status read_words(const invar_cli_command *verb, int *argc, char **argv)
+{
+    if (!verb->words)
+        return INVAR_OK;
+    INVAR_TRY(invar_options_parse_words(argc, verb->options, *argc, argv, verb->words,
+                                        verb->min_words, verb->max_words));
+    argv[*argc] = NULL;
+    return INVAR_OK;
 }
 
 int main(int argc, char **argv)
 {
+    command_selection s;
     int code = INVAR_EXIT_USAGE;
 
     if (argc > 0) {
         invar_argv0_set(argv[0]);
-        code = run_command_line(argc - 1, argv + 1);
+        if (prepare_command(&s, &code, argc - 1, argv + 1)) {
+            argc -= 1 + s.words;
+            argv += 1 + s.words;
+            code = read_words(s.verb, &argc, argv) == INVAR_OK ? s.verb->run(argc, argv)
+                                                               : invar_report_error();
+        }
     }
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))

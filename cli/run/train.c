@@ -49,17 +49,14 @@
 typedef struct settings {
     const char *golden;
     const char *record;
-    int64_t until;
     int64_t ranks;
     bool json;
     bool dry;
     bool no_report;
-    bool fresh;
-    const char *fork;
-    int64_t fork_step;
+    invar_train_options run; /* options of the run itself */
 } settings;
 
-static settings asked = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
+static settings asked = {.ranks = 1, .run = {.until = -1, .fork_step = INVAR_CHECKPOINT_LATEST}};
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
@@ -483,56 +480,10 @@ static invar_status find_folders(invar_run_paths *out, const invar_config *confi
     char report[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_run_paths_find(out, config, path));
-    if (s->no_report || s->fresh) // with --fresh the existing folder is renamed
+    if (s->no_report || s->run.fresh) // with --fresh the existing folder is renamed
         return INVAR_OK;
     INVAR_TRY(invar_path_join(report, sizeof report, out->run, REPORT));
     return invar_path_check_output(report, INVAR_PAGE_MARK("report"), 0);
-}
-
-/* Runs the training. Only rank 0 prints results. */
-static invar_status run_training(int *code_out, invar_launch *launch, const char *path,
-                                 const settings *s, const invar_golden *golden,
-                                 const invar_config *config)
-{
-    train_screen shown = {.set = s, .golden = golden};
-    invar_run_paths at;
-    invar_train_options options = {.recipe_path = path,
-                                   .until = s->until,
-                                   .fresh = s->fresh,
-                                   .fork = s->fork,
-                                   .fork_step = s->fork_step,
-                                   .progress = show_progress,
-                                   .identified = compare_identity,
-                                   .say = invar_interactive_print,
-                                   .payload = &shown};
-    invar_train_summary run;
-    invar_status status;
-    bool leads;
-
-    INVAR_TRY(find_folders(&at, config, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(config), s->ranks));
-    leads = invar_launch_has_rank0(launch);
-    options.stop = invar_interactive_catch_signals(
-        !leads       ? NULL
-        : at.save[0] ? "stopping after the current rollout, with a checkpoint"
-                     : "stopping after the current rollout, without a checkpoint (save = none)");
-    status = invar_launch_train(&run, launch, config, &options);
-    invar_progress_free(shown.progress);
-    if (status != INVAR_OK)
-        invar_interactive_release(); // a signal of the launcher may now end this rank at once
-    INVAR_TRY(invar_launch_end(launch, status));
-    // other ranks exit with code 0, because a launcher would end all ranks otherwise
-    return leads ? report_run(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
-}
-
-static invar_status run_dry(invar_launch *launch, const char *path, const settings *s,
-                            const invar_config *config)
-{
-    invar_run_paths at;
-
-    INVAR_TRY(find_folders(&at, config, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(config), s->ranks));
-    return invar_launch_end(launch, invar_dry_run(launch, config, path));
 }
 
 static const invar_option options[] = {
@@ -540,20 +491,20 @@ static const invar_option options[] = {
      0, 0},
     {"record-golden", INVAR_OPTION_TEXT, &asked.record, "FILE",
      "write the chain of this run as a golden file", 0, 0},
-    {"until", INVAR_OPTION_INT, &asked.until, "STEP",
+    {"until", INVAR_OPTION_INT, &asked.run.until, "STEP",
      "stop after the rollout that contains this step", -1, INT64_MAX},
     {"no-report", INVAR_OPTION_FLAG, &asked.no_report, NULL, "do not write report.html", 0, 0},
-    {"fresh", INVAR_OPTION_FLAG, &asked.fresh, NULL,
+    {"fresh", INVAR_OPTION_FLAG, &asked.run.fresh, NULL,
      "start over; an existing run is renamed to NAME.1, NAME.2, ...", 0, 0},
     {"ranks", INVAR_OPTION_INT, &asked.ranks, "N",
      "divide the work among N threads that are ranks (default 1); "
      "for processes use mpirun or srun",
      1, 1024},
-    {"fork", INVAR_OPTION_TEXT, &asked.fork, "RUN",
+    {"fork", INVAR_OPTION_TEXT, &asked.run.fork, "RUN",
      "begin a new run from a checkpoint of this run folder: weights, "
      "optimizer, place in the data; keys may differ",
      0, 0},
-    {"fork-step", INVAR_OPTION_INT, &asked.fork_step, "STEP",
+    {"fork-step", INVAR_OPTION_INT, &asked.run.fork_step, "STEP",
      "of which step the checkpoint is (the newest)", 0, INT64_MAX},
     {"dry-run", INVAR_OPTION_FLAG, &asked.dry, NULL,
      "show the keys, the memory and the identity, and write "
@@ -562,41 +513,75 @@ static const invar_option options[] = {
     INVAR_OPTION_JSON(&asked.json),
     INVAR_RECIPE_FLAGS_END};
 
+/* Reads the recipe and the options, and checks that they go together. */
+static invar_status read_command(settings *s, invar_config *config, const char **path_out, int argc,
+                                 char **argv)
+{
+    INVAR_TRY(invar_recipe_flags_recipe(config, path_out, options, &argc, argv));
+    if (!s->run.fork && s->run.fork_step != INVAR_CHECKPOINT_LATEST)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
+    if (s->run.fork && (s->golden || s->record))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: a golden begins with step 0, which a fork does not have: leave "
+                          "out %s",
+                          s->golden ? "--golden" : "--record-golden");
+    if (s->dry &&
+        (s->golden || s->record || s->run.fork || s->json || s->run.fresh || s->run.until >= 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--dry-run goes with a recipe, its keys and --ranks alone");
+    INVAR_TRY(invar_admission_check(&(invar_admission){.config = config}));
+    return check_clock(config, s);
+}
+
+/* Catches the signals that end the training; rank 0 says what follows. */
+static const volatile sig_atomic_t *catch_signals(const invar_run_paths *at, bool leads)
+{
+    return invar_interactive_catch_signals(
+        !leads        ? NULL
+        : at->save[0] ? "stopping after the current rollout, with a checkpoint"
+                      : "stopping after the current rollout, without a checkpoint (save = none)");
+}
+
 static int cmd_train(int argc, char **argv)
 {
+    settings *s = &asked;
+    train_screen shown = {.set = s};
     invar_launch launch = {.count = 1};
     invar_config config = {.recipe = NULL};
+    invar_train_summary run;
     invar_golden *golden = NULL;
-    const char *path = NULL;
+    invar_run_paths at;
     int code = INVAR_EXIT_OK;
-    bool missing = false;
-    invar_status status = invar_recipe_flags_recipe(&config, &path, options, &argc, argv);
+    bool missing = false, leads;
+    invar_status status = read_command(s, &config, &s->run.recipe_path, argc, argv);
 
-    if (status == INVAR_OK && !asked.fork && asked.fork_step != INVAR_CHECKPOINT_LATEST)
-        status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
-    if (status == INVAR_OK && asked.fork && (asked.golden || asked.record))
-        status =
-            INVAR_FAIL(INVAR_E_INVALID, 0,
-                       "--fork: a golden begins with step 0, which a fork does not have: leave "
-                       "out %s",
-                       asked.golden ? "--golden" : "--record-golden");
-    if (status == INVAR_OK && asked.dry &&
-        (asked.golden || asked.record || asked.fork || asked.json || asked.fresh ||
-         asked.until >= 0))
-        status = INVAR_FAIL(INVAR_E_INVALID, 0,
-                            "--dry-run goes with a recipe, its keys and --ranks alone");
-    if (status == INVAR_OK)
-        status = invar_admission_check(&(invar_admission){.config = &config});
-    if (status == INVAR_OK)
-        status = check_clock(&config, &asked);
+    s->run.progress = show_progress;
+    s->run.identified = compare_identity;
+    s->run.say = invar_interactive_print;
     if (status == INVAR_OK) {
-        status = read_golden(&golden, &asked);
+        status = read_golden(&golden, s);
         missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
-    if (status == INVAR_OK && asked.dry)
-        status = run_dry(&launch, path, &asked, &config);
-    else if (status == INVAR_OK)
-        status = run_training(&code, &launch, path, &asked, golden, &config);
+    if (status == INVAR_OK)
+        status = find_folders(&at, &config, s->run.recipe_path, s);
+    if (status == INVAR_OK)
+        status = invar_open_ranks(&launch, invar_launch_timeout(&config), s->ranks);
+    if (status == INVAR_OK && s->dry)
+        status = invar_launch_end(&launch, invar_dry_run(&launch, &config, s->run.recipe_path));
+    else if (status == INVAR_OK) {
+        shown.golden = golden;
+        leads = invar_launch_has_rank0(&launch);
+        s->run.payload = &shown;
+        s->run.stop = catch_signals(&at, leads);
+        status = invar_launch_train(&run, &launch, &config, &s->run);
+        invar_progress_free(shown.progress);
+        if (status != INVAR_OK)
+            invar_interactive_release(); // a signal of the launcher may now end this rank at once
+        status = invar_launch_end(&launch, status);
+        // other ranks exit with code 0, because a launcher would end all ranks otherwise
+        if (status == INVAR_OK && leads)
+            status = report_run(&code, s, s->golden ? golden : NULL, &run);
+    }
     invar_golden_free(golden);
     invar_recipe_free(config.recipe);
     if (status == INVAR_OK)
