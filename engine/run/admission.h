@@ -14,10 +14,6 @@
 #include "engine/config/config.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct invar_run_context;
 struct invar_train_settings;
 struct invar_disk;
@@ -68,7 +64,4 @@ typedef struct invar_admission_prompts {
  */
 invar_status invar_admission_check_prompts(const invar_admission_prompts *prompts) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

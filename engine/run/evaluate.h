@@ -16,10 +16,6 @@
 #include "engine/sample/source/multi_turn.h"
 #include "engine/sample/source/reward_source.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_evaluation {
     const invar_layout *layout; /* layout of the ranks that evaluate together; NULL for one rank */
     const invar_run_context *session;
@@ -70,7 +66,4 @@ invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
 invar_status invar_evaluate_check(const invar_run_context *session,
                                   const invar_reward_source_reach *reach) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "engine/run/memory_plan/memory_plan.h"
 #include "engine/run/train_settings.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns the workload of a run context that has its spec and its device. Both are borrowed. */
 invar_memory_workload invar_memory_planning_workload(const invar_run_context *session,
                                                      const invar_train_settings *settings,
@@ -83,7 +79,4 @@ void invar_memory_planning_set_roles(invar_memory_planning *planning,
 invar_status invar_memory_planning_plan_sampler(invar_memory_planning *planning) INVAR_MUST_USE;
 void invar_memory_planning_release(invar_memory_planning *planning);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "engine/record/recorder.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Roles of plug-ins (engine/ext/kinds.def), and their number; the last five are hooks. */
 enum {
 #define INVAR_PLUGIN_ROLE(ID, key, field, kind) INVAR_RUN_PLUGINS_##ID,
@@ -89,7 +85,4 @@ invar_status invar_run_plugins_replies(invar_ledger_plugin_reply **out, size_t *
                                        const invar_run_plugins *plugins,
                                        const invar_json_text *tick, bool first) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

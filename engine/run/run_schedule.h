@@ -11,10 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_run_schedule {
     int64_t rollouts;     /* rollouts of the complete run */
     int64_t until;        /* end after the rollout of this step; -1 for no limit */
@@ -51,7 +47,4 @@ int64_t invar_run_schedule_steps(const invar_run_schedule *schedule,
 invar_run_actions invar_run_schedule_after(const invar_run_schedule *schedule,
                                            const invar_run_progress *progress, int signal);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -37,10 +37,6 @@
 #include "engine/sample/source/source.h"
 #include "engine/train/weight_sync/weight_sync.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Run folder, ledger and checkpoint folder, and the locks that this rank holds on them. */
 typedef struct invar_run_dirs {
     invar_run_paths paths;
@@ -207,7 +203,4 @@ typedef struct invar_run_flow {
     bool warned_equal_rewards;       /* the warning about equal rewards was printed */
 } invar_run_flow;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

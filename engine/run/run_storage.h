@@ -11,10 +11,6 @@
 
 #include "engine/run/run_state.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- identity/identity.c: ledger and identity ------------------------------------------------ */
 
 /*
@@ -310,7 +306,4 @@ void invar_run_release_masters(invar_run_storage *storage);
 /* Waits until the checkpoint in progress, if any, is complete. */
 invar_status invar_run_finish_save(invar_run_storage *storage) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "engine/config/config.h"
 #include "engine/run/train_options.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Runs a complete training run, or continues it. Returns INVAR_E_MISMATCH if log-probs differed, or
  * if a checkpoint and the ledger disagree. After any failure the ledger holds every completed step,
@@ -44,7 +40,4 @@ typedef struct invar_train_inputs {
 invar_status invar_train_check(invar_train_inputs *out, const invar_config *config,
                                const invar_train_options *options) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

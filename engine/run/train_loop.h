@@ -16,10 +16,6 @@
 #include "engine/run/run_state.h"
 #include "engine/run/run_storage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A training run on one rank. */
 typedef struct invar_train_loop {
     invar_run_job job;
@@ -223,7 +219,4 @@ invar_status invar_train_loop_keep_fork(invar_train_loop *loop) INVAR_MUST_USE;
 invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop,
                                              bool sound) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

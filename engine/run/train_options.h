@@ -17,10 +17,6 @@
 #include "engine/ranks/comm/comm.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* key of the reference model in an identity, if the reference is a model of its own */
 #define INVAR_TRAIN_REFERENCE "reference hash"
 
@@ -100,7 +96,4 @@ typedef struct invar_train_summary {
     int stopped;           /* signal that ended the run early, or 0 */
 } invar_train_summary;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

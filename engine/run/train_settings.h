@@ -15,10 +15,6 @@
 #include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_train_settings {
     const invar_config *config; /* borrowed */
     invar_rl_options rl;
@@ -69,7 +65,4 @@ bool invar_train_settings_reference(const invar_config *config);
 bool invar_train_settings_teacher(const invar_config *config);
 bool invar_train_settings_critic(const invar_config *config);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

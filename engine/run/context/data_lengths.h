@@ -9,10 +9,6 @@
 #include "engine/files/data/dataset.h"
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Largest lengths in the data, in tokens. If a field is 0, the recipe's bound is used. */
 typedef struct invar_data_lengths {
     int64_t prompt;                 /* longest prompt of training */
@@ -29,7 +25,4 @@ typedef struct invar_data_lengths {
 /* Includes a data set of training or, if `eval`, of evaluation in *out. `data` may be NULL. */
 void invar_data_lengths_add(invar_data_lengths *out, const invar_dataset *data, bool eval);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "engine/run/context/run_context.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- spec.c ---------------------------------------------------------------------------------- */
 
 /* Reads the specs of actor and draft model, and of the other models if `wants` may need them. */
@@ -48,7 +44,4 @@ invar_status invar_run_context_load_named(invar_weights_origin *out,
 invar_status invar_run_context_check_base(const invar_run_context *session,
                                           const invar_weights_origin *from) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -22,10 +22,6 @@
 #include "engine/sample/rollout/rollout.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Origin of loaded weights. */
 typedef struct invar_weights_origin {
     char folder[INVAR_PATH_SIZE]; /* Hugging Face folder, or folder of one checkpoint; empty if
@@ -224,7 +220,4 @@ invar_status invar_run_context_load(invar_model *model, const char *path, int64_
  */
 invar_status invar_run_context_load_newest(invar_run_context *session) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

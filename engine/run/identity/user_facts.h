@@ -18,10 +18,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_USER_FACTS_MAX 64
 #define INVAR_USER_FACTS_BYTES 65536 /* limit for the text of all facts */
 #define INVAR_USER_FACTS_KEY                                                                       \
@@ -47,7 +43,4 @@ invar_status invar_user_facts_read(invar_user_facts *out) INVAR_MUST_USE;
 
 void invar_user_facts_release(invar_user_facts *facts);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

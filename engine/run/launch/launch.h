@@ -18,10 +18,6 @@
 #include "engine/config/config.h"
 #include "engine/run/train.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Ranks of this process; zeroed for a single rank, which needs no close. */
 typedef struct invar_launch {
     invar_comm **comms; /* (count) communicators of the ranks in this process; NULL for a
@@ -86,7 +82,4 @@ invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
                                 const invar_config *config,
                                 const invar_train_options *options) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "engine/run/memory_plan/memory_plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_COMM_VOLUME_MOVES 32
 
 typedef enum invar_parallel_axis {
@@ -63,7 +59,4 @@ invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
                                             const invar_memory_workload *workload,
                                             const invar_memory_plan_choice *choice) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include "engine/run/memory_plan/memory_plan.h"
 #include "engine/train/weight_sync/weight_sync.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Models without memory. Zero-initialize before use. Release with invar_dry_models_release, also
  * after a failure. Must not be moved after invar_dry_models_make.
@@ -50,7 +46,4 @@ invar_status invar_dry_models_check(invar_memory_plan *out,
 invar_status invar_dry_models_train(invar_memory_plan *out,
                                     invar_dry_models *models) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -25,10 +25,6 @@
 #include "engine/sample/rollout/rollout.h"
 #include "engine/train/learner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Largest rollout of one kind; zeroed if nothing is sampled. */
 typedef struct invar_rollout_shape {
     int64_t prompts, per_prompt; /* prompts in progress at a time, and samples of each */
@@ -253,7 +249,4 @@ invar_status invar_dry_run_check(const invar_dry_run_objects *parts,
 invar_status invar_dry_run_learn(const invar_dry_run_objects *parts,
                                  const invar_memory_workload *workload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

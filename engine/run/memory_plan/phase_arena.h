@@ -22,10 +22,6 @@
 
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_PHASE_ARENA_MAX_BLOCKS 1024
 #define INVAR_PHASE_ARENA_MAX_APART 7
 
@@ -63,7 +59,4 @@ void invar_phase_arena_activate(invar_phase_arena *arena);
 /* Restarts peak_bytes at the bytes that are allocated now. */
 void invar_phase_arena_mark(invar_phase_arena *arena);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Ends of error messages about a model with another shape than the actor; they name its key. */
 #define INVAR_MODEL_SET_IS_REFERENCE "this is the reference (ref-load)"
 #define INVAR_MODEL_SET_IS_TEACHER "this is the teacher (opd-teacher-load)"
@@ -88,7 +84,4 @@ static inline invar_model *invar_model_set_sampler(const invar_model_set *models
     return models->sampler ? models->sampler : models->actor;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

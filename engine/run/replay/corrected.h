@@ -12,10 +12,6 @@
 
 #include "engine/run/replay/recorded_keys.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_CORRECTED_SIZE 320
 
 /* SQL condition: version 0.1.0, which recorded no facts about the model, wrote the step `o`. */
@@ -33,7 +29,4 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
                                    invar_ledger *ledger, int64_t run,
                                    const invar_recorded_keys *keys) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

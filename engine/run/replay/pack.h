@@ -20,10 +20,6 @@
 
 #include "engine/run/replay/replay.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_pack_result {
     int64_t checkpoint_step; /* step of the checkpoint in the pack; -1 if none */
     bool made;               /* the checkpoint was missing and was made by executing steps again */
@@ -54,7 +50,4 @@ typedef struct invar_pack {
 invar_status invar_pack_read(invar_pack *out, const char *path, const char *folder) INVAR_MUST_USE;
 void invar_pack_release(invar_pack *pack);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

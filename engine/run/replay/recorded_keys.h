@@ -13,10 +13,6 @@
 #include "engine/config/config.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Keys of a recorded run. Zero-initialize before use. Release with invar_recorded_keys_release. */
 typedef struct invar_recorded_keys {
     char *value[INVAR_KEY_COUNT];      /* canonical text, owned; NULL for the default */
@@ -80,7 +76,4 @@ invar_status invar_recorded_keys_file(char out[INVAR_PATH_SIZE],
 invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded,
                                              int64_t rollout) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

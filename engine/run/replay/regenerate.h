@@ -12,10 +12,6 @@
 #include "engine/run/context/run_context.h"
 #include "engine/sample/rollout/rng_coords.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Appends the sample to the empty list *out. The context needs its data. Its weights become those
  * of the sample: the initial ones, or those of a checkpoint in the recipe's `load` or `save`.
@@ -26,7 +22,4 @@ extern "C" {
 invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
                               const invar_rng_coords *coords) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include "engine/run/replay/recorded_keys.h"
 #include "engine/run/train.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_replay {
     invar_ledger *ledger; /* open for reading */
     const invar_ledger_summary *run;
@@ -69,7 +65,4 @@ invar_status invar_replay_rollout(int64_t *first_out, int64_t *rollout_out,
 /* Copies the run, without other runs of the ledger, to a new file. */
 invar_status invar_replay_copy(const invar_replay *replay, const char *path) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "engine/run/context/run_context.h"
 #include "engine/run/train_settings.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_disk {
     char save[INVAR_PATH_SIZE]; /* checkpoint folder; empty with `save = none` */
     int64_t checkpoint;         /* bytes of one checkpoint, exact up to INVAR_DISK_SLACK */
@@ -90,7 +86,4 @@ bool invar_disk_has_room(const invar_disk *disk);
 /* Returns INVAR_E_IO, with advice, unless invar_disk_fits. */
 invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "engine/config/config.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_RUN_PATHS_CHECKPOINTS "checkpoints"
 #define INVAR_RUN_PATHS_WARNING_SIZE (2 * INVAR_PATH_SHOWN_SIZE + 160)
 
@@ -60,7 +56,4 @@ invar_status invar_run_paths_checkpoints(char out[INVAR_PATH_SIZE],
                                          char warning[INVAR_RUN_PATHS_WARNING_SIZE],
                                          const char *folder, int64_t step) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "engine/run/train_loop.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- ranks.c --------------------------------------------------------------------------------- */
 
 /*
@@ -70,7 +66,4 @@ invar_status invar_setup_make_rollout(invar_run_storage *storage,
 /* Opens the sample source and the agents that lead samples. */
 invar_status invar_setup_open_source(invar_train_loop *loop) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif
