@@ -23,7 +23,6 @@
 #include "engine/files/checkpoint/format.h"
 #include "engine/files/hf/aux_files.h"
 #include "engine/files/tar.h"
-#include "engine/run/replay/pack_names.h"
 
 #include "base/invar_banned.h"
 
@@ -105,24 +104,20 @@ static invar_status list_files(file_names *out, const char *dir, bool all, bool 
                : status;
 }
 
-static invar_status add_below(pack_writer *p, const char *folder, const char *dir, const char *name)
-{
-    char path[INVAR_PATH_SIZE], member[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_path_join(path, sizeof path, dir, name));
-    INVAR_TRY(invar_path_join(member, sizeof member, folder, name));
-    return invar_tar_add_file(p->tar, member, path);
-}
-
 static invar_status add_files(pack_writer *p, const char *folder, const char *dir, bool all,
                               bool weights)
 {
     file_names found = {.count = 0};
+    char path[INVAR_PATH_SIZE], member[INVAR_PATH_SIZE];
     invar_status status = list_files(&found, dir, all, weights);
 
     for (size_t i = 0; i < found.count; i++) {
         if (status == INVAR_OK)
-            status = add_below(p, folder, dir, found.items[i]);
+            status = invar_path_join(path, sizeof path, dir, found.items[i]);
+        if (status == INVAR_OK)
+            status = invar_path_join(member, sizeof member, folder, found.items[i]);
+        if (status == INVAR_OK)
+            status = invar_tar_add_file(p->tar, member, path);
         invar_free(found.items[i]);
     }
     return status;
@@ -198,29 +193,27 @@ static invar_status add_data(pack_writer *p)
     return path[0] ? add_file(p, INVAR_KEY_PROMPT_DATA, INVAR_PACK_DATA, with_slice) : INVAR_OK;
 }
 
-static invar_status add_adapter(pack_writer *p)
+/* Adds a folder that a key names, as the folder `member`. */
+static invar_status add_named(pack_writer *p, invar_key key, const char *member, bool all,
+                              bool weights)
 {
-    const char *dir = invar_recorded_keys_get(p->replay->keys, INVAR_KEY_LORA_ADAPTER_PATH);
+    const char *dir = invar_recorded_keys_get(p->replay->keys, key);
 
     if (!dir[0])
         return INVAR_OK;
-    INVAR_TRY(invar_recorded_keys_put(&p->keys, INVAR_KEY_LORA_ADAPTER_PATH, "adapter"));
-    return add_folder(p, "adapter", dir, true, true);
+    INVAR_TRY(invar_recorded_keys_put(&p->keys, key, member));
+    return add_folder(p, member, dir, all, weights);
 }
 
 static invar_status add_inputs(pack_writer *p)
 {
     const invar_recorded_keys *keys = p->replay->keys;
-    const char *hf = invar_recorded_keys_get(keys, INVAR_KEY_HF_CHECKPOINT);
     bool weights = !invar_recorded_keys_get(keys, INVAR_KEY_REF_LOAD)[0] || keys->reference_apart;
     char name[64];
 
     INVAR_TRY(add_data(p));
-    if (hf[0]) {
-        INVAR_TRY(invar_recorded_keys_put(&p->keys, INVAR_KEY_HF_CHECKPOINT, INVAR_PACK_HF));
-        INVAR_TRY(add_folder(p, INVAR_PACK_HF, hf, false, weights));
-    }
-    INVAR_TRY(add_adapter(p));
+    INVAR_TRY(add_named(p, INVAR_KEY_HF_CHECKPOINT, INVAR_PACK_HF, false, weights));
+    INVAR_TRY(add_named(p, INVAR_KEY_LORA_ADAPTER_PATH, "adapter", true, true));
     INVAR_TRY(add_weights(p, INVAR_KEY_REF_LOAD, "ref"));
     INVAR_TRY(add_weights(p, INVAR_KEY_CRITIC_LOAD, "critic"));
     INVAR_TRY(add_weights(p, INVAR_KEY_OPD_TEACHER_LOAD, "teacher"));
@@ -285,15 +278,6 @@ static invar_status add_ledger(pack_writer *p)
     return status == INVAR_OK ? invar_tar_add_file(p->tar, INVAR_PACK_LEDGER, part) : status;
 }
 
-static invar_status add_recipe(pack_writer *p)
-{
-    char path[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_path_join(path, sizeof path, p->replay->folder, INVAR_PACK_RECIPE));
-    INVAR_TRY(invar_recorded_keys_write(&p->keys, path));
-    return invar_tar_add_file(p->tar, INVAR_PACK_RECIPE, path);
-}
-
 static invar_status add_manifest(pack_writer *p)
 {
     const invar_tar_list *list = invar_tar_members(p->tar);
@@ -332,24 +316,20 @@ static invar_status add_manifest(pack_writer *p)
 static invar_status add_all(pack_writer *p)
 {
     const invar_tar_list *list = invar_tar_members(p->tar);
+    char recipe[INVAR_PATH_SIZE];
 
     INVAR_TRY(add_inputs(p));
     if (p->first > 0)
         INVAR_TRY(add_checkpoint(p, INVAR_PACK_CHECKPOINT, p->steps, p->first - 1));
     INVAR_TRY(add_ledger(p));
-    INVAR_TRY(add_recipe(p));
+    INVAR_TRY(invar_path_join(recipe, sizeof recipe, p->replay->folder, INVAR_PACK_RECIPE));
+    INVAR_TRY(invar_recorded_keys_write(&p->keys, recipe));
+    INVAR_TRY(invar_tar_add_file(p->tar, INVAR_PACK_RECIPE, recipe));
     INVAR_TRY(add_manifest(p));
     p->result->members = list->count;
     for (int64_t i = 0; i < list->count; i++)
         p->result->bytes += list->items[i].bytes;
     return invar_tar_commit(p->tar);
-}
-
-static invar_status copy_keys(pack_writer *p)
-{
-    for (int i = 0; i < INVAR_KEY_COUNT; i++)
-        INVAR_TRY(invar_recorded_keys_put(&p->keys, (invar_key)i, p->replay->keys->value[i]));
-    return INVAR_OK;
 }
 
 invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay, const char *path)
@@ -370,7 +350,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     if (status == INVAR_OK)
         status = find_checkpoint(p);
     if (status == INVAR_OK)
-        status = copy_keys(p);
+        status = invar_recorded_keys_copy(&p->keys, replay->keys);
     if (status == INVAR_OK)
         status = add_all(p);
     invar_tar_writer_close(p->tar);

@@ -20,6 +20,16 @@
 
 #include "engine/run/replay/replay.h"
 
+/* Names of the members of a pack (docs/formats.md). */
+#define INVAR_PACK_FORMAT "invar-pack 1"
+#define INVAR_PACK_MANIFEST "manifest.json"
+#define INVAR_PACK_RECIPE "recipe.ini"
+#define INVAR_PACK_LEDGER "ledger.db"
+#define INVAR_PACK_CHECKPOINT "checkpoint"
+#define INVAR_PACK_DATA "data.jsonl"
+#define INVAR_PACK_HF "hf"
+#define INVAR_PACK_LATEST "latest_checkpointed_iteration.txt"
+
 typedef struct invar_pack_result {
     int64_t checkpoint_step; /* step of the checkpoint in the pack; -1 if none */
     bool made;               /* the checkpoint was missing and was made by executing steps again */

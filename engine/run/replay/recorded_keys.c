@@ -15,12 +15,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json/text.h"
 #include "base/text.h"
 #include "engine/files/checkpoint/checkpoint.h"
 #include "engine/files/hf/hf.h"
 #include "engine/record/op_revisions.h"
 #include "engine/run/run_dir/paths.h"
-#include "engine/run/train.h"
+#include "engine/run/train_options.h"
 #include "engine/sample/rollout/file/rollout_file.h"
 
 #include "base/invar_banned.h"
@@ -110,6 +111,13 @@ invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key ke
     }
     invar_free(recorded->value[key]);
     recorded->value[key] = copy;
+    return INVAR_OK;
+}
+
+invar_status invar_recorded_keys_copy(invar_recorded_keys *out, const invar_recorded_keys *from)
+{
+    for (int i = 0; i < INVAR_KEY_COUNT; i++)
+        INVAR_TRY(invar_recorded_keys_put(out, (invar_key)i, from->value[i]));
     return INVAR_OK;
 }
 
@@ -250,28 +258,20 @@ invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *le
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status copy_entries(invar_recorded_keys *out, const invar_recipe *recipe)
-{
-    invar_recipe_entry e;
-
-    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
-        invar_recipe_entry_get(&e, recipe, i);
-        if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
-            INVAR_TRY(invar_recorded_keys_put(out, (invar_key)i, e.text));
-    }
-    return INVAR_OK;
-}
-
 invar_status invar_recorded_keys_load(invar_recorded_keys *out, const char *path)
 {
     invar_recipe *recipe = NULL;
+    invar_recipe_entry e;
     invar_status status;
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = invar_recipe_read(recipe, path);
-    if (status == INVAR_OK)
-        status = copy_entries(out, recipe);
+    for (int i = 0; i < INVAR_KEY_COUNT && status == INVAR_OK; i++) {
+        invar_recipe_entry_get(&e, recipe, i);
+        if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
+            status = invar_recorded_keys_put(out, (invar_key)i, e.text);
+    }
     if (status == INVAR_OK)
         status = drop_left_out(out, NULL, NULL);
     invar_recipe_free(recipe);
@@ -280,39 +280,33 @@ invar_status invar_recorded_keys_load(invar_recorded_keys *out, const char *path
     return status;
 }
 
-static invar_status put_line(invar_file_writer *writer, const char *a, const char *b, const char *c)
+static void add_line(invar_json_text *text, const char *a, const char *b, const char *c)
 {
-    INVAR_TRY(invar_file_writer_put(writer, a, strlen(a)));
-    INVAR_TRY(invar_file_writer_put(writer, b, strlen(b)));
-    return invar_file_writer_put(writer, c, strlen(c));
-}
-
-static invar_status put_keys(invar_file_writer *writer, const invar_recorded_keys *recorded)
-{
-    const invar_recipe_schema *schema = invar_config_schema();
-    const char *section = "";
-
-    for (int i = 0; i < schema->count; i++) {
-        const invar_recipe_key *key = &schema->keys[i];
-        if (!recorded->value[i])
-            continue;
-        if (strcmp(section, key->section) != 0)
-            INVAR_TRY(put_line(writer, section[0] ? "\n[" : "[", key->section, "]\n"));
-        section = key->section;
-        INVAR_TRY(put_line(writer, key->name, " = ", recorded->value[i]));
-        INVAR_TRY(invar_file_writer_put(writer, "\n", 1));
-    }
-    return invar_file_writer_commit(writer);
+    invar_json_text_append(text, a, strlen(a));
+    invar_json_text_append(text, b, strlen(b));
+    invar_json_text_append(text, c, strlen(c));
+    invar_json_text_newline(text);
 }
 
 invar_status invar_recorded_keys_write(const invar_recorded_keys *recorded, const char *path)
 {
-    invar_file_writer *writer = NULL;
+    const invar_recipe_schema *schema = invar_config_schema();
+    const char *section = "";
+    invar_json_text text = {0};
     invar_status status;
 
-    INVAR_TRY(invar_file_writer_open(&writer, path));
-    status = put_keys(writer, recorded);
-    invar_file_writer_close(writer);
+    for (int i = 0; i < schema->count; i++) {
+        const invar_recipe_key *key = &schema->keys[i];
+
+        if (!recorded->value[i])
+            continue;
+        if (strcmp(section, key->section) != 0)
+            add_line(&text, section[0] ? "\n[" : "[", key->section, "]");
+        section = key->section;
+        add_line(&text, key->name, " = ", recorded->value[i]);
+    }
+    status = text.status == INVAR_OK ? invar_file_write(path, text.data, text.bytes) : text.status;
+    invar_json_text_release(&text);
     return status;
 }
 

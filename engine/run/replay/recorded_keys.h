@@ -42,6 +42,10 @@ invar_status invar_recorded_keys_write(const invar_recorded_keys *recorded,
 invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key key,
                                      const char *value) INVAR_MUST_USE;
 
+/* Copies the values of all keys, and not the checkpoint folder. */
+invar_status invar_recorded_keys_copy(invar_recorded_keys *out,
+                                      const invar_recorded_keys *from) INVAR_MUST_USE;
+
 /* Returns the value or the default of a key; "" if that is empty, too. */
 const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_key key);
 

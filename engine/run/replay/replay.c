@@ -172,11 +172,12 @@ static invar_status check_revisions(const invar_replay *replay, int64_t first)
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static invar_status set_folders(invar_recorded_keys *keys, const invar_replay *replay,
-                                int64_t after)
+/* Sets the recorded keys, with the folders of the replay. */
+static invar_status set_keys(invar_recorded_keys *keys, const invar_replay *replay, int64_t after)
 {
     char number[24];
 
+    INVAR_TRY(invar_recorded_keys_copy(keys, replay->keys));
     INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_RUN, replay->folder));
     INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_SAVE, replay->save ? replay->save : "none"));
     if (after < 0)
@@ -184,28 +185,6 @@ static invar_status set_folders(invar_recorded_keys *keys, const invar_replay *r
     (void)snprintf(number, sizeof number, "%" PRId64, after);
     INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_LOAD, replay->keys->checkpoints));
     return invar_recorded_keys_put(keys, INVAR_KEY_CKPT_STEP, number);
-}
-
-static invar_status copy_keys(invar_recorded_keys *out, const invar_recorded_keys *from)
-{
-    memset(out, 0, sizeof *out);
-    for (int i = 0; i < INVAR_KEY_COUNT; i++)
-        if (from->value[i])
-            INVAR_TRY(invar_recorded_keys_put(out, (invar_key)i, from->value[i]));
-    return INVAR_OK;
-}
-
-static invar_status make_config(invar_config *out, const invar_replay *replay, int64_t after)
-{
-    invar_recorded_keys keys;
-    invar_status status = copy_keys(&keys, replay->keys);
-
-    if (status == INVAR_OK)
-        status = set_folders(&keys, replay, after);
-    if (status == INVAR_OK)
-        status = invar_recorded_keys_to_config(out, &keys);
-    invar_recorded_keys_release(&keys);
-    return status;
 }
 
 static invar_status execute_steps(const invar_replay *replay, int64_t after)
@@ -217,11 +196,15 @@ static invar_status execute_steps(const invar_replay *replay, int64_t after)
                                    .progress = replay->progress,
                                    .say = replay->say,
                                    .payload = replay->payload};
+    invar_recorded_keys keys = {0};
     invar_train_summary summary;
     invar_config config;
-    invar_status status;
+    invar_status status = set_keys(&keys, replay, after);
 
-    INVAR_TRY(make_config(&config, replay, after));
+    if (status == INVAR_OK)
+        status = invar_recorded_keys_to_config(&config, &keys);
+    invar_recorded_keys_release(&keys);
+    INVAR_TRY(status);
     status = invar_train(&summary, &config, &options);
     invar_recipe_free(config.recipe);
     if (status == INVAR_OK && summary.last_step < replay->step)
