@@ -17,21 +17,12 @@
 
 #define KIND "audit-mismatch"
 
-/* Keeps the line if the buffer has space. Further ones are dropped; a gauge counts all findings. */
-static void keep_finding(invar_audit_findings *findings, const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-
-    if (bytes > sizeof findings->text - findings->bytes)
-        return;
-    memcpy(findings->text + findings->bytes, text, bytes);
-    findings->bytes += bytes;
-}
-
 static invar_status on_finding(void *payload, const invar_audit_finding *f)
 {
     invar_run_storage *storage = payload;
+    invar_audit_findings *findings = &storage->audit_findings;
     char layer[40] = "", rank[100] = "", text[INVAR_ERROR_MESSAGE_SIZE];
+    size_t bytes;
 
     if (f->layer >= 0)
         (void)snprintf(layer, sizeof layer, " in layer %" PRId64, f->layer);
@@ -47,18 +38,11 @@ static invar_status on_finding(void *payload, const invar_audit_finding *f)
         rank, invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
     if (!storage->world->ranks)
         return invar_run_mismatch(storage, KIND, text);
-    keep_finding(&storage->audit_findings, text);
-    return INVAR_OK;
-}
-
-/* Records an event for each of the NUL-terminated lines. */
-static invar_status write_events(invar_run_storage *storage, const char *lines, size_t bytes)
-{
-    const char *end = lines + bytes;
-
-    for (const char *at = lines; at < end; at += strlen(at) + 1)
-        INVAR_TRY(
-            invar_recorder_event(&storage->recorder, storage->position.step, "error", KIND, at));
+    bytes = strlen(text) + 1;
+    if (bytes > sizeof findings->text - findings->bytes)
+        return INVAR_OK; // a gauge counts all findings
+    memcpy(findings->text + findings->bytes, text, bytes);
+    findings->bytes += bytes;
     return INVAR_OK;
 }
 
@@ -69,17 +53,21 @@ static invar_status record_all_findings(invar_run_storage *storage)
     invar_status status =
         invar_ranks_gather(&pile, storage->world->ranks, KIND, storage->audit_findings.text,
                            storage->audit_findings.bytes);
-    const char *at = pile.data;
+    const char *at = pile.data, *end = at;
 
-    for (int r = 0; status == INVAR_OK && r < invar_ranks_size(storage->world->ranks); r++) {
-        status = write_events(storage, at, pile.bytes[r]);
-        at += pile.bytes[r];
-    }
+    for (int r = 0; status == INVAR_OK && r < invar_ranks_size(storage->world->ranks); r++)
+        for (end += pile.bytes[r]; status == INVAR_OK && at < end; at += strlen(at) + 1)
+            status =
+                invar_recorder_event(&storage->recorder, storage->position.step, "error", KIND, at);
     invar_rank_gathered_release(&pile);
     return status;
 }
 
-invar_status invar_run_gather_findings(bool *any_out, invar_run_storage *storage)
+/*
+ * Writes the findings of all ranks to the ledger. *any_out is true if there were any;
+ * storage->audit_findings then begins with the first one. Collective; does nothing with one rank.
+ */
+static invar_status gather_findings(bool *any_out, invar_run_storage *storage)
 {
     int64_t first = 0;
 
@@ -104,7 +92,7 @@ invar_status invar_run_report_findings(invar_run_storage *storage)
 {
     bool any;
 
-    INVAR_TRY(invar_run_gather_findings(&any, storage));
+    INVAR_TRY(gather_findings(&any, storage));
     if (!any || storage->job->config->on_mismatch != INVAR_ON_MISMATCH_STOP)
         return INVAR_OK;
     storage->world->all_failed = true;
@@ -141,7 +129,7 @@ invar_status invar_run_mismatch(invar_run_storage *storage, const char *kind, co
         invar_recorder_event(&storage->recorder, storage->position.step, "error", kind, text));
     if (storage->job->config->on_mismatch != INVAR_ON_MISMATCH_STOP)
         return INVAR_OK;
-    INVAR_TRY(invar_run_gather_findings(&found, storage)); // an audit finding may be the cause
+    INVAR_TRY(gather_findings(&found, storage)); // an audit finding may be the cause
     // every rank finds the same mismatch: no rank may end before rank 0 has recorded the event
     INVAR_TRY(invar_ranks_min(&unused, storage->world->ranks, kind, 0));
     storage->world->all_failed = true;

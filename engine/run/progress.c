@@ -13,23 +13,14 @@
 
 #include "base/invar_banned.h"
 
-/*
- * Returns the peak FLOP/s for MFU: mfu-peak-tflops if it is set, else the known peak of the device.
- */
-static double peak_flops(const invar_run_models *models)
-{
-    double stated = models->job->config->mfu_peak_tflops * 1e12;
-    const invar_run_context *s = &models->context;
-
-    return stated > 0.0 ? stated : invar_throughput_peak(&s->dev, s->format);
-}
-
 void invar_run_start_pace(invar_run_storage *storage, invar_run_models *models)
 {
     const invar_run_progress now = {storage->position.rollout, storage->position.step, 0};
     const int64_t per = storage->job->settings.steps_per_rollout;
+    const double peak = storage->job->config->mfu_peak_tflops * 1e12; // 0 for that of the device
     const invar_throughput_options options = {
-        .peak = peak_flops(models),
+        .peak =
+            peak > 0.0 ? peak : invar_throughput_peak(&models->context.dev, models->context.format),
         .devices = invar_ranks_size(storage->world->ranks),
         .steps = invar_run_schedule_steps(&storage->job->settings.run_schedule, &now, per),
         .per_rollout = per,

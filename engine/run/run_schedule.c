@@ -5,6 +5,8 @@
  */
 #include "engine/run/run_schedule.h"
 
+#include "base/minmax.h"
+
 #include "base/invar_banned.h"
 
 bool invar_run_schedule_ended(const invar_run_schedule *c, const invar_run_progress *at)
@@ -13,20 +15,15 @@ bool invar_run_schedule_ended(const invar_run_schedule *c, const invar_run_progr
            (c->until >= 0 && at->step > c->until);
 }
 
-static int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 int64_t invar_run_schedule_steps(const invar_run_schedule *c, const invar_run_progress *at,
                                  int64_t per_rollout)
 {
     int64_t rollouts = c->rollouts - at->rollout;
 
     if (c->max_rollouts > 0)
-        rollouts = min_of(rollouts, c->max_rollouts - at->done);
+        rollouts = invar_min_i64(rollouts, c->max_rollouts - at->done);
     if (c->until >= 0) // the rollout that contains the step is completed
-        rollouts = min_of(rollouts, (c->until - at->step) / per_rollout + 1);
+        rollouts = invar_min_i64(rollouts, (c->until - at->step) / per_rollout + 1);
     return at->step + rollouts * per_rollout;
 }
 

@@ -106,9 +106,6 @@ bool invar_run_is_output(const struct stat *file);
 /* Opens train.log and writes recipe.ini. Rank 0 calls it once the run has begun in its folder. */
 invar_status invar_run_write_run_files(invar_run_storage *storage) INVAR_MUST_USE;
 
-/* Writes a line to train.log; does nothing if no log is open. */
-void invar_run_log(invar_run_storage *storage, const char *fmt, ...);
-
 /*
  * Prints a line for the user and writes it to train.log. `storage` is an invar_run_storage: the
  * function is a callback, such as invar_recorder_options.print_line.
@@ -171,14 +168,8 @@ invar_status invar_run_attach_audit(invar_run_storage *storage,
                                     invar_run_models *models) INVAR_MUST_USE;
 
 /*
- * Writes the findings of all ranks to the ledger. *any_out is true if there were any;
- * storage->audit_findings then begins with the first one. Collective; does nothing with one rank.
- */
-invar_status invar_run_gather_findings(bool *any_out, invar_run_storage *storage) INVAR_MUST_USE;
-
-/*
- * Like invar_run_gather_findings, but fails with INVAR_E_MISMATCH after a finding, unless
- * on-mismatch lets the run continue. Call at the end of a phase.
+ * Writes the findings of all ranks to the ledger, and fails with INVAR_E_MISMATCH if there were
+ * any, unless on-mismatch lets the run continue. Call at the end of a phase. Collective.
  */
 invar_status invar_run_report_findings(invar_run_storage *storage) INVAR_MUST_USE;
 

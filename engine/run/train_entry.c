@@ -82,27 +82,20 @@ static void save_after_failure(invar_error *first, invar_train_loop *loop)
     invar_error_take(first);
 }
 
-/* Takes part, on ranks other than 0, in the checkpoint that rank 0 writes after a failure. */
-static invar_status finish_other_rank(invar_train_loop *loop, invar_status status)
-{
-    invar_error first;
-
-    if (status == INVAR_OK)
-        return status;
-    invar_error_take(&first);
-    save_after_failure(&first, loop);
-    invar_error_put(&first);
-    return status;
-}
-
 /* Records the end of the run in the ledger, also after a failure, and returns the first failure. */
 static invar_status finish_run(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
 
-    if (!loop->storage.recorder.ledger)
-        return finish_other_rank(loop, status);
+    if (!loop->storage.recorder.ledger && status == INVAR_OK)
+        return INVAR_OK;
+    if (!loop->storage.recorder.ledger) { // take part in the checkpoint that rank 0 writes
+        invar_error_take(&first);
+        save_after_failure(&first, loop);
+        invar_error_put(&first);
+        return status;
+    }
     if (loop->storage.summary->finished)
         return status;
     status = finish_checkpoint(&first, &loop->storage, status);
@@ -217,16 +210,6 @@ invar_status invar_train(invar_train_summary *out, const invar_config *config,
     return status;
 }
 
-static void describe_inputs(invar_train_inputs *out, const invar_run_storage *storage,
-                            const invar_run_models *models)
-{
-    out->identity = storage->identity.digest;
-    out->weights = models->context.weights;
-    out->threads = models->context.pool ? invar_pool_threads(models->context.pool) : 1;
-    if (models->context.data)
-        invar_dataset_hash(&out->data, models->context.data);
-}
-
 invar_status invar_train_check(invar_train_inputs *out, const invar_config *config,
                                const invar_train_options *options)
 {
@@ -238,9 +221,15 @@ invar_status invar_train_check(invar_train_inputs *out, const invar_config *conf
     if (status == INVAR_OK)
         status = invar_train_loop_read(loop, config, options);
     out->differ = loop && loop->world.all_failed && status == INVAR_E_STATE;
-    if (status == INVAR_OK || out->differ)
-        describe_inputs(out, &loop->storage, &loop->models);
-    else
+    if (status == INVAR_OK || out->differ) {
+        const invar_run_context *context = &loop->models.context;
+
+        out->identity = loop->storage.identity.digest;
+        out->weights = context->weights;
+        out->threads = context->pool ? invar_pool_threads(context->pool) : 1;
+        if (context->data)
+            invar_dataset_hash(&out->data, context->data);
+    } else
         abort_other_ranks(options, loop && loop->world.all_failed, false);
     if (loop)
         invar_train_loop_close(loop);

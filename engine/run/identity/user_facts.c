@@ -92,20 +92,9 @@ static invar_status parse_line(invar_user_facts *out, char *line, const char *or
     return INVAR_OK;
 }
 
-static invar_status parse_lines(invar_user_facts *out, const char *text, size_t bytes)
-{
-    for (size_t at = 0, end; at < bytes; at = end + 1) {
-        const char *newline = memchr(text + at, '\n', bytes - at);
-        end = newline ? (size_t)(newline - text) : bytes;
-        out->memory[end] = '\0';
-        INVAR_TRY(parse_line(out, out->memory + at, text + at, end - at));
-    }
-    return INVAR_OK;
-}
-
 invar_status invar_user_facts_parse(invar_user_facts *out, const char *text, size_t bytes)
 {
-    invar_status status;
+    invar_status status = INVAR_OK;
 
     *out = (invar_user_facts){.count = 0};
     if (bytes > INVAR_USER_FACTS_BYTES)
@@ -115,7 +104,12 @@ invar_status invar_user_facts_parse(invar_user_facts *out, const char *text, siz
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(out->memory, bytes + 1, "facts"));
     memcpy(out->memory, text, bytes);
-    status = parse_lines(out, text, bytes);
+    for (size_t at = 0, end; at < bytes && status == INVAR_OK; at = end + 1) {
+        const char *newline = memchr(text + at, '\n', bytes - at);
+        end = newline ? (size_t)(newline - text) : bytes;
+        out->memory[end] = '\0';
+        status = parse_line(out, out->memory + at, text + at, end - at);
+    }
     if (status != INVAR_OK)
         invar_user_facts_release(out);
     return status;

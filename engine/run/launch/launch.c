@@ -90,17 +90,14 @@ bool invar_launch_has_rank0(const invar_launch *launch)
     return !launch->comms || invar_comm_rank(launch->comms[0]) == 0;
 }
 
-bool invar_launch_reports_error(const invar_launch *launch)
-{
-    return launch->count > 1 || !launch->comms || invar_comm_reports_error(launch->comms[0]);
-}
-
 invar_status invar_launch_end(invar_launch *launch, invar_status status)
 {
+    bool reports =
+        launch->count > 1 || !launch->comms || invar_comm_reports_error(launch->comms[0]);
     invar_error failure;
 
     invar_error_take(&failure);
-    if (status == INVAR_OK || !invar_launch_reports_error(launch))
+    if (status == INVAR_OK || !reports)
         invar_launch_close(launch);
     invar_error_put(&failure);
     return status;

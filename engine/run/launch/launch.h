@@ -50,9 +50,6 @@ void invar_launch_close(invar_launch *launch);
 /* True if rank 0 is in this process: it has the summary, the ledger and the console. */
 bool invar_launch_has_rank0(const invar_launch *launch);
 
-/* True if this process reports the error of a failed run. */
-bool invar_launch_reports_error(const invar_launch *launch);
-
 /*
  * Ends the ranks and returns `status` with its error. After a success, and on ranks that do not
  * report the failure, closes the communicators. The rank that reports it must print first and close

@@ -29,12 +29,6 @@ static invar_phase_arena *arena_of(const invar_device *dev)
     return (invar_phase_arena *)(uintptr_t)dev->backend;
 }
 
-static bool is_inside(const invar_phase_arena *s, const void *address)
-{
-    return (uintptr_t)address >= (uintptr_t)s->base &&
-           (uintptr_t)address - (uintptr_t)s->base < s->bytes;
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static invar_status alloc_outside(invar_phase_arena *s, void **out, size_t bytes, const char *what)
@@ -76,7 +70,8 @@ static void free_block(const invar_device *dev, void *block)
 
     if (!block)
         return;
-    if (!is_inside(s, block)) {
+    if ((uintptr_t)block < (uintptr_t)s->base ||
+        (uintptr_t)block - (uintptr_t)s->base >= s->bytes) {
         s->base_dev.backend->memory.free(&s->base_dev, block);
         return;
     }

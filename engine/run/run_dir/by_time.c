@@ -22,14 +22,9 @@ static int64_t now_ms(const invar_run_job *job)
     return o->clock_ms ? o->clock_ms(o->payload) : invar_process_clock_ms();
 }
 
-static double minutes_of(const invar_run_job *job)
-{
-    return job->config->save_interval_minutes;
-}
-
 static bool is_enabled(const invar_run_storage *storage)
 {
-    return minutes_of(storage->job) > 0.0 && storage->dirs.paths.save[0] &&
+    return storage->job->config->save_interval_minutes > 0.0 && storage->dirs.paths.save[0] &&
            !storage->job->options->replay;
 }
 
@@ -81,7 +76,7 @@ static invar_status decide_by_clock(bool *out, invar_run_storage *storage, invar
     invar_status status;
 
     if ((double)(now_ms(storage->job) - storage->checkpoints.saved_ms) <
-        60e3 * minutes_of(storage->job))
+        60e3 * storage->job->config->save_interval_minutes)
         return INVAR_OK;
     status = check_space(storage, models);
     *out = status == INVAR_OK;
@@ -130,7 +125,7 @@ invar_status invar_run_forgive_save(invar_run_storage *storage, invar_status sta
         return INVAR_OK;
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
-                   minutes_of(storage->job), why.message);
+                   storage->job->config->save_interval_minutes, why.message);
     invar_recorder_print(&storage->recorder, "warning: step %" PRId64 ": %s",
                          storage->position.step - 1, message);
     return invar_recorder_event(&storage->recorder, storage->position.step - 1, "warning", "save",

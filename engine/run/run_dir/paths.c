@@ -254,12 +254,10 @@ static invar_status use_own_checkpoints(checkpoint_search *s, const char *uuid)
 
     INVAR_TRY(invar_path_folder(folder, s->newest));
     s->older = false;
-    if (is_folder_of_run(s->inside, uuid)) {
-        memcpy(s->found, s->inside, strlen(s->inside) + 1);
-        return INVAR_OK;
-    }
-    if (is_folder_of_run(folder, uuid)) {
-        memcpy(s->found, folder, strlen(folder) + 1);
+    if (is_folder_of_run(s->inside, uuid) || is_folder_of_run(folder, uuid)) {
+        const char *own = is_folder_of_run(s->inside, uuid) ? s->inside : folder;
+
+        memcpy(s->found, own, strlen(own) + 1);
         return INVAR_OK;
     }
     invar_path_show(shown, folder);

@@ -130,17 +130,6 @@ static invar_inflight_expectation expected_inflight(const invar_run_storage *sto
     return wants;
 }
 
-/* Reads the file with in-flight samples; *bytes_out is 0 if the checkpoint has none. */
-static invar_status read_flight(char **out, size_t *bytes_out, const invar_checkpoint *c)
-{
-    invar_status status = invar_checkpoint_read_blob(out, bytes_out, c, INVAR_INFLIGHT_FILE);
-
-    if (status != INVAR_E_NOTFOUND)
-        return status;
-    invar_error_clear();
-    return INVAR_OK;
-}
-
 /*
  * True if `count` rollouts can be in flight. A fork begins with those of its parent, which may be
  * fewer or more than its rollout-lag. After its first rollout none are missing, and with each
@@ -217,7 +206,11 @@ static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *
 
     (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_INFLIGHT_FILE);
     if (invar_ranks_is_leader(loop->world.all))
-        INVAR_TRY(read_flight(&text, &bytes, c));
+        status = invar_checkpoint_read_blob(&text, &bytes, c, INVAR_INFLIGHT_FILE);
+    if (status == INVAR_E_NOTFOUND)
+        invar_error_clear(); // nothing was in flight
+    else
+        INVAR_TRY(status);
     status = invar_run_share_text(&text, &bytes, &loop->world, "samples in flight");
     if (status == INVAR_OK)
         status = parse_inflight(loop, where, text, bytes);
@@ -364,17 +357,6 @@ static invar_status check_first_weights(const invar_run_storage *storage,
                           : "the recipe begins with others than that run did");
 }
 
-/*
- * Checks the adapters. A checkpoint without weights, and so without moments, can continue only a
- * run that trains nothing.
- */
-static invar_status check_content(const invar_run_models *models, const invar_checkpoint *c)
-{
-    if (!invar_checkpoint_is_bare(c) || !models->job->config->debug_rollout_only)
-        return invar_run_context_check_adapters(&models->context, c);
-    return INVAR_OK;
-}
-
 /* Fails if the fork cannot continue from the parent's checkpoint. */
 static invar_status check_fork(const invar_run_models *models, const invar_checkpoint *c)
 {
@@ -382,7 +364,9 @@ static invar_status check_fork(const invar_run_models *models, const invar_check
     int64_t steps = models->job->settings.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&models->context.spec, invar_checkpoint_path(c)));
-    INVAR_TRY(check_content(models, c));
+    // one without weights, and so without moments, can continue only a run that trains nothing
+    if (!invar_checkpoint_is_bare(c) || !models->job->config->debug_rollout_only)
+        INVAR_TRY(invar_run_context_check_adapters(&models->context, c));
     if (state->rollout * steps != state->step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has %" PRId64 " steps in %" PRId64
@@ -418,21 +402,6 @@ invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
         &loop->storage, invar_checkpoint_state_of(loop->storage.checkpoints.resume_from)->step);
 }
 
-/*
- * *out = the run's summary in the ledger if the checkpoint has all that is asked for; else zeroed.
- */
-static invar_status find_end(invar_ledger_summary *out, const invar_run_storage *storage,
-                             const invar_checkpoint_state *state)
-{
-    bool done = state->rollout >= storage->job->settings.run_schedule.rollouts ||
-                (storage->job->options->until >= 0 && state->step >= storage->job->options->until);
-
-    *out = (invar_ledger_summary){.finished = false};
-    if (!done || storage->job->options->replay || !storage->recorder.uuid[0])
-        return INVAR_OK;
-    return invar_ledger_find(out, storage->recorder.ledger, storage->recorder.uuid);
-}
-
 /* Reports that the run is finished. Nothing is written. */
 static void report_nothing_to_do(invar_run_storage *storage, const invar_checkpoint_state *state)
 {
@@ -454,16 +423,25 @@ static void report_nothing_to_do(invar_run_storage *storage, const invar_checkpo
                              state->rollout, storage->job->settings.run_schedule.rollouts);
 }
 
-/* *out is true if the run ended well and its ledger has the checkpoint's chain at this step. */
+/*
+ * *out is true if the checkpoint has all that is asked for, the run ended well, and its ledger has
+ * the checkpoint's chain at this step.
+ */
 static invar_status is_end(bool *out, const invar_run_storage *storage,
-                           const invar_checkpoint_state *state, const invar_ledger_summary *found)
+                           const invar_checkpoint_state *state)
 {
+    bool done = state->rollout >= storage->job->settings.run_schedule.rollouts ||
+                (storage->job->options->until >= 0 && state->step >= storage->job->options->until);
+    invar_ledger_summary found;
     invar_digest chain;
 
     *out = false;
-    if (!found->finished || found->exit_code != 0 || state->step > found->last_step)
+    if (!done || storage->job->options->replay || !storage->recorder.uuid[0])
         return INVAR_OK;
-    INVAR_TRY(invar_ledger_chain_at(&chain, storage->recorder.ledger, found->run, state->step));
+    INVAR_TRY(invar_ledger_find(&found, storage->recorder.ledger, storage->recorder.uuid));
+    if (!found.finished || found.exit_code != 0 || state->step > found.last_step)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_chain_at(&chain, storage->recorder.ledger, found.run, state->step));
     *out = invar_digest_equal(&chain, &state->chain);
     return INVAR_OK;
 }
@@ -481,7 +459,6 @@ static invar_status choose_start(start_point *out, invar_run_storage *storage,
                                  invar_run_models *models)
 {
     const invar_checkpoint_state *state;
-    invar_ledger_summary found;
 
     if (!storage->checkpoints.resume_from)
         INVAR_TRY(open_checkpoint(&storage->checkpoints.resume_from, storage,
@@ -496,8 +473,7 @@ static invar_status choose_start(start_point *out, invar_run_storage *storage,
     if (storage->fork.starting) // the parent was checked when it was opened
         return check_first_weights(storage, models);
     INVAR_TRY(check_identity(storage, storage->checkpoints.resume_from));
-    INVAR_TRY(find_end(&found, storage, state));
-    INVAR_TRY(is_end(&out->ended, storage, state, &found));
+    INVAR_TRY(is_end(&out->ended, storage, state));
     if (out->ended)
         report_nothing_to_do(storage, state);
     return INVAR_OK;
@@ -516,28 +492,26 @@ static invar_status record_resume(invar_train_loop *loop, invar_checkpoint *c)
     return invar_checkpoint_finish_pending(c, loop->storage.recorder.ledger);
 }
 
-/* Begins a forked run in the ledger and reports its parent. */
-static invar_status record_fork(invar_train_loop *loop)
-{
-    const invar_fork *fork = &loop->storage.fork;
-
-    INVAR_TRY(invar_train_loop_begin(loop, fork->step, &fork->chain));
-    invar_recorder_print(&loop->storage.recorder, "forked from run %.8s (%s) after step %" PRId64,
-                         fork->uuid, fork->name, fork->step);
-    return INVAR_OK;
-}
-
 /* Continues from a checkpoint; `c` is NULL on a rank that keeps nothing. */
 static invar_status continue_from_checkpoint(invar_train_loop *loop, invar_checkpoint *c,
                                              const start_point *from)
 {
+    const invar_fork *fork = &loop->storage.fork;
+
     INVAR_TRY(load_state(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
     INVAR_TRY(invar_run_open_schedule(&loop->storage, &loop->flow));
     INVAR_TRY(check_rollouts(&loop->flow, loop->storage.position.rollout));
     if (!invar_ranks_is_leader(loop->world.all))
         return INVAR_OK;
-    INVAR_TRY(loop->storage.fork.starting ? record_fork(loop) : record_resume(loop, c));
+    if (!fork->starting) {
+        INVAR_TRY(record_resume(loop, c));
+    } else {
+        INVAR_TRY(invar_train_loop_begin(loop, fork->step, &fork->chain));
+        invar_recorder_print(&loop->storage.recorder,
+                             "forked from run %.8s (%s) after step %" PRId64, fork->uuid,
+                             fork->name, fork->step);
+    }
     return invar_run_begin_schedule(&loop->storage, &loop->flow);
 }
 

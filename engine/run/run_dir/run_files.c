@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/json/text.h"
 #include "base/number.h"
 #include "base/process/process.h"
 #include "base/text.h"
@@ -32,24 +33,52 @@
 #define MARK "# invar: the recipe of this run, resolved\n"
 #define STEP_MS 1000 /* between two lines about steps; the ledger has all steps */
 
-/* ---- the recipe ------------------------------------------------------------------------------ */
+/* ---- lines of the log ------------------------------------------------------------------------ */
 
-/* Text that is appended to. If `at` is NULL, its bytes are only counted. */
-typedef struct text_buffer {
-    char *at;
-    size_t used;
-} text_buffer;
+#define LINE_SIZE (INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE)
 
-static void append_text(text_buffer *s, const char *text)
+/*
+ * Writes "2026-01-31T12:00:00Z TEXT" with control characters replaced by spaces. One call per line,
+ * since the sampling thread may print, too. Errors are ignored.
+ */
+static void write_line(FILE *file, const char *text)
 {
-    size_t bytes = strlen(text);
+    char line[LINE_SIZE], date[32];
+    struct timespec now;
+    struct tm utc;
 
-    if (s->at)
-        memcpy(s->at + s->used, text, bytes + 1);
-    s->used += bytes;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    if (!gmtime_r(&now.tv_sec, &utc) || !strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc))
+        date[0] = '\0';
+    (void)snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7F ? ' ' : *c;
+    fprintf(file, "%s %s\n", date, line);
+    fflush(file);
 }
 
-static void append_entry(text_buffer *s, const invar_run_storage *storage,
+/* Writes a line to train.log; does nothing if no log is open. */
+static void log_line(const invar_run_storage *storage, const char *fmt, ...)
+{
+    char line[LINE_SIZE];
+    va_list rest;
+
+    if (!storage->log.file)
+        return;
+    va_start(rest, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, rest);
+    va_end(rest);
+    write_line(storage->log.file, line);
+}
+
+/* ---- the recipe ------------------------------------------------------------------------------ */
+
+static void append_text(invar_json_text *s, const char *text)
+{
+    invar_json_text_append(s, text, strlen(text));
+}
+
+static void append_entry(invar_json_text *s, const invar_run_storage *storage,
                          const invar_recipe_entry *e)
 {
     char shown[INVAR_TEXT_URL_SIZE];
@@ -69,7 +98,7 @@ static void append_entry(text_buffer *s, const invar_run_storage *storage,
     append_text(s, "\n");
 }
 
-static void append_recipe(text_buffer *s, const invar_run_storage *storage)
+static void append_recipe(invar_json_text *s, const invar_run_storage *storage)
 {
     const char *section = "";
 
@@ -105,7 +134,7 @@ static invar_status rename_old_recipe(invar_run_storage *storage, const char *pa
         invar_path_show(shown, path);
         return INVAR_FAIL(INVAR_E_IO, code, "%s cannot be renamed: %s", shown, strerror(code));
     }
-    invar_run_log(storage, RECIPE " has changed: the earlier one is %s", name);
+    log_line(storage, RECIPE " has changed: the earlier one is %s", name);
     return INVAR_OK;
 }
 
@@ -114,7 +143,7 @@ static invar_status rename_old_recipe(invar_run_storage *storage, const char *pa
  * equal.
  */
 static invar_status check_existing(bool *out, invar_run_storage *storage, const char *path,
-                                   const text_buffer *s)
+                                   const invar_json_text *s)
 {
     invar_status status;
     bool ours, same;
@@ -130,14 +159,14 @@ static invar_status check_existing(bool *out, invar_run_storage *storage, const 
     if (status == INVAR_E_NOMEM)
         return status;
     ours = status == INVAR_OK && strncmp(there, MARK, sizeof MARK - 1) == 0;
-    same = ours && bytes == s->used && memcmp(there, s->at, bytes) == 0;
+    same = ours && bytes == s->bytes && memcmp(there, s->data, bytes) == 0;
     if (status == INVAR_OK)
         invar_free(there);
     else
         invar_error_clear(); // a folder or an unreadable file is not ours
     *out = !ours || same;
     if (!ours)
-        invar_run_log(storage, RECIPE " is not of this run and stays as it is");
+        log_line(storage, RECIPE " is not of this run and stays as it is");
     return *out ? INVAR_OK : rename_old_recipe(storage, path);
 }
 
@@ -145,57 +174,21 @@ static invar_status keep_recipe(invar_run_storage *storage)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
-    text_buffer s = {NULL, 0};
+    invar_json_text s = {0};
     bool stays = false;
 
     INVAR_TRY(invar_path_join(path, sizeof path, storage->dirs.paths.run, RECIPE));
     append_recipe(&s, storage);
-    INVAR_TRY(INVAR_ALLOC(s.at, s.used + 1, RECIPE));
-    s.used = 0;
-    append_recipe(&s, storage);
-    status = check_existing(&stays, storage, path, &s);
+    status = s.status;
+    if (status == INVAR_OK)
+        status = check_existing(&stays, storage, path, &s);
     if (status == INVAR_OK && !stays)
-        status = invar_file_write(path, s.at, s.used);
-    invar_free(s.at);
+        status = invar_file_write(path, s.data, s.bytes);
+    invar_json_text_release(&s);
     return status;
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */
-
-#define LINE_SIZE (INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE)
-
-/*
- * Writes "2026-01-31T12:00:00Z TEXT" with control characters replaced by spaces. One call per line,
- * since the sampling thread may print, too. Errors are ignored.
- */
-static void write_line(FILE *file, const char *text)
-{
-    char line[LINE_SIZE], date[32];
-    struct timespec now;
-    struct tm utc;
-
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    if (!gmtime_r(&now.tv_sec, &utc) || !strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc))
-        date[0] = '\0';
-    (void)snprintf(line, sizeof line, "%s", text);
-    for (char *c = line; *c; c++)
-        *c = (unsigned char)*c < 0x20 || *c == 0x7F ? ' ' : *c;
-    fprintf(file, "%s %s\n", date, line);
-    fflush(file);
-}
-
-void invar_run_log(invar_run_storage *storage, const char *fmt, ...)
-{
-    char line[LINE_SIZE];
-    va_list rest;
-
-    if (!storage->log.file)
-        return;
-    va_start(rest, fmt);
-    (void)vsnprintf(line, sizeof line, fmt, rest);
-    va_end(rest);
-    write_line(storage->log.file, line);
-}
 
 /* Lines printed before the log is open are kept in log->early and written once it is. */
 void invar_run_print(void *payload, const char *line)
@@ -226,10 +219,9 @@ void invar_run_log_step(invar_run_storage *storage, const invar_train_progress *
         (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     invar_number_round(norm, p->grad_norm, 3);
     invar_train_format_result(result, sizeof result, p);
-    invar_run_log(storage,
-                  "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
-                  p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
-                  p->supervised ? "" : diff);
+    log_line(storage, "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
+             p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
+             p->supervised ? "" : diff);
 }
 
 static invar_status fail_log(const char *path, int code, const char *why)
@@ -281,12 +273,12 @@ invar_status invar_run_write_run_files(invar_run_storage *storage)
         return INVAR_OK;
     INVAR_TRY(open_log(storage));
     invar_digest_format(hex, &storage->identity.digest);
-    invar_run_log(storage, "run %s, %s, identity %s", storage->dirs.paths.name,
-                  storage->recorder.uuid, hex);
+    log_line(storage, "run %s, %s, identity %s", storage->dirs.paths.name, storage->recorder.uuid,
+             hex);
     if (storage->position.step > 0)
-        invar_run_log(storage, "goes on after step %" PRId64, storage->position.step - 1);
+        log_line(storage, "goes on after step %" PRId64, storage->position.step - 1);
     for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)
-        invar_run_log(storage, "%s", log->early + at);
+        log_line(storage, "%s", log->early + at);
     log->early_bytes = 0;
     log->ended = true;
     return keep_recipe(storage);
@@ -301,12 +293,12 @@ void invar_run_log_end(invar_run_storage *storage, invar_status status)
         return;
     invar_digest_format(hex, &sum->chain);
     if (status != INVAR_OK)
-        invar_run_log(storage, "failed: %s", invar_error_last()->message);
-    invar_run_log(storage, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
-                  status != INVAR_OK ? "ended"
-                  : sum->stopped     ? "stopped"
-                                     : "done",
-                  sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
+        log_line(storage, "failed: %s", invar_error_last()->message);
+    log_line(storage, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
+             status != INVAR_OK ? "ended"
+             : sum->stopped     ? "stopped"
+                                : "done",
+             sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
     fclose(storage->log.file);
     storage->log.file = NULL;
 }

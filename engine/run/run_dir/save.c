@@ -216,23 +216,6 @@ static invar_status decide_copy(bool *out, const invar_run_storage *storage,
     return INVAR_OK;
 }
 
-/* Resets the count of failed checkpoints by time, so that the next failure is reported. */
-static void reset_failures(invar_run_storage *storage, bool by_time)
-{
-    if (by_time)
-        storage->checkpoints.failures = 0;
-}
-
-/*
- * True if the checkpoint follows the last rollout of num-rollout. A run that a signal or `until`
- * ends is not done.
- */
-static bool is_done(const invar_run_storage *storage, invar_train_loop_saving kind)
-{
-    return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
-           storage->position.rollout >= storage->job->settings.run_schedule.rollouts;
-}
-
 static invar_status write_content(invar_run_storage *storage, invar_run_models *models,
                                   const invar_checkpoint_content *content,
                                   invar_train_loop_saving kind)
@@ -241,7 +224,10 @@ static invar_status write_content(invar_run_storage *storage, invar_run_models *
     invar_checkpoint_options options = {.ledger = storage->recorder.ledger,
                                         .keep = c->keep_checkpoints,
                                         .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
-                                        .is_last = is_done(storage, kind),
+                                        // not if a signal or `until` ends the run
+                                        .is_last = kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
+                                                   storage->position.rollout >=
+                                                       storage->job->settings.run_schedule.rollouts,
                                         .pool = models->context.pool,
                                         .save_exists = storage->dirs.claim.locked};
     bool copy;
@@ -249,7 +235,8 @@ static invar_status write_content(invar_run_storage *storage, invar_run_models *
     INVAR_TRY(decide_copy(&copy, storage, models, content, kind));
     if (!copy) {
         INVAR_TRY(write_now(storage, content, &options));
-        reset_failures(storage, options.by_time);
+        if (options.by_time)
+            storage->checkpoints.failures = 0;
         return INVAR_OK;
     }
     if (!storage->checkpoints.writer)
@@ -563,10 +550,10 @@ invar_status invar_run_finish_save(invar_run_storage *storage)
     INVAR_TRY(invar_run_refresh_paths(storage));
     status = invar_checkpoint_writer_finish(NULL, storage->checkpoints.writer);
     storage->checkpoints.by_time = false; // no checkpoint is in progress any more
-    if (status == INVAR_OK) {
-        reset_failures(storage, by_time);
+    if (status == INVAR_OK && by_time)
+        storage->checkpoints.failures = 0;
+    if (status == INVAR_OK)
         return INVAR_OK;
-    }
     if (!was_moved(storage, invar_checkpoint_writer_save(storage->checkpoints.writer)))
         return by_time ? invar_run_forgive_save(storage, status) : status;
     invar_recorder_print(&storage->recorder,

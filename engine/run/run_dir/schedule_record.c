@@ -237,17 +237,6 @@ invar_status invar_run_read_record(invar_run_storage *storage, invar_run_flow *f
     return check_record(storage, flow);
 }
 
-/* Warns if the record is of a run with another identity. */
-static void compare_identities(const invar_run_storage *storage, const invar_run_flow *flow)
-{
-    if (flow->recorded_schedule.origin &&
-        !invar_digest_equal(&flow->recorded_schedule.identity, &storage->identity.digest))
-        invar_recorder_print(&storage->recorder,
-                             "rollout-record: %s is of a run with another identity, whose samples "
-                             "may have ended elsewhere",
-                             storage->job->config->rollout_record);
-}
-
 /* ---- a replay -------------------------------------------------------------------------------- */
 
 /* Parses the schedule lines among the recorded replies. */
@@ -293,7 +282,12 @@ invar_status invar_run_open_schedule(invar_run_storage *storage, invar_run_flow 
         return INVAR_OK;
     if (storage->job->options->replay)
         return read_ledger(storage, flow);
-    compare_identities(storage, flow);
+    if (flow->recorded_schedule.origin &&
+        !invar_digest_equal(&flow->recorded_schedule.identity, &storage->identity.digest))
+        invar_recorder_print(&storage->recorder,
+                             "rollout-record: %s is of a run with another identity, whose samples "
+                             "may have ended elsewhere",
+                             storage->job->config->rollout_record);
     return open_own_record(storage, flow);
 }
 

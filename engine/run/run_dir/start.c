@@ -49,13 +49,6 @@ bool invar_run_is_output(const struct stat *file)
     return false;
 }
 
-static bool is_our_output(int folder, const char *name)
-{
-    struct stat there;
-
-    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && invar_run_is_output(&there);
-}
-
 /* True for files that users put beside a run: its log, its recipe, the script that starts it. */
 static bool is_user_file(const char *name)
 {
@@ -70,12 +63,15 @@ static bool is_user_file(const char *name)
 /* True for entries that a run leaves in its folder, even if its ledger was removed. */
 static bool is_run_file(const invar_run_storage *storage, DIR *folder, const char *name)
 {
+    struct stat there;
+
     return is_user_file(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
            leads_through(storage->dirs.paths.save, storage->dirs.paths.run, name) ||
            leads_through(storage->dirs.paths.ledger, storage->dirs.paths.run, name) ||
-           is_our_output(dirfd(folder), name);
+           (fstatat(dirfd(folder), name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+            invar_run_is_output(&there));
 }
 
 /* Fails if the folder has no ledger and holds other things: its name is probably a mistake. */
