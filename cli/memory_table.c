@@ -135,9 +135,9 @@ invar_status invar_disk_show(const invar_disk *d)
     add_row(t, "checkpoints", (size_t)invar_disk_bytes(d, d->max_checkpoints), note);
     if (d->free >= 0)
         add_row(t, "free", (size_t)d->free,
-                !invar_disk_fits(d)       ? "too little: the run would be refused"
-                : !invar_disk_fits_all(d) ? "too little for all of them"
-                                          : "");
+                !invar_disk_fits(d, d->n_required)    ? "too little: the run would be refused"
+                : !invar_disk_fits(d, d->n_remaining) ? "too little for all of them"
+                                                      : "");
     putchar('\n');
     status = invar_text_table_show(t, stdout, INVAR_OK);
     invar_path_show(shown, d->save);
@@ -150,5 +150,6 @@ json_t *invar_disk_json(const invar_disk *d)
     if (!d->save[0])
         return json_null();
     return INVAR_RESULT(INVAR_DISK_RESULT, d->save, d->checkpoint, d->max_checkpoints, d->by_time,
-                        invar_disk_bytes(d, d->n_remaining), d->free, invar_disk_fits(d));
+                        invar_disk_bytes(d, d->n_remaining), d->free,
+                        invar_disk_fits(d, d->n_required));
 }

@@ -58,12 +58,13 @@ static invar_status plan_memory(invar_memory_planning *out, const invar_config *
     invar_memory_plan most = {.need = 0};
     int train;
 
+    INVAR_TRY(invar_memory_planning_open(out, config, 0));
     if (ranks == 1)
-        return invar_memory_planning_run(out, config, 0);
+        return invar_memory_plan_make(&out->plan, &out->workload, out->available);
     INVAR_TRY(invar_train_settings_roles(&sides, config));
     train = ranks - sides.rollout_ranks;
-    INVAR_TRY(invar_memory_planning_open(out, config, 0));
-    invar_memory_planning_set_roles(out, sides.rollout_ranks ? &sides : NULL, ranks);
+    out->split_roles = sides.rollout_ranks ? &sides : NULL;
+    out->world = ranks;
     for (int stage = 0; stage < sides.train.pipeline; stage++) {
         INVAR_TRY(invar_memory_planning_plan_stage(out, &sides.train, train, stage));
         most = out->plan.need > most.need ? out->plan : most;

@@ -188,9 +188,10 @@ static invar_status plan_separate_roles(layout_row *out, layout_table *t,
 {
     invar_status status;
 
-    invar_memory_planning_set_roles(&t->view, sizes, gpus);
+    t->view.split_roles = sizes;
+    t->view.world = gpus;
     status = plan_train_and_sample(out, t, sizes, gpus);
-    invar_memory_planning_set_roles(&t->view, NULL, 0);
+    t->view.split_roles = NULL;
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;

@@ -146,10 +146,11 @@ static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *p
         return;
     invar_path_show(shown, disk->save);
     (void)snprintf(out, VERDICT_SIZE, "%s; on the disk of %s: %s", memory, shown,
-                   disk->free < 0              ? "unknown"
-                   : !invar_disk_fits(disk)    ? "does not fit"
-                   : invar_disk_fits_all(disk) ? "fits"
-                                               : "the first checkpoint fits, all of them do not");
+                   disk->free < 0                             ? "unknown"
+                   : !invar_disk_fits(disk, disk->n_required) ? "does not fit"
+                   : invar_disk_fits(disk, disk->n_remaining)
+                       ? "fits"
+                       : "the first checkpoint fits, all of them do not");
 }
 
 static invar_status print_text(const invar_memory_planning *planning, const invar_disk *disk)
@@ -157,9 +158,10 @@ static invar_status print_text(const invar_memory_planning *planning, const inva
     const invar_model_spec *spec = &planning->session.spec;
     bool color = invar_term_has_color(stdout);
     const char *plain = invar_term_escape(color, INVAR_TERM_STYLE_PLAIN);
-    const char *begin = invar_term_escape(color, planning->plan.fits && invar_disk_fits(disk)
-                                                     ? INVAR_TERM_STYLE_GREEN
-                                                     : INVAR_TERM_STYLE_RED);
+    const char *begin =
+        invar_term_escape(color, planning->plan.fits && invar_disk_fits(disk, disk->n_required)
+                                     ? INVAR_TERM_STYLE_GREEN
+                                     : INVAR_TERM_STYLE_RED);
     char verdict[VERDICT_SIZE];
 
     INVAR_TRY(invar_memory_table_show(&planning->plan));
@@ -287,8 +289,10 @@ static invar_status plan_run(int *code_out, const settings *s, const invar_confi
     if (s->layouts.all)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
-    INVAR_TRY(invar_memory_planning_run(&view, config, memory));
-    status = invar_memory_table_check_data(&view, path);
+    INVAR_TRY(invar_memory_planning_open(&view, config, memory));
+    status = invar_memory_plan_make(&view.plan, &view.workload, view.available);
+    if (status == INVAR_OK)
+        status = invar_memory_table_check_data(&view, path);
     if (status == INVAR_OK)
         status = invar_memory_table_disk(&disk, &view, path);
     if (status == INVAR_OK)

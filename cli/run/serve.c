@@ -126,7 +126,7 @@ static void set_server_info(serve_context *s, const settings *set)
     int64_t context = s->sampling.max_context;
 
     s->facts = (invar_server_info){.weights = session->weights,
-                                   .base = session->base_weights,
+                                   .base = session->base.weights,
                                    .adapted = session->spec.lora.rank > 0,
                                    .numerics = invar_numerics_name(session->dev.numerics),
                                    .format = invar_format_name(session->rollout_format),

@@ -16,7 +16,6 @@
 #include "engine/record/recorder.h"
 #include "engine/run/context/run_context.h"
 #include "engine/run/evaluate.h"
-#include "engine/run/memory_plan/memory_plan.h"
 #include "engine/run/run_dir/disk.h"
 #include "engine/run/train_settings.h"
 
@@ -216,14 +215,6 @@ static int64_t layers_of(const invar_admission *a)
     return actor > critic ? actor : critic;
 }
 
-void invar_admission_take_models(invar_admission *admission, const invar_run_context *s)
-{
-    admission->actor = &s->spec;
-    admission->reference = s->ref_has_own_spec ? &s->ref_spec : NULL;
-    admission->teacher = s->teacher_apart ? &s->teacher_spec : NULL;
-    admission->critic = s->critic_apart ? &s->critic_spec : NULL;
-}
-
 invar_status invar_admission_check(const invar_admission *admission)
 {
     if (!admission->replay) { // the recipe of a record was checked when it was read
@@ -235,6 +226,18 @@ invar_status invar_admission_check(const invar_admission *admission)
     INVAR_TRY(check_layout(admission));
     INVAR_TRY(check_data(admission));
     return admission->disk && !admission->replay ? invar_disk_check(admission->disk) : INVAR_OK;
+}
+
+invar_status invar_admission_check_context(const invar_admission *known, const invar_run_context *s)
+{
+    invar_admission facts = *known;
+
+    facts.actor = &s->spec;
+    facts.reference = s->reference.own_spec ? &s->reference.spec : NULL;
+    facts.teacher = s->teacher.own_spec ? &s->teacher.spec : NULL;
+    facts.critic = s->critic.own_spec ? &s->critic.spec : NULL;
+    facts.prompts = s->data ? invar_dataset_size(s->data) : 0;
+    return invar_admission_check(&facts);
 }
 
 /* ---- prompts that rules judge ---------------------------------------------------------------- */
@@ -256,13 +259,6 @@ static int64_t count_prompts(const invar_config *c, int64_t rollouts, int64_t si
     return rollouts > size / c->rollout_batch_size ? size : rollouts * c->rollout_batch_size;
 }
 
-/* True if groups may be dropped, so that more prompts are sampled than a rollout needs. */
-static bool drops_groups(const invar_config *c)
-{
-    return c->dynamic_sampling_filter != INVAR_GROUP_FILTER_NONE ||
-           c->dynamic_sampling_filter_path[0] || c->rollout_sample_filter_path[0];
-}
-
 /*
  * Checks the prompts of training. Every rollout computes rewards of at least `prompts` groups that
  * no other rollout has.
@@ -274,6 +270,10 @@ static invar_status check_training(const invar_admission_prompts *p,
     const invar_train_settings *set = p->settings;
     const int64_t size = invar_dataset_size(p->session->data);
     const bool ordered = !c->data_source_path[0] && !c->rollout_shuffle;
+    // more prompts are sampled than a rollout needs
+    const bool drops_groups = c->dynamic_sampling_filter != INVAR_GROUP_FILTER_NONE ||
+                              c->dynamic_sampling_filter_path[0] ||
+                              c->rollout_sample_filter_path[0];
 
     reach.what = "the data set";
     reach.path = c->prompt_data;
@@ -282,7 +282,7 @@ static invar_status check_training(const invar_admission_prompts *p,
     if (p->forked || set->sampling.recorded || c->data_source_path[0] ||
         (!ordered && reach.certain < size))
         reach.certain = 0;
-    if (ordered && !p->forked && !set->sampling.recorded && !drops_groups(c))
+    if (ordered && !p->forked && !set->sampling.recorded && !drops_groups)
         reach.possible = count_prompts(c, set->run_schedule.rollouts, size);
     return invar_reward_source_check_data(c, p->session->data, &reach);
 }

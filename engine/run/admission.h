@@ -36,16 +36,16 @@ typedef struct invar_admission {
     bool replay;                       /* recorded steps are executed again, by one rank */
 } invar_admission;
 
-/* Sets the models of a run context, which must outlive the facts. */
-void invar_admission_take_models(invar_admission *admission,
-                                 const struct invar_run_context *session);
-
 /*
  * Returns INVAR_E_INVALID with the key to change if the run cannot be carried out. The rules of a
  * recipe alone are those of invar_config_check. Returns INVAR_E_UNSUPPORTED if the model has no
  * extents for its dtype, and INVAR_E_IO if the checkpoints are sure not to fit on their disk.
  */
 invar_status invar_admission_check(const invar_admission *admission) INVAR_MUST_USE;
+
+/* Like invar_admission_check, with the models and the prompts of an open run context. */
+invar_status invar_admission_check_context(const invar_admission *known,
+                                           const struct invar_run_context *session) INVAR_MUST_USE;
 
 /* Prompts whose rewards are computed by rules, and how often the run reads them. */
 typedef struct invar_admission_prompts {

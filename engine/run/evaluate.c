@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/file.h"
+#include "base/minmax.h"
 #include "engine/config/check_internal.h"
 #include "engine/config/eval_config.h"
 #include "engine/ranks/layout/rank_collectives.h"
@@ -106,19 +106,14 @@ invar_status invar_evaluate_read_sets(invar_run_context *session)
     return for_each_recipe(check_sampling, NULL, session);
 }
 
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static invar_status measure_set(void *payload, const invar_run_context *session)
 {
     invar_data_lengths *seen = payload;
     invar_sampling_params *most = &seen->sampling, own = sampling_of(session);
     bool first = seen->per_prompt == 0;
 
-    seen->per_prompt = max_of(seen->per_prompt, session->config->n_samples_per_eval_prompt);
-    seen->response = max_of(seen->response, own.max_response);
+    seen->per_prompt = invar_max_i64(seen->per_prompt, session->config->n_samples_per_eval_prompt);
+    seen->response = invar_max_i64(seen->response, own.max_response);
     if (first)
         *most = own;
     most->max_response = seen->response;
@@ -235,12 +230,6 @@ typedef struct recipe_sets {
     invar_reward_source judge;
 } recipe_sets;
 
-/* True if samples of an evaluation are led by the agents that lead those of training. */
-static bool has_agents(const invar_config *c)
-{
-    return c->custom_agent_path[0] && c->eval_turns;
-}
-
 static invar_status run_set(const recipe_sets *r, const test_set *set, const invar_dataset *data,
                             invar_rl_samples *samples)
 {
@@ -253,7 +242,8 @@ static invar_status run_set(const recipe_sets *r, const test_set *set, const inv
         .sampling = sampling_of(s),
         .reward_source = r->judge,
         .turns = invar_multi_turn_read(s->config, e->turns, &s->spec, s->tokenizer),
-        .agents_lead = has_agents(s->config),
+        // the agents that lead samples of training
+        .agents_lead = s->config->custom_agent_path[0] && s->config->eval_turns,
         .agents = e->agents,
         .needs_reward = invar_estimator_traits_of(s->config->advantage_estimator)->needs_reward,
         .evaluation = true,

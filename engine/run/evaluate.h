@@ -10,7 +10,6 @@
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
 #include "engine/ranks/layout/layout.h"
-#include "engine/run/context/data_lengths.h"
 #include "engine/run/context/run_context.h"
 #include "engine/sample/agent/agent_runner.h"
 #include "engine/sample/source/multi_turn.h"

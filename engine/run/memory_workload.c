@@ -50,17 +50,19 @@ static bool has_agents(const invar_config *c)
 static void read_lengths(invar_memory_workload *workload, const invar_config *c,
                          const invar_train_settings *set, const invar_data_lengths *data)
 {
-    workload->context = longest_context(workload, c);
-    workload->prompt = data->prompt ? data->prompt : longest_prompt(c, workload->context);
-    workload->response = invar_min_i64(c->rollout_max_response_len, workload->context);
+    workload->lengths.context = longest_context(workload, c);
+    workload->lengths.prompt =
+        data->prompt ? data->prompt : longest_prompt(c, workload->lengths.context);
+    workload->lengths.response =
+        invar_min_i64(c->rollout_max_response_len, workload->lengths.context);
     if (has_agents(c)) { // agents choose their prompts
-        workload->prompt = workload->context - 1;
-        workload->branches = c->agent_max_branches;
+        workload->lengths.prompt = workload->lengths.context - 1;
+        workload->lengths.branches = c->agent_max_branches;
     }
     if (!set->sft)
         return;
-    workload->response = data->answer ? data->answer : workload->context - 1;
-    workload->context = data->total ? data->total : workload->context;
+    workload->lengths.response = data->answer ? data->answer : workload->lengths.context - 1;
+    workload->lengths.context = data->total ? data->total : workload->lengths.context;
 }
 
 /* ---- sampling -------------------------------------------------------------------------------- */
@@ -77,14 +79,15 @@ static void read_rollouts(invar_memory_workload *workload, const invar_config *c
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
             (invar_rollout_shape){set->round * (1 + set->sampling.lag),
                                   set->config->n_samples_per_prompt,
-                                  workload->prompt,
-                                  workload->response,
+                                  workload->lengths.prompt,
+                                  workload->lengths.response,
                                   context,
                                   data->prompt > 0,
                                   turns || set->sampling.lag > 0};
     if (has_agents(c)) // agents may run any number of samples at a time
         workload->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
-            MOST_PROMPTS, 1, workload->context - 1, workload->response, context, false, true};
+            MOST_PROMPTS, 1,   workload->lengths.context - 1, workload->lengths.response, context,
+            false,        true};
     if (data->evaluates)
         workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
             (invar_rollout_shape){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
@@ -95,9 +98,14 @@ static void read_rollouts(invar_memory_workload *workload, const invar_config *c
                                   data->eval > 0,
                                   turns};
     if (data->evaluates && has_agents(c))
-        workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
-            MOST_PROMPTS, data->per_prompt, workload->context - 1, data->response, context, false,
-            true};
+        workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
+            (invar_rollout_shape){MOST_PROMPTS,
+                                  data->per_prompt,
+                                  workload->lengths.context - 1,
+                                  data->response,
+                                  context,
+                                  false,
+                                  true};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -135,7 +143,7 @@ invar_memory_workload invar_memory_planning_workload(const invar_run_context *s,
         .replay = set->config->use_rollout_routing_replay,
         .adamw = set->adamw,
         .offload_chunk_bytes = far && c->optimizer_cpu_offload ? INVAR_OPTIMIZER_CHUNK_BYTES : 0,
-        .bucket_bytes = (size_t)c->update_weight_buffer_size,
+        .ranks.bucket_bytes = (size_t)c->update_weight_buffer_size,
         .plan = {.unit_rows = c->unit_rows,
                  .unit_count = c->unit_count,
                  .micro_batch = dynamic ? 0 : micro_batch,
@@ -260,23 +268,15 @@ static invar_status check_folders(const invar_config *c)
     return INVAR_OK;
 }
 
-static invar_status check_admission(const invar_memory_planning *planning)
-{
-    const invar_run_context *s = &planning->session;
-    invar_admission facts = {.config = s->config,
-                             .data_known = s->data,
-                             .prompts = s->data ? invar_dataset_size(s->data) : 0};
-
-    invar_admission_take_models(&facts, s);
-    return invar_admission_check(&facts);
-}
-
 static invar_status read_workload(invar_memory_planning *planning, size_t memory)
 {
     INVAR_TRY(check_folders(planning->session.config));
     INVAR_TRY(invar_run_context_check_rollouts(&planning->session));
     INVAR_TRY(read_data(planning));
-    INVAR_TRY(check_admission(planning));
+    INVAR_TRY(
+        invar_admission_check_context(&(invar_admission){.config = planning->session.config,
+                                                         .data_known = planning->session.data},
+                                      &planning->session));
     invar_train_settings_read(&planning->settings, planning->session.config, 0, -1, false);
     planning->workload =
         invar_memory_planning_workload(&planning->session, &planning->settings, &planning->data);
@@ -303,34 +303,15 @@ invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_
     return status;
 }
 
-invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_config *config,
-                                       size_t memory)
-{
-    invar_status status;
-
-    INVAR_TRY(invar_memory_planning_open(out, config, memory));
-    status = invar_memory_plan_make(&out->plan, &out->workload, out->available);
-    if (status != INVAR_OK)
-        invar_memory_planning_release(out);
-    return status;
-}
-
-void invar_memory_planning_set_roles(invar_memory_planning *planning,
-                                     const invar_rank_role_sizes *sizes, int world)
-{
-    planning->split_roles = sizes;
-    planning->world = world;
-}
-
 static invar_status simulate_roles(invar_memory_planning *planning, int rank)
 {
     invar_rank_roles_close(&planning->roles);
-    planning->workload.roles = NULL;
+    planning->workload.ranks.roles = NULL;
     if (!planning->split_roles)
         return INVAR_OK;
     INVAR_TRY(
         invar_rank_roles_simulate(&planning->roles, planning->split_roles, planning->world, rank));
-    planning->workload.roles = &planning->roles;
+    planning->workload.ranks.roles = &planning->roles;
     return INVAR_OK;
 }
 
@@ -340,7 +321,7 @@ static invar_status simulate_rank(invar_memory_planning *planning, const invar_l
     invar_layout_release(&planning->layout);
     INVAR_TRY(simulate_roles(planning, rank));
     INVAR_TRY(invar_layout_simulate(&planning->layout, sizes, ranks, rank));
-    planning->workload.layout = &planning->layout;
+    planning->workload.ranks.layout = &planning->layout;
     return INVAR_OK;
 }
 
@@ -378,7 +359,7 @@ invar_status invar_memory_planning_plan_sampler(invar_memory_planning *planning)
     INVAR_TRY(simulate_roles(planning, planning->world - sizes->rollout_ranks));
     INVAR_TRY(invar_layout_simulate(&planning->layout, &sizes->rollout, sizes->rollout_ranks, 0));
     workload = planning->workload;
-    workload.layout = &planning->layout;
+    workload.ranks.layout = &planning->layout;
     invar_memory_planning_sample_alone(&workload);
     return invar_memory_plan_make(&planning->plan, &workload, planning->available);
 }

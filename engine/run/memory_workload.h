@@ -11,7 +11,6 @@
 #define INVAR_ENGINE_RUN_MEMORY_WORKLOAD_H
 
 #include "engine/config/config.h"
-#include "engine/run/context/data_lengths.h"
 #include "engine/run/context/run_context.h"
 #include "engine/run/memory_plan/memory_plan.h"
 #include "engine/run/train_settings.h"
@@ -47,15 +46,10 @@ typedef struct invar_memory_planning {
 } invar_memory_planning;
 
 /*
- * Plans the recipe on one rank. If data or tokenizer do not exist, the recipe's bounds are used.
- * `memory` is the device memory in bytes; 0 for the free memory of the device.
- */
-invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_config *config,
-                                       size_t memory) INVAR_MUST_USE;
-
-/*
- * invar_memory_planning_open does the same without a plan. After it,
- * invar_memory_planning_plan_rank plans one rank of `ranks`, for any number of layouts.
+ * Opens a recipe to be planned, on one rank by invar_memory_plan_make. If data or tokenizer do not
+ * exist, the recipe's bounds are used. `memory` is the device memory in bytes; 0 for the free
+ * memory of the device. invar_memory_planning_plan_rank then plans one rank of `ranks`, for any
+ * number of layouts; set `split_roles` and `world` before, if some of the ranks only sample.
  */
 invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_config *config,
                                         size_t memory) INVAR_MUST_USE;
@@ -70,10 +64,6 @@ invar_status invar_memory_planning_plan_rank(invar_memory_planning *planning,
 invar_status invar_memory_planning_plan_stage(invar_memory_planning *planning,
                                               const invar_layout_sizes *sizes, int ranks,
                                               int stage) INVAR_MUST_USE;
-
-/* Sets a world whose last ranks only sample; `sizes` is borrowed, and NULL if all ranks do both. */
-void invar_memory_planning_set_roles(invar_memory_planning *planning,
-                                     const invar_rank_role_sizes *sizes, int world);
 
 /* Like invar_memory_planning_plan_rank, for a rank that only samples. */
 invar_status invar_memory_planning_plan_sampler(invar_memory_planning *planning) INVAR_MUST_USE;

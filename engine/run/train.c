@@ -91,7 +91,7 @@ static invar_status collect_batch(invar_train_loop *loop)
     while (!ready)
         INVAR_TRY(invar_sample_source_poll(&ready, &loop->flow.source));
     invar_sample_source_take(&loop->flow.batch, &loop->flow.source);
-    INVAR_TRY(invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_AFTER_ROLLOUT,
+    INVAR_TRY(invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_AFTER_ROLLOUT, NULL,
                              &loop->flow.batch.samples));
     INVAR_TRY(invar_gather_points_rollout(&loop->storage.recorder, loop->world.all));
     if (!to[0] || !invar_ranks_is_leader(loop->world.all))
@@ -169,8 +169,13 @@ static invar_status call_step_hook(invar_step_report *report, invar_run_storage 
     for (int i = 0; i < 2; i++)
         INVAR_TRY(invar_run_plugins_begin(&flow->plugins, roles[i], &storage->recorder,
                                           storage->position.step));
-    INVAR_TRY(invar_run_hook(storage, flow, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
-    INVAR_TRY(invar_run_broadcast_loss_factor(&report->factor, flow));
+    INVAR_TRY(invar_run_hook(storage, flow, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL, NULL));
+    report->factor = 1.0f;
+    if (flow->job->config->custom_before_train_step_hook_path[0]) {
+        report->factor = (float)flow->plugins.factor;
+        INVAR_TRY(invar_ranks_broadcast(flow->world->ranks, "loss factor", 0, &report->factor,
+                                        sizeof report->factor));
+    }
     report->has_loss_factor = report->factor != 1.0f;
     return INVAR_OK;
 }
@@ -248,17 +253,6 @@ static invar_status write_step(invar_run_storage *storage, invar_run_flow *flow,
     return status;
 }
 
-/*
- * Finishes a background checkpoint as soon as its files are written, instead of when the next one
- * begins.
- */
-static invar_status poll_async_save(invar_run_storage *storage)
-{
-    if (!storage->checkpoints.writer || !invar_checkpoint_writer_ready(storage->checkpoints.writer))
-        return INVAR_OK;
-    return invar_run_finish_save(storage);
-}
-
 /* Writes the step to the ledger and reports it. The next step may begin afterwards. */
 static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
 {
@@ -274,7 +268,11 @@ static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
     // an evaluation of the newest step may still follow
     invar_track_report_steps(loop->storage.track, loop->storage.position.step - 2);
     invar_run_show_step(&loop->storage, &loop->models, step);
-    return poll_async_save(&loop->storage);
+    // a background checkpoint ends as soon as its files are written, not when the next one begins
+    return loop->storage.checkpoints.writer &&
+                   invar_checkpoint_writer_ready(loop->storage.checkpoints.writer)
+               ? invar_run_finish_save(&loop->storage)
+               : INVAR_OK;
 }
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
@@ -381,14 +379,7 @@ static invar_status call_eval_hook(void *payload, const char *set, const invar_r
 {
     invar_train_loop *loop = payload;
 
-    return invar_run_plugins_hook(&loop->flow.plugins,
-                                  &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
-                                                        .step = loop->storage.position.step,
-                                                        .rollout = loop->storage.position.rollout,
-                                                        .run = loop->storage.dirs.paths.name,
-                                                        .folder = loop->storage.dirs.paths.run,
-                                                        .set = set},
-                                  samples);
+    return invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_AFTER_EVAL, set, samples);
 }
 
 static invar_status evaluate_sets(invar_train_loop *loop)

@@ -151,10 +151,10 @@ invar_status invar_run_compute_advantages(invar_run_flow *flow) INVAR_MUST_USE;
 
 /*
  * Calls a hook, if the recipe has one: INVAR_PLUGIN_BEFORE_LOGPROB or another of invar_plugin.h.
- * `samples` may be NULL.
+ * `set` is the evaluation set of the samples, or NULL; `samples` may be NULL.
  */
 invar_status invar_run_hook(invar_run_storage *storage, invar_run_flow *flow, int hook,
-                            const invar_rl_samples *samples) INVAR_MUST_USE;
+                            const char *set, const invar_rl_samples *samples) INVAR_MUST_USE;
 
 /*
  * Prepares the report of an optimizer step of samples [first, first + count). Returns
@@ -178,9 +178,6 @@ invar_status invar_train_loop_policy_gradients(invar_train_step *step,
                                                invar_train_loop *loop) INVAR_MUST_USE;
 invar_status invar_train_loop_value_gradients(invar_train_step *step,
                                               invar_train_loop *loop) INVAR_MUST_USE;
-
-/* *out = loss factor that the hook before the step returned on rank 0; 1 without a hook. */
-invar_status invar_run_broadcast_loss_factor(float *out, const invar_run_flow *flow) INVAR_MUST_USE;
 
 /* ---- run_dir/resume.c ------------------------------------------------------------------------ */
 

@@ -142,7 +142,7 @@ static invar_status score_other_models(invar_train_loop *loop)
     if (s->models.reference) {
         INVAR_TRY(invar_trainer_score(loop->models.trainer, s->models.reference, samples,
                                       f->samples, f->ref_logp, NULL));
-        if (loop->storage.position.step == 0 && !s->ref_has_own_spec &&
+        if (loop->storage.position.step == 0 && !s->reference.own_spec &&
             loop->flow.batch.on_policy &&
             (is_sampled_by_actor(&loop->models, &loop->flow) || !f->copied))
             INVAR_TRY(
@@ -162,14 +162,15 @@ static invar_status score_other_models(invar_train_loop *loop)
 }
 
 invar_status invar_run_hook(invar_run_storage *storage, invar_run_flow *flow, int hook,
-                            const invar_rl_samples *samples)
+                            const char *set, const invar_rl_samples *samples)
 {
     return invar_run_plugins_hook(&flow->plugins,
                                   &(invar_plugin_event){.hook = hook,
                                                         .step = storage->position.step,
                                                         .rollout = storage->position.rollout,
                                                         .run = storage->dirs.paths.name,
-                                                        .folder = storage->dirs.paths.run},
+                                                        .folder = storage->dirs.paths.run,
+                                                        .set = set},
                                   samples);
 }
 
@@ -182,7 +183,7 @@ invar_status invar_train_loop_score(invar_train_loop *loop)
 
     invar_token_arrays_release(&loop->flow.arrays);
     INVAR_TRY(invar_token_arrays_make(&loop->flow.arrays, &loop->flow.batch.samples, &wants));
-    INVAR_TRY(invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
+    INVAR_TRY(invar_run_hook(&loop->storage, &loop->flow, INVAR_PLUGIN_BEFORE_LOGPROB, NULL, NULL));
     INVAR_TRY(score_actor(loop));
     INVAR_TRY(invar_train_loop_check_flight(loop));
     return score_other_models(loop);
@@ -379,13 +380,4 @@ bool invar_run_skips_actor(const invar_run_storage *storage)
 {
     return storage->job->config->debug_disable_optimizer ||
            storage->position.rollout < storage->job->config->num_critic_only_steps;
-}
-
-invar_status invar_run_broadcast_loss_factor(float *out, const invar_run_flow *flow)
-{
-    const char *path = flow->job->config->custom_before_train_step_hook_path;
-
-    *out = path[0] ? (float)flow->plugins.factor : 1.0f;
-    return path[0] ? invar_ranks_broadcast(flow->world->ranks, "loss factor", 0, out, sizeof *out)
-                   : INVAR_OK;
 }

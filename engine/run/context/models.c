@@ -16,7 +16,6 @@
 #include "engine/config/check_internal.h"
 #include "engine/files/hf/hf.h"
 #include "engine/files/hf/peft.h"
-#include "engine/model/lora/adapters.h"
 #include "engine/model/lora/frozen_base.h"
 #include "engine/model/shard/master_weights.h"
 #include "engine/model/shard/param_loader.h"
@@ -31,37 +30,31 @@
 /* True if the actor begins with the weights of ref-load, unless that is another model. */
 static bool begins_at_reference(const invar_run_context *s)
 {
-    return s->config->ref_load[0] && !s->ref_has_own_spec;
+    return s->config->ref_load[0] && !s->reference.own_spec;
 }
 
-/* Fails if a named model folder has no weights: they are never initialized at random instead. */
-static invar_status check_named_weights(const char *dir)
+static uint32_t seed_of(const invar_run_context *s)
 {
-    invar_status status = invar_hf_check_weights(dir);
-
-    if (status == INVAR_OK)
-        return INVAR_OK;
-    return INVAR_FAIL(status, 0, "%s; or name weights for this model with ref-load",
-                      invar_error_last()->message);
+    return (uint32_t)s->config->seed;
 }
 
 /* Loads or initializes the adapters of the actor. */
-static invar_status init_adapters(invar_run_context *s, uint32_t seed)
+static invar_status init_adapters(invar_run_context *s)
 {
     if (!s->config->lora_adapter_path[0])
-        return invar_model_init_adapters(s->models.actor, seed, &s->dev);
+        return invar_model_init_adapters(s->models.actor, seed_of(s), &s->dev);
     INVAR_TRY(invar_hf_check_folder("lora-adapter-path", s->config->lora_adapter_path));
     return invar_peft_load(s->models.actor, s->config->lora_adapter_path, &s->dev);
 }
 
-static invar_status init_base(invar_run_context *s, uint32_t seed)
+static invar_status init_base(invar_run_context *s)
 {
     const char *dir = s->config->hf_checkpoint;
     invar_weights_origin origin;
 
     s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
     if (!dir[0])
-        return invar_model_init_base(s->models.actor, seed, &s->dev);
+        return invar_model_init_base(s->models.actor, seed_of(s), &s->dev);
     INVAR_TRY(invar_run_context_load_folder(&origin, s->models.actor, dir, 0, &s->dev));
     if (origin.adapters)
         return invar_config_fail(s->config, INVAR_KEY_HF_CHECKPOINT,
@@ -73,7 +66,7 @@ static invar_status init_base(invar_run_context *s, uint32_t seed)
 /*
  * Loads ref-load: a complete model, or only adapters, whose base is then the one without ref-load.
  */
-static invar_status load_named_actor(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
+static invar_status load_named_actor(invar_weights_origin *out, invar_run_context *s)
 {
     INVAR_TRY(invar_run_context_load_named(
         out, s, s->models.actor, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
@@ -81,29 +74,24 @@ static invar_status load_named_actor(invar_weights_origin *out, invar_run_contex
         return invar_config_fail(s->config, INVAR_KEY_LORA_ADAPTER_PATH,
                                  "would be ignored: ref-load names adapters, too");
     if (out->adapters)
-        INVAR_TRY(init_base(s, seed));
+        INVAR_TRY(init_base(s));
     s->weights_from = "ref-load";
     return INVAR_OK;
 }
 
 /* Loads the actor, except adapters that were initialized already. */
-static invar_status read_actor(invar_run_context *s, uint32_t seed)
+static invar_status read_actor(invar_run_context *s)
 {
     invar_weights_origin from = {.adapters = false};
 
-    INVAR_TRY(begins_at_reference(s) ? load_named_actor(&from, s, seed) : init_base(s, seed));
-    s->base_named = begins_at_reference(s) && !from.adapters;
+    INVAR_TRY(begins_at_reference(s) ? load_named_actor(&from, s) : init_base(s));
+    s->base.named = begins_at_reference(s) && !from.adapters;
     if (s->models.actor->format !=
         s->format) // a rank that only samples: training ranks check the base
-        return invar_base_hash(&s->sampled_base, s->models.actor, &s->dev);
+        return invar_base_hash(&s->base.sampled, s->models.actor, &s->dev);
     if (invar_model_is_adapted(s->models.actor))
-        INVAR_TRY(invar_base_hash(&s->base_weights, s->models.actor, &s->dev));
+        INVAR_TRY(invar_base_hash(&s->base.weights, s->models.actor, &s->dev));
     return invar_run_context_check_base(s, &from);
-}
-
-static uint32_t seed_of(const invar_run_context *s)
-{
-    return (uint32_t)s->config->seed;
 }
 
 /* Loads the base of the actor's adapters, or a complete model, into another model. */
@@ -112,7 +100,7 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
     const char *dir = s->config->hf_checkpoint;
     invar_weights_origin from;
 
-    if (s->base_named)
+    if (s->base.named)
         return invar_run_context_load_named(
             &from, s, model, (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load});
     if (dir[0])
@@ -127,19 +115,19 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
 static invar_status load_actor(invar_run_context *s, bool samples_alone)
 {
     if (samples_alone)
-        return invar_model_is_adapted(s->models.actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
-    INVAR_TRY(init_adapters(s, seed_of(s)));
-    INVAR_TRY(read_actor(s, seed_of(s)));
+        return invar_model_is_adapted(s->models.actor) ? read_actor(s) : INVAR_OK;
+    INVAR_TRY(init_adapters(s));
+    INVAR_TRY(read_actor(s));
     return invar_model_hash(&s->weights, s->models.actor, &s->dev);
 }
 
 /* ---- other models ---------------------------------------------------------------------------- */
 
 /*
- * Fills the critic with the actor's body and a zero head. Ranks that own rows of the actor may own
- * other rows of the critic.
+ * Sets the head of the critic to zero and, unless it has the base of the actor's adapters already,
+ * copies the actor's body. Ranks that own rows of the actor may own other rows of the critic.
  */
-static invar_status copy_actor_body(const invar_run_context *s, invar_param_loader *loader)
+static invar_status fill_critic(const invar_run_context *s, invar_param_loader *loader)
 {
     for (int64_t i = 0; i < s->models.critic->n_params; i++) {
         const invar_param *to = &s->models.critic->params[i];
@@ -147,10 +135,10 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
 
         if (to->local.experts == 0)
             continue;
-        if (to->kind == INVAR_PARAM_HEAD) {
+        if (to->kind == INVAR_PARAM_HEAD)
             INVAR_TRY(invar_param_loader_zero(loader, to));
+        if (to->kind == INVAR_PARAM_HEAD || invar_model_is_adapted(s->models.actor))
             continue;
-        }
         INVAR_TRY(invar_param_loader_buffer_all(&values, loader, to));
         INVAR_TRY(invar_full_masters_read(values, s->models.actor,
                                           invar_model_find(s->models.actor, to->name) -
@@ -160,29 +148,19 @@ static invar_status copy_actor_body(const invar_run_context *s, invar_param_load
     return INVAR_OK;
 }
 
-static invar_status zero_head(const invar_run_context *s, invar_param_loader *loader)
-{
-    for (int64_t i = 0; i < s->models.critic->n_params; i++)
-        if (s->models.critic->params[i].kind == INVAR_PARAM_HEAD &&
-            s->models.critic->params[i].local.experts > 0)
-            INVAR_TRY(invar_param_loader_zero(loader, &s->models.critic->params[i]));
-    return INVAR_OK;
-}
-
 /*
  * Initializes a critic that has no weights of its own from the actor, with a zero head. A frozen
  * base has no masters to copy, so it is read again.
  */
 static invar_status critic_from_actor(invar_run_context *s)
 {
-    bool adapted = invar_model_is_adapted(s->models.actor);
     invar_param_loader loader;
     invar_status status;
 
-    if (adapted)
+    if (invar_model_is_adapted(s->models.actor))
         INVAR_TRY(load_base_again(s, s->models.critic));
     invar_param_loader_init(&loader, s->models.critic, &s->dev);
-    status = adapted ? zero_head(s, &loader) : copy_actor_body(s, &loader);
+    status = fill_critic(s, &loader);
     invar_param_loader_release(&loader);
     return status;
 }
@@ -192,12 +170,12 @@ static invar_status load_reference(invar_run_context *s)
 {
     invar_weights_origin from;
 
-    if (!s->ref_has_own_spec)
+    if (!s->reference.own_spec)
         return invar_model_copy(s->models.reference, s->models.actor);
     INVAR_TRY(
         invar_run_context_load_named(&from, s, s->models.reference,
                                      (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
-    return invar_base_hash(&s->ref_weights, s->models.reference, &s->dev);
+    return invar_base_hash(&s->reference.weights, s->models.reference, &s->dev);
 }
 
 /*
@@ -211,7 +189,7 @@ static invar_status load_teacher(invar_run_context *s, invar_model *whole)
     INVAR_TRY(invar_run_context_load_named(
         &from, s, whole,
         (invar_config_text){INVAR_KEY_OPD_TEACHER_LOAD, s->config->opd_teacher_load}));
-    INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
+    INVAR_TRY(invar_model_hash(&s->teacher.weights, whole, &s->dev));
     memcpy(s->models.teacher->load_checksum, whole->load_checksum, sizeof whole->load_checksum);
     return invar_model_copy(s->models.teacher, whole);
 }
@@ -231,7 +209,7 @@ static invar_status make_teacher(invar_run_context *s, const invar_model_specs *
 
 const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
 {
-    return s->sampler_dev.backend ? &s->sampler_dev : &s->dev;
+    return s->sampler.dev.backend ? &s->sampler.dev : &s->dev;
 }
 
 /*
@@ -264,21 +242,18 @@ static invar_status compare_copy(const invar_run_context *s)
     return status;
 }
 
-static invar_status copy_actor(const invar_run_context *s)
-{
-    INVAR_TRY(invar_model_copy(s->models.sampler, s->models.actor));
-    return compare_copy(s);
-}
-
 /* Ops of one device context do not wait for those of another, hence the synchronization. */
 invar_status invar_run_context_refresh_sampler(invar_run_context *s)
 {
     if (!s->models.sampler)
         return INVAR_OK;
-    INVAR_TRY(invar_run_context_two_formats(s)
-                  ? invar_model_refresh_from(s->models.sampler, s->models.actor, &s->dev)
-                  : copy_actor(s));
-    return s->sampler_dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
+    if (invar_run_context_two_formats(s)) {
+        INVAR_TRY(invar_model_refresh_from(s->models.sampler, s->models.actor, &s->dev));
+    } else {
+        INVAR_TRY(invar_model_copy(s->models.sampler, s->models.actor));
+        INVAR_TRY(compare_copy(s));
+    }
+    return s->sampler.dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
 }
 
 /*
@@ -289,7 +264,7 @@ static invar_status load_sampler(invar_run_context *s)
 {
     if (invar_model_is_adapted(s->models.actor) && invar_run_context_two_formats(s)) {
         INVAR_TRY(load_base_again(s, s->models.sampler));
-        INVAR_TRY(invar_base_hash(&s->sampled_base, s->models.sampler, &s->dev));
+        INVAR_TRY(invar_base_hash(&s->base.sampled, s->models.sampler, &s->dev));
     }
     return invar_run_context_refresh_sampler(s);
 }
@@ -303,18 +278,21 @@ static invar_status load_critic(invar_run_context *s)
                         &from, s, s->models.critic,
                         (invar_config_text){INVAR_KEY_CRITIC_LOAD, s->config->critic_load})
                   : critic_from_actor(s));
-    return invar_model_hash(&s->critic_weights, s->models.critic, &s->dev);
+    return invar_model_hash(&s->critic.weights, s->models.critic, &s->dev);
 }
 
 /* Fails if a folder has no weights, before memory is allocated for them. */
 static invar_status check_folders(const invar_run_context *s, const invar_model_specs *specs)
 {
     const char *dir = s->config->hf_checkpoint;
+    invar_status status;
 
     if (specs->draft)
         INVAR_TRY(invar_hf_check_weights(s->config->speculative_draft_model_path));
-    return dir[0] && !specs->samples_alone && !begins_at_reference(s) ? check_named_weights(dir)
-                                                                      : INVAR_OK;
+    if (!dir[0] || specs->samples_alone || begins_at_reference(s))
+        return INVAR_OK;
+    status = invar_hf_check_weights(dir); // weights are never initialized at random instead
+    return invar_error_advise(status, status, "or name weights for this model with ref-load");
 }
 
 invar_model_specs invar_run_context_model_specs(const invar_run_context *s, unsigned wants)
@@ -331,12 +309,12 @@ invar_model_specs invar_run_context_model_specs(const invar_run_context *s, unsi
         invar_model_specs_sample_alone(&out);
     if (!(wants & INVAR_RUN_CONTEXT_LEARN))
         return out;
-    out.reference = invar_train_settings_reference(c) ? &s->ref_spec : NULL;
-    out.teacher = invar_train_settings_teacher(c) ? &s->teacher_spec : NULL;
-    out.critic = invar_train_settings_critic(c) ? &s->critic_spec : NULL;
-    out.reference_apart = s->ref_has_own_spec;
-    out.teacher_apart = s->teacher_apart;
-    out.critic_apart = s->critic_apart;
+    out.reference = invar_train_settings_reference(c) ? &s->reference.spec : NULL;
+    out.teacher = invar_train_settings_teacher(c) ? &s->teacher.spec : NULL;
+    out.critic = invar_train_settings_critic(c) ? &s->critic.spec : NULL;
+    out.reference_apart = s->reference.own_spec;
+    out.teacher_apart = s->teacher.own_spec;
+    out.critic_apart = s->critic.own_spec;
     out.reference_moves = c->ref_update_interval > 0;
     out.overlap = c->rollout_overlap;
     return out;
@@ -389,7 +367,7 @@ invar_status invar_run_context_policy(invar_rollout_policy *out, const invar_run
     invar_hasher_update(&hasher, arithmetic, sizeof arithmetic);
     if (adapted) {
         invar_hasher_update(&hasher, &spec.lora.alpha, sizeof spec.lora.alpha);
-        invar_hasher_update(&hasher, s->base_weights.bytes, sizeof s->base_weights.bytes);
+        invar_hasher_update(&hasher, s->base.weights.bytes, sizeof s->base.weights.bytes);
     }
     if (spec.lora.rslora)
         invar_hasher_update(&hasher, "rslora", sizeof "rslora");

@@ -16,8 +16,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/text.h"
+#include "base/minmax.h"
 #include "base/process/process.h"
-#include "engine/config/check_internal.h"
 #include "engine/files/hf/hf.h"
 #include "engine/run/context/internal.h"
 #include "engine/run/train_settings.h"
@@ -31,19 +31,14 @@
 #define SMALL_HIDDEN 256 /* narrower models keep at most SMALL_THREADS threads busy */
 #define SMALL_THREADS 2  /* more threads cost more to wake than they compute */
 
-static int64_t default_threads(const invar_model_spec *spec, const invar_local_ranks *crowd)
-{
-    int64_t most = invar_process_cores(crowd->process_ranks, crowd->host_ranks);
-
-    return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
-}
-
+/* The recipe's threads, or the cores of this rank; small models get few. */
 static int64_t count_threads(const invar_run_context *s, const invar_local_ranks *crowd)
 {
     int64_t threads = s->config->threads;
+    int64_t most = invar_process_cores(crowd->process_ranks, crowd->host_ranks);
 
     if (threads == 0)
-        return default_threads(&s->spec, crowd);
+        return s->spec.hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
     return threads > crowd->process_ranks ? threads / crowd->process_ranks : 1;
 }
 
@@ -97,15 +92,15 @@ static invar_status open_device(invar_run_context *s, bool any, bool profiled,
 static invar_status open_beside(invar_run_context *s)
 {
     if (s->pool)
-        INVAR_TRY(invar_pool_new(&s->sampler_pool, invar_pool_threads(s->pool)));
+        INVAR_TRY(invar_pool_new(&s->sampler.pool, invar_pool_threads(s->pool)));
     if (s->profile)
-        INVAR_TRY(invar_profile_new(&s->sampler_profile));
-    s->sampler_dev = s->dev;
-    s->sampler_dev.profiler = invar_profile_meter(s->sampler_profile);
-    s->sampler_dev.pool = s->sampler_pool;
-    s->sampler_dev.context = NULL;
-    s->sampler_dev.high_priority = true; // its ops are few and depend on each other
-    return invar_device_open(&s->sampler_dev);
+        INVAR_TRY(invar_profile_new(&s->sampler.profile));
+    s->sampler.dev = s->dev;
+    s->sampler.dev.profiler = invar_profile_meter(s->sampler.profile);
+    s->sampler.dev.pool = s->sampler.pool;
+    s->sampler.dev.context = NULL;
+    s->sampler.dev.high_priority = true; // its ops are few and depend on each other
+    return invar_device_open(&s->sampler.dev);
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -135,10 +130,10 @@ static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
 
 static void add_stop(invar_run_context *s, int32_t id)
 {
-    for (int64_t i = 0; i < s->n_stop_ids; i++)
-        if (s->stop_ids[i] == id)
+    for (int64_t i = 0; i < s->stops.n_ids; i++)
+        if (s->stops.ids[i] == id)
             return;
-    s->stop_ids[s->n_stop_ids++] = id;
+    s->stops.ids[s->stops.n_ids++] = id;
 }
 
 static invar_status read_stops(invar_run_context *s)
@@ -148,7 +143,7 @@ static invar_status read_stops(invar_run_context *s)
     invar_status status;
 
     INVAR_TRY(invar_config_ids(&given_ids, &count, s->config, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
-    status = INVAR_ALLOC(s->stop_ids, (size_t)(count + s->spec.n_eos + 1), "stop ids");
+    status = INVAR_ALLOC(s->stops.ids, (size_t)(count + s->spec.n_eos + 1), "stop ids");
     if (status == INVAR_OK) {
         for (int64_t i = 0; i < s->spec.n_eos; i++)
             add_stop(s, s->spec.eos[i]);
@@ -159,7 +154,8 @@ static invar_status read_stops(invar_run_context *s)
     }
     invar_free(given_ids);
     if (status == INVAR_OK)
-        status = invar_config_strings(&s->stop, &s->n_stop, s->config, INVAR_KEY_ROLLOUT_STOP);
+        status = invar_config_strings(&s->stops.texts, &s->stops.n_texts, s->config,
+                                      INVAR_KEY_ROLLOUT_STOP);
     return status;
 }
 
@@ -201,6 +197,21 @@ invar_status invar_run_context_data(invar_dataset **out, const invar_run_context
     return invar_dataset_open(out, &o, s->tokenizer);
 }
 
+void invar_data_lengths_add(invar_data_lengths *out, const invar_dataset *data, bool eval)
+{
+    int64_t size = data ? invar_dataset_size(data) : 0;
+    int64_t *prompt = eval ? &out->eval : &out->prompt;
+
+    if (eval)
+        out->eval_prompts = invar_max_i64(out->eval_prompts, size);
+    for (int64_t i = 0; i < size; i++) {
+        const invar_prompt *p = invar_dataset_prompt(data, i);
+        *prompt = invar_max_i64(*prompt, p->n_tokens);
+        out->answer = invar_max_i64(out->answer, p->n_answer);
+        out->total = invar_max_i64(out->total, p->n_tokens + p->n_answer);
+    }
+}
+
 invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_context *s,
                                       const char *text)
 {
@@ -233,55 +244,43 @@ invar_sampling_params invar_run_context_sampling(const invar_run_context *s)
                                    .min_p = (float)c->rollout_min_p,
                                    .max_response = c->rollout_max_response_len,
                                    .max_context = c->rollout_max_context_len,
-                                   .stop_ids = s->stop_ids,
-                                   .n_stop_ids = s->n_stop_ids,
-                                   .stop = (const char *const *)s->stop,
-                                   .n_stop = s->n_stop,
+                                   .stop_ids = s->stops.ids,
+                                   .n_stop_ids = s->stops.n_ids,
+                                   .stop = (const char *const *)s->stops.texts,
+                                   .n_stop = s->stops.n_texts,
                                    .skip_special = c->rollout_skip_special_tokens};
-}
-
-static invar_speculation speculation_of(const invar_run_context *s)
-{
-    const invar_config *c = s->config;
-
-    return (invar_speculation){.model = s->models.draft,
-                               .algorithm = c->speculative_algorithm,
-                               .tokens = c->speculative_num_draft_tokens,
-                               .window = {c->speculative_ngram_min_match_window_size,
-                                          c->speculative_ngram_max_match_window_size}};
 }
 
 invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 {
     const invar_config *c = s->config;
 
-    return (invar_rollout_exec_options){.concurrency = c->rollout_concurrency,
-                                        .prefill_chunk = c->chunked_prefill_size,
-                                        .page_size = c->page_size,
-                                        .pages = c->kv_pages,
-                                        .no_prefix_sharing = c->disable_prefix_sharing,
-                                        .no_graphs = c->disable_cuda_graph,
-                                        .speculation = speculation_of(s)};
+    return (invar_rollout_exec_options){
+        .concurrency = c->rollout_concurrency,
+        .prefill_chunk = c->chunked_prefill_size,
+        .page_size = c->page_size,
+        .pages = c->kv_pages,
+        .no_prefix_sharing = c->disable_prefix_sharing,
+        .no_graphs = c->disable_cuda_graph,
+        .speculation = {.model = s->models.draft,
+                        .algorithm = c->speculative_algorithm,
+                        .tokens = c->speculative_num_draft_tokens,
+                        .window = {c->speculative_ngram_min_match_window_size,
+                                   c->speculative_ngram_max_match_window_size}}};
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
-
-/* Reports a folder that has no model, before a missing file in it is reported. */
-static invar_status find_models(const invar_run_context *s)
-{
-    const char *draft = s->config->speculative_draft_model_path;
-
-    if (s->config->hf_checkpoint[0])
-        INVAR_TRY(invar_hf_check_model("hf-checkpoint", s->config->hf_checkpoint));
-    return invar_run_context_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
-                                       : INVAR_OK;
-}
 
 static invar_status open_all(invar_run_context *s, unsigned wants, const invar_local_ranks *crowd)
 {
     invar_model_specs specs;
 
-    INVAR_TRY(find_models(s));
+    // a folder without a model is reported before a missing file in it
+    if (s->config->hf_checkpoint[0])
+        INVAR_TRY(invar_hf_check_model("hf-checkpoint", s->config->hf_checkpoint));
+    if (invar_run_context_drafts(s))
+        INVAR_TRY(invar_hf_check_model("speculative-draft-model-path",
+                                       s->config->speculative_draft_model_path));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(invar_run_context_read_specs(s, wants));
     INVAR_TRY(open_device(s, (wants & INVAR_RUN_CONTEXT_ANY_DEVICE) != 0,
@@ -326,13 +325,13 @@ void invar_run_context_close(invar_run_context *session)
     invar_dataset_close(session->data);
     invar_model_set_release(&session->models);
     invar_tokenizer_free(session->tokenizer);
-    invar_free(session->stop_ids);
-    invar_free(session->stop);
-    invar_device_close(&session->sampler_dev);
+    invar_free(session->stops.ids);
+    invar_free(session->stops.texts);
+    invar_device_close(&session->sampler.dev);
     invar_device_close(&session->dev);
-    invar_profile_free(session->sampler_profile);
+    invar_profile_free(session->sampler.profile);
     invar_profile_free(session->profile);
-    invar_pool_free(session->sampler_pool);
+    invar_pool_free(session->sampler.pool);
     invar_pool_free(session->pool);
     *session = (invar_run_context){0};
 }

@@ -34,46 +34,74 @@ typedef struct invar_weights_origin {
                                                 trained */
 } invar_weights_origin;
 
+/* Largest lengths in the data, in tokens. If a field is 0, the recipe's bound is used. */
+typedef struct invar_data_lengths {
+    int64_t prompt;                 /* longest prompt of training */
+    int64_t answer;                 /* longest answer of training and evaluation */
+    int64_t total;                  /* longest prompt with its answer, of both, for SFT */
+    bool evaluates;                 /* the run evaluates during training */
+    int64_t eval;                   /* longest prompt of evaluation */
+    int64_t eval_prompts;           /* number of prompts in the largest evaluation set */
+    int64_t per_prompt;             /* largest number of samples per prompt of evaluation */
+    int64_t response;               /* largest response length of evaluation */
+    invar_sampling_params sampling; /* evaluation parameters that need most memory */
+} invar_data_lengths;
+
+/* Spec and weights of a model besides the actor; zeroed weights without such a model. */
+typedef struct invar_other_model {
+    invar_model_spec spec;
+    bool own_spec; /* the folder of the model has another config.json than the actor */
+    /* digest of the initial weights; of a reference, if it has its own spec, in ops format */
+    invar_digest weights;
+} invar_other_model;
+
+/* The frozen base of the actor's adapters. */
+typedef struct invar_adapter_base {
+    invar_digest weights; /* in the format of ops */
+    invar_digest sampled; /* in rollout_format, if that differs from `format` */
+    bool named;           /* ref-load has the base, and is not a folder of adapters only */
+} invar_adapter_base;
+
+/* Device context of the sampling thread, on the device of training; zeroed without a thread. */
+typedef struct invar_sampler_device {
+    invar_device dev;
+    invar_pool *pool;       /* threads, as many as training has */
+    invar_profile *profile; /* op profile, or NULL */
+} invar_sampler_device;
+
+/* Tokens of model, tokenizer and recipe, and texts, that end a sample. */
+typedef struct invar_stop_list {
+    int32_t *ids; /* (n_ids) */
+    int64_t n_ids;
+    char **texts; /* (n_texts) */
+    int64_t n_texts;
+} invar_stop_list;
+
 typedef struct invar_run_context {
     const invar_config *config; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
     bool imagined; /* the device is a simulated GPU, since this host has no GPU; its ops have
                       the scratch of the CPU */
-    invar_device sampler_dev; /* device context of the sampling thread, on the same device as
-                                 `dev`; no backend without a thread */
-    invar_pool *sampler_pool; /* threads of that device, as many as in `pool` */
-    invar_profile *profile, *sampler_profile; /* op profiles of dev and sampler_dev, or NULL */
+    invar_profile *profile; /* op profile of `dev`, or NULL */
+    invar_sampler_device sampler;
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;
     const invar_layout *layout; /* layout of the ranks that the models are divided over; NULL
                                    for one rank */
     invar_model_set models;
-    invar_model_spec ref_spec, teacher_spec, critic_spec;
-    bool ref_has_own_spec, teacher_apart,
-        critic_apart; /* the folder of this model has another config.json than the actor */
+    invar_other_model reference, teacher, critic;
     invar_model_spec draft_spec;
     invar_eval_config evals;  /* sets of eval-config, once invar_evaluate_read_sets has read them */
     invar_dataset *data;      /* NULL without prompt-data */
     invar_digest weights;     /* digest of the actor's initial weights */
-    invar_digest ref_weights; /* digest of a reference with its own spec, in the format of ops */
-    invar_digest teacher_weights, critic_weights; /* digests of these models, if the run has them */
-    /* digest of the actor's frozen base, in the format of ops */
-    invar_digest base_weights;
-    invar_digest sampled_base; /* digest of the actor's frozen base in rollout_format, if that
-                                  differs from `format` */
-    invar_digest filled;       /* checksum of what was loaded into this copy of the models, equal in
-                                  all copies; zero without data-parallel ranks */
-    const char *weights_from;  /* "ref-load", "hf-checkpoint" or "seed" */
-    bool base_named;           /* ref-load has the base of the adapters, and is not a folder of
-                                  adapters only */
+    invar_adapter_base base;  /* zeroed without adapters */
+    invar_digest filled;      /* checksum of what was loaded into this copy of the models, equal in
+                                all copies; zero without data-parallel ranks */
+    const char *weights_from; /* "ref-load", "hf-checkpoint" or "seed" */
     invar_weights_origin loaded; /* set by invar_run_context_load_newest */
-    int32_t *stop_ids;           /* (n_stop_ids) end tokens of the model, the tokenizer and the
-                                    recipe */
-    int64_t n_stop_ids;
-    char **stop;
-    int64_t n_stop;
+    invar_stop_list stops;
 } invar_run_context;
 
 /* Flags that select what a run context opens. */
@@ -176,6 +204,9 @@ invar_rollout_exec_options invar_run_context_limits(const invar_run_context *ses
 /* Opens the data set `path`, which is prompt-data or one of eval-prompt-data. */
 invar_status invar_run_context_data(invar_dataset **out, const invar_run_context *session,
                                     const char *path, bool eval) INVAR_MUST_USE;
+
+/* Includes a data set of training or, if `eval`, of evaluation in *out. `data` may be NULL. */
+void invar_data_lengths_add(invar_data_lengths *out, const invar_dataset *data, bool eval);
 
 /* Makes a data set with one prompt: the text itself or, with a chat template, a user message. */
 invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_context *session,

@@ -27,18 +27,6 @@ static int64_t value_or(int64_t value, int64_t fallback)
     return value ? value : fallback;
 }
 
-static void read_experts(invar_model_spec *spec, const invar_config *c)
-{
-    spec->experts = c->num_experts;
-    if (!spec->experts)
-        return;
-    spec->experts_per_token = c->moe_router_topk;
-    spec->expert_intermediate = value_or(c->moe_ffn_hidden_size, spec->intermediate);
-    spec->normalize_experts = true;
-    for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
-        spec->sparse[i] = true;
-}
-
 static invar_status spec_from_recipe(invar_run_context *s)
 {
     const invar_config *c = s->config;
@@ -64,19 +52,15 @@ static invar_status spec_from_recipe(invar_run_context *s)
         spec->eos[0] = eos;
         spec->n_eos = 1;
     }
-    read_experts(spec, c);
+    spec->experts = c->num_experts;
+    if (!spec->experts)
+        return invar_model_spec_check(spec);
+    spec->experts_per_token = c->moe_router_topk;
+    spec->expert_intermediate = value_or(c->moe_ffn_hidden_size, spec->intermediate);
+    spec->normalize_experts = true;
+    for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
+        spec->sparse[i] = true;
     return invar_model_spec_check(spec);
-}
-
-static invar_status read_lora(invar_lora_spec *out, const invar_config *c)
-{
-    *out = (invar_lora_spec){.rank = c->lora_rank};
-    if (out->rank == 0)
-        return INVAR_OK;
-    out->alpha = (float)c->lora_alpha;
-    out->rslora = c->use_rslora;
-    INVAR_TRY(invar_lora_patterns(out, c->rank_pattern, c->alpha_pattern));
-    return invar_lora_targets(&out->targets, c->target_modules);
 }
 
 /* Sets the arithmetic, which the recipe decides for every model. */
@@ -90,8 +74,16 @@ static void set_arithmetic(invar_model_spec *spec, const invar_config *c)
 
 invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar_config *config)
 {
+    invar_lora_spec *lora = &spec->lora;
+
     set_arithmetic(spec, config);
-    return read_lora(&spec->lora, config);
+    *lora = (invar_lora_spec){.rank = config->lora_rank};
+    if (lora->rank == 0)
+        return INVAR_OK;
+    lora->alpha = (float)config->lora_alpha;
+    lora->rslora = config->use_rslora;
+    INVAR_TRY(invar_lora_patterns(lora, config->rank_pattern, config->alpha_pattern));
+    return invar_lora_targets(&lora->targets, config->target_modules);
 }
 
 invar_status invar_run_context_check_actor(const invar_config *config, const invar_model_spec *spec)
@@ -311,13 +303,13 @@ static invar_status check_language(const invar_run_context *s, const invar_model
 /* Reads the reference's spec, which decides whether ref-load has the actor's weights. */
 static invar_status read_reference(invar_run_context *s)
 {
-    s->ref_spec = s->spec;
-    s->ref_spec.lora = (invar_lora_spec){0};
+    s->reference.spec = s->spec;
+    s->reference.spec.lora = (invar_lora_spec){0};
     if (!invar_train_settings_reference(s->config))
         return INVAR_OK;
-    INVAR_TRY(read_other_spec(&s->ref_spec, &s->ref_has_own_spec, s,
+    INVAR_TRY(read_other_spec(&s->reference.spec, &s->reference.own_spec, s,
                               (invar_config_text){INVAR_KEY_REF_LOAD, s->config->ref_load}));
-    return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
+    return check_language(s, &s->reference.spec, INVAR_KEY_REF_LOAD);
 }
 
 static invar_status read_others(invar_run_context *s)
@@ -325,15 +317,15 @@ static invar_status read_others(invar_run_context *s)
     const invar_config_text teacher = {INVAR_KEY_OPD_TEACHER_LOAD, s->config->opd_teacher_load};
     const invar_config_text critic = {INVAR_KEY_CRITIC_LOAD, s->config->critic_load};
 
-    s->teacher_spec = s->critic_spec = s->spec;
-    s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
+    s->teacher.spec = s->critic.spec = s->spec;
+    s->teacher.spec.lora = s->critic.spec.lora = (invar_lora_spec){0};
     if (invar_train_settings_teacher(s->config))
-        INVAR_TRY(read_other_spec(&s->teacher_spec, &s->teacher_apart, s, teacher));
+        INVAR_TRY(read_other_spec(&s->teacher.spec, &s->teacher.own_spec, s, teacher));
     if (invar_train_settings_critic(s->config))
-        INVAR_TRY(read_other_spec(&s->critic_spec, &s->critic_apart, s, critic));
-    s->critic_spec.value_head = true;
-    s->critic_spec.tied = false;
-    return check_language(s, &s->teacher_spec, teacher.key);
+        INVAR_TRY(read_other_spec(&s->critic.spec, &s->critic.own_spec, s, critic));
+    s->critic.spec.value_head = true;
+    s->critic.spec.tied = false;
+    return check_language(s, &s->teacher.spec, teacher.key);
 }
 
 invar_status invar_run_context_read_specs(invar_run_context *s, unsigned wants)

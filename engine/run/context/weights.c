@@ -12,7 +12,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/config/check_internal.h"
 #include "engine/files/hf/hf.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/shard/param_loader.h"
@@ -25,13 +24,18 @@
 
 /* ---- sets of a checkpoint -------------------------------------------------------------------- */
 
-/* Loads a shard: reads the complete tensor into host memory and copies this rank's part. */
-static invar_status load_shard(float *out, const invar_param *p, invar_checkpoint *c,
-                               const char *set)
+invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_checkpoint *c,
+                                        const char *set)
 {
-    invar_tensor whole = invar_param_full_tensor(p, NULL);
+    bool divided = invar_param_elements(p) < invar_param_all_elements(p);
+    invar_tensor whole = invar_param_full_tensor(p, divided ? NULL : out);
     invar_status status;
 
+    if (p->local.experts == 0)
+        return invar_checkpoint_skip_tensor(c, set, p->name);
+    if (!divided)
+        return invar_checkpoint_load(&whole, c, set, p->name);
+    // the complete tensor is read into host memory, and this rank keeps its part
     INVAR_TRY(invar_alloc(&whole.data, (size_t)invar_param_all_elements(p), sizeof(float),
                           "a tensor of a checkpoint"));
     status = invar_checkpoint_load(&whole, c, set, p->name);
@@ -39,18 +43,6 @@ static invar_status load_shard(float *out, const invar_param *p, invar_checkpoin
         invar_param_shard_extract(out, p, &p->local, whole.data);
     invar_free(whole.data);
     return status;
-}
-
-invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_checkpoint *c,
-                                        const char *set)
-{
-    invar_tensor whole = invar_param_full_tensor(p, out);
-
-    if (p->local.experts == 0)
-        return invar_checkpoint_skip_tensor(c, set, p->name);
-    if (invar_param_elements(p) < invar_param_all_elements(p))
-        return load_shard(out, p, c, set);
-    return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
 static invar_status load_param(invar_param_loader *loader, const invar_param *p,
@@ -301,7 +293,7 @@ invar_status invar_run_context_check_base(const invar_run_context *s,
                                           const invar_weights_origin *from)
 {
     if (!from->adapters || strcmp(from->format, invar_format_name(s->format)) != 0 ||
-        invar_digest_equal(&from->base, &s->base_weights))
+        invar_digest_equal(&from->base, &s->base.weights))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s has adapters of another base: give the hf-checkpoint, ref-load or "
@@ -317,7 +309,7 @@ void invar_run_context_describe_adapters(invar_checkpoint_adapters *out,
     *out = (invar_checkpoint_adapters){.rank = lora->rank,
                                        .alpha = lora->alpha,
                                        .rslora = lora->rslora,
-                                       .base = session->base_weights};
+                                       .base = session->base.weights};
     memcpy(out->ranks, lora->ranks, sizeof out->ranks);
     memcpy(out->alphas, lora->alphas, sizeof out->alphas);
     format_targets(out->targets, lora->targets);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json/text.h"
 #include "base/process/module.h"
 #include "base/text.h"
 #include "engine/record/kept_samples.h"
@@ -59,6 +60,12 @@ static invar_status gather_identity(identity *id, const invar_run_storage *stora
                                     const invar_run_models *models)
 {
     const invar_run_context *s = &models->context;
+    const struct {
+        const invar_other_model *model;
+        const char *key;
+    } others[] = {{&s->reference, "reference model hash"},
+                  {&s->teacher, "teacher model hash"},
+                  {&s->critic, "critic model hash"}};
     const invar_digest none = {{0}};
     invar_digest digest;
 
@@ -72,26 +79,21 @@ static invar_status gather_identity(identity *id, const invar_run_storage *stora
     }
     INVAR_TRY(invar_model_spec_hash(&digest, &s->spec));
     add_digest(id, "model hash", &digest);
-    if (s->ref_has_own_spec) {
-        INVAR_TRY(invar_model_spec_hash(&digest, &s->ref_spec));
-        add_digest(id, "reference model hash", &digest);
-        add_digest(id, INVAR_TRAIN_REFERENCE, &s->ref_weights);
-    }
-    if (s->teacher_apart) {
-        INVAR_TRY(invar_model_spec_hash(&digest, &s->teacher_spec));
-        add_digest(id, "teacher model hash", &digest);
-    }
-    if (s->critic_apart) {
-        INVAR_TRY(invar_model_spec_hash(&digest, &s->critic_spec));
-        add_digest(id, "critic model hash", &digest);
+    for (int i = 0; i < 3; i++) {
+        if (!others[i].model->own_spec)
+            continue;
+        INVAR_TRY(invar_model_spec_hash(&digest, &others[i].model->spec));
+        add_digest(id, others[i].key, &digest);
+        if (others[i].model == &s->reference)
+            add_digest(id, INVAR_TRAIN_REFERENCE, &s->reference.weights);
     }
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     if (s->spec.lora.rank > 0)
-        add_digest(id, "base hash", &s->base_weights);
+        add_digest(id, "base hash", &s->base.weights);
     if (invar_train_settings_teacher(storage->job->config))
-        add_digest(id, "teacher hash", &s->teacher_weights);
+        add_digest(id, "teacher hash", &s->teacher.weights);
     if (invar_train_settings_critic(storage->job->config))
-        add_digest(id, "critic hash", &s->critic_weights);
+        add_digest(id, "critic hash", &s->critic.weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
     if (s->data) {
@@ -177,17 +179,28 @@ static invar_status find_saved_rollouts(invar_run_storage *storage, invar_run_mo
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-enum { MODEL_FACTS = 4 };
+enum { NUMBERS = INVAR_OP_COUNT + 5 }; /* revisions of ops, and numbers of model, data and ranks */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS +
-                            INVAR_USER_FACTS_MAX + 3 + MODEL_FACTS];
+    invar_ledger_fact
+        items[INVAR_KEY_COUNT + NUMBERS + 2 * INVAR_PLUGINS + INVAR_USER_FACTS_MAX + 2];
     size_t count;
-    char revision[INVAR_OP_COUNT][16];
+    char numbers[NUMBERS][24];
+    size_t n_numbers;
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
-    char dropped[24], ranks[24];
-    char model[MODEL_FACTS][24];
 } facts;
+
+static void add_fact(facts *f, const char *scope, const char *key, const char *value)
+{
+    f->items[f->count++] = (invar_ledger_fact){scope, key, value};
+}
+
+static void add_number(facts *f, const char *scope, const char *key, int64_t value)
+{
+    INVAR_CHECK(f->n_numbers < NUMBERS);
+    (void)snprintf(f->numbers[f->n_numbers], sizeof f->numbers[0], "%" PRId64, value);
+    add_fact(f, scope, key, f->numbers[f->n_numbers++]);
+}
 
 /*
  * Adds names and hashes of plug-ins as facts. They are not part of the identity: their replies are
@@ -200,50 +213,32 @@ static void add_plugins(facts *f, const invar_run_flow *flow)
         const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
 
         if (plugin && invar_plugin_title(plugin)[0])
-            f->items[f->count++] = (invar_ledger_fact){"plugin-name", invar_plugin_name(plugin),
-                                                       invar_plugin_title(plugin)};
+            add_fact(f, "plugin-name", invar_plugin_name(plugin), invar_plugin_title(plugin));
         if (!hash)
             continue;
         invar_digest_format(f->plugin[i], hash);
-        f->items[f->count++] =
-            (invar_ledger_fact){INVAR_PLUGIN_SCOPE, invar_plugin_name(plugin), f->plugin[i]};
+        add_fact(f, INVAR_PLUGIN_SCOPE, invar_plugin_name(plugin), f->plugin[i]);
     }
-}
-
-/* Returns the number of elements of all parameters, without adapters. */
-static int64_t count_elements(const invar_model *model)
-{
-    int64_t count = 0;
-
-    for (int64_t i = 0; i < model->n_base; i++) {
-        const invar_param *p = &model->base[i];
-        count += p->stack * p->rows * (p->cols ? p->cols : 1);
-    }
-    return count;
 }
 
 /* Adds facts about the loaded model, which the recipe does not describe if a folder does. */
 static void add_model(facts *f, const invar_run_context *s)
 {
-    const struct {
-        const char *key;
-        int64_t value;
-    } numbers[] = {{"layers", s->spec.layers},
-                   {"hidden-size", s->spec.hidden},
-                   {"parameters", count_elements(s->models.actor)}};
+    int64_t parameters = 0; // without adapters
 
-    f->items[f->count++] =
-        (invar_ledger_fact){INVAR_LEDGER_MODEL_SCOPE, "family", invar_family_name(s->spec.family)};
-    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
-        (void)snprintf(f->model[n], sizeof f->model[n], "%" PRId64, numbers[n].value);
-        f->items[f->count++] =
-            (invar_ledger_fact){INVAR_LEDGER_MODEL_SCOPE, numbers[n].key, f->model[n]};
-    }
+    for (int64_t i = 0; i < s->models.actor->n_base; i++)
+        parameters += invar_param_all_elements(&s->models.actor->base[i]);
+    add_fact(f, INVAR_LEDGER_MODEL_SCOPE, "family", invar_family_name(s->spec.family));
+    add_number(f, INVAR_LEDGER_MODEL_SCOPE, "layers", s->spec.layers);
+    add_number(f, INVAR_LEDGER_MODEL_SCOPE, "hidden-size", s->spec.hidden);
+    add_number(f, INVAR_LEDGER_MODEL_SCOPE, "parameters", parameters);
 }
 
 static void gather_facts(facts *f, const invar_train_loop *loop)
 {
-    f->count = 0;
+    const invar_dataset *data = loop->models.context.data;
+
+    f->count = f->n_numbers = 0;
     add_model(f, &loop->models.context);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
@@ -253,25 +248,17 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
             // the environment variable INVAR_SAVE may have named the folder
             e.text = loop->storage.dirs.paths.save;
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
-            f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
+            add_fact(f, "free", e.key->name, e.text);
     }
-    if (loop->models.context.data && invar_dataset_dropped_count(loop->models.context.data)) {
-        (void)snprintf(f->dropped, sizeof f->dropped, "%" PRId64,
-                       invar_dataset_dropped_count(loop->models.context.data));
-        f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
-    }
+    if (data && invar_dataset_dropped_count(data))
+        add_number(f, "data", "prompts-left-out", invar_dataset_dropped_count(data));
     if (loop->world.all) {
-        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_ranks_size(loop->world.all));
-        f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
-        f->items[f->count++] =
-            (invar_ledger_fact){"layout", "transport", loop->world.transport.text};
+        add_number(f, "layout", "ranks", invar_ranks_size(loop->world.all));
+        add_fact(f, "layout", "transport", loop->world.transport.text);
     }
-    for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",
-                       invar_op_revision((invar_op)op));
-        f->items[f->count++] = (invar_ledger_fact){INVAR_OP_REVISIONS_SCOPE,
-                                                   invar_op_name((invar_op)op), f->revision[op]};
-    }
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        add_number(f, INVAR_OP_REVISIONS_SCOPE, invar_op_name((invar_op)op),
+                   invar_op_revision((invar_op)op));
     add_plugins(f, &loop->flow);
     for (size_t i = 0; i < loop->storage.identity.facts.count; i++)
         f->items[f->count++] = loop->storage.identity.facts.items[i];
@@ -346,14 +333,6 @@ static invar_status compare_pair(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Compares the pairs that only this identity has: evaluation data, a critic, a later key. */
-static void find_only_here(first_other *other)
-{
-    for (size_t i = 0; i < other->id->count; i++)
-        if (!other->met[i])
-            keep_difference(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
-}
-
 /*
  * True if a fork could have the other value. Checkpoints of debug-rollout-only have no weights, so
  * such a fork must keep the initial ones, and cannot train.
@@ -419,7 +398,9 @@ static invar_status check_same(const invar_run_storage *storage, const invar_run
     INVAR_TRY(gather_identity(&id, storage, models));
     other.id = &id;
     INVAR_TRY(invar_ledger_select(ledger, &request));
-    find_only_here(&other);
+    for (size_t i = 0; i < id.count; i++) // evaluation data, a critic, a later key
+        if (!other.met[i])
+            keep_difference(&other, id.pairs[i].key, "not set", id.pairs[i].value);
     if (storage->job->options->replay)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "this is not the recorded run: its %s%s was %s and is %s; give the files "
@@ -485,49 +466,57 @@ invar_status invar_run_identify(invar_run_storage *storage, invar_run_models *mo
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Inputs that all ranks must have alike, as pairs of a key and its value. */
-typedef struct rank_inputs {
-    char *text; /* "key\0value\0..." */
-    size_t bytes;
-} rank_inputs;
-
-static void add_text(rank_inputs *to, const char *text)
+/* Inputs that all ranks must have alike are texts "key\0value\0...". */
+static void add_text(invar_json_text *to, const char *text)
 {
-    size_t bytes = strlen(text) + 1;
-
-    if (to->text)
-        memcpy(to->text + to->bytes, text, bytes);
-    to->bytes += bytes;
+    invar_json_text_append(to, text, strlen(text) + 1);
 }
 
-#define MOST_MODULES 8
+/* Appends the hash of a file. */
+static invar_status add_file_hash(invar_json_text *to, const char *path)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+    int64_t bytes;
 
-/* Digests of the files of the program; empty for a module that it does not have. */
-typedef struct files {
-    char program[INVAR_DIGEST_HEX_SIZE];
-    char modules[MOST_MODULES][INVAR_DIGEST_HEX_SIZE]; /* in the order of invar_module_names */
-} files;
+    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
+    invar_digest_format(hex, &digest);
+    add_text(to, hex);
+    return INVAR_OK;
+}
+
+/* Appends the hashes of the program and its modules; "" for a module that it does not have. */
+static invar_status add_program(invar_json_text *to)
+{
+    char path[INVAR_PATH_SIZE], name[64];
+
+    add_text(to, "program");
+    INVAR_TRY(add_file_hash(to, "/proc/self/exe"));
+    for (size_t i = 0; invar_module_names[i] && to->status == INVAR_OK; i++) {
+        bool has = invar_module_path(path, invar_module_names[i]) == INVAR_OK;
+
+        if (!has)
+            invar_error_clear();
+        (void)snprintf(name, sizeof name, "module %s", invar_module_names[i]);
+        add_text(to, name);
+        if (has)
+            INVAR_TRY(add_file_hash(to, path));
+        else
+            add_text(to, "");
+    }
+    return to->status;
+}
 
 /*
- * Appends what is known before any file is read: program and modules, options, and all keys of the
- * recipe. Free keys count, since each rank decides by itself when to save or to evaluate. If `to`
- * has no memory, it is only measured.
+ * Appends the options and all keys of the recipe. Free keys count, since each rank decides by
+ * itself when to save or to evaluate.
  */
-static void add_recipe(rank_inputs *to, const files *own, const invar_run_storage *storage)
+static void add_recipe(invar_json_text *to, const invar_run_storage *storage)
 {
     char until[24], step[24];
 
     (void)snprintf(until, sizeof until, "%" PRId64, storage->job->options->until);
     (void)snprintf(step, sizeof step, "%" PRId64, storage->job->options->fork_step);
-    to->bytes = 0;
-    add_text(to, "program");
-    add_text(to, own->program);
-    for (size_t i = 0; invar_module_names[i]; i++) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "module %s", invar_module_names[i]);
-        add_text(to, name);
-        add_text(to, own->modules[i]);
-    }
     add_text(to, "until");
     add_text(to, until);
     add_text(to, "fork");
@@ -545,13 +534,12 @@ static void add_recipe(rank_inputs *to, const files *own, const invar_run_storag
 }
 
 /* Appends the hashes of all files that were read. */
-static void add_files(rank_inputs *to, const invar_run_context *s, const identity *id)
+static void add_files(invar_json_text *to, const invar_run_context *s, const identity *id)
 {
     char filled[INVAR_DIGEST_HEX_SIZE], sampled[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(filled, &s->filled);
-    invar_digest_format(sampled, &s->sampled_base);
-    to->bytes = 0;
+    invar_digest_format(sampled, &s->base.sampled);
     for (size_t i = id->count - id->n_hex; i < id->count; i++) {
         add_text(to, id->pairs[i].key);
         add_text(to, id->pairs[i].value);
@@ -562,35 +550,9 @@ static void add_files(rank_inputs *to, const invar_run_context *s, const identit
     add_text(to, sampled);
 }
 
-static invar_status hash_file(char out[INVAR_DIGEST_HEX_SIZE], const char *path)
-{
-    invar_digest digest;
-    int64_t bytes;
-
-    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
-    invar_digest_format(out, &digest);
-    return INVAR_OK;
-}
-
-static invar_status hash_program(files *out)
-{
-    char path[INVAR_PATH_SIZE];
-
-    INVAR_TRY(hash_file(out->program, "/proc/self/exe"));
-    for (size_t i = 0; invar_module_names[i]; i++) {
-        INVAR_CHECK(i < MOST_MODULES);
-        out->modules[i][0] = '\0';
-        if (invar_module_path(path, invar_module_names[i]) == INVAR_OK)
-            INVAR_TRY(hash_file(out->modules[i], path));
-        else
-            invar_error_clear();
-    }
-    return INVAR_OK;
-}
-
 /* Broadcasts the text of rank `from`. The caller frees *text. */
 static invar_status broadcast_text(char **text, const invar_run_world *world, int from,
-                                   const rank_inputs *own)
+                                   const invar_json_text *own)
 {
     int64_t bytes = (int64_t)own->bytes;
 
@@ -598,7 +560,7 @@ static invar_status broadcast_text(char **text, const invar_run_world *world, in
     INVAR_TRY(INVAR_ALLOC(*text, (size_t)bytes + 2, "what a rank is given"));
     memset(*text, 0, (size_t)bytes + 2); // ends with two NULs, whatever the other rank sends
     if (invar_comm_rank(world->all->world) == from)
-        memcpy(*text, own->text, own->bytes);
+        memcpy(*text, own->data, own->bytes);
     return invar_ranks_broadcast(world->all, "identity", from, *text, (size_t)bytes);
 }
 
@@ -629,15 +591,17 @@ static invar_status fail_rank(const invar_run_world *world, const invar_rank_out
                       invar_comm_host(world->all->world, outlier->majority_rank), key, its, theirs);
 }
 
-static invar_status compare_inputs(invar_run_world *world, const rank_inputs *own)
+/* Compares the inputs over all ranks, and releases their text. */
+static invar_status compare_inputs(invar_run_world *world, invar_json_text *own)
 {
     char *odd = NULL, *usual = NULL;
     invar_rank_outlier outlier;
     invar_digest digest;
-    invar_status status;
+    invar_status status = own->status;
 
-    invar_hash_bytes(&digest, own->text, own->bytes);
-    status = invar_ranks_compare_digests(&outlier, world->all, "identity", &digest);
+    invar_hash_bytes(&digest, own->data, own->bytes);
+    if (status == INVAR_OK)
+        status = invar_ranks_compare_digests(&outlier, world->all, "identity", &digest);
     if (status == INVAR_OK && outlier.differing_rank >= 0) {
         status = broadcast_text(&odd, world, outlier.differing_rank, own);
         if (status == INVAR_OK)
@@ -648,46 +612,35 @@ static invar_status compare_inputs(invar_run_world *world, const rank_inputs *ow
     }
     invar_free(usual);
     invar_free(odd);
+    invar_json_text_release(own);
     return status;
-}
-
-static invar_status make_text(rank_inputs *own)
-{
-    return INVAR_ALLOC(own->text, own->bytes, "what ranks are given");
 }
 
 invar_status invar_run_compare_recipes(invar_run_storage *storage)
 {
-    rank_inputs own = {.text = NULL};
+    invar_json_text own = {0};
     invar_status status;
-    files program;
 
     if (!storage->world->all)
         return INVAR_OK;
-    INVAR_TRY(hash_program(&program));
-    add_recipe(&own, &program, storage);
-    INVAR_TRY(make_text(&own));
-    add_recipe(&own, &program, storage);
-    status = compare_inputs(storage->world, &own);
-    invar_free(own.text);
+    status = add_program(&own);
+    add_recipe(&own, storage);
+    if (status == INVAR_OK)
+        return compare_inputs(storage->world, &own);
+    invar_json_text_release(&own);
     return status;
 }
 
 invar_status invar_run_compare_files(invar_run_storage *storage, invar_run_models *models)
 {
-    rank_inputs own = {.text = NULL};
+    invar_json_text own = {0};
     identity id;
-    invar_status status;
 
     if (!storage->world->all)
         return INVAR_OK;
     INVAR_TRY(gather_identity(&id, storage, models));
     add_files(&own, &models->context, &id);
-    INVAR_TRY(make_text(&own));
-    add_files(&own, &models->context, &id);
-    status = compare_inputs(storage->world, &own);
-    invar_free(own.text);
-    return status;
+    return compare_inputs(storage->world, &own);
 }
 
 /*

@@ -21,138 +21,117 @@
 #define LORA_RANK 16 // rank of the suggested adapters
 
 /*
- * Changes the workload so that the run needs less memory, and writes the key to set. Returns false
- * if that is impossible or was done already.
+ * Changes the workload so that the run needs less memory. Returns the new value of the key; -1 if
+ * that is impossible or was done already.
  */
-typedef bool (*change_fn)(invar_memory_workload *ask, char *out, size_t size);
+typedef int64_t (*change_fn)(invar_memory_workload *ask);
 
-static bool open_rows(invar_memory_workload *workload, char *out, size_t size)
+/* Leaves a setting open, so that the plan chooses it. */
+static int64_t open_setting(int64_t *setting)
 {
-    bool set = workload->head_rows > 0;
+    bool set = *setting > 0;
 
-    workload->head_rows = 0;
-    (void)snprintf(out, size, "log-probs-chunk-size = 0");
-    return set;
+    *setting = 0;
+    return set ? 0 : -1;
 }
 
-static bool open_pages(invar_memory_workload *workload, char *out, size_t size)
+static int64_t open_rows(invar_memory_workload *workload)
 {
-    bool set = workload->limits.pages > 0;
-
-    workload->limits.pages = 0;
-    (void)snprintf(out, size, "kv-pages = 0");
-    return set;
+    return open_setting(&workload->head_rows);
 }
 
-static bool open_concurrency(invar_memory_workload *workload, char *out, size_t size)
+static int64_t open_pages(invar_memory_workload *workload)
 {
-    bool set = workload->limits.concurrency > 0;
-
-    workload->limits.concurrency = 0;
-    (void)snprintf(out, size, "rollout-concurrency = 0");
-    return set;
+    return open_setting(&workload->limits.pages);
 }
 
-static bool shorten_prefill(invar_memory_workload *workload, char *out, size_t size)
+static int64_t open_concurrency(invar_memory_workload *workload)
 {
-    bool long_one =
-        workload->limits.prefill_chunk == 0 || workload->limits.prefill_chunk > FEW_ROWS;
+    return open_setting(&workload->limits.concurrency);
+}
+
+static int64_t shorten_prefill(invar_memory_workload *workload)
+{
+    int64_t rows = workload->limits.prefill_chunk;
 
     workload->limits.prefill_chunk = FEW_ROWS;
-    (void)snprintf(out, size, "chunked-prefill-size = %d", FEW_ROWS);
-    return long_one;
+    return rows == 0 || rows > FEW_ROWS ? FEW_ROWS : -1;
 }
 
-static bool disable_overlap(invar_memory_workload *workload, char *out, size_t size)
+static int64_t disable_overlap(invar_memory_workload *workload)
 {
     bool beside = workload->models.overlap;
 
     workload->models.overlap = workload->verify_inflight = false;
-    (void)snprintf(out, size, "rollout-overlap = false");
-    return beside;
+    return beside ? 0 : -1;
 }
 
-static bool shrink_batch(invar_memory_workload *workload, char *out, size_t size)
+static int64_t shrink_batch(invar_memory_workload *workload)
 {
-    bool many = workload->plan.micro_batch > 1;
-
-    workload->plan.micro_batch = many ? workload->plan.micro_batch / 2 : workload->plan.micro_batch;
-    (void)snprintf(out, size, "micro-batch-size = %" PRId64, workload->plan.micro_batch);
-    return many;
+    return workload->plan.micro_batch > 1 ? workload->plan.micro_batch /= 2 : -1;
 }
 
-static bool recompute_activations(invar_memory_workload *workload, char *out, size_t size)
+static int64_t recompute_activations(invar_memory_workload *workload)
 {
     bool keeps = workload->learns && !workload->recompute;
 
     workload->recompute = true;
-    (void)snprintf(out, size, "recompute-granularity = full");
-    return keeps;
+    return keeps ? 0 : -1;
 }
 
-static bool offload_optimizer(invar_memory_workload *workload, char *out, size_t size)
+static int64_t offload_optimizer(invar_memory_workload *workload)
 {
     bool there = workload->learns && workload->offload_chunk_bytes == 0 &&
                  invar_device_is_local(workload->dev);
 
     workload->offload_chunk_bytes = INVAR_OPTIMIZER_CHUNK_BYTES;
-    (void)snprintf(out, size, "optimizer-cpu-offload = true");
-    return there;
+    return there ? 0 : -1;
 }
 
-static bool shrink_unit(invar_memory_workload *workload, char *out, size_t size)
+static int64_t shrink_unit(invar_memory_workload *workload)
 {
     int64_t rows = invar_memory_plan_batch_of(workload, true).unit_rows;
+
     // a unit of one sample cannot shrink
-    bool many = workload->learns && rows > invar_memory_plan_longest_sample(workload) - 1;
-
-    workload->plan.unit_rows = many ? rows / 2 : workload->plan.unit_rows;
-    (void)snprintf(out, size, "unit-rows = %" PRId64, workload->plan.unit_rows);
-    return many;
+    return workload->learns && rows > invar_memory_plan_longest_sample(workload) - 1
+               ? workload->plan.unit_rows = rows / 2
+               : -1;
 }
 
-static bool halve_response(invar_rollout_shape *r)
+static int64_t halve_response(invar_rollout_shape *r)
 {
-    bool has = r->prompts > 0 && r->response > 1;
-
-    r->response = has ? r->response / 2 : r->response;
-    return has;
+    return r->prompts > 0 && r->response > 1 ? r->response /= 2 : -1;
 }
 
-static bool shorten_responses(invar_memory_workload *workload, char *out, size_t size)
+static int64_t shorten_responses(invar_memory_workload *workload)
 {
-    invar_rollout_shape *r = &workload->rollouts[INVAR_MEMORY_PLAN_TRAINING];
-    bool has = halve_response(r);
+    int64_t response = halve_response(&workload->rollouts[INVAR_MEMORY_PLAN_TRAINING]);
 
-    workload->response = has ? r->response : workload->response;
-    (void)snprintf(out, size, "rollout-max-response-len = %" PRId64, workload->response);
-    return has;
+    return response < 0 ? -1 : (workload->lengths.response = response);
 }
 
-static bool shorten_evaluations(invar_memory_workload *workload, char *out, size_t size)
+static int64_t shorten_evaluations(invar_memory_workload *workload)
 {
-    invar_rollout_shape *r = &workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION];
-    bool has = halve_response(r);
-
-    (void)snprintf(out, size, "eval-max-response-len = %" PRId64, r->response);
-    return has;
+    return halve_response(&workload->rollouts[INVAR_MEMORY_PLAN_EVALUATION]);
 }
 
 static const struct {
+    const char *key;
     change_fn change_fn;
-    bool again;    /* may be applied repeatedly, until the run fits */
-    bool semantic; /* the key may change bits: used only if free keys are not enough */
-} changes[] = {{open_rows, false, false},
-               {open_pages, false, false},
-               {open_concurrency, false, false},
-               {shorten_prefill, false, false},
-               {disable_overlap, false, false},
-               {shrink_batch, true, false},
-               {recompute_activations, false, false},
-               {offload_optimizer, false, false},
-               {shrink_unit, true, true},
-               {shorten_responses, true, true},
-               {shorten_evaluations, true, true}};
+    const char *word; /* value of the key if it is a word, or NULL */
+    bool again;       /* may be applied repeatedly, until the run fits */
+    bool semantic;    /* the key may change bits: used only if free keys are not enough */
+} changes[] = {{"log-probs-chunk-size", open_rows, NULL, false, false},
+               {"kv-pages", open_pages, NULL, false, false},
+               {"rollout-concurrency", open_concurrency, NULL, false, false},
+               {"chunked-prefill-size", shorten_prefill, NULL, false, false},
+               {"rollout-overlap", disable_overlap, "false", false, false},
+               {"micro-batch-size", shrink_batch, NULL, true, false},
+               {"recompute-granularity", recompute_activations, "full", false, false},
+               {"optimizer-cpu-offload", offload_optimizer, "true", false, false},
+               {"unit-rows", shrink_unit, NULL, true, true},
+               {"rollout-max-response-len", shorten_responses, NULL, true, true},
+               {"eval-max-response-len", shorten_evaluations, NULL, true, true}};
 
 #define SEMANTIC " (semantic)"
 #define CHANGES (int)(sizeof changes / sizeof *changes)
@@ -162,6 +141,21 @@ typedef struct named_change {
     bool taken;
 } named_change;
 
+/* Applies a change once and writes the key to set. Returns false if it is impossible. */
+static bool change_once(named_change *out, invar_memory_workload *workload, int which)
+{
+    int64_t value = changes[which].change_fn(workload);
+
+    if (value < 0)
+        return false;
+    if (changes[which].word)
+        (void)snprintf(out->text, sizeof out->text, "%s = %s", changes[which].key,
+                       changes[which].word);
+    else
+        (void)snprintf(out->text, sizeof out->text, "%s = %" PRId64, changes[which].key, value);
+    return true;
+}
+
 /* Applies a change to `workload`; *fits_out is true if the run fits then. */
 static invar_status apply_change(named_change *out, bool *fits_out, invar_memory_workload *workload,
                                  int which, size_t available)
@@ -169,7 +163,7 @@ static invar_status apply_change(named_change *out, bool *fits_out, invar_memory
     invar_memory_plan found;
 
     *fits_out = out->taken = false;
-    while (!*fits_out && changes[which].change_fn(workload, out->text, sizeof out->text)) {
+    while (!*fits_out && change_once(out, workload, which)) {
         out->taken = true;
         INVAR_TRY(invar_memory_plan_make(&found, workload, available));
         *fits_out = found.fits;
@@ -223,7 +217,7 @@ static invar_status fits_without(bool *out, const invar_memory_workload *asked,
     for (int i = 0; i < CHANGES; i++) {
         named_change a = {.text = ""};
         while (i != without && list[i].taken && strcmp(a.text, list[i].text) != 0)
-            if (!changes[i].change_fn(&workload, a.text, sizeof a.text))
+            if (!change_once(&a, &workload, i))
                 break;
     }
     INVAR_TRY(invar_memory_plan_make(&found, &workload, available));

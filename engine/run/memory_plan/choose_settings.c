@@ -120,24 +120,18 @@ static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_mo
     return try_training(fits, b, models, low, rows);
 }
 
-/* Returns the rows of the largest micro-batch. */
-static int64_t max_rows(const invar_memory_workload *workload)
-{
-    int64_t scored = invar_memory_plan_batch_of(workload, false).rows;
-
-    return workload->learns ? invar_max_i64(scored, invar_memory_plan_batch_of(workload, true).rows)
-                            : scored;
-}
-
 static invar_status choose_training(invar_memory_plan *b, invar_dry_models *models)
 {
     const invar_memory_workload *workload = models->workload;
     int64_t rows = workload->head_rows, tokens = workload->plan.max_tokens;
+    int64_t most =
+        invar_memory_plan_batch_of(workload, false).rows; // rows of the largest micro-batch
     bool fits;
 
+    if (workload->learns)
+        most = invar_max_i64(most, invar_memory_plan_batch_of(workload, true).rows);
     if (rows == 0)
-        rows = invar_min_i64(invar_trainer_head_rows(workload->dev, workload->models.actor),
-                             max_rows(workload));
+        rows = invar_min_i64(invar_trainer_head_rows(workload->dev, workload->models.actor), most);
 
     INVAR_TRY(try_training(&fits, b, models, tokens, rows));
     if (fits)
@@ -269,17 +263,6 @@ static invar_status choose_all(invar_memory_plan *b, invar_dry_models *models)
                : choose_cache(b, models);
 }
 
-static invar_status make_plan(invar_memory_plan *b, invar_dry_models *models)
-{
-    INVAR_TRY(choose_all(b, models));
-    b->sampler_bytes = overlap_bytes(b, models->workload);
-    b->block = b->sampler_bytes ? b->sampler_bytes + training_bytes(b, models->workload)
-                                : max_size(b->sampling, training_bytes(b, models->workload));
-    b->need = max_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
-    b->fits = b->need <= b->usable;
-    return INVAR_OK;
-}
-
 invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *workload,
                                     size_t available)
 {
@@ -293,7 +276,13 @@ invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_w
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
-        status = make_plan(out, models);
+        status = choose_all(out, models);
+    out->sampler_bytes = overlap_bytes(out, workload);
+    out->block = out->sampler_bytes ? out->sampler_bytes + training_bytes(out, workload)
+                                    : max_size(out->sampling, training_bytes(out, workload));
+    out->need =
+        max_size(out->resident + out->block + out->outside_block_bytes, out->load_peak_bytes);
+    out->fits = out->need <= out->usable;
     invar_dry_models_release(models);
     invar_free(models);
     return status;

@@ -170,10 +170,10 @@ static invar_status make_plan(invar_batch_plan *out, const step_context *s)
 static invar_status count_products(invar_comm_volume *out, const step_context *s)
 {
     const invar_memory_workload *workload = s->cast->workload;
-    const invar_layout_axis *data = &workload->layout->data;
+    const invar_layout_axis *data = &workload->ranks.layout->data;
     int forwards = s->options.recompute ? 2 : 1;
     // forwards that only the loss needs
-    int ahead = workload->loss_on_rank0 && invar_layout_is_pipelined(workload->layout);
+    int ahead = workload->loss_on_rank0 && invar_layout_is_pipelined(workload->ranks.layout);
     invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
@@ -193,7 +193,7 @@ static invar_status count_products(invar_comm_volume *out, const step_context *s
 /* Counts the transfers of one step. */
 static invar_status run_step(invar_comm_volume *out, const step_context *s)
 {
-    const invar_layout *layout = s->cast->workload->layout;
+    const invar_layout *layout = s->cast->workload->ranks.layout;
     axis_observer watches[INVAR_COMM_VOLUME_AXES + 1];
     invar_trainer *trainer = NULL;
     invar_status status;
@@ -237,7 +237,7 @@ typedef struct unit_rounds {
 
 static unit_rounds rounds_of(const step_context *s, const invar_batch_plan *plan)
 {
-    const invar_layout *layout = s->cast->workload->layout;
+    const invar_layout *layout = s->cast->workload->ranks.layout;
     bool by_unit = invar_layout_has_data_parallel(layout) || invar_layout_is_pipelined(layout);
     unit_rounds t = {by_unit ? layout->data.size : plan->first_unit[1], 0, plan->unit_sample[1]};
 
@@ -350,7 +350,8 @@ static invar_status make_all(invar_comm_volume *out, step_context *s,
     *out = (invar_comm_volume){.count = 0};
     invar_memory_plan_settle(&settled, choice);
     settled.replay = false; // the origin of the routing changes no transfer
-    INVAR_CHECK(workload->learns && workload->layout && workload->layout->simulated_peers);
+    INVAR_CHECK(workload->learns && workload->ranks.layout &&
+                workload->ranks.layout->simulated_peers);
     INVAR_TRY(INVAR_ALLOC(s->cast, 1, "the plan of a step"));
     *s->cast = (invar_dry_models){0};
     status = invar_dry_models_make(s->cast, &plan, &settled);
@@ -375,7 +376,7 @@ invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
                                             const invar_memory_workload *workload,
                                             const invar_memory_plan_choice *choice)
 {
-    int64_t longest = invar_memory_plan_longest(workload), response = workload->response;
+    int64_t longest = invar_memory_plan_longest(workload), response = workload->lengths.response;
     step_context s = {.count = workload->step_samples};
     invar_rl_sample *samples = NULL;
     invar_status status;

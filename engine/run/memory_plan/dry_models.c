@@ -34,8 +34,8 @@ static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *models
 {
     const invar_memory_workload *workload = models->workload;
     invar_model *whole;
-    invar_status status = invar_model_set_make_teacher(&models->run, &whole, &workload->models,
-                                                       workload->layout, &models->resident.dev);
+    invar_status status = invar_model_set_make_teacher(
+        &models->run, &whole, &workload->models, workload->ranks.layout, &models->resident.dev);
 
     out->load_peak_bytes = models->resident.allocated_bytes;
     invar_model_free(whole);
@@ -58,7 +58,7 @@ static invar_status add_models(invar_memory_plan *out, invar_dry_models *models)
     INVAR_TRY(add_teacher(out, models));
     for (int i = INVAR_MODEL_ACTOR; i < INVAR_MODEL_ROLES; i++) {
         INVAR_TRY(invar_model_set_make(&models->run, (invar_model_role)i, &workload->models,
-                                       workload->layout, &models->resident.dev));
+                                       workload->ranks.layout, &models->resident.dev));
         if (models->resident.allocated_bytes > out->resident)
             add_item(out, models, names[i]);
     }
@@ -85,10 +85,10 @@ static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
 
 static invar_status add_sync(invar_memory_plan *out, invar_dry_models *models)
 {
-    const invar_weight_sync_options o = {.roles = models->workload->roles,
+    const invar_weight_sync_options o = {.roles = models->workload->ranks.roles,
                                          .model = invar_model_set_sampler(&models->run),
                                          .dev = &models->resident.dev,
-                                         .bucket_bytes = models->workload->bucket_bytes};
+                                         .bucket_bytes = models->workload->ranks.bucket_bytes};
 
     if (!o.roles)
         return INVAR_OK;

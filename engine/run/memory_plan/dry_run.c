@@ -18,12 +18,13 @@
 
 int64_t invar_memory_plan_longest(const invar_memory_workload *workload)
 {
-    return invar_min_i64(workload->context, workload->prompt + workload->response);
+    return invar_min_i64(workload->lengths.context,
+                         workload->lengths.prompt + workload->lengths.response);
 }
 
 int64_t invar_memory_plan_longest_sample(const invar_memory_workload *workload)
 {
-    return invar_max_i64(workload->branches, 1) * invar_memory_plan_longest(workload);
+    return invar_max_i64(workload->lengths.branches, 1) * invar_memory_plan_longest(workload);
 }
 
 invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *workload,
@@ -31,8 +32,8 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
 {
     const invar_batch_plan_options *p = &workload->plan;
     int64_t longest = invar_memory_plan_longest_sample(workload) - 1;
-    bool divides = invar_layout_has_data_parallel(workload->layout);
-    int ranks = divides ? workload->layout->data.size : 1;
+    bool divides = invar_layout_has_data_parallel(workload->ranks.layout);
+    int ranks = divides ? workload->ranks.layout->data.size : 1;
     int64_t samples =
         learns ? workload->step_samples : invar_layout_range_of(workload->samples, ranks, 0).count;
     int64_t unit = learns ? invar_min_i64(invar_batch_plan_unit_samples(p, samples), samples) : 1;
@@ -49,8 +50,8 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
         out.rows = invar_min_i64(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
         out.rows = invar_min_i64(p->max_tokens, out.rows);
-    if (learns &&
-        (divides || invar_layout_is_pipelined(workload->layout))) { // ranks compute unit by unit
+    if (learns && (divides || invar_layout_is_pipelined(
+                                  workload->ranks.layout))) { // ranks compute unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }
@@ -81,7 +82,7 @@ invar_trainer_options invar_memory_plan_trainer(const invar_memory_workload *wor
                                    .head_rows = workload->head_rows,
                                    .temperature = 1.0f,
                                    .replay = workload->replay ? model : NULL,
-                                   .layout = workload->layout};
+                                   .layout = workload->ranks.layout};
 }
 
 int64_t invar_memory_plan_rows(const invar_rollout_shape *r)
@@ -97,12 +98,8 @@ static invar_status touch_rows(void *payload, const invar_observed_value *value)
     return invar_dataflow_rows(&rows, value);
 }
 
-#define NULL_PROBE                                                                                 \
-    {                                                                                              \
-        .on_value = touch_rows, .parts = true                                                      \
-    }
-
-const invar_forward_hooks invar_dry_run_null_probe = NULL_PROBE;
+/* Hooks that record nothing. */
+static const invar_forward_hooks null_probe = {.on_value = touch_rows, .parts = true};
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
@@ -124,7 +121,7 @@ static invar_status sample_all(invar_rollout *rollout, const invar_memory_worklo
 
 invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *workload)
 {
-    const invar_rollout_hooks watcher = {.probe = NULL_PROBE};
+    const invar_rollout_hooks watcher = {.probe = null_probe};
     invar_status status = sample_all(rollout, workload);
 
     if (workload->level < INVAR_PROBE_FULL)
@@ -161,20 +158,14 @@ static void release_batch(dry_batch *s)
     invar_free(s->plan.unit_sample);
 }
 
-static invar_status alloc_zeros(void *out, int64_t count, size_t size)
-{
-    void **to = out;
-
-    INVAR_TRY(invar_alloc(to, (size_t)count, size, "samples as long as can be"));
-    memset(*to, 0, (size_t)count * size);
-    return INVAR_OK;
-}
+#define ALLOC_ZEROS(pointer, count)                                                                \
+    INVAR_ALLOC_ZEROED(pointer, (size_t)(count), "samples as long as can be")
 
 /* Sets the branch starts so that every branch has the largest length. */
 static invar_status make_cuts(dry_batch *s, const invar_memory_workload *workload)
 {
-    s->n_cuts = invar_max_i64(workload->branches, 1) - 1;
-    INVAR_TRY(alloc_zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
+    s->n_cuts = invar_max_i64(workload->lengths.branches, 1) - 1;
+    INVAR_TRY(ALLOC_ZEROS(s->cuts, s->n_cuts + 1));
     for (int64_t i = 0; i < s->n_cuts; i++)
         s->cuts[i] = (i + 1) * invar_memory_plan_longest(workload);
     return INVAR_OK;
@@ -231,7 +222,7 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     invar_largest_micro_batch most = invar_memory_plan_batch_of(workload, learns);
     int64_t longest = invar_memory_plan_longest_sample(workload) - 1;
     // prompts of branches are targets, too
-    int64_t response = workload->branches > 1 ? longest : workload->response;
+    int64_t response = workload->lengths.branches > 1 ? longest : workload->lengths.response;
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
     int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
@@ -244,12 +235,12 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     others = invar_min_i64(others, most.rows);
     rest = invar_max_i64(rest, others); // without the longest one there could be as many
     units = 1 + others;
-    INVAR_TRY(alloc_zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
-    INVAR_TRY(alloc_zeros(&s->tokens, longest + 1, sizeof *s->tokens));
+    INVAR_TRY(ALLOC_ZEROS(s->samples, 1 + in_unit + others));
+    INVAR_TRY(ALLOC_ZEROS(s->tokens, longest + 1));
     INVAR_TRY(make_cuts(s, workload));
     if (workload->replay && route > 0)
-        INVAR_TRY(alloc_zeros(&s->routing, longest * route, sizeof *s->routing));
-    INVAR_TRY(alloc_zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
+        INVAR_TRY(ALLOC_ZEROS(s->routing, longest * route));
+    INVAR_TRY(ALLOC_ZEROS(s->plan.unit_sample, units + 1));
     add_samples(s, 1, longest, response, route);
     add_samples(s, in_unit, beside, response, route);
     add_samples(s, others, rest, response, route);
@@ -261,7 +252,7 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     s->plan.first_unit = s->unit;
     s->plan.first_sample = s->sample;
     s->sample[1] = s->plan.samples;
-    return alloc_zeros(&s->now, 2 * s->targets, sizeof *s->now);
+    return ALLOC_ZEROS(s->now, 2 * s->targets);
 }
 
 /* ---- scoring, learning ----------------------------------------------------------------------- */
@@ -356,12 +347,15 @@ static invar_status train_models(const invar_dry_run_objects *parts,
 invar_status invar_dry_run_learn(const invar_dry_run_objects *parts,
                                  const invar_memory_workload *workload)
 {
+    const invar_forward_hooks *probe = parts->probe;
     invar_status status = train_models(parts, workload);
 
-    if (!parts->probe)
+    if (!probe && workload->level >= INVAR_PROBE_FULL)
+        probe = &null_probe;
+    if (!probe)
         return status;
     // op parts have their memory beside the scratch, which they may enlarge: run twice
-    invar_trainer_set_hooks(parts->trainer, parts->probe);
+    invar_trainer_set_hooks(parts->trainer, probe);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
         status = train_models(parts, workload);
     invar_trainer_set_hooks(parts->trainer, NULL);

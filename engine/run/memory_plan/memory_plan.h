@@ -42,6 +42,21 @@ typedef enum invar_rollout_use {
     INVAR_MEMORY_PLAN_USES
 } invar_rollout_use;
 
+/* Largest numbers of tokens in training. */
+typedef struct invar_sample_lengths {
+    int64_t prompt, response, context; /* prompt, response, and both */
+    int64_t branches;                  /* sequences of one sample, at most; 0 for one */
+} invar_sample_lengths;
+
+/* Ranks of a workload. */
+typedef struct invar_workload_ranks {
+    const invar_layout *layout;    /* layout of the ranks that divide model, samples and moments;
+                                      NULL for one rank */
+    const invar_rank_roles *roles; /* roles of the ranks, for the weight sync; NULL if all
+                                      train and sample */
+    size_t bucket_bytes;           /* bytes of a weight sync buffer: update-weight-buffer-size */
+} invar_workload_ranks;
+
 /* Everything about a run that its memory depends on. A field that the recipe leaves open is 0. */
 typedef struct invar_memory_workload {
     const invar_device *dev; /* open, unless the run is only planned */
@@ -57,22 +72,16 @@ typedef struct invar_memory_workload {
     invar_adamw_options adamw;
     /* bytes of optimizer moments on the device at a time; 0 if all stay there */
     size_t offload_chunk_bytes;
-    const invar_layout *layout;    /* layout of the ranks that divide model, samples and moments;
-                                      NULL for one rank */
-    const invar_rank_roles *roles; /* roles of the ranks, for the weight sync; NULL if all
-                                      train and sample */
-    size_t bucket_bytes;           /* bytes of a weight sync buffer: update-weight-buffer-size */
+    invar_workload_ranks ranks;
     invar_batch_plan_options plan; /* how samples form micro-batches */
     bool dynamic;                  /* plan.max_tokens is an upper bound */
     bool micro_batch_unset;        /* the recipe has no key for the size of a micro-batch */
     bool recompute;
-    int64_t head_rows;                 /* rows of logits per pass: log-probs-chunk-size */
-    int64_t step_samples;              /* samples per optimizer step */
-    int64_t samples;                   /* samples that are scored at once, such as those of a
+    int64_t head_rows;    /* rows of logits per pass: log-probs-chunk-size */
+    int64_t step_samples; /* samples per optimizer step */
+    int64_t samples;      /* samples that are scored at once, such as those of a
                                           rollout */
-    int64_t prompt, response, context; /* largest number of tokens in training: prompt,
-                                          response, and both */
-    int64_t branches;                  /* sequences of one sample, at most; 0 for one */
+    invar_sample_lengths lengths;
     invar_rollout_shape rollouts[INVAR_MEMORY_PLAN_USES];
     invar_rollout_exec_options limits;
     invar_sampling_params sampling[INVAR_MEMORY_PLAN_USES];
@@ -233,10 +242,9 @@ invar_status invar_phase_memory_activate(invar_phase_memory *memory,
 /* ---- internal -------------------------------------------------------------------------------- */
 
 /*
- * Private to engine/run/memory_plan: hooks that record nothing, a loss of zero, and the dry runs of
- * the phases, on counting devices.
+ * Private to engine/run/memory_plan: a loss of zero, and the dry runs of the phases, on counting
+ * devices.
  */
-extern const invar_forward_hooks invar_dry_run_null_probe;
 invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,
                                        const float *now, const float *entropy, float *dnow_out,
                                        float *dentropy_out) INVAR_MUST_USE;

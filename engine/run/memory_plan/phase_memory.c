@@ -60,15 +60,11 @@ invar_status invar_phase_memory_activate(invar_phase_memory *memory,
                                          const invar_dry_run_objects *parts,
                                          const invar_memory_workload *workload)
 {
-    invar_dry_run_objects watched = *parts;
-
-    if (workload->level >= INVAR_PROBE_FULL)
-        watched.probe = &invar_dry_run_null_probe;
     if (parts->rollout)
         INVAR_TRY(invar_dry_run_rollout(parts->rollout, workload));
     if (parts->trainer) {
         INVAR_TRY(invar_dry_run_score(parts, workload));
-        INVAR_TRY(invar_dry_run_learn(&watched, workload));
+        INVAR_TRY(invar_dry_run_learn(parts, workload));
     }
     if (parts->checker)
         INVAR_TRY(invar_dry_run_check(parts, workload));

@@ -34,13 +34,6 @@ typedef struct model_shapes {
     int64_t count;
 } model_shapes;
 
-static void free_shapes(model_shapes *s)
-{
-    invar_free(s->tensors);
-    invar_model_set_release(&s->models);
-    invar_free(s);
-}
-
 int invar_disk_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_model_set *models,
                      const invar_config *config)
 {
@@ -136,7 +129,9 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_inputs *inp
     status = inputs->bare ? INVAR_OK : list_tensors(s, inputs->session);
     if (status == INVAR_OK)
         status = measure_listed(bytes_out, s, inputs);
-    free_shapes(s);
+    invar_free(s->tensors);
+    invar_model_set_release(&s->models);
+    invar_free(s);
     return status;
 }
 
@@ -157,41 +152,23 @@ static int64_t count_saves(const invar_train_settings *set, int64_t first)
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
-/*
- * Counts the checkpoints in `save`. An error of the file system is left to the code that writes
- * there.
- */
-static invar_status count_existing(invar_disk *out, int64_t *others)
-{
-    invar_status status = invar_checkpoint_count(&out->had, others, out->save);
-
-    if (status == INVAR_OK || status == INVAR_E_NOMEM)
-        return status;
-    invar_error_clear();
-    return INVAR_OK;
-}
-
-/* Returns the rollout that follows the newest checkpoint. */
-static int64_t next_rollout(const invar_disk_inputs *inputs)
-{
-    int64_t step;
-
-    if (invar_checkpoint_latest(&step, inputs->save) == INVAR_OK)
-        return (step + 1) / inputs->settings->steps_per_rollout;
-    invar_error_clear();
-    return 0;
-}
-
 static invar_status count_checkpoints(invar_disk *out, const invar_disk_inputs *inputs)
 {
     const invar_config *c = inputs->session->config;
     int64_t keep = c->keep_checkpoints;
-    int64_t all = count_saves(inputs->settings, 0), others = 0, first = 0;
+    int64_t all = count_saves(inputs->settings, 0), others = 0, first = 0, step;
 
+    // an error of the file system is left to the code that writes there
     if (!inputs->fresh) {
-        INVAR_TRY(count_existing(out, &others));
-        first = next_rollout(inputs);
+        invar_status status = invar_checkpoint_count(&out->had, &others, out->save);
+
+        if (status == INVAR_E_NOMEM)
+            return status;
     }
+    // the rollout after the newest checkpoint
+    if (!inputs->fresh && invar_checkpoint_latest(&step, inputs->save) == INVAR_OK)
+        first = (step + 1) / inputs->settings->steps_per_rollout;
+    invar_error_clear();
     out->n_remaining = count_saves(inputs->settings, first);
     if (keep > 0) { // one more, for the checkpoint being written
         all = invar_min_i64(all, keep + 1);
@@ -243,20 +220,10 @@ int64_t invar_disk_bytes(const invar_disk *disk, int64_t count)
 }
 
 /* A measured checkpoint may be up to INVAR_DISK_SLACK bytes too large. */
-static bool is_enough(const invar_disk *disk, int64_t count)
+bool invar_disk_fits(const invar_disk *disk, int64_t count)
 {
     return disk->free < 0 || count == 0 ||
            invar_disk_bytes(disk, count) / count - INVAR_DISK_SLACK <= disk->free / count;
-}
-
-bool invar_disk_fits(const invar_disk *disk)
-{
-    return is_enough(disk, disk->n_required);
-}
-
-bool invar_disk_fits_all(const invar_disk *disk)
-{
-    return is_enough(disk, disk->n_remaining);
 }
 
 bool invar_disk_has_room(const invar_disk *disk)
@@ -288,7 +255,7 @@ invar_status invar_disk_check(const invar_disk *disk)
 {
     char text[INVAR_DISK_TEXT_SIZE];
 
-    if (invar_disk_fits(disk))
+    if (invar_disk_fits(disk, disk->n_required))
         return INVAR_OK;
     invar_disk_describe(text, disk, disk->n_required);
     return INVAR_FAIL(INVAR_E_IO, ENOSPC,

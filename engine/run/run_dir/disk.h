@@ -68,12 +68,11 @@ int invar_disk_parts(invar_checkpoint_part out[INVAR_DISK_PARTS], const invar_mo
 int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
 
 /*
- * invar_disk_fits is true if the free bytes are enough for `n_required` checkpoints,
- * invar_disk_fits_all if they are for `n_remaining`. Without keep-checkpoints `n_required` is at
- * most 1, since a user may move checkpoints away while the run continues.
+ * True if the free bytes are enough for `count` checkpoints: `n_required` or `n_remaining`. Without
+ * keep-checkpoints `n_required` is at most 1, since a user may move checkpoints away while the run
+ * continues.
  */
-bool invar_disk_fits(const invar_disk *disk);
-bool invar_disk_fits_all(const invar_disk *disk);
+bool invar_disk_fits(const invar_disk *disk, int64_t count);
 
 #define INVAR_DISK_TEXT_SIZE 700
 
@@ -83,7 +82,7 @@ void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk,
 /* True if one more checkpoint by time leaves space for those that the run is sure to add. */
 bool invar_disk_has_room(const invar_disk *disk);
 
-/* Returns INVAR_E_IO, with advice, unless invar_disk_fits. */
+/* Returns INVAR_E_IO, with advice, unless `n_required` checkpoints fit. */
 invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
 
 #endif

@@ -27,7 +27,7 @@ invar_local_ranks invar_setup_local_ranks(const invar_run_world *world, const in
 /* Opens the layout of the ranks and their roles, and compares the ranks' recipes. Collective. */
 invar_status invar_setup_open_layout(invar_run_storage *storage) INVAR_MUST_USE;
 
-/* ---- memory.c -------------------------------------------------------------------------------- */
+/* ---- models.c -------------------------------------------------------------------------------- */
 
 /*
  * Plans the memory before there are weights: fails if the run cannot fit, and chooses the settings
@@ -35,14 +35,6 @@ invar_status invar_setup_open_layout(invar_run_storage *storage) INVAR_MUST_USE;
  */
 invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_run_storage *storage,
                                      invar_run_models *models) INVAR_MUST_USE;
-
-/* Lets rollout and trainer allocate all their memory, by a dry run, and activates the devices. */
-invar_status invar_setup_settle_memory(invar_run_models *models) INVAR_MUST_USE;
-
-/* ---- models.c -------------------------------------------------------------------------------- */
-
-/* Returns the flags for opening the run context: a rank that only samples needs the actor alone. */
-unsigned invar_setup_wants(const invar_run_world *world);
 
 /*
  * Makes the models with their weights, computes the identity, and compares it over all ranks.

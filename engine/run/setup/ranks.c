@@ -36,18 +36,6 @@ invar_local_ranks invar_setup_local_ranks(const invar_run_world *world, const in
                                invar_ranks_local_rank(world->all), world->ranks};
 }
 
-static invar_status open_roles(invar_run_world *world, const invar_run_job *job,
-                               const invar_rank_role_sizes *sizes)
-{
-    double seconds = world->layout.timeout_s;
-
-    INVAR_TRY(
-        invar_rank_roles_open(&world->roles, &world->layout, job->options->comm, seconds, sizes));
-    world->ranks = invar_comm_size(world->roles.role_comm) > 1 ? &world->layout : NULL;
-    world->all = &world->roles.world;
-    return INVAR_OK;
-}
-
 static invar_status divide_model(invar_run_world *world, const invar_run_job *job)
 {
     const invar_admission facts = {.config = job->config,
@@ -59,9 +47,13 @@ static invar_status divide_model(invar_run_world *world, const invar_run_job *jo
     INVAR_TRY(invar_train_settings_roles(&sizes, job->config));
     if (!world->all)
         return INVAR_OK;
-    if (sizes.rollout_ranks > 0)
-        return open_roles(world, job, &sizes);
-    return invar_layout_divide(&world->layout, &sizes.train);
+    if (sizes.rollout_ranks == 0)
+        return invar_layout_divide(&world->layout, &sizes.train);
+    INVAR_TRY(invar_rank_roles_open(&world->roles, &world->layout, job->options->comm,
+                                    world->layout.timeout_s, &sizes));
+    world->ranks = invar_comm_size(world->roles.role_comm) > 1 ? &world->layout : NULL;
+    world->all = &world->roles.world;
+    return INVAR_OK;
 }
 
 /* Joins all ranks in a layout that divides nothing yet. */

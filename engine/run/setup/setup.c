@@ -10,7 +10,6 @@
  */
 #include <inttypes.h>
 
-#include "engine/config/check_internal.h"
 #include "engine/model/graph/host_staging.h"
 #include "engine/run/admission.h"
 #include "engine/run/setup/internal.h"
@@ -38,62 +37,46 @@ static invar_status open_recorder(invar_train_loop *loop)
     return invar_recorder_open(&loop->storage.recorder, &o);
 }
 
-static void print_dropped(const invar_run_storage *storage, const invar_run_models *models)
-{
-    const invar_dataset *data = models->context.data;
-
-    if (!data || !invar_dataset_dropped_count(data) || storage->job->options->replay)
-        return;
-    invar_recorder_print(&storage->recorder,
-                         "prompt-data: %" PRId64 " of %" PRId64
-                         " prompts are too long and are left out (rollout-max-prompt-len)",
-                         invar_dataset_dropped_count(data),
-                         invar_dataset_dropped_count(data) + invar_dataset_size(data));
-}
-
-/* Prints that ref-load names another model than the actor, which usually begins with ref-load. */
-static void print_reference(const invar_run_storage *storage, const invar_run_models *models)
+/* Prints what the user may not expect of the data, the models and the files beside them. */
+static void print_notes(const invar_run_storage *storage, const invar_run_models *models)
 {
     const invar_run_context *s = &models->context;
+    int64_t dropped = s->data ? invar_dataset_dropped_count(s->data) : 0;
+    char line[INVAR_HF_WARNING_SIZE];
 
-    if (s->ref_has_own_spec && !storage->job->options->replay)
+    if (storage->job->options->replay)
+        return;
+    if (dropped)
+        invar_recorder_print(&storage->recorder,
+                             "prompt-data: %" PRId64 " of %" PRId64
+                             " prompts are too long and are left out (rollout-max-prompt-len)",
+                             dropped, dropped + invar_dataset_size(s->data));
+    invar_hf_files_warning(line, &storage->checkpoints.hf_files);
+    if (line[0])
+        invar_recorder_print(&storage->recorder, "%s", line);
+    if (s->reference.own_spec) // the actor usually begins with ref-load
         invar_recorder_print(&storage->recorder,
                              "ref-load: another model than the actor; it is the reference, and the "
                              "actor begins with the weights of %s",
                              s->config->hf_checkpoint[0] ? "hf-checkpoint" : "its seed");
 }
 
-static void print_left_out(const invar_run_storage *storage)
-{
-    char line[INVAR_HF_WARNING_SIZE];
-
-    invar_hf_files_warning(line, &storage->checkpoints.hf_files);
-    if (line[0] && !storage->job->options->replay)
-        invar_recorder_print(&storage->recorder, "%s", line);
-}
-
-static invar_status open_profile(invar_run_storage *storage, invar_run_models *models)
-{
-    const invar_op_trace_options options = {.layout = storage->world->all,
-                                            .device = models->context.profile,
-                                            .sampler_profile = models->context.sampler_profile,
-                                            .first = storage->job->config->profile_step_start,
-                                            .end = storage->job->config->profile_step_end};
-
-    return invar_trace_profile(storage->recorder.trace, &options);
-}
-
 /* Opens the trace and the rank timer. `path` is "" on ranks other than 0. */
 static invar_status open_trace(invar_run_storage *storage, invar_run_models *models,
                                const char *path)
 {
+    const invar_op_trace_options ops = {.layout = storage->world->all,
+                                        .device = models->context.profile,
+                                        .sampler_profile = models->context.sampler.profile,
+                                        .first = storage->job->config->profile_step_start,
+                                        .end = storage->job->config->profile_step_end};
     bool slices = storage->job->config->trace[0] != '\0';
     invar_rank_timer *timer;
 
     INVAR_TRY(invar_trace_open(&storage->recorder.trace, path));
     invar_trace_range(storage->recorder.trace, models->context.dev.backend->timers.range);
     if (models->context.profile)
-        INVAR_TRY(open_profile(storage, models));
+        INVAR_TRY(invar_trace_profile(storage->recorder.trace, &ops));
     if (!storage->world->all)
         return INVAR_OK;
     INVAR_TRY(invar_rank_timer_new(&timer, storage->world->all, slices));
@@ -208,7 +191,7 @@ static void warn_disk(const invar_run_storage *storage, const invar_disk *disk)
 {
     char text[INVAR_DISK_TEXT_SIZE];
 
-    if (invar_disk_fits_all(disk))
+    if (invar_disk_fits(disk, disk->n_remaining))
         return;
     invar_disk_describe(text, disk, disk->n_remaining);
     invar_recorder_print(&storage->recorder,
@@ -233,20 +216,6 @@ static invar_status check_disk(const invar_run_storage *storage, const invar_run
     return INVAR_OK;
 }
 
-/* Repeats the admission check with config.json and the data. */
-static invar_status check_admission(const invar_run_models *models)
-{
-    const invar_run_context *s = &models->context;
-    invar_admission facts = {.config = models->job->config,
-                             .ranks = invar_ranks_size(models->world->all),
-                             .data_known = true,
-                             .prompts = s->data ? invar_dataset_size(s->data) : 0,
-                             .replay = models->job->options->replay};
-
-    invar_admission_take_models(&facts, s);
-    return invar_admission_check(&facts);
-}
-
 /* Checks the prompts on rank 0, for all ranks. */
 static invar_status check_prompts(invar_run_storage *storage, invar_run_models *models)
 {
@@ -268,11 +237,20 @@ static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
     const invar_local_ranks crowd = invar_setup_local_ranks(&loop->world, &loop->job);
     invar_status status;
 
-    status = invar_run_context_open_rank(
-        &loop->models.context, loop->job.config,
-        invar_setup_wants(&loop->world) | INVAR_RUN_CONTEXT_NO_WEIGHTS, &crowd);
+    status = invar_run_context_open_rank(&loop->models.context, loop->job.config,
+                                         INVAR_RUN_CONTEXT_DATA | INVAR_RUN_CONTEXT_NO_WEIGHTS |
+                                             // a rank that only samples needs the actor alone
+                                             (loop->world.roles.is_rollout_rank
+                                                  ? INVAR_RUN_CONTEXT_SAMPLE
+                                                  : INVAR_RUN_CONTEXT_LEARN),
+                                         &crowd);
     if (status == INVAR_OK)
-        status = check_admission(&loop->models);
+        status = invar_admission_check_context(
+            &(invar_admission){.config = loop->job.config,
+                               .ranks = invar_ranks_size(loop->world.all),
+                               .data_known = true,
+                               .replay = loop->job.options->replay},
+            &loop->models.context);
     // replays are exempt: version 0.1.0 sampled longer responses, up to the model's positions
     if (status == INVAR_OK && !loop->job.options->replay)
         status = invar_run_context_check_rollouts(&loop->models.context);
@@ -289,9 +267,7 @@ static invar_status open_inputs(invar_memory_plan *plan, invar_train_loop *loop)
         loop->models.context.data ? invar_dataset_size(loop->models.context.data) : 0,
         loop->job.options->until, loop->world.roles.first_rollout_rank > 0);
     INVAR_TRY(invar_run_read_record(&loop->storage, &loop->flow));
-    print_dropped(&loop->storage, &loop->models);
-    print_left_out(&loop->storage);
-    print_reference(&loop->storage, &loop->models);
+    print_notes(&loop->storage, &loop->models);
     INVAR_TRY(check_disk(&loop->storage, &loop->models));
     INVAR_TRY(invar_run_read_sets(&loop->storage, &loop->models));
     INVAR_TRY(check_prompts(&loop->storage, &loop->models));

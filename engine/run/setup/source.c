@@ -90,7 +90,7 @@ static invar_agent_server_options agent_server_options(invar_run_models *models)
                  .context = context,
                  .cut_responses = true},
         .server_info = {.model = "invar",
-                        .base = s->base_weights,
+                        .base = s->base.weights,
                         .adapted = s->spec.lora.rank > 0,
                         .numerics = invar_numerics_name(s->dev.numerics),
                         .format = invar_format_name(s->rollout_format),

@@ -130,7 +130,8 @@ static void compare_with_plan(const run_pair *pairs, const char *dtype)
     (void)snprintf(name, sizeof name, "run%d", number++);
     recipe = recipe_of(pairs, dtype, name);
     reset_device(PLENTY);
-    assert_ok(invar_memory_planning_run(&plan, config_of(recipe), 0));
+    assert_ok(invar_memory_planning_open(&plan, config_of(recipe), 0));
+    assert_ok(invar_memory_plan_make(&plan.plan, &plan.workload, plan.available));
     assert_int_equal(takes(), 0); // planning allocates nothing
     assert_ok(run_train(recipe));
     if (max_allocated() > plan.plan.need || (double)plan.plan.need > 1.05 * (double)max_allocated())
@@ -213,7 +214,8 @@ static void test_memory_plan__any_limit_rejects_or_changes_no_bit(void **state)
         use_fake_gpu = device == 1;
         recipe = recipe_of(tight, "bf16", "planned");
         reset_device(PLENTY);
-        assert_ok(invar_memory_planning_run(&plan, config_of(recipe), 0));
+        assert_ok(invar_memory_planning_open(&plan, config_of(recipe), 0));
+        assert_ok(invar_memory_plan_make(&plan.plan, &plan.workload, plan.available));
         most = plan.plan.need + plan.plan.need / 32;
         invar_memory_planning_release(&plan);
         invar_recipe_free(recipe);

@@ -222,7 +222,7 @@ static void test_admission__the_first_checkpoint_is_enough(void **state)
 
     (void)state;
     assert_ok(invar_admission_check(&facts));
-    assert_false(invar_disk_fits_all(&disk));
+    assert_false(invar_disk_fits(&disk, disk.n_remaining));
     disk.free = 1 << 20;
     assert_fails(invar_admission_check(&facts), INVAR_E_IO,
                  "the run will add 1 checkpoint of 3.0 MiB at one time: give another folder with "

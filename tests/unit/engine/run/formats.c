@@ -239,7 +239,8 @@ static void test_formats__memory_has_the_second_weights(void **state)
     size_t bytes = 0;
 
     (void)state;
-    assert_ok(invar_memory_planning_run(&planning, config_of(recipe), 0));
+    assert_ok(invar_memory_planning_open(&planning, config_of(recipe), 0));
+    assert_ok(invar_memory_plan_make(&planning.plan, &planning.workload, planning.available));
     for (int i = 0; i < planning.plan.n_items; i++)
         if (strcmp(planning.plan.items[i].name, "rollout: weights") == 0)
             bytes = planning.plan.items[i].bytes;

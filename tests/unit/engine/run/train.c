@@ -227,7 +227,7 @@ static void test_train__a_teacher_has_no_masters(void **state)
             invar_run_context_open(&contexts[i], config_of(recipes[i]), INVAR_RUN_CONTEXT_LEARN));
     assert_true(contexts[0].models.teacher->no_masters);
     assert_false(contexts[1].models.actor->no_masters);
-    assert_true(invar_digest_equal(&contexts[0].teacher_weights, &contexts[1].weights));
+    assert_true(invar_digest_equal(&contexts[0].teacher.weights, &contexts[1].weights));
     for (int i = 0; i < 2; i++) {
         invar_run_context_close(&contexts[i]);
         invar_recipe_free(recipes[i]);

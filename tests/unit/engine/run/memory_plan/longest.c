@@ -61,10 +61,10 @@ static void make_unit_by_unit(invar_comm_volume *out, const invar_memory_plannin
             count = v->workload.step_samples - less;
     invar_rl_sample samples[MAX_SAMPLES];
 
-    assert_true(count <= MAX_SAMPLES && v->workload.response < longest);
+    assert_true(count <= MAX_SAMPLES && v->workload.lengths.response < longest);
     for (int64_t i = 0; i < count; i++)
-        samples[i] =
-            (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - v->workload.response};
+        samples[i] = (invar_rl_sample){.n_tokens = longest,
+                                       .prompt_tokens = longest - v->workload.lengths.response};
     assert_ok(invar_comm_volume_make(out, &v->workload, &v->plan.choice, samples, count));
 }
 

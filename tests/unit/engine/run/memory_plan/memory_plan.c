@@ -68,9 +68,7 @@ static invar_memory_workload make_workload(const invar_device *dev, const invar_
         .plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
         .step_samples = SAMPLES,
         .samples = SAMPLES,
-        .prompt = PROMPT,
-        .response = RESPONSE,
-        .context = TOKENS,
+        .lengths = {.prompt = PROMPT, .response = RESPONSE, .context = TOKENS},
         .rollouts = {{.prompts = 2,
                       .per_prompt = 3,
                       .prompt = PROMPT,
@@ -123,7 +121,7 @@ static size_t measure_pass(invar_model *model, invar_grads *grads, const invar_d
                                      .recompute = workload->recompute,
                                      .head_rows = b->choice.head_rows,
                                      .temperature = 1.0f,
-                                     .layout = workload->layout};
+                                     .layout = workload->ranks.layout};
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
     invar_trainer_result result = {.train_logp = now, .entropy = entropy};
     invar_trainer_loss loss = {.run = constant_loss};
@@ -248,7 +246,7 @@ static void compare_ranks(invar_test_model kind, bool fake_gpu)
     invar_layout_init(&layout, comms[0], 60);
     invar_layout_init(&other.layout, comms[1], 60);
     assert_ok(invar_memory_plan_make(&alone, &workload, PLENTY));
-    workload.layout = &layout;
+    workload.ranks.layout = &layout;
     assert_ok(invar_memory_plan_make(&b, &workload, PLENTY));
     assert_string_equal(b.items[2].name, "actor: moments");
     assert_true(10 * b.items[2].bytes <=
@@ -299,10 +297,10 @@ static void compare_sync(bool fake_gpu, bool samples, size_t bucket)
 
     workload.models.samples_alone = samples;
     workload.learns = !samples;
-    workload.bucket_bytes = bucket;
+    workload.ranks.bucket_bytes = bucket;
     assert_ok(invar_memory_plan_make(&alone, &workload, PLENTY));
     assert_ok(invar_rank_roles_simulate(&roles, &sizes, 2, samples));
-    workload.roles = &roles;
+    workload.ranks.roles = &roles;
     assert_ok(invar_memory_plan_make(&b, &workload, PLENTY));
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
     before = invar_counting_allocator.taken;
@@ -449,8 +447,8 @@ static void compare_smaller(const invar_memory_workload *workload, int cases)
     assert_int_equal(whole.choice.max_tokens, workload->plan.max_tokens);
     for (uint64_t i = 0; i < (uint64_t)cases; i++) {
         invar_memory_workload other = *workload;
-        other.prompt = 1 + invar_test_random(1, i) % workload->prompt;
-        other.response = 1 + invar_test_random(2, i) % workload->response;
+        other.lengths.prompt = 1 + invar_test_random(1, i) % workload->lengths.prompt;
+        other.lengths.response = 1 + invar_test_random(2, i) % workload->lengths.response;
         other.step_samples = other.samples = 1 + invar_test_random(3, i) % workload->step_samples;
         other.plan.max_tokens = 1 + invar_test_random(4, i) % workload->plan.max_tokens;
         assert_ok(invar_memory_plan_make(&part, &other, PLENTY));
@@ -491,9 +489,9 @@ static void test_memory_plan__fewer_divided_rows_need_no_more(void **state)
     spec.vocab = 1024;
     spec.heads = spec.kv_heads = 4;
     spec.intermediate = 512;
-    spec.max_positions = workload.context = 256;
+    spec.max_positions = workload.lengths.context = 256;
     spec.logical_tp = 4;
-    workload.response = 250;
+    workload.lengths.response = 250;
     workload.plan =
         (invar_batch_plan_options){.unit_rows = 600, .unit_count = 13, .max_tokens = 1500};
     workload.dynamic = true;
@@ -501,7 +499,7 @@ static void test_memory_plan__fewer_divided_rows_need_no_more(void **state)
     workload.step_samples = workload.samples = 12;
     for (int r = 0; r < 4; r++) {
         assert_ok(invar_layout_simulate(&layout, &sizes, 4, r));
-        workload.layout = &layout;
+        workload.ranks.layout = &layout;
         compare_smaller(&workload, 60);
         invar_layout_release(&layout);
     }
