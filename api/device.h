@@ -11,10 +11,6 @@
 #include "api/invar.h"
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct invar_api_device {
     invar_device dev;
     pthread_mutex_t busy; /* held during a call, because calls share stream and scratch */
@@ -24,7 +20,4 @@ struct invar_api_device {
 /* Makes sure that the scratch has at least `bytes` bytes. Caller holds `device->busy`. */
 invar_status invar_api_device_scratch(invar_api_device *device, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

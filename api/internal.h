@@ -10,10 +10,6 @@
 #include "api/invar.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Asserts that two structs whose last field is `last` have the same layout, so that an array of one
  * can be passed as an array of the other.
@@ -27,7 +23,4 @@ static inline invar_ledger *invar_api_own(invar_api_ledger *ledger)
     return (invar_ledger *)ledger;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "base/alloc.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * State of a layout. Zero-initialize for the first run; set `block`, and `used` to 0, for the
  * second.
@@ -36,7 +32,4 @@ static inline void *invar_carve(invar_carver *carver, size_t bytes)
     return piece;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* An embedded file. Lists end with an element whose name is NULL. */
 typedef struct invar_embedded {
     const char *name; /* name of the file without its folder */
@@ -19,7 +15,4 @@ typedef struct invar_embedded {
     size_t bytes;
 } invar_embedded;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Like open(2) and fsync(2), but continue after a signal. Return -1 with errno on failure. */
 int invar_fd_open(const char *path, int flags, unsigned mode);
 int invar_fd_sync(int fd);
@@ -180,7 +176,4 @@ size_t invar_path_length(const char *path);
 /* True if both paths lead to the same file or folder, or are equal. */
 bool invar_path_same(const char *a, const char *b);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

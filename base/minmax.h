@@ -8,10 +8,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline int64_t invar_min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -22,7 +18,4 @@ static inline int64_t invar_max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_NUMBER_SIZE 32 /* bytes of a number as text; the longest has 24 characters */
 
 /* Writes the shortest text that reads back to the same bits: "0.1", "1e-06", "-0", "nan". */
@@ -37,7 +33,4 @@ invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value) I
 /* Converts the text like strtod in the C locale, in which the decimal point is '.'. */
 invar_status invar_number_parse(double *out, const char *text) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Sorts an array of pointers. Stable: equal items keep their order. `compare` receives two of the
  * pointers and returns a value like strcmp. Returns INVAR_E_NOMEM for lack of memory.
@@ -33,7 +29,4 @@ invar_status invar_sort_items(void *items, size_t count, size_t size,
 int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at,
                             int64_t key);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "base/file.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Writes the temporary name PATH.WORD-PID of this process to `out`, for a file or a folder. Removes
  * files and folders PATH.WORD-PID of this process and of processes that do not exist any more,
@@ -24,7 +20,4 @@ extern "C" {
 invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path,
                              const char *word) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Decodes the first character of `text`, which has `left` > 0 bytes. Returns the character's number
  * of bytes, 0 if it is not UTF-8.
@@ -94,7 +90,4 @@ bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, c
 /* Like invar_text_item, for words between blanks; a word in '...' or "..." may contain blanks. */
 bool invar_text_word(const char **out, size_t *bytes_out, const char **cursor);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_JSON_MAX_VALUES (1 << 22)
 #define INVAR_JSON_MAX_DEPTH 512
 
@@ -85,7 +81,4 @@ invar_status invar_json_as_corrupt(invar_status status) INVAR_MUST_USE;
 /* True if the object has the member and it is not null. Call it before reading optional members. */
 bool invar_json_has(const json_t *object, const char *key);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,10 +24,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialize before use. Release with invar_json_text_release, also after a failure. */
 typedef struct invar_json_text {
     char *data; /* (bytes) text without a NUL; NULL before the first call */
@@ -85,7 +81,4 @@ void invar_json_text_ints(invar_json_text *text, const int32_t *values, int64_t 
 void invar_json_text_bytes(invar_json_text *text, const uint8_t *values, int64_t count);
 void invar_json_text_f32s(invar_json_text *text, const float *values, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

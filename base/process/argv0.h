@@ -6,17 +6,10 @@
 #ifndef INVAR_BASE_PROCESS_ARGV0_H
 #define INVAR_BASE_PROCESS_ARGV0_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Stores the first word of the command line. Call once, at the start of main. */
 void invar_argv0_set(const char *word);
 
 /* Returns the stored word, quoted for a shell; "invar" if it was not set or cannot be quoted. */
 const char *invar_argv0(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -21,10 +21,6 @@
 #include "base/file.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_MODULE_CUDA "invar-cuda.so"
 #define INVAR_MODULE_MPI "invar-mpi.so"
 #define INVAR_MODULE_NCCL "invar-nccl.so"
@@ -72,7 +68,4 @@ invar_status invar_module_load(const void **out, const char *file, const char *s
  */
 invar_status invar_module_hash_program(invar_digest *out, const char *program) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Exit codes, as of diff and cmp: 0 equal, 1 different, 2 trouble; the others are special troubles.
  * invar_exit_codes (cli/command.h) explains them to users. invar_process_stop_code has the codes
@@ -84,7 +80,4 @@ void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t 
  */
 void invar_process_last_output_line(char *out, size_t size, const invar_process_tail *tail);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

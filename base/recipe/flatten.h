@@ -14,10 +14,6 @@
 #include "base/recipe/recipe.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_RECIPE_MAX_KEYS 4096 /* maximum number of keys of a recipe with includes */
 
 /*
@@ -36,7 +32,4 @@ invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char
                                        const char *text, size_t bytes, invar_recipe_open_fn open,
                                        void *files) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

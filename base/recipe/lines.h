@@ -15,10 +15,6 @@
 #include "base/recipe/recipe.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A part of a text, without a NUL. */
 typedef struct invar_recipe_span {
     const char *start;
@@ -61,7 +57,4 @@ invar_status invar_recipe_read_lines(const invar_recipe_line_callbacks *visitor,
 invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload,
                                     const char *path) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -33,10 +33,6 @@
 #include "base/recipe/choices.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_RECIPE_MAX_BYTES 1048576 /* maximum bytes of a file */
 #define INVAR_RECIPE_MAX_LINE 65536    /* maximum bytes of a line, and of a flag's value */
 #define INVAR_RECIPE_MAX_NAME 63       /* maximum bytes of a section's or key's name */
@@ -198,7 +194,4 @@ bool invar_recipe_entry_identifies(const invar_recipe_entry *entry);
 invar_status invar_recipe_canonical(char **out, size_t *bytes_out,
                                     const invar_recipe *recipe) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "base/recipe/recipe.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_recipe_value {
     char *text;      /* value in canonical form, with a NUL; owned; NULL without a value */
     int64_t integer; /* value of INT; 0 or 1 for BOOL; index of the word for ENUM */
@@ -30,7 +26,4 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
                                       const char *text, size_t length,
                                       const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* True if the data begin with the magic bytes of gzip. */
 bool invar_gzip_is(const char *data, size_t bytes);
 
@@ -34,7 +30,4 @@ invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where,
 invar_status invar_gzip_pack(char **out, size_t *bytes_out, const char *data,
                              size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "engine/config/config.h"
 #include "engine/rl/estimator.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Properties of a recipe that several checks use, computed once. */
 typedef struct invar_config_derived {
     const invar_config *config;
@@ -57,7 +53,4 @@ invar_status invar_config_check_conflicts(const invar_config_derived *derived) I
 /* Rejects settings without effect. */
 invar_status invar_config_check_no_effect(const invar_config_derived *derived) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

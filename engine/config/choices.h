@@ -9,17 +9,10 @@
 
 #include "base/recipe/choices.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_CHOICES INVAR_CHOICES_ENUM
 #define INVAR_CHOICE INVAR_CHOICE_ID
 #include "engine/config/choices.def"
 #undef INVAR_CHOICES
 #undef INVAR_CHOICE
 
-#ifdef __cplusplus
-}
-#endif
 #endif

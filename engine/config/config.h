@@ -19,10 +19,6 @@
 #include "kernels-deterministic/device.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_key {
     INVAR_KEY_NONE = -1, /* makes the enum signed, too, like indices of keys in a recipe */
 #define INVAR_KEY(ID, ...) INVAR_KEY_##ID,
@@ -125,7 +121,4 @@ invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_con
 invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_config *config,
                                   invar_key key) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

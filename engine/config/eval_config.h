@@ -20,10 +20,6 @@
 #include "base/hash.h"
 #include "engine/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Evaluation sets. Zero-initialize before use; release with invar_eval_config_release. */
 typedef struct invar_eval_config {
     invar_config *sets; /* (count) checked, in file order; their recipes are owned */
@@ -41,7 +37,4 @@ void invar_eval_config_release(invar_eval_config *evals);
  */
 void invar_eval_config_hash(invar_hasher *hasher, const invar_config *config);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 
 #include "engine/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Kind of mapping; flag_aliases.def explains the words. */
 typedef enum invar_flag_alias_kind {
     INVAR_FLAG_ALIAS_KEY,
@@ -43,7 +39,4 @@ bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t lengt
 /* Returns row `index` of the table, for tests; false after the last row. */
 bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int index);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -36,10 +36,6 @@
 #include "base/json/text.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_JOURNAL_VERSION 2
 /* Kind of the ledger event that a reader records after reading a journal of version 1. */
 #define INVAR_JOURNAL_UNCHECKED "unchecked-journal"
@@ -103,7 +99,4 @@ invar_status invar_journal_next(json_t **out, invar_journal_reader *reader) INVA
 invar_status invar_journal_digest(invar_digest *out, const json_t *line, const char *key,
                                   const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

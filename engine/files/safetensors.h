@@ -19,10 +19,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_safetensors_type {
     INVAR_SAFETENSORS_F32,
     INVAR_SAFETENSORS_BF16,
@@ -139,7 +135,4 @@ invar_status invar_safetensors_commit(invar_safetensors_writer *writer) INVAR_MU
 /* Closes a writer; without a commit the file is removed. `writer` may be NULL. */
 void invar_safetensors_writer_close(invar_safetensors_writer *writer);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -22,10 +22,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_TAR_NAME_BYTES 100
 #define INVAR_TAR_MAX_MEMBERS 4096
 #define INVAR_TAR_MAX_BYTES ((INT64_C(1) << 33) - 1) /* largest member of the format */
@@ -80,7 +76,4 @@ bool invar_tar_is_archive(const char *path);
 invar_status invar_tar_unpack(invar_tar_list *out, const char *path,
                               const char *folder) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include "engine/model/graph/builder.h"
 #include "engine/model/spec/spec.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Atoms of logical tensor parallelism, which a logical shard never splits: vocabulary ids, features
  * of an MLP.
@@ -50,7 +46,4 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *spe
 invar_tensor invar_block_mlp(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
 invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "engine/model/blocks.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Lists the parameters of a spec in canonical order; counts them only if `out` is NULL. */
 invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                                    const invar_model_spec *spec,
@@ -46,7 +42,4 @@ typedef struct invar_decoder {
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
                                   const invar_index_range *layers, bool recompute);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 
 #include "engine/model/blocks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_family_traits {
     const char *class_name; /* prefix of the transformers class, before "ForCausalLM" */
     bool qkv_bias;
@@ -29,7 +25,4 @@ typedef struct invar_family_traits {
 /* Returns the traits; `family` must be in range. */
 const invar_family_traits *invar_family_traits_of(invar_family family);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

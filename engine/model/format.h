@@ -9,10 +9,6 @@
 #include "base/recipe/choices.h"
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Number format of the linear layers. Everything else is stored as f32 for fp32, else as bf16. */
 typedef enum invar_format {
 #define INVAR_FORMAT(ID, ...) INVAR_FORMAT_##ID,
@@ -44,7 +40,4 @@ invar_dtype invar_format_storage(invar_format format);
 /* Width that groups of heads are a multiple of, so that no scale block is split. */
 int64_t invar_format_head_block(invar_format format);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,10 +20,6 @@
 #include "engine/model/graph/graph_exec.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Packed rows of a micro-batch or decode pass, ordered by (sample, position). Arrays are in host
  * memory.
@@ -226,7 +222,4 @@ invar_status invar_pass_set_residual_grad(invar_pass *pass, const void *d_stream
 /* Call after a backward: copies the gradient of rows.residual_in to a host array. */
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

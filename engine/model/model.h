@@ -26,10 +26,6 @@
 #include "engine/model/format.h"
 #include "engine/model/partition.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
@@ -198,7 +194,4 @@ int64_t invar_model_spec_route(const invar_model_spec *spec);
 /* Returns the parameter with this name, of the adapters or the base; NULL if not found. */
 invar_param *invar_model_find(const invar_model *model, const char *name);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 #include "engine/model/spec/spec.h"
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_model_partition {
     int32_t tensor, tensors;   /* tensor-parallel rank and size */
     int32_t expert_tensors;    /* ranks that divide an expert: 1 or all of `tensors` */
@@ -108,7 +104,4 @@ void invar_param_shard_extract(float *out, const invar_param *param, const invar
 void invar_param_shard_insert(float *full, const invar_param *param, const invar_param_shard *shard,
                               const float *values);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

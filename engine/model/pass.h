@@ -16,10 +16,6 @@
 #include "engine/model/graph/host_staging.h"
 #include "engine/model/shard/vocab_parallel.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Row ranges of ranks at three levels; if rows are not divided, all belong to this rank. */
 typedef struct invar_row_partitions {
     invar_row_partition residual; /* residual stream: over context- and sequence-parallel ranks */
@@ -155,7 +151,4 @@ invar_graph_exec_args invar_pass_exec_args(invar_pass *pass, const invar_pass_gr
 invar_status invar_pass_plan(invar_pass *pass, invar_pass_graph *part,
                              const char *what) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "engine/model/graph/op_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_tensor_hasher {
     invar_op_runner op_runner;
     invar_tensor *tensors;     /* (capacity) */
@@ -42,7 +38,4 @@ invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *hasher, const inva
 invar_status invar_tensor_hasher_read(invar_digest *out,
                                       invar_tensor_hasher *hasher) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_BYTE_CHARS_END 0x144 /* all characters of the table are below */
 
 typedef struct invar_byte_chars {
@@ -33,7 +29,4 @@ void invar_byte_chars_init(invar_byte_chars *map);
 bool invar_byte_chars_read(char *out, size_t *bytes_out, const invar_byte_chars *map,
                            const char *name, size_t length);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "engine/text/replace.h"
 #include "engine/text/unicode.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_normal_step {
     enum {
         INVAR_NORMAL_FORM,
@@ -46,7 +42,4 @@ typedef struct invar_normalizer {
 invar_status invar_normalize(char **out, size_t *bytes_out, const invar_normalizer *normalizer,
                              const char *text, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "engine/text/replace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_pattern {
     INVAR_PATTERN_GPT2,   /* built into ByteLevel */
     INVAR_PATTERN_LLAMA3, /* numbers in groups of up to three digits */
@@ -66,7 +62,4 @@ typedef struct invar_splitter {
 bool invar_split_next(size_t *begin, size_t *end, size_t *at, const invar_splitter *splitter,
                       const char *text, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LITERAL_MAX 64
 
 /* A string of at most INVAR_LITERAL_MAX bytes, not terminated. */
@@ -46,7 +42,4 @@ size_t invar_literal_find(const invar_literal *literal, const char *text, size_t
 invar_status invar_replace(char **out, size_t *bytes_out, const invar_literal *from,
                            const invar_literal *to, const char *text, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

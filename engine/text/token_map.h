@@ -11,10 +11,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_token_map invar_token_map;
 
 /*
@@ -30,7 +26,4 @@ void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes,
 /* Returns the id of a word, -1 if the map does not have it or is NULL. */
 int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

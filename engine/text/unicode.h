@@ -18,10 +18,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_char_kind {
     INVAR_CHAR_KIND_OTHER,
     INVAR_CHAR_KIND_LETTER, /* \p{L} */
@@ -92,7 +88,4 @@ typedef enum invar_unicode_form {
 invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicode_form form,
                                      const char *text, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

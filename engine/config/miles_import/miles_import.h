@@ -13,10 +13,6 @@
 
 #include "engine/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_IMPORT_FLAG_SIZE 160
 #define INVAR_IMPORT_WHY_SIZE 400
 #define INVAR_IMPORT_MAX_BYTES 1048576                     /* limit of the script */
@@ -66,7 +62,4 @@ const char *invar_import_title(invar_import_kind kind);
 /* Writes the recipe as a file: the mark, the notes as comments, the keys. */
 void invar_import_write(FILE *out, const invar_import *import);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -36,10 +36,6 @@
 #include "kernels-deterministic/tensor.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_CHECKPOINT_VERSION 1    /* version of the format; newer ones are rejected */
 #define INVAR_CHECKPOINT_WORD_SIZE 32 /* size of format, numerics and cursor names, with the NUL */
 #define INVAR_CHECKPOINT_CURSORS 16
@@ -388,7 +384,4 @@ void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *fol
  */
 invar_status invar_checkpoint_latest(int64_t *step_out, const char *save) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "engine/files/checkpoint/checkpoint.h"
 #include "engine/files/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- state.json ------------------------------------------------------------------------------ */
 
 typedef struct invar_checkpoint_entry {
@@ -138,7 +134,4 @@ invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep
 
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "engine/files/checkpoint/format.h"
 #include "engine/model/graph/host_staging.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* State of one checkpoint during the three phases. */
 typedef struct invar_checkpoint_write_state {
     /* own copy, because the caller's may change while a thread writes */
@@ -55,7 +51,4 @@ invar_status invar_checkpoint_make_files(invar_checkpoint_write_state *state) IN
 invar_status invar_checkpoint_publish(invar_checkpoint_write_state *state,
                                       const char *save) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_BUILTIN_TASK_TEXT_SIZE 16 /* longest prompt or answer, including the NUL */
 
 typedef struct invar_builtin_task_item {
@@ -37,7 +33,4 @@ const char *invar_builtin_task_alphabet(const char *name);
 invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *name, uint32_t seed,
                                      uint32_t i) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "engine/files/data/builtin_task.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_prompt {
     int64_t line;         /* line in the file, from 0; identifies the prompt in the ledger */
     const char *text;     /* text after the chat template */
@@ -107,7 +103,4 @@ const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_data_cursor
  */
 void invar_dataset_shuffle(int32_t *order, int64_t count, uint32_t seed, int64_t epoch);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "engine/files/data/dataset.h"
 #include "engine/text/chat/chat_template.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_record_reader {
     const invar_dataset_options *options;
     const invar_tokenizer *tokenizer;
@@ -49,7 +45,4 @@ invar_status invar_dataset_record_plain(invar_dataset_record *out,
 
 void invar_dataset_record_release(invar_dataset_record *line);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

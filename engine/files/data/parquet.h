@@ -14,10 +14,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns true if the data begin like a Parquet file. */
 bool invar_parquet_is(const char *data, size_t bytes);
 
@@ -30,7 +26,4 @@ bool invar_parquet_is(const char *data, size_t bytes);
 invar_status invar_parquet_read(char **out, size_t *bytes_out, const char *path,
                                 const char *const *columns, size_t max_bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

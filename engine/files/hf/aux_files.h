@@ -12,10 +12,6 @@
 #include "base/text.h"
 #include "engine/files/checkpoint/checkpoint.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_HF_TEMPLATES "additional_chat_templates" /* a folder of NAME.jinja */
 #define INVAR_HF_MAX_TEMPLATES 48
 #define INVAR_HF_NAMES 10 /* number of file names in aux_files.c */
@@ -59,7 +55,4 @@ invar_status invar_hf_files_write(const invar_hf_files *files, const char *dir) 
 
 void invar_hf_files_release(invar_hf_files *files);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "engine/files/hf/aux_files.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns true if the folder has weights that invar_hf_load would try to load. */
 bool invar_hf_has_weights(const char *dir);
 
@@ -75,7 +71,4 @@ invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters
                            invar_dtype dtype, int64_t max_shard_bytes,
                            const invar_hf_files *files) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Reads rank, alpha, rsLoRA and target layers from the configuration of the folder. */
 invar_status invar_peft_spec(invar_lora_spec *out, const char *dir) INVAR_MUST_USE;
 
@@ -43,7 +39,4 @@ invar_status invar_peft_merge(invar_model *to, const invar_model *adapted,
 invar_status invar_peft_save(const invar_model *model, const invar_tensor *masters, const char *dir,
                              const char *base) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

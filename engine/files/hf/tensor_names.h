@@ -8,10 +8,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_HF_WEIGHTS "model.safetensors"
 #define INVAR_HF_INDEX "model.safetensors.index.json"
 #define INVAR_HF_NAME_SIZE (INVAR_PARAM_NAME_SIZE + 24)
@@ -28,7 +24,4 @@ void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64
  */
 invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const char *name);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,10 +20,6 @@
 #include "engine/model/audit/audit_finding.h"
 #include "engine/model/graph/op_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_audit_part {
     INVAR_AUDIT_ROLLOUT, /* gets a quarter of the elements of a step */
     INVAR_AUDIT_SCORE,   /* gets a quarter */
@@ -65,7 +61,4 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
 invar_status invar_audit_after(invar_audit *audit, invar_op op, const void *args,
                                int64_t layer) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

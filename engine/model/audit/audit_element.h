@@ -9,10 +9,6 @@
 #include "engine/model/audit/audit_finding.h"
 #include "engine/model/graph/op_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_AUDIT_MAX_OPERANDS 32
 
 /*
@@ -50,7 +46,4 @@ invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
                                  invar_audit_scratch *scratch, invar_op op, const void *args,
                                  const invar_audit_pick *pick) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

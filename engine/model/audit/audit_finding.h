@@ -8,10 +8,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* An element whose bits differ. */
 typedef struct invar_audit_finding {
     invar_op op;
@@ -21,7 +17,4 @@ typedef struct invar_audit_finding {
     uint32_t device, cpu;
 } invar_audit_finding;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

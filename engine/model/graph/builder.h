@@ -22,10 +22,6 @@
 #include "engine/model/graph/param.h"
 #include "engine/model/graph/row_partition.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Input buffers of a model's op graphs. invar_pass.inputs holds their addresses. */
 typedef enum invar_graph_input {
     INVAR_INPUT_MODEL, /* all parameters except a frozen base */
@@ -460,7 +456,4 @@ void invar_build_grad_set(invar_builder *b, const invar_tensor *value, const inv
 /* Runs the backward of the records from the last down to number `mark`, and drops them. */
 void invar_build_backward(invar_builder *b, int32_t mark);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -22,10 +22,6 @@
 
 #include "engine/model/graph/op_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Shape key under which a sequence of calls is stored. It selects the record to compare with, so it
  * affects speed only.
@@ -57,7 +53,4 @@ invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *graph_cache,
 /* Launches the ops that are held back. The pass continues. */
 invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *graph_cache) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include "engine/model/graph/graph_args.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_dataflow_tracker invar_dataflow_tracker;
 
 /*
@@ -47,7 +43,4 @@ invar_status invar_dataflow_show(invar_dataflow_tracker *tracker) INVAR_MUST_USE
 invar_status invar_dataflow_rows(invar_tensor *out,
                                  const invar_observed_value *value) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

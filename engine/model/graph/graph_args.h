@@ -12,10 +12,6 @@
 
 #include "engine/model/graph/graph_transfer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_DATAFLOW_INPUTS 8
 #define INVAR_DATAFLOW_NAME 48
 
@@ -129,7 +125,4 @@ char *invar_op_graph_address(const invar_op_graph *graph, const void *name,
 invar_tensor invar_op_graph_find(const invar_op_graph *graph, const invar_tensor *tensor,
                                  const invar_graph_exec_args *run);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

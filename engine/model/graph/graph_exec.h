@@ -12,10 +12,6 @@
 
 #include "engine/model/graph/graph_args.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Runs the nodes of one section in order, with their transfers. Collective if the graph has
  * transfers.
@@ -23,7 +19,4 @@ extern "C" {
 invar_status invar_op_graph_run(const invar_op_graph *graph, int32_t section,
                                 const invar_graph_exec_args *run) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

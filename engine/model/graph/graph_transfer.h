@@ -13,10 +13,6 @@
 #include "engine/model/graph/op_runner.h"
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Runs transfers. Zero-initialize except for `layout`. Release with invar_transfer_runner_release.
  */
@@ -39,7 +35,4 @@ void invar_transfer_runner_release(invar_transfer_runner *transfers, const invar
 invar_status invar_transfer_runner_run(invar_transfer_runner *transfers, invar_op_runner *runner,
                                        const invar_graph_transfer *transfer) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

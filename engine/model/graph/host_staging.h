@@ -12,10 +12,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * If `status` is INVAR_E_NOMEM, adds advice to the error record: `advice`, or that host memory is
  * short if the device has local memory (`device_local`) and another allocation than one of its
@@ -85,7 +81,4 @@ void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_devic
 invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_device *dev,
                                       const invar_upload *arrays, int count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -26,10 +26,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_OP_GRAPH_MAX_INPUTS 32
 #define INVAR_OP_GRAPH_MAX_SECTIONS 8
 
@@ -256,7 +252,4 @@ size_t invar_op_graph_offset_of(const void *name);
  */
 invar_status invar_op_graph_plan(invar_op_graph *graph) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

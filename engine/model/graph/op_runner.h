@@ -13,10 +13,6 @@
 
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_audit invar_audit;
 typedef struct invar_cuda_graph_cache invar_cuda_graph_cache;
 
@@ -66,7 +62,4 @@ invar_status invar_op_runner_download(invar_op_runner *runner, void *to, const v
 #define INVAR_CALL(caller, ID, fn, ...)                                                            \
     invar_op_runner_run((caller), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__})
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_param_kind {
     INVAR_PARAM_EMBEDDING, /* (vocab, hidden) */
     INVAR_PARAM_NORM,      /* (n) */
@@ -150,7 +146,4 @@ static inline invar_tensor invar_param_full_tensor(const invar_param *p, void *d
                    : invar_tensor_1d(data, INVAR_DTYPE_F32, rows);
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "engine/model/graph/op_graph.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_ROW_PARTITION_MAX_RANKS 512
 
 /*
@@ -80,7 +76,4 @@ static inline int64_t invar_row_partition_count(const invar_row_partition *d)
     return d->row[d->rank + 1] - d->row[d->rank];
 }
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "engine/model/pass.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- chunks.c -------------------------------------------------------------------------------- */
 
 /* A head chunk: rows [first, first + rows) of the head, the complete units [unit, unit + units). */
@@ -69,7 +65,4 @@ extern const invar_graph_point invar_head_dlogp, invar_head_dentropy;
  */
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "engine/model/graph/param.h"
 #include "engine/model/spec/spec.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Parses "all-linear" or names such as "q_proj,v_proj" into a bit set. Returns INVAR_E_INVALID,
  * naming the word, if a word is not a layer with adapters.
@@ -69,7 +65,4 @@ invar_status invar_adapters_check(const invar_param *base, int64_t count,
 /* Returns true if the parameter is A, which is initialized randomly; B starts with zeros. */
 bool invar_adapter_is_first(const invar_param *p);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

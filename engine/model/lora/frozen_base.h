@@ -8,10 +8,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Computes the digest of all weights of a frozen base in the form that ops of a single rank read.
  * Collective over the layout if ranks divide the model.
@@ -19,7 +15,4 @@ extern "C" {
 invar_status invar_base_hash(invar_digest *out, const invar_model *model,
                              const invar_device *dev) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "engine/model/probe/rank_buffer.h"
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_dump invar_dump;
 
 /*
@@ -53,7 +49,4 @@ invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from)
 /* Completes the files; *count_out = number of points written. The dump is empty afterwards. */
 invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "engine/model/graph/host_staging.h"
 #include "engine/model/graph/op_runner.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_leaf_hasher {
     /* set its `graph_cache` to hash rows that ops of a CUDA graph cache compute */
     invar_op_runner op_runner;
@@ -46,7 +42,4 @@ invar_status invar_leaf_hasher_add(invar_leaf_hasher *hasher, const invar_tensor
 invar_status invar_leaf_hasher_read(const invar_digest **out,
                                     invar_leaf_hasher *hasher) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

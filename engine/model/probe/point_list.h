@@ -13,10 +13,6 @@
 #include "engine/model/graph/graph_exec.h"
 #include "engine/model/probe/rank_buffer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_POINT_DEF_OP 48
 
 /* Definition of a point: an observed value without its data. */
@@ -77,7 +73,4 @@ invar_status invar_point_list_pack(invar_rank_buffer *to,
 invar_status invar_point_list_unpack(invar_point_list *list,
                                      invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

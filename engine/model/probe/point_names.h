@@ -10,10 +10,6 @@
 #include "engine/model/probe/point_list.h"
 #include "engine/model/probe/probe.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Hook payload: use invar_probe_on_value as `on_value` of invar_forward_hooks. A value becomes the
  * point PREFIX "layer." LAYER "." NAME, or PREFIX NAME if its layer is -1. The residual stream has
@@ -56,7 +52,4 @@ invar_status invar_probe_sum(const invar_point_namer *namer, int64_t number,
 void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix,
                           int64_t number);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

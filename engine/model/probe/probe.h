@@ -27,10 +27,6 @@
 #include "kernels-deterministic/ops.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_probe_options {
     invar_probe_level level;
     bool stats;       /* compute statistics (NaN, Inf, magnitude); device-local tensors are read
@@ -168,7 +164,4 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
                                      const invar_ledger_point *point,
                                      const char *const *inputs) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

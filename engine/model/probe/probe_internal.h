@@ -15,10 +15,6 @@
 #include "engine/model/probe/probe.h"
 #include "engine/model/tensor_hasher.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Value of a point in the current step. */
 typedef struct invar_probe_value {
     invar_digest *leaves; /* (count) */
@@ -107,7 +103,4 @@ invar_status invar_probe_read_leaves(invar_probe *probe) INVAR_MUST_USE;
 /* Ensures capacity for `count` more leaves. */
 invar_status invar_probe_grow_leaves(invar_probe_value *value, int64_t count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

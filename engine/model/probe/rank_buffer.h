@@ -14,10 +14,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialize before use. Release with invar_rank_buffer_release. */
 typedef struct invar_rank_buffer {
     char *data;
@@ -47,7 +43,4 @@ invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *
 /* Fails with INVAR_E_CORRUPT: for callers that find invalid contents in a received buffer. */
 invar_status invar_rank_buffer_damaged(void) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,10 +24,6 @@
 
 #include "engine/model/probe/point_names.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_rollout_points invar_rollout_points;
 
 /* `options` must be those of the probe that receives the points. */
@@ -76,7 +72,4 @@ invar_status invar_rollout_points_unpack(invar_rollout_points *points,
 const invar_point_def *invar_rollout_points_first_nonfinite(invar_ledger_stat *out,
                                                             const invar_rollout_points *points);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "kernels-deterministic/ops.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns true for f32 and bf16. Quantized tensors have no statistics; the tensor before
  * quantization is a point too.
@@ -31,7 +27,4 @@ void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *tensor,
  */
 void invar_tensor_stats_join(invar_ledger_stat *sum, const invar_ledger_stat *more);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

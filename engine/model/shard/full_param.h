@@ -14,10 +14,6 @@
 #include "engine/model/graph/host_staging.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Zero-initialize before use. Release with invar_full_param_reader_release. */
 typedef struct invar_full_param_reader {
     invar_host_window window;
@@ -43,7 +39,4 @@ invar_status invar_full_param_reader_read(const float **out, invar_full_param_re
                                           int64_t experts) INVAR_MUST_USE;
 void invar_full_param_reader_release(invar_full_param_reader *reader);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

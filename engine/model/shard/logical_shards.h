@@ -16,10 +16,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* f32 elements per leaf of a shard's tree hash. */
 #define INVAR_LOGICAL_SHARD_LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
 
@@ -93,7 +89,4 @@ invar_status invar_logical_shards_gather(void *out, const invar_model *model, co
                                          const void *own, size_t size,
                                          const int64_t *counts) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

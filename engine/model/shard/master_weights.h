@@ -13,10 +13,6 @@
 
 #include "engine/model/shard/zero_comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns true if masters of some rows are on other ranks only; then no rank has invar_param_f32 of
  * all parameters.
@@ -54,7 +50,4 @@ invar_status invar_full_masters_read(float *out, const invar_model *model,
 /* Gathers the weights, of which each rank has computed the rows that it owns, on all ranks. */
 invar_status invar_weights_gather(const invar_model *model) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,10 +20,6 @@
 #include "engine/model/graph/op_runner.h"
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Loads one parameter after another; buffers of the largest one are kept. Release with
  * invar_param_loader_release.
@@ -70,7 +66,4 @@ invar_status invar_param_loader_zero(invar_param_loader *loader,
 invar_status invar_param_loader_weight(invar_op_runner *runner, const invar_param *param,
                                        int64_t first, const invar_tensor *values) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "engine/model/partition.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_VOCAB_PARALLEL_CHUNK INVAR_LOGPROB_CHUNK
 
 /*
@@ -70,7 +66,4 @@ invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_
                                        const invar_model_partition *part, const int32_t *targets,
                                        int64_t count, int64_t rows) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "engine/ranks/layout/bucket_plan.h"
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_zero_comm {
     invar_device dev;           /* device of the blocks */
     const invar_layout *layout; /* borrowed */
@@ -68,7 +64,4 @@ invar_status invar_zero_comm_place(invar_zero_comm *comm, void *block,
 invar_status invar_zero_comm_collect(invar_zero_comm *comm, const char *phase, char *to,
                                      const void *from, bool packed) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -21,10 +21,6 @@
 
 #include "engine/model/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Sets model->zero_rows if other ranks of its layout hold the same parameters; free it with
  * invar_free. Otherwise this rank owns all its rows.
@@ -97,7 +93,4 @@ invar_status invar_zero_ranges_weights(invar_zero_ranges *out,
 invar_status invar_zero_ranges_grads(invar_zero_ranges *out, const invar_model *model,
                                      int chunk) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "base/json/json.h"
 #include "engine/model/spec/spec.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Rejects keys that models of the family do not have and values whose computation is not supported,
  * and names them. `ignored` is as in invar_model_spec_read; NULL ignores every unknown key. `where`
@@ -29,7 +25,4 @@ invar_status invar_spec_keys_ignored(invar_family family, const json_t *config, 
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config,
                                   const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

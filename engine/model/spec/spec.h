@@ -19,10 +19,6 @@
 #include "base/status.h"
 #include "kernels-deterministic/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_family {
 #define INVAR_FAMILY(ID, NAME, ...) INVAR_FAMILY_##ID,
 #include "engine/model/families.def"
@@ -135,7 +131,4 @@ invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_mo
 /* Digest of the text that invar_model_spec_json writes with torch_dtype "float32". */
 invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

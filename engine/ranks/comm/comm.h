@@ -33,10 +33,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_comm invar_comm;
 typedef struct invar_comm_request invar_comm_request;
 
@@ -237,7 +233,4 @@ invar_status invar_comm_nccl_version(int *out, const char *module) INVAR_MUST_US
 
 #define INVAR_COMM_MAX_SIZE 65536 /* ranks of a group */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 
 #include "engine/ranks/comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_COMM_HOST_SIZE 64
 #define INVAR_COMM_FAILURE_SIZE 1000
 
@@ -215,7 +211,4 @@ int invar_world_error_rank(const invar_world *world);
 /* Seconds of a monotonic clock. */
 double invar_comm_clock(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "engine/ranks/comm/comm.h"
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Rate of one kind of call; equal on all ranks, measured by the clock of rank 0. */
 typedef struct invar_link_rate {
     invar_comm_op op;
@@ -44,7 +40,4 @@ invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm,
                                         invar_comm *device_comm, const invar_device *dev,
                                         double seconds) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Plan for one block. A piece is the part of a slice that is sent at a time; bucket number b is
  * piece b of every slice.
@@ -63,7 +59,4 @@ void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *plan
 void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket);
 void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *plan, int64_t bucket);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

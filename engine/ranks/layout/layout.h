@@ -22,10 +22,6 @@
 
 #include "engine/ranks/comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_layout_axis {
     invar_comm *comm; /* communicator of the ranks along this axis */
     int rank, size;   /* index of this rank on the axis, and number of ranks */
@@ -202,7 +198,4 @@ invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_
                                  const char *phase, void *array,
                                  const size_t *bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 typedef struct invar_pipeline_task {
@@ -102,7 +98,4 @@ invar_status invar_pipeline_channel_flush(invar_pipeline_channel *channel) INVAR
 invar_status invar_pipeline_broadcast_last(const invar_layout *layout, const char *phase,
                                            void *data, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "base/hash.h"
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns true on rank 0, the rank that writes files and calls plug-ins. */
 bool invar_ranks_is_leader(const invar_layout *layout);
 
@@ -82,7 +78,4 @@ invar_rank_outlier invar_ranks_find_outlier(const invar_digest *all, int size);
 invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
                                          const char *phase, const invar_digest *own) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Rank roles of a run; zeroed if all ranks train and sample. Close with invar_rank_roles_close. */
 typedef struct invar_rank_roles {
     int first_rollout_rank; /* first rank that only samples; 0 if no rank does */
@@ -57,7 +53,4 @@ invar_status invar_rank_roles_simulate(invar_rank_roles *out, const invar_rank_r
 /* Closes the roles. Release the layout of this rank's role first. */
 void invar_rank_roles_close(invar_rank_roles *roles);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

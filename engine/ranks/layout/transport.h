@@ -12,10 +12,6 @@
 #include "engine/ranks/layout/layout.h"
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LAYOUT_TRANSPORT_SIZE 240
 
 typedef struct invar_layout_transport {
@@ -46,7 +42,4 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
                                          const invar_layout_transport *transport) INVAR_MUST_USE;
 void invar_layout_close_transport(invar_layout *layout, const invar_device *dev);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

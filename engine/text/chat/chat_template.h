@@ -18,10 +18,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_chat_template invar_chat_template;
 
 /*
@@ -62,7 +58,4 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
  */
 void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

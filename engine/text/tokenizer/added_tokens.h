@@ -15,10 +15,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_added_tokens invar_added_tokens;
 
 invar_status invar_added_tokens_new(invar_added_tokens **out) INVAR_MUST_USE;
@@ -49,7 +45,4 @@ typedef struct invar_added_match {
 bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *added,
                              const char *text, size_t bytes, size_t from, size_t floor);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_bpe invar_bpe;
 
 /* Allocates a table for `merges` pairs. The caller frees *out with invar_bpe_free. */
@@ -44,7 +40,4 @@ invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
                             invar_bpe_scratch *scratch) INVAR_MUST_USE;
 void invar_bpe_scratch_release(invar_bpe_scratch *scratch);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

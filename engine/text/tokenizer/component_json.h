@@ -12,10 +12,6 @@
 #include "base/status.h"
 #include "engine/text/replace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A component: file name and kind ("normalizer"), used in error messages, and value. */
 typedef struct invar_tokenizer_component {
     const char *where;
@@ -59,7 +55,4 @@ typedef invar_status invar_component_reader_fn(void *out, const invar_tokenizer_
 invar_status invar_component_each(void *out, const invar_tokenizer_component *part,
                                   const char *list, invar_component_reader_fn *read) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

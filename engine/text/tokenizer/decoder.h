@@ -18,10 +18,6 @@
 #include "engine/text/byte_chars.h"
 #include "engine/text/replace.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A step on a single token. Steps are applied in order. */
 typedef struct invar_token_step {
     enum {
@@ -68,7 +64,4 @@ invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_
 size_t invar_text_decoder_stripped(const invar_text_decoder *decoder, const char *text,
                                    size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

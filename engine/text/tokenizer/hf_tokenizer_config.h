@@ -8,10 +8,6 @@
 
 #include "base/json/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Reads DIR/tokenizer_config.json. If it does not exist, or lists no added tokens
  * (added_tokens_decoder), as before transformers 4.34, the tokens of DIR/special_tokens_map.json
@@ -20,7 +16,4 @@ extern "C" {
  */
 invar_status invar_tokenizer_config_read(json_t **out, const char *dir) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

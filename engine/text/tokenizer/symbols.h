@@ -18,10 +18,6 @@
 #include "engine/text/byte_chars.h"
 #include "engine/text/token_map.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Values of invar_symbols.unknown other than an id */
 #define INVAR_UNKNOWN_DROPPED (-1) /* unknown characters have no token */
 #define INVAR_UNKNOWN_MISSING                                                                      \
@@ -48,7 +44,4 @@ typedef struct invar_symbols {
 invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_symbols *symbols,
                                 const char *word, size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "engine/text/pretokenize.h"
 #include "engine/text/tokenizer/decoder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_prepend {
     INVAR_PREPEND_NEVER,
     INVAR_PREPEND_FIRST, /* only at the beginning of the text */
@@ -57,7 +53,4 @@ typedef struct invar_text_pipeline {
 invar_status invar_text_pipeline_read(invar_text_pipeline *out, const json_t *root,
                                       const char *where) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

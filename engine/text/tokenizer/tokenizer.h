@@ -18,10 +18,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_tokenizer invar_tokenizer;
 
 /*
@@ -155,7 +151,4 @@ bool invar_text_stream_is_complete(const invar_text_stream *stream);
 
 void invar_text_stream_release(invar_text_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "engine/text/tokenizer/text_pipeline.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     INVAR_TOKEN_IS_THERE = 1,
     INVAR_TOKEN_IS_SPECIAL = 2, /* decoding may skip it */
@@ -57,7 +53,4 @@ struct invar_tokenizer {
  */
 invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "engine/text/byte_chars.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_TOKEN_MAX_BYTES 65536 /* limit of the name of a token */
 
 typedef struct invar_tokenizer_reader {
@@ -41,7 +37,4 @@ invar_status invar_tokenizer_read_model(invar_tokenizer_reader *r) INVAR_MUST_US
 /* Fills the merges, symbols and words of the tokenizer, after its ids were checked. */
 invar_status invar_tokenizer_fill_model(invar_tokenizer_reader *r) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "engine/model/graph/builder.h"
 #include "engine/ranks/layout/layout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline bool invar_cp_divides(const invar_builder *b)
 {
     return b->rows.context != NULL;
@@ -54,7 +50,4 @@ void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor
  */
 void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

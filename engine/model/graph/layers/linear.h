@@ -8,10 +8,6 @@
 
 #include "engine/model/graph/builder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Linear layers of one input, as recorded for the backward. */
 typedef struct invar_linear_group {
     invar_tensor x;
@@ -48,7 +44,4 @@ invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, cons
 void invar_linear_group_back(invar_builder *b, const invar_linear_group *l, const invar_tensor *d,
                              const invar_tensor *codes);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

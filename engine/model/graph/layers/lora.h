@@ -11,10 +11,6 @@
 
 #include "engine/model/graph/builder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline bool invar_adapter_present(const invar_weight *w)
 {
     return invar_tensor_present(&w->adapter.a);
@@ -58,7 +54,4 @@ void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const 
 void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
                         const invar_tensor *residual);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

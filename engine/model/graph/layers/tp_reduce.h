@@ -16,10 +16,6 @@
 
 #include "engine/model/graph/builder.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_tp_reduce {
     invar_tensor sums; /* f32 partial products of this rank, or of all ranks if `shared` is false */
     int64_t rows;      /* rows of one partial product */
@@ -53,7 +49,4 @@ void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *sums, const 
 invar_tensor invar_tp_reduce_columns(const invar_tensor *t, const invar_sum_part *part);
 invar_tensor invar_tp_reduce_rows(const invar_tensor *t, const invar_sum_part *part);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_MPI_ABI 1
 #define INVAR_MPI_TABLE invar_mpi_v1 /* symbol of the table */
 
@@ -47,7 +43,4 @@ typedef struct invar_mpi_table {
     void (*explain)(char *out, size_t size, int code);
 } invar_mpi_table;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -14,10 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_NCCL_ABI 1
 #define INVAR_NCCL_TABLE invar_nccl_v1 /* symbol of the table */
 #define INVAR_NCCL_ID_BYTES 128
@@ -74,7 +70,4 @@ typedef struct invar_nccl_table {
     void (*explain)(char *out, size_t size, int code);
 } invar_nccl_table;
 
-#ifdef __cplusplus
-}
-#endif
 #endif
