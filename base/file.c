@@ -30,7 +30,7 @@
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
+const char *invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
 {
     size_t length = strlen(path), most = INVAR_PATH_SHOWN_SIZE - 8;
     size_t cut = length > most ? length - most : 0;
@@ -38,6 +38,7 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
     if (cut)
         memcpy(out, "...", 3);
     invar_text_quote(out + (cut ? 3 : 0), INVAR_PATH_SHOWN_SIZE - 3, path + cut, length - cut);
+    return out;
 }
 
 void invar_path_absolute_hint(char out[INVAR_PATH_HINT_SIZE], const char *path)
@@ -58,31 +59,25 @@ void invar_path_absolute_hint(char out[INVAR_PATH_HINT_SIZE], const char *path)
 invar_status invar_path_fail(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", INVAR_SHOWN_PATH(path), what, strerror(code));
 }
 
 static invar_status io_error(const char *path, const char *what)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
+    char whole[INVAR_PATH_HINT_SIZE];
 
     if (errno != ENOENT)
         return invar_path_fail(path, what);
-    invar_path_show(shown, path);
     invar_path_absolute_hint(whole, path);
-    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "%s: %s: no such file or folder%s", shown, what,
-                      whole);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "%s: %s: no such file or folder%s",
+                      INVAR_SHOWN_PATH(path), what, whole);
 }
 
 static invar_status path_too_long(const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is longer than %d bytes", shown,
-                      INVAR_PATH_SIZE - 1);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is longer than %d bytes",
+                      INVAR_SHOWN_PATH(path), INVAR_PATH_SIZE - 1);
 }
 
 invar_status invar_path_join(char *out, size_t size, const char *dir, const char *name)
@@ -96,16 +91,14 @@ invar_status invar_path_join(char *out, size_t size, const char *dir, const char
 
 invar_status invar_held_folder_is_empty(bool *out, const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     DIR *folder = opendir(path);
     int entries = 0;
 
     *out = true;
     if (!folder && errno == ENOENT)
         return INVAR_OK;
-    invar_path_show(shown, path);
     if (!folder)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", shown,
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", INVAR_SHOWN_PATH(path),
                           strerror(errno));
     while (entries < 3 && readdir(folder)) // "." and ".." always exist
         entries++;
@@ -224,7 +217,6 @@ static invar_status check_size(size_t *out, int fd, const char *path, size_t max
 
 static invar_status read_exactly(char *out, size_t bytes, int fd, const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     size_t used = 0;
 
     while (used < bytes) {
@@ -233,11 +225,9 @@ static invar_status read_exactly(char *out, size_t bytes, int fd, const char *pa
             continue;
         if (got < 0)
             return io_error(path, "cannot be read");
-        if (got == 0) {
-            invar_path_show(shown, path);
+        if (got == 0)
             return INVAR_FAIL(INVAR_E_IO, 0, "%s: the file became shorter while it was read",
-                              shown);
-        }
+                              INVAR_SHOWN_PATH(path));
         used += (size_t)got;
     }
     out[bytes] = '\0';
@@ -273,7 +263,6 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, si
 static invar_status read_to_end(char **text, size_t *used, int fd, const char *path,
                                 size_t max_bytes)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     size_t room = 0;
 
     for (;;) {
@@ -289,11 +278,9 @@ static invar_status read_to_end(char **text, size_t *used, int fd, const char *p
         if (got == 0)
             break;
         *used += (size_t)got;
-        if (*used > max_bytes) {
-            invar_path_show(shown, path);
+        if (*used > max_bytes)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than the %zu bytes that are allowed",
-                              shown, max_bytes);
-        }
+                              INVAR_SHOWN_PATH(path), max_bytes);
     }
     (*text)[*used] = '\0';
     return INVAR_OK;
@@ -381,7 +368,6 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 /* Fails if `path` is a link, folder, pipe, socket or device. */
 static invar_status check_kind(const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     const char *kind;
     struct stat info;
 
@@ -392,27 +378,23 @@ static invar_status check_kind(const char *path)
            : S_ISFIFO(info.st_mode) ? "pipe"
            : S_ISSOCK(info.st_mode) ? "socket"
                                     : "device";
-    invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%s: is a %s, and is not replaced%s; give the name of a file", shown, kind,
-                      S_ISLNK(info.st_mode) ? " or followed" : "");
+                      "%s: is a %s, and is not replaced%s; give the name of a file",
+                      INVAR_SHOWN_PATH(path), kind, S_ISLNK(info.st_mode) ? " or followed" : "");
 }
 
 /* Reads the first bytes of a file; none if it is empty, missing, or not a regular file. */
 static invar_status read_head(size_t *bytes_out, char head[HEAD_BYTES], const char *path)
 {
     int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
-    char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
     ssize_t bytes = 0;
 
     *bytes_out = 0;
-    if (fd < 0 && errno == EACCES) {
-        invar_path_show(shown, path);
+    if (fd < 0 && errno == EACCES)
         return INVAR_FAIL(INVAR_E_IO, errno,
-                          "%s: what lies there cannot be read, and is not replaced: %s", shown,
-                          strerror(errno));
-    }
+                          "%s: what lies there cannot be read, and is not replaced: %s",
+                          INVAR_SHOWN_PATH(path), strerror(errno));
     if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
         bytes = read(fd, head, HEAD_BYTES);
     if (fd >= 0)
@@ -490,17 +472,16 @@ static bool is_of_kernel(const char *folder)
 /* Checks whether `path` can be created in `folder`, together with missing folders. */
 static invar_status check_in(const char *path, const char *folder)
 {
-    char at[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], above[INVAR_PATH_SHOWN_SIZE];
+    char at[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
     int code = 0;
 
     INVAR_TRY(invar_path_nearest_existing(at, folder));
     invar_path_show(shown, path);
-    invar_path_show(above, at);
     if (stat(at, &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOENT) // ENOENT: a dangling link
         return INVAR_FAIL(INVAR_E_IO, ENOTDIR,
                           "%s: cannot be written: %s is no folder; name another place", shown,
-                          above);
+                          INVAR_SHOWN_PATH(at));
     if (faccessat(AT_FDCWD, at, W_OK | X_OK, AT_EACCESS) != 0)
         code = errno;
     else if (is_of_kernel(at))
@@ -647,7 +628,6 @@ static invar_status sync_above(const char *path)
 
 invar_status invar_held_folder_make_one(const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
 
     if (mkdir(path, 0777) == 0)
@@ -656,8 +636,8 @@ invar_status invar_held_folder_make_one(const char *path)
         return io_error(path, "the folder cannot be made");
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return INVAR_OK;
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it exists and is not a folder", shown);
+    return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it exists and is not a folder",
+                      INVAR_SHOWN_PATH(path));
 }
 
 invar_status invar_held_folder_make(const char *path)
@@ -724,21 +704,19 @@ static bool find_open(char path[INVAR_PATH_SIZE], int fd, const struct stat *wan
 
 invar_status invar_held_folder_refresh(invar_held_folder *folder)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char path[INVAR_PATH_SIZE];
     struct stat info;
 
     if (fstat(folder->fd, &info) != 0)
         return io_error(folder->path, "cannot be looked at");
     if (leads_to(folder->path, &info))
         return INVAR_OK;
-    if (!find_open(path, folder->fd, &info)) {
-        invar_path_show(shown, folder->path);
+    if (!find_open(path, folder->fd, &info))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "%s: the folder was removed while it was written to; what was in it is gone, and "
             "nothing more is written",
-            shown);
-    }
+            INVAR_SHOWN_PATH(folder->path));
     memcpy(folder->path, path, strlen(path) + 1);
     return INVAR_OK;
 }
@@ -772,16 +750,14 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
 
 invar_status invar_held_folder_remove(const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
     int rc;
 
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? INVAR_OK : io_error(path, "cannot be looked at");
-    if (!S_ISDIR(info.st_mode)) {
-        invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is no folder, and stays", shown);
-    }
+    if (!S_ISDIR(info.st_mode))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is no folder, and stays",
+                          INVAR_SHOWN_PATH(path));
     rc = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return rc == -1 ? io_error(path, "cannot be removed") : (invar_status)rc;
 }

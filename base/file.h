@@ -114,10 +114,12 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
 #define INVAR_PATH_SHOWN_SIZE 1024 /* bytes of a path in a message, with the NUL */
 
 /*
- * Writes a path for a message: one line, with '?' for control characters (invar_text_quote); only
- * its end if it is too long.
+ * Writes a path for a message, and returns `out`: one line, with '?' for control characters
+ * (invar_text_quote); only its end if it is too long. The macro's text lives as long as a local
+ * variable of the block that it stands in.
  */
-void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
+const char *invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
+#define INVAR_SHOWN_PATH(path) invar_path_show((char[INVAR_PATH_SHOWN_SIZE]){0}, path)
 
 /* Fails with errno and INVAR_E_IO: "PATH: WHAT: REASON". */
 invar_status invar_path_fail(const char *path, const char *what) INVAR_MUST_USE;

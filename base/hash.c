@@ -31,7 +31,7 @@ _Static_assert(alignof(invar_hasher) >= alignof(XXH3_state_t), "hasher is not al
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
-void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
+const char *invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
 {
     static const char digits[] = "0123456789abcdef";
 
@@ -40,6 +40,7 @@ void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *di
         out[2 * i + 1] = digits[digest->bytes[i] & 15];
     }
     out[32] = '\0';
+    return out;
 }
 
 static int hex_value(char c)

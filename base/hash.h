@@ -40,8 +40,12 @@ typedef struct invar_digest {
 
 #define INVAR_DIGEST_HEX_SIZE 33 /* 32 digits and the terminating NUL */
 
-/* Writes a digest as 32 lower-case hexadecimal digits. */
-void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest);
+/*
+ * Writes a digest as 32 lower-case hexadecimal digits, and returns `out`. The macro's text lives as
+ * long as a local variable of the block that it stands in.
+ */
+const char *invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest);
+#define INVAR_DIGEST_HEX(digest) invar_digest_format((char[INVAR_DIGEST_HEX_SIZE]){0}, digest)
 
 /* Parses exactly 32 hexadecimal digits of either case. Returns INVAR_E_INVALID for other text. */
 invar_status invar_digest_parse(invar_digest *out, const char *hex) INVAR_MUST_USE;

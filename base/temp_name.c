@@ -63,15 +63,13 @@ static void remove_stale_files(const char *folder, const char *name)
 
 invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path, const char *word)
 {
-    char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char folder[INVAR_PATH_SIZE];
     int used = snprintf(out, INVAR_PATH_SIZE, "%s.%s-", path, word);
     char *slash;
 
-    if (used < 0 || used + 24 > INVAR_PATH_SIZE) {
-        invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is longer than %d bytes", shown,
-                          INVAR_PATH_SIZE - 64);
-    }
+    if (used < 0 || used + 24 > INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is longer than %d bytes",
+                          INVAR_SHOWN_PATH(path), INVAR_PATH_SIZE - 64);
     memcpy(folder, out, (size_t)used + 1);
     slash = strrchr(folder, '/');
     if (!slash)

@@ -89,7 +89,7 @@ bool invar_text_has_suffix(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-void invar_text_quote(char *out, size_t size, const char *text, size_t length)
+const char *invar_text_quote(char *out, size_t size, const char *text, size_t length)
 {
     size_t room = size - sizeof "...", used = 0, i = 0;
 
@@ -106,6 +106,7 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
         i += bytes;
     }
     out[used] = '\0';
+    return out;
 }
 
 size_t invar_text_escape_char(char out[INVAR_TEXT_ESCAPED_SIZE], const char *text, size_t left)

@@ -46,10 +46,15 @@ bool invar_text_is_pointer(const char *text, size_t bytes);
     "it is a pointer of git-lfs in the place of the file: run 'git lfs pull' in its folder"
 
 /*
- * Writes an excerpt of any bytes for a message: one line of printable UTF-8, with '?' for all else,
- * and "..." at its end if it is cut. `size` is the capacity of `out`, >= 4.
+ * Writes an excerpt of any bytes for a message, and returns `out`: one line of printable UTF-8,
+ * with '?' for all else, and "..." at its end if it is cut. `size` is the capacity of `out`, >= 4.
+ * The macros quote bytes and a text of usual or double size; what they return lives as long as a
+ * local variable of the block that they stand in.
  */
-void invar_text_quote(char *out, size_t size, const char *text, size_t length);
+const char *invar_text_quote(char *out, size_t size, const char *text, size_t length);
+#define INVAR_QUOTED_BYTES(size, text, length) invar_text_quote((char[size]){0}, size, text, length)
+#define INVAR_QUOTED(text) INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, text, strlen(text))
+#define INVAR_QUOTED_LONG(text) INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE * 2, text, strlen(text))
 
 #define INVAR_TEXT_ESCAPED_SIZE 5 /* a character of up to four bytes, or \xNN */
 

@@ -381,14 +381,13 @@ invar_status invar_json_parse_raw(json_t **out, const char *where, const char *t
 
 invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes)
 {
-    char *text, shown[INVAR_PATH_SHOWN_SIZE];
+    char *text;
     invar_status status;
     size_t bytes;
 
     *out = NULL;
     INVAR_TRY(invar_file_read(&text, &bytes, path, max_bytes));
-    invar_path_show(shown, path);
-    status = invar_json_parse(out, shown, text, bytes);
+    status = invar_json_parse(out, INVAR_SHOWN_PATH(path), text, bytes);
     invar_free(text);
     return status;
 }

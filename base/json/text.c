@@ -167,10 +167,7 @@ void invar_json_text_null(invar_json_text *text)
 
 void invar_json_text_digest(invar_json_text *text, const invar_digest *digest)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, digest);
-    invar_json_text_string(text, hex, INVAR_DIGEST_HEX_SIZE - 1);
+    invar_json_text_string(text, INVAR_DIGEST_HEX(digest), INVAR_DIGEST_HEX_SIZE - 1);
 }
 
 static void put_number(invar_json_text *text, const char *digits)

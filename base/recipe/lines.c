@@ -79,11 +79,8 @@ bool invar_recipe_is_text(span s)
 /* Fails with the location, the complaint and an excerpt of the text. */
 static invar_status fail_at(const reader *r, const char *complaint, span text)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quote, sizeof quote, text.start, text.length);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s: '%s'", r->shown, r->at.line, complaint,
-                      quote);
+                      INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, text.start, text.length));
 }
 
 /*

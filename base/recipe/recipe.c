@@ -343,16 +343,14 @@ invar_status invar_recipe_read_with_includes(invar_recipe *recipe, const char *p
 invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char *value,
                               const char *origin)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE], place[ORIGIN_SIZE];
+    char place[ORIGIN_SIZE];
     invar_spelling spelling;
     int key = invar_recipe_find(recipe->schema, name);
 
     invar_text_quote(place, sizeof place, origin, strlen(origin));
-    if (key < 0) {
-        invar_text_quote(quote, sizeof quote, name, strlen(name));
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote,
+    if (key < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, INVAR_QUOTED(name),
                           suggest_name(&spelling, recipe->schema, span_of(name), false));
-    }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,
                           recipe->slots[key].origin);

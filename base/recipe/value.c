@@ -49,11 +49,8 @@ static invar_status check_text(const char *text, size_t length, const char *wher
 
 static invar_status fail_expected(const char *what, const char *text, const char *where)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quote, sizeof quote, text, strlen(text));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'%s", where, what, quote,
-                      comment_remedy(text, strlen(text)));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'%s", where, what,
+                      INVAR_QUOTED(text), comment_remedy(text, strlen(text)));
 }
 
 /* ---- the types ------------------------------------------------------------------------------- */

@@ -169,17 +169,14 @@ invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_con
     invar_recipe_entry_get(&entry, config->recipe, key);
     cursor = entry.text;
     while (invar_config_list(&item, &bytes, &cursor)) {
-        char quote[INVAR_TEXT_QUOTE_SIZE];
-
         if (count == MAX_ITEMS)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%s' has more than %d tokens", entry.origin,
                               entry.key->name, MAX_ITEMS);
-        if (!parse_id(&ids[count], item, bytes)) {
-            invar_text_quote(quote, sizeof quote, item, bytes);
+        if (!parse_id(&ids[count], item, bytes))
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: '%s': expected token ids as in 7,19, found '%s'", entry.origin,
-                              entry.key->name, quote);
-        }
+                              entry.key->name,
+                              INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, item, bytes));
         count++;
     }
     if (count == 0)

@@ -59,10 +59,9 @@ typedef struct eval_reader {
 
 static invar_status fail_at(const eval_reader *r, int line, const char *why, text_span what)
 {
-    char quoted[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quoted, sizeof quoted, what.text ? what.text : "", what.bytes);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%.300s:%d: \"%s\" %s", r->path, line, quoted, why);
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0, "%.300s:%d: \"%s\" %s", r->path, line,
+        INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, what.text ? what.text : "", what.bytes), why);
 }
 
 /* ---- a set ----------------------------------------------------------------------------------- */

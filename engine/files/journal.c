@@ -40,26 +40,23 @@ enum {
 /* Writes the end of a line whose other members are `bytes` at `line`, and moves the chain. */
 static void make_sum(char out[SUM_BYTES + 1], invar_digest *chain, const char *line, size_t bytes)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
     invar_hasher_update(&hasher, chain->bytes, sizeof chain->bytes);
     invar_hasher_update(&hasher, line, bytes);
     invar_hasher_final(chain, &hasher);
-    invar_digest_format(hex, chain);
-    (void)snprintf(out, SUM_BYTES + 1, "%s%s%s", SUM_KEY, hex, SUM_END);
+    (void)snprintf(out, SUM_BYTES + 1, "%s%s%s", SUM_KEY, INVAR_DIGEST_HEX(chain), SUM_END);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static invar_status fail_io(const char *path, const char *what)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     int why = errno;
 
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, why, "%s: cannot %s: %s", shown, what, strerror(why));
+    return INVAR_FAIL(INVAR_E_IO, why, "%s: cannot %s: %s", INVAR_SHOWN_PATH(path), what,
+                      strerror(why));
 }
 
 invar_status invar_journal_add_sums(invar_json_text *out, invar_digest *chain, const char *lines,

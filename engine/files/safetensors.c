@@ -70,25 +70,16 @@ struct invar_safetensors {
     char shown[INVAR_PATH_SHOWN_SIZE];
 };
 
-/* Quotes a tensor's name for messages. */
-static const char *quote_name(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
-{
-    invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE * 2, name, strlen(name));
-    return out;
-}
-
 static invar_status fail_tensor(const invar_safetensors *file, const char *name, const char *why)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
-
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", file->shown,
-                      quote_name(quote, name), why);
+                      INVAR_QUOTED_LONG(name), why);
 }
 
 static invar_status read_type(invar_safetensor *t, const invar_safetensors *file,
                               const json_t *value)
 {
-    char name[INVAR_TEXT_QUOTE_SIZE * 2], type[INVAR_TEXT_QUOTE_SIZE];
+    char type[INVAR_TEXT_QUOTE_SIZE];
     const char *text = json_string_value(value);
 
     if (!text)
@@ -101,7 +92,7 @@ static invar_status read_type(invar_safetensor *t, const invar_safetensors *file
     }
     invar_text_quote(type, sizeof type, text, strlen(text));
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: tensor '%s': unknown dtype '%s'", file->shown,
-                      quote_name(name, t->name), type);
+                      INVAR_QUOTED_LONG(t->name), type);
 }
 
 /* Reads the shape and computes the number of elements, without overflow. */
@@ -141,7 +132,6 @@ static invar_status read_offsets(invar_safetensor *t, const invar_safetensors *f
 {
     const json_t *first = json_array_get(value, 0), *last = json_array_get(value, 1);
     int64_t begin = json_integer_value(first), end = json_integer_value(last);
-    char name[INVAR_TEXT_QUOTE_SIZE * 2];
 
     if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
         return fail_tensor(file, t->name, "\"data_offsets\" are not two integers");
@@ -150,7 +140,7 @@ static invar_status read_offsets(invar_safetensor *t, const invar_safetensors *f
     if (end - begin != t->elements * (int64_t)types[t->type].bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: tensor '%s': %lld bytes of data, dtype and shape need %lld",
-                          file->shown, quote_name(name, t->name), (long long)(end - begin),
+                          file->shown, INVAR_QUOTED_LONG(t->name), (long long)(end - begin),
                           (long long)(t->elements * (int64_t)types[t->type].bytes));
     t->offset = file->data + (uint64_t)begin;
     return INVAR_OK;
@@ -443,7 +433,7 @@ invar_status invar_safetensors_expect(const invar_safetensors *file, const invar
                                       invar_safetensors_type type, int32_t rank,
                                       const int64_t *shape)
 {
-    char name[INVAR_TEXT_QUOTE_SIZE * 2], is[FORM_SIZE], should[FORM_SIZE];
+    char is[FORM_SIZE], should[FORM_SIZE];
 
     if (tensor->type == type && tensor->rank == rank &&
         memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) == 0)
@@ -451,7 +441,7 @@ invar_status invar_safetensors_expect(const invar_safetensors *file, const invar
     format_type_shape(is, tensor->type, tensor->rank, tensor->shape);
     format_type_shape(should, type, rank, shape);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s' is %s, expected %s", file->shown,
-                      quote_name(name, tensor->name), is, should);
+                      INVAR_QUOTED_LONG(tensor->name), is, should);
 }
 
 invar_status invar_safetensors_read(void *out, const invar_safetensors *file,
@@ -480,7 +470,6 @@ invar_status invar_safetensors_read_f32(float *out, const invar_safetensors *fil
                                         const invar_safetensor *tensor, int64_t first,
                                         int64_t count)
 {
-    char name[INVAR_TEXT_QUOTE_SIZE * 2];
     const char *from = (const char *)out + (size_t)count * sizeof(uint16_t);
 
     if (tensor->type == INVAR_SAFETENSORS_F32)
@@ -488,7 +477,7 @@ invar_status invar_safetensors_read_f32(float *out, const invar_safetensors *fil
     if (tensor->type != INVAR_SAFETENSORS_BF16 && tensor->type != INVAR_SAFETENSORS_F16)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: tensor '%s' is %s; weights are F32, BF16 or F16", file->shown,
-                          quote_name(name, tensor->name), types[tensor->type].name);
+                          INVAR_QUOTED_LONG(tensor->name), types[tensor->type].name);
     // read to the upper half of `out` and convert upwards: each half is read before it is
     // overwritten
     INVAR_TRY(invar_safetensors_read((char *)out + (size_t)count * sizeof(uint16_t), file, tensor,

@@ -35,10 +35,8 @@ struct invar_safetensors_writer {
 static invar_status fail_tensor(const invar_safetensors_writer *writer, const char *name,
                                 const char *why)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
-
-    invar_text_quote(quote, sizeof quote, name, strlen(name));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: tensor '%s': %s", writer->shown, quote, why);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: tensor '%s': %s", writer->shown,
+                      INVAR_QUOTED_LONG(name), why);
 }
 
 static int64_t elements_of(const invar_safetensor *t)

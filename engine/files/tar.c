@@ -123,11 +123,8 @@ const invar_tar_member *invar_tar_find(const invar_tar_list *list, const char *n
 static invar_status fail_member(invar_status status, const char *path, const char *name,
                                 const char *why)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_path_show(shown, path);
-    invar_text_quote(quoted, sizeof quoted, name, strlen(name));
-    return INVAR_FAIL(status, 0, "%s: the member \"%s\" %s", shown, quoted, why);
+    return INVAR_FAIL(status, 0, "%s: the member \"%s\" %s", INVAR_SHOWN_PATH(path),
+                      INVAR_QUOTED(name), why);
 }
 
 /* Appends a member to a list after checking its name and size. `as` is the status of a failure. */
@@ -142,16 +139,7 @@ static invar_status append_member(invar_tar_member **out, invar_tar_list *list, 
         return fail_member(as, path, name, "has 8 GiB or more: a tar archive cannot hold it");
     if (list->count == INVAR_TAR_MAX_MEMBERS)
         return fail_member(as, path, name, "is one too many");
-    if (list->count == list->capacity) {
-        int64_t capacity = list->capacity ? 2 * list->capacity : 32;
-        void *grown = NULL;
-        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *list->items, "members"));
-        if (list->count)
-            memcpy(grown, list->items, (size_t)list->count * sizeof *list->items);
-        invar_free(list->items);
-        list->items = grown;
-        list->capacity = capacity;
-    }
+    INVAR_TRY(INVAR_GROW(list->items, list->capacity, list->count, list->count + 1, "members"));
     *out = &list->items[list->count++];
     memset(*out, 0, sizeof **out);
     memcpy((*out)->name, name, strlen(name));
@@ -162,11 +150,9 @@ static invar_status append_member(invar_tar_member **out, invar_tar_list *list, 
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, path);
-    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code, "%s: %s: %s", shown,
-                      what, strerror(code));
+    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code, "%s: %s: %s",
+                      INVAR_SHOWN_PATH(path), what, strerror(code));
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -304,10 +290,7 @@ typedef struct tar_reader {
 
 static invar_status fail_damaged(const tar_reader *r, const char *why)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, r->path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s", shown, why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s", INVAR_SHOWN_PATH(r->path), why);
 }
 
 /* Reads exactly `bytes` bytes; fails if the archive ends before. */

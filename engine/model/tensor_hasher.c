@@ -14,8 +14,6 @@
 
 #include "base/invar_banned.h"
 
-#define FIRST_ROOM 64
-
 void invar_tensor_hasher_init(invar_tensor_hasher *hasher, const invar_device *dev)
 {
     *hasher = (invar_tensor_hasher){.count = 0};
@@ -30,46 +28,22 @@ void invar_tensor_hasher_release(invar_tensor_hasher *hasher)
     invar_free(hasher->tensors);
     invar_free(hasher->shards);
     invar_free(hasher->cuts);
-    hasher->device = NULL;
-    hasher->tensors = NULL;
-    hasher->shards = NULL;
-    hasher->cuts = NULL;
-    hasher->count = hasher->capacity = hasher->device_capacity = 0;
-}
-
-/* Replaces *list by one with `capacity` elements that keeps the first `used`. */
-static invar_status grow_list(void *list, size_t size, size_t capacity, size_t used)
-{
-    void **at = list, *wider = NULL;
-
-    INVAR_TRY(invar_alloc(&wider, capacity, size, "the list of tensors to hash"));
-    if (used > 0)
-        memcpy(wider, *at, used * size);
-    invar_free(*at);
-    *at = wider;
-    return INVAR_OK;
-}
-
-static invar_status grow_lists(invar_tensor_hasher *hasher)
-{
-    int64_t capacity = hasher->capacity ? 2 * hasher->capacity : FIRST_ROOM;
-    size_t wide = (size_t)capacity, used = (size_t)hasher->count;
-
-    INVAR_TRY(grow_list(&hasher->tensors, sizeof *hasher->tensors, wide, used));
-    INVAR_TRY(grow_list(&hasher->shards, sizeof *hasher->shards, wide, used));
-    INVAR_TRY(grow_list(&hasher->cuts, sizeof *hasher->cuts, wide, used));
-    hasher->capacity = capacity;
-    return INVAR_OK;
+    *hasher = (invar_tensor_hasher){.count = 0};
 }
 
 static invar_status add_tensor(invar_tensor_hasher *hasher, const invar_tensor *tensor,
                                int32_t shards, const invar_logical_split *split)
 {
-    if (hasher->count == hasher->capacity)
-        INVAR_TRY(grow_lists(hasher));
-    hasher->tensors[hasher->count] = *tensor;
-    hasher->shards[hasher->count] = shards;
-    hasher->cuts[hasher->count] = *split;
+    static const char what[] = "the list of tensors to hash";
+    int64_t used = hasher->count, a = hasher->capacity, b = a, c = a;
+
+    INVAR_TRY(INVAR_GROW(hasher->tensors, a, used, used + 1, what));
+    INVAR_TRY(INVAR_GROW(hasher->shards, b, used, used + 1, what));
+    INVAR_TRY(INVAR_GROW(hasher->cuts, c, used, used + 1, what));
+    hasher->capacity = a;
+    hasher->tensors[used] = *tensor;
+    hasher->shards[used] = shards;
+    hasher->cuts[used] = *split;
     hasher->count++;
     return INVAR_OK;
 }

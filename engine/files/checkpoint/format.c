@@ -46,10 +46,8 @@ invar_status invar_checkpoint_type(invar_safetensors_type *out, const char *name
 static invar_status fail_value(const char *where, const char *what, const char *name,
                                const char *why)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
-
-    invar_text_quote(quote, sizeof quote, name, strlen(name));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s \"%s\" %s", where, what, quote, why);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s \"%s\" %s", where, what, INVAR_QUOTED_LONG(name),
+                      why);
 }
 
 /* Checks a file name, or one component of it, of at most `most` bytes. */
@@ -226,10 +224,7 @@ static void put_int(json_writer *w, json_t *object, const char *key, int64_t val
 
 static void put_digest(json_writer *w, json_t *object, const char *key, const invar_digest *digest)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, digest);
-    put_value(w, object, key, json_string(hex));
+    put_value(w, object, key, json_string(INVAR_DIGEST_HEX(digest)));
 }
 
 /* Stores the bits of a float, because decimal digits could round. */
@@ -604,13 +599,11 @@ invar_status invar_checkpoint_files_list(invar_checkpoint_files *out,
 size_t invar_checkpoint_files_text(char out[INVAR_CHECKPOINT_HASHES_SIZE],
                                    const invar_checkpoint_files *files)
 {
-    char hex[INVAR_DIGEST_HEX_SIZE];
     size_t used = 0;
 
     for (int64_t i = 0; i < files->count; i++) {
-        invar_digest_format(hex, &files->files[i].hash);
-        used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_HASHES_SIZE - used, "%s  %s\n", hex,
-                                 files->files[i].name);
+        used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_HASHES_SIZE - used, "%s  %s\n",
+                                 INVAR_DIGEST_HEX(&files->files[i].hash), files->files[i].name);
     }
     return used;
 }

@@ -37,10 +37,8 @@ static const invar_recipe_schema schema = {.keys = keys, .count = 2};
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", INVAR_SHOWN_PATH(path), what, strerror(code));
 }
 
 /* ---- owner ----------------------------------------------------------------------------------- */
@@ -49,12 +47,11 @@ static invar_status read_recipe(invar_checkpoint_owner *out, const invar_recipe 
                                 const char *path)
 {
     const char *run = invar_recipe_string(recipe, 0);
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, path);
     if (!run[0] || strlen(run) >= sizeof out->uuid ||
         invar_digest_parse(&out->identity, invar_recipe_string(recipe, 1)) != INVAR_OK)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s does not name a run; give another folder", shown);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s does not name a run; give another folder",
+                          INVAR_SHOWN_PATH(path));
     memcpy(out->uuid, run, strlen(run) + 1);
     return INVAR_OK;
 }
@@ -77,16 +74,15 @@ static invar_status read_owner(invar_checkpoint_owner *out, const char *path)
 
 static invar_status read_state(invar_checkpoint_owner *out, const char *save, int64_t step)
 {
-    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text;
+    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], *text;
     invar_checkpoint_index index = {0};
     invar_status status;
     size_t bytes;
 
     INVAR_TRY(invar_checkpoint_folder(folder, save, step, ""));
     INVAR_TRY(invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_STATE));
-    invar_path_show(shown, folder);
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_STATE));
-    status = invar_checkpoint_index_parse(&index, shown, text, bytes);
+    status = invar_checkpoint_index_parse(&index, INVAR_SHOWN_PATH(folder), text, bytes);
     if (status == INVAR_OK) {
         memcpy(out->uuid, index.state.uuid, sizeof out->uuid);
         out->identity = index.state.identity;
@@ -141,15 +137,13 @@ static invar_status open_owner(int *out, const char *path)
 static invar_status lock_owner_file(invar_checkpoint_lock *lock)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
     if (fcntl(lock->fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES))
         return INVAR_OK; // file systems without locks: the owner's name is the only protection
-    invar_path_show(shown, lock->folder.path);
     return INVAR_FAIL(INVAR_E_BUSY, errno,
                       "%s: a run writes its checkpoints there now; wait for its end, or give "
                       "another folder",
-                      shown);
+                      INVAR_SHOWN_PATH(lock->folder.path));
 }
 
 static invar_status check_owner(invar_checkpoint_lock *lock, const char *path)
@@ -192,14 +186,13 @@ invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *lock, const ch
 invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *lock,
                                                const invar_checkpoint_owner *owner)
 {
-    char text[256], identity[INVAR_DIGEST_HEX_SIZE];
+    char text[256];
     int bytes;
 
     if (lock->has_owner_file)
         return INVAR_OK;
-    invar_digest_format(identity, &owner->identity);
-    bytes =
-        snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid, identity);
+    bytes = snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid,
+                     INVAR_DIGEST_HEX(&owner->identity));
     if (pwrite(lock->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(lock->fd) != 0) {
         invar_status status = io_error(lock->folder.path, "its owner cannot be written");
         (void)!ftruncate(lock->fd, 0); // a truncated name would be invalid
@@ -212,7 +205,7 @@ invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *lock,
 
 invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *lock)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char path[INVAR_PATH_SIZE];
     struct stat ours, there;
 
     INVAR_TRY(invar_held_folder_refresh(&lock->folder));
@@ -222,9 +215,8 @@ invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *lock)
         fstatat(lock->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
         return INVAR_OK;
-    invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%s was removed or replaced: the folder may be another run's by now, and "
                       "nothing more is written there",
-                      shown);
+                      INVAR_SHOWN_PATH(path));
 }

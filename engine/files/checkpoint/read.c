@@ -129,11 +129,8 @@ static invar_status check_files(const invar_checkpoint *c)
 static invar_status fail_tensor(const invar_checkpoint *c, const invar_checkpoint_entry *e,
                                 const char *why)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
-
-    invar_text_quote(quote, sizeof quote, e->name, strlen(e->name));
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.48s.safetensors: tensor \"%s\" %s", c->shown,
-                      e->set, quote, why);
+                      e->set, INVAR_QUOTED_LONG(e->name), why);
 }
 
 /* Finds a tensor in its file; it must have the type and shape recorded in state.json. */
@@ -289,12 +286,12 @@ static invar_status load_folder(invar_checkpoint *c, int64_t step)
 /* Finds the folder of a step; the one being replaced if there is no other. */
 static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *shown;
 
     INVAR_TRY(invar_checkpoint_folder(out, save, step, ""));
     if (invar_path_exists(out))
         return INVAR_OK;
-    invar_path_show(shown, out);
+    shown = INVAR_SHOWN_PATH(out);
     INVAR_TRY(invar_checkpoint_folder(out, save, step, ".old"));
     if (invar_path_exists(out))
         return INVAR_OK;
@@ -343,7 +340,6 @@ bool invar_checkpoint_is_folder(const char *folder)
 static invar_status advise_earlier(const char *save, const char *folder)
 {
     char path[INVAR_PATH_SIZE], earlier[INVAR_PATH_SIZE] = "", advice[INVAR_PATH_SHOWN_SIZE + 64];
-    char shown[INVAR_PATH_SHOWN_SIZE];
     int64_t *steps = NULL, count = 0, i = 0;
     invar_error why;
 
@@ -358,8 +354,8 @@ static invar_status advise_earlier(const char *save, const char *folder)
     invar_error_put(&why);
     if (i == count || !earlier[0])
         return why.status;
-    invar_path_show(shown, earlier);
-    (void)snprintf(advice, sizeof advice, "use an earlier checkpoint: %s", shown);
+    (void)snprintf(advice, sizeof advice, "use an earlier checkpoint: %s",
+                   INVAR_SHOWN_PATH(earlier));
     return invar_error_advise(why.status, INVAR_E_CORRUPT, advice);
 }
 

@@ -30,12 +30,11 @@
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE];
+    char whole[INVAR_PATH_HINT_SIZE];
 
-    invar_path_show(shown, path);
     invar_path_absolute_hint(whole, path);
-    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code, "%s: %s: %s%s", shown,
-                      what, strerror(code), code == ENOENT ? whole : "");
+    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code, "%s: %s: %s%s",
+                      INVAR_SHOWN_PATH(path), what, strerror(code), code == ENOENT ? whole : "");
 }
 
 invar_status invar_checkpoint_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step,
@@ -89,16 +88,7 @@ static invar_status add_step(step_list *list, int64_t step)
 {
     int64_t at = list->count;
 
-    if (list->count == list->capacity) {
-        int64_t larger = list->capacity ? 2 * list->capacity : 16;
-        void *block;
-        INVAR_TRY(invar_alloc(&block, (size_t)larger, sizeof *list->items, "checkpoints"));
-        if (list->count > 0)
-            memcpy(block, list->items, (size_t)list->count * sizeof *list->items);
-        invar_free(list->items);
-        list->items = block;
-        list->capacity = larger;
-    }
+    INVAR_TRY(INVAR_GROW(list->items, list->capacity, at, at + 1, "checkpoints"));
     while (at > 0 && list->items[at - 1] > step)
         at--;
     if (at > 0 && list->items[at - 1] == step)
@@ -322,7 +312,7 @@ invar_status invar_checkpoint_latest_write(const char *save, int64_t step)
 
 invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE], *text;
+    char path[INVAR_PATH_SIZE], quote[INVAR_TEXT_QUOTE_SIZE], *text;
     size_t bytes, length;
     bool good;
 
@@ -332,10 +322,9 @@ invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
     good = parse_step(step_out, text, length) && length + strspn(text + length, "\r\n ") == bytes;
     invar_text_quote(quote, sizeof quote, text, bytes);
     invar_free(text);
-    invar_path_show(shown, path);
     if (!good)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is not the number of a checkpoint", shown,
-                          quote);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is not the number of a checkpoint",
+                          INVAR_SHOWN_PATH(path), quote);
     return INVAR_OK;
 }
 
@@ -355,7 +344,7 @@ bool invar_checkpoint_has_hash(const char *folder, const invar_digest *hash)
 
 void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *folder)
 {
-    char below[INVAR_PATH_SIZE], latest[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char below[INVAR_PATH_SIZE], latest[INVAR_PATH_SIZE];
 
     out[0] = '\0';
     if (invar_path_join(below, sizeof below, folder, "checkpoints") != INVAR_OK ||
@@ -365,7 +354,6 @@ void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *fol
     }
     if (!invar_path_exists(latest))
         return;
-    invar_path_show(shown, below);
     (void)snprintf(out, INVAR_CHECKPOINT_HINT_SIZE,
-                   ": it is the folder of a run, which keeps them in %s", shown);
+                   ": it is the folder of a run, which keeps them in %s", INVAR_SHOWN_PATH(below));
 }

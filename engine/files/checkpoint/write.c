@@ -326,14 +326,13 @@ static invar_status write_files(write_job *m)
 
 static invar_status rename_path(const char *from, const char *to)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     int code;
 
     if (rename(from, to) == 0)
         return INVAR_OK;
     code = errno;
-    invar_path_show(shown, from);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be renamed: %s", shown, strerror(code));
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be renamed: %s", INVAR_SHOWN_PATH(from),
+                      strerror(code));
 }
 
 static invar_status rename_into_place(const write_job *m)

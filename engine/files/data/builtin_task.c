@@ -150,7 +150,7 @@ const char *invar_builtin_task_alphabet(const char *name)
 invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *name, uint32_t seed,
                                      uint32_t i)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE], known[128] = "";
+    char known[128] = "";
     task_rng d = {seed, i, 0};
     size_t used = 0;
     int task = find_task(name);
@@ -161,6 +161,6 @@ invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *n
     }
     for (int k = 0; k < TASK_COUNT && used < sizeof known; k++)
         used += (size_t)snprintf(known + used, sizeof known - used, " %s", tasks[k].name);
-    invar_text_quote(quote, sizeof quote, name, strlen(name));
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no built-in task '%s'; there are%s", quote, known);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no built-in task '%s'; there are%s", INVAR_QUOTED(name),
+                      known);
 }

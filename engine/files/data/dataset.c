@@ -41,26 +41,6 @@ struct invar_dataset {
     bool ordered;
 };
 
-/* ---- prompts --------------------------------------------------------------------------------- */
-
-static invar_status reserve_prompt(invar_dataset *dataset)
-{
-    int64_t capacity = dataset->capacity > 0 ? dataset->capacity * 2 : 64;
-    invar_prompt *prompts;
-
-    if (dataset->count < dataset->capacity)
-        return INVAR_OK;
-    if (capacity > MAX_PROMPTS)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "data set: more than %d prompts", MAX_PROMPTS);
-    INVAR_TRY(INVAR_ALLOC(prompts, (size_t)capacity, "data set"));
-    if (dataset->count > 0)
-        memcpy(prompts, dataset->prompts, (size_t)dataset->count * sizeof *prompts);
-    invar_free(dataset->prompts);
-    dataset->prompts = prompts;
-    dataset->capacity = capacity;
-    return INVAR_OK;
-}
-
 static void *append_to_block(char **at, const void *from, size_t bytes)
 {
     void *to = *at;
@@ -82,7 +62,10 @@ static invar_status append_prompt(invar_dataset *dataset, int64_t number,
     invar_prompt p = {.line = number, .n_tokens = line->n_tokens, .n_answer = line->n_answer};
     char *at;
 
-    INVAR_TRY(reserve_prompt(dataset));
+    if (dataset->count == MAX_PROMPTS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "data set: more than %d prompts", MAX_PROMPTS);
+    INVAR_TRY(INVAR_GROW(dataset->prompts, dataset->capacity, dataset->count, dataset->count + 1,
+                         "data set"));
     INVAR_TRY(INVAR_ALLOC(at, tokens + answer + mask + text + label + metadata, "data set"));
     p.tokens = append_to_block(&at, line->tokens, tokens);
     if (line->answer) {
@@ -272,9 +255,8 @@ static invar_status new_dataset(invar_dataset **out)
 /* Completes a data set after all prompts were read. */
 static invar_status finish_dataset(invar_dataset *dataset, const invar_dataset_options *options)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *shown = INVAR_SHOWN_PATH(options->path);
 
-    invar_path_show(shown, options->path);
     if (dataset->count == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: no prompt is left: all %" PRId64 " are longer than allowed (%" PRId64
@@ -294,10 +276,9 @@ static invar_status open_chat(invar_chat_template **out, const invar_dataset_opt
 
 static invar_status check_options(const invar_dataset_options *options)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     bool task = strncmp(options->path, "task:", 5) == 0;
+    const char *shown = INVAR_SHOWN_PATH(options->path);
 
-    invar_path_show(shown, options->path);
     if (options->sft && !options->apply_chat_template && !task && options->label_key[0] == '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: sft_loss needs answers: give label-key, or apply-chat-template and "
@@ -315,12 +296,11 @@ static invar_status unpack_text(char **text, size_t *bytes, const char *path,
 {
     const char *const columns[] = {options->input_key, options->label_key, options->metadata_key,
                                    options->tool_key, NULL};
-    char shown[INVAR_PATH_SHOWN_SIZE], *packed = *text;
+    char *packed = *text;
     invar_status status = INVAR_OK;
 
-    invar_path_show(shown, path);
     if (invar_gzip_is(packed, *bytes))
-        status = invar_gzip_expand(text, bytes, shown, packed, *bytes, MAX_FILE);
+        status = invar_gzip_expand(text, bytes, INVAR_SHOWN_PATH(path), packed, *bytes, MAX_FILE);
     else if (invar_parquet_is(packed, *bytes))
         status = invar_parquet_read(text, bytes, path, columns, MAX_FILE);
     if (*text != packed)

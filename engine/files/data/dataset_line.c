@@ -84,10 +84,7 @@ typedef struct source_line {
 
 static invar_status fail_member(const char *where, const char *key, const char *why)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quote, sizeof quote, key, strlen(key));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", where, quote, why);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", where, INVAR_QUOTED(key), why);
 }
 
 /* Formats a number as a user would write it: 60.0 is "60", not "6e+01". */

@@ -106,10 +106,8 @@ static void keep_template(invar_hf_files *files, const char *name)
 
 static invar_status fail_list(const char *path, int code)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be listed: %s", shown, strerror(code));
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be listed: %s", INVAR_SHOWN_PATH(path),
+                      strerror(code));
 }
 
 static invar_status add_templates(invar_hf_files *files, const char *dir)

@@ -46,19 +46,10 @@ typedef struct loader {
     char head_file[INVAR_PATH_SIZE];
 } loader;
 
-static const char *quote_name(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
-{
-    invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE * 2, name, strlen(name));
-    return out;
-}
-
 static invar_status bad_tensor(const char *path, const char *name, const char *why)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quote_name(quote, name),
-                      why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", INVAR_SHOWN_PATH(path),
+                      INVAR_QUOTED_LONG(name), why);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -260,17 +251,17 @@ static invar_status load_shards(loader *l, const json_t *map)
 
 static invar_status load_index(loader *l)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char path[INVAR_PATH_SIZE];
     const json_t *map;
     invar_status status;
     json_t *index;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, INVAR_HF_INDEX));
     INVAR_TRY(invar_json_read(&index, path, MAX_INDEX));
-    invar_path_show(shown, path);
     map = json_object_get(index, "weight_map");
     if (!json_is_object(map))
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: there is no object \"weight_map\"", shown);
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: there is no object \"weight_map\"",
+                            INVAR_SHOWN_PATH(path));
     else
         status = check_map(map, path);
     if (status == INVAR_OK)
@@ -485,18 +476,17 @@ static size_t find_lookalike(char out[INVAR_TEXT_QUOTE_SIZE], const char *dir)
 
 invar_status invar_hf_check_weights(const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], name[INVAR_TEXT_QUOTE_SIZE];
+    char name[INVAR_TEXT_QUOTE_SIZE];
     size_t found;
 
     if (invar_hf_has_weights(dir))
         return INVAR_OK;
-    invar_path_show(shown, dir);
     found = find_lookalike(name, dir);
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
-        "%s: no weights: neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX " exists%s%s%s%s", shown,
-        found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",
-        found < N_LOOKALIKES ? lookalikes[found].remedy : "");
+        "%s: no weights: neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX " exists%s%s%s%s",
+        INVAR_SHOWN_PATH(dir), found < N_LOOKALIKES ? "; " : "", name,
+        found < N_LOOKALIKES ? " " : "", found < N_LOOKALIKES ? lookalikes[found].remedy : "");
 }
 
 /* ---- folder ---------------------------------------------------------------------------------- */
@@ -546,12 +536,11 @@ static bool find_hub_name(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
 
 invar_status invar_hf_check_folder(const char *key, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_HINT_SIZE], name[INVAR_PATH_SHOWN_SIZE];
+    char whole[INVAR_PATH_HINT_SIZE], name[INVAR_PATH_SHOWN_SIZE];
     char advice[2 * INVAR_PATH_SHOWN_SIZE + 160] = "";
 
     if (invar_path_exists(dir))
         return INVAR_OK;
-    invar_path_show(shown, dir);
     invar_path_absolute_hint(whole, strstr(dir, "://") ? "/" : dir); // a URL is not a relative path
     if (strcmp(key, "load") == 0 || strcmp(key, "run") == 0 || strcmp(key, "--fork") == 0)
         (void)snprintf(advice, sizeof advice, "; 'invar ledger ls' lists the runs below runs/");
@@ -564,23 +553,22 @@ invar_status invar_hf_check_folder(const char *key, const char *dir)
         (void)snprintf(advice, sizeof advice,
                        "; Invar downloads nothing: docs/models.md says how to get a model");
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s%s%s: no such folder%s%s", key, key[0] ? ": " : "",
-                      shown, whole, advice);
+                      INVAR_SHOWN_PATH(dir), whole, advice);
 }
 
 invar_status invar_hf_check_model(const char *key, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], name[INVAR_TEXT_QUOTE_SIZE];
+    char name[INVAR_TEXT_QUOTE_SIZE];
     size_t found;
 
     INVAR_TRY(invar_hf_check_folder(key, dir));
     if (has_file(dir, "config.json"))
         return INVAR_OK;
-    invar_path_show(shown, dir);
     found = find_lookalike(name, dir);
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "%s: %s %s; the folder of a model holds config.json, tokenizer.json, "
                       "tokenizer_config.json and weights as .safetensors (docs/models.md)%s%s%s%s",
-                      key, shown,
+                      key, INVAR_SHOWN_PATH(dir),
                       has_file(dir, ".") ? "is no folder of a model: it has no config.json"
                                          : "is a file, not a folder",
                       found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",

@@ -57,10 +57,7 @@ static void format_name(char out[NAME_SIZE], const invar_param *p, int64_t exper
 
 static invar_status fail_key(const char *path, const char *key, const char *why)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", shown, key, why);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", INVAR_SHOWN_PATH(path), key, why);
 }
 
 /* Returns true for a value that means "off": absent, null, false, or an empty list or object. */
@@ -306,11 +303,8 @@ typedef struct adapter_reader {
 
 static invar_status bad_tensor(const adapter_reader *r, const char *name, const char *why)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_path_show(shown, r->path);
-    invar_text_quote(quote, sizeof quote, name, strlen(name));
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", shown, quote, why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: tensor '%s': %s", INVAR_SHOWN_PATH(r->path),
+                      INVAR_QUOTED(name), why);
 }
 
 /* Reads one expert's values, padded with zeros to the full rank; `out` must be zeroed. */

@@ -255,15 +255,14 @@ static bool is_shard(const char *name)
 
 static invar_status remove_shards(const hf_saver *s)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char path[INVAR_PATH_SIZE];
     DIR *folder = opendir(s->dir);
     invar_status status = INVAR_OK;
     const struct dirent *entry;
 
-    if (!folder) {
-        invar_path_show(shown, s->dir);
-        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be listed: %s", shown, strerror(errno));
-    }
+    if (!folder)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be listed: %s", INVAR_SHOWN_PATH(s->dir),
+                          strerror(errno));
     while (status == INVAR_OK && (entry = readdir(folder)) != NULL)
         if (is_shard(entry->d_name)) {
             status = invar_path_join(path, sizeof path, s->dir, entry->d_name);

@@ -31,7 +31,8 @@ typedef struct call {
 
 typedef struct part {
     char *calls;
-    size_t used, room;
+    size_t used;
+    int64_t room;
     invar_device_graph *graph; /* captured graph of all calls; NULL before it is captured */
     bool refused;              /* the calls cannot be captured */
 } part;
@@ -116,30 +117,16 @@ static track *find_track(invar_cuda_graph_cache *cache, const invar_cuda_graph_k
     return t;
 }
 
-/* Adds a part without calls. */
-static invar_status add_part(invar_cuda_graph_cache *cache, track *t)
-{
-    int64_t room = 2 * t->room + 2;
-    part *larger = NULL;
-
-    if (t->count == t->room) {
-        INVAR_TRY(INVAR_ALLOC(larger, (size_t)room, "the calls of decoding"));
-        if (t->count > 0)
-            memcpy(larger, t->parts, (size_t)t->count * sizeof *larger);
-        invar_free(t->parts);
-        t->parts = larger;
-        t->room = room;
-    }
-    t->parts[t->count++] = (part){0};
-    cache->parts++;
-    return INVAR_OK;
-}
-
 static invar_status open_part(invar_cuda_graph_cache *cache)
 {
-    if (cache->flushes == cache->track->count)
-        INVAR_TRY(add_part(cache, cache->track));
-    cache->now = &cache->track->parts[cache->flushes];
+    track *t = cache->track;
+
+    if (cache->flushes == t->count) {
+        INVAR_TRY(INVAR_GROW(t->parts, t->room, t->count, t->count + 1, "the calls of decoding"));
+        t->parts[t->count++] = (part){0};
+        cache->parts++;
+    }
+    cache->now = &t->parts[cache->flushes];
     cache->same = cache->now->used > 0;
     cache->at = 0;
     return INVAR_OK;
@@ -164,23 +151,6 @@ void invar_cuda_graph_cache_end(invar_cuda_graph_cache *graph_cache)
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
-
-/* Ensures capacity for one more call of any op. */
-static invar_status ensure_call_room(part *p)
-{
-    size_t most = sizeof(call) + INVAR_OP_ARGS_MAX + sizeof(call), room = 2 * p->room + most;
-    char *larger = NULL;
-
-    if (p->room - p->used >= most)
-        return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(larger, room, "the calls of decoding"));
-    if (p->used > 0)
-        memcpy(larger, p->calls, p->used);
-    invar_free(p->calls);
-    p->calls = larger;
-    p->room = room;
-    return INVAR_OK;
-}
 
 /* Writes a call to `to` and returns its size. */
 static size_t write_call(char *to, invar_op_runner *runner, invar_op op, const void *args)
@@ -229,7 +199,10 @@ invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *graph_cache,
     if (!graph_cache->now)
         INVAR_TRY(open_part(graph_cache));
     p = graph_cache->now;
-    INVAR_TRY(ensure_call_room(p));
+    // capacity for one more call of any op
+    INVAR_TRY(INVAR_GROW(p->calls, p->room, (int64_t)p->used,
+                         (int64_t)(p->used + 2 * sizeof(call) + INVAR_OP_ARGS_MAX),
+                         "the calls of decoding"));
     if (graph_cache->same) {
         size_t bytes = write_call(p->calls + p->used, runner, op, args);
 

@@ -135,10 +135,9 @@ bool invar_dump_wants(const invar_dump *dump, const char *point)
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_IO, code, "dump: %s: %s: %s", shown, what, strerror(code));
+    return INVAR_FAIL(INVAR_E_IO, code, "dump: %s: %s: %s", INVAR_SHOWN_PATH(path), what,
+                      strerror(code));
 }
 
 static invar_status path_of(char out[INVAR_PATH_SIZE], const invar_dump *dump, const char *name,
@@ -224,15 +223,13 @@ static invar_status check_name(const char *name)
 {
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                   "0123456789._-";
-    char quote[INVAR_TEXT_QUOTE_SIZE];
     size_t length = strlen(name);
 
     if (length > 0 && length < NAME_SIZE && strspn(name, allowed) == length && name[0] != '.')
         return INVAR_OK;
-    invar_text_quote(quote, sizeof quote, name, length);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "dump: point \"%s\" cannot be a file's name: 1 to %d of A-Z a-z 0-9 . _ -",
-                      quote, NAME_SIZE - 1);
+                      INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, name, length), NAME_SIZE - 1);
 }
 
 static invar_status type_of(char out[4], const char *name, invar_dtype dtype)
@@ -247,22 +244,6 @@ static invar_status type_of(char out[4], const char *name, invar_dtype dtype)
                           "dump: point \"%.100s\" is of type %s, which numpy does not have", name,
                           invar_dtype_name(dtype));
     memcpy(out, type, 4);
-    return INVAR_OK;
-}
-
-static invar_status grow_array(void **array, int64_t *capacity, int64_t used, size_t size)
-{
-    int64_t larger = *capacity ? 2 * *capacity : 16;
-    void *block;
-
-    if (used < *capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "a dump"));
-    if (used > 0)
-        memcpy(block, *array, (size_t)used * size);
-    invar_free(*array);
-    *array = block;
-    *capacity = larger;
     return INVAR_OK;
 }
 
@@ -283,7 +264,7 @@ static invar_status find_file(file **out, invar_dump *dump, const file *like)
         *out = f;
         return INVAR_OK;
     }
-    INVAR_TRY(grow_array((void **)&dump->files, &dump->capacity, dump->count, sizeof *dump->files));
+    INVAR_TRY(INVAR_GROW(dump->files, dump->capacity, dump->count, dump->count + 1, "a dump"));
     INVAR_TRY(path_of(path, dump, like->name, ".npy.tmp"));
     INVAR_TRY(invar_file_write(path, header, sizeof header));
     *out = &dump->files[dump->count++];
@@ -294,7 +275,7 @@ static invar_status find_file(file **out, invar_dump *dump, const file *like)
 static invar_status append_starts(file *f, const invar_row_offsets *samples)
 {
     for (int64_t i = 0; i < samples->count; i++) {
-        INVAR_TRY(grow_array((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        INVAR_TRY(INVAR_GROW(f->start, f->capacity, f->starts, f->starts + 1, "a dump"));
         f->start[f->starts++] = f->shape[0] + samples->offsets[i];
     }
     return INVAR_OK;
@@ -486,7 +467,7 @@ invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
         INVAR_TRY(complete_file(dump, f));
         if (f->whole)
             continue;
-        INVAR_TRY(grow_array((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        INVAR_TRY(INVAR_GROW(f->start, f->capacity, f->starts, f->starts + 1, "a dump"));
         f->start[f->starts] = f->shape[0];
         INVAR_TRY(write_array(dump, f->name, ".starts.npy", "<i8", f->start, f->starts + 1,
                               sizeof *f->start));

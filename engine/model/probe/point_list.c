@@ -101,23 +101,6 @@ void invar_point_list_release(invar_point_list *list)
     *list = (invar_point_list){0};
 }
 
-/* Ensures capacity for one more element. */
-static invar_status grow_array(void **array, int64_t *room, int64_t used, size_t size)
-{
-    int64_t larger = 2 * used + 16;
-    void *block;
-
-    if (used < *room)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "a list of what is shown"));
-    if (used > 0)
-        memcpy(block, *array, (size_t)used * size);
-    invar_free(*array);
-    *array = block;
-    *room = larger;
-    return INVAR_OK;
-}
-
 static bool is_listed(const invar_point_list *l, const invar_value_name *name)
 {
     for (int64_t i = l->count - 1; i >= 0; i--)
@@ -128,7 +111,8 @@ static bool is_listed(const invar_point_list *l, const invar_value_name *name)
 
 static invar_status insert_def(invar_point_list *l, int64_t at, const invar_point_def *value)
 {
-    INVAR_TRY(grow_array((void **)&l->values, &l->capacity, l->count, sizeof *l->values));
+    INVAR_TRY(
+        INVAR_GROW(l->values, l->capacity, l->count, l->count + 1, "a list of what is shown"));
     memmove(l->values + at + 1, l->values + at, (size_t)(l->count - at) * sizeof *l->values);
     l->values[at] = *value;
     l->count++;
@@ -160,7 +144,7 @@ static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *
     while (i < l->n_sums && l->sums[i].number != sum->number)
         i++;
     if (i == l->n_sums)
-        INVAR_TRY(grow_array((void **)&l->sums, &l->sums_capacity, i, sizeof *l->sums));
+        INVAR_TRY(INVAR_GROW(l->sums, l->sums_capacity, i, i + 1, "a list of what is shown"));
     l->sums[i] = *sum;
     l->n_sums += i == l->n_sums;
     return INVAR_OK;

@@ -76,24 +76,6 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
     probe->dump = dump;
 }
 
-/* Ensures capacity for `needed` elements, at least doubling; the first `used` are kept. */
-static invar_status grow_array(void **array, int64_t *capacity, int64_t used, int64_t needed,
-                               size_t size)
-{
-    int64_t larger = *capacity > needed / 2 ? 2 * *capacity : needed;
-    void *block;
-
-    if (needed <= *capacity)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "a probe's points"));
-    if (used > 0)
-        memcpy(block, *array, (size_t)used * size);
-    invar_free(*array);
-    *array = block;
-    *capacity = larger;
-    return INVAR_OK;
-}
-
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static int64_t key_of_point(int64_t number)
@@ -209,9 +191,9 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
 
     INVAR_TRY(grow_table(probe));
     // after a failure the arrays have different sizes, each at least `capacity`
-    INVAR_TRY(grow_array((void **)&probe->points, &a, used, needed, sizeof *probe->points));
-    INVAR_TRY(grow_array((void **)&probe->digests, &b, used, needed, sizeof *probe->digests));
-    INVAR_TRY(grow_array((void **)&probe->values, &c, used, needed, sizeof *probe->values));
+    INVAR_TRY(INVAR_GROW(probe->points, a, used, needed, "a probe's points"));
+    INVAR_TRY(INVAR_GROW(probe->digests, b, used, needed, "a probe's points"));
+    INVAR_TRY(INVAR_GROW(probe->values, c, used, needed, "a probe's points"));
     probe->capacity = a;
     INVAR_TRY(copy_point(&probe->points[used], point));
     memset(&probe->values[used], 0, sizeof *probe->values);
@@ -228,8 +210,8 @@ static invar_status define_skipped_point(int64_t *out, invar_probe *probe, const
     if (key == 0) {
         invar_probe_skipped_point *a;
         INVAR_TRY(grow_table(probe));
-        INVAR_TRY(grow_array((void **)&probe->skipped, &probe->skipped_capacity, used, used + 1,
-                             sizeof *probe->skipped));
+        INVAR_TRY(INVAR_GROW(probe->skipped, probe->skipped_capacity, used, used + 1,
+                             "a probe's points"));
         a = &probe->skipped[used];
         memcpy(a->name, name, strlen(name) + 1);
         a->sources.count = 0;
@@ -339,8 +321,7 @@ static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t 
 
 invar_status invar_probe_grow_leaves(invar_probe_value *v, int64_t count)
 {
-    return grow_array((void **)&v->leaves, &v->capacity, v->count, v->count + count,
-                      sizeof *v->leaves);
+    return INVAR_GROW(v->leaves, v->capacity, v->count, v->count + count, "a probe's points");
 }
 
 static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const invar_tree_input *in)
@@ -395,8 +376,8 @@ static invar_status add_stats(invar_probe *probe, int64_t point, const invar_ten
         invar_tensor_stats_join(&v->stat, &one);
         if (!probe->options.is_partial || !samples)
             continue;
-        INVAR_TRY(grow_array((void **)&v->samples, &v->samples_capacity, v->n_samples,
-                             v->n_samples + 1, sizeof *v->samples));
+        INVAR_TRY(INVAR_GROW(v->samples, v->samples_capacity, v->n_samples, v->n_samples + 1,
+                             "a probe's points"));
         v->samples[v->n_samples++] = one;
     }
     return INVAR_OK;
@@ -501,8 +482,8 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
     if (invar_leaf_hasher_full(&probe->leaves, count))
         INVAR_TRY(invar_probe_read_leaves(probe));
     INVAR_TRY(invar_probe_grow_leaves(v, count));
-    INVAR_TRY(grow_array((void **)&probe->pending, &probe->pending_capacity, probe->n_pending,
-                         probe->n_pending + 1, sizeof *probe->pending));
+    INVAR_TRY(INVAR_GROW(probe->pending, probe->pending_capacity, probe->n_pending,
+                         probe->n_pending + 1, "a probe's points"));
     INVAR_TRY(invar_leaf_hasher_add(&probe->leaves, rows, there, count));
     probe->pending[probe->n_pending++] = (invar_probe_pending_leaves){point, v->count, count};
     v->count += count;
@@ -557,8 +538,8 @@ static invar_status queue_complete_tensor(invar_probe *probe, int64_t point,
 
     INVAR_TRY(check_open(probe, point, true));
     INVAR_TRY(check_tensor(&probe->points[point], tensor));
-    INVAR_TRY(grow_array((void **)&probe->awaited, &probe->awaited_capacity, probe->digesting.count,
-                         probe->digesting.count + 1, sizeof *probe->awaited));
+    INVAR_TRY(INVAR_GROW(probe->awaited, probe->awaited_capacity, probe->digesting.count,
+                         probe->digesting.count + 1, "a probe's points"));
     INVAR_TRY(
         invar_tensor_hasher_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
     probe->awaited[probe->digesting.count - 1] = point;
@@ -678,8 +659,7 @@ invar_status invar_probe_stat(invar_probe *probe, int64_t point, const invar_led
 static invar_status list_stats(size_t *count_out, invar_probe *probe)
 {
     *count_out = 0;
-    INVAR_TRY(grow_array((void **)&probe->stats, &probe->stats_capacity, 0, probe->count,
-                         sizeof *probe->stats));
+    INVAR_TRY(INVAR_GROW(probe->stats, probe->stats_capacity, 0, probe->count, "a probe's points"));
     for (int64_t i = 0; i < probe->count; i++) {
         invar_ledger_stat stat = probe->values[i].stat;
         if (!probe->values[i].has_stats)

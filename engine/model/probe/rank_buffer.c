@@ -21,16 +21,9 @@ static size_t pad_bytes(size_t bytes)
 invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *buffer, size_t count, size_t size)
 {
     size_t needed = buffer->bytes + pad_bytes(count * size);
-    char *data;
 
-    if (needed > buffer->capacity) {
-        INVAR_TRY(INVAR_ALLOC_SIZED(data, 2, needed, "what is shown to another rank"));
-        if (buffer->bytes)
-            memcpy(data, buffer->data, buffer->bytes);
-        invar_free(buffer->data);
-        buffer->data = data;
-        buffer->capacity = 2 * needed;
-    }
+    INVAR_TRY(INVAR_GROW(buffer->data, buffer->capacity, (int64_t)buffer->bytes, (int64_t)needed,
+                         "what is shown to another rank"));
     *out = buffer->data + buffer->bytes;
     memset(*out, 0, needed - buffer->bytes);
     buffer->bytes = needed;

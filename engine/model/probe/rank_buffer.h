@@ -17,7 +17,8 @@
 /* Zero-initialize before use. Release with invar_rank_buffer_release. */
 typedef struct invar_rank_buffer {
     char *data;
-    size_t bytes, capacity;
+    size_t bytes;
+    int64_t capacity;
 } invar_rank_buffer;
 
 /*

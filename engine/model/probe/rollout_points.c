@@ -94,24 +94,6 @@ void invar_rollout_points_begin(invar_rollout_points *s)
     s->n_taken = s->cursor = s->leaves.count = 0;
 }
 
-/* Ensures capacity for `needed` elements, at least doubling; the first `used` are kept. */
-static invar_status grow_array(void **array, int64_t *room, int64_t used, int64_t needed,
-                               size_t size)
-{
-    int64_t larger = *room > needed / 2 ? 2 * *room : needed;
-    void *block;
-
-    if (needed <= *room)
-        return INVAR_OK;
-    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "the points of a rollout"));
-    if (used > 0)
-        memcpy(block, *array, (size_t)used * size);
-    invar_free(*array);
-    *array = block;
-    *room = larger;
-    return INVAR_OK;
-}
-
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static bool same_name(const invar_value_name *a, const invar_value_name *b)
@@ -123,8 +105,8 @@ static invar_status insert_point(invar_rollout_points *s, int64_t at, const inva
 {
     invar_observed_value value = invar_point_def_value(is);
 
-    INVAR_TRY(grow_array((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
-                         sizeof *s->points));
+    INVAR_TRY(INVAR_GROW(s->points, s->points_room, s->n_points, s->n_points + 1,
+                         "the points of a rollout"));
     memmove(s->points + at + 1, s->points + at, (size_t)(s->n_points - at) * sizeof *s->points);
     s->points[at] =
         (point){.is = *is,
@@ -161,7 +143,7 @@ static invar_status find_sequence(sequence_chain **out, point *p, uint32_t numbe
     int64_t before = p->capacity;
 
     INVAR_TRY(
-        grow_array((void **)&p->of, &p->capacity, before, (int64_t)number + 1, sizeof *p->of));
+        INVAR_GROW(p->of, p->capacity, before, (int64_t)number + 1, "the points of a rollout"));
     if (p->capacity > before)
         memset(p->of + before, 0, (size_t)(p->capacity - before) * sizeof *p->of);
     *out = &p->of[number];
@@ -263,8 +245,8 @@ static invar_status hash_rows(invar_rollout_points *s, int64_t index, const inva
     INVAR_TRY(ensure_row_offsets(s, count));
     if (invar_leaf_hasher_full(&s->leaves, count * each))
         INVAR_TRY(invar_rollout_points_flush(s));
-    INVAR_TRY(grow_array((void **)&s->pending_rows, &s->taken_room, s->n_taken, s->n_taken + 1,
-                         sizeof *s->pending_rows));
+    INVAR_TRY(INVAR_GROW(s->pending_rows, s->taken_room, s->n_taken, s->n_taken + 1,
+                         "the points of a rollout"));
     INVAR_TRY(invar_leaf_hasher_add(&s->leaves, rows, &(invar_row_offsets){s->ramp, count},
                                     count * each));
     s->pending_rows[s->n_taken++] = (pending_rows){index, count, each, owners};

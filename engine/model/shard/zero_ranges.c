@@ -14,8 +14,6 @@
 
 #include "base/invar_banned.h"
 
-#define FIRST_CAPACITY 16
-
 invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size)
 {
     *out = (invar_zero_ranges){.size = size};
@@ -34,22 +32,6 @@ void invar_zero_ranges_release(invar_zero_ranges *ranges)
     *ranges = (invar_zero_ranges){0};
 }
 
-static invar_status grow_ranges(invar_zero_ranges *o)
-{
-    int64_t capacity = o->capacity ? 2 * o->capacity : FIRST_CAPACITY;
-    invar_byte_range *wider = NULL;
-
-    if (o->count < o->capacity)
-        return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(wider, (size_t)capacity, "the ranges of ranks"));
-    if (o->count > 0)
-        memcpy(wider, o->ranges, (size_t)o->count * sizeof *wider);
-    invar_free(o->ranges);
-    o->ranges = wider;
-    o->capacity = capacity;
-    return INVAR_OK;
-}
-
 invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first, size_t bytes)
 {
     int64_t before = rank > 0 ? o->end[rank - 1] : 0; // index of this rank's first range
@@ -62,7 +44,7 @@ invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first,
         last->bytes += bytes;
         return INVAR_OK;
     }
-    INVAR_TRY(grow_ranges(o));
+    INVAR_TRY(INVAR_GROW(o->ranges, o->capacity, o->count, o->count + 1, "the ranges of ranks"));
     o->ranges[o->count++] = (invar_byte_range){first, bytes};
     for (int r = rank; r < o->size; r++)
         o->end[r] = o->count;

@@ -40,18 +40,17 @@ static bool has_key(const reader *r, const char *key)
 
 static invar_status read_family(reader *r)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE], known[INVAR_CHOICES_TEXT_SIZE];
+    char known[INVAR_CHOICES_TEXT_SIZE];
     const char *name;
     int family;
 
     INVAR_TRY(invar_json_string(&name, r->config, "model_type", r->where));
     family = invar_choices_find(&invar_family_choices, name, strlen(name));
     if (family < 0) {
-        invar_text_quote(quote, sizeof quote, name, strlen(name));
         invar_choices_text(known, sizeof known, &invar_family_choices, ", ", " and ");
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "%s: models of type \"%s\" are not supported; %s are", r->where, quote,
-                          known);
+                          "%s: models of type \"%s\" are not supported; %s are", r->where,
+                          INVAR_QUOTED(name), known);
     }
     r->spec->family = (invar_family)family;
     r->family = invar_family_traits_of(r->spec->family);
@@ -117,7 +116,6 @@ enum { N_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys, N_ROPE_COMMON = 3 };
 static invar_status check_rope_keys(const reader *r, const json_t *rope, const char *name,
                                     bool llama3, bool theta)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
     size_t known = llama3 ? N_ROPE_KEYS : N_ROPE_COMMON;
     const char *key;
     json_t *value;
@@ -129,10 +127,9 @@ static invar_status check_rope_keys(const reader *r, const json_t *rope, const c
             i++;
         if (i < known)
             continue;
-        invar_text_quote(quote, sizeof quote, key, strlen(key));
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: unknown key \"%s\" in \"%s\"; it may change the mathematics",
-                          r->where, quote, name);
+                          r->where, INVAR_QUOTED(key), name);
     }
     return INVAR_OK;
 }
@@ -141,7 +138,6 @@ static invar_status read_rope_type(bool *llama3, const reader *r, const json_t *
                                    const char *name)
 {
     const char *type = "default", *old;
-    char quote[INVAR_TEXT_QUOTE_SIZE];
 
     if (!json_is_object(rope))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is not an object", r->where, name);
@@ -155,10 +151,9 @@ static invar_status read_rope_type(bool *llama3, const reader *r, const json_t *
     *llama3 = strcmp(type, "llama3") == 0;
     if (*llama3 || strcmp(type, "default") == 0)
         return INVAR_OK;
-    invar_text_quote(quote, sizeof quote, type, strlen(type));
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                       "%s: \"%s\" has the type \"%s\"; \"default\" and \"llama3\" are supported",
-                      r->where, name, quote);
+                      r->where, name, INVAR_QUOTED(type));
 }
 
 static invar_status read_scaling(const reader *r, const char *name, bool theta)

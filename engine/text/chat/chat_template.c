@@ -45,7 +45,6 @@ typedef struct template_source {
 /* Reads a template. The caller frees *out with invar_free. */
 static invar_status read_template_file(char **out, const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
     size_t bytes;
 
     INVAR_TRY(invar_file_read(out, &bytes, path, TEMPLATE_MAX_BYTES));
@@ -53,8 +52,7 @@ static invar_status read_template_file(char **out, const char *path)
         return INVAR_OK;
     invar_free(*out);
     *out = NULL;
-    invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", INVAR_SHOWN_PATH(path));
 }
 
 /* Replaces *out by the text of a file in the folder, if the file exists. */
@@ -109,8 +107,6 @@ static invar_status choose_config_template(template_source *b)
 
 static invar_status find_template(template_source *b, const char *hf_dir, const char *path)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
     if (*hf_dir)
         INVAR_TRY(invar_tokenizer_config_read(&b->config, hf_dir));
     if (*path) {
@@ -124,13 +120,12 @@ static invar_status find_template(template_source *b, const char *hf_dir, const 
         INVAR_TRY(choose_config_template(b));
     if (b->text)
         return INVAR_OK;
-    invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
         "%s: no chat template: neither chat_template.jinja nor a default chat_template in "
         "tokenizer_config.json; name a file with chat-template-path, or use prompts that are plain "
         "text",
-        shown);
+        INVAR_SHOWN_PATH(*hf_dir ? hf_dir : "no folder"));
 }
 
 /* ---- variables ------------------------------------------------------------------------------- */

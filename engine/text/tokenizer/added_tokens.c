@@ -25,7 +25,8 @@ typedef struct trie_node {
 
 struct invar_added_tokens {
     trie_node *nodes;
-    int32_t count, capacity;
+    int32_t count;
+    int64_t capacity;
     int32_t first[256]; /* children of the root; 0 if the root has none for the byte */
 };
 
@@ -63,36 +64,18 @@ static int32_t add_child(invar_added_tokens *added, int32_t at, unsigned char by
     return child;
 }
 
-static invar_status reserve_nodes(invar_added_tokens *added, size_t more)
-{
-    int32_t capacity = added->capacity ? added->capacity : 256;
-    trie_node *nodes;
-
-    if (added->count > INT32_MAX / 4)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "too many added tokens");
-    while (capacity < added->count + (int32_t)more)
-        capacity *= 2;
-    if (capacity == added->capacity)
-        return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(nodes, (size_t)capacity, "added tokens"));
-    if (added->nodes)
-        memcpy(nodes, added->nodes, (size_t)added->count * sizeof *nodes);
-    invar_free(added->nodes);
-    added->nodes = nodes;
-    added->capacity = capacity;
-    return INVAR_OK;
-}
-
 invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added_token *token)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
     int32_t at = 0;
+    const char *quote = INVAR_QUOTED_BYTES(INVAR_TEXT_QUOTE_SIZE, token->content, token->bytes);
 
-    invar_text_quote(quote, sizeof quote, token->content, token->bytes);
     if (token->bytes == 0 || token->bytes > INVAR_ADDED_TOKEN_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" has %zu bytes, not 1 to %d",
                           quote, token->bytes, INVAR_ADDED_TOKEN_MAX);
-    INVAR_TRY(reserve_nodes(added, token->bytes));
+    if (added->count > INT32_MAX / 4)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "too many added tokens");
+    INVAR_TRY(INVAR_GROW(added->nodes, added->capacity, added->nodes ? added->count : 0,
+                         added->count + (int64_t)token->bytes, "added tokens"));
     for (size_t i = 0; i < token->bytes; i++) {
         unsigned char byte = (unsigned char)token->content[i];
         int32_t child = find_child(added, at, byte);

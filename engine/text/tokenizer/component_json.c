@@ -32,12 +32,9 @@ invar_status invar_component_type(const char **out, const invar_tokenizer_compon
 
 invar_status invar_component_unknown(const invar_tokenizer_component *part, const char *what)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quote, sizeof quote, what, strlen(what));
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                       "%s: %s \"%s\" is not one that Invar knows; docs/models.md lists those",
-                      part->where, part->name, quote);
+                      part->where, part->name, INVAR_QUOTED(what));
 }
 
 invar_status invar_component_flag(bool *out, const invar_tokenizer_component *part, const char *key,

@@ -22,14 +22,11 @@ static invar_status read_config_file(json_t **out, const char *dir, const char *
 
 static invar_status override_special_tokens(json_t **config, json_t *special, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE];
-
     if (!*config)
         *config = json_object();
-    invar_path_show(shown, dir);
     if (!json_is_object(special))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s/special_tokens_map.json: not a JSON object",
-                          shown);
+                          INVAR_SHOWN_PATH(dir));
     if (!*config || json_object_update(*config, special) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for special tokens");
     return INVAR_OK;

@@ -44,19 +44,16 @@ invar_status invar_tokenizer_read_model(reader *r)
 {
     static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *model = json_object_get(r->root, "model");
-    char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *type = "BPE"; // early files do not have the member
 
     if (!json_is_object(model))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"model\" is missing", r->where);
     if (invar_json_has(model, "type"))
         INVAR_TRY(invar_json_string(&type, model, "type", r->where));
-    if (strcmp(type, "BPE") != 0) {
-        invar_text_quote(quote, sizeof quote, type, strlen(type));
+    if (strcmp(type, "BPE") != 0)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s: the model is \"%s\"; BPE is read, byte-level or with byte_fallback",
-                          r->where, quote);
-    }
+                          r->where, INVAR_QUOTED(type));
     for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
         INVAR_TRY(must_be_off(r, model, off[i]));
     INVAR_TRY(read_switch(&r->ignore_merges, r, model, "ignore_merges"));

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/minmax.h"
 #include "base/text.h"
 #include "engine/text/tokenizer/hf_tokenizer_config.h"
 #include "engine/text/tokenizer/tokenizer_reader.h"
@@ -25,24 +26,16 @@
 
 typedef invar_tokenizer_reader reader;
 
-static const char *quote_text(char out[INVAR_TEXT_QUOTE_SIZE], const char *text)
-{
-    invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE, text, strlen(text));
-    return out;
-}
-
 /* ---- ids and names --------------------------------------------------------------------------- */
 
 static invar_status check_id(const reader *r, const char *name, const json_t *id)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= ID_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the id of \"%s\" is not a number below %d",
-                          r->where, quote_text(quote, name), ID_MAX);
+                          r->where, INVAR_QUOTED(name), ID_MAX);
     if (strlen(name) > INVAR_TOKEN_MAX_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the token \"%s\" is longer than %d bytes",
-                          r->where, quote_text(quote, name), INVAR_TOKEN_MAX_BYTES);
+                          r->where, INVAR_QUOTED(name), INVAR_TOKEN_MAX_BYTES);
     return INVAR_OK;
 }
 
@@ -60,7 +53,6 @@ static int64_t library_id(const reader *r, const char *content, int64_t highest)
 /* Counts the ids and checks that every added token has the id that the library gives it. */
 static invar_status count_ids(reader *r)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *name, *content;
     int64_t highest = -1, id;
     const json_t *value;
@@ -81,7 +73,7 @@ static invar_status count_ids(reader *r)
             return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                               "%s: added token \"%s\" has id %lld, where the tokenizers library "
                               "gives it %lld",
-                              r->where, quote_text(quote, content), (long long)id,
+                              r->where, INVAR_QUOTED(content), (long long)id,
                               (long long)library_id(r, content, highest));
         highest = id > highest ? id : highest;
         r->size = id >= r->size ? id + 1 : r->size;
@@ -91,13 +83,11 @@ static invar_status count_ids(reader *r)
 
 static invar_status set_name(reader *r, const char *name, int64_t id)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-
     if (r->names[id] && strcmp(r->names[id], name) == 0)
         return INVAR_OK;
     if (r->names[id])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" has the id %lld of another token",
-                          r->where, quote_text(quote, name), (long long)id);
+                          r->where, INVAR_QUOTED(name), (long long)id);
     r->names[id] = name;
     r->name_bytes += strlen(name);
     return INVAR_OK;
@@ -123,21 +113,13 @@ static invar_status name_ids(reader *r)
 static invar_status append_text(reader *r, int64_t id, const char *text, size_t bytes)
 {
     invar_tokenizer *t = r->t;
-    size_t used = t->begins[id], room = r->text_capacity ? r->text_capacity : r->name_bytes + 1;
-    char *grown;
+    int64_t used = (int64_t)t->begins[id];
 
-    while (room < used + bytes)
-        room *= 2;
-    if (room != r->text_capacity) {
-        INVAR_TRY(INVAR_ALLOC(grown, room, "tokens"));
-        if (t->text)
-            memcpy(grown, t->text, used);
-        invar_free(t->text);
-        t->text = grown;
-        r->text_capacity = room;
-    }
+    INVAR_TRY(INVAR_GROW(t->text, r->text_capacity, used,
+                         invar_max_i64(used + (int64_t)bytes, (int64_t)r->name_bytes + 1),
+                         "tokens"));
     memcpy(t->text + used, text, bytes);
-    t->begins[id + 1] = used + bytes;
+    t->begins[id + 1] = (size_t)used + bytes;
     return INVAR_OK;
 }
 
@@ -317,7 +299,7 @@ static const char *token_text(const json_t *value)
 
 static invar_status check_config_token(const reader *r, const char *key, const json_t *value)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE], *end;
+    char *end;
     const char *text = token_text(value);
     long long id = strtoll(key, &end, 10);
 
@@ -328,7 +310,7 @@ static invar_status check_config_token(const reader *r, const char *key, const j
         INVAR_E_UNSUPPORTED, 0,
         "%s: added token \"%s\" of tokenizer_config.json does not exist, or has another "
         "id",
-        r->where, quote_text(quote, text ? text : key));
+        r->where, INVAR_QUOTED(text ? text : key));
 }
 
 static invar_status check_config(const reader *r)
@@ -347,7 +329,6 @@ static invar_status check_config(const reader *r)
 static invar_status read_eos(reader *r)
 {
     const json_t *eos = json_object_get(r->config, "eos_token");
-    char quote[INVAR_TEXT_QUOTE_SIZE];
 
     if (!eos || json_is_null(eos))
         return INVAR_OK;
@@ -357,7 +338,7 @@ static invar_status read_eos(reader *r)
             INVAR_E_INVALID, 0,
             "%s: eos_token \"%s\" of tokenizer_config.json (or special_tokens_map.json) is no "
             "token",
-            r->where, quote_text(quote, token_text(eos) ? token_text(eos) : ""));
+            r->where, INVAR_QUOTED(token_text(eos) ? token_text(eos) : ""));
     return INVAR_OK;
 }
 

@@ -145,42 +145,24 @@ typedef struct encoder {
     const invar_tokenizer *t;
     const char *origin; /* beginning of the text */
     int32_t *ids;
-    size_t count, capacity;
+    int64_t count, capacity;
     invar_bpe_scratch work;
 } encoder;
-
-/* Reserves space for `more` ids. */
-static invar_status reserve_ids(encoder *e, size_t more)
-{
-    size_t capacity = e->capacity ? e->capacity : 64;
-    int32_t *ids;
-
-    while (capacity < e->count + more)
-        capacity *= 2;
-    if (capacity == e->capacity)
-        return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC(ids, capacity, "token ids"));
-    if (e->ids)
-        memcpy(ids, e->ids, e->count * sizeof *ids);
-    invar_free(e->ids);
-    e->ids = ids;
-    e->capacity = capacity;
-    return INVAR_OK;
-}
 
 static invar_status encode_word(encoder *e, const char *word, size_t bytes)
 {
     int32_t id = invar_token_map_find(e->t->words, word, bytes);
     size_t count;
 
-    INVAR_TRY(reserve_ids(e, INVAR_SYMBOLS_PER_BYTE * bytes));
+    INVAR_TRY(INVAR_GROW(e->ids, e->capacity, e->count,
+                         e->count + INVAR_SYMBOLS_PER_BYTE * (int64_t)bytes, "token ids"));
     if (id >= 0) {
         e->ids[e->count++] = id;
         return INVAR_OK;
     }
     INVAR_TRY(invar_symbols_word(e->ids + e->count, &count, &e->t->symbols, word, bytes));
     INVAR_TRY(invar_bpe_word(e->ids + e->count, &count, e->t->bpe, &e->work));
-    e->count += count;
+    e->count += (int64_t)count;
     return INVAR_OK;
 }
 
@@ -273,7 +255,7 @@ encode_around_added(encoder *e, const invar_added_tokens *added, const char *tex
     while (invar_added_tokens_find(&match, added, text, bytes, from, floor)) {
         if (floor < match.begin)
             INVAR_TRY(rest(e, text + floor, match.begin - floor));
-        INVAR_TRY(reserve_ids(e, 1));
+        INVAR_TRY(INVAR_GROW(e->ids, e->capacity, e->count, e->count + 1, "token ids"));
         e->ids[e->count++] = match.id;
         floor = match.end;
         from = match.search_from;
@@ -296,7 +278,7 @@ static invar_status encode_raw(encoder *e, const char *text, size_t bytes)
 
 static invar_status encode_letters(encoder *e, const char *text, size_t bytes)
 {
-    INVAR_TRY(reserve_ids(e, bytes));
+    INVAR_TRY(INVAR_GROW(e->ids, e->capacity, e->count, e->count + (int64_t)bytes, "token ids"));
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
         if (c >= 128 || e->t->letters[c] < 0) {
@@ -337,15 +319,15 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     *out = NULL;
     *count_out = 0;
     INVAR_TRY(check_text(text, bytes));
-    INVAR_TRY(reserve_ids(&e, 1));
+    INVAR_TRY(INVAR_GROW(e.ids, e.capacity, 0, 1, "token ids"));
     status = tokenizer->bpe ? encode_around_added(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
     invar_bpe_scratch_release(&e.work);
     if (status == INVAR_OK) // the scratch array may be many times larger than needed
-        status = INVAR_ALLOC_SIZED(*out, e.count, sizeof *e.ids, "token ids");
+        status = INVAR_ALLOC(*out, (size_t)e.count, "token ids");
     if (status == INVAR_OK) {
-        memcpy(*out, e.ids, e.count * sizeof *e.ids);
-        *count_out = (int64_t)e.count;
+        memcpy(*out, e.ids, (size_t)e.count * sizeof *e.ids);
+        *count_out = e.count;
     }
     invar_free(e.ids);
     return status;

@@ -20,12 +20,12 @@ typedef struct invar_tokenizer_reader {
     bool flags_changed;
     bool drops_text; /* an added token takes the white space next to it */
     bool ignore_merges, byte_fallback, fuse_unknown;
-    const char *unknown;  /* name of the unknown token; NULL if the model has none */
-    int64_t size;         /* number of ids */
-    const char **names;   /* (size) names as in the file; NULL for an id without a token */
-    size_t name_bytes;    /* bytes of all names together */
-    char **normal;        /* (size) normalized names of added tokens; NULL if equal to the name */
-    size_t text_capacity; /* capacity of the tokenizer's text, in bytes */
+    const char *unknown;   /* name of the unknown token; NULL if the model has none */
+    int64_t size;          /* number of ids */
+    const char **names;    /* (size) names as in the file; NULL for an id without a token */
+    size_t name_bytes;     /* bytes of all names together */
+    char **normal;         /* (size) normalized names of added tokens; NULL if equal to the name */
+    int64_t text_capacity; /* capacity of the tokenizer's text, in bytes */
     invar_text_pipeline pipeline;
     invar_byte_chars map; /* characters that stand for bytes */
     invar_tokenizer *t;   /* tokenizer that is filled; freed after a failure */
