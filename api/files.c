@@ -25,37 +25,28 @@ static invar_status format_rollout(char **out, uint64_t *bytes_out, const invar_
 
 int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path)
 {
-    invar_rollout_file data;
-    invar_status status;
+    INVAR_AUTO(invar_rollout_file_release) invar_rollout_file data = {0};
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_read(&data, path));
-    status = format_rollout(out, bytes_out, &data);
-    invar_rollout_file_release(&data);
-    return status;
+    return format_rollout(out, bytes_out, &data);
 }
 
 int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *lines, uint64_t bytes)
 {
-    invar_rollout_file data;
-    invar_status status;
+    INVAR_AUTO(invar_rollout_file_release) invar_rollout_file data = {0};
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
-    status = format_rollout(out, bytes_out, &data);
-    invar_rollout_file_release(&data);
-    return status;
+    return format_rollout(out, bytes_out, &data);
 }
 
 int32_t invar_api_rollout_write(const char *path, const void *lines, uint64_t bytes)
 {
-    invar_rollout_file data;
-    invar_status status;
+    INVAR_AUTO(invar_rollout_file_release) invar_rollout_file data = {0};
 
     INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
-    status = invar_rollout_file_write(path, &data.header, data.samples.items, data.samples.count);
-    invar_rollout_file_release(&data);
-    return status;
+    return invar_rollout_file_write(path, &data.header, data.samples.items, data.samples.count);
 }
 
 /* ---- packs ----------------------------------------------------------------------------------- */

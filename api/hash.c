@@ -94,17 +94,14 @@ static invar_status hash_shard(invar_digest *out, invar_pool *pool, const void *
 static invar_status hash_copy(invar_digest *out, invar_pool *pool, const invar_api_tensor *t,
                               int32_t dense, size_t bytes)
 {
+    INVAR_AUTO_FREE void *copy = NULL;
     size_t piece = (size_t)t->bits / 8;
-    invar_status status;
-    void *copy;
 
     for (int32_t i = dense; i < t->dims; i++)
         piece *= (size_t)t->shape[i];
     INVAR_TRY(invar_alloc(&copy, bytes, 1, "a dense copy of a tensor"));
     gather_elements(copy, t->data, t, 0, dense, piece);
-    status = hash_shard(out, pool, copy, 1, bytes, bytes);
-    invar_free(copy);
-    return status;
+    return hash_shard(out, pool, copy, 1, bytes, bytes);
 }
 
 static invar_status hash_tensor(invar_digest *out, invar_pool *pool, const invar_api_tensor *t,

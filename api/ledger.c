@@ -102,12 +102,11 @@ int32_t invar_api_ledger_resume(invar_api_ledger *ledger, int64_t after_step, co
 int32_t invar_api_ledger_define(invar_api_ledger *ledger, const invar_api_point *points,
                                 int64_t count)
 {
-    invar_ledger_point *own;
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_FREE invar_ledger_point *own = NULL;
 
     INVAR_TRY(check_count(count, "points"));
     INVAR_TRY(INVAR_ALLOC(own, (size_t)count, "points"));
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const invar_api_point *p = &points[i];
         own[i] = (invar_ledger_point){.name = p->name,
                                       .phase = p->phase,
@@ -119,12 +118,9 @@ int32_t invar_api_ledger_define(invar_api_ledger *ledger, const invar_api_point 
                                       .shape = p->shape,
                                       .dims = (size_t)p->dims,
                                       .shards = 1};
-        status = check_count(p->dims, "dimensions of a point");
+        INVAR_TRY(check_count(p->dims, "dimensions of a point"));
     }
-    if (status == INVAR_OK)
-        status = invar_ledger_define(invar_api_own(ledger), own, (size_t)count);
-    invar_free(own);
-    return status;
+    return invar_ledger_define(invar_api_own(ledger), own, (size_t)count);
 }
 
 int32_t invar_api_ledger_append(invar_api_ledger *ledger, const invar_api_step *step)

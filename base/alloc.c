@@ -128,3 +128,11 @@ void invar_free(void *block)
     if (block)
         current.free(block, current.payload);
 }
+
+void invar_free_at(void *pointer)
+{
+    void *block;
+
+    memcpy(&block, pointer, sizeof block); // the pointer may be of any type
+    invar_free(block);
+}

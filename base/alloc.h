@@ -111,6 +111,15 @@ invar_status invar_alloc_append(char **text, size_t *used, size_t *capacity, con
 /* Frees a block; `block` may be NULL. */
 INVAR_EXPORT void invar_free(void *block);
 
+/*
+ * Stands before the declaration of a local variable, which must have a value, and calls `release`
+ * with its address at the end of its block, however that is left. INVAR_AUTO_FREE frees the block
+ * that the variable, a pointer, points to; the pointer may be NULL.
+ */
+#define INVAR_AUTO(release) __attribute__((cleanup(release)))
+#define INVAR_AUTO_FREE INVAR_AUTO(invar_free_at)
+void invar_free_at(void *pointer);
+
 #ifdef __cplusplus
 }
 #endif

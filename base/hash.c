@@ -337,15 +337,12 @@ invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const inv
 
 invar_status invar_tree_hash(invar_digest *out, invar_pool *pool, const invar_tree_input *in)
 {
-    void *scratch;
+    INVAR_AUTO_FREE void *scratch = NULL;
     size_t bytes;
-    invar_status status;
 
     INVAR_TRY(invar_tree_scratch(&bytes, in));
     INVAR_TRY(invar_alloc(&scratch, 1, bytes, "tree hash"));
-    status = invar_tree_hash_with(out, pool, in, scratch);
-    invar_free(scratch);
-    return status;
+    return invar_tree_hash_with(out, pool, in, scratch);
 }
 
 invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in)
@@ -374,14 +371,11 @@ invar_status invar_tree_leaves_with(invar_digest *out, int64_t count, invar_pool
 invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
                                const invar_tree_input *in)
 {
-    invar_status status;
-    void *scratch;
+    INVAR_AUTO_FREE void *scratch = NULL;
 
     INVAR_TRY(invar_alloc(&scratch, in->n_shards > 0 ? (size_t)in->n_shards : 0, sizeof(int64_t),
                           "tree hash"));
-    status = invar_tree_leaves_with(out, count, pool, in, scratch);
-    invar_free(scratch);
-    return status;
+    return invar_tree_leaves_with(out, count, pool, in, scratch);
 }
 
 invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int64_t count,

@@ -381,15 +381,12 @@ invar_status invar_json_parse_raw(json_t **out, const char *where, const char *t
 
 invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes)
 {
-    char *text;
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes;
 
     *out = NULL;
     INVAR_TRY(invar_file_read(&text, &bytes, path, max_bytes));
-    status = invar_json_parse(out, INVAR_SHOWN_PATH(path), text, bytes);
-    invar_free(text);
-    return status;
+    return invar_json_parse(out, INVAR_SHOWN_PATH(path), text, bytes);
 }
 
 /* ---- members --------------------------------------------------------------------------------- */
@@ -480,6 +477,11 @@ invar_status invar_json_as_corrupt(invar_status status)
         return status;
     invar_error_take(&error);
     return INVAR_FAIL(INVAR_E_CORRUPT, error.native, "%s", error.message);
+}
+
+void invar_json_release(json_t **value)
+{
+    json_decref(*value);
 }
 
 bool invar_json_has(const json_t *object, const char *key)

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 
 #define INVAR_JSON_MAX_VALUES (1 << 22)
@@ -77,6 +78,10 @@ invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value,
  * For text of a file or a reply, where the input is damaged and the caller is not wrong.
  */
 invar_status invar_json_as_corrupt(invar_status status) INVAR_MUST_USE;
+
+/* Releases a local variable at the end of its block (INVAR_AUTO); it may be NULL. */
+#define INVAR_AUTO_JSON INVAR_AUTO(invar_json_release)
+void invar_json_release(json_t **value);
 
 /* True if the object has the member and it is not null. Call it before reading optional members. */
 bool invar_json_has(const json_t *object, const char *key);

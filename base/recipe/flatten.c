@@ -232,14 +232,11 @@ invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char
 
 invar_status invar_recipe_flatten(char **out, size_t *bytes_out, const char *path)
 {
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes;
-    char *text;
 
     *out = NULL;
     INVAR_TRY(invar_file_read(&text, &bytes, path, INVAR_RECIPE_MAX_BYTES));
-    status =
-        invar_recipe_flatten_text(out, bytes_out, path, text, bytes, invar_recipe_open_file, NULL);
-    invar_free(text);
-    return status;
+    return invar_recipe_flatten_text(out, bytes_out, path, text, bytes, invar_recipe_open_file,
+                                     NULL);
 }

@@ -156,8 +156,8 @@ static invar_status open_included(char **out, size_t *bytes_out, const reader *r
 
 static invar_status reader_include(const reader *r, span value)
 {
-    char path[INVAR_PATH_SIZE], *text;
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
+    char path[INVAR_PATH_SIZE];
     size_t bytes;
 
     if (!r->visit->visitor->open)
@@ -167,9 +167,7 @@ static invar_status reader_include(const reader *r, span value)
     INVAR_TRY(included_path(path, r, value));
     INVAR_TRY(check_limits(r, path, value));
     INVAR_TRY(open_included(&text, &bytes, r, path));
-    status = read_file(r->visit, r, path, text, bytes);
-    invar_free(text);
-    return status;
+    return read_file(r->visit, r, path, text, bytes);
 }
 
 invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload, const char *path)

@@ -315,17 +315,13 @@ static invar_status load_file(char *text, size_t *bytes_out, const char *path, c
 
 static invar_status read_file(invar_recipe *recipe, const char *path, invar_recipe_open_fn open)
 {
-    char *text;
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes;
-    invar_status status;
 
     invar_path_show(recipe->file, path);
     INVAR_TRY(INVAR_ALLOC(text, INVAR_RECIPE_MAX_BYTES + 1, recipe->file));
-    status = load_file(text, &bytes, path, recipe->file);
-    if (status == INVAR_OK)
-        status = invar_recipe_parse_with_includes(recipe, path, text, bytes, open, NULL);
-    invar_free(text);
-    return status;
+    INVAR_TRY(load_file(text, &bytes, path, recipe->file));
+    return invar_recipe_parse_with_includes(recipe, path, text, bytes, open, NULL);
 }
 
 invar_status invar_recipe_read(invar_recipe *recipe, const char *path)

@@ -226,9 +226,8 @@ static invar_status copy_strings(char ***out, int64_t *count_out, const json_t *
 invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_config *config,
                                   invar_key key)
 {
+    INVAR_AUTO_JSON json_t *list = NULL;
     invar_recipe_entry entry;
-    json_t *list = NULL;
-    invar_status status;
 
     *out = NULL;
     *count_out = 0;
@@ -236,7 +235,5 @@ invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_c
     if (entry.text[0] == '\0')
         return INVAR_OK;
     INVAR_TRY(invar_json_parse(&list, entry.origin, entry.text, strlen(entry.text)));
-    status = copy_strings(out, count_out, list, &entry);
-    json_decref(list);
-    return status;
+    return copy_strings(out, count_out, list, &entry);
 }

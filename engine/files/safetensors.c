@@ -274,14 +274,9 @@ static invar_status read_at(const invar_safetensors *file, void *out, size_t byt
 
 static invar_status parse_header(invar_safetensors *file, const char *text, size_t bytes)
 {
-    invar_status status;
-
     if (bytes == 0 || text[0] != '{')
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the header does not begin with {", file->shown);
-    status = invar_json_parse(&file->header, file->shown, text, bytes);
-    if (status == INVAR_E_INVALID) // the writer of the file is to blame, not the caller
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", invar_error_last()->message);
-    INVAR_TRY(status);
+    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&file->header, file->shown, text, bytes)));
     INVAR_TRY(INVAR_ALLOC(file->tensors, json_object_size(file->header), file->shown));
     INVAR_TRY(read_tensors(file));
     return sort_tensors(file);
@@ -302,10 +297,9 @@ static invar_status check_pointer(const invar_safetensors *file)
 
 static invar_status read_header(invar_safetensors *file)
 {
+    INVAR_AUTO_FREE char *text = NULL;
     unsigned char length[8];
     uint64_t bytes = 0;
-    invar_status status;
-    char *text;
 
     INVAR_TRY(check_pointer(file));
     if (file->bytes < sizeof length)
@@ -328,11 +322,8 @@ static invar_status read_header(invar_safetensors *file)
             (unsigned long long)file->bytes);
     file->data = sizeof length + bytes;
     INVAR_TRY(INVAR_ALLOC(text, (size_t)bytes + 1, file->shown));
-    status = read_at(file, text, (size_t)bytes, sizeof length);
-    if (status == INVAR_OK)
-        status = parse_header(file, text, (size_t)bytes);
-    invar_free(text);
-    return status;
+    INVAR_TRY(read_at(file, text, (size_t)bytes, sizeof length));
+    return parse_header(file, text, (size_t)bytes);
 }
 
 static invar_status open_file(invar_safetensors *file, const char *path)
@@ -377,6 +368,11 @@ void invar_safetensors_close(invar_safetensors *file)
     invar_free(file->by_data);
     invar_free(file->by_name);
     invar_free(file);
+}
+
+void invar_safetensors_release(invar_safetensors **file)
+{
+    invar_safetensors_close(*file);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */

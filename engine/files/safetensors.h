@@ -56,9 +56,13 @@ typedef struct invar_safetensor {
 
 typedef struct invar_safetensors invar_safetensors;
 
-/* Opens a file and checks its header. Close with invar_safetensors_close. */
+/*
+ * Opens a file and checks its header. Close with invar_safetensors_close, or declare the variable
+ * with INVAR_AUTO(invar_safetensors_release).
+ */
 invar_status invar_safetensors_open(invar_safetensors **out, const char *path) INVAR_MUST_USE;
 void invar_safetensors_close(invar_safetensors *file);
+void invar_safetensors_release(invar_safetensors **file);
 
 /* Tensors in the order of their data; borrowed until the file is closed. */
 int64_t invar_safetensors_count(const invar_safetensors *file);
@@ -132,7 +136,11 @@ invar_status invar_safetensors_write_f32(invar_safetensors_writer *writer, const
 /* Syncs the file and gives it its name, after all data were written. Only close may follow. */
 invar_status invar_safetensors_commit(invar_safetensors_writer *writer) INVAR_MUST_USE;
 
-/* Closes a writer; without a commit the file is removed. `writer` may be NULL. */
+/*
+ * Closes a writer; without a commit the file is removed. `writer` may be NULL. The second form is
+ * for INVAR_AUTO.
+ */
 void invar_safetensors_writer_close(invar_safetensors_writer *writer);
+void invar_safetensors_writer_release(invar_safetensors_writer **writer);
 
 #endif

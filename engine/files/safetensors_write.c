@@ -138,6 +138,7 @@ static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
     if (*padded <= MAX_HEADER)
         return INVAR_OK;
     invar_free(*text);
+    *text = NULL;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the header has %zu bytes, at most %d are allowed",
                       writer->shown, *padded, MAX_HEADER);
 }
@@ -145,20 +146,16 @@ static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
 /* Writes the le64 length and the header. */
 static invar_status write_header(invar_safetensors_writer *writer, const json_t *header)
 {
-    char length[8], *text;
+    INVAR_AUTO_FREE char *text = NULL;
+    char length[8];
     size_t bytes, padded;
-    invar_status status;
 
     INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
     for (int i = 0; i < 8; i++)
         length[i] = (char)(padded >> 8 * i & 255);
-    status = invar_file_writer_put(writer->file, length, sizeof length);
-    if (status == INVAR_OK)
-        status = invar_file_writer_put(writer->file, text, bytes);
-    if (status == INVAR_OK && padded > bytes)
-        status = invar_file_writer_put(writer->file, "       ", padded - bytes);
-    invar_free(text);
-    return status;
+    INVAR_TRY(invar_file_writer_put(writer->file, length, sizeof length));
+    INVAR_TRY(invar_file_writer_put(writer->file, text, bytes));
+    return invar_file_writer_put(writer->file, "       ", padded - bytes);
 }
 
 /* ---- writer ---------------------------------------------------------------------------------- */
@@ -177,39 +174,19 @@ invar_status invar_safetensors_create(invar_safetensors_writer **out, const char
                                       const invar_safetensor *tensors, int64_t count,
                                       const invar_safetensors_pair *metadata, int64_t n_metadata)
 {
-    invar_safetensors_writer *writer;
-    invar_status status;
-    json_t *header;
+    INVAR_AUTO(invar_safetensors_writer_release) invar_safetensors_writer *writer = NULL;
+    INVAR_AUTO_JSON json_t *header = json_object();
 
     *out = NULL;
     INVAR_TRY(INVAR_ALLOC(writer, 1, "safetensors"));
-    header = json_object();
     *writer = (invar_safetensors_writer){.tensors = tensors, .count = count};
     invar_path_show(writer->shown, path);
-    status = build_header(header, writer, metadata, n_metadata);
-    if (status == INVAR_OK)
-        status = invar_file_writer_open(&writer->file, path);
-    if (status == INVAR_OK)
-        status = write_header(writer, header);
-    json_decref(header);
-    if (status != INVAR_OK) {
-        invar_safetensors_writer_close(writer);
-        return status;
-    }
+    INVAR_TRY(build_header(header, writer, metadata, n_metadata));
+    INVAR_TRY(invar_file_writer_open(&writer->file, path));
+    INVAR_TRY(write_header(writer, header));
     skip_complete(writer);
     *out = writer;
-    return INVAR_OK;
-}
-
-static invar_status measure_header(int64_t *bytes_out, const invar_safetensors_writer *writer,
-                                   const json_t *header)
-{
-    size_t bytes, padded;
-    char *text;
-
-    INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
-    invar_free(text);
-    *bytes_out = 8 + (int64_t)padded;
+    writer = NULL;
     return INVAR_OK;
 }
 
@@ -219,16 +196,17 @@ invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetenso
 {
     const invar_safetensors_writer writer = {
         .tensors = tensors, .count = count, .shown = "safetensors"};
-    json_t *header = json_object();
-    invar_status status = build_header(header, &writer, metadata, n_metadata);
+    INVAR_AUTO_JSON json_t *header = json_object();
+    INVAR_AUTO_FREE char *text = NULL;
+    size_t bytes, padded;
 
-    if (status == INVAR_OK)
-        status = measure_header(bytes_out, &writer, header);
-    json_decref(header);
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+    INVAR_TRY(build_header(header, &writer, metadata, n_metadata));
+    INVAR_TRY(dump_header(&text, &bytes, &padded, &writer, header));
+    *bytes_out = 8 + (int64_t)padded;
+    for (int64_t i = 0; i < count; i++)
         *bytes_out +=
             elements_of(&tensors[i]) * (int64_t)invar_safetensors_type_bytes(tensors[i].type);
-    return status;
+    return INVAR_OK;
 }
 
 /* Returns the current tensor if it has room for `count` elements. */
@@ -297,4 +275,9 @@ void invar_safetensors_writer_close(invar_safetensors_writer *writer)
         return;
     invar_file_writer_close(writer->file);
     invar_free(writer);
+}
+
+void invar_safetensors_writer_release(invar_safetensors_writer **writer)
+{
+    invar_safetensors_writer_close(*writer);
 }

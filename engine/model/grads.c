@@ -248,18 +248,18 @@ static invar_status exchange_tied(invar_grads *grads, const invar_model *model,
                        .give = first ? embedding->data : head->data,
                        .get = first ? head->data : embedding->data,
                        .bytes = (size_t)(head->shape[0] * head->shape[1]) * sizeof(float)};
+    INVAR_AUTO_FREE char *room = NULL;
     size_t bucket;
-    invar_status status = INVAR_OK;
 
     if (model->part.stages == 1 || t.bytes == 0 ||
         invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry_run))
         return INVAR_OK;
     bucket = layout->bucket_bytes < t.bytes ? layout->bucket_bytes : t.bytes;
-    INVAR_TRY(INVAR_ALLOC_SIZED(t.room, 2, bucket, "gradients on their way"));
-    for (size_t at = 0; at < t.bytes && status == INVAR_OK; at += bucket)
-        status = exchange_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at);
-    invar_free(t.room);
-    return status;
+    INVAR_TRY(INVAR_ALLOC_SIZED(room, 2, bucket, "gradients on their way"));
+    t.room = room;
+    for (size_t at = 0; at < t.bytes; at += bucket)
+        INVAR_TRY(exchange_bucket(&t, at, bucket < t.bytes - at ? bucket : t.bytes - at));
+    return INVAR_OK;
 }
 
 /*
@@ -410,15 +410,12 @@ static invar_status reduce_grads(invar_grads *grads, const invar_model *model,
 invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
                                   const invar_device *dev)
 {
-    invar_op_runner runner;
-    invar_status status;
+    INVAR_AUTO(invar_op_runner_release) invar_op_runner runner;
 
+    invar_op_runner_init(&runner, dev);
     if (grads->overwrite_next) { // no backward in this step
         INVAR_TRY(zero_all(grads));
         grads->overwrite_next = false;
     }
-    invar_op_runner_init(&runner, dev);
-    status = reduce_grads(grads, model, &runner);
-    invar_op_runner_release(&runner);
-    return status;
+    return reduce_grads(grads, model, &runner);
 }

@@ -160,13 +160,10 @@ static invar_status init_adapters(invar_param_loader *loader, uint32_t seed)
 static invar_status run_initializer(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
                                     invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    invar_param_loader fill;
-    invar_status status;
+    INVAR_AUTO(invar_param_loader_release) invar_param_loader fill;
 
     invar_param_loader_init(&fill, model, dev);
-    status = init(&fill, seed);
-    invar_param_loader_release(&fill);
-    return status;
+    return init(&fill, seed);
 }
 
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed, const invar_device *dev)

@@ -239,17 +239,14 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
 static invar_status make_rope(invar_model *model, const invar_device *dev)
 {
     const invar_rope_spec *r = &model->spec.rope;
-    invar_op_runner runner;
-    invar_status status;
+    INVAR_AUTO(invar_op_runner_release) invar_op_runner runner;
 
     invar_op_runner_init(&runner, dev);
-    status =
-        INVAR_CALL(&runner, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
-                   .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
-                   .low_freq_factor = r->low_freq_factor, .high_freq_factor = r->high_freq_factor,
-                   .original_context = r->original_context);
-    invar_op_runner_release(&runner);
-    return status;
+    return INVAR_CALL(&runner, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
+                      .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
+                      .low_freq_factor = r->low_freq_factor,
+                      .high_freq_factor = r->high_freq_factor,
+                      .original_context = r->original_context);
 }
 
 /* Replaces the parameters by those of the adapters; the base follows them. */

@@ -179,8 +179,8 @@ invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicod
                                      const char *text, size_t bytes)
 {
     size_t room = POINTS_PER_BYTE * bytes + POINTS_MAX;
-    code_points p = {.form = form};
-    invar_status status;
+    INVAR_AUTO_FREE utf8proc_int32_t *points = NULL;
+    code_points p;
 
     *out = NULL;
     *bytes_out = 0;
@@ -188,12 +188,10 @@ invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicod
         return INVAR_OK;
     if (bytes > SIZE_MAX / 256)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes is too long", bytes);
-    INVAR_TRY(INVAR_ALLOC(p.at, 2 * room, "text"));
-    p.scratch = p.at + room;
+    INVAR_TRY(INVAR_ALLOC(points, 2 * room, "text"));
+    p = (code_points){.form = form, .at = points, .scratch = points + room};
     convert_text(&p, text, bytes);
-    status = INVAR_ALLOC(*out, encode_utf8(NULL, &p), "text");
-    if (status == INVAR_OK)
-        *bytes_out = encode_utf8(*out, &p);
-    invar_free(p.at);
-    return status;
+    INVAR_TRY(INVAR_ALLOC(*out, encode_utf8(NULL, &p), "text"));
+    *bytes_out = encode_utf8(*out, &p);
+    return INVAR_OK;
 }

@@ -151,18 +151,16 @@ static int compare_by_name(const void *a, const void *b)
 
 static invar_status check_unique(const invar_checkpoint_index *index, const char *where)
 {
-    const invar_checkpoint_entry **order;
-    invar_status status;
+    INVAR_AUTO_FREE const invar_checkpoint_entry **order = NULL;
 
     INVAR_TRY(INVAR_ALLOC(order, (size_t)index->n_entries, "a checkpoint's tensors"));
     for (int64_t i = 0; i < index->n_entries; i++)
         order[i] = &index->entries[i];
-    status = invar_sort((const void **)order, (size_t)index->n_entries, compare_by_name);
-    for (int64_t i = 1; i < index->n_entries && status == INVAR_OK; i++)
+    INVAR_TRY(invar_sort((const void **)order, (size_t)index->n_entries, compare_by_name));
+    for (int64_t i = 1; i < index->n_entries; i++)
         if (compare_by_name(order[i - 1], order[i]) == 0)
-            status = fail_value(where, "tensor", order[i]->name, "comes twice in its set");
-    invar_free(order);
-    return status;
+            return fail_value(where, "tensor", order[i]->name, "comes twice in its set");
+    return INVAR_OK;
 }
 
 /* Finds the runs of entries with equal set; rejects a set whose entries are not adjacent. */
@@ -550,16 +548,12 @@ invar_status invar_checkpoint_index_parse(invar_checkpoint_index *out, const cha
                                           const char *text, size_t bytes)
 {
     invar_status status;
-    invar_error why;
 
     memset(out, 0, sizeof *out);
     status = get_index(out, where, text, bytes);
     if (status != INVAR_OK)
         invar_checkpoint_index_release(out);
-    if (status != INVAR_E_INVALID)
-        return status;
-    invar_error_take(&why); // the file is invalid, not the caller's argument
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
+    return invar_json_as_corrupt(status);
 }
 
 /* ---- hashes.xxh ------------------------------------------------------------------------------ */

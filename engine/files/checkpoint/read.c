@@ -85,23 +85,19 @@ static invar_status read_hashes(invar_checkpoint *c)
 
 static invar_status read_state(invar_checkpoint *c)
 {
+    INVAR_AUTO_FREE char *text = NULL;
     const invar_checkpoint_file *listed =
         invar_checkpoint_files_find(&c->files, INVAR_CHECKPOINT_STATE);
     invar_digest hash;
-    invar_status status;
     size_t bytes;
-    char *text;
 
     if (!listed)
         return fail_damaged(c, INVAR_CHECKPOINT_HASHES, "does not list " INVAR_CHECKPOINT_STATE);
     INVAR_TRY(read_text(&text, &bytes, c, INVAR_CHECKPOINT_STATE, MAX_STATE));
     invar_hash_bytes(&hash, text, bytes);
     if (!invar_digest_equal(&hash, &listed->hash))
-        status = fail_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
-    else
-        status = invar_checkpoint_index_parse(&c->index, c->shown, text, bytes);
-    invar_free(text);
-    return status;
+        return fail_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
+    return invar_checkpoint_index_parse(&c->index, c->shown, text, bytes);
 }
 
 /* Checks that state.json and hashes.xxh list the same files. */

@@ -203,21 +203,20 @@ static invar_status remove_checkpoint(const char *save, int64_t step)
 
 invar_status invar_checkpoint_prune(const char *save, int64_t step, int64_t keep, int64_t by_time)
 {
-    int64_t *items, count, kept = 0, marked = 0;
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_FREE int64_t *items = NULL;
+    int64_t count, kept = 0, marked = 0;
 
     INVAR_TRY(invar_checkpoint_list(&items, &count, save));
-    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--) {
+    for (int64_t i = count - 1; i >= 0; i--) {
         bool many;
         if (items[i] > step)
             continue;
         many = invar_checkpoint_is_marked(save, items[i]) ? ++marked > by_time
                                                           : keep > 0 && ++kept > keep;
         if (many && items[i] < step)
-            status = remove_checkpoint(save, items[i]);
+            INVAR_TRY(remove_checkpoint(save, items[i]));
     }
-    invar_free(items);
-    return status;
+    return INVAR_OK;
 }
 
 /*

@@ -84,17 +84,13 @@ static const invar_device *find_device(const invar_checkpoint_content *c)
 static invar_status compute_device_digests(invar_digest *out, const invar_checkpoint_content *c,
                                            const invar_device *dev)
 {
-    invar_status status = INVAR_OK;
-    invar_tensor_hasher hasher;
+    INVAR_AUTO(invar_tensor_hasher_release) invar_tensor_hasher hasher;
 
     invar_tensor_hasher_init(&hasher, dev);
-    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
+    for (int64_t i = 0; i < c->n_tensors; i++)
         if (is_on_device(&c->tensors[i]))
-            status = invar_tensor_hasher_add(&hasher, &c->tensors[i].tensor, 1);
-    if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &hasher);
-    invar_tensor_hasher_release(&hasher);
-    return status;
+            INVAR_TRY(invar_tensor_hasher_add(&hasher, &c->tensors[i].tensor, 1));
+    return invar_tensor_hasher_read(out, &hasher);
 }
 
 static invar_status hash_device_tensors(write_job *m)
@@ -102,21 +98,20 @@ static invar_status hash_device_tensors(write_job *m)
     const invar_checkpoint_content *c = m->content;
     const invar_device *dev = find_device(c);
     invar_checkpoint_entry *entries = m->index.entries;
-    invar_digest *digests, *next;
-    invar_status status;
+    INVAR_AUTO_FREE invar_digest *digests = NULL;
+    const invar_digest *next;
 
     if (!dev)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(digests, (size_t)c->n_tensors, "digests of a checkpoint's tensors"));
-    status = compute_device_digests(digests, c, dev);
+    INVAR_TRY(compute_device_digests(digests, c, dev));
     next = digests;
-    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++) {
+    for (int64_t i = 0; i < c->n_tensors; i++) {
         entries[i].hashed = is_on_device(&c->tensors[i]);
         if (entries[i].hashed)
             entries[i].digest = *next++;
     }
-    invar_free(digests);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status list_content(write_job *m)
@@ -214,19 +209,15 @@ static const invar_safetensors_pair metadata = {"format", "pt"};
 static invar_status write_set(write_job *m, const invar_checkpoint_set *set,
                               const invar_safetensor *tensors)
 {
+    INVAR_AUTO(invar_safetensors_writer_release) invar_safetensors_writer *writer = NULL;
     char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
-    invar_safetensors_writer *writer = NULL;
-    invar_status status;
 
     snprintf(name, sizeof name, "%s.safetensors", set->name);
     INVAR_TRY(invar_path_join(path, sizeof path, m->partial, name));
-    status = invar_safetensors_create(&writer, path, tensors, set->count, &metadata, 1);
-    for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
-        status = write_next_tensor(writer, m, set->first + i);
-    if (status == INVAR_OK)
-        status = invar_safetensors_commit(writer);
-    invar_safetensors_writer_close(writer);
-    return status;
+    INVAR_TRY(invar_safetensors_create(&writer, path, tensors, set->count, &metadata, 1));
+    for (int64_t i = 0; i < set->count; i++)
+        INVAR_TRY(write_next_tensor(writer, m, set->first + i));
+    return invar_safetensors_commit(writer);
 }
 
 /* Adds the bytes of the set's file. */
@@ -245,8 +236,7 @@ static invar_status call_for_set(write_job *m, const invar_checkpoint_set *set,
                                  invar_status (*how)(write_job *m, const invar_checkpoint_set *set,
                                                      const invar_safetensor *tensors))
 {
-    invar_safetensor *tensors;
-    invar_status status;
+    INVAR_AUTO_FREE invar_safetensor *tensors = NULL;
 
     INVAR_TRY(INVAR_ALLOC(tensors, (size_t)set->count, "a checkpoint's tensors"));
     for (int64_t i = 0; i < set->count; i++) {
@@ -254,9 +244,7 @@ static invar_status call_for_set(write_job *m, const invar_checkpoint_set *set,
         tensors[i] = (invar_safetensor){.name = e->name, .type = e->type, .rank = e->rank};
         memcpy(tensors[i].shape, e->shape, sizeof e->shape);
     }
-    status = how(m, set, tensors);
-    invar_free(tensors);
-    return status;
+    return how(m, set, tensors);
 }
 
 static invar_status write_file(const write_job *m, const char *name, const void *data, size_t bytes)
@@ -282,14 +270,11 @@ static invar_status write_blob(const write_job *m, const invar_checkpoint_blob *
 
 static invar_status write_state(const write_job *m)
 {
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes = 0;
-    char *text;
 
     INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
-    status = write_file(m, INVAR_CHECKPOINT_STATE, text, bytes);
-    invar_free(text);
-    return status;
+    return write_file(m, INVAR_CHECKPOINT_STATE, text, bytes);
 }
 
 /* Hashes the files as they can be read back, not the bytes that were written. */
@@ -412,34 +397,32 @@ invar_status invar_checkpoint_publish(write_job *m, const char *save)
     return INVAR_OK;
 }
 
-static invar_status write_and_publish(write_job *m, const char *save)
+static void free_job(write_job **m)
 {
-    INVAR_TRY(invar_checkpoint_make_files(m));
-    return invar_checkpoint_publish(m, save);
+    if (*m)
+        invar_checkpoint_write_state_release(*m);
+    invar_free(*m);
 }
 
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options)
 {
-    invar_status status;
-    write_job *m;
+    INVAR_AUTO(free_job) write_job *m = NULL;
 
-    INVAR_TRY(INVAR_ALLOC(m, 1, "a checkpoint"));
-    status = invar_checkpoint_prepare(m, save, content, options);
-    if (status == INVAR_OK)
-        status = write_and_publish(m, save);
-    if (status == INVAR_OK && hash_out)
+    INVAR_TRY(INVAR_ALLOC_ZEROED(m, 1, "a checkpoint"));
+    INVAR_TRY(invar_checkpoint_prepare(m, save, content, options));
+    INVAR_TRY(invar_checkpoint_make_files(m));
+    INVAR_TRY(invar_checkpoint_publish(m, save));
+    if (hash_out)
         *hash_out = m->hash;
-    invar_checkpoint_write_state_release(m);
-    invar_free(m);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status measure_content(write_job *m)
 {
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes = 0;
-    char *text;
 
     INVAR_TRY(list_content(m));
     for (int64_t i = 0; i < m->index.n_sets; i++)
@@ -447,21 +430,17 @@ static invar_status measure_content(write_job *m)
     for (int64_t i = 0; i < m->content->n_blobs; i++)
         m->bytes += (int64_t)m->content->blobs[i].bytes;
     INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
-    invar_free(text);
     m->bytes += (int64_t)(bytes + invar_checkpoint_files_text(m->text, &m->files));
     return INVAR_OK;
 }
 
 invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint_content *content)
 {
-    invar_status status;
-    write_job *m;
+    INVAR_AUTO(free_job) write_job *m = NULL;
 
     INVAR_TRY(INVAR_ALLOC_ZEROED(m, 1, "a checkpoint"));
     m->content = content;
-    status = measure_content(m);
+    INVAR_TRY(measure_content(m));
     *bytes_out = m->bytes;
-    invar_checkpoint_write_state_release(m);
-    invar_free(m);
-    return status;
+    return INVAR_OK;
 }

@@ -310,17 +310,15 @@ static invar_status unpack_text(char **text, size_t *bytes, const char *path,
 
 static invar_status read_file(invar_dataset *dataset, const invar_record_reader *reader)
 {
-    char path[INVAR_PATH_SIZE], *text;
+    INVAR_AUTO_FREE char *text = NULL;
+    char path[INVAR_PATH_SIZE];
     line_slice part;
     size_t bytes;
-    invar_status status;
 
     INVAR_TRY(split_path(path, &part, reader->options->path));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_FILE));
     INVAR_TRY(unpack_text(&text, &bytes, path, reader->options));
-    status = read_lines(dataset, reader, path, &part, text, bytes);
-    invar_free(text);
-    return status;
+    return read_lines(dataset, reader, path, &part, text, bytes);
 }
 
 /* Loads from `text`, or from the path if `text` is NULL. */

@@ -149,9 +149,8 @@ static invar_status read_metadata(char **out, const json_t *object, const char *
 /* Reads a list, or a string that contains one. */
 static invar_status read_tools(char **out, const json_t *object, const char *key, const char *where)
 {
+    INVAR_AUTO_JSON json_t *parsed = NULL;
     const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
-    json_t *parsed = NULL;
-    invar_status status;
 
     if (!value || json_is_null(value))
         return copy_text(out, "");
@@ -160,12 +159,9 @@ static invar_status read_tools(char **out, const json_t *object, const char *key
             invar_json_parse(&parsed, where, json_string_value(value), json_string_length(value)));
         value = parsed;
     }
-    if (json_is_array(value))
-        status = dump_json(out, value, JSON_COMPACT);
-    else
-        status = fail_member(where, key, "is not a list of tools (tool-key)");
-    json_decref(parsed);
-    return status;
+    if (!json_is_array(value))
+        return fail_member(where, key, "is not a list of tools (tool-key)");
+    return dump_json(out, value, JSON_COMPACT);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -228,14 +224,12 @@ static invar_status render_messages(char **out, const invar_record_reader *reade
                                     const json_t *conversation, const char *tools, bool generation,
                                     const char *where)
 {
-    char *messages;
+    INVAR_AUTO_FREE char *messages = NULL;
     size_t bytes;
-    invar_status status;
 
     INVAR_TRY(dump_json(&messages, conversation, JSON_COMPACT));
-    status = invar_chat_template_render(out, &bytes, reader->chat, messages, tools, generation);
-    invar_free(messages);
-    INVAR_TRY(prefix_error(status, where));
+    INVAR_TRY(prefix_error(
+        invar_chat_template_render(out, &bytes, reader->chat, messages, tools, generation), where));
     if (strlen(*out) == bytes)
         return INVAR_OK;
     invar_free(*out);
@@ -247,22 +241,19 @@ static invar_status render_messages(char **out, const invar_record_reader *reade
 static invar_status make_plain_answer(invar_dataset_record *line, const invar_record_reader *reader,
                                       const char *where)
 {
-    int32_t *tokens, eos = invar_tokenizer_eos(reader->tokenizer);
-    invar_status status;
+    INVAR_AUTO_FREE int32_t *tokens = NULL;
+    int32_t eos = invar_tokenizer_eos(reader->tokenizer);
     int64_t count;
 
     INVAR_TRY(encode_text(&tokens, &count, reader, line->label, where));
-    status = INVAR_ALLOC(line->answer, (size_t)count + 1, "data set");
-    if (status == INVAR_OK) {
-        if (count > 0)
-            memcpy(line->answer, tokens, (size_t)count * sizeof *tokens);
-        line->answer[count] = eos;
-        line->n_answer = count + (eos >= 0);
-    }
-    invar_free(tokens);
-    if (status == INVAR_OK && line->n_answer == 0)
+    INVAR_TRY(INVAR_ALLOC(line->answer, (size_t)count + 1, "data set"));
+    if (count > 0)
+        memcpy(line->answer, tokens, (size_t)count * sizeof *tokens);
+    line->answer[count] = eos;
+    line->n_answer = count + (eos >= 0);
+    if (line->n_answer == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the answer is empty", where);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status encode_prompt(invar_dataset_record *line, const invar_record_reader *reader,
@@ -320,24 +311,21 @@ static invar_status is_learned(bool *out, const sft_builder *l, const json_t *me
 /* Renders the first `count` messages. */
 static invar_status render_part(char **out, const sft_builder *l, size_t count, bool generation)
 {
-    json_t *part = json_array();
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_JSON json_t *part = json_array();
+    bool failed = !part;
 
-    for (size_t i = 0; part && i < count; i++)
-        if (json_array_append(part, json_array_get(l->conversation, i)) != 0)
-            status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
-    if (!part)
+    for (size_t i = 0; i < count && !failed; i++)
+        failed = json_array_append(part, json_array_get(l->conversation, i)) != 0;
+    if (failed)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
-    if (status == INVAR_OK)
-        status = render_messages(out, l->reader, part, l->tools, generation, l->where);
-    json_decref(part);
-    return status;
+    return render_messages(out, l->reader, part, l->tools, generation, l->where);
 }
 
 /* Length of the longest suffix of `text` that is a prefix of `rest` (Knuth-Morris-Pratt). */
 static invar_status find_overlap(size_t *out, const char *text, const char *rest)
 {
-    size_t bytes = strlen(text), most = strlen(rest), *back, at = 0;
+    INVAR_AUTO_FREE size_t *back = NULL;
+    size_t bytes = strlen(text), most = strlen(rest), at = 0;
 
     if (strncmp(rest, text, bytes) == 0) { // fast path, nearly always taken
         *out = bytes;
@@ -358,7 +346,6 @@ static invar_status find_overlap(size_t *out, const char *text, const char *rest
         at += at < most && text[i] == rest[at];
     }
     *out = at;
-    invar_free(back);
     return INVAR_OK;
 }
 
@@ -368,20 +355,15 @@ static invar_status find_overlap(size_t *out, const char *text, const char *rest
  */
 static invar_status find_turn(size_t *begin_out, size_t *end_out, const sft_builder *l, size_t k)
 {
-    char *prompt = NULL, *said = NULL;
-    size_t begin = 0, length = 0;
-    invar_status status = render_part(&prompt, l, k, true);
+    INVAR_AUTO_FREE char *prompt = NULL;
+    INVAR_AUTO_FREE char *said = NULL;
+    size_t begin, length = 0;
 
-    if (status == INVAR_OK)
-        status = render_part(&said, l, k + 1, false);
-    if (status == INVAR_OK) {
-        begin = strlen(prompt);
-        if (strncmp(l->rendered, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
-            status = find_overlap(&length, said + begin, l->rendered + begin);
-    }
-    invar_free(said);
-    invar_free(prompt);
-    INVAR_TRY(status);
+    INVAR_TRY(render_part(&prompt, l, k, true));
+    INVAR_TRY(render_part(&said, l, k + 1, false));
+    begin = strlen(prompt);
+    if (strncmp(l->rendered, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
+        INVAR_TRY(find_overlap(&length, said + begin, l->rendered + begin));
     if (length == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: the chat template renders the prompt with an answer differently "
@@ -398,15 +380,12 @@ static invar_status find_turn(size_t *begin_out, size_t *end_out, const sft_buil
  */
 static invar_status count_tokens_before(int64_t *out, const sft_builder *l, size_t bytes)
 {
-    int32_t *tokens;
-    bool same;
+    INVAR_AUTO_FREE int32_t *tokens = NULL;
 
     INVAR_TRY(prefix_error(
         invar_tokenizer_encode(&tokens, out, l->reader->tokenizer, l->rendered, bytes), l->where));
-    same = *out <= l->count &&
-           (*out == 0 || memcmp(tokens, l->tokens, (size_t)*out * sizeof *tokens) == 0);
-    invar_free(tokens);
-    if (same)
+    if (*out <= l->count &&
+        (*out == 0 || memcmp(tokens, l->tokens, (size_t)*out * sizeof *tokens) == 0))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%s: the tokens of prompt and answer do not begin with the prompt's",
@@ -495,30 +474,19 @@ static invar_status read_sft_record(invar_dataset_record *line, const invar_reco
     return status;
 }
 
-static invar_status read_conversation(invar_dataset_record *line, const invar_record_reader *reader,
-                                      json_t *conversation, const char *tools, const char *where)
-{
-    if (reader->options->sft)
-        return read_sft_record(line, reader, conversation, tools, where);
-    INVAR_TRY(render_messages(&line->text, reader, conversation, tools, true, where));
-    return encode_prompt(line, reader, where);
-}
-
 static invar_status read_chat(invar_dataset_record *line, const invar_record_reader *reader,
                               const json_t *object, json_t *input, const char *where)
 {
     const invar_dataset_options *options = reader->options;
-    json_t *conversation = NULL;
-    char *tools = NULL;
-    invar_status status = read_tools(&tools, object, options->tool_key, where);
+    INVAR_AUTO_JSON json_t *conversation = NULL;
+    INVAR_AUTO_FREE char *tools = NULL;
 
-    if (status == INVAR_OK)
-        status = make_conversation(&conversation, input, options->input_key, where);
-    if (status == INVAR_OK)
-        status = read_conversation(line, reader, conversation, tools, where);
-    json_decref(conversation);
-    invar_free(tools);
-    return status;
+    INVAR_TRY(read_tools(&tools, object, options->tool_key, where));
+    INVAR_TRY(make_conversation(&conversation, input, options->input_key, where));
+    if (options->sft)
+        return read_sft_record(line, reader, conversation, tools, where);
+    INVAR_TRY(render_messages(&line->text, reader, conversation, tools, true, where));
+    return encode_prompt(line, reader, where);
 }
 
 invar_status invar_dataset_record_plain(invar_dataset_record *out,
@@ -559,11 +527,8 @@ static invar_status read_object(invar_dataset_record *line, const invar_record_r
 invar_status invar_dataset_record_read(invar_dataset_record *out, const invar_record_reader *reader,
                                        const char *where, const char *json, size_t bytes)
 {
-    source_line given = {.json = json, .bytes = bytes};
-    invar_status status;
+    INVAR_AUTO_JSON json_t *object = NULL;
 
-    INVAR_TRY(invar_json_parse(&given.object, where, json, bytes));
-    status = read_object(out, reader, &given, where);
-    json_decref(given.object);
-    return status;
+    INVAR_TRY(invar_json_parse(&object, where, json, bytes));
+    return read_object(out, reader, &(source_line){json, bytes, object}, where);
 }

@@ -147,22 +147,18 @@ void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_file
 /* Removes the template from the tokenizer's settings, because another one is given. */
 static invar_status drop_template(invar_checkpoint_blob *file)
 {
-    json_t *settings;
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_JSON json_t *settings = NULL;
     size_t bytes;
     char *text;
 
     INVAR_TRY(invar_json_parse_raw(&settings, CONFIG, file->data, file->bytes));
-    if (json_object_del(settings, "chat_template") == 0) {
-        status = invar_json_dump(&text, &bytes, settings, JSON_INDENT(2), CONFIG);
-        if (status == INVAR_OK) {
-            invar_free((void *)file->data);
-            file->data = text;
-            file->bytes = bytes;
-        }
-    }
-    json_decref(settings);
-    return status;
+    if (json_object_del(settings, "chat_template") != 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_json_dump(&text, &bytes, settings, JSON_INDENT(2), CONFIG));
+    invar_free((void *)file->data);
+    file->data = text;
+    file->bytes = bytes;
+    return INVAR_OK;
 }
 
 invar_status invar_hf_files_read(invar_hf_files *files, const char *dir, const char *chat_template)

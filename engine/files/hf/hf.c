@@ -156,15 +156,12 @@ static invar_status open_weights(invar_safetensors **out, const char *path)
 
 static invar_status load_file(loader *l)
 {
+    INVAR_AUTO(invar_safetensors_release) invar_safetensors *file = NULL;
     char path[INVAR_PATH_SIZE];
-    invar_safetensors *file;
-    invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, INVAR_HF_WEIGHTS));
     INVAR_TRY(open_weights(&file, path));
-    status = load_tensors(l, path, file);
-    invar_safetensors_close(file);
-    return status;
+    return load_tensors(l, path, file);
 }
 
 /* ---- shards ---------------------------------------------------------------------------------- */
@@ -201,17 +198,13 @@ static invar_status check_shard(const json_t *map, const char *shard, const char
 
 static invar_status load_shard(loader *l, const json_t *map, const char *shard)
 {
+    INVAR_AUTO(invar_safetensors_release) invar_safetensors *file = NULL;
     char path[INVAR_PATH_SIZE];
-    invar_safetensors *file;
-    invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, shard));
     INVAR_TRY(open_weights(&file, path));
-    status = check_shard(map, shard, path, file);
-    if (status == INVAR_OK)
-        status = load_tensors(l, path, file);
-    invar_safetensors_close(file);
-    return status;
+    INVAR_TRY(check_shard(map, shard, path, file));
+    return load_tensors(l, path, file);
 }
 
 static invar_status check_map(const json_t *map, const char *path)
@@ -230,44 +223,37 @@ static invar_status check_map(const json_t *map, const char *path)
 /* Loads each shard when the map names it for the first time. */
 static invar_status load_shards(loader *l, const json_t *map)
 {
-    json_t *done = json_object(), *value;
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_JSON json_t *done = json_object();
     const char *name;
+    json_t *value;
 
     json_object_foreach((json_t *)(uintptr_t)map, name, value)
     {
         const char *shard = json_string_value(value);
 
-        if (!json_object_get(done, shard))
-            status = json_object_set_new(done, shard, json_true()) == 0
-                         ? load_shard(l, map, shard)
-                         : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the names of shards");
-        if (status != INVAR_OK)
-            break;
+        if (json_object_get(done, shard))
+            continue;
+        if (json_object_set_new(done, shard, json_true()) != 0)
+            return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the names of shards");
+        INVAR_TRY(load_shard(l, map, shard));
     }
-    json_decref(done);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_status load_index(loader *l)
 {
+    INVAR_AUTO_JSON json_t *index = NULL;
     char path[INVAR_PATH_SIZE];
     const json_t *map;
-    invar_status status;
-    json_t *index;
 
     INVAR_TRY(invar_path_join(path, sizeof path, l->dir, INVAR_HF_INDEX));
     INVAR_TRY(invar_json_read(&index, path, MAX_INDEX));
     map = json_object_get(index, "weight_map");
     if (!json_is_object(map))
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: there is no object \"weight_map\"",
-                            INVAR_SHOWN_PATH(path));
-    else
-        status = check_map(map, path);
-    if (status == INVAR_OK)
-        status = load_shards(l, map);
-    json_decref(index);
-    return status;
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: there is no object \"weight_map\"",
+                          INVAR_SHOWN_PATH(path));
+    INVAR_TRY(check_map(map, path));
+    return load_shards(l, map);
 }
 
 /* ---- completeness ---------------------------------------------------------------------------- */
@@ -390,15 +376,12 @@ static invar_status compare_head(loader *l, const invar_safetensors *file)
 
 static invar_status check_head(loader *l)
 {
-    invar_safetensors *file;
-    invar_status status;
+    INVAR_AUTO(invar_safetensors_release) invar_safetensors *file = NULL;
 
     if (!l->head_file[0])
         return INVAR_OK;
     INVAR_TRY(open_weights(&file, l->head_file));
-    status = compare_head(l, file);
-    invar_safetensors_close(file);
-    return status;
+    return compare_head(l, file);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */

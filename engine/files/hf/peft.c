@@ -149,21 +149,18 @@ static invar_status read_rslora(bool *out, const json_t *config, const char *pat
 static invar_status dump_pattern(char out[INVAR_LORA_PATTERN_SIZE], const json_t *config,
                                  const char *key, const char *path)
 {
+    INVAR_AUTO_FREE char *text = NULL;
     const json_t *pattern = json_object_get(config, key);
-    invar_status status = INVAR_OK;
     size_t bytes;
-    char *text;
 
     out[0] = '\0';
     if (is_off(pattern))
         return INVAR_OK;
     INVAR_TRY(invar_json_dump(&text, &bytes, pattern, JSON_COMPACT | JSON_ENCODE_ANY, key));
-    if (bytes < INVAR_LORA_PATTERN_SIZE)
-        memcpy(out, text, bytes + 1);
-    else
-        status = fail_key(path, key, "is longer than 4095 bytes");
-    invar_free(text);
-    return status;
+    if (bytes >= INVAR_LORA_PATTERN_SIZE)
+        return fail_key(path, key, "is longer than 4095 bytes");
+    memcpy(out, text, bytes + 1);
+    return INVAR_OK;
 }
 
 static invar_status read_patterns(invar_lora_spec *out, const json_t *config, const char *path)
@@ -228,19 +225,14 @@ static invar_status check_factor(const json_t *config, const char *path,
 
 static invar_status check_config(const invar_model *model, const char *dir)
 {
+    INVAR_AUTO_JSON json_t *config = NULL;
     char path[INVAR_PATH_SIZE];
-    invar_status status;
-    json_t *config;
 
     INVAR_TRY(invar_path_join(path, sizeof path, dir, CONFIG));
     INVAR_TRY(invar_json_read(&config, path, MAX_CONFIG));
-    status = check_switches(config, path);
-    if (status == INVAR_OK)
-        status = check_factor(config, path, &model->spec.lora);
-    if (status == INVAR_OK)
-        status = check_layers(config, path, model);
-    json_decref(config);
-    return status;
+    INVAR_TRY(check_switches(config, path));
+    INVAR_TRY(check_factor(config, path, &model->spec.lora));
+    return check_layers(config, path, model);
 }
 
 /* Reads "all-linear" or a list of names, as in target-modules. */
@@ -279,15 +271,12 @@ static invar_status read_spec(invar_lora_spec *out, const json_t *config, const 
 
 invar_status invar_peft_spec(invar_lora_spec *out, const char *dir)
 {
+    INVAR_AUTO_JSON json_t *config = NULL;
     char path[INVAR_PATH_SIZE];
-    invar_status status;
-    json_t *config;
 
     INVAR_TRY(invar_path_join(path, sizeof path, dir, CONFIG));
     INVAR_TRY(invar_json_read(&config, path, MAX_CONFIG));
-    status = read_spec(out, config, path);
-    json_decref(config);
-    return status;
+    return read_spec(out, config, path);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -296,9 +285,7 @@ typedef struct adapter_reader {
     const invar_model *model;
     const invar_safetensors *file;
     char path[INVAR_PATH_SIZE];
-    invar_param_loader fill;
-    float *values; /* values of one tensor */
-    float *whole;  /* one adapter of all experts */
+    invar_param_loader *fill;
 } adapter_reader;
 
 static invar_status bad_tensor(const adapter_reader *r, const char *name, const char *why)
@@ -310,6 +297,7 @@ static invar_status bad_tensor(const adapter_reader *r, const char *name, const 
 /* Reads one expert's values, padded with zeros to the full rank; `out` must be zeroed. */
 static invar_status read_expert(float *out, adapter_reader *r, const invar_param *p, int64_t expert)
 {
+    INVAR_AUTO_FREE float *values = NULL;
     extents e = extents_of(p);
     const invar_safetensor *t;
     char name[NAME_SIZE];
@@ -319,30 +307,27 @@ static invar_status read_expert(float *out, adapter_reader *r, const invar_param
     if (!t)
         return bad_tensor(r, name, "is missing: target-modules must be those of the folder");
     INVAR_TRY(invar_safetensors_expect(r->file, t, t->type, 2, (const int64_t[]){e.rows, e.cols}));
-    INVAR_TRY(INVAR_ALLOC(r->values, (size_t)t->elements, "an adapter's values"));
-    INVAR_TRY(invar_safetensors_read_f32(r->values, r->file, t, 0, t->elements));
+    INVAR_TRY(INVAR_ALLOC(values, (size_t)t->elements, "an adapter's values"));
+    INVAR_TRY(invar_safetensors_read_f32(values, r->file, t, 0, t->elements));
     for (int64_t i = 0; i < e.rows; i++)
-        memcpy(out + i * p->cols, r->values + i * e.cols, (size_t)e.cols * sizeof *out);
-    invar_free(r->values);
-    r->values = NULL;
+        memcpy(out + i * p->cols, values + i * e.cols, (size_t)e.cols * sizeof *out);
     return INVAR_OK;
 }
 
 static invar_status read_param(adapter_reader *r, const invar_param *p)
 {
+    INVAR_AUTO_FREE float *whole = NULL; // one adapter of all experts
     int64_t all = invar_param_all_elements(p);
     float *near;
 
     if (p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(INVAR_ALLOC_ZEROED(r->whole, (size_t)all, "an adapter"));
+    INVAR_TRY(INVAR_ALLOC_ZEROED(whole, (size_t)all, "an adapter"));
     for (int64_t e = 0; e < p->stack; e++)
-        INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
-    INVAR_TRY(invar_param_loader_buffer_all(&near, &r->fill, p));
-    invar_param_shard_extract(near, p, &p->local, r->whole);
-    invar_free(r->whole);
-    r->whole = NULL;
-    return invar_param_loader_store(&r->fill);
+        INVAR_TRY(read_expert(whole + e * (all / p->stack), r, p, e));
+    INVAR_TRY(invar_param_loader_buffer_all(&near, r->fill, p));
+    invar_param_shard_extract(near, p, &p->local, whole);
+    return invar_param_loader_store(r->fill);
 }
 
 /* Rejects tensors that are not adapters of the model. */
@@ -362,32 +347,22 @@ static invar_status check_known(const adapter_reader *r)
     return INVAR_OK;
 }
 
-static invar_status read_all(adapter_reader *r)
-{
-    INVAR_TRY(check_known(r));
-    for (int64_t i = 0; i < r->model->n_params; i++)
-        INVAR_TRY(read_param(r, &r->model->params[i]));
-    return INVAR_OK;
-}
-
 invar_status invar_peft_load(invar_model *model, const char *dir, const invar_device *dev)
 {
-    adapter_reader r = {.model = model};
-    invar_safetensors *file;
-    invar_status status;
+    INVAR_AUTO(invar_safetensors_release) invar_safetensors *file = NULL;
+    INVAR_AUTO(invar_param_loader_release) invar_param_loader fill;
+    adapter_reader r = {.model = model, .fill = &fill};
 
+    invar_param_loader_init(&fill, model, dev);
     INVAR_TRY(check_config(model, dir));
     INVAR_TRY(invar_path_join(r.path, sizeof r.path, dir, WEIGHTS));
     INVAR_TRY(invar_error_advise(invar_safetensors_open(&file, r.path), INVAR_E_CORRUPT,
                                  "download or copy it again"));
     r.file = file;
-    invar_param_loader_init(&r.fill, model, dev);
-    status = read_all(&r);
-    invar_free(r.values);
-    invar_free(r.whole);
-    invar_param_loader_release(&r.fill);
-    invar_safetensors_close(file);
-    return status;
+    INVAR_TRY(check_known(&r));
+    for (int64_t i = 0; i < model->n_params; i++)
+        INVAR_TRY(read_param(&r, &model->params[i]));
+    return INVAR_OK;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -489,19 +464,15 @@ static invar_status send_to_rank0(adapter_writer *w)
 
 static invar_status write_weights(adapter_writer *w)
 {
+    INVAR_AUTO(invar_safetensors_writer_release) invar_safetensors_writer *file = NULL;
     static const invar_safetensors_pair metadata = {"format", "pt"};
-    invar_safetensors_writer *file;
     char path[INVAR_PATH_SIZE];
-    invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_path_join(path, sizeof path, w->dir, WEIGHTS));
     INVAR_TRY(invar_safetensors_create(&file, path, w->tensors, w->count, &metadata, 1));
-    for (int64_t i = 0; i < w->model->n_params && status == INVAR_OK; i++)
-        status = write_param(w, file, i);
-    if (status == INVAR_OK)
-        status = invar_safetensors_commit(file);
-    invar_safetensors_writer_close(file);
-    return status;
+    for (int64_t i = 0; i < w->model->n_params; i++)
+        INVAR_TRY(write_param(w, file, i));
+    return invar_safetensors_commit(file);
 }
 
 /* Formats a number in the shortest form: 16, not 16.0. */
@@ -550,24 +521,17 @@ static json_t *make_config(const invar_lora_spec *lora, const char *base)
 
 static invar_status write_config(const adapter_writer *w, const char *base)
 {
-    json_t *config = make_config(&w->model->spec.lora, base);
-    char path[INVAR_PATH_SIZE], *text = NULL;
-    invar_status status;
+    INVAR_AUTO_JSON json_t *config = make_config(&w->model->spec.lora, base);
+    INVAR_AUTO_FREE char *text = NULL;
+    char path[INVAR_PATH_SIZE];
     size_t bytes;
 
-    status = invar_path_join(path, sizeof path, w->dir, CONFIG);
-    if (status == INVAR_OK)
-        status = add_pattern(config, "rank_pattern", w->model->spec.lora.ranks);
-    if (status == INVAR_OK)
-        status = add_pattern(config, "alpha_pattern", w->model->spec.lora.alphas);
-    if (status == INVAR_OK)
-        status = invar_json_dump(&text, &bytes, config, JSON_INDENT(2) | JSON_SORT_KEYS, CONFIG);
-    json_decref(config);
-    INVAR_TRY(status);
+    INVAR_TRY(invar_path_join(path, sizeof path, w->dir, CONFIG));
+    INVAR_TRY(add_pattern(config, "rank_pattern", w->model->spec.lora.ranks));
+    INVAR_TRY(add_pattern(config, "alpha_pattern", w->model->spec.lora.alphas));
+    INVAR_TRY(invar_json_dump(&text, &bytes, config, JSON_INDENT(2) | JSON_SORT_KEYS, CONFIG));
     text[bytes++] = '\n'; // replaces the NUL
-    status = invar_file_write(path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_file_write(path, text, bytes);
 }
 
 /* Writes configuration and weights; weights come last. */

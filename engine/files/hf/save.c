@@ -141,21 +141,16 @@ static invar_status send_tensors(hf_saver *s)
 /* Writes the tensors [first, end) to one file. */
 static invar_status write_shard(hf_saver *s, const char *name, int64_t first, int64_t end)
 {
+    INVAR_AUTO(invar_safetensors_writer_release) invar_safetensors_writer *writer = NULL;
     static const invar_safetensors_pair metadata = {"format", "pt"};
-    invar_safetensors_writer *writer;
     char path[INVAR_PATH_SIZE];
-    invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, name));
     INVAR_TRY(
         invar_safetensors_create(&writer, path, s->tensors + first, end - first, &metadata, 1));
-    status = INVAR_OK;
-    for (int64_t i = first; i < end && status == INVAR_OK; i++)
-        status = write_tensor(writer, s, i);
-    if (status == INVAR_OK)
-        status = invar_safetensors_commit(writer);
-    invar_safetensors_writer_close(writer);
-    return status;
+    for (int64_t i = first; i < end; i++)
+        INVAR_TRY(write_tensor(writer, s, i));
+    return invar_safetensors_commit(writer);
 }
 
 static invar_status write_shards(hf_saver *s)
@@ -195,33 +190,28 @@ static invar_status build_index(json_t *index, const hf_saver *s)
 
 static invar_status write_json(const hf_saver *s, const char *name, const json_t *value)
 {
-    char path[INVAR_PATH_SIZE], *text;
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
+    char path[INVAR_PATH_SIZE];
     size_t bytes;
 
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, name));
     INVAR_TRY(invar_json_dump(&text, &bytes, value, JSON_INDENT(2) | JSON_SORT_KEYS, name));
     text[bytes++] = '\n'; // replaces the NUL
-    status = invar_file_write(path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_file_write(path, text, bytes);
 }
 
 static invar_status write_index(const hf_saver *s)
 {
-    json_t *index = json_object();
-    invar_status status = build_index(index, s);
+    INVAR_AUTO_JSON json_t *index = json_object();
 
-    if (status == INVAR_OK)
-        status = write_json(s, INVAR_HF_INDEX, index);
-    json_decref(index);
-    return status;
+    INVAR_TRY(build_index(index, s));
+    return write_json(s, INVAR_HF_INDEX, index);
 }
 
 static invar_status write_config(const hf_saver *s, const invar_hf_files *files)
 {
-    char path[INVAR_PATH_SIZE], *text;
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
+    char path[INVAR_PATH_SIZE];
     size_t bytes;
 
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, "config.json"));
@@ -232,9 +222,7 @@ static invar_status write_config(const hf_saver *s, const invar_hf_files *files)
     else
         INVAR_TRY(invar_model_spec_json(&text, &bytes, &s->model->spec,
                                         s->type == INVAR_SAFETENSORS_F32 ? "float32" : "bfloat16"));
-    status = invar_file_write(path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_file_write(path, text, bytes);
 }
 
 /* Returns true for names such as "model-00001-of-00002.safetensors". */

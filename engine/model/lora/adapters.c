@@ -203,15 +203,13 @@ static invar_status find_pattern_value(const json_t **out, const char *key, cons
 static invar_status layer_number(double *out, const char *key, const char *text,
                                  const invar_param *p, double otherwise)
 {
+    INVAR_AUTO_JSON json_t *patterns = NULL;
     const json_t *value = NULL;
-    invar_status status;
-    json_t *patterns;
 
     INVAR_TRY(read_patterns(&patterns, key, text));
-    status = find_pattern_value(&value, key, patterns, p);
+    INVAR_TRY(find_pattern_value(&value, key, patterns, p));
     *out = value ? json_number_value(value) : otherwise;
-    json_decref(patterns);
-    return status;
+    return INVAR_OK;
 }
 
 invar_status invar_lora_layer(int64_t *rank_out, float *factor_out, const invar_lora_spec *lora,
@@ -294,8 +292,8 @@ static invar_param adapter_param(const invar_param *of, const char *end, int64_t
 static invar_status check_patterns_used(const char *key, const char *text, const invar_param *base,
                                         int64_t count, const invar_lora_spec *lora)
 {
-    invar_status status = INVAR_OK;
-    json_t *patterns, *value;
+    INVAR_AUTO_JSON json_t *patterns = NULL;
+    json_t *value;
     const char *name;
 
     INVAR_TRY(read_patterns(&patterns, key, text));
@@ -304,12 +302,11 @@ static invar_status check_patterns_used(const char *key, const char *text, const
         int64_t i = 0;
         while (i < count && !(is_adapted(lora, &base[i]) && matches_layer(name, &base[i])))
             i++;
-        if (i == count && status == INVAR_OK)
-            status = reject_pattern(key, name,
-                                    "names no layer with an adapter of this model: leave it out");
+        if (i == count)
+            return reject_pattern(key, name,
+                                  "names no layer with an adapter of this model: leave it out");
     }
-    json_decref(patterns);
-    return status;
+    return INVAR_OK;
 }
 
 invar_status invar_adapters_check(const invar_param *base, int64_t count,

@@ -68,6 +68,12 @@ typedef struct weight_assembly {
     size_t bytes;       /* capacity of each */
 } weight_assembly;
 
+static void release_assembly(weight_assembly *j)
+{
+    invar_host_window_release(&j->window);
+    invar_free(j->whole);
+}
+
 static invar_param with_shard(const invar_param *p, const invar_param_shard *box)
 {
     invar_param out = *p;
@@ -164,19 +170,15 @@ static invar_status collect_shard(weight_assembly *j, const invar_param *box, in
 static invar_status hash_assembled(invar_digest *out, const weight_assembly *j,
                                    const invar_param *p)
 {
+    INVAR_AUTO(invar_tensor_hasher_release) invar_tensor_hasher hasher;
     const invar_device near = {.backend = invar_backend_cpu(), .numerics = j->model->dev.numerics};
     invar_param whole = full_param(p);
     invar_carver c = {j->whole, 0};
     invar_tensor all = invar_model_carve_weight(&c, j->model, &whole);
-    invar_tensor_hasher hasher;
-    invar_status status;
 
     invar_tensor_hasher_init(&hasher, &near);
-    status = invar_tensor_hasher_add(&hasher, &all, 1);
-    if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &hasher);
-    invar_tensor_hasher_release(&hasher);
-    return status;
+    INVAR_TRY(invar_tensor_hasher_add(&hasher, &all, 1));
+    return invar_tensor_hasher_read(out, &hasher);
 }
 
 static invar_status alloc_buffers(weight_assembly *j)
@@ -218,30 +220,21 @@ static invar_status hash_divided(invar_digest *of, weight_assembly *j)
 
 static invar_status hash_local(invar_digest *of, const invar_model *model, const invar_device *dev)
 {
-    invar_status status = INVAR_OK;
-    invar_tensor_hasher hasher;
+    INVAR_AUTO(invar_tensor_hasher_release) invar_tensor_hasher hasher;
 
     invar_tensor_hasher_init(&hasher, dev);
-    for (int64_t i = 0; i < model->n_base && status == INVAR_OK; i++)
-        status = invar_tensor_hasher_add(&hasher, &model->base[i].weight, 1);
-    if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(of, &hasher);
-    invar_tensor_hasher_release(&hasher);
-    return status;
+    for (int64_t i = 0; i < model->n_base; i++)
+        INVAR_TRY(invar_tensor_hasher_add(&hasher, &model->base[i].weight, 1));
+    return invar_tensor_hasher_read(of, &hasher);
 }
 
 invar_status invar_base_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
-    weight_assembly j = {.model = model, .window = {.dev = dev}};
-    invar_digest *of = NULL;
-    invar_status status;
+    INVAR_AUTO(release_assembly) weight_assembly j = {.model = model, .window = {.dev = dev}};
+    INVAR_AUTO_FREE invar_digest *of = NULL;
 
     INVAR_TRY(INVAR_ALLOC(of, (size_t)model->n_base, "digests of a base"));
-    status = invar_model_is_divided(model) ? hash_divided(of, &j) : hash_local(of, model, dev);
-    if (status == INVAR_OK)
-        invar_hash_bytes(out, of, (size_t)model->n_base * sizeof *of);
-    invar_host_window_release(&j.window);
-    invar_free(j.whole);
-    invar_free(of);
-    return status;
+    INVAR_TRY(invar_model_is_divided(model) ? hash_divided(of, &j) : hash_local(of, model, dev));
+    invar_hash_bytes(out, of, (size_t)model->n_base * sizeof *of);
+    return INVAR_OK;
 }

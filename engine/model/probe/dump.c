@@ -435,18 +435,16 @@ static invar_status complete_file(const invar_dump *dump, const file *f)
 static invar_status write_array(const invar_dump *dump, const char *name, const char *suffix,
                                 const char *type, const void *data, int64_t count, size_t size)
 {
+    INVAR_AUTO_FREE char *block = NULL;
     size_t bytes = (size_t)count * size;
-    char path[INVAR_PATH_SIZE], *block;
-    invar_status status;
+    char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(path_of(path, dump, name, suffix));
     INVAR_TRY(INVAR_ALLOC(block, HEADER + bytes, "a dump"));
     make_header(block, type, &count, 1);
     if (bytes > 0)
         memcpy(block + HEADER, data, bytes);
-    status = invar_file_write(path, block, HEADER + bytes);
-    invar_free(block);
-    return status;
+    return invar_file_write(path, block, HEADER + bytes);
 }
 
 invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data, size_t bytes)

@@ -343,18 +343,15 @@ static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const i
 static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const invar_tensor *tensor,
                              const invar_row_offsets *parts)
 {
-    invar_tree_shard *shards;
+    INVAR_AUTO_FREE invar_tree_shard *shards = NULL;
     invar_tree_input in;
-    invar_status status;
     int64_t count = 0;
 
     INVAR_TRY(INVAR_ALLOC(shards, 2 * (size_t)parts->count, "a probe's shards"));
     for (int64_t i = 0; i < parts->count; i++)
         count += row_shards(shards + count, tensor, parts->offsets[i], parts->offsets[i + 1]);
     in = (invar_tree_input){shards, count};
-    status = add_leaves(probe, v, &in);
-    invar_free(shards);
-    return status;
+    return add_leaves(probe, v, &in);
 }
 
 /* Computes statistics of host rows, per sample; of all rows if `samples` is NULL. */
@@ -597,18 +594,16 @@ bool invar_probe_needs_values(const invar_probe *probe)
 
 static invar_status read_digests(invar_probe *probe)
 {
+    INVAR_AUTO_FREE invar_digest *read = NULL;
     int64_t count = probe->digesting.count;
-    invar_digest *read;
-    invar_status status;
 
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(read, (size_t)count, "a probe's digests"));
-    status = invar_tensor_hasher_read(read, &probe->digesting);
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+    INVAR_TRY(invar_tensor_hasher_read(read, &probe->digesting));
+    for (int64_t i = 0; i < count; i++)
         probe->digests[probe->awaited[i]] = read[i];
-    invar_free(read);
-    return status;
+    return INVAR_OK;
 }
 
 /* ---- bytes and digests ----------------------------------------------------------------------- */

@@ -233,10 +233,9 @@ static size_t walk_shards(shard_gather *g, char *out)
 static invar_status gather_along_axis(const shard_gather *g, const invar_layout_axis *axis,
                                       int width, const char *phase)
 {
+    INVAR_AUTO_FREE size_t *parts = NULL;
     int number = invar_model_partition_number(&g->model->part), all = width * axis->size;
     int first = number / all * all;
-    size_t *parts = NULL;
-    invar_status status;
 
     if (axis->size == 1)
         return INVAR_OK;
@@ -246,9 +245,7 @@ static invar_status gather_along_axis(const shard_gather *g, const invar_layout_
         for (int n = 0; n < width; n++)
             parts[r] += g->bytes[first + r * width + n];
     }
-    status = invar_layout_gather(g->model->layout, axis, phase, g->all + g->at[first], parts);
-    invar_free(parts);
-    return status;
+    return invar_layout_gather(g->model->layout, axis, phase, g->all + g->at[first], parts);
 }
 
 static invar_status gather_along_all_axes(const shard_gather *g, const char *phase)

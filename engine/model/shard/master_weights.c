@@ -20,14 +20,11 @@ bool invar_full_masters_scattered(const invar_model *model)
 invar_status invar_full_masters_comm_init(invar_zero_comm *out, const invar_model *model,
                                           const invar_device *dev)
 {
-    invar_zero_ranges owned;
-    invar_status status = invar_zero_ranges_masters(&owned, model);
+    INVAR_AUTO(invar_zero_ranges_release) invar_zero_ranges owned = {0};
 
     *out = (invar_zero_comm){.send_buffer = NULL};
-    if (status == INVAR_OK)
-        status = invar_zero_comm_init(out, dev, model->layout, &owned);
-    invar_zero_ranges_release(&owned);
-    return status;
+    INVAR_TRY(invar_zero_ranges_masters(&owned, model));
+    return invar_zero_comm_init(out, dev, model->layout, &owned);
 }
 
 /* ---- gathering on rank 0 --------------------------------------------------------------------- */
@@ -65,17 +62,13 @@ static invar_status collect_masters(invar_full_masters *out, const invar_model *
 
 invar_status invar_full_masters_collect(invar_full_masters *out, const invar_model *model)
 {
-    invar_zero_comm comm;
-    invar_status status;
+    INVAR_AUTO(invar_zero_comm_release) invar_zero_comm comm = {.send_buffer = NULL};
 
     invar_full_masters_release(out);
     if (!invar_full_masters_scattered(model))
         return INVAR_OK;
-    status = invar_full_masters_comm_init(&comm, model, &model->dev);
-    if (status == INVAR_OK)
-        status = collect_masters(out, model, &comm);
-    invar_zero_comm_release(&comm);
-    return status;
+    INVAR_TRY(invar_full_masters_comm_init(&comm, model, &model->dev));
+    return collect_masters(out, model, &comm);
 }
 
 void invar_full_masters_release(invar_full_masters *masters)
@@ -90,17 +83,14 @@ void invar_full_masters_release(invar_full_masters *masters)
 /* Gathers the rows of all owners; `out` has this rank's at their position. */
 static invar_status gather_rows(float *out, const invar_model *model, int64_t param)
 {
+    INVAR_AUTO_FREE size_t *bytes = NULL;
     const invar_layout_axis *data = &model->layout->data;
     size_t each = (size_t)invar_param_row_elements(&model->params[param]) * sizeof(float);
-    size_t *bytes = NULL;
-    invar_status status;
 
     INVAR_TRY(INVAR_ALLOC(bytes, (size_t)data->size, "the bytes of a move"));
     for (int r = 0; r < data->size; r++)
         bytes[r] = (size_t)invar_zero_partition_rows(model, param, r).count * each;
-    status = invar_layout_gather(model->layout, data, "masters", out, bytes);
-    invar_free(bytes);
-    return status;
+    return invar_layout_gather(model->layout, data, "masters", out, bytes);
 }
 
 invar_status invar_full_masters_read(float *out, const invar_model *model, int64_t param)
@@ -118,19 +108,13 @@ invar_status invar_full_masters_read(float *out, const invar_model *model, int64
 
 invar_status invar_weights_gather(const invar_model *model)
 {
-    invar_zero_comm comm = {.send_buffer = NULL};
-    invar_zero_ranges owned;
-    invar_status status;
+    INVAR_AUTO(invar_zero_comm_release) invar_zero_comm comm = {.send_buffer = NULL};
+    INVAR_AUTO(invar_zero_ranges_release) invar_zero_ranges owned = {0};
 
     if (!invar_zero_partition_is_divided(model) ||
         invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry_run))
         return INVAR_OK;
-    status = invar_zero_ranges_weights(&owned, model);
-    if (status == INVAR_OK)
-        status = invar_zero_comm_init(&comm, &model->dev, model->layout, &owned);
-    if (status == INVAR_OK)
-        status = invar_zero_comm_gather(&comm, "weights", model->memory);
-    invar_zero_comm_release(&comm);
-    invar_zero_ranges_release(&owned);
-    return status;
+    INVAR_TRY(invar_zero_ranges_weights(&owned, model));
+    INVAR_TRY(invar_zero_comm_init(&comm, &model->dev, model->layout, &owned));
+    return invar_zero_comm_gather(&comm, "weights", model->memory);
 }

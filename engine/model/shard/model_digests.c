@@ -232,14 +232,11 @@ static void reorder_own_leaves(invar_digest *sorted, const shard_hasher *h)
 static invar_status gather_from_owners(invar_digest *out, const shard_hasher *h,
                                        const invar_digest *own)
 {
-    int64_t *counts = NULL;
-    invar_status status;
+    INVAR_AUTO_FREE int64_t *counts = NULL;
 
     INVAR_TRY(invar_zero_partition_count(&counts, h->model, leaves_among));
-    status = invar_zero_partition_gather(h->dry ? NULL : out, h->model, "digests of leaves", own,
-                                         sizeof *own, counts);
-    invar_free(counts);
-    return status;
+    return invar_zero_partition_gather(h->dry ? NULL : out, h->model, "digests of leaves", own,
+                                       sizeof *own, counts);
 }
 
 static invar_status compute_roots(invar_digest *out, const shard_hasher *h,
@@ -304,31 +301,24 @@ static invar_status digest_shards(invar_digest *out, const invar_model *model,
 invar_status invar_model_digests(invar_digest *out, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev)
 {
-    invar_status status = INVAR_OK;
-    invar_tensor_hasher hasher;
+    INVAR_AUTO(invar_tensor_hasher_release) invar_tensor_hasher hasher;
 
+    invar_tensor_hasher_init(&hasher, dev);
     if (invar_model_is_divided(model) || invar_zero_partition_is_divided(model))
         return digest_shards(out, model, of, dev);
-    invar_tensor_hasher_init(&hasher, dev);
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+    for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        status = invar_tensor_hasher_add_cut(&hasher, of ? &of[i] : &p->master, &p->split);
+        INVAR_TRY(invar_tensor_hasher_add_cut(&hasher, of ? &of[i] : &p->master, &p->split));
     }
-    if (status == INVAR_OK)
-        status = invar_tensor_hasher_read(out, &hasher);
-    invar_tensor_hasher_release(&hasher);
-    return status;
+    return invar_tensor_hasher_read(out, &hasher);
 }
 
 invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
-    invar_digest *of = NULL;
-    invar_status status;
+    INVAR_AUTO_FREE invar_digest *of = NULL;
 
     INVAR_TRY(INVAR_ALLOC(of, (size_t)model->n_params, "digests of weights"));
-    status = invar_model_digests(of, model, NULL, dev);
-    if (status == INVAR_OK)
-        invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);
-    invar_free(of);
-    return status;
+    INVAR_TRY(invar_model_digests(of, model, NULL, dev));
+    invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);
+    return INVAR_OK;
 }

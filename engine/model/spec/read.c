@@ -430,17 +430,14 @@ static invar_status read_generation(reader *r)
 static invar_status read_file(invar_model_spec *out, const char *path, const char *ignored,
                               invar_status (*read)(reader *r))
 {
+    INVAR_AUTO_JSON json_t *config = NULL;
     char shown[INVAR_PATH_SHOWN_SIZE];
     reader r = {.spec = out, .where = shown, .ignored = ignored};
-    invar_status status;
-    json_t *config;
 
     invar_path_show(shown, path);
     INVAR_TRY(invar_json_read(&config, path, MAX_BYTES));
     r.config = config;
-    status = read(&r);
-    json_decref(config);
-    return status;
+    return read(&r);
 }
 
 invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const char *ignored)
@@ -459,14 +456,11 @@ invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const
 /* *out = the config.json of a spec as an object. The caller frees it with json_decref. */
 static invar_status spec_as_json(json_t **out, const invar_model_spec *spec)
 {
-    invar_status status;
+    INVAR_AUTO_FREE char *text = NULL;
     size_t bytes;
-    char *text;
 
     INVAR_TRY(invar_model_spec_json(&text, &bytes, spec, "float32"));
-    status = invar_json_parse(out, "config.json", text, bytes);
-    invar_free(text);
-    return status;
+    return invar_json_parse(out, "config.json", text, bytes);
 }
 
 static void print_value(char out[VALUE_SIZE], const json_t *value)
@@ -517,10 +511,10 @@ static void set_free_values(invar_model_spec *other, const invar_model_spec *spe
 
 invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir)
 {
+    INVAR_AUTO_JSON json_t *model = NULL;
+    INVAR_AUTO_JSON json_t *weights = NULL;
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    json_t *model = NULL, *weights = NULL;
     invar_model_spec other = {0};
-    invar_status status;
 
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
     if (!invar_path_exists(path))
@@ -528,14 +522,8 @@ invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *
     INVAR_TRY(read_file(&other, path, NULL, read_other));
     set_free_values(&other, spec);
     invar_path_show(shown, path);
-    status = spec_as_json(&model, spec);
-    if (status == INVAR_OK)
-        status = spec_as_json(&weights, &other);
-    if (status == INVAR_OK)
-        status = compare_keys(model, weights, true, shown);
-    if (status == INVAR_OK)
-        status = compare_keys(weights, model, false, shown);
-    json_decref(model);
-    json_decref(weights);
-    return status;
+    INVAR_TRY(spec_as_json(&model, spec));
+    INVAR_TRY(spec_as_json(&weights, &other));
+    INVAR_TRY(compare_keys(model, weights, true, shown));
+    return compare_keys(weights, model, false, shown);
 }

@@ -53,18 +53,15 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const sp
 static invar_status gather_keys(split_key *wishes, invar_comm *comm, const split_key *mine,
                                 const char *phase, double seconds)
 {
+    INVAR_AUTO_FREE size_t *bytes = NULL;
     invar_comm_transfer transfer = {
         .op = INVAR_COMM_SPLIT, .phase = phase, .timeout_s = seconds, .in = mine, .out = wishes};
-    size_t *bytes;
-    invar_status status;
 
     INVAR_TRY(INVAR_ALLOC(bytes, (size_t)comm->size, "a group's split"));
     for (int i = 0; i < comm->size; i++)
         bytes[i] = sizeof *wishes;
     transfer.out_bytes = bytes;
-    status = invar_comm_transfer_now(comm, &transfer);
-    invar_free(bytes);
-    return status;
+    return invar_comm_transfer_now(comm, &transfer);
 }
 
 invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t color, int64_t key,

@@ -63,11 +63,10 @@ invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase
 invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
                                     size_t bytes, void *out)
 {
+    INVAR_AUTO_FREE size_t *each = NULL;
     invar_comm_transfer transfer = {
         .op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
     int size = invar_ranks_size(layout);
-    size_t *each = NULL;
-    invar_status status;
 
     if (!layout) {
         memcpy(out, own, bytes);
@@ -78,9 +77,7 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
         each[r] = bytes;
     transfer.timeout_s = layout->timeout_s;
     transfer.out_bytes = each;
-    status = invar_comm_run(layout->world, &transfer);
-    invar_free(each);
-    return status;
+    return invar_comm_run(layout->world, &transfer);
 }
 
 /* Allocates the buffers of a gather: rank 0 gets the sizes of all ranks, other ranks get zeros. */
@@ -106,9 +103,8 @@ static invar_status prepare_gather(invar_rank_gathered *out, const invar_layout 
 invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
                                 const char *phase, const void *own, size_t bytes)
 {
+    INVAR_AUTO_FREE size_t *give = NULL;
     invar_comm_transfer transfer = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
-    size_t *give = NULL;
-    invar_status status;
 
     *out = (invar_rank_gathered){0};
     INVAR_TRY(prepare_gather(out, layout, phase, bytes));
@@ -123,9 +119,7 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
     transfer.out = out->data;
     transfer.in_bytes = give;
     transfer.out_bytes = out->bytes;
-    status = invar_comm_run(layout->world, &transfer);
-    invar_free(give);
-    return status;
+    return invar_comm_run(layout->world, &transfer);
 }
 
 void invar_rank_gathered_release(invar_rank_gathered *gathered)
@@ -139,18 +133,16 @@ void invar_rank_gathered_release(invar_rank_gathered *gathered)
 static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const char *phase,
                                  int64_t own, int64_t (*fold)(int64_t a, int64_t b))
 {
-    int64_t *all = NULL;
-    invar_status status;
+    INVAR_AUTO_FREE int64_t *all = NULL;
 
     *out = own;
     if (!layout)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(all, (size_t)invar_ranks_size(layout), "a number of each rank"));
-    status = invar_ranks_all_gather(layout, phase, &own, sizeof own, all);
-    for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++)
+    INVAR_TRY(invar_ranks_all_gather(layout, phase, &own, sizeof own, all));
+    for (int r = 0; r < invar_ranks_size(layout); r++)
         *out = r == 0 ? all[0] : fold(*out, all[r]);
-    invar_free(all);
-    return status;
+    return INVAR_OK;
 }
 
 static int64_t first_nonzero_of(int64_t a, int64_t b)
@@ -206,19 +198,15 @@ invar_rank_outlier invar_ranks_find_outlier(const invar_digest *all, int size)
 invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
                                          const char *phase, const invar_digest *own)
 {
+    INVAR_AUTO_FREE invar_digest *all = NULL;
     int size = invar_ranks_size(layout);
-    invar_digest *all = NULL;
-    invar_status status;
 
     *out = (invar_rank_outlier){.differing_rank = -1, .n_same = 1};
     if (!layout)
         return INVAR_OK;
     INVAR_TRY(INVAR_ALLOC(all, (size_t)size, "a digest of each rank"));
-    status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
-    if (status == INVAR_OK) {
-        *out = invar_ranks_find_outlier(all, size);
-        out->n_same = count_equal(all, size, invar_comm_rank(layout->world));
-    }
-    invar_free(all);
-    return status;
+    INVAR_TRY(invar_ranks_all_gather(layout, phase, own, sizeof *own, all));
+    *out = invar_ranks_find_outlier(all, size);
+    out->n_same = count_equal(all, size, invar_comm_rank(layout->world));
+    return INVAR_OK;
 }

@@ -167,20 +167,17 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
                                            const invar_device *dev,
                                            invar_distributed_backend wanted)
 {
+    INVAR_AUTO_FREE rank_info *all = NULL;
     transport_choice s = {.layout = layout, .size = invar_ranks_size(layout), .out = out};
-    rank_info own, *all;
-    invar_status status;
+    rank_info own;
 
     *out = (invar_layout_transport){.rank = layout ? invar_comm_rank(layout->world) : 0};
     INVAR_TRY(INVAR_ALLOC(all, (size_t)s.size, "what ranks tell"));
     describe_rank(&own, dev, wanted);
     format_version(out->nccl_version, own.version);
     s.all = all;
-    status = invar_ranks_all_gather(layout, "transport", &own, sizeof own, all);
-    if (status == INVAR_OK)
-        status = decide_transport(&s);
-    invar_free(all);
-    return status;
+    INVAR_TRY(invar_ranks_all_gather(layout, "transport", &own, sizeof own, all));
+    return decide_transport(&s);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

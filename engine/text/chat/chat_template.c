@@ -152,23 +152,19 @@ static invar_status add_special_tokens(template_source *b)
 static invar_status add_kwargs(template_source *b, const char *kwargs)
 {
     static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt"};
-    invar_status status = INVAR_OK;
-    json_t *object;
+    INVAR_AUTO_JSON json_t *object = NULL;
 
     if (!*kwargs)
         return INVAR_OK;
     INVAR_TRY(invar_json_parse(&object, "apply-chat-template-kwargs", kwargs, strlen(kwargs)));
     if (!json_is_object(object))
-        status = INVAR_FAIL(INVAR_E_INVALID, 0, "apply-chat-template-kwargs: not a JSON object");
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0] && status == INVAR_OK; i++)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "apply-chat-template-kwargs: not a JSON object");
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
         if (json_object_get(object, taken[i]))
-            status =
-                INVAR_FAIL(INVAR_E_INVALID, 0,
-                           "apply-chat-template-kwargs: \"%s\" is set by Invar itself", taken[i]);
-    if (status == INVAR_OK && json_object_update(b->variables, object) != 0)
-        status = no_memory();
-    json_decref(object);
-    return status;
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "apply-chat-template-kwargs: \"%s\" is set by Invar itself",
+                              taken[i]);
+    return json_object_update(b->variables, object) == 0 ? INVAR_OK : no_memory();
 }
 
 /* ---- child process --------------------------------------------------------------------------- */
@@ -297,13 +293,11 @@ void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat
 /* Fails unless the text is a JSON list, because it goes to the child unchanged. */
 static invar_status check_list(const char *name, const char *json, size_t bytes)
 {
-    json_t *value;
-    bool list;
+    INVAR_AUTO_JSON json_t *value = NULL;
 
     INVAR_TRY(invar_json_parse_raw(&value, name, json, bytes));
-    list = json_is_array(value);
-    json_decref(value);
-    return list ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
+    return json_is_array(value) ? INVAR_OK
+                                : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
 }
 
 invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_chat_template *chat,
@@ -311,8 +305,8 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
                                         bool add_generation_prompt)
 {
     invar_json_text *line = &chat->line;
-    json_t *answer, *text;
-    invar_status status;
+    INVAR_AUTO_JSON json_t *answer = NULL;
+    const json_t *text;
 
     *out = NULL;
     *bytes_out = 0;
@@ -330,15 +324,10 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
     invar_json_text_close(line, '}');
     INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
     text = json_object_get(answer, "text");
-    if (!json_is_string(text)) {
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");
-    } else {
-        status = INVAR_ALLOC(*out, json_string_length(text) + 1, "text");
-    }
-    if (status == INVAR_OK) {
-        *bytes_out = json_string_length(text);
-        memcpy(*out, json_string_value(text), *bytes_out + 1);
-    }
-    json_decref(answer);
-    return status;
+    if (!json_is_string(text))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");
+    INVAR_TRY(INVAR_ALLOC(*out, json_string_length(text) + 1, "text"));
+    *bytes_out = json_string_length(text);
+    memcpy(*out, json_string_value(text), *bytes_out + 1);
+    return INVAR_OK;
 }

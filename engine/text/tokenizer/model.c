@@ -138,21 +138,14 @@ static invar_status add_merge(reader *r, size_t rank, const json_t *item, char *
 
 static invar_status fill_merges(reader *r)
 {
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_FREE char *room = NULL;
     const json_t *item;
-    char *room;
     size_t i;
 
     INVAR_TRY(invar_bpe_new(&r->t->bpe, json_array_size(r->merges)));
     INVAR_TRY(INVAR_ALLOC(room, 2 * INVAR_TOKEN_MAX_BYTES + 1, "a merge"));
-    json_array_foreach(r->merges, i, item)
-    {
-        status = add_merge(r, i, item, room);
-        if (status != INVAR_OK)
-            break;
-    }
-    invar_free(room);
-    return status;
+    json_array_foreach(r->merges, i, item) INVAR_TRY(add_merge(r, i, item, room));
+    return INVAR_OK;
 }
 
 /* ---- symbols --------------------------------------------------------------------------------- */
@@ -215,10 +208,10 @@ static invar_status fill_symbols(reader *r)
 /* Fills the words that are one token; in a byte-level vocabulary, those that stand for bytes. */
 static invar_status fill_words(reader *r)
 {
+    INVAR_AUTO_FREE char *room = NULL;
     const char *name;
     const json_t *id;
     size_t bytes;
-    char *room;
 
     INVAR_TRY(invar_token_map_new(&r->t->words, json_object_size(r->vocab), r->name_bytes));
     INVAR_TRY(INVAR_ALLOC(room, INVAR_TOKEN_MAX_BYTES, "a word"));
@@ -233,7 +226,6 @@ static invar_status fill_words(reader *r)
         }
         invar_token_map_add(r->t->words, word, bytes, (int32_t)json_integer_value(id));
     }
-    invar_free(room);
     return INVAR_OK;
 }
 

@@ -417,14 +417,11 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
 
 static invar_status read_config(char **out, size_t *bytes_out, const char *dir)
 {
-    invar_status status = INVAR_OK;
-    json_t *config;
+    INVAR_AUTO_JSON json_t *config = NULL;
 
     INVAR_TRY(invar_tokenizer_config_read(&config, dir));
-    if (config)
-        status = invar_json_dump(out, bytes_out, config, JSON_COMPACT, "tokenizer_config.json");
-    json_decref(config);
-    return status;
+    return config ? invar_json_dump(out, bytes_out, config, JSON_COMPACT, "tokenizer_config.json")
+                  : INVAR_OK;
 }
 
 /* Reads both files; the second may not exist. The caller frees the texts, also after a failure. */
@@ -447,17 +444,14 @@ static invar_status read_source_files(char **json, char **config, invar_tokenize
 
 invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], *json = NULL, *config = NULL;
+    INVAR_AUTO_FREE char *json = NULL;
+    INVAR_AUTO_FREE char *config = NULL;
+    char shown[INVAR_PATH_SHOWN_SIZE];
     invar_tokenizer_source source = {.where = shown};
-    invar_status status = read_source_files(&json, &config, &source, shown, dir);
 
     *out = NULL;
-    if (status == INVAR_OK) {
-        source.json = json;
-        source.config = config;
-        status = invar_tokenizer_parse(out, &source);
-    }
-    invar_free(json);
-    invar_free(config);
-    return status;
+    INVAR_TRY(read_source_files(&json, &config, &source, shown, dir));
+    source.json = json;
+    source.config = config;
+    return invar_tokenizer_parse(out, &source);
 }

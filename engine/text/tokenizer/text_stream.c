@@ -311,23 +311,15 @@ void invar_text_stream_release(invar_text_stream *stream)
 invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_tokenizer *tokenizer,
                                     const int32_t *ids, int64_t count, bool skip_special)
 {
-    invar_text_stream stream = {0};
-    invar_status status = INVAR_OK;
+    INVAR_AUTO(invar_text_stream_release) invar_text_stream stream = {0};
 
     *out = NULL;
     *bytes_out = 0;
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = invar_text_stream_push(&stream, tokenizer, ids[i], skip_special);
-    if (status == INVAR_OK)
-        status = invar_text_stream_flush(&stream, tokenizer);
-    if (status != INVAR_OK) {
-        invar_text_stream_release(&stream);
-        return status;
-    }
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(invar_text_stream_push(&stream, tokenizer, ids[i], skip_special));
+    INVAR_TRY(invar_text_stream_flush(&stream, tokenizer));
     *bytes_out = stream.bytes;
-    status = INVAR_ALLOC(*out, stream.bytes + 1, "text");
-    if (status == INVAR_OK)
-        memcpy(*out, stream.text, stream.bytes + 1);
-    invar_text_stream_release(&stream);
-    return status;
+    INVAR_TRY(INVAR_ALLOC(*out, stream.bytes + 1, "text"));
+    memcpy(*out, stream.text, stream.bytes + 1);
+    return INVAR_OK;
 }

@@ -149,6 +149,12 @@ typedef struct encoder {
     invar_bpe_scratch work;
 } encoder;
 
+static void release_encoder(encoder *e)
+{
+    invar_bpe_scratch_release(&e->work);
+    invar_free(e->ids);
+}
+
 static invar_status encode_word(encoder *e, const char *word, size_t bytes)
 {
     int32_t id = invar_token_map_find(e->t->words, word, bytes);
@@ -173,15 +179,12 @@ static invar_status encode_piece(encoder *e, size_t step, const char *text, size
 static invar_status encode_prefixed(encoder *e, size_t step, const invar_literal *prefix,
                                     const char *text, size_t bytes)
 {
-    invar_status status;
-    char *prefixed;
+    INVAR_AUTO_FREE char *prefixed = NULL;
 
     INVAR_TRY(INVAR_ALLOC(prefixed, prefix->bytes + bytes, "text"));
     memcpy(prefixed, prefix->text, prefix->bytes);
     memcpy(prefixed + prefix->bytes, text, bytes);
-    status = encode_piece(e, step, prefixed, prefix->bytes + bytes);
-    invar_free(prefixed);
-    return status;
+    return encode_piece(e, step, prefixed, prefix->bytes + bytes);
 }
 
 static bool starts_with(const char *text, size_t bytes, const invar_literal *literal)
@@ -192,25 +195,21 @@ static bool starts_with(const char *text, size_t bytes, const invar_literal *lit
 /* Replaces spaces by the literal and puts it before the piece if the scheme asks for it. */
 static invar_status encode_metaspace(encoder *e, size_t step, const char *text, size_t bytes)
 {
+    INVAR_AUTO_FREE char *replaced = NULL;
     const invar_pre_step *s = &e->t->pipeline.steps[step];
     static const invar_literal space = {" ", 1};
     bool wanted = s->prepend == INVAR_PREPEND_ALWAYS ||
                   (s->prepend == INVAR_PREPEND_FIRST && text == e->origin);
-    invar_status status;
     size_t length = 0;
-    char *replaced;
 
     INVAR_TRY(invar_replace(&replaced, &length, &space, &s->literal, text, bytes));
     if (replaced) {
         text = replaced;
         bytes = length;
     }
-    if (wanted && !starts_with(text, bytes, &s->literal))
-        status = encode_prefixed(e, step + 1, &s->literal, text, bytes);
-    else
-        status = encode_piece(e, step + 1, text, bytes);
-    invar_free(replaced);
-    return status;
+    return wanted && !starts_with(text, bytes, &s->literal)
+               ? encode_prefixed(e, step + 1, &s->literal, text, bytes)
+               : encode_piece(e, step + 1, text, bytes);
 }
 
 static invar_status encode_split(encoder *e, size_t step, const char *text, size_t bytes)
@@ -265,15 +264,11 @@ encode_around_added(encoder *e, const invar_added_tokens *added, const char *tex
 
 static invar_status encode_raw(encoder *e, const char *text, size_t bytes)
 {
-    invar_status status;
-    char *normal;
+    INVAR_AUTO_FREE char *normal = NULL;
     size_t length;
 
     INVAR_TRY(invar_normalize(&normal, &length, &e->t->pipeline.normalizer, text, bytes));
-    status =
-        encode_around_added(e, e->t->normalized, normal ? normal : text, length, encode_normal);
-    invar_free(normal);
-    return status;
+    return encode_around_added(e, e->t->normalized, normal ? normal : text, length, encode_normal);
 }
 
 static invar_status encode_letters(encoder *e, const char *text, size_t bytes)
@@ -313,22 +308,17 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
                                     const invar_tokenizer *tokenizer, const char *text,
                                     size_t bytes)
 {
-    encoder e = {.t = tokenizer, .origin = text};
-    invar_status status;
+    INVAR_AUTO(release_encoder) encoder e = {.t = tokenizer, .origin = text};
 
     *out = NULL;
     *count_out = 0;
     INVAR_TRY(check_text(text, bytes));
     INVAR_TRY(INVAR_GROW(e.ids, e.capacity, 0, 1, "token ids"));
-    status = tokenizer->bpe ? encode_around_added(&e, tokenizer->raw, text, bytes, encode_raw)
-                            : encode_letters(&e, text, bytes);
-    invar_bpe_scratch_release(&e.work);
-    if (status == INVAR_OK) // the scratch array may be many times larger than needed
-        status = INVAR_ALLOC(*out, (size_t)e.count, "token ids");
-    if (status == INVAR_OK) {
-        memcpy(*out, e.ids, (size_t)e.count * sizeof *e.ids);
-        *count_out = e.count;
-    }
-    invar_free(e.ids);
-    return status;
+    INVAR_TRY(tokenizer->bpe ? encode_around_added(&e, tokenizer->raw, text, bytes, encode_raw)
+                             : encode_letters(&e, text, bytes));
+    // the scratch array may be many times larger than needed
+    INVAR_TRY(INVAR_ALLOC(*out, (size_t)e.count, "token ids"));
+    memcpy(*out, e.ids, (size_t)e.count * sizeof *e.ids);
+    *count_out = e.count;
+    return INVAR_OK;
 }
