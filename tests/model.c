@@ -24,15 +24,15 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
                           .vocab = 97,
                           .hidden = wide ? 128 : 48,
                           .layers = 2,
-                          .heads = 4,
-                          .kv_heads = wide ? 4 : 2,
-                          .head_dim = wide ? 32 : 16,
+                          .attention.heads = 4,
+                          .attention.kv_heads = wide ? 4 : 2,
+                          .attention.head_dim = wide ? 32 : 16,
                           .intermediate = wide ? 128 : 80,
                           .max_positions = 256,
                           .norm_eps = 1e-6f,
                           .init_std = 0.15f,
                           .tied = true,
-                          .qk_norm = true,
+                          .attention.qk_norm = true,
                           .rope = {.theta = 10000.0},
                           .eos = {96},
                           .n_eos = 1};
@@ -41,24 +41,24 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
     case INVAR_TEST_MODEL_BIAS:
     case INVAR_TEST_MODEL_WINDOW:
         s.family = INVAR_FAMILY_QWEN2;
-        s.qk_norm = s.tied = false;
-        s.qkv_bias = true;
-        s.window = kind == INVAR_TEST_MODEL_WINDOW ? 5 : 0;
-        s.window_from = s.window ? 1 : 0;
+        s.attention.qk_norm = s.tied = false;
+        s.attention.qkv_bias = true;
+        s.attention.window = kind == INVAR_TEST_MODEL_WINDOW ? 5 : 0;
+        s.attention.window_from = s.attention.window ? 1 : 0;
         break;
     case INVAR_TEST_MODEL_LLAMA:
         s.family = INVAR_FAMILY_LLAMA;
-        s.qk_norm = s.tied = false;
+        s.attention.qk_norm = s.tied = false;
         s.rope = (invar_rope_spec){500000.0, INVAR_ROPE_LLAMA3, 8.0, 1.0, 4.0, 64.0};
         break;
     case INVAR_TEST_MODEL_EXPERTS:
         s.family = INVAR_FAMILY_QWEN3_MOE;
         s.tied = false;
-        s.experts = 6;
-        s.experts_per_token = 2;
-        s.expert_intermediate = wide ? 128 : 48;
-        s.normalize_experts = true;
-        s.sparse[1] = true;
+        s.experts.count = 6;
+        s.experts.per_token = 2;
+        s.experts.intermediate = wide ? 128 : 48;
+        s.experts.normalize = true;
+        s.experts.sparse[1] = true;
         break;
     default: break;
     }
@@ -85,12 +85,12 @@ static void add_random_values(const invar_param *p, uint64_t seed, const invar_d
 static void shorten_blocks(invar_model_spec *s)
 {
     s->hidden = 96;
-    s->heads = 6;
-    s->kv_heads = 3;
-    s->head_dim = 16;
+    s->attention.heads = 6;
+    s->attention.kv_heads = 3;
+    s->attention.head_dim = 16;
     s->intermediate = 160;
-    if (s->experts)
-        s->expert_intermediate = 160;
+    if (s->experts.count)
+        s->experts.intermediate = 160;
 }
 
 /* Changes extents to some that the format accepts. */

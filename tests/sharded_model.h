@@ -75,16 +75,16 @@ static inline invar_model_spec sharded_spec(invar_test_model kind, invar_format 
     s.vocab = 11 * 256;
     s.hidden = 64;
     s.layers = 4;
-    s.heads = s.kv_heads = 8;
-    s.head_dim = invar_format_head_block(format); // an atom is a head
+    s.attention.heads = s.attention.kv_heads = 8;
+    s.attention.head_dim = invar_format_head_block(format); // an atom is a head
     s.intermediate = (format > INVAR_FORMAT_BF16 ? 8 : 11) * 128;
     s.max_positions = 32;
     s.logical_tp = 8;
-    if (s.experts) {
-        s.experts = 3;
-        s.expert_intermediate = 8 * 128;
+    if (s.experts.count) {
+        s.experts.count = 3;
+        s.experts.intermediate = 8 * 128;
         s.logical_etp = 8;
-        s.sparse[1] = s.sparse[2] = true;
+        s.experts.sparse[1] = s.experts.sparse[2] = true;
     }
     return s;
 }

@@ -20,7 +20,7 @@
 
 void train_step_case_route(invar_rl_samples *samples, const invar_model *model)
 {
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts.per_token;
 
     for (int64_t i = 0; i < samples->count; i++) {
         invar_rl_sample *s = &samples->items[i];

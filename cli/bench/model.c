@@ -40,41 +40,45 @@ typedef struct shape {
 } shape;
 
 #define QWEN                                                                                       \
-    .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
+    .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .attention.head_dim = 128,              \
+    .rope = {.theta = 1e6}
 #define DEFAULT_SIZES .samples = 8, .length = 2048, .batch = 256, .context = 512
 #define TINY                                                                                       \
-    .vocab = 512, .hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 64,           \
-    .intermediate = 256, .max_positions = 1024, .norm_eps = 1e-6f, .init_std = 0.02f,              \
-    .tied = true, .qk_norm = true, .rope = {.theta = 1e6}
+    .vocab = 512, .hidden = 128, .layers = 2, .attention.heads = 4, .attention.kv_heads = 2,       \
+    .attention.head_dim = 64, .intermediate = 256, .max_positions = 1024, .norm_eps = 1e-6f,       \
+    .init_std = 0.02f, .tied = true, .attention.qk_norm = true, .rope = {.theta = 1e6}
 #define TINY_DEFAULT_SIZES .samples = 2, .length = 32, .batch = 4, .context = 16
 
 static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
     [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {DEFAULT_SIZES,
                                       .spec = {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 1024,
-                                               .layers = 28, .heads = 16, .kv_heads = 8,
-                                               .intermediate = 3072, .max_positions = 40960,
-                                               .tied = true, .qk_norm = true}},
+                                               .layers = 28, .attention.heads = 16,
+                                               .attention.kv_heads = 8, .intermediate = 3072,
+                                               .max_positions = 40960, .tied = true,
+                                               .attention.qk_norm = true}},
     [INVAR_BENCH_SHAPE_QWEN2_5_1_5B] = {DEFAULT_SIZES,
                                         .spec = {QWEN, .family = INVAR_FAMILY_QWEN2, .hidden = 1536,
-                                                 .layers = 28, .heads = 12, .kv_heads = 2,
-                                                 .intermediate = 8960, .max_positions = 32768,
-                                                 .tied = true, .qkv_bias = true}},
+                                                 .layers = 28, .attention.heads = 12,
+                                                 .attention.kv_heads = 2, .intermediate = 8960,
+                                                 .max_positions = 32768, .tied = true,
+                                                 .attention.qkv_bias = true}},
     [INVAR_BENCH_SHAPE_QWEN3_8B] = {DEFAULT_SIZES,
                                     .spec = {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 4096,
-                                             .layers = 36, .heads = 32, .kv_heads = 8,
-                                             .intermediate = 12288, .max_positions = 40960,
-                                             .qk_norm = true}},
+                                             .layers = 36, .attention.heads = 32,
+                                             .attention.kv_heads = 8, .intermediate = 12288,
+                                             .max_positions = 40960, .attention.qk_norm = true}},
     [INVAR_BENCH_SHAPE_QWEN3_30B_A3B] =
         {DEFAULT_SIZES,
-         .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48, .heads = 32,
-                  .kv_heads = 4, .intermediate = 6144, .max_positions = 40960, .qk_norm = true,
-                  .experts = 128, .experts_per_token = 8, .expert_intermediate = 768,
-                  .normalize_experts = true}},
+         .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48,
+                  .attention.heads = 32, .attention.kv_heads = 4, .intermediate = 6144,
+                  .max_positions = 40960, .attention.qk_norm = true, .experts.count = 128,
+                  .experts.per_token = 8, .experts.intermediate = 768, .experts.normalize = true}},
     [INVAR_BENCH_SHAPE_TINY] = {TINY_DEFAULT_SIZES, .spec = {TINY, .family = INVAR_FAMILY_QWEN3}},
     [INVAR_BENCH_SHAPE_TINY_MOE] = {TINY_DEFAULT_SIZES,
-                                    .spec = {TINY, .family = INVAR_FAMILY_QWEN3_MOE, .experts = 8,
-                                             .experts_per_token = 2, .expert_intermediate = 128,
-                                             .normalize_experts = true}},
+                                    .spec = {TINY, .family = INVAR_FAMILY_QWEN3_MOE,
+                                             .experts.count = 8, .experts.per_token = 2,
+                                             .experts.intermediate = 128,
+                                             .experts.normalize = true}},
 };
 
 static shape find_shape(const invar_bench_model_options *o)
@@ -85,7 +89,7 @@ static shape find_shape(const invar_bench_model_options *o)
         found.spec.layers = o->layers;
     found.spec.logical_tp = o->logical_tp;
     for (int64_t i = 0; i < found.spec.layers; i++)
-        found.spec.sparse[i] = found.spec.experts > 0;
+        found.spec.experts.sparse[i] = found.spec.experts.count > 0;
     return found;
 }
 

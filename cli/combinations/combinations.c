@@ -239,7 +239,7 @@ static const invar_model_spec *find_actor(const pairs_context *s, const invar_co
     const invar_model_spec *named = find_model(s, config->hf_checkpoint);
     int i = 0;
 
-    while (!named && (s->sessions[i].spec.experts > 0) != (config->num_experts > 0))
+    while (!named && (s->sessions[i].spec.experts.count > 0) != (config->num_experts > 0))
         i++;
     return named ? named : &s->sessions[i].spec;
 }

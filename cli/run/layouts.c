@@ -161,7 +161,7 @@ static invar_status plan_trainers(layout_row *out, layout_table *t,
 /* Plans the GPUs that only sample. With --all, the smallest engine that fits is chosen. */
 static invar_status plan_samplers(layout_row *out, layout_table *t, invar_rank_role_sizes *sizes)
 {
-    bool experts = t->view.workload.models.actor->experts > 0;
+    bool experts = t->view.workload.models.actor->experts.count > 0;
     int next;
 
     for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
@@ -309,7 +309,7 @@ static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int 
     bool stages = (s->pipeline & (s->pipeline - 1)) == 0 || trainers % s->pipeline == 0;
 
     if (!stages || invar_layout_model_ranks(s) > trainers || s->pipeline > spec->layers ||
-        s->expert > (spec->experts > 0 ? spec->experts : 1))
+        s->expert > (spec->experts.count > 0 ? spec->experts.count : 1))
         return INVAR_OK;
     if (t->n_tasks == MAX_ROWS)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -321,7 +321,7 @@ static invar_status list_task(layout_table *t, const invar_layout_sizes *s, int 
 
 static invar_status list_tasks(layout_table *t, int gpus)
 {
-    bool experts = t->view.workload.models.actor->experts > 0;
+    bool experts = t->view.workload.models.actor->experts.count > 0;
     invar_layout_sizes s = {.context = 1, .virtual_stages = 1};
     invar_rank_role_sizes sides = t->recipe;
     invar_rank_roles outline;

@@ -22,7 +22,7 @@ static int64_t sparse_before(const invar_model_spec *s, int64_t layer)
     int64_t count = 0;
 
     for (int64_t i = 0; i < layer; i++)
-        count += s->sparse[i];
+        count += s->experts.sparse[i];
     return count;
 }
 
@@ -38,7 +38,7 @@ int64_t invar_model_sparse_layers(const invar_model *model)
 
 int64_t invar_model_spec_route(const invar_model_spec *spec)
 {
-    return sparse_before(spec, spec->layers) * spec->experts_per_token;
+    return sparse_before(spec, spec->layers) * spec->experts.per_token;
 }
 
 static invar_tensor build_embedding(invar_builder *b, const invar_model_spec *s)
@@ -59,7 +59,7 @@ static invar_tensor build_layer(invar_builder *b, const invar_model_spec *s, int
     b->sparse_layers = sparse_before(s, i);
     invar_build_rename(b, &x, "x");
     x = family->attention(b, s, x);
-    return (s->sparse[i] ? family->sparse : family->dense)(b, s, x);
+    return (s->experts.sparse[i] ? family->sparse : family->dense)(b, s, x);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -109,7 +109,7 @@ static invar_tensor rope_table_input(invar_op_graph *graph, const invar_model *m
     invar_tensor named = *t;
 
     named.data = (char *)invar_op_graph_input(graph, INVAR_INPUT_MODEL) +
-                 ((char *)t->data - (char *)model->memory);
+                 ((char *)t->data - (char *)model->memory.trained);
     return named;
 }
 
@@ -130,8 +130,8 @@ void invar_decoder_begin(invar_builder *b, invar_op_graph *graph, const invar_mo
         memset(lists.values, 0, lists.value_bytes);
     *b = (invar_builder){.graph = graph,
                          .model = {.params = model->base,
-                                   .param_base = model->memory,
-                                   .frozen_base = model->base_memory,
+                                   .param_base = model->memory.trained,
+                                   .frozen_base = model->memory.base,
                                    .storage = model->storage,
                                    .norm_eps = model->spec.norm_eps,
                                    .head_block = invar_format_head_block(model->format),
@@ -142,8 +142,8 @@ void invar_decoder_begin(invar_builder *b, invar_op_graph *graph, const invar_mo
                          .rows.count = rows,
                          .layer = -1,
                          .lists = lists};
-    b->model.cosine = rope_table_input(graph, model, &model->cosine);
-    b->model.sine = rope_table_input(graph, model, &model->sine);
+    b->model.cosine = rope_table_input(graph, model, &model->rope.cosine);
+    b->model.sine = rope_table_input(graph, model, &model->rope.sine);
 }
 
 /*

@@ -13,7 +13,7 @@ static invar_moe_router router_of(const invar_model_spec *s)
                               .groups = 1,
                               .groups_kept = 1,
                               .group_score_top = 1,
-                              .normalise = s->normalize_experts,
+                              .normalise = s->experts.normalize,
                               .scale = 1.0f};
 }
 
@@ -26,7 +26,7 @@ static invar_weight expert_stack(invar_builder *b, const char *name, int64_t exp
 
 invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, invar_tensor x)
 {
-    int64_t e = s->experts, d = s->hidden, n = s->expert_intermediate;
+    int64_t e = s->experts.count, d = s->hidden, n = s->experts.intermediate;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "post_attention_layernorm.weight", 1, d, 0);
     invar_projection router = {.name = "router", .f32 = true};
@@ -43,7 +43,7 @@ invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, in
     down.w = expert_stack(b, "mlp.experts.down_proj.weight", e, d, n, in);
     normed = invar_graph_norm(b, "norm_mid", x, &norm);
     invar_graph_linears(b, normed, &router, 1, NULL);
-    routes = invar_graph_moe_route(b, router.y, s->experts_per_token, &how);
+    routes = invar_graph_moe_route(b, router.y, s->experts.per_token, &how);
     act = invar_graph_swiglu(b, "act", invar_graph_moe_dispatch(b, "expert.x", normed, &routes),
                              gate_up, &routes);
     invar_graph_linears(b, act, &down, 1, &routes);

@@ -48,8 +48,8 @@ int64_t invar_model_kv_heads(const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_base; i++)
         if (model->base[i].local.experts > 0 && strstr(model->base[i].name, "k_proj.weight"))
-            return model->base[i].local.rows / model->spec.head_dim;
-    return model->spec.kv_heads;
+            return model->base[i].local.rows / model->spec.attention.head_dim;
+    return model->spec.attention.kv_heads;
 }
 
 static invar_param *find_param(invar_param *params, int64_t count, const char *name)

@@ -26,6 +26,21 @@
 #include "engine/model/format.h"
 #include "engine/model/partition.h"
 
+/* Rotation of each position, (max_positions, head_dim / 2) f32. */
+typedef struct invar_rope_tensors {
+    invar_tensor cosine;
+    invar_tensor sine;
+} invar_rope_tensors;
+
+/* Blocks of device memory that hold the parameters. */
+typedef struct invar_model_memory {
+    void *trained;      /* all trained tensors */
+    void *masters;      /* start of the masters at the end of `trained`; none are there if
+                           weights are f32 */
+    void *base;         /* the frozen base; NULL without adapters */
+    bool base_borrowed; /* another model owns `base` */
+} invar_model_memory;
+
 typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
@@ -50,14 +65,9 @@ typedef struct invar_model {
     const invar_param *embedding;
     const invar_param *norm;
     const invar_param *head; /* equal to `embedding` if tied */
-    invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
-    invar_tensor sine;
-    invar_device dev;   /* device of all tensors; without scratch */
-    void *memory;       /* one block of device memory for all trained tensors */
-    void *masters;      /* start of the masters at the end of `memory`; none are there if
-                           weights are f32 */
-    void *base_memory;  /* block of device memory for the frozen base; NULL without adapters */
-    bool base_borrowed; /* another model owns base_memory */
+    invar_rope_tensors rope;
+    invar_device dev; /* device of all tensors; without scratch */
+    invar_model_memory memory;
     /*
      * Gradient of a tied head, after those of the parameters; `data` is an offset in the block of
      * gradients. Absent if the head is not tied or is frozen, or if this rank does not hold it.

@@ -123,7 +123,7 @@ static void alias_master(const invar_model *model, int64_t param)
 static void carve_params(invar_model *model, invar_carver *c)
 {
     const invar_format_traits *f = invar_format_traits_of(model->format);
-    int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
+    int64_t positions = model->spec.max_positions, half = model->spec.attention.head_dim / 2;
     bool apart = model->format != INVAR_FORMAT_FP32;
 
     // masters are adjacent, and so are weights: the optimizer updates neighbors in one call
@@ -134,9 +134,9 @@ static void carve_params(invar_model *model, invar_carver *c)
         if (!apart)
             alias_master(model, model->order[i]);
     }
-    model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
-    model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
-    model->masters = invar_carve(c, 0); // last: op graphs serve models without masters too
+    model->rope.cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
+    model->rope.sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
+    model->memory.masters = invar_carve(c, 0); // last: op graphs serve models without masters too
     for (int64_t i = 0; apart && !model->no_masters && i < model->n_params; i++)
         carve_master(c, model, model->order[i]);
 }
@@ -211,8 +211,9 @@ static invar_status alloc_params(invar_model *model)
     invar_carver c = {NULL, 0};
 
     carve_params(model, &c);
-    INVAR_TRY(invar_device_alloc(&model->dev, &model->memory, c.used, "the model's parameters"));
-    c = (invar_carver){model->memory, 0};
+    INVAR_TRY(
+        invar_device_alloc(&model->dev, &model->memory.trained, c.used, "the model's parameters"));
+    c = (invar_carver){model->memory.trained, 0};
     carve_params(model, &c);
     return INVAR_OK;
 }
@@ -225,13 +226,13 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
     for (int64_t i = 0; beside && i < model->n_base; i++)
         model->base[i].weight = beside->base[i].weight;
     if (beside) {
-        model->base_memory = beside->base_memory;
-        model->base_borrowed = true;
+        model->memory.base = beside->memory.base;
+        model->memory.base_borrowed = true;
         return INVAR_OK;
     }
     carve_base(model, &c);
-    INVAR_TRY(invar_device_alloc(&model->dev, &model->base_memory, c.used, "the frozen base"));
-    c = (invar_carver){model->base_memory, 0};
+    INVAR_TRY(invar_device_alloc(&model->dev, &model->memory.base, c.used, "the frozen base"));
+    c = (invar_carver){model->memory.base, 0};
     carve_base(model, &c);
     return INVAR_OK;
 }
@@ -242,9 +243,9 @@ static invar_status make_rope(invar_model *model, const invar_device *dev)
     INVAR_AUTO(invar_op_runner_release) invar_op_runner runner;
 
     invar_op_runner_init(&runner, dev);
-    return INVAR_CALL(&runner, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
-                      .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
-                      .low_freq_factor = r->low_freq_factor,
+    return INVAR_CALL(&runner, ROPE_TABLE, rope_table, .cosine = model->rope.cosine,
+                      .sine = model->rope.sine, .theta = r->theta, .scaling = r->scaling,
+                      .factor = r->factor, .low_freq_factor = r->low_freq_factor,
                       .high_freq_factor = r->high_freq_factor,
                       .original_context = r->original_context);
 }
@@ -349,7 +350,7 @@ static int64_t next_shards(int64_t least, int64_t ranks)
 static bool find_logical_sizes(invar_model_spec *out, invar_format format,
                                const invar_model_partition *part)
 {
-    const int64_t experts = part->expert_tensors > 1 && out->experts > 0 ? part->tensors : 1;
+    const int64_t experts = part->expert_tensors > 1 && out->experts.count > 0 ? part->tensors : 1;
     const int64_t tp = next_shards(shards_of(out->logical_tp), part->tensors);
     const int64_t etp = next_shards(shards_of(out->logical_etp), experts);
 
@@ -456,12 +457,11 @@ static invar_status create_model(invar_model **out, const invar_model_spec *spec
         .dev = *dev};
     model->dev.scratch = NULL;
     status = init_new_model(model, what, dev);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = model;
+    else
         invar_model_free(model);
-        return status;
-    }
-    *out = model;
-    return INVAR_OK;
+    return status;
 }
 
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
@@ -489,8 +489,8 @@ void invar_model_free(invar_model *model)
 {
     if (!model)
         return;
-    invar_device_free(&model->dev, model->memory);
-    if (!model->base_borrowed)
-        invar_device_free(&model->dev, model->base_memory);
+    invar_device_free(&model->dev, model->memory.trained);
+    if (!model->memory.base_borrowed)
+        invar_device_free(&model->dev, model->memory.base);
     free_lists(model);
 }

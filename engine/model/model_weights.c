@@ -103,7 +103,7 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     if (to->format != from->format || to->n_params != from->n_params || to->n_base != from->n_base)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
     INVAR_TRY(copy_params(to->params, from->params, to->n_params, &to->dev));
-    if (to->base_memory == from->base_memory) // no base, or a shared one
+    if (to->memory.base == from->memory.base) // no base, or a shared one
         return INVAR_OK;
     return copy_params(to->base, from->base, to->n_base, &to->dev);
 }

@@ -240,7 +240,7 @@ static bool can_divide_param(const invar_param *p, int32_t tensors, bool quantiz
 static bool keeps_head_groups(const invar_model_spec *spec, const invar_param *q,
                               const invar_param *k, int32_t tensors)
 {
-    int64_t group = spec->heads / spec->kv_heads;
+    int64_t group = spec->attention.heads / spec->attention.kv_heads;
     bool even = invar_shards_divide_evenly(q->rows, q->split.atom, q->split.shards, tensors);
     int32_t step = even ? q->split.shards / tensors : 1;
 
@@ -273,7 +273,7 @@ static bool fits_logical(candidate *c, int32_t tensors)
         (void)snprintf(c->why, sizeof c->why, "logical-tp is %" PRId64, tp);
         return false;
     }
-    if (c->part->expert_tensors > 1 && c->spec->experts > 0 && etp % tensors != 0) {
+    if (c->part->expert_tensors > 1 && c->spec->experts.count > 0 && etp % tensors != 0) {
         (void)snprintf(c->why, sizeof c->why,
                        "logical-etp is %" PRId64 ", and expert-tensor-parallel-size is not 1", etp);
         return false;
@@ -307,7 +307,7 @@ static bool fits_tensors(candidate *c, int32_t tensors)
             q = p;
         if (q && strstr(p->name, "k_proj.weight") && !keeps_head_groups(c->spec, q, p, tensors)) {
             (void)snprintf(c->why, sizeof c->why, "%" PRId64 " groups of heads cannot stay whole",
-                           c->spec->kv_heads);
+                           c->spec->attention.kv_heads);
             return false;
         }
     }
@@ -339,7 +339,9 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
     invar_model_partition part = *c->part;
 
     for (part.tensor = 0; part.tensor < part.tensors; part.tensor++)
-        if (invar_model_partition_shard(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
+        if (invar_model_partition_shard(&part, c->spec, k).rows / c->spec->attention.head_dim %
+                contexts !=
+            0)
             return false;
     return true;
 }
@@ -350,23 +352,24 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
  */
 static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
 {
-    int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
+    int64_t dim = c->spec->attention.head_dim,
+            group = c->spec->attention.heads / c->spec->attention.kv_heads;
     invar_logical_split split = q->split;
 
     split.atom /= dim;
-    return invar_heads_shards(c->spec->heads, &split, c->part->tensors * contexts) > 1 ||
-           invar_shard_whole_groups(c->spec->heads, group, split.atom, split.shards);
+    return invar_heads_shards(c->spec->attention.heads, &split, c->part->tensors * contexts) > 1 ||
+           invar_shard_whole_groups(c->spec->attention.heads, group, split.atom, split.shards);
 }
 
 /* Smallest number of experts that a rank holds, to be divided by context-parallel ranks. */
 static int64_t fewest_experts(const candidate *c)
 {
-    return c->spec->experts / c->part->experts;
+    return c->spec->experts.count / c->part->experts;
 }
 
 static bool divides_experts(const candidate *c, int32_t contexts)
 {
-    return c->spec->experts == 0 || contexts <= fewest_experts(c);
+    return c->spec->experts.count == 0 || contexts <= fewest_experts(c);
 }
 
 static bool fits_contexts(const candidate *c, int32_t contexts)
@@ -393,7 +396,7 @@ static invar_status check_contexts(const candidate *c)
         return INVAR_OK;
     if (fits_contexts(c, contexts))
         return INVAR_OK;
-    for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROW_PARTITION_MAX_RANKS; n++)
+    for (int32_t n = 2; n <= c->spec->attention.kv_heads && n <= INVAR_ROW_PARTITION_MAX_RANKS; n++)
         if (fits_contexts(c, n))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", n);
     if (!divides_experts(c, contexts))
@@ -405,7 +408,7 @@ static invar_status check_contexts(const candidate *c)
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "context-parallel-size %d does not divide the %" PRId64 " groups of heads of "
                       "this model with tensor-model-parallel-size %d; it takes %s",
-                      contexts, c->spec->kv_heads, c->part->tensors, sizes);
+                      contexts, c->spec->attention.kv_heads, c->part->tensors, sizes);
 }
 
 invar_status invar_model_partition_check(const invar_model_partition *part,
@@ -419,15 +422,15 @@ invar_status invar_model_partition_check(const invar_model_partition *part,
                           "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
                           "%" PRId64 " layers",
                           part->stages * part->chunks, part->stages, spec->layers);
-    if (part->experts > 1 && spec->experts > 0 && spec->logical_etp < 2)
+    if (part->experts > 1 && spec->experts.count > 0 && spec->logical_etp < 2)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-model-parallel-size %d needs logical-etp 2, 4 or 8, so that "
                           "experts are pieces of their own in norms and hashes",
                           part->experts);
-    if (part->experts > (spec->experts > 0 ? spec->experts : 1))
+    if (part->experts > (spec->experts.count > 0 ? spec->experts.count : 1))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "expert-model-parallel-size %d: the model has %" PRId64 " experts",
-                          part->experts, spec->experts);
+                          part->experts, spec->experts.count);
     INVAR_TRY(check_tensors(&asked));
     return check_contexts(&asked);
 }

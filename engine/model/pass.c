@@ -27,15 +27,14 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     INVAR_TRY(INVAR_ALLOC_ZEROED(pass, 1, "a pass"));
     pass->options = *options;
     invar_op_runner_init(&pass->op_runner, dev);
-    status = invar_op_graph_new(&pass->layers_graph.graph);
+    status = invar_op_graph_new(&pass->layers.graph.graph);
     if (status == INVAR_OK)
-        status = invar_op_graph_new(&pass->head_graph.graph);
-    if (status != INVAR_OK) {
+        status = invar_op_graph_new(&pass->head.graph.graph);
+    if (status == INVAR_OK)
+        *out = pass;
+    else
         invar_pass_free(pass);
-        return status;
-    }
-    *out = pass;
-    return INVAR_OK;
+    return status;
 }
 
 static void release_graph(invar_pass_graph *part, const invar_device *dev)
@@ -51,16 +50,16 @@ void invar_pass_free(invar_pass *pass)
         return;
     invar_op_runner_release(&pass->op_runner);
     invar_hook_buffers_release(&pass->hook_buffers, &pass->op_runner.dev);
-    invar_upload_buffer_release(&pass->staging, &pass->op_runner.dev);
-    invar_upload_buffer_release(&pass->head_staging, &pass->op_runner.dev);
-    invar_upload_buffer_release(&pass->back_staging, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->layers.staging, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->head.staging, &pass->op_runner.dev);
+    invar_upload_buffer_release(&pass->head.back_staging, &pass->op_runner.dev);
     invar_transfer_runner_release(&pass->transfers, &pass->op_runner.dev);
     invar_vocab_parallel_release(&pass->vocab);
     invar_free(pass->own_units);
     invar_free(pass->in_order);
-    release_graph(&pass->layers_graph, &pass->op_runner.dev);
-    release_graph(&pass->head_graph, &pass->op_runner.dev);
-    invar_free(pass->array_memory);
+    release_graph(&pass->layers.graph, &pass->op_runner.dev);
+    release_graph(&pass->head.graph, &pass->op_runner.dev);
+    invar_free(pass->head.array_memory);
     invar_free(pass);
 }
 
@@ -123,7 +122,7 @@ invar_status invar_pass_plan(invar_pass *pass, invar_pass_graph *part, const cha
 /* Number of expert ids of one row in all sparse layers. */
 static int64_t route_of(const invar_model *model)
 {
-    return invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    return invar_model_sparse_layers(model) * model->spec.experts.per_token;
 }
 
 static invar_tensor routing_array(invar_builder *b, const invar_model *model,
@@ -259,16 +258,16 @@ static invar_status build_layers_graph(invar_pass *pass)
 {
     const invar_model *model = pass->model;
     const invar_packed_rows *rows = &pass->rows;
-    invar_builder *b = &pass->layers_graph.builder;
+    invar_builder *b = &pass->layers.graph.builder;
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
     invar_index_range layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->layers_graph.graph, model,
+    invar_decoder_begin(b, pass->layers.graph.graph, model,
                         invar_row_partition_count(&pass->division.context));
     b->train = pass->options.train;
     set_row_inputs(b, pass);
-    b->kv_span = span_of(rows, model->spec.kv_span);
-    b->q_span = span_of(rows, model->spec.q_span);
+    b->kv_span = span_of(rows, model->spec.attention.kv_span);
+    b->q_span = span_of(rows, model->spec.attention.q_span);
     set_cache_inputs(cache, b, rows, &layers);
     if (rows->routing_replay)
         b->replay = routing_array(b, model, INVAR_INPUT_REPLAY);
@@ -278,11 +277,11 @@ static invar_status build_layers_graph(invar_pass *pass)
             invar_device_is_local(&pass->op_runner.dev)
                 ? invar_op_graph_tensor(b->graph, INVAR_DTYPE_I32, b->rows.count, route_of(model))
                 : routing_array(b, model, INVAR_INPUT_ROUTING);
-    pass->layers_io =
+    pass->layers.io =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
-        invar_op_graph_source(b->graph, pass->layers_io.d_stream.data, &invar_head_stream);
-    return invar_pass_plan(pass, &pass->layers_graph, "activations");
+        invar_op_graph_source(b->graph, pass->layers.io.d_stream.data, &invar_head_stream);
+    return invar_pass_plan(pass, &pass->layers.graph, "activations");
 }
 
 static void fill_key(invar_layers_key *key, const invar_pass *pass)
@@ -296,8 +295,8 @@ static void fill_key(invar_layers_key *key, const invar_pass *pass)
     key->rows = r->count;
     key->samples = r->samples.count;
     key->units = r->units.count;
-    key->kv_span = span_of(r, pass->model->spec.kv_span);
-    key->q_span = span_of(r, pass->model->spec.q_span);
+    key->kv_span = span_of(r, pass->model->spec.attention.kv_span);
+    key->q_span = span_of(r, pass->model->spec.attention.q_span);
     if (r->cache) {
         memcpy(&key->cache, &r->cache[0], sizeof key->cache);
         key->cache.k.data = key->cache.v.data = key->cache.pages.data = NULL;
@@ -314,11 +313,11 @@ static invar_status prepare_layers_graph(invar_pass *pass)
     invar_layers_key key;
 
     fill_key(&key, pass);
-    if (memcmp(&key, &pass->key, sizeof key) == 0)
+    if (memcmp(&key, &pass->layers.key, sizeof key) == 0)
         return INVAR_OK;
-    memset(&pass->key, 0, sizeof pass->key); // invalid until the graph is complete
+    memset(&pass->layers.key, 0, sizeof pass->layers.key); // invalid until the graph is complete
     INVAR_TRY(build_layers_graph(pass));
-    memcpy(&pass->key, &key, sizeof key);
+    memcpy(&pass->layers.key, &key, sizeof key);
     return INVAR_OK;
 }
 
@@ -403,8 +402,8 @@ static invar_status upload_rows(invar_pass *pass)
 
     INVAR_TRY(list_own_units(pass));
     INVAR_TRY(ensure_copy_ids(pass));
-    g[INVAR_INPUT_MODEL] = pass->model->memory;
-    g[INVAR_INPUT_BASE] = pass->model->base_memory;
+    g[INVAR_INPUT_MODEL] = pass->model->memory.trained;
+    g[INVAR_INPUT_BASE] = pass->model->memory.base;
     g[INVAR_INPUT_CACHE] = r->cache ? r->cache[0].k.data : NULL;
     g[INVAR_INPUT_IDS] = r->ids;
     g[INVAR_INPUT_POSITIONS] = r->positions;
@@ -427,7 +426,7 @@ static invar_status upload_rows(invar_pass *pass)
                     : NULL;
     g[INVAR_INPUT_OWN_D_IDS] = pass->vocab.own_d_ids;
     g[INVAR_INPUT_PICKED] = pass->vocab.picked;
-    INVAR_TRY(invar_upload_buffer_send(&pass->staging, &pass->op_runner.dev, arrays,
+    INVAR_TRY(invar_upload_buffer_send(&pass->layers.staging, &pass->op_runner.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
     pass->samples = (invar_row_offsets){g[INVAR_INPUT_SAMPLES], r->samples.count};
     return INVAR_OK;
@@ -451,7 +450,7 @@ static invar_status gather_routing(invar_pass *pass, size_t row_bytes)
 
 invar_status invar_pass_routing(invar_pass *pass)
 {
-    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers.graph);
     int64_t route = route_of(pass->model);
     size_t row_bytes = (size_t)route * sizeof *pass->rows.routing;
     invar_tensor chosen;
@@ -460,7 +459,7 @@ invar_status invar_pass_routing(invar_pass *pass)
         return INVAR_OK;
     if (invar_device_is_local(&pass->op_runner.dev) &&
         !pass->op_runner.dev.backend->memory.dry_run) {
-        chosen = invar_op_graph_find(pass->layers_graph.graph, &pass->layers_graph.builder.routing,
+        chosen = invar_op_graph_find(pass->layers.graph.graph, &pass->layers.graph.builder.routing,
                                      &how);
         INVAR_TRY(invar_op_runner_download(
             &pass->op_runner,
@@ -481,23 +480,23 @@ size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows
 
 static invar_status upload_residual(invar_pass *pass, const invar_tensor *to, const void *from)
 {
-    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers.graph);
 
     if (!from)
         return INVAR_OK;
     return invar_device_upload(&pass->op_runner.dev,
-                               invar_op_graph_find(pass->layers_graph.graph, to, &how).data, from,
+                               invar_op_graph_find(pass->layers.graph.graph, to, &how).data, from,
                                invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 static invar_status download_residual(void *out, invar_pass *pass, const invar_tensor *from)
 {
-    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers.graph);
 
     if (pass->op_runner.dev.backend->memory.dry_run) // nothing was computed
         return INVAR_OK;
     return invar_op_runner_download(&pass->op_runner, out,
-                                    invar_op_graph_find(pass->layers_graph.graph, from, &how).data,
+                                    invar_op_graph_find(pass->layers.graph.graph, from, &how).data,
                                     invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
@@ -505,7 +504,7 @@ invar_status invar_pass_get_residual(invar_pass *pass, void *out)
 {
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "a stage hands rows on before its layers ran");
-    return download_residual(out, pass, &pass->layers_io.stream);
+    return download_residual(out, pass, &pass->layers.io.stream);
 }
 
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
@@ -521,12 +520,12 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
     divide_rows(&pass->division, model, rows);
     INVAR_TRY(prepare_layers_graph(pass));
-    if (invar_tensor_present(&pass->layers_io.first) != (rows->residual_in != NULL))
+    if (invar_tensor_present(&pass->layers.io.first) != (rows->residual_in != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");
     INVAR_TRY(upload_rows(pass));
-    INVAR_TRY(upload_residual(pass, &pass->layers_io.first, rows->residual_in));
-    how = invar_pass_exec_args(pass, &pass->layers_graph);
-    INVAR_TRY(invar_op_graph_run(pass->layers_graph.graph, 0, &how));
+    INVAR_TRY(upload_residual(pass, &pass->layers.io.first, rows->residual_in));
+    how = invar_pass_exec_args(pass, &pass->layers.graph);
+    INVAR_TRY(invar_op_graph_run(pass->layers.graph.graph, 0, &how));
     pass->op_runner.layer = -1;
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
@@ -540,21 +539,21 @@ invar_status invar_pass_set_residual_grad(invar_pass *pass, const void *d_stream
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose layers have just run");
     pass->state = INVAR_PASS_EMPTY;
-    INVAR_TRY(upload_residual(pass, &pass->layers_io.d_stream, d_stream));
+    INVAR_TRY(upload_residual(pass, &pass->layers.io.d_stream, d_stream));
     pass->state = INVAR_PASS_GRADIENT;
     return INVAR_OK;
 }
 
 invar_status invar_pass_backward(invar_pass *pass, invar_grads *grads)
 {
-    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers_graph);
+    invar_graph_exec_args how = invar_pass_exec_args(pass, &pass->layers.graph);
 
     if (pass->state != INVAR_PASS_GRADIENT)
         return INVAR_FAIL(INVAR_E_STATE, 0, "a backward of the layers needs that of the head");
     pass->inputs[INVAR_INPUT_GRADS] = grads->memory;
     pass->state = INVAR_PASS_EMPTY;
     how.overwrite = grads->overwrite_next;
-    INVAR_TRY(invar_op_graph_run(pass->layers_graph.graph, 1, &how));
+    INVAR_TRY(invar_op_graph_run(pass->layers.graph.graph, 1, &how));
     pass->op_runner.layer = -1;
     grads->overwrite_next = false;
     return INVAR_OK;
@@ -562,7 +561,7 @@ invar_status invar_pass_backward(invar_pass *pass, invar_grads *grads)
 
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out)
 {
-    if (!pass->options.train || !invar_tensor_present(&pass->layers_io.d_first))
+    if (!pass->options.train || !invar_tensor_present(&pass->layers.io.d_first))
         return INVAR_FAIL(INVAR_E_STATE, 0, "no stage comes before these layers");
-    return download_residual(out, pass, &pass->layers_io.d_first);
+    return download_residual(out, pass, &pass->layers.io.d_first);
 }

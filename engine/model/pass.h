@@ -113,23 +113,27 @@ struct invar_pass {
     int64_t own_units_capacity;
     int32_t *in_order; /* (rows) 0, 1, ...; only if context-parallel ranks divide rows */
     int64_t in_order_capacity;
-    invar_pass_graph layers_graph;
-    invar_layers_key key; /* key of the current graph of the layers */
-    invar_decoder layers_io;
-    invar_upload_buffer staging;
+    struct {
+        invar_pass_graph graph;
+        invar_layers_key key; /* key of the current graph */
+        invar_decoder io;
+        invar_upload_buffer staging;
+    } layers;
     invar_transfer_runner transfers;
     invar_vocab_parallel vocab;
-    invar_logit_rows head;                             /* the caller's, on the host */
-    int64_t chosen[INVAR_ROW_PARTITION_MAX_RANKS + 1]; /* index of the first selected row of each
-                                                          context-parallel rank */
-    invar_pass_graph head_graph;
-    invar_head_activations acts;
-    invar_head_arrays arrays;
-    invar_graph_point stream; /* source point of the head's input */
-    bool entropy_back;        /* the last backward had gradients of entropies */
-    invar_upload_buffer head_staging, back_staging;
-    void *array_memory; /* host memory of `arrays` */
-    size_t array_bytes;
+    struct {
+        invar_logit_rows rows;                             /* the caller's, on the host */
+        int64_t chosen[INVAR_ROW_PARTITION_MAX_RANKS + 1]; /* index of the first selected row of
+                                                              each context-parallel rank */
+        invar_pass_graph graph;
+        invar_head_activations acts;
+        invar_head_arrays arrays;
+        invar_graph_point stream; /* source point of the head's input */
+        bool entropy_back;        /* the last backward had gradients of entropies */
+        invar_upload_buffer staging, back_staging;
+        void *array_memory; /* host memory of `arrays` */
+        size_t array_bytes;
+    } head;
     const void *inputs[INVAR_OP_GRAPH_MAX_INPUTS]; /* address of each input buffer, by
                                                       invar_graph_input */
     invar_pass_state state;

@@ -27,7 +27,7 @@ static void add_param_rates(flop_rates *to, const invar_model_spec *s, const inv
     case INVAR_PARAM_ROUTER: to->row += flop; break;
     case INVAR_PARAM_EXPERT:
     case INVAR_PARAM_ADAPTER:
-        to->row += p->stack > 1 ? flop * (double)s->experts_per_token : flop;
+        to->row += p->stack > 1 ? flop * (double)s->experts.per_token : flop;
         break;
     case INVAR_PARAM_NORM:
     case INVAR_PARAM_BIAS: break;
@@ -37,7 +37,7 @@ static void add_param_rates(flop_rates *to, const invar_model_spec *s, const inv
 static flop_rates flop_rates_of(const invar_model *model)
 {
     const invar_model_spec *s = &model->spec;
-    flop_rates found = {.pair = 3.0 * 4.0 * (double)(s->heads * s->head_dim)};
+    flop_rates found = {.pair = 3.0 * 4.0 * (double)(s->attention.heads * s->attention.head_dim)};
 
     for (int64_t i = 0; i < model->n_params; i++)
         add_param_rates(&found, s, &model->params[i], true);
@@ -50,11 +50,12 @@ static flop_rates flop_rates_of(const invar_model *model)
 static double count_attention_pairs(const invar_model_spec *s, int64_t rows)
 {
     double all = 0.5 * (double)rows * (double)(rows + 1), within = all;
-    int64_t windowed = s->window ? s->layers - s->window_from : 0;
+    int64_t windowed = s->attention.window ? s->layers - s->attention.window_from : 0;
 
-    if (s->window && rows > s->window) // queries after the first window see `window` keys each
-        within = 0.5 * (double)s->window * (double)(s->window + 1) +
-                 (double)(rows - s->window) * (double)s->window;
+    if (s->attention.window &&
+        rows > s->attention.window) // queries after the first window see `window` keys each
+        within = 0.5 * (double)s->attention.window * (double)(s->attention.window + 1) +
+                 (double)(rows - s->attention.window) * (double)s->attention.window;
     return (double)(s->layers - windowed) * all + (double)windowed * within;
 }
 

@@ -362,7 +362,7 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
     const invar_model *model = w->model;
     invar_index_range layers =
         invar_model_partition_chunk(&model->part, model->spec.layers, micro_batch->chunk);
-    int64_t slots = model->spec.experts_per_token;
+    int64_t slots = model->spec.experts.per_token;
     int64_t route = invar_model_sparse_layers(model) * slots;
     int64_t first = invar_model_sparse_before(model, layers.first) * slots;
     int64_t end = invar_model_sparse_before(model, layers.first + layers.count) * slots;

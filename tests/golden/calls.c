@@ -49,8 +49,8 @@ static void name_params(const invar_model *model)
         const invar_param *p = &model->params[i];
         invar_op_call_log_name(&p->weight, "w", p->name);
     }
-    invar_op_call_log_name(&model->cosine, "w", "cosine");
-    invar_op_call_log_name(&model->sine, "w", "sine");
+    invar_op_call_log_name(&model->rope.cosine, "w", "cosine");
+    invar_op_call_log_name(&model->rope.sine, "w", "sine");
 }
 
 static void name_grads(const invar_model *model, const invar_grads *grads)
@@ -90,7 +90,7 @@ static void run_packed(const invar_model *model, const invar_device *dev, run_mo
     invar_pass_options options = {.train = mode != SCORE,
                                   .recompute = mode == RECOMPUTE,
                                   .head_rows = mode == HEAD_CHUNKS ? 3 : 0};
-    int64_t slots = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t slots = invar_model_sparse_layers(model) * model->spec.experts.per_token;
     // units of the first micro-batch, then of the second
     static const int64_t units[] = {0, 2, 3, 4};
     float d[MAX_ROWS] = {0}, logp[MAX_ROWS], entropy[MAX_ROWS];
@@ -139,8 +139,12 @@ static void run_packed(const invar_model *model, const invar_device *dev, run_mo
 /* Prefills prompts of 5 and 3 tokens, then decodes one token of each. */
 static void run_paged(const invar_model *model, const invar_device *dev)
 {
-    const invar_kv_cache_shape shape = {
-        model->spec.layers, model->spec.kv_heads, model->spec.head_dim, model->storage, 4, 8};
+    const invar_kv_cache_shape shape = {model->spec.layers,
+                                        model->spec.attention.kv_heads,
+                                        model->spec.attention.head_dim,
+                                        model->storage,
+                                        4,
+                                        8};
     static const int64_t prompts[] = {0, 5, 8}, tokens[] = {0, 1, 2}, last[] = {4, 7};
     static const int64_t lengths_prefill[] = {5, 3}, lengths_decode[] = {6, 4},
                          rows_decode[] = {0, 1};

@@ -31,7 +31,7 @@ static void set_local_rows(invar_head_chunk *p, const invar_pass *pass)
 
 bool invar_head_next_chunk(invar_head_chunk *p, const invar_pass *pass)
 {
-    const invar_row_offsets *u = &pass->head.units;
+    const invar_row_offsets *u = &pass->head.rows.units;
     int64_t unit = p->unit + p->units;
 
     if (unit == u->count)
@@ -78,8 +78,8 @@ int64_t invar_head_part_at(const invar_head_chunk *p)
 
 static void carve_arrays(invar_pass *pass, invar_carver *c)
 {
-    invar_head_arrays *a = &pass->arrays;
-    size_t rows = (size_t)pass->head.count;
+    invar_head_arrays *a = &pass->head.arrays;
+    size_t rows = (size_t)pass->head.rows.count;
 
     a->row = invar_carve(c, rows * sizeof *a->row);
     a->parts = invar_carve(c, 2 * (rows + 1) * sizeof *a->parts);
@@ -98,15 +98,15 @@ static invar_status ensure_arrays(invar_pass *pass)
     invar_carver c = {NULL, 0};
 
     carve_arrays(pass, &c);
-    if (c.used > pass->array_bytes) {
+    if (c.used > pass->head.array_bytes) {
         size_t room = c.used + c.used / 8;
-        invar_free(pass->array_memory);
-        pass->array_memory = NULL;
-        pass->array_bytes = 0;
-        INVAR_TRY(invar_alloc(&pass->array_memory, room, 1, "the list of the head's rows"));
-        pass->array_bytes = room;
+        invar_free(pass->head.array_memory);
+        pass->head.array_memory = NULL;
+        pass->head.array_bytes = 0;
+        INVAR_TRY(invar_alloc(&pass->head.array_memory, room, 1, "the list of the head's rows"));
+        pass->head.array_bytes = room;
     }
-    c = (invar_carver){pass->array_memory, 0};
+    c = (invar_carver){pass->head.array_memory, 0};
     carve_arrays(pass, &c);
     return INVAR_OK;
 }
@@ -119,7 +119,7 @@ static void find_rank_starts(invar_pass *pass, const int64_t *row, int64_t count
     for (int32_t r = 0; r <= pass->division.context.size; r++) {
         while (next < count && row[next] < pass->division.context.row[r])
             next++;
-        pass->chosen[r] = next;
+        pass->head.chosen[r] = next;
     }
 }
 
@@ -132,7 +132,7 @@ static invar_status store_rows(invar_pass *pass, const int64_t *row, int64_t cou
                               "row %" PRId64 " of the head is %" PRId64
                               "; rows ascend and are below %" PRId64,
                               i, row[i], pass->rows.count);
-        pass->arrays.row[i] =
+        pass->head.arrays.row[i] =
             (int32_t)(row[i] - invar_row_partition_first(&pass->division.context));
     }
     find_rank_starts(pass, row, count);
@@ -141,7 +141,7 @@ static invar_status store_rows(invar_pass *pass, const int64_t *row, int64_t cou
 
 invar_index_range invar_head_chosen_rows(const invar_pass *pass)
 {
-    const int64_t *start = &pass->chosen[pass->division.context.rank];
+    const int64_t *start = &pass->head.chosen[pass->division.context.rank];
 
     return (invar_index_range){start[0], start[1] - start[0]};
 }
@@ -152,15 +152,16 @@ invar_index_range invar_head_chosen_rows(const invar_pass *pass)
  */
 static int64_t list_units(invar_pass *pass)
 {
-    invar_head_arrays *a = &pass->arrays;
+    invar_head_arrays *a = &pass->head.arrays;
     int64_t count = 0, pieces = 0;
 
-    INVAR_CHECK(pass->head.units.count <= pass->head.count); // every unit has at least one row
-    a->samples[pieces++] = pass->head.units;
+    INVAR_CHECK(pass->head.rows.units.count <=
+                pass->head.rows.count); // every unit has at least one row
+    a->samples[pieces++] = pass->head.rows.units;
     for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);) {
         a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
         for (int64_t i = 0; i <= p.units; i++)
-            a->parts[count++] = pass->head.units.offsets[p.unit + i] - p.first;
+            a->parts[count++] = pass->head.rows.units.offsets[p.unit + i] - p.first;
     }
     a->samples[pieces] = pass->rows.samples;
     return count;
@@ -169,7 +170,7 @@ static int64_t list_units(invar_pass *pass)
 invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
 {
     INVAR_TRY(ensure_arrays(pass));
-    INVAR_TRY(store_rows(pass, pass->head.row, pass->head.count));
+    INVAR_TRY(store_rows(pass, pass->head.rows.row, pass->head.rows.count));
     *parts_out = list_units(pass);
     return INVAR_OK;
 }
@@ -177,23 +178,24 @@ invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
 void invar_head_set_device_offsets(invar_pass *pass)
 {
     const int64_t *parts = pass->inputs[INVAR_INPUT_PARTS];
-    invar_head_arrays *a = &pass->arrays;
+    invar_head_arrays *a = &pass->head.arrays;
 
     a->device_offsets[0] =
-        (invar_row_offsets){pass->inputs[INVAR_INPUT_HEAD_UNITS], pass->head.units.count};
-    for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass) && p.number < pass->acts.pieces;)
+        (invar_row_offsets){pass->inputs[INVAR_INPUT_HEAD_UNITS], pass->head.rows.units.count};
+    for (invar_head_chunk p = {0};
+         invar_head_next_chunk(&p, pass) && p.number < pass->head.acts.pieces;)
         a->device_offsets[1 + p.number] =
             (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
-    a->device_offsets[1 + pass->acts.pieces] = pass->samples;
+    a->device_offsets[1 + pass->head.acts.pieces] = pass->samples;
 }
 
 void invar_head_set_row_to_selected(invar_pass *pass)
 {
-    invar_head_arrays *a = &pass->arrays;
+    invar_head_arrays *a = &pass->head.arrays;
     invar_index_range own = invar_head_chosen_rows(pass);
 
     for (int64_t i = 0; i < invar_row_partition_count(&pass->division.context); i++)
-        a->row_to_selected[i] = (int32_t)pass->head.count;
+        a->row_to_selected[i] = (int32_t)pass->head.rows.count;
     for (int64_t i = own.first; i < own.first + own.count; i++)
         a->row_to_selected[a->row[i]] = (int32_t)i;
 }

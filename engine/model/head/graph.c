@@ -105,7 +105,7 @@ static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t r
     int64_t own =
         invar_vocab_parallel_part_chunks(head, &pass->model->part) * INVAR_VOCAB_PARALLEL_CHUNK;
     int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
 
     h->local_logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, own);
     h->parts = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, b->model.tensors * rows,
@@ -124,7 +124,7 @@ static void declare_divided_logits(invar_pass *pass, invar_builder *b, int64_t r
 static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
 {
     int64_t width = pass->model->head->rows;
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
 
     h->logits = invar_op_graph_tensor(b->graph, INVAR_DTYPE_F32, rows, width);
     if (pass->options.train)
@@ -135,10 +135,11 @@ static void declare_logits(invar_pass *pass, invar_builder *b, int64_t rows)
 
 static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
 {
-    int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_max_chunk_rows(pass);
+    int64_t rows = pass->head.rows.count,
+            piece_rows = values ? rows : invar_head_max_chunk_rows(pass);
     int64_t hidden = pass->model->spec.hidden;
     invar_op_graph *p = b->graph;
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_tensor both;
 
     memset(h, 0, sizeof *h);
@@ -162,14 +163,14 @@ static void declare_activations(invar_pass *pass, invar_builder *b, bool values)
 
 static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_index_range own = invar_head_chosen_rows(pass);
     invar_tensor stream = invar_tensor_2d(
         invar_op_graph_input(b->graph, INVAR_INPUT_STREAM), b->model.storage,
         invar_row_partition_count(&pass->division.context), pass->model->spec.hidden);
 
-    pass->stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
-    invar_op_graph_source(b->graph, stream.data, &pass->stream);
+    pass->head.stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
+    invar_op_graph_source(b->graph, stream.data, &pass->head.stream);
     INVAR_APPEND(b->graph, -1, EMBEDDING_FWD, embedding_fwd,
                  .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
                  .ids = input_slice(b, INVAR_INPUT_ROWS, INVAR_DTYPE_I32, own.first, own.count));
@@ -178,7 +179,7 @@ static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *
                                 &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_ROW_RANGES,
                                                         .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                         .full = h->x,
-                                                        .start = pass->chosen});
+                                                        .start = pass->head.chosen});
     INVAR_APPEND(b->graph, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->model.norm_eps);
 }
@@ -187,7 +188,7 @@ static void select_rows(invar_pass *pass, invar_builder *b, const invar_weight *
 static invar_tensor local_logits_of(const invar_pass *pass, const invar_head_chunk *p,
                                     int64_t spare)
 {
-    const invar_head_activations *h = &pass->acts;
+    const invar_head_activations *h = &pass->head.acts;
     invar_tensor own;
 
     if (!invar_tensor_present(&h->local_logits))
@@ -200,7 +201,7 @@ static void compute_local_logits(invar_pass *pass, invar_builder *b, const invar
                                  const invar_head_chunk *p)
 {
     INVAR_APPEND(b->graph, -1, LINEAR_FWD, linear_fwd, .y = local_logits_of(pass, p, 0),
-                 .x = chunk_rows(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
+                 .x = chunk_rows(&pass->head.acts.norm, p), .w = w->w, .k_shards = 1);
 }
 
 /* View of rows of f32 as rows of vocabulary chunks. */
@@ -215,7 +216,7 @@ static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
 static void compute_all_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
                                const invar_head_chunk *p)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_tensor out;
 
     compute_local_logits(pass, b, w, p);
@@ -234,13 +235,13 @@ static void compute_all_logits(invar_pass *pass, invar_builder *b, const invar_w
 static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor *own,
                           const invar_head_chunk *p)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->local_rows.count);
     invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->model.tensors * p->local_rows.count);
 
     INVAR_APPEND(b->graph, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
                  .targets = chunk_input(b, INVAR_INPUT_OWN_TARGETS, INVAR_DTYPE_I32, p),
-                 .temperature = pass->head.temperature);
+                 .temperature = pass->head.rows.temperature);
     invar_op_graph_transfer(
         b->graph,
         &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .full = parts, .local = sums});
@@ -249,13 +250,13 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
                  .logsum = chunk_vector(&h->logsum, p), .sums = parts,
                  .targets = chunk_input(b, INVAR_INPUT_TARGETS, INVAR_DTYPE_I32, p),
                  .vocabulary = pass->model->head->rows, .parts = b->model.tensors,
-                 .temperature = pass->head.temperature);
+                 .temperature = pass->head.rows.temperature);
 }
 
 static void chunk_logprobs(invar_pass *pass, invar_builder *b, const invar_weight *w,
                            const invar_head_chunk *p)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_tensor logits = local_logits_of(pass, p, 0);
 
     compute_local_logits(pass, b, w, p);
@@ -268,7 +269,7 @@ static void chunk_logprobs(invar_pass *pass, invar_builder *b, const invar_weigh
                  .entropy = chunk_vector(&h->entropy, p), .max = chunk_vector(&h->max, p),
                  .logsum = chunk_vector(&h->logsum, p), .logits = logits,
                  .targets = chunk_input(b, INVAR_INPUT_TARGETS, INVAR_DTYPE_I32, p),
-                 .temperature = pass->head.temperature);
+                 .temperature = pass->head.rows.temperature);
 }
 
 static void chunk_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
@@ -276,8 +277,8 @@ static void chunk_forward(invar_pass *pass, invar_builder *b, const invar_weight
 {
     if (p->local_rows.count > 0)
         chunk_logprobs(pass, b, w, p);
-    gather_chunk(b, &pass->acts.logp, p);
-    gather_chunk(b, &pass->acts.entropy, p);
+    gather_chunk(b, &pass->head.acts.logp, p);
+    gather_chunk(b, &pass->head.acts.entropy, p);
 }
 
 /* Appends the head's weight gradient; context-parallel ranks compute a range of ids each. */
@@ -293,7 +294,7 @@ static void append_head_dw(invar_pass *pass, invar_builder *b, const invar_tenso
         dw = invar_tensor_rows(&dw, ids.first, ids.count);
     }
     INVAR_APPEND(b->graph, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
-                 .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .units = *units);
+                 .x = invar_tensor_rows(&pass->head.acts.norm, p->first, p->rows), .units = *units);
     if (p->number == 0)
         invar_op_graph_mark_overwrite(b->graph, offsetof(invar_linear_dw_args, fresh));
 }
@@ -302,7 +303,7 @@ static void append_head_dw(invar_pass *pass, invar_builder *b, const invar_tenso
 static void project_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
                              const invar_head_chunk *p, const invar_row_offsets *units)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
     invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->local_rows.count);
     invar_tensor d_norm = chunk_rows(&h->d_norm, p);
@@ -318,7 +319,7 @@ static void project_backward(invar_pass *pass, invar_builder *b, const invar_wei
 static void logprob_backward(invar_pass *pass, invar_builder *b, const invar_weight *w,
                              const invar_head_chunk *p, bool entropy)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_logprob_bwd_args args = {
         .dlogits = invar_tensor_rows(&h->d_logits, 0, p->local_rows.count),
         .dlogp = chunk_input(b, INVAR_INPUT_DLOGP, INVAR_DTYPE_F32, p),
@@ -329,7 +330,7 @@ static void logprob_backward(invar_pass *pass, invar_builder *b, const invar_wei
                                invar_tensor_present(&h->local_logits) ? INVAR_INPUT_OWN_TARGETS
                                                                       : INVAR_INPUT_TARGETS,
                                INVAR_DTYPE_I32, p),
-        .temperature = pass->head.temperature};
+        .temperature = pass->head.rows.temperature};
 
     // keeps the sources of points independent of the number of chunks
     if (h->pieces > 1) {
@@ -362,7 +363,7 @@ static void chunk_backward(invar_pass *pass, invar_builder *b, const invar_weigh
 /* Appends the gradient of the last layer's output: zero for rows that were not selected. */
 static void norm_backward(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
-    invar_head_activations *h = &pass->acts;
+    invar_head_activations *h = &pass->head.acts;
     invar_index_range own = invar_pass_own_rows(pass);
     invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
     invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->graph, INVAR_INPUT_D_STREAM),
@@ -391,13 +392,13 @@ static void norm_backward(invar_pass *pass, invar_builder *b, const invar_weight
 
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
 {
-    const invar_logit_rows *head = &pass->head;
-    invar_builder *b = &pass->head_graph.builder;
+    const invar_logit_rows *head = &pass->head.rows;
+    invar_builder *b = &pass->head.graph.builder;
     invar_head_chunk whole = {
         .rows = head->count, .units = head->units.count, .local_rows = {0, head->count}};
     invar_weight norm, w;
 
-    invar_decoder_begin(b, pass->head_graph.graph, pass->model, head->count);
+    invar_decoder_begin(b, pass->head.graph.graph, pass->model, head->count);
     b->rows.context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
     b->rows.units = (invar_row_offsets){invar_op_graph_input(b->graph, INVAR_INPUT_HEAD_UNITS),
                                         head->units.count};
@@ -408,28 +409,28 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     norm = invar_build_weight(b, pass->model->norm);
     w = head_weight(b, pass->model);
     declare_activations(pass, b, values);
-    pass->acts.pieces = values ? 1 : invar_head_count_chunks(pass);
+    pass->head.acts.pieces = values ? 1 : invar_head_count_chunks(pass);
     select_rows(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
-            append_point(b, "head.norm", &pass->acts.norm, 0, false);
+            append_point(b, "head.norm", &pass->head.acts.norm, 0, false);
         compute_all_logits(pass, b, &w, &whole);
         if (!pass->options.train)
-            append_point(b, "head.logits", &pass->acts.logits, 0, false);
-        invar_op_graph_host_access(b->graph, &pass->acts.logits);
+            append_point(b, "head.logits", &pass->head.acts.logits, 0, false);
+        invar_op_graph_host_access(b->graph, &pass->head.acts.logits);
     } else {
-        append_point(b, "head.norm", &pass->acts.norm, 0, false);
+        append_point(b, "head.norm", &pass->head.acts.norm, 0, false);
         for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
             chunk_forward(pass, b, &w, &p);
-        invar_op_graph_host_access(b->graph, &pass->acts.logp);
+        invar_op_graph_host_access(b->graph, &pass->head.acts.logp);
     }
     invar_op_graph_end_section(b->graph);
     if (!pass->options.train)
-        return invar_pass_plan(pass, &pass->head_graph, "rows of the head");
-    invar_op_graph_host_access(b->graph, &pass->acts.d_x);
+        return invar_pass_plan(pass, &pass->head.graph, "rows of the head");
+    invar_op_graph_host_access(b->graph, &pass->head.acts.d_x);
     if (values) {
-        invar_op_graph_host_access(b->graph, &pass->acts.d_logits);
-        invar_op_graph_source(b->graph, pass->acts.d_logits.data, &invar_head_dlogp);
+        invar_op_graph_host_access(b->graph, &pass->head.acts.d_logits);
+        invar_op_graph_source(b->graph, pass->head.acts.d_logits.data, &invar_head_dlogp);
         project_backward(pass, b, &w, &whole, &b->rows.units);
     } else {
         for (invar_head_chunk p = {0}; invar_head_next_chunk(&p, pass);)
@@ -437,7 +438,7 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     }
     norm_backward(pass, b, &norm);
     // in section 1 too, so that the memory plan does not depend on what the caller reads
-    invar_op_graph_host_access(b->graph, &pass->acts.logp);
+    invar_op_graph_host_access(b->graph, &pass->head.acts.logp);
     invar_op_graph_end_section(b->graph);
-    return invar_pass_plan(pass, &pass->head_graph, "rows of the head");
+    return invar_pass_plan(pass, &pass->head.graph, "rows of the head");
 }

@@ -57,7 +57,7 @@ static invar_status collect_masters(invar_full_masters *out, const invar_model *
     if (comm->plan.rank == 0)
         INVAR_TRY(INVAR_ALLOC(out->memory, bytes, "masters of all ranks"));
     set_tensors(out->tensors, model, out->memory);
-    return invar_zero_comm_collect(comm, "masters", out->memory, model->masters, true);
+    return invar_zero_comm_collect(comm, "masters", out->memory, model->memory.masters, true);
 }
 
 invar_status invar_full_masters_collect(invar_full_masters *out, const invar_model *model)
@@ -116,5 +116,5 @@ invar_status invar_weights_gather(const invar_model *model)
         return INVAR_OK;
     INVAR_TRY(invar_zero_ranges_weights(&owned, model));
     INVAR_TRY(invar_zero_comm_init(&comm, &model->dev, model->layout, &owned));
-    return invar_zero_comm_gather(&comm, "weights", model->memory);
+    return invar_zero_comm_gather(&comm, "weights", model->memory.trained);
 }

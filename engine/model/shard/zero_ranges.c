@@ -111,11 +111,12 @@ static invar_status add_weight(invar_zero_ranges *to, const invar_model *model, 
     before = (size_t)((char *)own.data - (char *)p->weight.data);
     if (rows.first + rows.count == p->local.experts * p->local.rows)
         bytes = invar_aligned(before + bytes) - before; // bf16 rows may start at any offset
-    INVAR_TRY(
-        invar_zero_ranges_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
+    INVAR_TRY(invar_zero_ranges_add(
+        to, rank, (size_t)((char *)own.data - (char *)model->memory.trained), bytes));
     if (!own.scale)
         return INVAR_OK;
-    return invar_zero_ranges_add(to, rank, (size_t)((char *)own.scale - (char *)model->memory),
+    return invar_zero_ranges_add(to, rank,
+                                 (size_t)((char *)own.scale - (char *)model->memory.trained),
                                  invar_tensor_scale_bytes(&own));
 }
 

@@ -63,18 +63,18 @@ static invar_status check_extents(const invar_model_spec *s)
     INVAR_TRY(in_range("the vocabulary", s->vocab, 2, INVAR_SPEC_MAX_VOCAB));
     INVAR_TRY(in_range("the hidden size", s->hidden, 1, INVAR_SPEC_MAX_WIDTH));
     INVAR_TRY(in_range("the number of layers", s->layers, 1, INVAR_SPEC_MAX_LAYERS));
-    INVAR_TRY(in_range("the number of heads", s->heads, 1, INVAR_SPEC_MAX_HEADS));
-    INVAR_TRY(in_range("the number of KV heads", s->kv_heads, 1, s->heads));
-    INVAR_TRY(in_range("the head dim", s->head_dim, 2, INVAR_ATTENTION_MAX_DIM));
+    INVAR_TRY(in_range("the number of heads", s->attention.heads, 1, INVAR_SPEC_MAX_HEADS));
+    INVAR_TRY(in_range("the number of KV heads", s->attention.kv_heads, 1, s->attention.heads));
+    INVAR_TRY(in_range("the head dim", s->attention.head_dim, 2, INVAR_ATTENTION_MAX_DIM));
     INVAR_TRY(in_range("the intermediate size", s->intermediate, 1, INVAR_SPEC_MAX_WIDTH));
     INVAR_TRY(in_range("the longest sequence", s->max_positions, 1, INVAR_SPEC_MAX_POSITIONS));
-    if (s->heads % s->kv_heads)
+    if (s->attention.heads % s->attention.kv_heads)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "model: %" PRId64 " heads are no multiple of %" PRId64 " KV heads",
-                          s->heads, s->kv_heads);
-    if (s->head_dim % 2)
+                          s->attention.heads, s->attention.kv_heads);
+    if (s->attention.head_dim % 2)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: the head dim %" PRId64 " is odd",
-                          s->head_dim);
+                          s->attention.head_dim);
     return INVAR_OK;
 }
 
@@ -82,14 +82,15 @@ static invar_status check_experts(const invar_model_spec *s)
 {
     bool moe = families[s->family].sparse != NULL;
 
-    INVAR_TRY(in_range("the number of experts", s->experts, moe, moe ? INVAR_SPEC_MAX_EXPERTS : 0));
+    INVAR_TRY(
+        in_range("the number of experts", s->experts.count, moe, moe ? INVAR_SPEC_MAX_EXPERTS : 0));
     if (moe) {
-        INVAR_TRY(in_range("experts per token", s->experts_per_token, 1, s->experts));
-        INVAR_TRY(in_range("the intermediate size of an expert", s->expert_intermediate, 1,
+        INVAR_TRY(in_range("experts per token", s->experts.per_token, 1, s->experts.count));
+        INVAR_TRY(in_range("the intermediate size of an expert", s->experts.intermediate, 1,
                            INVAR_SPEC_MAX_WIDTH));
     }
     for (int64_t i = 0; i < INVAR_SPEC_MAX_LAYERS; i++) {
-        if (s->sparse[i] && (!moe || i >= s->layers))
+        if (s->experts.sparse[i] && (!moe || i >= s->layers))
             return INVAR_FAIL(INVAR_E_INVALID, 0, "model: layer %" PRId64 " cannot have experts",
                               i);
     }
@@ -98,12 +99,12 @@ static invar_status check_experts(const invar_model_spec *s)
 
 static invar_status check_window(const invar_model_spec *s)
 {
-    if (s->window == 0)
-        return in_range("the first layer with a window", s->window_from, 0, 0);
+    if (s->attention.window == 0)
+        return in_range("the first layer with a window", s->attention.window_from, 0, 0);
     if (!families[s->family].windows)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has no sliding window", names[s->family]);
-    INVAR_TRY(in_range("the sliding window", s->window, 1, INVAR_SPEC_MAX_POSITIONS));
-    return in_range("the first layer with a window", s->window_from, 0, s->layers - 1);
+    INVAR_TRY(in_range("the sliding window", s->attention.window, 1, INVAR_SPEC_MAX_POSITIONS));
+    return in_range("the first layer with a window", s->attention.window_from, 0, s->layers - 1);
 }
 
 static bool is_positive(double x)
@@ -137,7 +138,7 @@ static invar_status check_switches(const invar_model_spec *s)
 {
     const invar_family_traits *family = &families[s->family];
 
-    if (s->qkv_bias != family->qkv_bias || s->qk_norm != family->qk_norm)
+    if (s->attention.qkv_bias != family->qkv_bias || s->attention.qk_norm != family->qk_norm)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has %s biases and %s QK-norm",
                           names[s->family], family->qkv_bias ? "QKV" : "no",
                           family->qk_norm ? "a" : "no");
@@ -253,16 +254,16 @@ static void put_experts(text *t, const invar_model_spec *s)
     put_int(t, "decoder_sparse_step", 1);
     put_text(t, "  \"mlp_only_layers\": [");
     for (int64_t i = 0; i < s->layers; i++) {
-        if (!s->sparse[i]) {
+        if (!s->experts.sparse[i]) {
             put_text(t, "%s%" PRId64, comma, i);
             comma = ", ";
         }
     }
     put_text(t, "],\n");
-    put_int(t, "moe_intermediate_size", s->expert_intermediate);
-    put_bool(t, "norm_topk_prob", s->normalize_experts);
-    put_int(t, "num_experts", s->experts);
-    put_int(t, "num_experts_per_tok", s->experts_per_token);
+    put_int(t, "moe_intermediate_size", s->experts.intermediate);
+    put_bool(t, "norm_topk_prob", s->experts.normalize);
+    put_int(t, "num_experts", s->experts.count);
+    put_int(t, "num_experts_per_tok", s->experts.per_token);
     put_bool(t, "output_router_logits", false);
 }
 
@@ -282,11 +283,11 @@ static invar_status put_rope(text *t, const invar_rope_spec *r)
 
 static void put_window(text *t, const invar_model_spec *s)
 {
-    if (s->window > 0) {
-        put_int(t, "max_window_layers", s->window_from);
-        put_int(t, "sliding_window", s->window);
+    if (s->attention.window > 0) {
+        put_int(t, "max_window_layers", s->attention.window_from);
+        put_int(t, "sliding_window", s->attention.window);
     }
-    put_bool(t, "use_sliding_window", s->window > 0);
+    put_bool(t, "use_sliding_window", s->attention.window > 0);
 }
 
 static void put_head(text *t, const invar_model_spec *s)
@@ -305,16 +306,16 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
     put_text(t, "{\n");
     put_head(t, s);
     put_eos(t, s);
-    put_int(t, "head_dim", s->head_dim);
+    put_int(t, "head_dim", s->attention.head_dim);
     put_text(t, "  \"hidden_act\": \"silu\",\n");
     put_int(t, "hidden_size", s->hidden);
     INVAR_TRY(put_float(t, "initializer_range", s->init_std));
     put_int(t, "intermediate_size", s->intermediate);
     put_int(t, "max_position_embeddings", s->max_positions);
     put_text(t, "  \"model_type\": \"%s\",\n", names[s->family]);
-    put_int(t, "num_attention_heads", s->heads);
+    put_int(t, "num_attention_heads", s->attention.heads);
     put_int(t, "num_hidden_layers", s->layers);
-    put_int(t, "num_key_value_heads", s->kv_heads);
+    put_int(t, "num_key_value_heads", s->attention.kv_heads);
     if (family->sparse)
         put_experts(t, s);
     INVAR_TRY(put_float(t, "rms_norm_eps", s->norm_eps));
@@ -349,11 +350,10 @@ invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_mo
 
 invar_status invar_model_spec_hash(invar_digest *out, const invar_model_spec *spec)
 {
-    char *json = NULL;
+    INVAR_AUTO_FREE char *json = NULL;
     size_t bytes;
 
     INVAR_TRY(invar_model_spec_json(&json, &bytes, spec, "float32"));
     invar_hash_bytes(out, json, bytes);
-    invar_free(json);
     return INVAR_OK;
 }

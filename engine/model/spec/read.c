@@ -61,14 +61,15 @@ static invar_status read_extents(const reader *r)
 {
     invar_model_spec *s = r->spec;
 
-    s->kv_heads = s->heads;
+    s->attention.kv_heads = s->attention.heads;
     if (!r->family->kv_heads_optional || has_key(r, "num_key_value_heads"))
-        INVAR_TRY(
-            invar_json_int(&s->kv_heads, r->config, "num_key_value_heads", r->where, 1, INT_MAX));
-    s->head_dim = r->family->head_dim ? r->family->head_dim : s->hidden / s->heads;
+        INVAR_TRY(invar_json_int(&s->attention.kv_heads, r->config, "num_key_value_heads", r->where,
+                                 1, INT_MAX));
+    s->attention.head_dim =
+        r->family->head_dim ? r->family->head_dim : s->hidden / s->attention.heads;
     if (has_key(r, "head_dim"))
-        return invar_json_int(&s->head_dim, r->config, "head_dim", r->where, 1, INT_MAX);
-    if (!r->family->head_dim && s->hidden % s->heads)
+        return invar_json_int(&s->attention.head_dim, r->config, "head_dim", r->where, 1, INT_MAX);
+    if (!r->family->head_dim && s->hidden % s->attention.heads)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: \"head_dim\" is missing, and \"hidden_size\" is no multiple of "
                           "\"num_attention_heads\"",
@@ -97,8 +98,8 @@ static invar_status read_switches(const reader *r)
 {
     invar_model_spec *s = r->spec;
 
-    s->qkv_bias = r->family->qkv_bias;
-    s->qk_norm = r->family->qk_norm;
+    s->attention.qkv_bias = r->family->qkv_bias;
+    s->attention.qk_norm = r->family->qk_norm;
     INVAR_TRY(read_optional_float(&s->norm_eps, r, "rms_norm_eps", 1e-6));
     INVAR_TRY(read_optional_float(&s->init_std, r, "initializer_range", 0.02));
     return read_optional_bool(&s->tied, r, "tie_word_embeddings");
@@ -263,8 +264,8 @@ static invar_status read_window(const reader *r)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: \"layer_types\" slide, but there is no sliding window", r->where);
     if (from < s->layers) {
-        s->window = window;
-        s->window_from = from;
+        s->attention.window = window;
+        s->attention.window_from = from;
     }
     return INVAR_OK;
 }
@@ -272,7 +273,7 @@ static invar_status read_window(const reader *r)
 static invar_status read_expert_count(const reader *r)
 {
     const char *key = has_key(r, "num_experts") ? "num_experts" : "num_local_experts";
-    int64_t *out = &r->spec->experts, other;
+    int64_t *out = &r->spec->experts.count, other;
 
     INVAR_TRY(invar_json_int(out, r->config, key, r->where, 1, INVAR_SPEC_MAX_EXPERTS));
     if (!has_key(r, "num_local_experts"))
@@ -289,7 +290,7 @@ static invar_status read_sparse(const reader *r)
     if (has_key(r, "decoder_sparse_step"))
         INVAR_TRY(invar_json_int(&step, r->config, "decoder_sparse_step", r->where, 1, INT_MAX));
     for (int64_t i = 0; i < s->layers; i++)
-        s->sparse[i] = (i + 1) % step == 0;
+        s->experts.sparse[i] = (i + 1) % step == 0;
     if (has_key(r, "mlp_only_layers") && !json_is_array(dense))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"mlp_only_layers\" is not a list", r->where);
     for (size_t i = 0; i < json_array_size(dense); i++) {
@@ -300,7 +301,7 @@ static invar_status read_sparse(const reader *r)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: \"mlp_only_layers\" has something that is no layer's number",
                               r->where);
-        s->sparse[layer] = false;
+        s->experts.sparse[layer] = false;
     }
     return INVAR_OK;
 }
@@ -316,7 +317,7 @@ static invar_status read_layers(const reader *r)
     if (!r->family->sparse)
         return INVAR_OK;
     INVAR_TRY(read_expert_count(r));
-    INVAR_TRY(read_optional_bool(&s->normalize_experts, r, "norm_topk_prob"));
+    INVAR_TRY(read_optional_bool(&s->experts.normalize, r, "norm_topk_prob"));
     return read_sparse(r);
 }
 

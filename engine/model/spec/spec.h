@@ -60,37 +60,47 @@ typedef struct invar_lora_spec {
                                              from `alpha`, or "" */
 } invar_lora_spec;
 
+/* Attention of all layers. */
+typedef struct invar_attention_spec {
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t head_dim;
+    bool qkv_bias;
+    bool qk_norm;
+    int64_t window;          /* sliding window; 0 for none */
+    int64_t window_from;     /* first layer with a window */
+    int64_t kv_span, q_span; /* keys and queries per span in the sums of attention, from the
+                                recipe; 0 for one span */
+} invar_attention_spec;
+
+/* Feed-forward of the layers with experts. */
+typedef struct invar_experts_spec {
+    int64_t count;                      /* 0 for a dense model */
+    int64_t per_token;                  /* slots: experts per token */
+    int64_t intermediate;               /* width of one expert */
+    bool normalize;                     /* norm_topk_prob */
+    bool sparse[INVAR_SPEC_MAX_LAYERS]; /* layers with experts */
+} invar_experts_spec;
+
 typedef struct invar_model_spec {
     invar_family family;
     int64_t vocab;
     int64_t hidden;
     int64_t layers;
-    int64_t heads;
-    int64_t kv_heads;
-    int64_t head_dim;
     int64_t intermediate;  /* width of a dense MLP */
     int64_t max_positions; /* longest sequence */
     float norm_eps;
-    float init_std; /* initializer_range */
-    bool tied;      /* the head uses the embedding's weights */
-    bool qkv_bias;
-    bool qk_norm;
+    float init_std;  /* initializer_range */
+    bool tied;       /* the head uses the embedding's weights */
     bool value_head; /* critic: the head has one output and is never tied */
+    invar_attention_spec attention;
     invar_rope_spec rope;
-    int64_t window;                  /* sliding window; 0 for none */
-    int64_t window_from;             /* first layer with a window */
-    int64_t kv_span, q_span;         /* keys and queries per span in the sums of attention, from
-                                        the recipe; 0 for one span */
+    invar_experts_spec experts;
     int64_t logical_tp, logical_etp; /* logical tensor parallelism, from the recipe; 0 counts as
                                         1 */
     invar_lora_spec lora;
-    int64_t experts;                    /* 0 for a dense model */
-    int64_t experts_per_token;          /* slots: experts per token */
-    int64_t expert_intermediate;        /* width of one expert */
-    bool normalize_experts;             /* norm_topk_prob */
-    bool sparse[INVAR_SPEC_MAX_LAYERS]; /* layers with experts */
-    int32_t eos[INVAR_SPEC_MAX_EOS];    /* end-of-sequence ids, including those of
-                                           generation_config.json */
+    int32_t eos[INVAR_SPEC_MAX_EOS]; /* end-of-sequence ids, including those of
+                                        generation_config.json */
     int64_t n_eos;
 } invar_model_spec;
 

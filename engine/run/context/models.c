@@ -352,8 +352,8 @@ invar_status invar_run_context_make_models(invar_run_context *s, const invar_mod
 invar_status invar_run_context_policy(invar_rollout_policy *out, const invar_run_context *s)
 {
     invar_model_spec spec = s->spec;
-    const int64_t arithmetic[] = {spec.kv_span,     spec.q_span,    spec.logical_tp,
-                                  spec.logical_etp, spec.lora.rank, spec.lora.targets};
+    const int64_t arithmetic[] = {spec.attention.kv_span, spec.attention.q_span, spec.logical_tp,
+                                  spec.logical_etp,       spec.lora.rank,        spec.lora.targets};
     const bool adapted = spec.lora.rank > 0;
     invar_hasher hasher;
     invar_digest model;

@@ -37,37 +37,38 @@ static invar_status spec_from_recipe(invar_run_context *s)
                                .vocab = value_or(c->vocab_size, invar_tokenizer_size(s->tokenizer)),
                                .hidden = c->hidden_size,
                                .layers = c->num_layers,
-                               .heads = c->num_attention_heads,
+                               .attention.heads = c->num_attention_heads,
                                .intermediate = c->ffn_hidden_size,
                                .max_positions = c->max_position_embeddings,
                                .norm_eps = (float)c->norm_epsilon,
                                .init_std = (float)c->init_method_std,
                                .tied = !c->untie_embeddings_and_output_weights,
                                .rope = {.theta = c->rotary_base}};
-    spec->kv_heads = value_or(c->num_query_groups, spec->heads);
-    spec->head_dim = value_or(c->kv_channels, spec->heads ? spec->hidden / spec->heads : 0);
-    spec->qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
-    spec->qk_norm = invar_family_traits_of(spec->family)->qk_norm;
+    spec->attention.kv_heads = value_or(c->num_query_groups, spec->attention.heads);
+    spec->attention.head_dim =
+        value_or(c->kv_channels, spec->attention.heads ? spec->hidden / spec->attention.heads : 0);
+    spec->attention.qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
+    spec->attention.qk_norm = invar_family_traits_of(spec->family)->qk_norm;
     if (eos >= 0) {
         spec->eos[0] = eos;
         spec->n_eos = 1;
     }
-    spec->experts = c->num_experts;
-    if (!spec->experts)
+    spec->experts.count = c->num_experts;
+    if (!spec->experts.count)
         return invar_model_spec_check(spec);
-    spec->experts_per_token = c->moe_router_topk;
-    spec->expert_intermediate = value_or(c->moe_ffn_hidden_size, spec->intermediate);
-    spec->normalize_experts = true;
+    spec->experts.per_token = c->moe_router_topk;
+    spec->experts.intermediate = value_or(c->moe_ffn_hidden_size, spec->intermediate);
+    spec->experts.normalize = true;
     for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
-        spec->sparse[i] = true;
+        spec->experts.sparse[i] = true;
     return invar_model_spec_check(spec);
 }
 
 /* Sets the arithmetic, which the recipe decides for every model. */
 static void set_arithmetic(invar_model_spec *spec, const invar_config *c)
 {
-    spec->kv_span = c->kv_span;
-    spec->q_span = c->q_span;
+    spec->attention.kv_span = c->kv_span;
+    spec->attention.q_span = c->q_span;
     spec->logical_tp = c->logical_tp;
     spec->logical_etp = c->logical_etp;
 }
@@ -88,10 +89,10 @@ invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar
 
 invar_status invar_run_context_check_actor(const invar_config *config, const invar_model_spec *spec)
 {
-    if (config->logical_etp > 1 && spec->experts == 0)
+    if (config->logical_etp > 1 && spec->experts.count == 0)
         return invar_config_fail(config, INVAR_KEY_LOGICAL_ETP,
                                  "cuts experts, and the model has none");
-    if (config->expert_tensor_parallel_size > 0 && spec->experts == 0)
+    if (config->expert_tensor_parallel_size > 0 && spec->experts.count == 0)
         return invar_config_fail(config, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
                                  "divides experts, and the model has none");
     return INVAR_OK;
@@ -149,8 +150,8 @@ static invar_status read_draft(invar_run_context *s)
     if (!invar_run_context_drafts(s))
         return INVAR_OK;
     INVAR_TRY(invar_model_spec_read(&s->draft_spec, s->config->speculative_draft_model_path, ""));
-    s->draft_spec.kv_span = s->spec.kv_span;
-    s->draft_spec.q_span = s->spec.q_span;
+    s->draft_spec.attention.kv_span = s->spec.attention.kv_span;
+    s->draft_spec.attention.q_span = s->spec.attention.q_span;
     s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
     if (s->draft_spec.vocab != s->spec.vocab)
         return invar_config_fail(s->config, key,
@@ -259,10 +260,12 @@ static invar_status check_scoring_model(const invar_run_context *s, const invar_
 static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
 {
     return a->family == b->family && a->vocab == b->vocab && a->hidden == b->hidden &&
-           a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-           a->head_dim == b->head_dim && a->intermediate == b->intermediate && a->tied == b->tied &&
-           a->experts == b->experts && a->expert_intermediate == b->expert_intermediate &&
-           memcmp(a->sparse, b->sparse, sizeof a->sparse) == 0;
+           a->layers == b->layers && a->attention.heads == b->attention.heads &&
+           a->attention.kv_heads == b->attention.kv_heads &&
+           a->attention.head_dim == b->attention.head_dim && a->intermediate == b->intermediate &&
+           a->tied == b->tied && a->experts.count == b->experts.count &&
+           a->experts.intermediate == b->experts.intermediate &&
+           memcmp(a->experts.sparse, b->experts.sparse, sizeof a->experts.sparse) == 0;
 }
 
 /*

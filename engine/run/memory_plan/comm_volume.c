@@ -92,7 +92,7 @@ static double weights_per_row(const invar_model *model)
         if (p->local.experts == 0 || p->cols == 0 || looked_up)
             continue;
         if (p->kind == INVAR_PARAM_EXPERT)
-            elements *= (double)spec->experts_per_token / (double)spec->experts;
+            elements *= (double)spec->experts.per_token / (double)spec->experts.count;
         weights += elements;
     }
     return weights;
@@ -106,7 +106,8 @@ static double query_values(const invar_model *model)
 
     for (int64_t i = 0; i < spec->layers; i++)
         layers += invar_model_partition_has(&model->part, spec->layers, i);
-    return (double)(layers * spec->heads * spec->head_dim) / (double)model->part.tensors;
+    return (double)(layers * spec->attention.heads * spec->attention.head_dim) /
+           (double)model->part.tensors;
 }
 
 /*

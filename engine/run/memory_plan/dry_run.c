@@ -223,7 +223,7 @@ static invar_status make_batch(dry_batch *s, const invar_model *model,
     int64_t longest = invar_memory_plan_longest_sample(workload) - 1;
     // prompts of branches are targets, too
     int64_t response = workload->lengths.branches > 1 ? longest : workload->lengths.response;
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts.per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
     int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
     int64_t others, units;

@@ -53,7 +53,7 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     invar_model_runner runner = {.rollout = r,
                                  .is_draft = true, // there are no sequences to release
                                  .route = invar_model_sparse_layers(r->model) *
-                                          r->model->spec.experts_per_token};
+                                          r->model->spec.experts.per_token};
     invar_rollout_exec_options limits;
     invar_sampler sampler = {0};
     int64_t known, apart, draws, ahead = invar_speculation_tokens(&r->limits.speculation);

@@ -56,7 +56,7 @@ invar_status invar_model_runner_init(invar_model_runner *runner, invar_rollout *
 
     memset(runner, 0, sizeof *runner);
     runner->rollout = r;
-    runner->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
+    runner->route = invar_model_sparse_layers(r->model) * spec->experts.per_token;
     INVAR_TRY(invar_scheduler_init(
         &runner->scheduler, r->cache, seqs, n_seqs,
         invar_max_i64(invar_min_i64(limits->concurrency, max_sizes->sequences), 1),

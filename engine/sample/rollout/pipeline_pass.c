@@ -127,7 +127,7 @@ static columns columns_of(const invar_rollout *r, int chunk)
 {
     const invar_model *m = r->model;
     invar_index_range layers = invar_model_partition_chunk(&m->part, m->spec.layers, chunk);
-    int64_t slots = m->spec.experts_per_token;
+    int64_t slots = m->spec.experts.per_token;
     int64_t first = invar_model_sparse_before(m, layers.first) * slots;
 
     return (columns){first,
@@ -197,7 +197,7 @@ static invar_status merge_stage_routing(invar_rollout *r, const invar_packed_row
 
 invar_status invar_rollout_stages_routing(invar_rollout *r, const invar_packed_rows *rows)
 {
-    int64_t route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token;
+    int64_t route = invar_model_sparse_layers(r->model) * r->model->spec.experts.per_token;
 
     if (r->model->part.stages == 1 || route == 0 || !rows->routing)
         return invar_pass_routing(r->pass);

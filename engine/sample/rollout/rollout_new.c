@@ -181,7 +181,7 @@ static invar_kv_cache_shape cache_shape(const invar_rollout_exec_options *settle
 
     return (invar_kv_cache_shape){.layers = invar_rollout_stages_layers(model),
                                   .kv_heads = invar_model_kv_heads(model),
-                                  .head_dim = spec->head_dim,
+                                  .head_dim = spec->attention.head_dim,
                                   .storage = model->storage,
                                   .page_size = settled->page_size,
                                   .pages = settled->pages};

@@ -73,7 +73,7 @@ static int64_t route_size(const invar_running_batch *run)
 {
     const invar_model *model = run->rollout->model;
 
-    return invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    return invar_model_sparse_layers(model) * model->spec.experts.per_token;
 }
 
 static bool has_response_tokens(const invar_rl_sample *s)

@@ -18,7 +18,7 @@ static invar_model_spec tiny_spec(void)
 
     s.layers = 1;
     s.vocab = 512;
-    s.heads = s.kv_heads = s.logical_tp = 2;
+    s.attention.heads = s.attention.kv_heads = s.logical_tp = 2;
     s.intermediate = 256;
     return s;
 }

@@ -27,9 +27,10 @@ static void check_round_trip(const invar_model_spec *spec, const char *folder, c
     INVAR_CHECK(bytes == strlen(text));
     fuzz_write(path, text, bytes);
     INVAR_CHECK(invar_model_spec_read(&reread, folder, "") == INVAR_OK);
-    INVAR_CHECK(reread.family == spec->family && reread.window == spec->window);
+    INVAR_CHECK(reread.family == spec->family && reread.attention.window == spec->attention.window);
     INVAR_CHECK(memcmp(&reread.norm_eps, &spec->norm_eps, sizeof spec->norm_eps) == 0);
-    INVAR_CHECK(memcmp(reread.sparse, spec->sparse, sizeof spec->sparse) == 0);
+    INVAR_CHECK(memcmp(reread.experts.sparse, spec->experts.sparse, sizeof spec->experts.sparse) ==
+                0);
     INVAR_CHECK(reread.n_eos == spec->n_eos);
     INVAR_CHECK(invar_model_spec_json(&second, &second_bytes, &reread, "float32") == INVAR_OK);
     INVAR_CHECK(bytes == second_bytes && memcmp(text, second, bytes) == 0);

@@ -33,8 +33,8 @@ static rollout_subject subject_new(invar_test_model kind, invar_format format)
     spec.max_positions = MAX_PROMPT + 100;
     if (u.s->large) {
         spec.hidden = 256;
-        spec.kv_heads = 2;
-        spec.head_dim = 64;
+        spec.attention.kv_heads = 2;
+        spec.attention.head_dim = 64;
         spec.intermediate = 512;
         spec.vocab = 512;
     }

@@ -415,7 +415,7 @@ static void test_fake_gpu_model__a_step_waits_for_what_is_recorded(void **state)
             int64_t waits =
                 count_waits(&m, &samples, m.far_model, &options[i / 2], probed, &micro_batches);
 
-            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1 + probed)
+            if (waits != micro_batches * (m.far_model->spec.experts.count ? 2 : 1) + 1 + probed)
                 fail_msg("%s: %d waits in a step of %d micro-batches%s",
                          invar_test_model_name((invar_test_model)kind), (int)waits,
                          (int)micro_batches, probed ? ", watched" : "");

@@ -117,7 +117,7 @@ static int check_all_ops(invar_test_model kind, invar_format format, const invar
     outcome correct, faulty;
     int n_used = 0;
 
-    tied = model->spec.tied && model->spec.experts == 0;
+    tied = model->spec.tied && model->spec.experts.count == 0;
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     run_step(&correct, model, &samples, dev, INVAR_PROBE_FULL);
     run_step(&faulty, model, &samples, dev, INVAR_PROBE_FULL); // control: no op is wrong

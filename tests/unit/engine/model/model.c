@@ -82,13 +82,13 @@ static void test_model__lists_what_transformers_writes(void **state)
             fail_msg("%s: the list of parameters differs", folders[i]);
         // controls: a changed switch, a changed extent, one layer more
         other = spec;
-        other.qkv_bias = !spec.qkv_bias;
+        other.attention.qkv_bias = !spec.attention.qkv_bias;
         assert_true(count_differences(&other, file) > 0);
         other = spec;
         other.tied = !spec.tied;
         assert_true(count_differences(&other, file) > 0);
         other = spec;
-        other.kv_heads++;
+        other.attention.kv_heads++;
         assert_true(count_differences(&other, file) > 0);
         other = spec;
         other.layers++;
@@ -267,14 +267,14 @@ static void test_model__extents_that_a_format_cannot_have(void **state)
         assert_ok(invar_model_new(&model, &spec, (invar_format)i, NULL, dev));
         invar_model_free(model);
         if (i == INVAR_FORMAT_FP32 || i == INVAR_FORMAT_FP8)
-            continue;                  // these formats accept any extents
-        spec.expert_intermediate += 8; // not a multiple of a scale block or dot step
+            continue;                   // these formats accept any extents
+        spec.experts.intermediate += 8; // not a multiple of a scale block or dot step
         assert_fails(invar_model_new(&model, &spec, (invar_format)i, NULL, dev),
                      INVAR_E_UNSUPPORTED,
                      "model.layers.1.mlp.experts.gate_proj.weight is 136 x 128");
         assert_null(model);
         spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
-        spec.kv_heads = 3;
+        spec.attention.kv_heads = 3;
         assert_fails(invar_model_new(&model, &spec, (invar_format)i, NULL, dev), INVAR_E_INVALID,
                      "");
     }
@@ -286,9 +286,9 @@ static void test_model__takes_widths_of_real_models(void **state)
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
 
     spec.hidden = 576;
-    spec.heads = 9;
-    spec.kv_heads = 3;
-    spec.head_dim = 64;
+    spec.attention.heads = 9;
+    spec.attention.kv_heads = 3;
+    spec.attention.head_dim = 64;
     spec.intermediate = 1536;
     for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
         invar_model *model;
@@ -412,11 +412,11 @@ static void test_model__copy_takes_weights_alone(void **state)
         for (int64_t p = 0; p < to->n_params; p++) {
             const invar_tensor *a = &to->params[p].weight, *b = &from->params[p].weight;
             invar_assert_bits_tensor(a, b, "weight");
-            assert_int_equal((char *)a->data - (char *)to->memory,
-                             (char *)b->data - (char *)from->memory);
+            assert_int_equal((char *)a->data - (char *)to->memory.trained,
+                             (char *)b->data - (char *)from->memory.trained);
         }
-        assert_int_equal((char *)to->sine.data - (char *)to->memory,
-                         (char *)from->sine.data - (char *)from->memory);
+        assert_int_equal((char *)to->rope.sine.data - (char *)to->memory.trained,
+                         (char *)from->rope.sine.data - (char *)from->memory.trained);
         invar_model_free(to);
         invar_model_free(from);
     }

@@ -37,14 +37,14 @@ static invar_model_spec make_spec(invar_test_model kind, bool eleven, int64_t lo
 
     s.vocab = eleven ? 11 * 256 - 7 : 9 * 256 - 200;
     s.hidden = 64;
-    s.heads = eleven ? 11 : 16;
-    s.kv_heads = atoms;
-    s.head_dim = 128;
+    s.attention.heads = eleven ? 11 : 16;
+    s.attention.kv_heads = atoms;
+    s.attention.head_dim = 128;
     s.intermediate = atoms * 128;
     s.eos[0] = 5;
-    if (s.experts) {
-        s.experts = 4;
-        s.expert_intermediate = atoms * 128;
+    if (s.experts.count) {
+        s.experts.count = 4;
+        s.experts.intermediate = atoms * 128;
         s.logical_etp = logical;
     }
     s.logical_tp = logical;
@@ -345,7 +345,7 @@ static void test_part_ranks__share_rows(void **state)
 static void divide_rows(train_case *tc)
 {
     if (!invar_test_full())
-        tc->spec.heads = tc->spec.kv_heads;
+        tc->spec.attention.heads = tc->spec.attention.kv_heads;
     tc->sizes.sequence = true;
     tc->micro_batch = LONG_SAMPLES;
     tc->unit_rows = 500;
@@ -439,7 +439,7 @@ static void test_part_ranks__divide_context_and_experts(void **state)
             continue;
         train_case_init(&tc, &samples, *state, INVAR_TEST_MODEL_EXPERTS, (invar_format)format,
                         false);
-        tc.spec.experts =
+        tc.spec.experts.count =
             9; // an expert-parallel size of 3 gives each rank 3 of them, an odd number
         divide_rows(&tc);
         tc.recompute = format % 2 == 0;

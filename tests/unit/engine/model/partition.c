@@ -90,7 +90,7 @@ static void check_all(invar_test_model kind, invar_format format, const invar_de
         for (int64_t i = 0; i < model->n_params; i++) {
             bool twice = i == 0 && spec.tied && part.stages > 1;
             assert_int_equal(check_param(model, &model->params[i], part), twice ? 2 : 1);
-            for (part.experts = 1; part.experts <= (spec.experts ? 4 : 1); part.experts++)
+            for (part.experts = 1; part.experts <= (spec.experts.count ? 4 : 1); part.experts++)
                 check_first(model, &model->params[i], &part);
             part.experts = 1;
         }
@@ -214,7 +214,7 @@ static void test_partition__refuses(void **state)
                  INVAR_E_INVALID, "with tensor-model-parallel-size 4; it takes 1, 2");
     part.contexts = 2;
     assert_ok(invar_model_partition_check(&part, &spec, model->params, model->n_params, false));
-    spec.experts = 8; // values of a model with experts
+    spec.experts.count = 8; // values of a model with experts
     spec.logical_etp = 8;
     part.experts = 4;
     assert_ok(invar_model_partition_check(&part, &spec, model->params, model->n_params, false));

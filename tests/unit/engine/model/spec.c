@@ -66,15 +66,15 @@ static void assert_same(const invar_model_spec *a, const invar_model_spec *b)
     invar_free(text[0]);
     invar_free(text[1]);
     assert_int_equal(a->family, b->family);
-    assert_int_equal(a->window, b->window);
-    assert_int_equal(a->window_from, b->window_from);
+    assert_int_equal(a->attention.window, b->attention.window);
+    assert_int_equal(a->attention.window_from, b->attention.window_from);
     assert_int_equal(a->value_head, b->value_head);
     assert_int_equal(a->tied, b->tied);
-    assert_int_equal(a->qkv_bias, b->qkv_bias);
-    assert_int_equal(a->qk_norm, b->qk_norm);
+    assert_int_equal(a->attention.qkv_bias, b->attention.qkv_bias);
+    assert_int_equal(a->attention.qk_norm, b->attention.qk_norm);
     assert_int_equal(a->n_eos, b->n_eos);
     assert_memory_equal(a->eos, b->eos, sizeof a->eos);
-    assert_memory_equal(a->sparse, b->sparse, sizeof a->sparse);
+    assert_memory_equal(a->experts.sparse, b->experts.sparse, sizeof a->experts.sparse);
     assert_memory_equal(&a->norm_eps, &b->norm_eps, sizeof a->norm_eps);
     assert_memory_equal(&a->init_std, &b->init_std, sizeof a->init_std);
     assert_true(a->rope.theta == b->rope.theta && a->rope.scaling == b->rope.scaling &&
@@ -147,20 +147,20 @@ static void test_engine_spec__reads_llama(void **state)
     assert_int_equal(s.vocab, 128256);
     assert_int_equal(s.hidden, 2048);
     assert_int_equal(s.layers, 16);
-    assert_int_equal(s.heads, 32);
-    assert_int_equal(s.kv_heads, 8);
-    assert_int_equal(s.head_dim, 64);
+    assert_int_equal(s.attention.heads, 32);
+    assert_int_equal(s.attention.kv_heads, 8);
+    assert_int_equal(s.attention.head_dim, 64);
     assert_int_equal(s.intermediate, 8192);
     assert_int_equal(s.max_positions, 131072);
     assert_true(s.norm_eps == 1e-5f && s.init_std == 0.02f);
-    assert_true(s.tied && !s.qkv_bias && !s.qk_norm && !s.value_head);
+    assert_true(s.tied && !s.attention.qkv_bias && !s.attention.qk_norm && !s.value_head);
     assert_int_equal(s.rope.scaling, INVAR_ROPE_LLAMA3);
     assert_true(s.rope.theta == 500000 && s.rope.factor == 32 && s.rope.low_freq_factor == 1 &&
                 s.rope.high_freq_factor == 4 && s.rope.original_context == 8192);
     assert_int_equal(s.n_eos, 3);
     assert_memory_equal(s.eos, eos, sizeof eos);
-    assert_int_equal(s.window, 0);
-    assert_int_equal(s.experts, 0);
+    assert_int_equal(s.attention.window, 0);
+    assert_int_equal(s.experts.count, 0);
     assert_round_trip(&s);
 }
 
@@ -174,9 +174,9 @@ static void test_engine_spec__reads_qwen2_and_generation_config(void **state)
                "{\"do_sample\": true, \"eos_token_id\": [151645, 151643], \"top_p\": 0.8}");
     assert_ok(read_text(&s, qwen25_05b));
     assert_int_equal(s.family, INVAR_FAMILY_QWEN2);
-    assert_int_equal(s.head_dim, 64);
-    assert_true(s.tied && s.qkv_bias && !s.qk_norm);
-    assert_int_equal(s.window, 0);
+    assert_int_equal(s.attention.head_dim, 64);
+    assert_true(s.tied && s.attention.qkv_bias && !s.attention.qk_norm);
+    assert_int_equal(s.attention.window, 0);
     assert_int_equal(s.n_eos, 2);
     assert_memory_equal(s.eos, eos, sizeof eos);
     assert_true(s.rope.theta == 1e6 && s.rope.scaling == INVAR_ROPE_DEFAULT);
@@ -198,12 +198,12 @@ static void test_engine_spec__reads_qwen3_moe(void **state)
     (void)state;
     assert_ok(read_text(&s, qwen3_30b_a3b));
     assert_int_equal(s.family, INVAR_FAMILY_QWEN3_MOE);
-    assert_int_equal(s.experts, 128);
-    assert_int_equal(s.experts_per_token, 8);
-    assert_int_equal(s.expert_intermediate, 768);
-    assert_true(s.normalize_experts && s.qk_norm && !s.qkv_bias && !s.tied);
+    assert_int_equal(s.experts.count, 128);
+    assert_int_equal(s.experts.per_token, 8);
+    assert_int_equal(s.experts.intermediate, 768);
+    assert_true(s.experts.normalize && s.attention.qk_norm && !s.attention.qkv_bias && !s.tied);
     for (int i = 0; i < INVAR_SPEC_MAX_LAYERS; i++)
-        assert_int_equal(s.sparse[i], i < 48);
+        assert_int_equal(s.experts.sparse[i], i < 48);
     assert_round_trip(&s);
 }
 
@@ -222,13 +222,13 @@ static void test_engine_spec__reads_what_transformers_writes(void **state)
         assert_string_equal(invar_family_name(s.family), i < 4 ? names[i] : "qwen2");
         assert_int_equal(s.value_head, i == 4);
         assert_int_equal(s.hidden, 16);
-        assert_int_equal(s.kv_heads, 2);
-        assert_int_equal(s.head_dim, i == 2 || i == 3 ? 8 : 4);
+        assert_int_equal(s.attention.kv_heads, 2);
+        assert_int_equal(s.attention.head_dim, i == 2 || i == 3 ? 8 : 4);
         assert_int_equal(s.rope.scaling, i == 0 ? INVAR_ROPE_LLAMA3 : INVAR_ROPE_DEFAULT);
         assert_true(s.rope.theta == (i == 0 ? 500000 : 10000));
-        assert_int_equal(s.experts, i == 3 ? 4 : 0);
-        assert_int_equal(s.window, i == 2 ? 16 : 0);
-        assert_int_equal(s.window_from, i == 2 ? 1 : 0);
+        assert_int_equal(s.experts.count, i == 3 ? 4 : 0);
+        assert_int_equal(s.attention.window, i == 2 ? 16 : 0);
+        assert_int_equal(s.attention.window_from, i == 2 ? 1 : 0);
         assert_round_trip(&s);
     }
 }
@@ -252,16 +252,16 @@ static void test_engine_spec__has_the_defaults_of_transformers(void **state)
 
     (void)state;
     assert_ok(read_text(&s, LLAMA ", \"head_dim\": null}"));
-    assert_int_equal(s.kv_heads, 4);
-    assert_int_equal(s.head_dim, 4);
+    assert_int_equal(s.attention.kv_heads, 4);
+    assert_int_equal(s.attention.head_dim, 4);
     assert_true(s.norm_eps == 1e-6f && s.init_std == 0.02f && !s.tied && s.rope.theta == 10000);
     assert_int_equal(s.n_eos, 0);
     assert_ok(read_text(&s, QWEN3 "}"));
-    assert_int_equal(s.head_dim, 128);
+    assert_int_equal(s.attention.head_dim, 128);
     assert_ok(read_text(&s, MOE ", \"num_local_experts\": 6}"));
-    assert_int_equal(s.head_dim, 4);
-    assert_int_equal(s.experts, 6);
-    assert_false(s.normalize_experts);
+    assert_int_equal(s.attention.head_dim, 4);
+    assert_int_equal(s.experts.count, 6);
+    assert_false(s.experts.normalize);
 }
 
 static void test_engine_spec__reads_windows(void **state)
@@ -271,18 +271,18 @@ static void test_engine_spec__reads_windows(void **state)
     (void)state;
     assert_ok(read_text(&s, QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": 8, "
                                   "\"max_window_layers\": 3}"));
-    assert_int_equal(s.window, 8);
-    assert_int_equal(s.window_from, 3);
+    assert_int_equal(s.attention.window, 8);
+    assert_int_equal(s.attention.window_from, 3);
     assert_round_trip(&s);
     assert_ok(read_text(&s, QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": 8, "
                                   "\"max_window_layers\": 4}"));
-    assert_int_equal(s.window, 0);
+    assert_int_equal(s.attention.window, 0);
     assert_ok(read_text(&s, QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": 8, "
                                   "\"layer_types\": [\"full_attention\", \"sliding_attention\", "
                                   "\"sliding_attention\", \"sliding_attention\"]}"));
-    assert_int_equal(s.window_from, 1);
+    assert_int_equal(s.attention.window_from, 1);
     assert_ok(read_text(&s, QWEN2 ", \"use_sliding_window\": true, \"sliding_window\": null}"));
-    assert_int_equal(s.window, 0);
+    assert_int_equal(s.attention.window, 0);
 }
 
 static void test_engine_spec__reads_sparse_layers(void **state)
@@ -293,7 +293,7 @@ static void test_engine_spec__reads_sparse_layers(void **state)
     (void)state;
     assert_ok(read_text(
         &s, MOE ", \"num_experts\": 4, \"decoder_sparse_step\": 2, \"mlp_only_layers\": [1]}"));
-    assert_memory_equal(s.sparse, expected, sizeof expected);
+    assert_memory_equal(s.experts.sparse, expected, sizeof expected);
     assert_round_trip(&s);
 }
 
@@ -527,17 +527,17 @@ static void test_engine_spec__check_refuses_what_no_family_has(void **state)
     (void)state;
     assert_ok(read_text(&valid, QWEN2 "}"));
     assert_ok(invar_model_spec_check(&valid));
-    s = valid, s.qkv_bias = false;
+    s = valid, s.attention.qkv_bias = false;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "qwen2 has QKV biases and no QK");
-    s = valid, s.qk_norm = true;
+    s = valid, s.attention.qk_norm = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "QK-norm");
-    s = valid, s.sparse[0] = true;
+    s = valid, s.experts.sparse[0] = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "layer 0 cannot have experts");
-    s = valid, s.experts = 2;
+    s = valid, s.experts.count = 2;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "the number of experts is 2");
     s = valid, s.value_head = s.tied = true;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "never tied");
-    s = valid, s.window_from = 1;
+    s = valid, s.attention.window_from = 1;
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "first layer with a window");
     s = valid, s.rope = (invar_rope_spec){1e4, INVAR_ROPE_LLAMA3, 8, 4, 4, 32};
     assert_fails(invar_model_spec_check(&s), INVAR_E_INVALID, "above the low_freq_factor");

@@ -262,8 +262,8 @@ static void check_model(invar_test_model kind, invar_format format, int number,
     for (int w = number; w < DIVIDED_WORLDS; w += 3)
         if (sharded_runs(w) || w == 14) // the third model has the last world
             check_world(&l, &divided_worlds[w], invar_test_model_name(kind), w);
-    for (int w = invar_test_full() ? 0 : 1; l.base.spec.experts > 0 && w < DIVIDED_EXPERT_WORLDS;
-         w += invar_test_full() ? 1 : 2)
+    for (int w = invar_test_full() ? 0 : 1;
+         l.base.spec.experts.count > 0 && w < DIVIDED_EXPERT_WORLDS; w += invar_test_full() ? 1 : 2)
         check_world(&l, &divided_expert_worlds[w], "experts of ranks", w);
     invar_model_free(l.base.one);
     free(l.hf);

@@ -44,21 +44,22 @@ static double attention_flop(const invar_model_spec *s, int64_t layer, int64_t r
 
     for (int64_t q = 0; q < rows; q++)
         for (int64_t k = 0; k <= q; k++)
-            if (s->window == 0 || layer < s->window_from || q - k < s->window)
-                flop += 3.0 * 4.0 * (double)(s->heads * s->head_dim);
+            if (s->attention.window == 0 || layer < s->attention.window_from ||
+                q - k < s->attention.window)
+                flop += 3.0 * 4.0 * (double)(s->attention.heads * s->attention.head_dim);
     return flop;
 }
 
 static double mlp_flop(const invar_model_spec *s, int64_t layer, int64_t rows)
 {
-    int64_t d = s->hidden, n = s->sparse[layer] ? s->expert_intermediate : s->intermediate;
-    int64_t slots = s->sparse[layer] ? s->experts_per_token : 1;
+    int64_t d = s->hidden, n = s->experts.sparse[layer] ? s->experts.intermediate : s->intermediate;
+    int64_t slots = s->experts.sparse[layer] ? s->experts.per_token : 1;
     double flop = 0.0;
 
     for (int64_t i = 0; i < slots; i++)
         flop += 2.0 * linear_flop(s, rows, d, n) + linear_flop(s, rows, n, d);
-    if (s->sparse[layer])
-        flop += product_flop(rows, d, s->experts, s->lora.rank ? 2 : 3);
+    if (s->experts.sparse[layer])
+        flop += product_flop(rows, d, s->experts.count, s->lora.rank ? 2 : 3);
     return flop;
 }
 
@@ -67,9 +68,10 @@ static double sequence_flop(const invar_model_spec *s, int64_t rows)
     double flop = 0.0;
 
     for (int64_t layer = 0; layer < s->layers; layer++) {
-        flop += linear_flop(s, rows, s->hidden, s->heads * s->head_dim);
-        flop += 2.0 * linear_flop(s, rows, s->hidden, s->kv_heads * s->head_dim);
-        flop += linear_flop(s, rows, s->heads * s->head_dim, s->hidden);
+        flop += linear_flop(s, rows, s->hidden, s->attention.heads * s->attention.head_dim);
+        flop +=
+            2.0 * linear_flop(s, rows, s->hidden, s->attention.kv_heads * s->attention.head_dim);
+        flop += linear_flop(s, rows, s->attention.heads * s->attention.head_dim, s->hidden);
         flop += attention_flop(s, layer, rows) + mlp_flop(s, layer, rows);
     }
     return flop;
@@ -159,11 +161,12 @@ static void print_case(int kind, bool adapted, const invar_device *dev)
            ", \"experts\": %" PRId64 ", \"slots\": %" PRId64 ", \"expert_intermediate\": %" PRId64
            ", \"window\": %" PRId64 ", \"window_from\": %" PRId64 ", \"rank\": %" PRId64
            ", \"sparse\": [",
-           invar_test_model_name((invar_test_model)kind), s->vocab, s->hidden, s->heads,
-           s->kv_heads, s->head_dim, s->intermediate, s->experts, s->experts_per_token,
-           s->expert_intermediate, s->window, s->window_from, s->lora.rank);
+           invar_test_model_name((invar_test_model)kind), s->vocab, s->hidden, s->attention.heads,
+           s->attention.kv_heads, s->attention.head_dim, s->intermediate, s->experts.count,
+           s->experts.per_token, s->experts.intermediate, s->attention.window,
+           s->attention.window_from, s->lora.rank);
     for (int64_t i = 0; i < s->layers; i++)
-        printf("%s%d", i ? ", " : "", s->sparse[i]);
+        printf("%s%d", i ? ", " : "", s->experts.sparse[i]);
     printf("], \"samples\": [");
     for (int64_t i = 0; i < samples.count; i++)
         printf("%s[%" PRId64 ", %" PRId64 "]", i ? ", " : "", samples.items[i].prompt_tokens,

@@ -147,7 +147,7 @@ static invar_model *make_model(invar_test_model kind, invar_format format, bool 
 
     spec.layers = LAYERS;
     for (int i = 0; i < LAYERS && kind == INVAR_TEST_MODEL_EXPERTS; i++)
-        spec.sparse[i] = i % 3 != 0;
+        spec.experts.sparse[i] = i % 3 != 0;
     if (critic) {
         spec.value_head = true;
         spec.tied = false;

@@ -283,7 +283,7 @@ static void test_trainer__critic_gradients_are_slopes(void **state)
 static void record_routing(invar_rl_samples *samples, const invar_model *model,
                            const invar_device *dev)
 {
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts.per_token;
     invar_pass *pass = NULL;
 
     assert_ok(invar_pass_new(&pass, dev, &(invar_pass_options){0}));

@@ -83,7 +83,7 @@ static void test_peft__out_and_in(void **state)
         file, "base_model.model.model.layers.1.mlp.experts.4.down_proj.lora_A.weight");
     assert_non_null(t);
     assert_int_equal(t->shape[0], RANK);
-    assert_int_equal(t->shape[1], from->spec.expert_intermediate);
+    assert_int_equal(t->shape[1], from->spec.experts.intermediate);
     t = invar_safetensors_find(file,
                                "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
     assert_non_null(t);

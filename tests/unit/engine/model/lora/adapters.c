@@ -68,14 +68,14 @@ static void test_adapters__stand_before_a_frozen_base(void **state)
     assert_true(invar_model_is_adapted(model));
     assert_int_equal(model->n_params, 2 * 7 * s->layers);
     check_extents(model, "model.layers.0.self_attn.q_proj.lora_A.weight", ROWS, s->hidden);
-    check_extents(model, "model.layers.0.self_attn.q_proj.lora_B.weight", s->heads * s->head_dim,
-                  ROWS);
+    check_extents(model, "model.layers.0.self_attn.q_proj.lora_B.weight",
+                  s->attention.heads * s->attention.head_dim, ROWS);
     check_extents(model, "model.layers.0.mlp.down_proj.lora_A.weight", ROWS, s->intermediate);
-    check_extents(model, "model.layers.1.mlp.experts.up_proj.lora_B.weight", s->expert_intermediate,
-                  ROWS);
+    check_extents(model, "model.layers.1.mlp.experts.up_proj.lora_B.weight",
+                  s->experts.intermediate, ROWS);
     assert_int_equal(
         invar_model_find(model, "model.layers.1.mlp.experts.up_proj.lora_A.weight")->stack,
-        s->experts);
+        s->experts.count);
     for (int64_t i = 0; i < model->n_base; i++) {
         assert_false(invar_tensor_present(&model->base[i].master));
         assert_false(invar_tensor_present(&model->base[i].grad));

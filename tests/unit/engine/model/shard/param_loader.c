@@ -166,7 +166,7 @@ static void test_param_loader__large_parameters_go_in_parts(void **state)
 static void test_masters__take_a_share_of_memory(void **state)
 {
     invar_model_spec spec = sharded_spec(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16);
-    size_t all = 0, block = (size_t)(spec.expert_intermediate * spec.hidden) * sizeof(float);
+    size_t all = 0, block = (size_t)(spec.experts.intermediate * spec.hidden) * sizeof(float);
 
     for (int s = 0; s < SIZES; s++) {
         size_t sum = 0;

@@ -128,10 +128,10 @@ static void check_weights(const invar_zero_ranges *owned, const invar_model *mod
 
         if (bytes == 0) // another rank holds the parameter
             continue;
-        check_owned(&total, owned, (size_t)((char *)w->data - (char *)model->memory),
+        check_owned(&total, owned, (size_t)((char *)w->data - (char *)model->memory.trained),
                     invar_aligned(bytes));
         if (w->scale)
-            check_owned(&total, owned, (size_t)((char *)w->scale - (char *)model->memory),
+            check_owned(&total, owned, (size_t)((char *)w->scale - (char *)model->memory.trained),
                         invar_tensor_scale_bytes(w));
     }
     assert_true(total > 0);

@@ -487,7 +487,7 @@ static void test_memory_plan__fewer_divided_rows_need_no_more(void **state)
 
     (void)state;
     spec.vocab = 1024;
-    spec.heads = spec.kv_heads = 4;
+    spec.attention.heads = spec.attention.kv_heads = 4;
     spec.intermediate = 512;
     spec.max_positions = workload.lengths.context = 256;
     spec.logical_tp = 4;

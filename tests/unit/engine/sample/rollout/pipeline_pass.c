@@ -180,7 +180,7 @@ static void check_stages(invar_test_model kind, invar_format format, const invar
 
     s->spec.layers = LAYERS;
     for (int i = 0; i < LAYERS && kind == INVAR_TEST_MODEL_EXPERTS; i++)
-        s->spec.sparse[i] = i % 3 != 0;
+        s->spec.experts.sparse[i] = i % 3 != 0;
     check_shapes(s, shapes + first, invar_test_full() ? sizeof shapes / sizeof *shapes : 2);
 }
 
@@ -210,10 +210,10 @@ static void test_pipeline_pass__tensor_ranks_decode_with_graphs(void **state)
 
     spec->logical_tp = spec->logical_etp = 2;
     spec->vocab = 3 * 256 + 9;
-    spec->heads = 4;
-    spec->kv_heads = 2;
+    spec->attention.heads = 4;
+    spec->attention.kv_heads = 2;
     spec->intermediate = 256;
-    spec->expert_intermediate = 256;
+    spec->experts.intermediate = 256;
     invar_fake_gpu_begin(0);
     check_shapes(s, shapes, sizeof shapes / sizeof *shapes);
     assert_true(invar_fake_gpu_counted().graphs > 2 * 2 * layers);

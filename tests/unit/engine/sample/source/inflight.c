@@ -98,7 +98,7 @@ static invar_inflight_expectation expectation_of(const inflight_fixture *s,
                                         .per_prompt = PER_PROMPT,
                                         .schedule.surplus = s->options.schedule.surplus,
                                         .route_size = invar_model_sparse_layers(s->model) *
-                                                      s->model->spec.experts_per_token};
+                                                      s->model->spec.experts.per_token};
 }
 
 static void format(char **text, size_t *bytes, const invar_inflight *flight)

@@ -217,7 +217,7 @@ static void check_cases(invar_test_model kind, invar_format format, int first, u
     for (int i = first; i < PAIRS; i += 3)
         if (invar_test_full() || reduced >> i & 1)
             check_layouts(&l, &layout_cases[i], buckets[i % 3], (uint64_t)i);
-    for (int i = first - 1; i < EXPERT_PAIRS && l.spec.experts > 0; i += 2)
+    for (int i = first - 1; i < EXPERT_PAIRS && l.spec.experts.count > 0; i += 2)
         check_layouts(&l, &expert_layout_cases[i], buckets[i % 3], (uint64_t)i);
     invar_model_free(l.reference);
 }
