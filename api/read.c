@@ -100,12 +100,11 @@ int32_t invar_api_ledger_seal(char **out, invar_api_ledger *ledger, int64_t run)
     *out = NULL;
     INVAR_TRY(INVAR_ALLOC(line, INVAR_LEDGER_SEAL_SIZE, "a seal"));
     status = invar_ledger_seal(line, invar_api_own(ledger), run);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = line;
+    else
         invar_free(line);
-        return status;
-    }
-    *out = line;
-    return INVAR_OK;
+    return status;
 }
 
 int32_t invar_api_ledger_seal_check(invar_api_ledger *ledger, const char *line)

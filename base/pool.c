@@ -134,12 +134,11 @@ invar_status invar_pool_new(invar_pool **out, int threads)
     pthread_cond_init(&pool->done, NULL);
     for (int i = 1; i < threads && status == INVAR_OK; i++)
         status = start_worker(pool, i);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = pool;
+    else
         invar_pool_free(pool);
-        return status;
-    }
-    *out = pool;
-    return INVAR_OK;
+    return status;
 }
 
 void invar_pool_free(invar_pool *pool)

@@ -196,12 +196,11 @@ invar_status invar_recipe_new(invar_recipe **out, const invar_recipe_schema *sch
     memset(recipe->sections, 0, count * sizeof *recipe->sections);
     status = fill_defaults(recipe);
 done:
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = recipe;
+    else
         invar_recipe_free(recipe);
-        return status;
-    }
-    *out = recipe;
-    return INVAR_OK;
+    return status;
 }
 
 void invar_recipe_free(invar_recipe *recipe)
@@ -434,36 +433,4 @@ bool invar_recipe_entry_identifies(const invar_recipe_entry *entry)
     if (entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET)
         return strcmp(entry->text, entry->key->default_text) != 0;
     return entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC;
-}
-
-/* Writes the canonical text unless `out` is NULL. Returns the number of its bytes. */
-static size_t write_canonical(char *out, size_t size, const invar_recipe *recipe)
-{
-    const char *section = "";
-    size_t used = 0;
-
-    for (int i = 0; i < recipe->schema->count; i++) {
-        invar_recipe_entry e;
-
-        invar_recipe_entry_get(&e, recipe, i);
-        if (!invar_recipe_entry_identifies(&e) || !e.text)
-            continue;
-        if (strcmp(section, e.key->section) != 0)
-            used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "[%s]\n",
-                                     e.key->section);
-        used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "%s = %s\n",
-                                 e.key->name, e.text);
-        section = e.key->section;
-    }
-    return used;
-}
-
-invar_status invar_recipe_canonical(char **out, size_t *bytes_out, const invar_recipe *recipe)
-{
-    size_t bytes = write_canonical(NULL, 0, recipe);
-
-    INVAR_TRY(INVAR_ALLOC(*out, bytes + 1, "recipe"));
-    (*out)[0] = '\0'; // if no value belongs to the identity
-    *bytes_out = write_canonical(*out, bytes + 1, recipe);
-    return INVAR_OK;
 }

@@ -186,12 +186,4 @@ void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe,
  */
 bool invar_recipe_entry_identifies(const invar_recipe_entry *entry);
 
-/*
- * *out = the values that belong to the identity, in schema order, as a recipe that reads back to
- * the same values. Equal values give equal bytes, whatever their notation and source, because
- * numbers are printed in their shortest exact form. The caller frees *out with invar_free.
- */
-invar_status invar_recipe_canonical(char **out, size_t *bytes_out,
-                                    const invar_recipe *recipe) INVAR_MUST_USE;
-
 #endif

@@ -181,10 +181,9 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
     memcpy(value.text, text, length);
     value.text[length] = '\0';
     status = recipe_value_convert(&value, key, where);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = value;
+    else
         invar_free(value.text);
-        return status;
-    }
-    *out = value;
-    return INVAR_OK;
+    return status;
 }

@@ -7,6 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,42 +41,21 @@ static invar_status check_uses(const invar_config_derived *f, const key_use *use
 
 /* ---- estimators with a trait ----------------------------------------------------------------- */
 
-static bool has_critic(const invar_estimator_traits *e)
-{
-    return e->critic;
-}
-
-static bool estimator_traits_discounts(const invar_estimator_traits *e)
-{
-    return e->discounts;
-}
-
-static bool is_grouped(const invar_estimator_traits *e)
-{
-    return e->grouped;
-}
-
-static bool is_scaled(const invar_estimator_traits *e)
-{
-    return e->scaled;
-}
-
-static bool takes_kl_coef(const invar_estimator_traits *e)
-{
-    return e->penalized && !e->critic; // kl-coef must be 0 with a critic
-}
+#define TRAIT(name) offsetof(invar_estimator_traits, name)
 
 /* Formats the estimators with a trait, "advantage-estimator = grpo or gspo", followed by `rest`. */
-static void format_estimators(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_traits *e),
-                              const char *rest)
+static void format_estimators(char out[NEEDS_SIZE], size_t trait, const char *rest)
 {
     const char *words[INVAR_ESTIMATOR_COUNT];
     char text[INVAR_CHOICES_TEXT_SIZE];
 
-    for (int i = 0; i < INVAR_ESTIMATOR_COUNT; i++)
-        words[i] = has(invar_estimator_traits_of((invar_estimator)i))
-                       ? invar_estimator_choices.words[i]
-                       : NULL;
+    for (int i = 0; i < INVAR_ESTIMATOR_COUNT; i++) {
+        const invar_estimator_traits *e = invar_estimator_traits_of((invar_estimator)i);
+        bool has = *(const bool *)((const char *)e + trait);
+        if (trait == TRAIT(penalized))
+            has = has && !e->critic; // kl-coef must be 0 with a critic
+        words[i] = has ? invar_estimator_choices.words[i] : NULL;
+    }
     invar_choices_text(text, sizeof text, &(invar_choices){words, INVAR_ESTIMATOR_COUNT}, ", ",
                        " or ");
     (void)snprintf(out, NEEDS_SIZE, "advantage-estimator = %s%s", text, rest);
@@ -147,7 +127,7 @@ static invar_status check_ckpt_uses(const invar_config_derived *f)
         {INVAR_KEY_OPD_TEACHER_NAME, f->config->opd_teacher_url[0], "opd-teacher-url"},
     };
 
-    format_estimators(critic, has_critic, "");
+    format_estimators(critic, TRAIT(critic), "");
     return CHECK_USES(f, uses);
 }
 
@@ -366,11 +346,11 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
         {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, e->scaled && !raw, scaled},
     };
 
-    format_estimators(critic, has_critic, "");
-    format_estimators(discount, estimator_traits_discounts, "");
-    format_estimators(penalty, takes_kl_coef, "; with others use kl-loss-coef");
-    format_estimators(grouped, is_grouped, "");
-    format_estimators(scaled, is_scaled, " and their normalisation of rewards");
+    format_estimators(critic, TRAIT(critic), "");
+    format_estimators(discount, TRAIT(discounts), "");
+    format_estimators(penalty, TRAIT(penalized), "; with others use kl-loss-coef");
+    format_estimators(grouped, TRAIT(grouped), "");
+    format_estimators(scaled, TRAIT(scaled), " and their normalisation of rewards");
     return CHECK_USES(f, uses);
 }
 

@@ -29,15 +29,10 @@ static const alias_row rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static bool is_key(invar_flag_alias_kind how)
-{
-    return how < INVAR_FLAG_ALIAS_ONLY;
-}
-
 static void fill_alias(invar_flag_alias *out, const alias_row *r)
 {
     *out = (invar_flag_alias){r->how, INVAR_KEY_NONE, NULL, r->sentence};
-    if (is_key(r->how))
+    if (r->how < INVAR_FLAG_ALIAS_ONLY)
         out->key = (invar_key)invar_recipe_find(invar_config_schema(), r->what);
     else if (r->how == INVAR_FLAG_ALIAS_ONLY)
         out->only = r->what;

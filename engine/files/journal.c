@@ -97,12 +97,11 @@ invar_status invar_journal_create(invar_journal **out, const char *path, const c
     INVAR_TRY(INVAR_ALLOC(j, 1, "a journal"));
     *j = (invar_journal){.fd = -1};
     status = create_file(j, path, lines, bytes);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = j;
+    else
         invar_journal_close(j);
-        return status;
-    }
-    *out = j;
-    return INVAR_OK;
+    return status;
 }
 
 /* Fails if the file was unlinked: its lines would be lost with the process. */
@@ -221,7 +220,7 @@ invar_status invar_journal_next(json_t **out, invar_journal_reader *r)
 {
     size_t rest = (size_t)(r->end - r->position), bytes;
     const char *line = r->position, *newline = rest ? memchr(line, '\n', rest) : NULL;
-    invar_status status = INVAR_OK;
+    INVAR_AUTO_JSON json_t *parsed = NULL;
 
     *out = NULL;
     if (!newline)
@@ -235,14 +234,12 @@ invar_status invar_journal_next(json_t **out, invar_journal_reader *r)
         r->checked = r->kind && has_sum(line, bytes);
     if (r->checked)
         INVAR_TRY(check_sum(r, line, bytes));
-    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(out, r->where, line, bytes)));
+    INVAR_TRY(invar_json_as_corrupt(invar_json_parse(&parsed, r->where, line, bytes)));
     if (r->line == 1 && r->kind)
-        status = invar_json_as_corrupt(check_version(r, *out));
-    if (status != INVAR_OK) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return status;
+        INVAR_TRY(invar_json_as_corrupt(check_version(r, parsed)));
+    *out = parsed;
+    parsed = NULL;
+    return INVAR_OK;
 }
 
 invar_status invar_journal_digest(invar_digest *out, const json_t *line, const char *key,

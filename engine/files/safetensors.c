@@ -59,10 +59,9 @@ size_t invar_safetensors_type_bytes(invar_safetensors_type type)
 
 struct invar_safetensors {
     int fd;
-    uint64_t data;   /* offset of the data */
-    uint64_t bytes;  /* size of the file */
-    json_t *header;  /* owns the names */
-    json_t *strings; /* borrowed from the header; NULL if there are no metadata */
+    uint64_t data;  /* offset of the data */
+    uint64_t bytes; /* size of the file */
+    json_t *header; /* owns the names */
     int64_t count;
     invar_safetensor *tensors;        /* (count) in header order */
     const invar_safetensor **by_data; /* (count) sorted by offset */
@@ -179,12 +178,9 @@ static invar_status read_tensors(invar_safetensors *file)
 
     json_object_foreach(file->header, name, value)
     {
-        if (strcmp(name, METADATA) != 0) {
-            INVAR_TRY(read_tensor(&file->tensors[file->count++], file, name, value));
-            continue;
-        }
-        INVAR_TRY(check_metadata(file, value));
-        file->strings = value;
+        INVAR_TRY(strcmp(name, METADATA) == 0
+                      ? check_metadata(file, value)
+                      : read_tensor(&file->tensors[file->count++], file, name, value));
     }
     return INVAR_OK;
 }
@@ -349,12 +345,11 @@ invar_status invar_safetensors_open(invar_safetensors **out, const char *path)
     INVAR_TRY(INVAR_ALLOC_ZEROED(file, 1, "safetensors"));
     invar_path_show(file->shown, path);
     status = open_file(file, path);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = file;
+    else
         invar_safetensors_close(file);
-        return status;
-    }
-    *out = file;
-    return INVAR_OK;
+    return status;
 }
 
 void invar_safetensors_close(invar_safetensors *file)
@@ -403,11 +398,6 @@ const invar_safetensor *invar_safetensors_find(const invar_safetensors *file, co
             high = middle;
     }
     return NULL;
-}
-
-const char *invar_safetensors_metadata(const invar_safetensors *file, const char *key)
-{
-    return json_string_value(json_object_get(file->strings, key));
 }
 
 #define FORM_SIZE 64

@@ -71,9 +71,6 @@ const invar_safetensor *invar_safetensors_at(const invar_safetensors *file, int6
 /* Returns the tensor with this name; NULL if it does not exist. */
 const invar_safetensor *invar_safetensors_find(const invar_safetensors *file, const char *name);
 
-/* Returns a string of __metadata__; NULL if absent. Borrowed until the file is closed. */
-const char *invar_safetensors_metadata(const invar_safetensors *file, const char *key);
-
 /* Returns INVAR_E_CORRUPT, with both in the message, unless the tensor has this type and shape. */
 invar_status invar_safetensors_expect(const invar_safetensors *file, const invar_safetensor *tensor,
                                       invar_safetensors_type type, int32_t rank,

@@ -175,12 +175,11 @@ invar_status invar_tar_writer_open(invar_tar_writer **out, const char *path)
     status = invar_path_check_output(path, MAGIC, AT_MAGIC);
     if (status == INVAR_OK)
         status = invar_file_writer_open(&writer->file, path);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = writer;
+    else
         invar_free(writer);
-        return status;
-    }
-    *out = writer;
-    return INVAR_OK;
+    return status;
 }
 
 void invar_tar_writer_close(invar_tar_writer *writer)

@@ -24,14 +24,6 @@ static invar_status zero_all(invar_grads *grads)
     return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
 }
 
-/* Bytes of a gradient with its padding. */
-static size_t padded_bytes(const invar_tensor *grad)
-{
-    size_t bytes = (size_t)(grad->shape[0] * grad->row_stride) * sizeof(float);
-
-    return invar_aligned(bytes);
-}
-
 /* Returns the tensor whose data is at offset at->data of the block. */
 static invar_tensor tensor_in_block(const invar_grads *grads, const invar_tensor *at)
 {
@@ -184,7 +176,8 @@ int invar_grads_chunk(const invar_model *model, const invar_param *p)
 
 static void extend_range(invar_byte_range *range, const invar_tensor *grad)
 {
-    size_t first = (uintptr_t)grad->data, bytes = padded_bytes(grad);
+    size_t first = (uintptr_t)grad->data;
+    size_t bytes = invar_aligned((size_t)(grad->shape[0] * grad->row_stride) * sizeof(float));
 
     if (range->bytes == 0)
         range->first = first;

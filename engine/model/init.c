@@ -86,12 +86,6 @@ static bool is_constant(const invar_param *p)
            (p->kind == INVAR_PARAM_ADAPTER && !invar_adapter_is_first(p));
 }
 
-/* Returns the std of A with rows of `cols` elements: the variance is 1 / (3 cols), as in peft. */
-static float adapter_std(int64_t cols)
-{
-    return 1.0f / invar_sqrtf(3.0f * (float)cols);
-}
-
 /* Zeroes the padding of A's rank. */
 static void zero_rank_padding(float *out, const invar_param *p)
 {
@@ -120,7 +114,7 @@ static invar_status initial_values(float *out, const invar_model *model, const i
     }
     if (p->kind == INVAR_PARAM_ADAPTER) {
         job.of_adapter = 1;
-        job.std = adapter_std(p->cols);
+        job.std = 1.0f / invar_sqrtf(3.0f * (float)p->cols); // variance 1 / (3 cols), as in peft
     }
     INVAR_TRY(invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_task, &job));
     if (p->kind == INVAR_PARAM_ADAPTER)

@@ -54,11 +54,6 @@ typedef struct code_points {
     invar_unicode_form form;
 } code_points;
 
-static bool is_composed_form(invar_unicode_form form)
-{
-    return form == INVAR_UNICODE_NFC || form == INVAR_UNICODE_NFKC;
-}
-
 static bool is_compatibility_form(invar_unicode_form form)
 {
     return form == INVAR_UNICODE_NFKC || form == INVAR_UNICODE_NFKD;
@@ -109,7 +104,7 @@ static void finish_code_points(code_points *p, size_t from)
     utf8proc_ssize_t count;
 
     order_marks(p, from);
-    if (!is_composed_form(p->form))
+    if (p->form != INVAR_UNICODE_NFC && p->form != INVAR_UNICODE_NFKC)
         return;
     count = utf8proc_normalize_utf32(p->at + from, (utf8proc_ssize_t)(p->count - from),
                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);

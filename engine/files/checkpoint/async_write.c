@@ -66,12 +66,11 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const in
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->copied_cond, NULL);
     status = open_copy_device(w);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = w;
+    else
         invar_checkpoint_writer_free(w);
-        return status;
-    }
-    *out = w;
-    return INVAR_OK;
+    return status;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */

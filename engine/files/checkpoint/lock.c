@@ -74,28 +74,25 @@ static invar_status read_owner(invar_checkpoint_owner *out, const char *path)
 
 static invar_status read_state(invar_checkpoint_owner *out, const char *save, int64_t step)
 {
-    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], *text;
-    invar_checkpoint_index index = {0};
-    invar_status status;
+    INVAR_AUTO(invar_checkpoint_index_release) invar_checkpoint_index index = {0};
+    INVAR_AUTO_FREE char *text = NULL;
+    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     size_t bytes;
 
     INVAR_TRY(invar_checkpoint_folder(folder, save, step, ""));
     INVAR_TRY(invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_STATE));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_STATE));
-    status = invar_checkpoint_index_parse(&index, INVAR_SHOWN_PATH(folder), text, bytes);
-    if (status == INVAR_OK) {
-        memcpy(out->uuid, index.state.uuid, sizeof out->uuid);
-        out->identity = index.state.identity;
-    }
-    invar_checkpoint_index_release(&index);
-    invar_free(text);
-    return status;
+    INVAR_TRY(invar_checkpoint_index_parse(&index, INVAR_SHOWN_PATH(folder), text, bytes));
+    memcpy(out->uuid, index.state.uuid, sizeof out->uuid);
+    out->identity = index.state.identity;
+    return INVAR_OK;
 }
 
 invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
                                          const char *save)
 {
-    int64_t *steps, count;
+    INVAR_AUTO_FREE int64_t *steps = NULL;
+    int64_t count;
     invar_status status = INVAR_E_NOTFOUND;
 
     INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
@@ -105,7 +102,6 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
             invar_error_clear();
     }
     *owned_out = count > 0;
-    invar_free(steps);
     return status == INVAR_E_NOMEM ? status : INVAR_OK;
 }
 

@@ -168,42 +168,29 @@ static invar_status check_tensor(const invar_checkpoint *c, const invar_safetens
                                  const invar_checkpoint_entry *e)
 {
     const invar_safetensor *t;
-    invar_digest *leaves, got;
+    INVAR_AUTO_FREE invar_digest *leaves = NULL;
+    INVAR_AUTO_FREE char *piece = NULL;
+    invar_digest got;
     size_t bytes;
-    char *piece;
-    invar_status status;
 
     INVAR_TRY(locate_tensor(&t, c, file, e));
     bytes = (size_t)t->elements * invar_safetensors_type_bytes(t->type);
     INVAR_TRY(INVAR_ALLOC(leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, "a tensor's leaves"));
-    status = INVAR_ALLOC(piece, PIECE, "a piece of a tensor");
-    if (status == INVAR_OK) {
-        status = hash_tensor(&got, file, t, piece, leaves);
-        invar_free(piece);
-    }
-    invar_free(leaves);
-    INVAR_TRY(status);
+    INVAR_TRY(INVAR_ALLOC(piece, PIECE, "a piece of a tensor"));
+    INVAR_TRY(hash_tensor(&got, file, t, piece, leaves));
     return invar_digest_equal(&got, &e->digest) ? INVAR_OK : fail_tensor(c, e, "is damaged");
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status set_path(char out[INVAR_PATH_SIZE], const invar_checkpoint *c,
-                             const invar_checkpoint_set *set)
-{
-    char name[INVAR_CHECKPOINT_FILE_SIZE];
-
-    snprintf(name, sizeof name, "%s.safetensors", set->name);
-    return invar_path_join(out, INVAR_PATH_SIZE, c->path, name);
-}
-
 /* Opens the file of a set. Any error of the reader is damage, because we wrote the file. */
 static invar_status open_set(invar_checkpoint *c, int64_t i)
 {
-    char path[INVAR_PATH_SIZE];
+    char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
     invar_status status;
 
-    INVAR_TRY(set_path(path, c, &c->index.sets[i]));
+    snprintf(name, sizeof name, "%s.safetensors", c->index.sets[i].name);
+    INVAR_TRY(invar_path_join(path, sizeof path, c->path, name));
     status = invar_safetensors_open(&c->sets[i], path);
     if (status == INVAR_E_UNSUPPORTED || status == INVAR_E_INVALID)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", invar_error_last()->message);
@@ -304,12 +291,11 @@ static invar_status open_at(invar_checkpoint **out, const char *folder, int64_t 
     (void)snprintf(c->path, sizeof c->path, "%s", folder);
     invar_path_show(c->shown, c->path);
     status = load_folder(c, step);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = c;
+    else
         invar_checkpoint_close(c);
-        return status;
-    }
-    *out = c;
-    return INVAR_OK;
+    return status;
 }
 
 static invar_status open_step(invar_checkpoint **out, const char *save, int64_t step)
@@ -404,7 +390,8 @@ static invar_status open_older(invar_checkpoint **out, const char *save, int64_t
 /* Lists the steps in SAVE except `step`. */
 static invar_status list_others(char *out, size_t size, bool *older, const char *save, int64_t step)
 {
-    int64_t *steps, count, others = 0;
+    INVAR_AUTO_FREE int64_t *steps = NULL;
+    int64_t count, others = 0;
     size_t used = 0;
 
     *older = false;
@@ -421,7 +408,6 @@ static invar_status list_others(char *out, size_t size, bool *older, const char 
         used = strlen(out);
         (void)snprintf(out + used, size - used, "%" PRId64 "%s", steps[i], left ? ", " : "");
     }
-    invar_free(steps);
     return INVAR_OK;
 }
 

@@ -84,6 +84,11 @@ typedef struct step_list {
     int64_t count, capacity;
 } step_list;
 
+static void release_steps(step_list *list)
+{
+    invar_free(list->items);
+}
+
 static invar_status add_step(step_list *list, int64_t step)
 {
     int64_t at = list->count;
@@ -170,7 +175,8 @@ invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time)
 
 invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, const char *save)
 {
-    int64_t *items = NULL, count = 0;
+    INVAR_AUTO_FREE int64_t *items = NULL;
+    int64_t count = 0;
 
     *by_time_out = *others_out = 0;
     if (!invar_path_exists(save))
@@ -178,7 +184,6 @@ invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, c
     INVAR_TRY(invar_checkpoint_list(&items, &count, save));
     for (int64_t i = 0; i < count; i++)
         *(invar_checkpoint_is_marked(save, items[i]) ? by_time_out : others_out) += 1;
-    invar_free(items);
     return INVAR_OK;
 }
 
@@ -275,27 +280,18 @@ static invar_status remove_marks(const char *save, const step_list *list)
 
 invar_status invar_checkpoint_remove_leftovers(const char *save)
 {
-    step_list partial = {0}, old = {0}, marks = {0};
-    invar_status status = scan_steps(&partial, save, ".tmp");
+    INVAR_AUTO(release_steps) step_list partial = {0};
+    INVAR_AUTO(release_steps) step_list old = {0};
+    INVAR_AUTO(release_steps) step_list marks = {0};
 
-    if (status == INVAR_OK)
-        status = remove_all(save, &partial, ".tmp");
-    if (status == INVAR_OK)
-        status = scan_steps(&old, save, ".old");
-    if (status == INVAR_OK)
-        status = restore_replaced(save, &old);
-    if (status == INVAR_OK)
-        status = remove_all(save, &old, ".old");
-    if (status == INVAR_OK)
-        status = scan_steps(&marks, save, BY_TIME);
-    if (status == INVAR_OK)
-        status = remove_marks(save, &marks);
-    if (status == INVAR_OK)
-        status = prune_by_time(save);
-    invar_free(marks.items);
-    invar_free(partial.items);
-    invar_free(old.items);
-    return status;
+    INVAR_TRY(scan_steps(&partial, save, ".tmp"));
+    INVAR_TRY(remove_all(save, &partial, ".tmp"));
+    INVAR_TRY(scan_steps(&old, save, ".old"));
+    INVAR_TRY(restore_replaced(save, &old));
+    INVAR_TRY(remove_all(save, &old, ".old"));
+    INVAR_TRY(scan_steps(&marks, save, BY_TIME));
+    INVAR_TRY(remove_marks(save, &marks));
+    return prune_by_time(save);
 }
 
 /* ---- latest ---------------------------------------------------------------------------------- */

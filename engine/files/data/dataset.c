@@ -41,6 +41,8 @@ struct invar_dataset {
     bool ordered;
 };
 
+/* ---- prompts --------------------------------------------------------------------------------- */
+
 static void *append_to_block(char **at, const void *from, size_t bytes)
 {
     void *to = *at;
@@ -120,7 +122,6 @@ static bool read_bound(int64_t *out, bool *has_out, const char **at)
 static invar_status split_path(char path[INVAR_PATH_SIZE], line_slice *out, const char *given)
 {
     const char *start = NULL, *at;
-    char shown[INVAR_PATH_SHOWN_SIZE];
     size_t length = strlen(given);
 
     *out = (line_slice){0};
@@ -131,17 +132,13 @@ static invar_status split_path(char path[INVAR_PATH_SIZE], line_slice *out, cons
     if (start) {
         at = start + 2;
         if (!read_bound(&out->first, &out->has_first, &at) || *at++ != ':' ||
-            !read_bound(&out->end, &out->has_end, &at) || strcmp(at, "]") != 0) {
-            invar_path_show(shown, given);
+            !read_bound(&out->end, &out->has_end, &at) || strcmp(at, "]") != 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected a slice of lines as @[10:20]",
-                              shown);
-        }
+                              INVAR_SHOWN_PATH(given));
         length = (size_t)(start - given);
     }
-    if (length >= INVAR_PATH_SIZE) {
-        invar_path_show(shown, given);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is too long", shown);
-    }
+    if (length >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is too long", INVAR_SHOWN_PATH(given));
     memcpy(path, given, length);
     path[length] = '\0';
     return INVAR_OK;
@@ -171,22 +168,26 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
+/* Appends a record, or drops it if it is too long. */
+static invar_status keep_record(invar_dataset *dataset, const invar_record_reader *reader,
+                                int64_t number, const invar_dataset_record *line)
+{
+    if (!too_long(line, reader->options))
+        return append_prompt(dataset, number, line);
+    dataset->dropped++;
+    return INVAR_OK;
+}
+
 static invar_status read_line(invar_dataset *dataset, const invar_record_reader *reader,
                               const char *where, int64_t number, const char *at, size_t bytes)
 {
-    invar_dataset_record line = {0};
-    invar_status status;
+    INVAR_AUTO(invar_dataset_record_release) invar_dataset_record line = {0};
 
     if (bytes > MAX_LINE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line has more than %zu bytes", where,
                           MAX_LINE);
-    status = invar_dataset_record_read(&line, reader, where, at, bytes);
-    if (status == INVAR_OK && too_long(&line, reader->options))
-        dataset->dropped++;
-    else if (status == INVAR_OK)
-        status = append_prompt(dataset, number, &line);
-    invar_dataset_record_release(&line);
-    return status;
+    INVAR_TRY(invar_dataset_record_read(&line, reader, where, at, bytes));
+    return keep_record(dataset, reader, number, &line);
 }
 
 /* Reads the lines of a slice. `file` is the path without the slice. */
@@ -226,31 +227,18 @@ static invar_status read_task(invar_dataset *dataset, const invar_record_reader 
                               const char *name)
 {
     for (int64_t i = 0; i < reader->options->task_size; i++) {
+        INVAR_AUTO(invar_dataset_record_release) invar_dataset_record line = {0};
         invar_builtin_task_item item;
-        invar_dataset_record line = {0};
-        invar_status status;
 
         INVAR_TRY(invar_builtin_task_make(&item, name, reader->options->seed, (uint32_t)i));
-        status = invar_dataset_record_plain(&line, reader, reader->options->path, item.prompt,
-                                            item.answer);
-        if (status == INVAR_OK && too_long(&line, reader->options))
-            dataset->dropped++;
-        else if (status == INVAR_OK)
-            status = append_prompt(dataset, i, &line);
-        invar_dataset_record_release(&line);
-        INVAR_TRY(status);
+        INVAR_TRY(invar_dataset_record_plain(&line, reader, reader->options->path, item.prompt,
+                                             item.answer));
+        INVAR_TRY(keep_record(dataset, reader, i, &line));
     }
     return INVAR_OK;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
-
-static invar_status new_dataset(invar_dataset **out)
-{
-    INVAR_TRY(INVAR_ALLOC(*out, 1, "data set"));
-    **out = (invar_dataset){0};
-    return INVAR_OK;
-}
 
 /* Completes a data set after all prompts were read. */
 static invar_status finish_dataset(invar_dataset *dataset, const invar_dataset_options *options)
@@ -263,15 +251,6 @@ static invar_status finish_dataset(invar_dataset *dataset, const invar_dataset_o
                           " tokens, rollout-max-prompt-len)",
                           shown, dataset->dropped, options->max_prompt_tokens);
     return INVAR_ALLOC(dataset->order, (size_t)dataset->count, shown);
-}
-
-static invar_status open_chat(invar_chat_template **out, const invar_dataset_options *options)
-{
-    *out = NULL;
-    if (!options->apply_chat_template)
-        return INVAR_OK;
-    return invar_chat_template_open(out, options->hf_dir, options->chat_template_path,
-                                    options->chat_template_kwargs);
 }
 
 static invar_status check_options(const invar_dataset_options *options)
@@ -332,8 +311,11 @@ static invar_status load_dataset(invar_dataset **out, const invar_dataset_option
 
     *out = NULL;
     INVAR_TRY(check_options(options));
-    INVAR_TRY(new_dataset(&dataset));
-    status = open_chat(&reader.chat, options);
+    INVAR_TRY(INVAR_ALLOC_ZEROED(dataset, 1, "data set"));
+    status = options->apply_chat_template ? invar_chat_template_open(&reader.chat, options->hf_dir,
+                                                                     options->chat_template_path,
+                                                                     options->chat_template_kwargs)
+                                          : INVAR_OK;
     if (status != INVAR_OK)
         goto done;
     if (text)
@@ -346,12 +328,11 @@ static invar_status load_dataset(invar_dataset **out, const invar_dataset_option
         status = finish_dataset(dataset, options);
 done:
     invar_chat_template_close(reader.chat);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = dataset;
+    else
         invar_dataset_close(dataset);
-        return status;
-    }
-    *out = dataset;
-    return INVAR_OK;
+    return status;
 }
 
 invar_status invar_dataset_open(invar_dataset **out, const invar_dataset_options *options,

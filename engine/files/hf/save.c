@@ -120,14 +120,6 @@ static invar_status read_tensor(const float **out, hf_saver *s, int64_t i)
     return invar_full_param_reader_read(out, &s->whole, &source, from->expert, 1);
 }
 
-static invar_status write_tensor(invar_safetensors_writer *writer, hf_saver *s, int64_t i)
-{
-    const float *data;
-
-    INVAR_TRY(read_tensor(&data, s, i));
-    return invar_safetensors_write_f32(writer, data, s->tensors[i].elements);
-}
-
 /* Sends this rank's shards of all tensors to rank 0. */
 static invar_status send_tensors(hf_saver *s)
 {
@@ -148,8 +140,11 @@ static invar_status write_shard(hf_saver *s, const char *name, int64_t first, in
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, name));
     INVAR_TRY(
         invar_safetensors_create(&writer, path, s->tensors + first, end - first, &metadata, 1));
-    for (int64_t i = first; i < end; i++)
-        INVAR_TRY(write_tensor(writer, s, i));
+    for (int64_t i = first; i < end; i++) {
+        const float *data;
+        INVAR_TRY(read_tensor(&data, s, i));
+        INVAR_TRY(invar_safetensors_write_f32(writer, data, s->tensors[i].elements));
+    }
     return invar_safetensors_commit(writer);
 }
 
@@ -198,14 +193,6 @@ static invar_status write_json(const hf_saver *s, const char *name, const json_t
     INVAR_TRY(invar_json_dump(&text, &bytes, value, JSON_INDENT(2) | JSON_SORT_KEYS, name));
     text[bytes++] = '\n'; // replaces the NUL
     return invar_file_write(path, text, bytes);
-}
-
-static invar_status write_index(const hf_saver *s)
-{
-    INVAR_AUTO_JSON json_t *index = json_object();
-
-    INVAR_TRY(build_index(index, s));
-    return write_json(s, INVAR_HF_INDEX, index);
 }
 
 static invar_status write_config(const hf_saver *s, const invar_hf_files *files)
@@ -276,6 +263,8 @@ static invar_status remove_old(const hf_saver *s)
 
 static invar_status save_model(hf_saver *s, int64_t max_bytes, const invar_hf_files *files)
 {
+    INVAR_AUTO_JSON json_t *index = json_object();
+
     INVAR_TRY(plan_tensors(s, max_bytes));
     if (s->model->layout && invar_comm_rank(s->model->layout->world) != 0)
         return send_tensors(s);
@@ -284,7 +273,10 @@ static invar_status save_model(hf_saver *s, int64_t max_bytes, const invar_hf_fi
     INVAR_TRY(write_config(s, files));
     INVAR_TRY(invar_hf_files_write(files, s->dir));
     INVAR_TRY(write_shards(s));
-    return s->shards > 1 ? write_index(s) : INVAR_OK;
+    if (s->shards == 1)
+        return INVAR_OK;
+    INVAR_TRY(build_index(index, s));
+    return write_json(s, INVAR_HF_INDEX, index);
 }
 
 invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters, const char *dir,

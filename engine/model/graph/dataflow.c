@@ -115,13 +115,6 @@ static content *write_memory(invar_dataflow_tracker *w, const void *name, const 
 
 /* ---- create and free ------------------------------------------------------------------------- */
 
-/* Records the point that a buffer holds before the first node. */
-static void enter_initial_point(invar_dataflow_tracker *w, int32_t entry)
-{
-    if (entry >= 0)
-        (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
-}
-
 invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *graph,
                                 const invar_graph_exec_args *run)
 {
@@ -141,8 +134,11 @@ invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_gra
     }
     for (int32_t i = 0; i < graph->n_buffers; i++)
         w->rooms[i] = -1;
-    for (int32_t i = 0; i < graph->n_buffers; i++)
-        enter_initial_point(w, graph->buffers[i].entry);
+    for (int32_t i = 0; i < graph->n_buffers; i++) { // the points that buffers hold at first
+        int32_t entry = graph->buffers[i].entry;
+        if (entry >= 0)
+            (void)write_memory(w, graph->points[entry].rows.data, &(sources){{entry}, 1});
+    }
     *out = w;
     return INVAR_OK;
 }

@@ -133,18 +133,16 @@ static invar_status check_patterns(const char *key, const json_t *patterns)
 /* Parses patterns; *out = NULL if the text is empty. The caller frees *out with json_decref. */
 static invar_status read_patterns(json_t **out, const char *key, const char *text)
 {
-    invar_status status;
+    INVAR_AUTO_JSON json_t *patterns = NULL;
 
     *out = NULL;
     if (!text[0])
         return INVAR_OK;
-    INVAR_TRY(invar_json_parse(out, key, text, strlen(text)));
-    status = check_patterns(key, *out);
-    if (status != INVAR_OK) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return status;
+    INVAR_TRY(invar_json_parse(&patterns, key, text, strlen(text)));
+    INVAR_TRY(check_patterns(key, patterns));
+    *out = patterns;
+    patterns = NULL;
+    return INVAR_OK;
 }
 
 static invar_status store_patterns(char out[INVAR_LORA_PATTERN_SIZE], const char *key,

@@ -44,7 +44,6 @@ struct invar_dump {
     char *points; /* list of names */
     file *files;
     int64_t count, capacity;
-    int64_t complete; /* number of points that were written at once */
 };
 
 /* ---- create and free ------------------------------------------------------------------------- */
@@ -76,7 +75,6 @@ static void discard_files(invar_dump *dump)
     for (int64_t i = 0; i < dump->count; i++)
         invar_free(dump->files[i].start);
     dump->count = 0;
-    dump->complete = 0;
     invar_rank_buffer_release(&dump->kept);
     dump->n_kept = 0;
 }
@@ -431,44 +429,31 @@ static invar_status complete_file(const invar_dump *dump, const file *f)
     return INVAR_OK;
 }
 
-/* Writes a small array as a file. */
-static invar_status write_array(const invar_dump *dump, const char *name, const char *suffix,
-                                const char *type, const void *data, int64_t count, size_t size)
+/* Writes the first row of each sample and the number of rows. */
+static invar_status write_starts(const invar_dump *dump, file *f)
 {
     INVAR_AUTO_FREE char *block = NULL;
-    size_t bytes = (size_t)count * size;
+    int64_t count = f->starts + 1;
+    size_t bytes = (size_t)count * sizeof *f->start;
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(path_of(path, dump, name, suffix));
+    INVAR_TRY(INVAR_GROW(f->start, f->capacity, f->starts, count, "a dump"));
+    f->start[f->starts] = f->shape[0];
+    INVAR_TRY(path_of(path, dump, f->name, ".starts.npy"));
     INVAR_TRY(INVAR_ALLOC(block, HEADER + bytes, "a dump"));
-    make_header(block, type, &count, 1);
-    if (bytes > 0)
-        memcpy(block + HEADER, data, bytes);
+    make_header(block, "<i8", &count, 1);
+    memcpy(block + HEADER, f->start, bytes);
     return invar_file_write(path, block, HEADER + bytes);
-}
-
-invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data, size_t bytes)
-{
-    INVAR_TRY(check_name(point));
-    if (dump->keeps)
-        return INVAR_OK;
-    INVAR_TRY(write_array(dump, point, ".npy", "|u1", data, (int64_t)bytes, 1));
-    dump->complete++;
-    return INVAR_OK;
 }
 
 invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
 {
-    *count_out = dump->count + dump->complete;
+    *count_out = dump->count;
     for (int64_t i = 0; i < dump->count; i++) {
         file *f = &dump->files[i];
         INVAR_TRY(complete_file(dump, f));
-        if (f->whole)
-            continue;
-        INVAR_TRY(INVAR_GROW(f->start, f->capacity, f->starts, f->starts + 1, "a dump"));
-        f->start[f->starts] = f->shape[0];
-        INVAR_TRY(write_array(dump, f->name, ".starts.npy", "<i8", f->start, f->starts + 1,
-                              sizeof *f->start));
+        if (!f->whole)
+            INVAR_TRY(write_starts(dump, f));
     }
     discard_files(dump);
     return INVAR_OK;

@@ -2,7 +2,7 @@
  * dump.h - writes selected tensors of a step as .npy files.
  *
  * FOLDER/POINT.npy has format version 1.0, C order, little-endian: f32 as <f4, bf16 widened to <f4
- * (the same values), i32 and i64 as <i4 and <i8, bytes as |u1. Rows of samples are concatenated;
+ * (the same values), i32 and i64 as <i4 and <i8. Rows of samples are concatenated;
  * FOLDER/POINT.starts.npy (<i8) has the first row of each sample, then the number of rows.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -36,8 +36,6 @@ bool invar_dump_wants(const invar_dump *dump, const char *point);
 /* Adds rows to a point. `samples` is NULL for a complete tensor, which has no starts. */
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
                              const invar_row_offsets *samples) INVAR_MUST_USE;
-invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data,
-                              size_t bytes) INVAR_MUST_USE;
 
 /*
  * Pack appends the rows kept since the last pack; unpack adds those of another rank after the

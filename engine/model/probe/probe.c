@@ -606,24 +606,7 @@ static invar_status read_digests(invar_probe *probe)
     return INVAR_OK;
 }
 
-/* ---- bytes and digests ----------------------------------------------------------------------- */
-
-invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data, size_t bytes)
-{
-    invar_tree_shard shard = {data, 1, bytes, bytes};
-
-    if (point == -1)
-        return INVAR_OK;
-    INVAR_TRY(check_number(probe, point));
-    if (point >= 0) {
-        INVAR_TRY(check_open(probe, point, true));
-        INVAR_TRY(add_leaves(probe, &probe->values[point], &(invar_tree_input){&shard, 1}));
-        probe->values[point].complete = true;
-    }
-    return is_dumped(probe, point)
-               ? invar_dump_bytes(probe->dump, point_name(probe, point), data, bytes)
-               : INVAR_OK;
-}
+/* ---- digests --------------------------------------------------------------------------------- */
 
 invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_digest *digest)
 {

@@ -4,7 +4,7 @@
  * The value of a point is the root of a tree hash (base/hash.h). Rows of activations come one
  * micro-batch at a time, with complete samples in order; every sample is a shard of the tree, so
  * the root does not depend on how samples are grouped into micro-batches. A complete tensor has the
- * number of shards that the point declares, as in the op hash.tree; bytes are one shard.
+ * number of shards that the point declares, as in the op hash.tree.
  *
  *     invar_probe_new(&probe, &(invar_probe_options){.level = INVAR_PROBE_POINT});
  *     invar_probe_begin(probe, NULL);                  per step
@@ -66,13 +66,10 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
                               const invar_row_offsets *samples) INVAR_MUST_USE;
 
 /*
- * Set the complete value of a point from a tensor, or from bytes. A second value in the same step
- * is an error.
+ * Sets the complete value of a point from a tensor. A second value in the same step is an error.
  */
 invar_status invar_probe_tensor(invar_probe *probe, int64_t point,
                                 const invar_tensor *tensor) INVAR_MUST_USE;
-invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data,
-                               size_t bytes) INVAR_MUST_USE;
 
 /*
  * Like invar_probe_rows and invar_probe_tensor, for tensors in device memory. A device-local tensor

@@ -179,14 +179,6 @@ static invar_status ensure_row_offsets(invar_rollout_points *s, int64_t rows)
     return status;
 }
 
-/* Number of leaves of one row: its data, and its scales. */
-static int64_t leaves_per_row(const invar_tensor *rows)
-{
-    int64_t ends[2] = {0, 1};
-
-    return invar_hash_leaf_count(rows, &(invar_row_offsets){ends, 1});
-}
-
 /* Adds the statistics of each row, read back to the host. */
 static invar_status add_row_stats(invar_rollout_points *s, int64_t index, const invar_tensor *rows,
                                   const invar_row_samples *owners)
@@ -240,7 +232,9 @@ invar_status invar_rollout_points_flush(void *sequences)
 static invar_status hash_rows(invar_rollout_points *s, int64_t index, const invar_tensor *rows,
                               const invar_row_samples *owners)
 {
-    int64_t count = rows->shape[0], each = leaves_per_row(rows);
+    static const int64_t one[] = {0, 1};
+    int64_t count = rows->shape[0];
+    int64_t each = invar_hash_leaf_count(rows, &(invar_row_offsets){one, 1}); // data, and scales
 
     INVAR_TRY(ensure_row_offsets(s, count));
     if (invar_leaf_hasher_full(&s->leaves, count * each))

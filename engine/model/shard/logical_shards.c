@@ -173,11 +173,6 @@ typedef struct shard_gather {
     char *all;
 } shard_gather;
 
-static size_t shard_bytes(const shard_gather *g, int64_t piece)
-{
-    return (g->counts ? (size_t)g->counts[piece] : 1) * g->size;
-}
-
 /* Contributors of the logical shards of an expert, and of the following experts up to `end`. */
 typedef struct contributors {
     int of[INVAR_LINEAR_MAX_SHARDS];
@@ -212,7 +207,7 @@ static size_t walk_shards(shard_gather *g, char *out)
         contributors who = {.end = 0};
 
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++, piece++) {
-            size_t bytes = shard_bytes(g, piece);
+            size_t bytes = (g->counts ? (size_t)g->counts[piece] : 1) * g->size;
             int giver;
             if (k / p->split.shards >= who.end)
                 find_contributors(&who, model, p, k / p->split.shards);

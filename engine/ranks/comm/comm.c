@@ -221,40 +221,29 @@ invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_ou
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void request_free(invar_comm_request *request)
+static void request_release(invar_comm_request **request)
 {
-    if (!request)
+    if (!*request)
         return;
-    invar_free(request->messages);
-    invar_free(request->requests);
-    invar_free(request);
-}
-
-static invar_status request_new(invar_comm_request **out, int size)
-{
-    invar_comm_request *request;
-    invar_status status;
-
-    INVAR_TRY(INVAR_ALLOC_ZEROED(request, 1, "a call between ranks"));
-    status =
-        INVAR_ALLOC(request->messages, 2 * (size_t)size, "the messages of a call between ranks");
-    if (status != INVAR_OK) {
-        invar_free(request);
-        return status;
-    }
-    *out = request;
-    return INVAR_OK;
+    invar_free((*request)->messages);
+    invar_free((*request)->requests);
+    invar_free(*request);
 }
 
 static invar_status acquire_request(invar_comm_request **out, invar_comm *comm)
 {
-    if (comm->spare) {
-        *out = comm->spare;
-        comm->spare = comm->spare->next;
+    INVAR_AUTO(request_release) invar_comm_request *request = comm->spare;
+
+    if (request) {
+        comm->spare = request->next;
     } else {
-        INVAR_TRY(request_new(out, comm->size));
+        INVAR_TRY(INVAR_ALLOC_ZEROED(request, 1, "a call between ranks"));
+        INVAR_TRY(INVAR_ALLOC(request->messages, 2 * (size_t)comm->size,
+                              "the messages of a call between ranks"));
     }
-    (*out)->comm = comm;
+    request->comm = comm;
+    *out = request;
+    request = NULL;
     return INVAR_OK;
 }
 
@@ -536,10 +525,8 @@ invar_status invar_comm_simulated(invar_comm **out, int rank, int size)
 static void drop_spare(invar_comm *comm)
 {
     while (comm->spare) {
-        invar_comm_request *next = comm->spare->next;
-
-        request_free(comm->spare);
-        comm->spare = next;
+        INVAR_AUTO(request_release) invar_comm_request *first = comm->spare;
+        comm->spare = first->next;
     }
 }
 

@@ -292,10 +292,9 @@ invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
     INVAR_TRY(load_module(&like.nccl, options->module));
     INVAR_TRY(invar_comm_split(&comm, host, 0, invar_comm_rank(host), START, options->seconds));
     status = join_group(&like, comm, options->seconds);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = comm;
+    else
         invar_comm_free(comm);
-        return status;
-    }
-    *out = comm;
-    return INVAR_OK;
+    return status;
 }

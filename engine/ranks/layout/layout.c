@@ -208,11 +208,6 @@ int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *co
     return (rank * layout->context.size + coords->context) * layout->tensor.size + coords->tensor;
 }
 
-int invar_layout_unit_rank(int64_t unit, int size)
-{
-    return (int)(unit % size);
-}
-
 /*
  * The first count % size ranks get one more; this form cannot overflow, unlike count * rank / size.
  */

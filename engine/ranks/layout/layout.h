@@ -151,13 +151,6 @@ static inline bool invar_layout_is_pipelined(const invar_layout *layout)
 
 /* ---- who holds what -------------------------------------------------------------------------- */
 
-/*
- * Returns the data-parallel rank that computes gradient unit `unit` of an optimizer step: unit mod
- * size. Round robin lets the ranks compute neighboring units at the same time, so that the sum over
- * units can follow them in order.
- */
-int invar_layout_unit_rank(int64_t unit, int size);
-
 typedef struct invar_index_range {
     int64_t first, count;
 } invar_index_range;

@@ -27,7 +27,6 @@
 struct invar_chat_template {
     invar_line_process *program;
     invar_json_text line; /* request to the child */
-    invar_digest hash;
 };
 
 /* Template and variables that the child is started with. */
@@ -186,22 +185,13 @@ static void append_value(invar_json_text *line, const char *json, size_t bytes)
             line->data[i] = ' ';
 }
 
-static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
-{
-    uint64_t length = bytes;
-
-    invar_hasher_update(hasher, &length, sizeof length);
-    invar_hasher_update(hasher, text, bytes);
-}
-
 static invar_status handshake(invar_chat_template *chat, const template_source *b)
 {
+    INVAR_AUTO_JSON json_t *answer = NULL;
+    INVAR_AUTO_FREE char *variables = NULL;
     const char *tool_text = b->tool_text ? b->tool_text : "";
     invar_json_text *line = &chat->line;
-    invar_hasher hasher;
-    char *variables;
     size_t bytes;
-    json_t *answer;
 
     INVAR_TRY(invar_json_dump(&variables, &bytes, b->variables,
                               JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII,
@@ -214,15 +204,7 @@ static invar_status handshake(invar_chat_template *chat, const template_source *
     invar_json_text_key(line, "variables");
     invar_json_text_value(line, variables, bytes);
     invar_json_text_close(line, '}');
-    invar_hasher_init(&hasher);
-    hash_text(&hasher, b->text, strlen(b->text));
-    hash_text(&hasher, tool_text, strlen(tool_text));
-    hash_text(&hasher, variables, bytes);
-    invar_hasher_final(&chat->hash, &hasher);
-    invar_free(variables);
-    INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
-    json_decref(answer);
-    return INVAR_OK;
+    return invar_embedded_script_ask(&answer, chat->program, NAME, line, true);
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -260,12 +242,11 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
     invar_free(b.tool_file);
     json_decref(b.config);
     json_decref(b.variables);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = chat;
+    else
         invar_chat_template_close(chat);
-        return status;
-    }
-    *out = chat;
-    return INVAR_OK;
+    return status;
 }
 
 invar_status invar_chat_template_open(invar_chat_template **out, const char *hf_dir,
@@ -281,11 +262,6 @@ void invar_chat_template_close(invar_chat_template *chat)
     invar_line_process_close(chat->program);
     invar_json_text_release(&chat->line);
     invar_free(chat);
-}
-
-void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat)
-{
-    *out = chat->hash;
 }
 
 /* ---- rendering ------------------------------------------------------------------------------- */

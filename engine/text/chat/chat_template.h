@@ -52,10 +52,4 @@ invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_cha
                                         const char *messages, const char *tools,
                                         bool add_generation_prompt) INVAR_MUST_USE;
 
-/*
- * Writes the digest of the templates' texts, their variables and kwargs to *out. It is part of the
- * identity of a data set.
- */
-void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat);
-
 #endif

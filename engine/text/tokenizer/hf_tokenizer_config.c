@@ -34,21 +34,16 @@ static invar_status override_special_tokens(json_t **config, json_t *special, co
 
 invar_status invar_tokenizer_config_read(json_t **out, const char *dir)
 {
-    json_t *config, *special = NULL;
-    invar_status status;
+    INVAR_AUTO_JSON json_t *config = NULL;
+    INVAR_AUTO_JSON json_t *special = NULL;
 
     *out = NULL;
     INVAR_TRY(read_config_file(&config, dir, "tokenizer_config.json"));
-    status = INVAR_OK;
     if (!config || (json_is_object(config) && !json_object_get(config, "added_tokens_decoder")))
-        status = read_config_file(&special, dir, "special_tokens_map.json");
+        INVAR_TRY(read_config_file(&special, dir, "special_tokens_map.json"));
     if (special)
-        status = override_special_tokens(&config, special, dir);
-    json_decref(special);
-    if (status != INVAR_OK) {
-        json_decref(config);
-        return status;
-    }
+        INVAR_TRY(override_special_tokens(&config, special, dir));
     *out = config;
+    config = NULL;
     return INVAR_OK;
 }

@@ -407,12 +407,11 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
     invar_free(r.normal);
     invar_free(r.names);
     json_decref(root);
-    if (status != INVAR_OK) {
+    if (status == INVAR_OK)
+        *out = r.t;
+    else
         invar_tokenizer_free(r.t);
-        return status;
-    }
-    *out = r.t;
-    return INVAR_OK;
+    return status;
 }
 
 static invar_status read_config(char **out, size_t *bytes_out, const char *dir)

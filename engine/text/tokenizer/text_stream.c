@@ -166,13 +166,6 @@ static invar_status push_string(invar_text_stream *stream, const invar_text_deco
     return append_text(&stream->joined, text, bytes);
 }
 
-static invar_status push_bytes(invar_text_stream *stream, const char *text, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        INVAR_TRY(push_byte(&stream->joined, text[i]));
-    return INVAR_OK;
-}
-
 static invar_status push_token(invar_text_stream *stream, const invar_tokenizer *t, int32_t id)
 {
     const invar_text_decoder *decoder = &t->pipeline.decoder;
@@ -181,10 +174,11 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
 
     if (t->flags[id] & INVAR_TOKEN_IS_BYTE)
         INVAR_TRY(push_run_byte(stream, text[0]));
-    else if (decoder->byte_level)
-        INVAR_TRY(push_bytes(stream, text, bytes));
-    else
+    else if (!decoder->byte_level)
         INVAR_TRY(push_string(stream, decoder, text, bytes));
+    else
+        for (size_t i = 0; i < bytes; i++)
+            INVAR_TRY(push_byte(&stream->joined, text[i]));
     stream->started = true;
     return INVAR_OK;
 }

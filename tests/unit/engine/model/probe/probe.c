@@ -198,11 +198,11 @@ static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
         }
 }
 
-static void test_engine_probe__bytes_digests_and_leaves(void **state)
+static void test_engine_probe__digests_and_leaves(void **state)
 {
-    static uint8_t data[2 * INVAR_TREE_LEAF_BYTES + 5];
+    static int32_t data[INVAR_TREE_LEAF_BYTES / 2 + 5]; // two leaves and a part of a third
     invar_tree_shard shard = {data, 1, sizeof data, sizeof data};
-    invar_tensor like = invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, 1);
+    invar_tensor like = invar_tensor_2d(data, INVAR_DTYPE_I32, 1, sizeof data / sizeof *data);
     invar_ledger_point a = make_point("a", &like), b = make_point("b", &like);
     invar_digest expected, leaves[3], given = {{1, 2, 3}};
     invar_probe *probe = new_probe(1);
@@ -211,10 +211,10 @@ static void test_engine_probe__bytes_digests_and_leaves(void **state)
     int64_t na, nb, count;
 
     (void)state;
-    data[20000] = 4;
+    data[5000] = 4;
     assert_ok(invar_probe_define(&na, probe, &a));
     assert_ok(invar_probe_define(&nb, probe, &b));
-    assert_ok(invar_probe_bytes(probe, na, data, sizeof data));
+    assert_ok(invar_probe_tensor(probe, na, &like));
     assert_ok(invar_probe_digest(probe, nb, &given));
     assert_fails(invar_probe_digest(probe, nb, &given), INVAR_E_STATE, "\"b\" has its value");
     assert_ok(invar_probe_finish(&result, probe));
@@ -280,7 +280,6 @@ static void test_engine_probe__levels_above_are_ignored(void **state)
     assert_int_equal(number, -1);
     assert_ok(invar_probe_rows(probe, number, &x, &one));
     assert_ok(invar_probe_tensor(probe, number, &x));
-    assert_ok(invar_probe_bytes(probe, number, "x", 1));
     assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.count, 0);
@@ -440,11 +439,13 @@ static void define_tokens(invar_probe *probe)
                                 .shape = (const int64_t[]){4},
                                 .dims = 1,
                                 .shards = 1};
+    int32_t values[4] = {1, 2, 3, 4};
+    invar_tensor four = invar_tensor_1d(values, INVAR_DTYPE_I32, 4);
     int64_t number;
 
     assert_ok(invar_probe_define(&number, probe, &point));
     assert_int_equal(number, 0);
-    assert_ok(invar_probe_bytes(probe, number, "abcd", 4));
+    assert_ok(invar_probe_tensor(probe, number, &four));
 }
 
 /* Formats a point as "name phase kind op level input input". */
@@ -671,7 +672,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__rows_do_not_depend_on_micro_batches),
         cmocka_unit_test(test_engine_probe__where_a_sample_ends_is_hashed),
         cmocka_unit_test(test_engine_probe__whole_equals_the_op_hash_tree),
-        cmocka_unit_test(test_engine_probe__bytes_digests_and_leaves),
+        cmocka_unit_test(test_engine_probe__digests_and_leaves),
         cmocka_unit_test(test_engine_probe__tensors_that_are_hashed),
         cmocka_unit_test(test_engine_probe__levels_above_are_ignored),
         cmocka_unit_test(test_engine_probe__many_names),

@@ -1,6 +1,5 @@
 /*
- * layout.c - tests of layouts: ranges and units per rank, groups per axis, and ranks by
- * coordinates.
+ * layout.c - tests of layouts: ranges per rank, groups per axis, and ranks by coordinates.
  *
  * Expected ranks and ranges are computed by other formulas here. Ranks of a real group are threads;
  * simulated layouts must give every rank the coordinates that number it.
@@ -13,14 +12,6 @@
 
 static const int sizes[] = {1, 2, 3, 4, 7, 8, 64, INVAR_COMM_MAX_SIZE};
 enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static void test_layout__units_are_assigned_round_robin(void **state)
-{
-    (void)state;
-    for (int i = 0; i < SIZES; i++)
-        for (int64_t u = 0; u < 20; u++)
-            assert_int_equal(invar_layout_unit_rank(u, sizes[i]), u % sizes[i]);
-}
 
 static void test_layout__ranges_are_even(void **state)
 {
@@ -195,7 +186,6 @@ static void test_layout__simulated_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout__units_are_assigned_round_robin),
         cmocka_unit_test(test_layout__ranges_are_even),
         cmocka_unit_test(test_layout__one_rank_divides_nothing),
         cmocka_unit_test(test_layout__axes),

@@ -431,27 +431,6 @@ static void test_chat_template_open__works_under_a_lower_limit(void **state)
     with_real_python("ulimit -v 600000", "", check_opens);
 }
 
-static void test_chat_template_hash__is_of_text_and_variables(void **state)
-{
-    static const char *const sources[][2] = {
-        {"a", ""}, {"b", ""}, {"a", "{\"x\": 1}"}, {"a", "{\"x\": 2}"}, {"a", "{\"y\": 1}"}};
-    invar_digest digests[5], again;
-    invar_chat_template *chat;
-
-    (void)state;
-    for (size_t i = 0; i < 5; i++) {
-        chat = open_text(sources[i][0], sources[i][1]);
-        invar_chat_template_hash(&digests[i], chat);
-        invar_chat_template_close(chat);
-        for (size_t j = 0; j < i; j++)
-            assert_false(invar_digest_equal(&digests[i], &digests[j]));
-    }
-    chat = open_text("a", "{ \"x\" : 1 }");
-    invar_chat_template_hash(&again, chat);
-    invar_chat_template_close(chat);
-    assert_true(invar_digest_equal(&again, &digests[2]));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,7 +446,6 @@ int main(void)
         cmocka_unit_test(test_chat_template_render__ends_a_child_that_hangs),
         cmocka_unit_test(test_chat_template_open__names_what_is_wrong_with_python),
         cmocka_unit_test(test_chat_template_open__works_under_a_lower_limit),
-        cmocka_unit_test(test_chat_template_hash__is_of_text_and_variables),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
