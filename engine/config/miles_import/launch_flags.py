@@ -12,6 +12,15 @@ PLUGIN = re.compile(r"/|\.(py|so)$")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
+def printable(path):
+    """The name of a file need not be UTF-8."""
+    return path.encode("utf-8", "replace").decode()
+
+
+def place(word):
+    return {"file": printable(word.file), "line": word.line}
+
+
 def is_flag(text):
     return re.match(r"--[^0-9.]", text, re.S) is not None
 
@@ -70,8 +79,7 @@ class Import:
                     self.rows.setdefault(name, row)
 
     def note(self, kind, shown, why, word=None):
-        self.notes.append({"kind": kind, "flag": shown, "why": why,
-                           "file": word.file if word else None, "line": word.line if word else 0})
+        self.notes.append({"kind": kind, "flag": shown, "why": why, **(place(word) if word else {})})
 
     def note_flag(self, kind, flag, why):
         self.note(kind, flag.shown, why, flag.word)
@@ -215,16 +223,16 @@ def first(path, text, aliases, keys):
         shell = Shell(path)
         done = Import(*words_of(shell, decode(bytes(text), path)), aliases, keys)
     except Refused as error:
-        return {"refused": str(error).encode("utf-8", "replace").decode()}
+        return {"refused": printable(str(error))}
     except RecursionError:
-        return {"refused": f"{os.path.basename(path)}: commands are nested too deep"}
+        return {"refused": printable(f"{os.path.basename(path)}: commands are nested too deep")}
     for (file, line), raw in shell.unread.items():
         done.note(LOST, raw, "this file of source is not beside the script: its flags are missing",
                   Field("", None, False, False, raw, file, line))
     done.read()
     done.defaults()
     values = [{"key": key, "text": text, **({} if not flag else {
-        "flag": flag.shown, "file": flag.word.file, "line": flag.word.line})}
+        "flag": flag.shown, **place(flag.word)})}
         for key, (text, flag) in done.values.items()]
     return {"values": values, "notes": done.notes}
 

@@ -311,7 +311,7 @@ static void write_notes(FILE *out, const invar_import *import, invar_import_kind
         any = true;
         fprintf(out, "#   %s", n->flag);
         if (n->file)
-            fprintf(out, " (%s:%d)", n->file, n->line);
+            fprintf(out, " (%s:%d)", INVAR_SHOWN_PATH(n->file), n->line);
         fprintf(out, ": %s\n", n->why);
     }
 }

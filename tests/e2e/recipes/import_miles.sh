@@ -227,6 +227,13 @@ expect 0 'rollout-lag = 1' import-miles changed.sh
 change 's/^set -ex/X=(/'
 expect 129 'changed.sh:5: an operator within an array' import-miles changed.sh
 expect 2 "none.sh" import-miles none.sh
+# The name of a script is one printable line, also if it is none, or not UTF-8.
+for name in $'a\nlr = 5\e.sh' $'caf\xe9.sh'; do
+    printf 'python3 train.py --lr 1 --made-up\n' >"$name"
+    expect 1 'made-up: unknown flag' import-miles "$name" --out named.ini
+    holds [ "$(grep -a '^lr' named.ini)" = 'lr = 1' ]
+    holds grep -q '^#   --made-up (.*?.*sh:1): unknown flag' named.ini
+done
 expect 129 'expected SCRIPT' import-miles
 
 # Flags of other programs are understood, or rejected with an explanation.
