@@ -79,7 +79,8 @@ class Import:
                     self.rows.setdefault(name, row)
 
     def note(self, kind, shown, why, word=None):
-        self.notes.append({"kind": kind, "flag": shown, "why": why, **(place(word) if word else {})})
+        where = place(word) if word else {}
+        self.notes.append({"kind": kind, "flag": shown, "why": why, **where})
 
     def note_flag(self, kind, flag, why):
         self.note(kind, flag.shown, why, flag.word)

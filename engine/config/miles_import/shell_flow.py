@@ -34,7 +34,8 @@ class Shell(Values):
     def apart(self, env, node):
         """Follows commands of a process of its own, whose variables are lost."""
         kept = self.returns, self.breaks, self.ends
-        self.returns, self.ends, self.breaks = [], [], None if self.breaks is None else []
+        self.returns, self.breaks = [None if k is None else [] for k in kept[:2]]
+        self.ends = []
         self.run(node, dict(env))
         self.returns, self.breaks, self.ends = kept
 
@@ -50,6 +51,8 @@ class Shell(Values):
         return self.run(node, env)
 
     def run_function(self, env, name, node):
+        if name in ("exit", "echo", "kill", "true", ":"):  # a trap may have it
+            self.dirty(env, f"the function {name}")
         env[name + "()"] = (node, self.file)
         return env
 
@@ -84,7 +87,7 @@ class Shell(Values):
 
     def run_simple(self, env, words, extra, risky, line):
         self.expand_all(env, extra)
-        if risky and any(w.name for w in words[:1]):
+        if risky:
             return join(self.command(dict(env), words, line), env)
         return self.command(env, words, line)
 
@@ -103,9 +106,11 @@ class Shell(Values):
     def value_of(self, env, word):
         if word.array is None:
             return self.scalar(env, word.parts[2:])
-        if any(w.raw.startswith("[") for w in word.array):
-            return Unknown(COMPUTED)
-        return Array(self.expand_all(env, word.array))
+        fields, indexed = self.expand_all(env, word.array), False
+        for each in word.array:
+            if each.raw.startswith("["):
+                indexed = self.math(env, each.parts)
+        return indexed or Array(fields)
 
     def assign_word(self, env, word):
         value = self.value_of(env, word)
@@ -129,7 +134,9 @@ class Shell(Values):
         if env is not None and name in ("builtin", "command"):
             self.dirty(env, f"NAME=value {name}")
         for name, value in own.items() if env is not None and (inside or declares) else ():
-            if declares or env.get(name, ENV) != value or before.get(name, ENV) == ENV:
+            if env.get(name + " r") and not before.get(name + " r"):
+                self.dirty(env, f"{name} is readonly")
+            elif declares or env.get(name, ENV) != value or before.get(name, ENV) == ENV:
                 self.forget(env, name)
             else:
                 env[name] = before[name]
@@ -181,6 +188,8 @@ class Shell(Values):
 
     def find_train(self, fields, line):
         """Keeps the words behind train.py, if the command starts it."""
+        if fields[0].text in ("xargs", "parallel", "find"):
+            fields = [*fields, fields[0]._replace(why="it may add words", many=True)]
         python = bool(fields[0].why)
         for i, field in enumerate(fields):
             file = os.path.basename(field.raw.strip("\"" + QUOTE) if field.why else field.text)
@@ -197,18 +206,22 @@ class Shell(Values):
 
     def declare(self, env, command, words):
         options = ""
-        for word in words:
+        before = [self.value_of(env, word) if word.name else self.expand(env, word)
+                  for word in words]  # before the first assignment
+        for word, value in zip(words, before):
             if word.name:
+                braces = any(kind == "braces" for kind, _, _ in word.parts)
                 self.declare_one(env, command, options, word.name, word.append,
-                                 self.value_of(env, word))
+                                 Unknown(BRACES) if braces else value)
                 if word.index is not None:
+                    self.math(env, [("text", word.index, "q")])
                     self.forget(env, word.name)
                 continue
-            for field in self.expand(env, word):
+            for field in value:
                 found = re.fullmatch(r"([A-Za-z_]\w*)(?:(\+?)=(.*))?", field.text, re.A | re.S)
                 if field.text[:1] in "-+" and field.text and not field.why:
                     options += field.text
-                elif field.why or field.maybe or not found:
+                elif field.why or field.maybe or not found or (found.group(3) or "")[:1] == "(":
                     self.dirty(env, f"{command} {field.raw}")
                 else:
                     name, append, value = found.groups()
@@ -216,7 +229,7 @@ class Shell(Values):
         return env
 
     def declare_one(self, env, command, options, name, append, value):
-        if set("fFp") & set(options):
+        if set("fFp") & set(options) or (command == "local" and not self.calls):
             return
         if "+" in options or ("n" in options and command != "export") or (
                 "g" in options and self.calls):
@@ -248,7 +261,7 @@ class Shell(Values):
         path, folder = None, env.get("#cd", self.folder)
         if isinstance(value, Unknown):
             path = value.path
-        elif value[:1] != "/" and isinstance(folder, str) and len(fields) > 1:
+        elif "/" in value[1:] and value[0] != "/" and isinstance(folder, str):
             path = os.path.join(folder, value)
         if not path or self.files >= MAX_FILES or not os.path.isfile(path) or len(words) > 2:
             self.unread[self.file, line] = word.raw[:200]
@@ -269,21 +282,23 @@ class Shell(Values):
     def follow(self, env, text, file, line):
         kept = self.returns, self.file
         node = Parser(text, file, line).whole()
-        self.returns, self.file = [], file
-        env = join(self.run(node, env), *self.returns)
+        self.returns, self.file = [] if self.files else None, file
+        env = join(self.run(node, env), *self.returns or ())
         self.returns, self.file = kept
         return env
 
     def do_eval(self, env, fields, words, line):
         if any(w.why or w.maybe for w in fields):
             return self.run_dirty(env, "eval")
-        return self.run(Parser(" ".join(w.text for w in fields[1:]), self.file, line).whole(), env)
+        words = fields[2 if fields[1:] and fields[1].text == "--" else 1:]
+        return self.run(Parser(" ".join(w.text for w in words), self.file, line).whole(), env)
 
     def do_exec(self, env, fields, words, line):
         if len(fields) == 1:
             return env
         self.find_train(fields[1:], line)
-        return self.do_exit(env, fields, words, line)
+        self.ends.append(env)
+        return dict(env) if all(w.many or w.maybe for w in fields[1:]) else None
 
     def do_exit(self, env, fields, words, line):
         self.ends.append(env)
@@ -332,7 +347,7 @@ class Shell(Values):
 
     def do_trap(self, env, fields, words, line):
         texts = [w.text if not w.why else "?" for w in fields[1:] if w.text != "--"]
-        harmless = re.fullmatch(r"-?|-[lp]|(exit|echo|kill|true|:)( [^;&|()<>$`={}]*)?",
+        harmless = re.fullmatch(r"-?|-[lp]|(exit|echo|kill|true|:)( [^;&|()<>$`={}\n]*)?",
                                 texts[0] if texts else "")
         if len(texts) > 1 and not harmless and not set(texts[1:]) <= {"EXIT", "0"}:
             self.dirty(env, "a trap")
@@ -340,12 +355,18 @@ class Shell(Values):
 
     def do_read(self, env, fields, words, line):
         """A command that may assign or unset any variable that it names."""
-        if fields[0].text == "wait" and not any(w.text.startswith("-p") for w in fields):
+        if fields[0].text == "wait" and not any(re.match("-[a-z]*p", w.text) for w in fields):
             return env
         for field in fields[1:]:
-            if field.why or field.maybe or field.text.startswith("-C"):
+            if field.why or field.maybe or re.match("-[A-Za-z]*C", field.text):
                 self.dirty(env, f"{fields[0].text} {field.raw}")
-            for name in NAME.findall(field.text):
+            if fields[0].text in ("let", "mapfile", "readarray"):
+                self.math(env, [("text", field.text, "q")])
+            self.target(env, field.text)
+            names = NAME.findall(field.text)
+            if field.text[:1] == "-":  # the name may follow the letters of options
+                names += [field.text[i:] for i in range(2, min(len(field.text), 9))]
+            for name in names:
                 self.forget(env, name)
                 if name + "()" in env:
                     env[name + "()"] = Unknown(COMPUTED)
@@ -359,9 +380,18 @@ class Shell(Values):
             self.dirty(env, f"printf {first.raw}")
         return self.do_read(env, fields[:3], words, line) if first.text[:2] == "-v" else env
 
+    def do_test(self, env, fields, words, line):
+        for field in fields[1:]:
+            if field.text != "]" and (field.text[:1] or any(w.text == "-v" for w in fields)):
+                self.target(env, Unknown(field.why) if field.why else field.text)
+        return env
+
     def do_cd(self, env, fields, words, line):
         value = self.scalar(dict(env), words[-1].parts) if fields[0].text == "cd" else NO_TEXT
         env["#cd"] = value.path or True if isinstance(value, Unknown) else True
+        for name, old in env.items():
+            if isinstance(old, Unknown) and not old.fixed and not (old.path or "/").startswith("/"):
+                env[name] = old._replace(path=None)
         for name in ("PWD", "OLDPWD", "DIRSTACK"):
             self.forget(env, name)
         return env
@@ -371,14 +401,16 @@ class Shell(Values):
 
 
 TRAIN = ("train.py", "train_async.py")
+NO_START = Field("", "no command that is understood starts it", True, False, TRAIN[0], "", 0)
 DECLARE = ("export", "declare", "typeset", "local", "readonly")
 BUILTIN = {".": "source", "builtin": "prefix", "command": "prefix", "continue": "break",
            **dict.fromkeys(("mapfile", "readarray", "getopts", "unset", "let", "wait"), "read"),
-           **dict.fromkeys(("enable", "coproc", *DECLARE), "dirty"), "pushd": "cd", "popd": "cd"}
+           **dict.fromkeys(("enable", "coproc", "compgen", *DECLARE), "dirty"),
+           "pushd": "cd", "popd": "cd", "[": "test"}
 BUILTINS = {*BUILTIN, "source", "eval", "exec", "exit", "return", "break", "set", "shopt", "trap",
-            "shift", "read", "printf", "cd"}
+            "shift", "read", "printf", "cd", "test"}
 INERT = {"echo", "pkill", "pgrep", "grep", "alias", "kill", "type", "hash", "pwd"}
-SAFE = {"-s", "-u", "-q", "nullglob", "failglob", "globstar", "dotglob", "nocaseglob", "extglob",
+SAFE = {"-s", "-u", "-q", "nullglob", "globstar", "dotglob", "nocaseglob", "extglob",
         "inherit_errexit"}
 
 
@@ -407,4 +439,4 @@ def words_of(shell, text):
     if not words:
         raise Refused(f"{shell.path}: there is no array NAME_ARGS=( ... ) with words and no "
                       "train.py: is it a launch script of Miles?")
-    return words, False
+    return [*words, NO_START._replace(file=shell.path)], False

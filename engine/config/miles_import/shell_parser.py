@@ -32,8 +32,10 @@ Word = namedtuple("Word", "parts raw file line name index append array")
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=", re.A)
 PARAM = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.A)
 OPERATOR = re.compile(r":?[-=+?]|##?|%%?|:|[/^,@].?")
-REDIRECT = re.compile(r"(?:\d+|\{([A-Za-z_]\w*)\})?(<<<|<<-?|<>|>>|>\||[<>]&|&>>?|<(?!\()|>(?!\())",
-                      re.A)
+REDIRECT = re.compile(r"(?:\d+|\{([A-Za-z_]\w*)(\[[^]\n]*\])?\})?"
+                      r"(<<<|<<-?|<>|>>|>\||[<>]&|&>>?|<(?!\()|>(?!\())", re.A)
+CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+NAME = re.compile(r"[A-Za-z_]\w*", re.A)
 BACKQUOTED = re.compile(r"(?:[^\\`]|\\.)*`", re.S)
 PLAIN = re.compile(r"[\w./,%-]+")
 BARE = re.compile(r"[^\s;&|()<>]+")
@@ -42,6 +44,8 @@ END_OF_WORD = " \t\n;&|()<>"
 
 
 class Parser:
+    named, used = set(), set()  # names in the text of words, and of variables that are expanded
+
     def __init__(self, text, file, line=1, depth=0):
         self.text, self.file, self.at, self.depth = text, file, 0, depth
         self.first, self.documents = line, []
@@ -78,7 +82,7 @@ class Parser:
         while self.at < len(self.text):
             c = self.text[self.at]
             if c in end:
-                return out
+                return self.noted(out)
             self.at += 1
             if c == "\\":
                 c = self.text[self.at:self.at + 1]
@@ -105,11 +109,13 @@ class Parser:
                 found = BACKQUOTED.match(self.text, self.at)
                 if not found:
                     self.fail("the file ends within backquotes")
+                text = re.sub(r"\\([\\`$" + "\"" * (mode == "q") + "])", r"\1", found.group()[:-1])
+                inner = Parser(text, self.file, self.line(), self.depth + 1)
                 self.at = found.end()
-                out.append(("odd", COMPUTED, mode))
+                out.append(("run", inner.deeper(inner.whole), mode))
             elif mode == "l" and c in "*?[":
                 out.append(("glob", c, mode))
-            elif mode == "l" and c == "~" and (not out or out[-1][1:] in (("=", "l"), (":", "l"))):
+            elif mode != "q" and c == "~" and (not out or out[-1][1:] in (("=", "l"), (":", "l"))):
                 out.append(("odd", COMPUTED, mode))
             else:
                 plain = PLAIN.match(self.text, self.at - 1)
@@ -117,7 +123,11 @@ class Parser:
                 out.append(("text", plain.group() if plain else c, mode))
         if why:
             self.fail("the file ends within " + why)
-        return out
+        return self.noted(out)
+
+    def noted(self, parts):
+        self.named.update(name for k, v, _ in parts if k == "text" for name in NAME.findall(v))
+        return parts
 
     def arithmetic(self):
         """Reads from after "((" to after "))"; returns None if a subshell begins here."""
@@ -128,6 +138,7 @@ class Parser:
                 if not self.next_is("))"):
                     break
                 inner = Parser(self.text[start:self.at], self.file, self.line(), self.depth)
+                inner.named = set()
                 self.at += 2
                 return inner.parts("", "q")
             depth += (c == "(") - (c == ")")
@@ -166,6 +177,7 @@ class Parser:
             return [] if mode != "q" and self.next_is("\"") else [("text", "$", mode)]
         name = found.group()[0] if found.group().isdigit() else found.group()
         self.at += len(name)
+        self.used.add(name)
         return [("param", (name, None, "", []), mode)]
 
     def braces(self, mode):
@@ -179,6 +191,7 @@ class Parser:
         if not found:
             self.fail("this expansion is not understood")
         name = found.group()
+        self.used.add(name)
         self.at = found.end()
         if self.next_is("["):
             start = self.at + 1
@@ -190,20 +203,22 @@ class Parser:
             found = OPERATOR.match(self.text, self.at)
             if not found:
                 self.fail("this expansion is not understood")
-            op += found.group() if found.group()[0] not in "/^,@" else "/"
-            self.at += len(found.group()) if op[-1] != "/" else 1
+            first = found.group()[0]
+            op += "/" if first in "/^," else "@" if first == "@" else found.group()
+            self.at += 1 if first in "/^,@" else len(found.group())
         elif op:
             op += "}"
         argument = self.parts("}", "q" if mode == "q" else "s", "a bracket")
         self.at += 1
         return "param", (name, index, op, argument), mode
 
-    def word(self):
+    def word(self, assigns=False):
         start, line, parts = self.at, self.line(), []
         name, index, append, array = None, "", "", None
         found = ASSIGN.match(self.text, self.at)
         if found:
             name, index, append = found.groups()
+            self.named.update([] if assigns else [name])
             self.at = found.end()
             parts = [("text", found.group()[:-1], "l"), ("text", "=", "l")]
             if self.next_is("(") and not index:
@@ -255,12 +270,17 @@ class Parser:
 
     def document(self, mark, tabs, quoted, extra):
         """Reads the lines of a here-document."""
-        lines, line = [], self.line()
+        lines, line, kept = [], self.line(), None
         while self.at < len(self.text):
             end = self.text.find("\n", self.at)
             end = len(self.text) if end < 0 else end
             text = self.text[self.at:end]
             self.at = min(end + 1, len(self.text))
+            if kept is not None:
+                text, kept = kept + text, None
+            if not quoted and CONTINUED.search(text) and self.at < len(self.text):
+                kept = text[:-1]
+                continue
             text = text.lstrip("\t") if tabs else text
             if text == mark:
                 break
@@ -327,13 +347,11 @@ class Parser:
         return nodes[0] if len(nodes) == 1 else ("apart", nodes)
 
     def command(self):
-        kind = {"{": "group", "[[": "test", "until": "while", "select": "for"}.get(
-            self.bare(), self.bare())
-        step = None
-        if self.next_is("("):
-            step = self.read_subshell
-        elif kind in ("group", "test", "if", "while", "for", "case", "function"):
-            step = getattr(self, "read_" + kind)
+        step = self.read_subshell if self.next_is("(") else {
+            "{": self.read_group, "[[": self.read_test, "if": self.read_if,
+            "while": self.read_while, "until": self.read_while, "for": self.read_for,
+            "select": self.read_for, "case": self.read_case,
+            "function": self.read_function}.get(self.bare())
         node = step() if step else self.simple()
         if not step or node[0] == "function":
             return node
@@ -347,17 +365,18 @@ class Parser:
         found = REDIRECT.match(self.text, self.at)
         self.at = found.end()
         if found.group(1):
-            extra.append(Word([("param", (found.group(1), "", "{fd}", []), "q")], "", self.file,
-                              self.line(), None, "", False, None))
+            extra.append(Word([("param", (found.group(1), (found.group(2) or "")[1:-1], "{fd}", []),
+                                "q")], "", self.file, self.line(), None, "", False, None))
         self.blanks()
         word = self.word()
-        if found.group(2) in ("<<", "<<-"):
-            quoted = any(c in word.raw for c in "\\\"" + QUOTE)
-            mark = re.sub(r"\\(.)|[\"\x27]", r"\1", word.raw)
-            self.documents.append((mark, found.group(2) == "<<-", quoted, extra))
+        if found.group(3) in ("<<", "<<-"):
+            raw = word.raw.replace("\\\n", "")
+            quoted = any(c in raw for c in "\\\"" + QUOTE)
+            mark = re.sub(r"\\(.)|[\"\x27]", r"\1", raw)
+            self.documents.append((mark, found.group(3) == "<<-", quoted, extra))
             return False
         extra.append(word)
-        return found.group(2) != "<<<" and not re.fullmatch(r"/dev/null|\d|-", word.raw)
+        return found.group(3) != "<<<" and word.raw != "/dev/null"
 
     def simple(self):
         words, extra, risky, line = [], [], False, self.line()
@@ -373,7 +392,8 @@ class Parser:
                 self.expect(")")
                 return self.read_body(words[0].raw)
             else:
-                words.append(self.word())
+                words.append(self.word(all(w.name for w in words) or next(
+                    w.raw for w in words if not w.name) in DECLARE))
         if not words and not extra and not risky:
             self.fail("this is not understood here")
         return "simple", words, extra, risky, line
@@ -465,15 +485,15 @@ class Parser:
     def read_case(self):
         self.keyword("case")
         self.blanks()
-        words, bodies, every = [self.word()], [], False
+        words, patterns, bodies, every = [self.word()], [], [], False
         self.keyword("in")
         while self.blanks(True) or self.bare() != "esac":
             if self.next_is("("):
                 self.at += 1
             while True:
                 self.blanks()
-                words.append(self.word())
-                every |= words[-1].raw == "*"
+                patterns.append(self.word())
+                every |= patterns[-1].raw == "*"
                 self.blanks()
                 if not self.next_is("|"):
                     break
@@ -485,12 +505,13 @@ class Parser:
             if self.next_is(";"):
                 self.at += 3 if self.next_is(";;&") else 2
         self.keyword("esac")
-        return "if", ("redirected", ("all", []), words, False), bodies + ([] if every else [
-            ("all", [])])
+        test = [("redirected", ("all", []), words, False),
+                ("if", ("all", []), [("redirected", ("all", []), patterns, False), ("all", [])])]
+        return "if", ("all", test), bodies + ([] if every else [("all", [])])
 
     def read_test(self):
         self.keyword("[[")
-        words, numbers = [], False
+        words, indexes = [], False
         while self.blanks(True) or self.bare() != "]]":
             if self.at >= len(self.text):
                 self.fail("the file ends within a bracket")
@@ -502,7 +523,7 @@ class Parser:
                 self.at += 2 if self.next_is("&&", "||") else 1
             else:
                 words.append(self.word())
-                numbers |= words[-1].raw in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
+                indexes |= words[-1].raw in ("-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R")
         self.keyword("]]")
-        return "all", [("math", word.parts) for word in words] if numbers else [
+        return "all", [("math", word.parts) for word in words] if indexes else [
             ("redirected", ("all", []), words, False)]

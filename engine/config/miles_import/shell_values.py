@@ -4,9 +4,10 @@
 # stay, others are unknown. Variables of the environment and arguments are unknown, or count as not
 # set where the script gives a default. The text is an argument within single quotes.
 # SPDX-License-Identifier: Apache-2.0
-# `path` is the file or folder that it is, for `source`; `one`: it is one word without blanks.
+# `path` is the file or folder that it is, for `source`; `one`: it is one word without blanks;
+# `fixed`: it does not depend on the current folder.
 # ENV: not assigned, NONE: certainly unset.
-Unknown = namedtuple("Unknown", "why path one", defaults=[None, False])
+Unknown = namedtuple("Unknown", "why path one fixed", defaults=[None, False, False])
 ENV, NONE, NO_TEXT = "environment", "unset", Unknown(COMPUTED)
 ENV, NONE = (ENV,), (NONE,)
 
@@ -26,8 +27,8 @@ OWN = re.compile(r"HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|PATH|TERM|LANG|LC_\w+|HOST
 ALIVE = re.compile(r"RANDOM|SRANDOM|SECONDS|EPOCH\w+|LINENO|BASH_\w+|BASHPID|FUNCNAME|GROUPS|"
                    r"HISTCMD|BASH|SHLVL|PIPESTATUS|DIRSTACK|_|OSTYPE|HOSTTYPE|MACHTYPE")
 SWITCH = re.compile(r"POSIXLY_CORRECT|SHELLOPTS|BASHOPTS|BASH_COMPAT|BASH_ENV|UID|EUID|PPID|PS4|"
-                    r"BASH_VERSINFO")
-NAME = re.compile(r"[A-Za-z_]\w*", re.A)
+                    r"BASH_VERSINFO|FUNCNEST|CDPATH")
+NUMBER = re.compile(r"\s*[-+]?\d*\s*")
 ASSIGNS = re.compile(r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)")
 GLOB = re.compile(r"[*?[\\]")
 
@@ -61,6 +62,7 @@ def join(a, *others):
             else:
                 one = all(v.one if isinstance(v, Unknown) else
                           isinstance(v, str) and bool(PLAIN.fullmatch(v)) for v in (x, y))
+                x = Unknown(UNSET) if x == ENV and y == Unknown(UNSET) else x
                 out[key] = Unknown(x.why if isinstance(x, Unknown) else CONDITIONAL, None, one)
         a = out
     return a
@@ -71,6 +73,7 @@ class Values:
     "NAME o" for those with an odd attribute, and @ for arguments."""
 
     def __init__(self, path):
+        Parser.named, Parser.used = set(), set()
         self.path, self.folder = path, os.path.dirname(path) or "."
         self.file, self.files, self.steps, self.calls, self.size = path, 0, 0, 0, 0
         self.trains, self.unread, self.ends = {}, {}, []
@@ -89,14 +92,19 @@ class Values:
         if "#" in env:
             return env["#"]
         if ALIVE.fullmatch(name):
-            return Unknown(COMPUTED, self.file if name == "BASH_SOURCE" else None)
+            return self.beside(env, self.file if name == "BASH_SOURCE" else None)
         if env.get(name + " o"):
             return Unknown(COMPUTED)
-        if name not in env and OWN.fullmatch(name):
+        if name not in env and (OWN.fullmatch(name) or SWITCH.fullmatch(name)):
             return Unknown(UNSET)
         if name not in env and "#env" in env:
             return env["#env"]
         return env.get(name, ENV)
+
+    @staticmethod
+    def beside(env, path):
+        """The name of a file of the script, which counts from the folder in which it started."""
+        return Unknown(COMPUTED, None if "#cd" in env else path)
 
     def assign(self, env, name, value, append=False):
         old = self.get(env, name)
@@ -104,6 +112,10 @@ class Values:
             return self.dirty(env, f"{name} is assigned")
         if name == "IFS":
             env["#ifs"] = True
+        if env.get(name + " o") or (ALIVE.fullmatch(name) and name != "_") or name == "OPTIND":
+            for word in value if isinstance(value, Array) else [value]:
+                text = word.text if isinstance(word, Field) and not word.why else word
+                self.math(env, [("text", text, "q") if isinstance(text, str) else ("odd", "", "q")])
         if append and old in (ENV, NONE) and isinstance(value, Array):
             old = Array()
         if append and isinstance(value, Array):
@@ -134,7 +146,13 @@ class Values:
         """The value of an expansion of a variable, or the pieces of a default."""
         name, index, op, arg = part
         every = index in ("@", "*") or name in ("@", "*")
+        if index and not every:
+            self.math(env, [("text", index, "q")])
+        if op[-1:] == "@" and any("P" in v for _, v, _ in arg):
+            self.dirty(env, "${NAME@P}")
         if op.startswith("!"):
+            if not every and NAME.fullmatch(name):
+                self.target(env, self.get(env, name))
             self.perhaps(env, self.pieces, arg)
             if "=" in op:
                 self.dirty(env, "an assignment by ${!NAME=}")
@@ -145,7 +163,7 @@ class Values:
         if name in ("@", "*"):
             value = env.get("#", env.get("@", ENV))
         elif name == "0":
-            value = Unknown(COMPUTED, self.path)
+            value = self.beside(env, self.path)
         elif name.isdigit():
             value = ENV if env.get("#", env.get("@", ENV)) == ENV else Unknown(COMPUTED)
         elif not NAME.fullmatch(name):
@@ -159,7 +177,6 @@ class Values:
             elif every and isinstance(value, str):
                 value = Array([Field(value, None, False, False, value, self.file, 0)])
             elif (index or isinstance(value, Array)) and not every:
-                self.math(env, [("text", index or "", "q")])
                 value = value if isinstance(value, Unknown) and index == "0" else NO_TEXT
         if every and value == NONE:
             value = Array()
@@ -173,7 +190,8 @@ class Values:
             return value
         if bare in ("-", "="):
             if isinstance(value, Unknown):
-                self.perhaps(env, self.pieces, arg)
+                self.perhaps(env, lambda e: self.assign(e, name, self.scalar(e, arg)) if bare == "="
+                             else self.pieces(e, arg))
             elif isinstance(value, Array) and any(w.maybe or w.why for w in value):
                 return Unknown(CONDITIONAL)
             elif absent and bare == "=":
@@ -203,34 +221,50 @@ class Values:
         """What an arithmetic expression may assign becomes unknown."""
         text = self.scalar(env, parts)
         if not isinstance(text, str):
+            self.forget_named(env)
             if ASSIGNS.search("".join(v for k, v, _ in parts if k == "text")):
                 self.dirty(env, "arithmetic with an unknown text")
             return NO_TEXT
-        for name in NAME.findall(text):
-            value = self.get(env, name)
-            if isinstance(value, str) and re.search(ASSIGNS.pattern + r"|[\[$`]", value):
-                self.dirty(env, "arithmetic with the text of a variable")
-            if ASSIGNS.search(text):
-                self.forget(env, name)
+        names = NAME.findall(text)
+        if any(env.get(n, ENV) not in (ENV, NONE) and not (
+                isinstance(env[n], str) and NUMBER.fullmatch(env[n])) for n in names):
+            self.forget_named(env)
+        for name in names if ASSIGNS.search(text) else ():
+            self.forget(env, name)
         return NO_TEXT
 
+    def forget_named(self, env):
+        """Arithmetic evaluates the text of a variable, which may assign what the text names."""
+        for name in sorted(Parser.named & (Parser.used | env.keys())):
+            old = env.get(name, ENV)
+            if not isinstance(old, Unknown) and name + " r" not in env:
+                env[name] = Unknown(UNSET if old == ENV else COMPUTED)
+
+    def target(self, env, value):
+        """The name of a variable may have an index, which is arithmetic."""
+        if isinstance(value, str) and "[" in value:
+            self.math(env, [("text", value, "q")])
+        elif isinstance(value, Unknown):
+            self.forget_named(env)
+
     def folder_of(self, env, node):
-        """The folder that $(cd "$(dirname "$0")" && pwd) or the like names, if it is beside."""
+        """The folder that $(cd "$(dirname "$0")" && pwd) or the like names, as an Unknown."""
         if node[0] == "all" and len(node[1]) == 1:
             return self.folder_of(env, node[1][0])
         if node[0] == "if" and node[2][0][0] == "simple" and [
                 w.raw for w in node[2][0][1]] == ["pwd"]:
             return self.folder_of(env, node[1])
         if node[0] != "simple" or len(node[1]) < 2:
-            return None
+            return NO_TEXT
         value = self.scalar(env, node[1][-1].parts)
-        path = value.path if isinstance(value, Unknown) else None
         words = [w.raw for w in node[1][:-1]]
-        if path and words in (["cd"], ["cd", "--"], ["realpath"], ["readlink", "-f"]):
-            return path
-        if path and words in (["dirname"], ["dirname", "--"]):
-            return os.path.dirname(path) or "."
-        return None
+        if not isinstance(value, Unknown) or not value.path:
+            return NO_TEXT
+        if words in (["cd"], ["cd", "--"], ["realpath"], ["readlink", "-f"]):
+            return value._replace(fixed=True)
+        if words in (["dirname"], ["dirname", "--"]):
+            return value._replace(path=os.path.dirname(value.path) or ".")
+        return NO_TEXT
 
     def pieces(self, env, parts):
         """Parts with their values: (kind, value, mode); the kinds are text, glob, braces, unknown
@@ -244,11 +278,12 @@ class Values:
                     value = self.joined(env, value)
                 mode = "s" if each and not isinstance(value, Array) else mode
             elif kind == "run":
-                path = self.folder_of(env, value)
+                found = self.folder_of(env, value)
+                path = found.path
                 self.apart(env, value)
                 count = value[1][0][1] if [n[0] for n in value[1]] == ["simple"] else []
                 value = Unknown(SEQ if count and count[0].raw == "seq" else COMPUTED, path,
-                                bool(path and PLAIN.fullmatch(os.path.abspath(path))))
+                                bool(path and PLAIN.fullmatch(os.path.abspath(path))), found.fixed)
             elif kind == "math":
                 value = self.math(env, value)
             elif kind == "odd":
@@ -329,7 +364,7 @@ class Values:
                 many |= mode == "s" and bool(re.search(r"\s", value))
         if pieces and any(k == "words" for k, _, _ in pieces) and not text and not why:
             return out
-        if active or not pieces:
+        if active or not word.parts:
             out.append(field(text, why, many))
         return out
 

@@ -227,7 +227,7 @@ expect 0 'rollout-lag = 1' import-miles changed.sh
 change 's/^set -ex/X=(/'
 expect 129 'changed.sh:5: an operator within an array' import-miles changed.sh
 expect 2 "none.sh" import-miles none.sh
-# The name of a script is one printable line, also if it is none, or not UTF-8.
+# A name with a newline, or with bytes that are not UTF-8, becomes one printable line.
 for name in $'a\nlr = 5\e.sh' $'caf\xe9.sh'; do
     printf 'python3 train.py --lr 1 --made-up\n' >"$name"
     expect 1 'made-up: unknown flag' import-miles "$name" --out named.ini
