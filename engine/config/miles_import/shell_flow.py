@@ -18,7 +18,10 @@ class Shell(Values):
 
     def run_all(self, env, nodes):
         for node in nodes:
-            env = self.run(node, env)
+            if node == LINE:
+                env, self.dropped = join(env, self.dropped), None
+            else:
+                env = self.run(node, env)
         return env
 
     def run_dirty(self, env, what):
@@ -33,11 +36,11 @@ class Shell(Values):
 
     def apart(self, env, node):
         """Follows commands of a process of its own, whose variables are lost."""
-        kept = self.returns, self.breaks, self.ends
+        kept = self.returns, self.breaks, self.ends, self.dropped
         self.returns, self.breaks = [None if k is None else [] for k in kept[:2]]
-        self.ends = []
+        self.ends, self.dropped = [], None
         self.run(node, dict(env))
-        self.returns, self.breaks, self.ends = kept
+        self.returns, self.breaks, self.ends, self.dropped = kept
 
     def run_apart(self, env, nodes):
         for node in nodes:
@@ -80,7 +83,10 @@ class Shell(Values):
         return env
 
     def run_math(self, env, expression):
+        kept = self.dropped
         self.math(env, expression)
+        if all(kind == "text" for kind, _, _ in expression):  # only its status says so
+            self.dropped = kept
         return env
 
     # Commands.
@@ -116,6 +122,7 @@ class Shell(Values):
         value = self.value_of(env, word)
         if word.index is not None:
             self.math(env, [("text", word.index, "q")])
+            self.drop(env)
             value = Unknown(COMPUTED)
         self.assign(env, word.name, value, word.append)
 
@@ -133,6 +140,8 @@ class Shell(Values):
             env, fields, words, line)
         if env is not None and name in ("builtin", "command"):
             self.dirty(env, f"NAME=value {name}")
+        for name in own if self.dropped is not None else ():
+            self.forget(self.dropped, name)
         for name, value in own.items() if env is not None and (inside or declares) else ():
             if env.get(name + " r") and not before.get(name + " r"):
                 self.dirty(env, f"{name} is readonly")
@@ -180,10 +189,11 @@ class Shell(Values):
         locals_ = self.locals
         self.returns, self.breaks, self.file, self.locals, args = kept
         self.calls -= 1
-        if env is not None:
-            env["@"] = args
-            for name in locals_:
-                self.forget(env, name)
+        for way in [env, self.dropped]:
+            if way is not None:
+                way["@"] = args
+                for name in locals_:
+                    self.forget(way, name)
         return env
 
     def find_train(self, fields, line):
@@ -201,6 +211,9 @@ class Shell(Values):
                 self.trains[key] = words, asynchronous
                 return
             python = python or "python" in field.text or "torchrun" in field.text
+        text = "\n".join(w.text or w.raw for w in fields if re.search(r"\s", w.text or w.raw))
+        if re.search(r"python\S*\s.*\btrain(_async)?\.py", text):
+            self.trains[self.file, line, fields[0].raw] = Array([NO_START]), False
 
     # Builtins.
 
@@ -280,18 +293,21 @@ class Shell(Values):
         env["#env"] = env["@"] = Unknown(why)
 
     def follow(self, env, text, file, line):
-        kept = self.returns, self.file
+        kept = self.returns, self.file, self.dropped
         node = Parser(text, file, line).whole()
-        self.returns, self.file = [] if self.files else None, file
+        self.returns, self.file, self.dropped = [] if self.files else None, file, None
         env = join(self.run(node, env), *self.returns or ())
-        self.returns, self.file = kept
+        self.returns, self.file, self.dropped = kept
         return env
 
     def do_eval(self, env, fields, words, line):
         if any(w.why or w.maybe for w in fields):
             return self.run_dirty(env, "eval")
         words = fields[2 if fields[1:] and fields[1].text == "--" else 1:]
-        return self.run(Parser(" ".join(w.text for w in words), self.file, line).whole(), env)
+        kept, self.dropped = self.dropped, None
+        env = self.run(Parser(" ".join(w.text for w in words), self.file, line).whole(), env)
+        self.dropped = kept
+        return env
 
     def do_exec(self, env, fields, words, line):
         if len(fields) == 1:
@@ -349,6 +365,10 @@ class Shell(Values):
         texts = [w.text if not w.why else "?" for w in fields[1:] if w.text != "--"]
         harmless = re.fullmatch(r"-?|-[lp]|(exit|echo|kill|true|:)( [^;&|()<>$`={}\n]*)?",
                                 texts[0] if texts else "")
+        if len(texts) > 1 and texts[0][:1] not in ("-", "?"):
+            later = dict(env)
+            self.dirty(later, "a trap")
+            self.apart(later, Parser(texts[0], self.file, line).whole())
         if len(texts) > 1 and not harmless and not set(texts[1:]) <= {"EXIT", "0"}:
             self.dirty(env, "a trap")
         return env

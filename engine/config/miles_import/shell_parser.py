@@ -37,6 +37,7 @@ REDIRECT = re.compile(r"(?:\d+|\{([A-Za-z_]\w*)(\[[^]\n]*\])?\})?"
 CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 NAME = re.compile(r"[A-Za-z_]\w*", re.A)
 BACKQUOTED = re.compile(r"(?:[^\\`]|\\.)*`", re.S)
+LINE = ("line",)  # behind the commands of one line that are not within others
 PLAIN = re.compile(r"[\w./,%-]+")
 BARE = re.compile(r"[^\s;&|()<>]+")
 QUOTE = "\x27"
@@ -300,7 +301,7 @@ class Parser:
         self.at += len(self.bare())
 
     def whole(self):
-        node = self.commands()
+        node = self.commands(LINE)
         if self.at < len(self.text):
             self.fail("this is not understood here")
         return node
@@ -319,6 +320,9 @@ class Parser:
             elif self.next_is(";") and not self.next_is(";;", ";&"):
                 self.at += 1
             nodes.append(node)
+            self.blanks()
+            if LINE in stop and (self.at >= len(self.text) or self.next_is("\n")):
+                nodes.append(LINE)
 
     def chain(self):
         node = self.pipeline()

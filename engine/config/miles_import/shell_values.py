@@ -28,6 +28,7 @@ ALIVE = re.compile(r"RANDOM|SRANDOM|SECONDS|EPOCH\w+|LINENO|BASH_\w+|BASHPID|FUN
                    r"HISTCMD|BASH|SHLVL|PIPESTATUS|DIRSTACK|_|OSTYPE|HOSTTYPE|MACHTYPE")
 SWITCH = re.compile(r"POSIXLY_CORRECT|SHELLOPTS|BASHOPTS|BASH_COMPAT|BASH_ENV|UID|EUID|PPID|PS4|"
                     r"BASH_VERSINFO|FUNCNEST|CDPATH")
+FAILS = re.compile(r"[/%]=?\s*(?!0*[1-9])\S|\d[A-Za-z_.]|\b0\d*[89]")  # also a division by zero
 NUMBER = re.compile(r"\s*[-+]?\d*\s*")
 ASSIGNS = re.compile(r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)")
 GLOB = re.compile(r"[*?[\\]")
@@ -76,7 +77,7 @@ class Values:
         Parser.named, Parser.used = set(), set()
         self.path, self.folder = path, os.path.dirname(path) or "."
         self.file, self.files, self.steps, self.calls, self.size = path, 0, 0, 0, 0
-        self.trains, self.unread, self.ends = {}, {}, []
+        self.trains, self.unread, self.ends, self.dropped = {}, {}, [], None
         self.returns = self.breaks = self.locals = None
 
     # Expansion.
@@ -152,6 +153,7 @@ class Values:
             self.dirty(env, "${NAME@P}")
         if op.startswith("!"):
             if not every and NAME.fullmatch(name):
+                self.drop(env)
                 self.target(env, self.get(env, name))
             self.perhaps(env, self.pieces, arg)
             if "=" in op:
@@ -221,6 +223,7 @@ class Values:
         """What an arithmetic expression may assign becomes unknown."""
         text = self.scalar(env, parts)
         if not isinstance(text, str):
+            self.drop(env)
             self.forget_named(env)
             if ASSIGNS.search("".join(v for k, v, _ in parts if k == "text")):
                 self.dirty(env, "arithmetic with an unknown text")
@@ -228,10 +231,18 @@ class Values:
         names = NAME.findall(text)
         if any(env.get(n, ENV) not in (ENV, NONE) and not (
                 isinstance(env[n], str) and NUMBER.fullmatch(env[n])) for n in names):
+            self.drop(env)
             self.forget_named(env)
+        if FAILS.search(text):
+            self.drop(env)
         for name in names if ASSIGNS.search(text) else ():
             self.forget(env, name)
         return NO_TEXT
+
+    def drop(self, env):
+        """Here an expansion may fail, which leaves out the commands up to the end of the line."""
+        self.steps += len(env) // 64
+        self.dropped = join(self.dropped, dict(env))
 
     def forget_named(self, env):
         """Arithmetic evaluates the text of a variable, which may assign what the text names."""

@@ -426,6 +426,23 @@ cd sub; source "$(dirname "$0")/more.sh"
 D=$(dirname "$0"); cd sub; source "$D/more.sh"
 D=$(cd "$(dirname "$0")" && pwd); cd sub; source "$D/more.sh"
 cd sub; D=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd); source $D/more.sh
+{ : $((1 / 0)); LR=5; }
+: $((1 / 0)); LR=5
+LR=$((N / 0)); N=5
+f() { : $((N % NOPE)); LR=5; }; f
+f() { local LR=7; : $((1 / 0)); exit; }; f
+f() { : $((1 / 0)); exit; }; LR=5 f
+{ : ${A_ARGS[1 / 0]}; LR=5; }
+{ (($((1 / 0)))); LR=5; }
+{ ((1 / 0)); LR=5; }
+X=1a; if true; then : $((X)); LR=5; fi
+X='a b'; { : ${!X}; LR=5; }
+{ : ${!NOPE}; LR=5; }
+{ A_ARGS[-9]=3; LR=5; }
+{ declare -i q=1/0; LR=5; }
+eval ': $((1 / 0)); LR=5'; N=6
+( : $((1 / 0)); LR=5 ); N=6
+shopt -s failglob; { : zz*; LR=5; }
 """
 
 # Constructs that start train.py themselves, between the same assignments and the end.
@@ -440,6 +457,9 @@ X=`python3 train.py "${A_ARGS[@]}" --lr 2`
 P=$(command -v python3); nohup $P train.py "${A_ARGS[@]}" --lr 2
 echo --a 2 | xargs python3 train.py "${A_ARGS[@]}"
 B_ARGS=(--a 3); python3 $(echo train.py) "${A_ARGS[@]}"
+trap 'python3 train.py --a 5' EXIT; python3 train.py "${A_ARGS[@]}"
+f() { python3 train.py --a 5; }; trap f EXIT; python3 train.py "${A_ARGS[@]}"
+bash -c 'python3 train.py --a 5'; python3 train.py "${A_ARGS[@]}"
 """
 OTHER = "LR=50\nN=${N}0\nA_ARGS+=(--other)\n"
 HEAD = "LR=1\nN=2\nA_ARGS=(--a 1 --b)\n"
