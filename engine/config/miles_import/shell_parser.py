@@ -380,6 +380,8 @@ class Parser:
             self.documents.append((mark, found.group(3) == "<<-", quoted, extra))
             return False
         extra.append(word)
+        if re.match(r"\d\d", found.group()):  # there may be fewer descriptors
+            return True
         return found.group(3) != "<<<" and word.raw != "/dev/null"
 
     def simple(self):

@@ -246,7 +246,9 @@ class Values:
 
     def forget_named(self, env):
         """Arithmetic evaluates the text of a variable, which may assign what the text names."""
-        for name in sorted(Parser.named & (Parser.used | env.keys())):
+        names = sorted(Parser.named & (Parser.used | env.keys()))
+        self.steps += len(names) // 64
+        for name in names:
             old = env.get(name, ENV)
             if not isinstance(old, Unknown) and name + " r" not in env:
                 env[name] = Unknown(UNSET if old == ENV else COMPUTED)

@@ -337,6 +337,7 @@ source ./other.sh >none/none
 f() { return >none/none; LR=2; }; f
 for x in 1; do break >none/none; LR=2; done
 { LR=2; } 2>&9
+{ LR=2; } 99999>/dev/null
 { { LR=2; } >&2; } 2>&-
 exec 2>&-; { LR=2; } >&2
 exec {X[0]}>/dev/null; LR=2
@@ -680,6 +681,8 @@ def hostile():
     for text in ("X=aaaa\n" + "X=$X$X\n" * 70, "( " * 70, "$(" * 5000, "${a:-" * 5000,
                  "A_ARGS=(a)\n" + "A_ARGS=(${A_ARGS[@]} ${A_ARGS[@]})\n" * 70,
                  "if a; then b\n" + "elif a; then b\n" * 9999 + "fi\n", "f() { f; f; }\nf\n",
+                 "f() { trap f EXIT; trap f 0; }\nf\n", "x=1a\n" + "".join(
+                     f"a{i}=$a{i}a{i}\n: $((x))\n" for i in range(20000)),
                  "while a; do " * 30 + "A_ARGS+=(a); " + "done; " * 30 + "\n", "X=1", "'",
                  "a\0"):
         path.write_text(text)
